@@ -1,0 +1,151 @@
+"""The flat pool of blocks: who holds how many references, which are free, which are idle.
+
+Every block but the null block 0 is in exactly one state:
+
+    free  --take-->  held  --last release-->  free   (never sealed)
+      ^                ^------- share ------  idle   (sealed: findable by its key)
+      '--------------- evict -----------------'
+
+The idle blocks are an `OrderedDict`: least recently released first, O(1) removal from the middle,
+all in C (decision 0007 has the measurement against a linked list of Python objects).
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+NULL_BLOCK = 0
+"""Never taken, shared or freed: a place for padding writes."""
+
+
+class AccountsError(Exception):
+    """The block accounts do not balance: a defect of Quire, never of a request."""
+
+
+class Usage(NamedTuple):
+    """Blocks by state; the sum is the usable pool."""
+
+    free: int
+    cached: int
+    active: int
+
+
+class BlockPool:
+    """Counts and ids only. `take` is all or nothing; a release too many raises AccountsError."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._free = list(range(num_blocks - 1, NULL_BLOCK, -1))
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._num_refs = [0] * num_blocks
+        self._key_of: list[bytes | None] = [None] * num_blocks
+        self._block_of: dict[bytes, int] = {}
+
+    @property
+    def num_usable(self) -> int:
+        return len(self._num_refs) - 1
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that `take` could give: free ones, and idle ones by eviction."""
+        return len(self._free) + len(self._idle)
+
+    @property
+    def usage(self) -> Usage:
+        free, cached = len(self._free), len(self._idle)
+        return Usage(free, cached, self.num_usable - free - cached)
+
+    def take(self, num_blocks: int) -> list[int] | None:
+        """Blocks with one reference each, or None and nothing taken."""
+        free, refs = self._free, self._num_refs
+        if num_blocks > len(free):
+            if num_blocks > len(free) + len(self._idle):
+                return None
+            self._evict(num_blocks - len(free))
+        if num_blocks == 1:
+            block_id = free.pop()
+            refs[block_id] = 1
+            return [block_id]
+        first = len(free) - num_blocks
+        taken = free[first:]
+        del free[first:]
+        for block_id in taken:
+            refs[block_id] = 1
+        return taken
+
+    def share(self, block_ids: Iterable[int]) -> None:
+        """One more reference to each block; an idle block is held again."""
+        refs, idle = self._num_refs, self._idle
+        for block_id in block_ids:
+            if refs[block_id] == 0:
+                if block_id not in idle:
+                    raise AccountsError(f"block {block_id} is free and cannot be shared")
+                del idle[block_id]
+            refs[block_id] += 1
+
+    def release(self, block_ids: Iterable[int]) -> None:
+        """One reference less, in the given order: what comes first is evicted first."""
+        refs, keys = self._num_refs, self._key_of
+        for block_id in block_ids:
+            num_refs = refs[block_id]
+            if num_refs == 0:
+                raise AccountsError(f"block {block_id} is released but nobody holds it")
+            refs[block_id] = num_refs - 1
+            if num_refs == 1:
+                if keys[block_id] is None:
+                    self._free.append(block_id)
+                else:
+                    self._idle[block_id] = None
+
+    def seal(self, block_id: int, key: bytes) -> None:
+        """Make a held, filled block findable. A key that another block carries stays with that
+        one.
+        """
+        if self._num_refs[block_id] == 0:
+            raise AccountsError(f"block {block_id} is sealed but nobody holds it")
+        if self._key_of[block_id] is None and key not in self._block_of:
+            self._key_of[block_id] = key
+            self._block_of[key] = block_id
+
+    def find(self, keys: Iterable[bytes]) -> list[int]:
+        """The blocks of the leading keys that are sealed, up to the first that is not."""
+        block_of, found = self._block_of, []
+        for key in keys:
+            block_id = block_of.get(key)
+            if block_id is None:
+                break
+            found.append(block_id)
+        return found
+
+    def num_idle(self, block_ids: Iterable[int]) -> int:
+        refs = self._num_refs
+        return sum(1 for block_id in block_ids if refs[block_id] == 0)
+
+    def check(self, holders: dict[int, int]) -> None:
+        """Hold the accounts against `holders`, the references each block should have. Raises
+        AccountsError.
+        """
+        states = [*self._free, *self._idle, *holders]
+        if sorted(states) != list(range(1, len(self._num_refs))):
+            raise AccountsError("a usable block is in no state or in two: free, idle or held")
+        for block_id, num_refs in enumerate(self._num_refs):
+            if num_refs != holders.get(block_id, 0):
+                wanted = holders.get(block_id, 0)
+                raise AccountsError(f"block {block_id}: {num_refs} references, {wanted} holders")
+        for key, block_id in self._block_of.items():
+            if self._key_of[block_id] != key:
+                raise AccountsError(f"block {block_id} is found under a key it does not carry")
+        if sum(key is not None for key in self._key_of) != len(self._block_of):
+            raise AccountsError("a sealed block cannot be found")
+        if any(self._key_of[block_id] is not None for block_id in self._free):
+            raise AccountsError("a free block is still sealed")
+
+    def _evict(self, num_blocks: int) -> None:
+        """Turn the oldest idle blocks into free ones."""
+        for _ in range(num_blocks):
+            block_id, _none = self._idle.popitem(last=False)
+            key = self._key_of[block_id]
+            if key is None:
+                raise AccountsError(f"block {block_id} is idle but not sealed")
+            del self._block_of[key]
+            self._key_of[block_id] = None
+            self._free.append(block_id)

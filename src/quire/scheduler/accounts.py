@@ -1,0 +1,61 @@
+"""What the scheduler counts, and how a request's end is accounted for."""
+
+from dataclasses import dataclass
+
+from quire.cache.block_pool import Usage
+from quire.scheduler.queue import WaitingQueue
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import Request
+from quire.scheduler.step import Finish, Stats
+
+_CAPACITY = (Reason.WAITS_FOR_BLOCKS, Reason.WAITS_FOR_SEQUENCE, Reason.WAITS_AFTER_PREEMPTION)
+
+
+@dataclass(slots=True)
+class Counters:
+    """Only grow. Tokens of prefix queries and hits are counted at a request's first admission."""
+
+    num_prefix_queries: int = 0
+    num_prefix_hits: int = 0
+    num_preemptions: int = 0
+    num_wasted_tokens: int = 0
+    num_prompt_tokens: int = 0
+    num_generation_tokens: int = 0
+
+
+def stats_of(counters: Counters, num_running: int, waiting: WaitingQueue, usage: Usage) -> Stats:
+    """The head of the line says what the line waits for: fcfs holds back everyone behind it."""
+    head = waiting.head
+    blocked = head is not None and bool(head.timeline) and head.timeline[-1].reason in _CAPACITY
+    return Stats(
+        num_running=num_running,
+        num_waiting=len(waiting),
+        num_waiting_for_capacity=len(waiting) if blocked else 0,
+        num_blocks_free=usage.free,
+        num_blocks_cached=usage.cached,
+        num_blocks_active=usage.active,
+        num_prefix_queries=counters.num_prefix_queries,
+        num_prefix_hits=counters.num_prefix_hits,
+        num_preemptions=counters.num_preemptions,
+        num_wasted_tokens=counters.num_wasted_tokens,
+        num_prompt_tokens=counters.num_prompt_tokens,
+        num_generation_tokens=counters.num_generation_tokens,
+    )
+
+
+def finish_of(request: Request, reason: Reason, now: float) -> Finish:
+    """The account of a request that ends now: its times are consecutive and add up."""
+    admitted_s = now if request.admitted_s is None else request.admitted_s
+    first_token_s = now if request.first_token_s is None else request.first_token_s
+    return Finish(
+        reason=reason,
+        number=request.token_ids[-1] if request.num_outputs else 0,
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_output_tokens=request.num_outputs,
+        num_cached_tokens=request.num_cached,
+        num_preemptions=request.num_preemptions,
+        queue_s=admitted_s - request.arrived_s,
+        prefill_s=first_token_s - admitted_s,
+        decode_s=now - first_token_s,
+        timeline=tuple(request.timeline),
+    )

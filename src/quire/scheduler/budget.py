@@ -1,0 +1,35 @@
+"""The step being written: what is placed so far and how much may still be."""
+
+from quire.scheduler.request import Request
+from quire.scheduler.step import BlockIds, Chunk, Join, Step
+
+
+class StepDraft:
+    """Only grows. `tokens_left` is what remains of the step's token budget."""
+
+    def __init__(self, max_num_batched_tokens: int) -> None:
+        self.tokens_left = max_num_batched_tokens
+        self.num_preempted = 0
+        self._max_tokens = max_num_batched_tokens
+        self._joins: list[Join] = []
+        self._chunks: list[Chunk] = []
+
+    def join(self, request: Request) -> None:
+        """The request enters the running set with all the blocks of its table."""
+        block_ids = tuple(tuple(ids) for ids in request.table.block_ids)
+        self._joins.append(Join(request.new, tuple(request.token_ids), block_ids))
+
+    def place(self, request: Request, num_tokens: int, grown: BlockIds) -> None:
+        """Compute the request's next `num_tokens`; the last known one draws the next."""
+        start = request.num_computed
+        end = start + num_tokens
+        samples = end == len(request.token_ids) + request.num_pending
+        self._chunks.append(Chunk(request.id, start, num_tokens, grown, samples))
+        request.num_computed = end
+        if samples:
+            request.num_pending += 1
+        self.tokens_left -= num_tokens
+
+    def finished(self, number: int, drops: tuple[str, ...]) -> Step:
+        num_tokens = self._max_tokens - self.tokens_left
+        return Step(number, drops, tuple(self._joins), tuple(self._chunks), num_tokens)

@@ -1,0 +1,128 @@
+"""What a request is: the frozen part that crosses walls, and the live part that only the scheduler
+edits.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from quire.cache.block_table import BlockTable
+from quire.scheduler.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is drawn. Token ids are of the model's vocabulary.
+
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0, `repetition_penalty` 1 and the other
+    penalties 0 are off. `seed` is any 64-bit number: the noise of a token is a pure function of
+    (seed, position). `num_logprobs` None returns no log probabilities, 0 the drawn token's, n also
+    the n likeliest.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    num_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """When a request ends by token ids or counts. `eos_token_ids` is empty where end-of-sequence
+    is ignored.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    eos_token_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """A request as it is handed over: tokens and numbers, never text.
+
+    `salt` separates prefix reuse: requests share blocks only under an equal salt. `prompt_logprobs`
+    None is off; n asks for each prompt token's log probability and the n likeliest.
+    """
+
+    id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: Sampling
+    stopping: Stopping
+    salt: bytes = b""
+    prompt_logprobs: int | None = None
+
+
+class TokenLogprobs(NamedTuple):
+    """Natural-log probabilities of the model itself, before temperature and penalties."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+class Event(NamedTuple):
+    """One entry of a request's timeline: when, what happened, and the number that explains it."""
+
+    time_s: float
+    reason: Reason
+    number: int
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A live request, edited by the scheduler alone.
+
+    `num_computed` counts the tokens placed in steps so far, `num_pending` the drawn ones whose step
+    has not come back. `joined_step` is the first step of its present residence: a late result of an
+    earlier one is told apart by it. `num_thrown` tokens were computed before the last preemption.
+    `num_scored` prompt tokens have had their log probabilities handed out; the first never gets
+    one.
+    """
+
+    new: NewRequest
+    table: BlockTable
+    token_ids: list[int]
+    num_computed: int = 0
+    num_pending: int = 0
+    num_cached: int = 0
+    num_preemptions: int = 0
+    num_thrown: int = 0
+    num_scored: int = 1
+    joined_step: int = 0
+    arrived_s: float = 0.0
+    admitted_s: float | None = None
+    first_token_s: float | None = None
+    timeline: list[Event] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return self.new.id
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.new.prompt_token_ids)
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.token_ids) - len(self.new.prompt_token_ids)
+
+    def take_scores(
+        self, start: int, scores: tuple[TokenLogprobs, ...]
+    ) -> tuple[TokenLogprobs, ...]:
+        """Of the scores of tokens `start + 1 ...` those not handed out before a preemption."""
+        fresh = scores[max(self.num_scored - start - 1, 0) :]
+        self.num_scored += len(fresh)
+        return fresh
+
+    def note(self, now: float, reason: Reason, number: int = 0) -> None:
+        """Append to the timeline; a state that merely lasts is written once."""
+        if self.timeline and self.timeline[-1].reason is reason and reason.lasts:
+            return
+        self.timeline.append(Event(now, reason, number))

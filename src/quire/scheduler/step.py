@@ -1,0 +1,121 @@
+"""The values between scheduler and runner: numbered, immutable, ids and counts only.
+
+schedule() -> Step -> runner.run() -> StepResult -> update(step, result) -> [Delta]
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import Event, NewRequest, TokenLogprobs
+
+BlockIds: TypeAlias = tuple[tuple[int, ...], ...]
+"""Block ids by layer group."""
+
+
+class Join(NamedTuple):
+    """A request enters the running set: all the runner must know, whether new or resumed.
+
+    `token_ids` is the prompt followed by the outputs of earlier residencies."""
+
+    new: NewRequest
+    token_ids: tuple[int, ...]
+    block_ids: BlockIds
+
+
+class Chunk(NamedTuple):
+    """The tokens `start .. start + num_tokens` of one request; `grown` are blocks added since its
+    last chunk.
+
+    `samples` is true when the chunk reaches the last known token, so that its logits draw the next
+    one.
+    """
+
+    request_id: str
+    start: int
+    num_tokens: int
+    grown: BlockIds
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step. The runner applies `drops`, then `joins`, then computes `chunks`."""
+
+    number: int
+    drops: tuple[str, ...]
+    joins: tuple[Join, ...]
+    chunks: tuple[Chunk, ...]
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step drew: one token id for each sampling chunk, in the order of the chunks.
+
+    `prompt_logprobs` of a chunk are those of the prompt tokens `start + 1 ...` it predicts.
+    `not_finite` names requests whose logits held NaN; their token id means nothing."""
+
+    number: int
+    token_ids: tuple[int, ...]
+    logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
+    prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    not_finite: frozenset[str] = frozenset()
+
+
+class Finish(NamedTuple):
+    """The end of a request and its account. Seconds are differences of the engine's monotonic
+    clock.
+    """
+
+    reason: Reason
+    number: int
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_cached_tokens: int
+    num_preemptions: int
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+    timeline: tuple[Event, ...]
+
+
+class Delta(NamedTuple):
+    """What one step adds to one request's output. `prompt_logprobs` come as the prompt is
+    computed.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    finish: Finish | None = None
+
+
+class Refusal(NamedTuple):
+    """Why a request was not taken: the code, a sentence with the numbers, and the field at fault
+    if it is one.
+    """
+
+    request_id: str
+    reason: Reason
+    message: str
+    field: str | None = None
+
+
+class Stats(NamedTuple):
+    """The accounts after a step: gauges as they are, counters since start."""
+
+    num_running: int
+    num_waiting: int
+    num_waiting_for_capacity: int
+    num_blocks_free: int
+    num_blocks_cached: int
+    num_blocks_active: int
+    num_prefix_queries: int
+    num_prefix_hits: int
+    num_preemptions: int
+    num_wasted_tokens: int
+    num_prompt_tokens: int
+    num_generation_tokens: int

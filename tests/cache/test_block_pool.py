@@ -1,0 +1,71 @@
+"""The pool's own promises: all or nothing, and an error for what cannot be."""
+
+import pytest
+
+from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, Usage
+
+
+def test_a_take_is_all_or_nothing() -> None:
+    pool = BlockPool(4)
+    assert pool.take(4) is None
+    assert pool.usage == Usage(free=3, cached=0, active=0)
+    assert pool.take(3) is not None
+    assert pool.take(1) is None
+
+
+def test_the_null_block_is_never_given() -> None:
+    taken = BlockPool(64).take(63)
+    assert taken is not None
+    assert sorted(taken) == list(range(1, 64))
+    assert NULL_BLOCK not in taken
+
+
+def test_a_double_release_raises() -> None:
+    pool = BlockPool(4)
+    taken = pool.take(1)
+    assert taken is not None
+    pool.release(taken)
+    with pytest.raises(AccountsError, match="nobody holds it"):
+        pool.release(taken)
+
+
+def test_a_free_block_cannot_be_shared_or_sealed() -> None:
+    pool = BlockPool(4)
+    with pytest.raises(AccountsError, match="cannot be shared"):
+        pool.share([1])
+    with pytest.raises(AccountsError, match="nobody holds it"):
+        pool.seal(1, b"key")
+
+
+def test_a_shared_block_is_free_after_its_last_release() -> None:
+    pool = BlockPool(4)
+    taken = pool.take(1)
+    assert taken is not None
+    pool.share(taken)
+    pool.release(taken)
+    assert pool.usage.active == 1
+    pool.release(taken)
+    assert pool.usage == Usage(free=3, cached=0, active=0)
+
+
+def test_a_sealed_block_is_found_until_it_is_evicted() -> None:
+    pool = BlockPool(3)
+    taken = pool.take(1)
+    assert taken is not None
+    pool.seal(taken[0], b"key")
+    pool.release(taken)
+    assert pool.usage == Usage(free=1, cached=1, active=0)
+    assert pool.find([b"key"]) == taken
+    assert pool.take(2) is not None
+    assert pool.find([b"key"]) == []
+
+
+def test_check_sees_a_block_with_a_reference_nobody_has() -> None:
+    pool = BlockPool(4)
+    taken = pool.take(1)
+    assert taken is not None
+    pool.check({taken[0]: 1})
+    with pytest.raises(AccountsError):
+        pool.check({})
+    with pytest.raises(AccountsError):
+        pool.check({taken[0]: 2})

@@ -1,0 +1,37 @@
+"""Bytes to blocks."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.cache.sizing import TooLittleMemory, check_model_length_fits, num_blocks_in
+from quire.cache.spec import FullAttentionSpec, bytes_per_block
+
+SPEC = FullAttentionSpec(num_kv_heads=2, k_width=64, v_width=32, element_bytes=2)
+
+
+def test_a_block_costs_its_keys_and_values_over_all_layers() -> None:
+    assert bytes_per_block([SPEC] * 3, block_size=16) == 3 * 16 * 2 * (64 + 32) * 2
+
+
+@given(st.integers(0, 1 << 40), st.integers(1, 1 << 20))
+def test_the_blocks_fit_and_one_more_would_not(budget: int, block_bytes: int) -> None:
+    num_blocks = num_blocks_in(budget, block_bytes)
+    assert num_blocks * block_bytes <= budget < (num_blocks + 1) * block_bytes
+
+
+@given(st.integers(0, 64), st.integers(1, 16), st.integers(2, 500))
+def test_a_refusal_names_the_length_that_would_fit(
+    num_blocks: int, block_size: int, length: int
+) -> None:
+    def check(max_model_len: int) -> None:
+        check_model_length_fits(
+            num_blocks, block_size=block_size, block_bytes=1 << 20, max_model_len=max_model_len
+        )
+
+    fitting = max(num_blocks - 1, 0) * block_size
+    if length <= fitting:
+        check(length)
+        return
+    with pytest.raises(TooLittleMemory, match=f"--max-model-len {fitting}"):
+        check(length)
