@@ -6,13 +6,13 @@ Every block but the null block 0 is in exactly one state:
       ^                ^------- share ------  idle   (sealed: findable by its key)
       '--------------- evict -----------------'
 
-The idle blocks are an `OrderedDict`: least recently released first, O(1) removal from the middle,
-all in C (decision 0007 has the measurement against a linked list of Python objects).
+The idle blocks are evicted least recently released first.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
+
+from quire.cache.idle_list import IdleList
 
 NULL_BLOCK = 0
 """Never taken, shared or freed: a place for padding writes."""
@@ -35,7 +35,7 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self._free = list(range(num_blocks - 1, NULL_BLOCK, -1))
-        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._idle = IdleList(num_blocks)
         self._num_refs = [0] * num_blocks
         self._key_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
@@ -74,17 +74,18 @@ class BlockPool:
 
     def share(self, block_ids: Iterable[int]) -> None:
         """One more reference to each block; an idle block is held again."""
-        refs, idle = self._num_refs, self._idle
+        refs, keys, idle = self._num_refs, self._key_of, self._idle
         for block_id in block_ids:
             if refs[block_id] == 0:
-                if block_id not in idle:
+                if keys[block_id] is None:
                     raise AccountsError(f"block {block_id} is free and cannot be shared")
-                del idle[block_id]
+                idle.remove(block_id)
             refs[block_id] += 1
 
     def release(self, block_ids: Iterable[int]) -> None:
         """One reference less, in the given order: what comes first is evicted first."""
         refs, keys = self._num_refs, self._key_of
+        idle: list[int] = []
         for block_id in block_ids:
             num_refs = refs[block_id]
             if num_refs == 0:
@@ -94,7 +95,8 @@ class BlockPool:
                 if keys[block_id] is None:
                     self._free.append(block_id)
                 else:
-                    self._idle[block_id] = None
+                    idle.append(block_id)
+        self._idle.append(idle)
 
     def seal(self, block_id: int, key: bytes) -> None:
         """Make a held, filled block findable. A key that another block carries stays with that
@@ -142,7 +144,7 @@ class BlockPool:
     def _evict(self, num_blocks: int) -> None:
         """Turn the oldest idle blocks into free ones."""
         for _ in range(num_blocks):
-            block_id, _none = self._idle.popitem(last=False)
+            block_id = self._idle.pop_oldest()
             key = self._key_of[block_id]
             if key is None:
                 raise AccountsError(f"block {block_id} is idle but not sealed")
