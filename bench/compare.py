@@ -1,0 +1,179 @@
+"""Start Quire and a peer, run the same workloads on both in turn, and print the ratio.
+
+    python -m bench.compare --model MODEL_DIR --peer transformers --workloads W2,W3 --repeats 3
+
+Both servers stay up, and while one is measured the other idles: A B A B, each round with prompts
+of its own. Exits with 1 if any request failed or was answered with the wrong number of tokens.
+"""
+
+import os
+import shlex
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from bench.ceilings import measure_ceilings, weight_bytes
+from bench.load import LoadResult, Target, run_workload
+from bench.machine import busy_s, read_commit, read_machine, without_folders
+from bench.prompts import Prompts, build_prompts
+from bench.report import progress_line, section
+from bench.results import Comparison, Run, ServerFacts
+from bench.servers import Launch, Server, running
+from bench.settings import Settings, parse_settings
+from bench.workloads import Workload
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+RESULTS = REPOSITORY / "bench" / "RESULTS.md"
+IDLE_WATCH_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Two servers that are up, and what to ask of them."""
+
+    settings: Settings
+    prompts: Prompts
+    servers: tuple[Server, Server]
+
+    def warm_up(self) -> None:
+        """Run each workload's shape once on each server, so that none pays for lazy set-up."""
+        for server in self.servers:
+            for workload in self.settings.workloads:
+                shape = workload.warm_up()
+                texts = self.prompts.texts(shape, self.settings.seed - 1)
+                result = self._load(server, shape, texts)
+                if result.num_failed:
+                    raise SystemExit(f"{server.launch.label}: {result.first_failure}")
+                name = f"{server.launch.label} {workload.name}"
+                print(f"warm-up {name}: {result.wall_s:.1f} s", flush=True)
+
+    def idle_cores(self) -> tuple[float, float]:
+        """What each server takes of the CPU while nobody asks it anything."""
+        before_s = [server.cpu_s() for server in self.servers]
+        time.sleep(IDLE_WATCH_S)
+        first, second = (
+            (server.cpu_s() - start_s) / IDLE_WATCH_S
+            for server, start_s in zip(self.servers, before_s, strict=True)
+        )
+        return first, second
+
+    def measure(self) -> tuple[Run, ...]:
+        """All rounds, the two servers' runs of a workload next to one another."""
+        runs = []
+        for round_index in range(self.settings.num_repeats):
+            for workload in self.settings.workloads:
+                for server, idle in (self.servers, self.servers[::-1]):
+                    runs.append(self._run(server, idle, workload, round_index))
+                    print(progress_line(runs[-1], self.settings.num_repeats), flush=True)
+        return tuple(runs)
+
+    def _load(self, server: Server, workload: Workload, texts: Sequence[str]) -> LoadResult:
+        peer = server.launch.peer
+        target = Target(
+            port=server.port,
+            model_name=peer.model_name(server.launch.model_path),
+            extra_fields=peer.extra_fields(workload),
+        )
+        return run_workload(target, workload, texts, self.settings.run_timeout_s)
+
+    def _run(self, server: Server, idle: Server, workload: Workload, round_index: int) -> Run:
+        texts = self.prompts.texts(workload, self.settings.seed + round_index)
+        clocks: tuple[Callable[[], float], ...] = (
+            busy_s,
+            server.cpu_s,
+            idle.cpu_s,
+            time.process_time,
+        )
+        before_s = [clock() for clock in clocks]
+        load = self._load(server, workload, texts)
+        busy, served, idled, ours = (
+            clock() - start_s for clock, start_s in zip(clocks, before_s, strict=True)
+        )
+        server.check_alive()
+        idle.check_alive()
+        return Run(
+            label=server.launch.label,
+            workload=workload,
+            round_index=round_index,
+            load=load,
+            server_cores=served / load.wall_s,
+            idle_server_cores=idled / load.wall_s,
+            other_cores=max(busy - served - idled - ours, 0) / load.wall_s,
+        )
+
+
+def _facts(server: Server, idle_cores: float) -> ServerFacts:
+    return ServerFacts(
+        label=server.launch.label,
+        version=server.launch.version(),
+        options=without_folders(shlex.join(server.launch.options)),
+        idle_cores=idle_cores,
+        resident_gib=server.resident_gib(),
+    )
+
+
+def compare(settings: Settings, command: str, log_dir: Path) -> Comparison:
+    """Measure both servers, the ceilings before and after; what is started here is stopped here."""
+    ceilings_before = measure_ceilings()
+    prompts = build_prompts(settings.model_dir)
+
+    def start(launch: Launch, stack: ExitStack) -> Server:
+        log_path = log_dir / f"{launch.label}.log"
+        timeout_s = settings.start_timeout_s
+        return stack.enter_context(running(launch, log_path=log_path, start_timeout_s=timeout_s))
+
+    with ExitStack() as stack:
+        first, second = (start(launch, stack) for launch in settings.launches)
+        bench = Bench(settings, prompts, (first, second))
+        bench.warm_up()
+        first_idle, second_idle = bench.idle_cores()
+        runs = bench.measure()
+        facts = (_facts(first, first_idle), _facts(second, second_idle))
+    return Comparison(
+        date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        commit=read_commit(REPOSITORY),
+        command=command,
+        model=settings.model_dir.resolve().name,
+        num_weight_bytes=weight_bytes(settings.model_dir),
+        machine=read_machine(),
+        ceilings=ceilings_before.or_better(measure_ceilings()),
+        servers=facts,
+        runs=runs,
+    )
+
+
+def _end_on_sigterm(signal_number: int, _frame: object) -> None:
+    """Unwind instead of dying, so that the servers are stopped."""
+    sys.exit(128 + signal_number)
+
+
+def main() -> None:
+    """Compare, print, and write what was asked for."""
+    signal.signal(signal.SIGTERM, _end_on_sigterm)
+    settings = parse_settings(sys.argv[1:], os.environ)
+    command = without_folders(shlex.join(["python", "-m", "bench.compare", *sys.argv[1:]]))
+    log_dir = settings.log_dir or Path(tempfile.mkdtemp(prefix="quire-bench-"))
+    log_dir.mkdir(parents=True, exist_ok=True)
+    print(f"server logs: {log_dir}", flush=True)
+    comparison = compare(settings, command, log_dir)
+    text = section(comparison)
+    print(f"\n{text}")
+    if settings.json_path is not None:
+        settings.json_path.write_bytes(msgspec.json.encode(comparison))
+    if settings.is_recorded:
+        with RESULTS.open("a", encoding="utf-8") as results:
+            results.write(f"\n{text}")
+    if any(run.faults for run in comparison.runs):
+        sys.exit("some requests failed or were answered with the wrong number of tokens")
+
+
+if __name__ == "__main__":
+    main()

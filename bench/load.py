@@ -1,0 +1,190 @@
+"""Closed-loop load on an OpenAI-style streaming completion server, and what it measured.
+
+    python -m bench.load --port 8000 --model MODEL_DIR --peer quire --workload W2
+
+runs one workload against a server that is already up and prints the result as JSON.
+"""
+
+import argparse
+import asyncio
+import gc
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from bench.exchange import Exchange, exchange, post_request
+from bench.peers import PEERS, BodyField
+from bench.prompts import Prompts, build_prompts
+from bench.replies import Failure, Reply, parse_reply
+from bench.workloads import WORKLOADS, Workload
+
+COMPLETIONS_PATH = "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the load goes: a port on loopback, the model's name there, the peer's own fields."""
+
+    port: int
+    model_name: str
+    extra_fields: Mapping[str, BodyField]
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Milliseconds; None where nothing was timed."""
+
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """One workload, run once.
+
+    Throughput is tokens of good replies over the wall time from the first request's start to the
+    last one's end. Time to first token and end-to-end time are per request, from before its
+    connection opens; inter-token latency is the gap between two events that carry text.
+    """
+
+    num_requests: int
+    num_failed: int
+    num_wrong_length: int
+    num_without_usage: int
+    first_failure: str | None
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int
+    wall_s: float
+    client_cpu_s: float
+    output_tok_s: float
+    total_tok_s: float
+    first_token: Percentiles
+    inter_token: Percentiles
+    end_to_end: Percentiles
+
+
+def percentile(values: Sequence[float], percent: float) -> float | None:
+    """Linear interpolation between the nearest ranks; None of an empty sequence."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    rank = (len(ordered) - 1) * percent / 100
+    low = int(rank)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (rank - low)
+
+
+def _percentiles(seconds: Sequence[float]) -> Percentiles:
+    milliseconds = [each * 1000 for each in seconds]
+    return Percentiles(*(percentile(milliseconds, percent) for percent in (50, 90, 99)))
+
+
+def _request(target: Target, workload: Workload, prompt: str) -> bytes:
+    body = {
+        "model": target.model_name,
+        "prompt": prompt,
+        "max_tokens": workload.num_output_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **target.extra_fields,
+    }
+    return post_request(COMPLETIONS_PATH, msgspec.json.encode(body))
+
+
+async def _closed_loop(
+    port: int, requests: Sequence[bytes], concurrency: int, deadline_s: float
+) -> list[Exchange]:
+    """Each of `concurrency` clients sends its next request when its last one has ended."""
+    waiting: Iterator[bytes] = iter(requests)
+    recorded: list[Exchange] = []
+
+    async def client() -> None:
+        for request in waiting:
+            recorded.append(await exchange(port, request, deadline_s))
+
+    async with asyncio.TaskGroup() as clients:
+        for _ in range(concurrency):
+            clients.create_task(client())
+    return recorded
+
+
+def _summary(
+    workload: Workload, exchanges: Sequence[Exchange], *, wall_s: float, client_cpu_s: float
+) -> LoadResult:
+    parsed = [parse_reply(each) for each in exchanges]
+    replies = [each for each in parsed if isinstance(each, Reply)]
+    failures = [each for each in parsed if isinstance(each, Failure)]
+    counts = [
+        len(reply.text_times_s) if reply.num_output_tokens is None else reply.num_output_tokens
+        for reply in replies
+    ]
+    num_prompt_tokens = sum(
+        reply.num_prompt_tokens or workload.num_prompt_tokens for reply in replies
+    )
+    times_s = [reply.text_times_s for reply in replies]
+    return LoadResult(
+        num_requests=len(exchanges),
+        num_failed=len(failures),
+        num_wrong_length=sum(count != workload.num_output_tokens for count in counts),
+        num_without_usage=sum(reply.num_output_tokens is None for reply in replies),
+        first_failure=failures[0].reason if failures else None,
+        num_prompt_tokens=num_prompt_tokens,
+        num_cached_tokens=sum(reply.num_cached_tokens for reply in replies),
+        num_output_tokens=sum(counts),
+        wall_s=wall_s,
+        client_cpu_s=client_cpu_s,
+        output_tok_s=sum(counts) / wall_s,
+        total_tok_s=(num_prompt_tokens + sum(counts)) / wall_s,
+        first_token=_percentiles(
+            [reply.text_times_s[0] - reply.start_s for reply in replies if reply.text_times_s]
+        ),
+        inter_token=_percentiles([b - a for stamps in times_s for a, b in pairwise(stamps)]),
+        end_to_end=_percentiles([reply.end_s - reply.start_s for reply in replies]),
+    )
+
+
+def run_workload(
+    target: Target, workload: Workload, prompts: Sequence[str], timeout_s: float
+) -> LoadResult:
+    """Run the workload once; requests still open after timeout_s count as failed."""
+    requests = [_request(target, workload, prompt) for prompt in prompts]
+    gc.collect()
+    gc.disable()
+    cpu_s, start_s = time.process_time(), time.perf_counter()
+    try:
+        exchanges = asyncio.run(
+            _closed_loop(target.port, requests, workload.concurrency, start_s + timeout_s)
+        )
+        wall_s = time.perf_counter() - start_s
+        client_cpu_s = time.process_time() - cpu_s
+    finally:
+        gc.enable()
+    return _summary(workload, exchanges, wall_s=wall_s, client_cpu_s=client_cpu_s)
+
+
+def main() -> None:
+    """Load a server that is already running, once."""
+    parser = argparse.ArgumentParser(description="run one workload against a running server")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--model", type=Path, required=True, help="folder with tokenizer.json")
+    parser.add_argument("--peer", choices=sorted(PEERS), default="quire")
+    parser.add_argument("--workload", choices=sorted(WORKLOADS), default="W2")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--timeout-s", type=float, default=600)
+    args = parser.parse_args()
+    peer, workload = PEERS[args.peer], WORKLOADS[args.workload]
+    prompts: Prompts = build_prompts(args.model)
+    target = Target(args.port, peer.model_name(args.model), peer.extra_fields(workload))
+    result = run_workload(target, workload, prompts.texts(workload, args.seed), args.timeout_s)
+    print(msgspec.json.encode(result).decode())
+
+
+if __name__ == "__main__":
+    main()

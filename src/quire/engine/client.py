@@ -1,0 +1,269 @@
+"""The server's end of the process line: starts the engine process, hands requests over, gives
+deltas back.
+
+One reader task owns everything that comes back; a request's stream ends exactly once, whatever
+happens to the engine: with its finish, with `Refused`, or with `EngineDown`.
+"""
+
+import asyncio
+import logging
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+
+import msgspec
+
+from quire.engine.config import EngineConfig
+from quire.engine.line import LENGTH_BYTES, frame
+from quire.engine.messages import (
+    Abort,
+    EngineFacts,
+    Failed,
+    FromEngine,
+    Loading,
+    Ready,
+    Report,
+    Submit,
+    ToEngine,
+)
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import NewRequest
+from quire.scheduler.step import Delta, Refusal
+
+logger = logging.getLogger(__name__)
+
+READ_LIMIT_BYTES = 1 << 22
+
+
+class Phase(StrEnum):
+    """Where the engine process is in its life."""
+
+    STARTING = "starting"
+    LOADING = "loading"
+    READY = "ready"
+    DOWN = "down"
+
+
+class Refused(Exception):
+    """The scheduler did not take the request; `refusal` says why, with the numbers."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+class EngineDown(Exception):
+    """The engine process has ended or never came up; the text is for people."""
+
+
+class TokenStream:
+    """The deltas of one accepted request: `async for delta in stream`.
+
+    Ends after the delta with a finish, or when aborted; raises EngineDown if the engine goes first.
+    """
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        self._deltas: deque[Delta] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended = False
+        self._error: EngineDown | None = None
+
+    def __aiter__(self) -> "TokenStream":
+        return self
+
+    async def __anext__(self) -> Delta:
+        while not self._deltas:
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._deltas.popleft()
+
+    def put(self, delta: Delta) -> None:
+        """For the client: the next delta."""
+        self._deltas.append(delta)
+        self._ended = delta.finish is not None
+        self._wake()
+
+    def end(self, error: EngineDown | None = None) -> None:
+        """For the client: nothing more comes."""
+        self._ended = True
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class EngineClient:
+    """`phase`, `progress` (phase name, done, total), `facts` (once ready) and `down_reason` may be
+    read at any time. `on_report` is called in the event loop with every Report, before its
+    deltas reach their streams.
+    """
+
+    def __init__(self, config: EngineConfig, on_report: Callable[[Report], None]) -> None:
+        self.phase = Phase.STARTING
+        self.progress: tuple[str, int, int] = ("process", 0, 1)
+        self.facts: EngineFacts | None = None
+        self.down_reason: str | None = None
+        self._config = config
+        self._on_report = on_report
+        self._streams: dict[str, TokenStream] = {}
+        self._accepting: dict[str, asyncio.Future[None]] = {}
+        self._last_progress_s = time.monotonic()
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reader_task: asyncio.Task[None] | None = None
+        self._closing = False
+        self._encoder = msgspec.msgpack.Encoder()
+
+    @property
+    def num_live(self) -> int:
+        """Requests handed over and not ended."""
+        return len(self._streams)
+
+    def last_progress_age_s(self) -> float:
+        """Seconds since the engine last ended a turn, or 0 while it has no work."""
+        return time.monotonic() - self._last_progress_s if self._streams else 0.0
+
+    async def start(self) -> None:
+        """Start the process and return; loading goes on behind `phase` and `progress`."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "quire.engine.process",
+                str(theirs.fileno()),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        reader, self._writer = await asyncio.open_connection(sock=ours, limit=READ_LIMIT_BYTES)
+        self.phase = Phase.LOADING
+        self._writer.write(frame(self._encoder.encode(self._config)))
+        self._reader_task = asyncio.create_task(self._read(reader, self._process))
+
+    async def submit(self, request: NewRequest) -> TokenStream:
+        """Hand a request over and wait until the scheduler has taken it.
+
+        Raises Refused or EngineDown. Cancelling the wait aborts the request.
+        """
+        if self.phase is not Phase.READY:
+            raise EngineDown(self.down_reason or f"the engine is {self.phase}")
+        if request.id in self._streams:
+            raise Refused(Refusal(request.id, Reason.DUPLICATE_ID, "this request id is in use"))
+        if not self._streams:
+            self._last_progress_s = time.monotonic()
+        stream = TokenStream(request.id)
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._streams[request.id] = stream
+        self._accepting[request.id] = taken
+        self._send(Submit(request))
+        try:
+            await taken
+        except asyncio.CancelledError:
+            self.abort(request.id)
+            raise
+        return stream
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request, if it still lives; its stream ends without a finish."""
+        stream = self._streams.pop(request_id, None)
+        self._accepting.pop(request_id, None)
+        if stream is not None and self.phase is Phase.READY:
+            stream.end()
+            self._send(Abort(request_id))
+
+    async def close(self) -> None:
+        """End the engine process: politely by closing the line, then by force."""
+        self._closing = True
+        if self._writer is not None:
+            self._writer.close()
+        if self._process is not None:
+            await _ended(self._process, patience_s=5.0)
+        if self._reader_task is not None:
+            await self._reader_task
+
+    def _send(self, message: ToEngine) -> None:
+        if self._writer is not None:
+            self._writer.write(frame(self._encoder.encode(message)))
+
+    async def _read(
+        self, reader: asyncio.StreamReader, process: asyncio.subprocess.Process
+    ) -> None:
+        """Everything that comes back, until the line closes; then every stream is told."""
+        decoder = msgspec.msgpack.Decoder[FromEngine](Loading | Ready | Failed | Report)
+        try:
+            while True:
+                length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
+                self._take(decoder.decode(await reader.readexactly(length)))
+        except (asyncio.IncompleteReadError, OSError):
+            await self._go_down(process)
+
+    def _take(self, message: FromEngine) -> None:
+        if isinstance(message, Report):
+            self._take_report(message)
+        elif isinstance(message, Loading):
+            self.progress = (message.phase, message.done, message.total)
+        elif isinstance(message, Ready):
+            self.facts = message.facts
+            self.phase = Phase.READY
+        else:
+            self.down_reason = message.message
+
+    def _take_report(self, report: Report) -> None:
+        self._last_progress_s = time.monotonic()
+        self._on_report(report)
+        for request_id in report.accepted:
+            taken = self._accepting.pop(request_id, None)
+            if taken is not None and not taken.done():
+                taken.set_result(None)
+        for refusal in report.refused:
+            self._refuse(refusal)
+        for delta in report.deltas:
+            stream = self._streams.get(delta.request_id)
+            if stream is None:
+                continue
+            if delta.finish is not None:
+                del self._streams[delta.request_id]
+            stream.put(delta)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        taken = self._accepting.pop(refusal.request_id, None)
+        self._streams.pop(refusal.request_id, None)
+        if taken is not None and not taken.done():
+            taken.set_exception(Refused(refusal))
+
+    async def _go_down(self, process: asyncio.subprocess.Process) -> None:
+        """The line is closed: say so to everyone at once, then look how the process ended."""
+        self.phase = Phase.DOWN
+        if self.down_reason is None:
+            self.down_reason = "the engine process has ended"
+        error = EngineDown(self.down_reason)
+        for taken in self._accepting.values():
+            if not taken.done():
+                taken.set_exception(error)
+        for stream in self._streams.values():
+            stream.end(error)
+        self._accepting.clear()
+        self._streams.clear()
+        code = await _ended(process, patience_s=5.0)
+        if not self._closing:
+            logger.error("%s (exit code %d)", self.down_reason, code)
+
+
+async def _ended(process: asyncio.subprocess.Process, patience_s: float) -> int:
+    """The exit code; killed if it takes longer than `patience_s`."""
+    try:
+        return await asyncio.wait_for(process.wait(), patience_s)
+    except TimeoutError:
+        process.kill()
+        return await process.wait()

@@ -1,0 +1,50 @@
+"""The loop in one breath: schedule, run, update."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from quire.engine.runner import Runner
+from quire.scheduler.request import NewRequest
+from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.step import Delta, Refusal, Stats
+
+
+class Turn(NamedTuple):
+    """What one step did: its number, the tokens it computed, its duration, and the outputs."""
+
+    step: int
+    num_tokens: int
+    step_s: float
+    deltas: list[Delta]
+
+
+class Engine:
+    """Owns the scheduler and the runner; `clock` gives seconds that only grow."""
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, clock: Callable[[], float]) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._clock = clock
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    @property
+    def stats(self) -> Stats:
+        return self._scheduler.stats
+
+    def submit(self, new: NewRequest) -> Refusal | None:
+        return self._scheduler.add(new, self._clock())
+
+    def abort(self, request_id: str) -> bool:
+        return self._scheduler.abort(request_id)
+
+    def turn(self) -> Turn:
+        """One step from choice to outputs."""
+        began = self._clock()
+        step = self._scheduler.schedule(began)
+        result = self._runner.run(step)
+        ended = self._clock()
+        deltas = self._scheduler.update(step, result, ended)
+        return Turn(step.number, step.num_tokens, ended - began, deltas)

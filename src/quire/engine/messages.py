@@ -1,0 +1,84 @@
+"""The process line: frozen messages in MessagePack, each framed by its length. Nothing here is
+ever unpickled.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from quire.scheduler.request import NewRequest
+from quire.scheduler.step import Delta, Refusal, Stats
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
+    """Server to engine: take this request."""
+
+    request: NewRequest
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
+    """Server to engine: forget this request (client gone, stop string seen, deadline)."""
+
+    request_id: str
+
+
+class Loading(msgspec.Struct, frozen=True, tag="loading", array_like=True):
+    """Engine to server, while starting: the phase under way and how far it is."""
+
+    phase: str
+    done: int
+    total: int
+
+
+class ReceiptLine(msgspec.Struct, frozen=True, array_like=True):
+    """One line of the memory receipt."""
+
+    kind: str
+    num_bytes: int
+
+
+class EngineFacts(msgspec.Struct, frozen=True):
+    """What the server must know of a loaded engine."""
+
+    model_type: str
+    dtype: str
+    device: str
+    vocab_size: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    num_blocks: int
+    eos_token_ids: tuple[int, ...]
+    receipt: tuple[ReceiptLine, ...]
+    startup_s: dict[str, float]
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
+    """Engine to server: loaded and waiting for work."""
+
+    facts: EngineFacts
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
+    """Engine to server: its last word before it ends; `message` is for people."""
+
+    message: str
+
+
+class Report(msgspec.Struct, frozen=True, tag="report", array_like=True):
+    """Engine to server: everything one turn of the loop has to say, in one message.
+
+    `num_tokens` were computed in `step_s` seconds; both are 0 for a turn without a step."""
+
+    step: int
+    num_tokens: int
+    step_s: float
+    accepted: tuple[str, ...]
+    refused: tuple[Refusal, ...]
+    deltas: tuple[Delta, ...]
+    stats: Stats
+
+
+ToEngine: TypeAlias = Submit | Abort
+FromEngine: TypeAlias = Loading | Ready | Failed | Report

@@ -1,0 +1,99 @@
+"""The engine's own process: `python -m quire.engine.process FD`, started by `client.py`.
+
+The socket FD is its only way in and out. First comes the configuration; then it loads, says Ready,
+and takes turns until the line closes. An error is said as Failed before the process ends.
+"""
+
+import logging
+import signal
+import socket
+import sys
+import time
+
+import msgspec
+
+from quire.engine.build import build_engine
+from quire.engine.config import EngineConfig
+from quire.engine.engine import Engine, Turn
+from quire.engine.line import Line, LineClosed
+from quire.engine.messages import Abort, Failed, Loading, Ready, Report, Submit, ToEngine
+from quire.scheduler.step import Refusal
+
+logger = logging.getLogger(__name__)
+
+NO_TURN = Turn(0, 0, 0.0, [])
+
+
+class EngineLoop:
+    """Between the line and the engine: drain what has arrived, take a turn, report once."""
+
+    def __init__(self, engine: Engine, line: Line) -> None:
+        self._engine = engine
+        self._line = line
+        self._decoder = msgspec.msgpack.Decoder[ToEngine](Submit | Abort)
+
+    def run(self) -> None:
+        """Until the line closes."""
+        while True:
+            self._turn()
+
+    def _turn(self) -> None:
+        engine = self._engine
+        bodies = self._line.receive(wait=not engine.has_work)
+        accepted: list[str] = []
+        refused: list[Refusal] = []
+        for body in bodies:
+            self._take(self._decoder.decode(body), accepted, refused)
+        turn = engine.turn() if engine.has_work else NO_TURN
+        self._line.send(
+            Report(
+                step=turn.step,
+                num_tokens=turn.num_tokens,
+                step_s=turn.step_s,
+                accepted=tuple(accepted),
+                refused=tuple(refused),
+                deltas=tuple(turn.deltas),
+                stats=engine.stats,
+            )
+        )
+
+    def _take(self, message: ToEngine, accepted: list[str], refused: list[Refusal]) -> None:
+        if isinstance(message, Abort):
+            self._engine.abort(message.request_id)
+            return
+        refusal = self._engine.submit(message.request)
+        if refusal is None:
+            accepted.append(message.request.id)
+        else:
+            refused.append(refusal)
+
+
+def serve(line: Line) -> None:
+    """Load what the first frame asks for, then loop."""
+
+    def say(phase: str, done: int, total: int) -> None:
+        line.send(Loading(phase, done, total))
+
+    (body,) = line.receive(wait=True)
+    config = msgspec.msgpack.decode(body, type=EngineConfig)
+    engine, facts = build_engine(config, on_progress=say, clock=time.monotonic)
+    line.send(Ready(facts))
+    EngineLoop(engine, line).run()
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s engine: %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when to end
+    line = Line(socket.socket(fileno=int(sys.argv[1])))
+    try:
+        serve(line)
+    except LineClosed:
+        return
+    except Exception as error:
+        logger.exception("the engine ends")
+        line.send(Failed(f"{type(error).__name__}: {error}"))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

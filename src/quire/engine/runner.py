@@ -1,0 +1,188 @@
+"""Step -> Batch -> model -> sampler -> StepResult. Keeps, for each running request, the tokens to
+draw from and its block ids as a row of one array, so that a batch is built by a few vectorised
+look-ups.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.engine.sampler import Drawn, Sampler, SampleRow, token_logprobs
+from quire.models.batch import Batch, Model
+from quire.scheduler.request import TokenLogprobs
+from quire.scheduler.step import BlockIds, Chunk, Join, Step, StepResult
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerConfig:
+    """`max_num_blocks` is the longest block table of one request."""
+
+    max_num_seqs: int
+    max_num_blocks: int
+    block_size: int
+    device: str
+
+
+@dataclass(slots=True)
+class Row:
+    """One running request: its place among the block ids, and what its next token is drawn from."""
+
+    index: int
+    num_blocks: int
+    draw: SampleRow
+    prompt_logprobs: int | None
+
+
+class Runner:
+    """Applies a step's drops, then its joins, then computes its chunks."""
+
+    def __init__(self, config: RunnerConfig, model: Model) -> None:
+        self._config = config
+        self._model = model
+        self._sampler = Sampler(model.vocab_size, torch.device(config.device))
+        self._rows: dict[str, Row] = {}
+        self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
+        self._block_ids = np.zeros((config.max_num_seqs, config.max_num_blocks), dtype=np.int32)
+
+    def run(self, step: Step) -> StepResult:
+        for request_id in step.drops:
+            self._free_rows.append(self._rows.pop(request_id).index)
+        for join in step.joins:
+            self._join(join)
+        if not step.chunks:
+            return StepResult(step.number, ())
+        for chunk in step.chunks:
+            if chunk.grown:
+                self._extend(self._rows[chunk.request_id], chunk.grown)
+        batch, spans = self._batch(step)
+        logits = self._model.forward(batch)
+        return self._result(step, logits, spans)
+
+    def _join(self, join: Join) -> None:
+        new = join.new
+        draw = SampleRow(
+            new.sampling, new.stopping, list(join.token_ids), len(new.prompt_token_ids)
+        )
+        row = Row(self._free_rows.pop(), 0, draw, new.prompt_logprobs)
+        self._rows[new.id] = row
+        self._extend(row, join.block_ids)
+
+    def _extend(self, row: Row, grown: BlockIds) -> None:
+        (block_ids,) = grown
+        end = row.num_blocks + len(block_ids)
+        self._block_ids[row.index, row.num_blocks : end] = block_ids
+        row.num_blocks = end
+
+    def _batch(self, step: Step) -> tuple[Batch, list[tuple[int, int]]]:
+        """The step's tensors, and each chunk's span of rows among the logits."""
+        rows = [self._rows[chunk.request_id] for chunk in step.chunks]
+        counts = np.array([chunk.num_tokens for chunk in step.chunks], dtype=np.int64)
+        firsts = np.array([chunk.start for chunk in step.chunks], dtype=np.int64)
+        starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+        owners = np.repeat(np.arange(len(rows)), counts)
+        positions = np.arange(step.num_tokens) - np.repeat(starts[:-1] - firsts, counts)
+        longest = max(row.num_blocks for row in rows)
+        tables = self._block_ids[[row.index for row in rows], :longest]
+        block_size = self._config.block_size
+        slots = tables[owners, positions // block_size].astype(np.int64) * block_size
+        slots += positions % block_size
+        logit_rows, spans = _logit_rows(step.chunks, rows, starts)
+        batch = Batch(
+            input_ids=self._tensor(_token_ids(step.chunks, rows)),
+            positions=self._tensor(positions),
+            slots=self._tensor(slots),
+            block_tables=self._tensor(tables),
+            query_starts=tuple(starts.tolist()),
+            context_lens=tuple((firsts + counts).tolist()),
+            logit_rows=self._tensor(logit_rows),
+        )
+        return batch, spans
+
+    def _tensor(self, array: Counts | NDArray[np.int32]) -> Tensor:
+        return torch.from_numpy(array).to(self._config.device, non_blocking=True)
+
+    def _result(self, step: Step, logits: Tensor, spans: list[tuple[int, int]]) -> StepResult:
+        scored = self._score(step.chunks, logits, spans)
+        sampling = [
+            (chunk.request_id, span[1] - 1)
+            for chunk, span in zip(step.chunks, spans, strict=True)
+            if chunk.samples
+        ]
+        if not sampling:
+            return StepResult(step.number, (), prompt_logprobs=scored)
+        if len(sampling) < len(logits):
+            logits = logits[[index for _, index in sampling]]
+        rows = [self._rows[request_id].draw for request_id, _ in sampling]
+        drawn = self._sampler.draw(logits, rows)
+        for row, token_id in zip(rows, drawn.token_ids, strict=True):
+            row.token_ids.append(token_id)
+        return _step_result(step.number, [request_id for request_id, _ in sampling], drawn, scored)
+
+    def _score(
+        self, chunks: tuple[Chunk, ...], logits: Tensor, spans: list[tuple[int, int]]
+    ) -> dict[str, tuple[TokenLogprobs, ...]]:
+        """Log probabilities of the prompt tokens that these chunks predict."""
+        scored = {}
+        for chunk, (first, end) in zip(chunks, spans, strict=True):
+            row = self._rows[chunk.request_id]
+            if row.prompt_logprobs is None:
+                continue
+            targets = row.draw.token_ids[chunk.start + 1 : row.draw.num_prompt_tokens]
+            num_scored = min(len(targets), end - first)
+            if num_scored > 0:
+                scored[chunk.request_id] = tuple(
+                    token_logprobs(
+                        logits[first : first + num_scored],
+                        targets[:num_scored],
+                        row.prompt_logprobs,
+                    )
+                )
+        return scored
+
+
+def _token_ids(chunks: tuple[Chunk, ...], rows: list[Row]) -> Counts:
+    token_ids: list[int] = []
+    for chunk, row in zip(chunks, rows, strict=True):
+        if chunk.num_tokens == 1:
+            token_ids.append(row.draw.token_ids[chunk.start])
+        else:
+            token_ids += row.draw.token_ids[chunk.start : chunk.start + chunk.num_tokens]
+    return np.array(token_ids, dtype=np.int64)
+
+
+def _logit_rows(
+    chunks: tuple[Chunk, ...], rows: list[Row], starts: Counts
+) -> tuple[Counts, list[tuple[int, int]]]:
+    """Of each chunk its last token if it samples, all its tokens if its prompt is scored, else
+    none.
+    """
+    wanted: list[int] = []
+    spans: list[tuple[int, int]] = []
+    for index, (chunk, row) in enumerate(zip(chunks, rows, strict=True)):
+        first, end = int(starts[index]), int(starts[index + 1])
+        before = len(wanted)
+        if row.prompt_logprobs is not None and chunk.start < row.draw.num_prompt_tokens:
+            wanted.extend(range(first, end))
+        elif chunk.samples:
+            wanted.append(end - 1)
+        spans.append((before, len(wanted)))
+    return np.array(wanted, dtype=np.int64), spans
+
+
+def _step_result(
+    number: int, request_ids: list[str], drawn: Drawn, scored: dict[str, tuple[TokenLogprobs, ...]]
+) -> StepResult:
+    pairs = zip(request_ids, drawn.logprobs, strict=True)
+    flags = zip(request_ids, drawn.not_finite, strict=True)
+    return StepResult(
+        number,
+        tuple(drawn.token_ids),
+        {request_id: logprobs for request_id, logprobs in pairs if logprobs is not None},
+        scored,
+        frozenset(request_id for request_id, bad in flags if bad),
+    )

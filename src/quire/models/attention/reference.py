@@ -1,0 +1,87 @@
+"""Attention on any device: gather each sequence's keys and values, then torch's own kernel.
+
+One-token chunks are padded together in buckets, the query heads of a K/V head folded into the rows
+that share it; longer chunks go one by one. A chunk without earlier context needs no gather.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from quire.models.attention.plan import DecodeBucket, Plan, Tile, build_plan
+from quire.models.batch import Batch
+from quire.models.config import LayerFacts
+from quire.models.kv_store import KVStore
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceAttention:
+    store: KVStore
+
+    def begin(self, batch: Batch) -> "ReferenceStep":
+        return ReferenceStep(self.store, batch)
+
+
+@dataclass(slots=True)
+class ReferenceStep:
+    """One step. Layers with the same window share one plan."""
+
+    store: KVStore
+    batch: Batch
+    plans: dict[int | None, Plan] = field(default_factory=dict)
+
+    def attend(self, layer: LayerFacts, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        self.store.write(layer.index, key, value, self.batch.slots)
+        plan = self._plan(layer.window, query.dtype)
+        if plan.is_one_bucket:
+            return self._decode(layer, plan.buckets[0], query)
+        out = torch.empty_like(query, memory_format=torch.contiguous_format)
+        for bucket in plan.buckets:
+            out[bucket.rows] = self._decode(layer, bucket, query[bucket.rows])
+        for chunk in plan.chunks:
+            keys, values = key[chunk.rows], value[chunk.rows]
+            if chunk.slots is not None:
+                keys, values = self.store.read(layer.index, chunk.slots)
+            for tile in chunk.tiles:
+                seen = (keys[tile.keys], values[tile.keys])
+                out[tile.rows] = _attend_tile(layer, tile, query[tile.rows], seen)
+        return out
+
+    def _plan(self, window: int | None, dtype: torch.dtype) -> Plan:
+        if window is not None and window >= max(self.batch.context_lens):
+            window = None
+        if window not in self.plans:
+            self.plans[window] = build_plan(
+                self.batch, self.store.block_size, window=window, dtype=dtype
+            )
+        return self.plans[window]
+
+    def _decode(self, layer: LayerFacts, bucket: DecodeBucket, query: Tensor) -> Tensor:
+        keys, values = self.store.read(layer.index, bucket.slots)
+        seqs, heads, dim = len(query), layer.num_kv_heads, layer.head_dim
+        out = scaled_dot_product_attention(
+            query.reshape(seqs, heads, -1, dim),
+            keys.reshape(seqs, -1, heads, dim).transpose(1, 2),
+            values.reshape(seqs, -1, heads, dim).transpose(1, 2),
+            attn_mask=bucket.mask,
+            scale=layer.scale,
+        )
+        return out.flatten(1, 2)
+
+
+def _attend_tile(layer: LayerFacts, tile: Tile, query: Tensor, kv: tuple[Tensor, Tensor]) -> Tensor:
+    """Each K/V head is shown to its group of query heads by a stride of zero, not by a copy."""
+    rows, num_heads, dim = query.shape
+    heads, group = layer.num_kv_heads, num_heads // layer.num_kv_heads
+    keys, values = (t.transpose(0, 1)[:, None].expand(heads, group, -1, dim) for t in kv)
+    out = scaled_dot_product_attention(
+        query.transpose(0, 1).reshape(heads, group, rows, dim),
+        keys,
+        values,
+        attn_mask=tile.mask,
+        is_causal=tile.mask is None,
+        scale=layer.scale,
+    )
+    return out.reshape(num_heads, rows, dim).transpose(0, 1)

@@ -1,0 +1,58 @@
+"""The one door to the Hugging Face hub. Slow to import, so import it late."""
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from huggingface_hub import errors, snapshot_download
+from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+from quire.models.config import CheckpointError
+
+NEVER_FETCHED = ("*/*", "consolidated*", "*.fp16.*")
+"""Folders within a repository, and second copies of the weights."""
+
+FileCount = Callable[[int, int], None]
+
+
+def fetch(name: str, revision: str, patterns: Sequence[str], on_file: FileCount) -> Path:
+    """The folder in the hub's cache. Without a network, what the cache already holds."""
+    try:
+        folder = snapshot_download(
+            name,
+            revision=revision,
+            allow_patterns=list(patterns),
+            ignore_patterns=list(NEVER_FETCHED),
+            tqdm_class=_silent_bar(on_file),
+        )
+    except errors.GatedRepoError as error:
+        raise CheckpointError(
+            f"{name} is gated: accept its terms at https://hf.co/{name} and set HF_TOKEN"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise CheckpointError(f"{name} has no revision {revision}") from error
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+        raise CheckpointError(
+            f"{name} is neither a folder here nor a model on the hub (if private, set HF_TOKEN)"
+        ) from error
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
+        raise CheckpointError(
+            f"{name} is neither a folder here nor in the hub's cache, and the hub is out of reach"
+        ) from error
+    return Path(folder)
+
+
+def _silent_bar(on_file: FileCount) -> type[tqdm]:
+    """The hub reports to a class of progress bars: this one counts whole files and is not seen."""
+
+    class SilentBar(tqdm):  # type: ignore[misc]
+        def __init__(self, *args: object, **kwargs: object) -> None:
+            super().__init__(*args, **{**kwargs, "file": io.StringIO()})
+
+        def update(self, n: float | None = 1) -> bool | None:
+            shown: bool | None = super().update(n)
+            if self.unit != "B" and self.total:
+                on_file(int(self.n), int(self.total))
+            return shown
+
+    return SilentBar

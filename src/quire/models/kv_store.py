@@ -1,0 +1,51 @@
+"""The keys and values of all blocks: for each layer two tensors [blocks, block_size, heads, dim].
+
+A slot is a row of the first two dimensions taken as one. Only attention reads and writes here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quire.models.config import LayerFacts
+
+
+@dataclass(frozen=True, slots=True)
+class KVStore:
+    block_size: int
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+        """Put token i's `keys[i]` and `values[i]` ([heads, dim]) into `slots[i]`."""
+        self.keys[layer].flatten(0, 1).index_copy_(0, slots, keys)
+        self.values[layer].flatten(0, 1).index_copy_(0, slots, values)
+
+    def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """The K and V of `slots`, each [len(slots), heads, dim]."""
+        keys = self.keys[layer].flatten(0, 1).index_select(0, slots)
+        return keys, self.values[layer].flatten(0, 1).index_select(0, slots)
+
+
+def block_bytes(layers: Sequence[LayerFacts], block_size: int, dtype: torch.dtype) -> int:
+    return sum(layer.kv_width for layer in layers) * block_size * dtype.itemsize
+
+
+def build_kv_store(
+    layers: Sequence[LayerFacts],
+    *,
+    num_blocks: int,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> KVStore:
+    """Zeroed memory: the CPU hands out its pages only when they are first written."""
+
+    def allocate(layer: LayerFacts) -> Tensor:
+        shape = (num_blocks, block_size, layer.num_kv_heads, layer.head_dim)
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    keys = tuple(allocate(layer) for layer in layers)
+    return KVStore(block_size, keys, tuple(allocate(layer) for layer in layers))

@@ -1,0 +1,129 @@
+"""Loads a checkpoint and hands out models over it.
+
+    loaded = load_model(ModelSource("folder or hub id"), dtype="auto", device=torch.device("cpu"),
+                        on_progress=lambda phase, done, total: None)
+    loaded.facts            ModelFacts: layers, vocab_size, max_model_len, eos_token_ids, dtype, ...
+    loaded.weight_bytes     what the weights take on `loaded.device`
+    loaded.block_bytes(16)  what one block of 16 tokens takes, all layers
+    loaded.attach(num_blocks=1000, block_size=16)   a Model with its own K and V
+
+Raises CheckpointError (files missing or unusable) or UnsupportedModel (by name, with why).
+`attach` may be called again: for a profile, attach one block, and run chunks without earlier
+context whose slots all lie in it; such a model and its store are gone when dropped.
+"""
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from quire.models.attention.reference import ReferenceAttention
+from quire.models.checkpoint import ModelSource, Progress, locate
+from quire.models.config import ModelFacts, UnsupportedModel
+from quire.models.hf import CurrentStep, HFModel, PagedPort, attention_modules, plug
+from quire.models.kv_store import block_bytes, build_kv_store
+from quire.models.packing import BLOCK_SIZE, NUM_BLOCKS, is_independent
+from quire.models.probe import TOKENS, probe
+from quire.models.support import max_model_len, refuse_unsupported
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    module: nn.Module
+    current: CurrentStep
+    facts: ModelFacts
+    kv_dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def weight_bytes(self) -> int:
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        return sum(tensor.nbytes for tensor in tensors)
+
+    def block_bytes(self, block_size: int) -> int:
+        return block_bytes(self.facts.layers, block_size, self.kv_dtype)
+
+    def attach(self, num_blocks: int, block_size: int) -> HFModel:
+        """Allocate K and V for `num_blocks`, the null block among them, and attend over them."""
+        store = build_kv_store(
+            self.facts.layers,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            dtype=self.kv_dtype,
+            device=self.device,
+        )
+        backend = ReferenceAttention(store)
+        return HFModel(self.module, self.current, backend, self.facts.vocab_size)
+
+
+def load_model(
+    source: ModelSource, *, dtype: str, device: torch.device, on_progress: Progress
+) -> LoadedModel:
+    """`dtype`: auto, float32, float16 or bfloat16. Phases: download, weights, probe."""
+    from quire.models import pretrained
+
+    folder = locate(source, on_progress)
+    config = pretrained.read_config(folder, trust_remote_code=source.trust_remote_code)
+    refuse_unsupported(config)
+    module = pretrained.load_module(
+        folder,
+        dtype=choose_dtype(dtype, pretrained.stored_dtype(config), device),
+        trust_remote_code=source.trust_remote_code,
+        on_tensor=partial(on_progress, "weights"),
+    )
+    on_progress("probe", 0, 1)
+    nn.Module.to(module, device)
+    measured = probe(module, config.model_type, config.num_hidden_layers)
+    facts = ModelFacts(
+        model_type=config.model_type,
+        layers=measured.layers,
+        vocab_size=len(measured.logits),
+        max_model_len=max_model_len(config),
+        eos_token_ids=pretrained.eos_token_ids(module),
+        dtype=str(measured.kv_dtype).removeprefix("torch."),
+        dtype_bytes=measured.kv_dtype.itemsize,
+    )
+    loaded = _plugged(module, facts, measured.kv_dtype, device)
+    if not is_independent(loaded.attach(NUM_BLOCKS, BLOCK_SIZE), TOKENS, measured.logits):
+        raise UnsupportedModel(facts.model_type, "requests packed into one row change each other")
+    on_progress("probe", 1, 1)
+    return loaded
+
+
+def choose_dtype(
+    asked: str, stored: torch.dtype | None, device: torch.device
+) -> torch.dtype | None:
+    """None: as the weights are stored. A CPU computes in half precision only where it is fast."""
+    if asked != "auto":
+        return DTYPES[asked]
+    if device.type != "cpu" or stored not in (torch.float16, torch.bfloat16):
+        return stored
+    dtype = torch.bfloat16 if _cpu_has_fast_bfloat16() else torch.float32
+    if dtype != stored:
+        logger.info("weights stored in %s run in %s on this CPU", stored, dtype)
+    return dtype
+
+
+def _cpu_has_fast_bfloat16() -> bool:
+    if not torch._C._has_mkldnn:
+        return False
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _plugged(
+    module: nn.Module, facts: ModelFacts, kv_dtype: torch.dtype, device: torch.device
+) -> LoadedModel:
+    current = CurrentStep()
+    for index, attention in attention_modules(module):
+        plug(attention, PagedPort(facts.layers[index], current))
+    return LoadedModel(module, current, facts, kv_dtype, device)

@@ -1,0 +1,110 @@
+"""The one door to transformers: half typed there, typed here. Slow to import, so import it late."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import transformers.utils.logging as transformers_logging
+from safetensors import SafetensorError
+from torch import nn
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+
+from quire.models.config import CheckpointError, UnsupportedModel
+from quire.models.hf import paged_attention
+
+PAGED = "quire_paged"
+
+TensorCount = Callable[[int, int], None]
+Loaded = tuple[PreTrainedModel, Mapping[str, Collection[str]]]
+
+
+def read_config(folder: Path, *, trust_remote_code: bool) -> PretrainedConfig:
+    """The configuration of the language model: of its text part, if it has others."""
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"{folder}: its configuration cannot be used: {error}") from error
+    text: PretrainedConfig = config.get_text_config()
+    return text
+
+
+def stored_dtype(config: PretrainedConfig) -> torch.dtype | None:
+    """None: the configuration does not say."""
+    return config.dtype if isinstance(config.dtype, torch.dtype) else None
+
+
+def load_module(
+    folder: Path,
+    *,
+    dtype: torch.dtype | None,
+    trust_remote_code: bool,
+    on_tensor: TensorCount,
+) -> PreTrainedModel:
+    """The model on the CPU, its attention redirected. `dtype` None: as the weights are stored."""
+    AttentionInterface.register(PAGED, paged_attention)
+    with _counted(on_tensor):
+        try:
+            loaded: Loaded = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
+                folder,
+                output_loading_info=True,
+                attn_implementation=PAGED,
+                dtype=dtype or "auto",
+                use_safetensors=True,
+                trust_remote_code=trust_remote_code,
+            )
+        except KeyError as error:
+            if PAGED not in error.args:
+                raise
+            model_type = read_config(folder, trust_remote_code=trust_remote_code).model_type
+            raise UnsupportedModel(
+                model_type, "their attention cannot be redirected to a paged cache"
+            ) from error
+        except (ValueError, OSError, SafetensorError) as error:
+            raise CheckpointError(f"{folder} cannot be loaded: {error}") from error
+    module, report = loaded
+    _refuse_missing(folder, report["missing_keys"])
+    nn.Module.train(module, False)
+    nn.Module.requires_grad_(module, False)
+    return module
+
+
+def _refuse_missing(folder: Path, names: Collection[str]) -> None:
+    """transformers would go on with random numbers in their place."""
+    if names:
+        some = ", ".join(sorted(names)[:3])
+        raise CheckpointError(f"{folder} lacks {len(names)} of the weights: {some}")
+
+
+def eos_token_ids(module: PreTrainedModel) -> tuple[int, ...]:
+    """What `generate` would stop at: generation_config.json if there is one, else config.json."""
+    config = module.generation_config
+    ids: int | Sequence[int] | None = None if config is None else config.eos_token_id
+    if ids is None:
+        return ()
+    return (ids,) if isinstance(ids, int) else tuple(ids)
+
+
+@contextmanager
+def _counted(on_tensor: TensorCount) -> Iterator[None]:
+    """transformers' progress bars, which print, become calls of `on_tensor`."""
+
+    def count(
+        _bar: object, args: tuple[Iterable[object], ...], options: Mapping[str, object]
+    ) -> Iterator[object]:
+        items = list(args[0])
+        for done, item in enumerate(items):
+            yield item
+            on_tensor(done + 1, len(items))
+
+    previous = transformers_logging.set_tqdm_hook(count)
+    try:
+        yield
+    finally:
+        transformers_logging.set_tqdm_hook(previous)

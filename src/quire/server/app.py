@@ -1,0 +1,106 @@
+"""The application: routes, errors in OpenAI's shape, and the engine's life around them."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire import __version__
+from quire.server.config import ServerConfig
+from quire.server.door import OpenEngine
+from quire.server.errors import NOT_FOUND, RequestError
+from quire.server.health_routes import HealthRoutes
+from quire.server.metrics import ServerMetrics
+from quire.server.middleware import Gate
+from quire.server.openapi import describe
+from quire.server.protocol.capabilities import CHAT, COMPLETIONS
+from quire.server.replies import error_reply
+from quire.server.service import Service, Sources
+from quire.server.text_routes import TextRoutes
+
+logger = logging.getLogger(__name__)
+
+
+def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Sources) -> Service:
+    """Inside a running event loop."""
+    metrics = ServerMetrics()
+    engine = open_engine(config.engine, metrics.on_report)
+    return Service(config, engine, metrics, sources)
+
+
+def build_app(service: Service, on_failed_start: Callable[[], None] = lambda: None) -> FastAPI:
+    """`on_failed_start` is called if the engine or the tokenizer cannot be brought up."""
+
+    async def start() -> None:
+        await service.start()
+        if service.failure is not None and not service.draining:
+            logger.error("cannot start: %s", service.failure)
+            on_failed_start()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        starting = asyncio.create_task(start())
+        try:
+            yield
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await service.engine.close()
+
+    app = FastAPI(
+        title="Quire",
+        version=__version__,
+        lifespan=lifespan,
+        redirect_slashes=False,
+        redoc_url=None,
+    )
+    _add_routes(app, service)
+    app.add_exception_handler(RequestError, _on_request_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_middleware(Gate, service=service)
+    return app
+
+
+def _add_routes(app: FastAPI, service: Service) -> None:
+    health, text = HealthRoutes(service), TextRoutes(service)
+    for path, handler in (
+        ("/livez", health.livez),
+        ("/readyz", health.readyz),
+        ("/health", health.readyz),
+        ("/startupz", health.startupz),
+        ("/metrics", health.metrics),
+        ("/version", health.version),
+        ("/v1/server_info", health.server_info),
+        ("/v1/models", text.models),
+        ("/v1/models/{name:path}", text.model),
+    ):
+        app.add_route(path, handler, methods=["GET"])
+    for path, handler in (
+        (COMPLETIONS, text.completions),
+        (CHAT, text.chat),
+        ("/tokenize", text.tokenize),
+        ("/detokenize", text.detokenize),
+    ):
+        app.add_route(path, handler, methods=["POST"])
+    describe(app)
+
+
+async def _on_request_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return error_reply(error)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """What the framework itself refuses: no such path, not that method."""
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path}"
+    message = f"There is no {where}." if error.status_code == NOT_FOUND else str(error.detail)
+    code = "not_found" if error.status_code == NOT_FOUND else "method_not_allowed"
+    reply = error_reply(RequestError(message, code=code, status=error.status_code))
+    reply.headers.update(error.headers or {})
+    return reply

@@ -1,0 +1,150 @@
+"""Renders a checkpoint's chat template as transformers does, in a sandbox.
+
+Templates come from the hub and are not trusted: they see plain values only, and can change nothing.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TypeAlias
+
+import jinja2
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from pydantic import JsonValue
+
+ChatMessage: TypeAlias = Mapping[str, str]
+
+_CONTINUE_MARK = "QUIRE_CONTINUES_HERE "
+
+
+class TemplateRefused(Exception):
+    """The template cannot render these messages; the text is the template's own if it has one."""
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}` marks the assistant's words for training; here it only encloses them."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _TemplateNamespace(Namespace):
+    """A namespace without private attributes, which would be a way out of the sandbox."""
+
+    def __init__(self, /, *given: Mapping[str, object], **attributes: object) -> None:
+        together = dict(*given, **attributes)
+        for name in together:
+            _refuse_private(name)
+        super().__init__(together)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        _refuse_private(name)
+        super().__setitem__(name, value)
+
+
+def _refuse_private(name: str) -> None:
+    if name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a namespace cannot hold {name!r}")
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Unlike Jinja's own filter, nothing is escaped for HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.exceptions.TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+def _plain_dict(*given: Mapping[str, object], **items: object) -> dict[str, object]:
+    return dict(*given, **items)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals.update(
+        raise_exception=_raise_exception,
+        strftime_now=_strftime_now,
+        dict=_plain_dict,
+        namespace=_TemplateNamespace,
+    )
+    return environment
+
+
+class ChatTemplate:
+    """`special_tokens` are `bos_token` and the like, as templates name them."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        self._template = _environment().from_string(source)
+        self._special_tokens = special_tokens
+
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        extra: Mapping[str, JsonValue],
+    ) -> str:
+        """The prompt's text. With `continue_final_message` it ends where the last message ends."""
+        shown = [dict(message) for message in messages]
+        if continue_final_message:
+            shown[-1]["content"] += _CONTINUE_MARK
+        try:
+            text = self._template.render(
+                {
+                    "tools": None,
+                    "documents": None,
+                    **self._special_tokens,
+                    **extra,
+                    "messages": shown,
+                    "add_generation_prompt": add_generation_prompt,
+                }
+            )
+        except Exception as error:
+            # Whatever a template stumbles over, it is this request that does not suit it.
+            raise TemplateRefused(str(error) or type(error).__name__) from error
+        return _until_mark(text) if continue_final_message else text
+
+
+def _until_mark(text: str) -> str:
+    end = text.rfind(_CONTINUE_MARK.strip())
+    if end < 0:
+        raise TemplateRefused("the template does not show the final message")
+    kept = text[:end]
+    # A template that trims content took the mark's last space: it would have trimmed ours too.
+    return kept if text.startswith(_CONTINUE_MARK, end) else kept.rstrip()
+
+
+def compile_template(source: str, special_tokens: Mapping[str, str]) -> ChatTemplate:
+    """Raises TemplateRefused if the template itself is broken."""
+    try:
+        return ChatTemplate(source, special_tokens)
+    except jinja2.TemplateError as error:
+        raise TemplateRefused(f"the chat template is broken: {error}") from error

@@ -1,0 +1,139 @@
+"""One output on its way to text: engine deltas in, pieces out.
+
+Streams and whole answers are made of the same pieces, so they cannot differ.
+"""
+
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import TokenLogprobs
+from quire.scheduler.step import Delta, Finish
+from quire.server.detokenizer import Detokenizer, continues_text
+from quire.server.errors import SERVER_ERROR, RequestError
+from quire.server.job import Ending, Logged, Piece, Prompt, TextPlan
+from quire.server.stop_strings import Scan, StopStrings
+from quire.server.tokenizer import TextTokenizer
+
+_STOPS = frozenset((Reason.STOP_TOKEN, Reason.END_OF_SEQUENCE))
+_LENGTHS = frozenset((Reason.MAX_TOKENS, Reason.CONTEXT_END))
+
+
+class Choice:
+    """`wants_prompt_logprobs`: the echoed prompt waits until its log probabilities are there."""
+
+    def __init__(
+        self,
+        plan: TextPlan,
+        prompt: Prompt,
+        tokenizer: TextTokenizer,
+        *,
+        wants_prompt_logprobs: bool,
+    ) -> None:
+        self.num_tokens = 0
+        self._plan = plan
+        self._prompt = prompt
+        self._tokenizer = tokenizer
+        skip = plan.skip_special_tokens
+        goes_on = continues_text(prompt.token_ids, tokenizer.token_bytes, skip_special_tokens=skip)
+        self._detokenizer = Detokenizer(
+            tokenizer.token_bytes, skip_special_tokens=skip, at_start=not goes_on
+        )
+        self._stops = StopStrings(plan.stop, include_stop=plan.include_stop)
+        self._owes_echo = plan.echo
+        self._waits_for_logprobs = wants_prompt_logprobs
+        self._prompt_logprobs: list[TokenLogprobs] = []
+        self._num_chars = 0
+
+    def open(self) -> Piece | None:
+        """What can be given out before the engine has said anything."""
+        if not self._owes_echo or self._waits_for_logprobs:
+            return None
+        self._owes_echo = False
+        return Piece(self._echoed_text())
+
+    def take(self, delta: Delta) -> Piece:
+        """Raises RequestError if the output cannot be used."""
+        if delta.finish is not None and delta.finish.reason is Reason.NOT_FINITE:
+            raise RequestError(
+                "The model's output held NaN or infinity.", code="not_finite", status=SERVER_ERROR
+            )
+        self._prompt_logprobs += delta.prompt_logprobs
+        prompt_piece = self._take_echo()
+        if self._plan.drop_output:
+            ending = None if delta.finish is None else Ending("length", None, delta.finish)
+            return prompt_piece._replace(ending=ending)
+        output = self._take_output(delta)
+        if not prompt_piece.text and not prompt_piece.logged:
+            return output
+        return output._replace(
+            text=prompt_piece.text + output.text, logged=prompt_piece.logged + output.logged
+        )
+
+    def _take_output(self, delta: Delta) -> Piece:
+        text, logged = "", []
+        last = len(delta.token_ids) - 1
+        for index, token_id in enumerate(delta.token_ids):
+            self.num_tokens += 1
+            if delta.logprobs:
+                logged.append(self._log(delta.logprobs[index]))
+            scan = self._scan(token_id, delta.finish if index == last else None)
+            text += scan.text
+            if scan.stop is not None:
+                ending = Ending("stop", scan.stop, delta.finish if index == last else None)
+                return Piece(text, delta.token_ids[: index + 1], tuple(logged), ending)
+        if delta.finish is None:
+            return Piece(text, delta.token_ids, tuple(logged))
+        text += self._stops.flush()
+        return Piece(text, delta.token_ids, tuple(logged), _ending(delta.finish))
+
+    def _scan(self, token_id: int, finish: Finish | None) -> Scan:
+        shown = finish is None or finish.reason not in _STOPS or self._plan.include_stop
+        text = self._detokenizer.feed(token_id) if shown else ""
+        if finish is not None:
+            text += self._detokenizer.flush()
+        self._num_chars += len(text)
+        if self.num_tokens <= self._plan.min_tokens:
+            return Scan(text, None)
+        return self._stops.feed(text)
+
+    def _log(self, logprobs: TokenLogprobs) -> Logged:
+        return Logged(logprobs.token_id, logprobs.logprob, logprobs.top, self._num_chars)
+
+    def _take_echo(self) -> Piece:
+        """The prompt, once its log probabilities are complete (the first token has none)."""
+        token_ids = self._prompt.token_ids
+        if not self._owes_echo or len(self._prompt_logprobs) < len(token_ids) - 1:
+            return Piece()
+        self._owes_echo = False
+        text = self._echoed_text()
+        detokenizer = Detokenizer(
+            self._tokenizer.token_bytes,
+            skip_special_tokens=self._plan.skip_special_tokens,
+            at_start=True,
+        )
+        logged = [Logged(token_ids[0], None, (), 0)]
+        offset = len(detokenizer.feed(token_ids[0]))
+        for each in self._prompt_logprobs:
+            logged.append(Logged(each.token_id, each.logprob, each.top, offset))
+            offset += len(detokenizer.feed(each.token_id))
+        return Piece(text, (), tuple(logged))
+
+    def _echoed_text(self) -> str:
+        text = self._prompt.text
+        if text is None:
+            text = self._tokenizer.decode(
+                self._prompt.token_ids, skip_special_tokens=self._plan.skip_special_tokens
+            )
+        self._num_chars += len(text)
+        return text
+
+
+def _ending(finish: Finish) -> Ending:
+    if finish.reason in _LENGTHS:
+        return Ending("length", None, finish)
+    if finish.reason in _STOPS:
+        is_token = finish.reason is Reason.STOP_TOKEN
+        return Ending("stop", finish.number if is_token else None, finish)
+    raise RequestError(
+        f"The request was ended by the engine: {finish.reason}.",
+        code="engine_error",
+        status=SERVER_ERROR,
+    )

@@ -1,0 +1,84 @@
+"""The `quire` command. Only here are arguments and environment read."""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from quire import __version__
+from quire.server.config import ServerConfig
+from quire.server.listen import CannotListen, bind, url_of
+from quire.server.option_values import InvalidOption
+from quire.server.options import config_table
+from quire.server.settings import add_options, build_config, parse_values, unknown_variables
+
+logger = logging.getLogger(__name__)
+
+USAGE_ERROR = 2
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="quire", description="Serves language models over HTTP.")
+    parser.add_argument("--version", action="version", version=f"quire {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serving = commands.add_parser(
+        "serve",
+        help="serve a model",
+        epilog="Each flag can be given as a variable: --max-num-seqs as QUIRE_MAX_NUM_SEQS.",
+    )
+    serving.add_argument(
+        "positional_model",
+        nargs="?",
+        metavar="MODEL",
+        help="Hugging Face id or local folder [the bundled model]",
+    )
+    add_options(serving)
+    commands.add_parser("config-table")  # for the README; not in the help
+    return parser
+
+
+def read_config(arguments: Mapping[str, object], environ: Mapping[str, str]) -> ServerConfig:
+    """Raises InvalidOption."""
+    flags = dict(arguments)
+    model = flags.pop("positional_model", None)
+    if model is not None and flags.get("model") not in (None, model):
+        raise InvalidOption(f"MODEL is given twice: {model} and --model {flags['model']}")
+    if model is not None:
+        flags["model"] = model
+    return build_config(parse_values(flags, environ))
+
+
+def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:
+    config = read_config(arguments, environ)
+    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+    logging.getLogger("uvicorn").setLevel("WARNING")
+    for warning in unknown_variables(environ):
+        logger.warning(warning)
+    try:
+        listener = bind(config.host, config.port)
+    except CannotListen as error:
+        raise InvalidOption(str(error)) from None
+    names = ", ".join(config.served_model_names)
+    print(f"Quire {__version__} listens on {url_of(listener)} and loads {names}", flush=True)
+    # Imported here: a web server takes a while, and `quire --help` needs none.
+    from quire.server.serve import run
+
+    return run(config, listener)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = vars(build_parser().parse_args(argv))
+    if arguments.pop("command") == "config-table":
+        print(config_table(), end="")
+        return 0
+    try:
+        return serve_command(arguments, os.environ)
+    except InvalidOption as error:
+        print(f"quire serve: {error}", file=sys.stderr)
+        return USAGE_ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""What a server is built from. `settings.py` fills it from flags and environment."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from quire.engine.config import EngineConfig
+
+BUNDLED_MODEL_NAME = "quire-bundled"
+"""The public name of the model that ships with Quire, served where no MODEL is given."""
+
+
+class MetricsCompat(StrEnum):
+    """Which copies of the `quire:` metrics are exposed beside them."""
+
+    VLLM = "vllm"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """`served_model_names` are the names clients may ask for; answers and metrics carry the first.
+    `api_keys` empty means that everyone may call.
+    """
+
+    engine: EngineConfig
+    served_model_names: tuple[str, ...]
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    host: str = "127.0.0.1"
+    port: int = 8000
+    max_body_bytes: int = 8 * 1024 * 1024
+    shutdown_timeout_s: float = 30.0
+    stuck_after_s: float = 120.0
+    sse_keep_alive_interval_s: float = 15.0
+    metrics_compat: MetricsCompat = MetricsCompat.VLLM
+    log_level: str = "info"
+
+    @property
+    def model_name(self) -> str:
+        return self.served_model_names[0]

@@ -1,0 +1,42 @@
+"""The engine as the server sees it: `EngineClient`, or a scripted stand-in in the tests."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol, TypeAlias
+
+from quire.engine.client import Phase
+from quire.engine.config import EngineConfig
+from quire.engine.messages import EngineFacts, Report
+from quire.scheduler.request import NewRequest
+from quire.scheduler.step import Delta
+
+
+class EngineDoor(Protocol):
+    """What is used of an `EngineClient`; its own page says what each part means."""
+
+    @property
+    def phase(self) -> Phase: ...
+
+    @property
+    def progress(self) -> tuple[str, int, int]: ...
+
+    @property
+    def facts(self) -> EngineFacts | None: ...
+
+    @property
+    def down_reason(self) -> str | None: ...
+
+    @property
+    def num_live(self) -> int: ...
+
+    async def start(self) -> None: ...
+
+    async def submit(self, request: NewRequest) -> AsyncIterator[Delta]: ...
+
+    def abort(self, request_id: str) -> None: ...
+
+    def last_progress_age_s(self) -> float: ...
+
+    async def close(self) -> None: ...
+
+
+OpenEngine: TypeAlias = Callable[[EngineConfig, Callable[[Report], None]], EngineDoor]

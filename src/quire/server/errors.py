@@ -1,0 +1,98 @@
+"""What can go wrong with a request, and its one shape on the wire: OpenAI's error object."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+BAD_REQUEST = 400
+UNAUTHORIZED = 401
+NOT_FOUND = 404
+TOO_LARGE = 413
+SERVER_ERROR = 500
+UNAVAILABLE = 503
+
+
+class RequestError(Exception):
+    """A request is answered with an error: a sentence, the field at fault if one is, and a code."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str = "invalid_value",
+        status: int = BAD_REQUEST,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class Overloaded(RequestError):
+    """The waiting queue is full."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="server_overloaded", status=UNAVAILABLE, retry_after_s=2)
+
+
+class ModelLoading(RequestError):
+    """The engine or the tokenizer is not there yet."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="model_loading", status=UNAVAILABLE, retry_after_s=5)
+
+
+class EngineGone(RequestError):
+    """The engine process has ended."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="engine_down", status=UNAVAILABLE, retry_after_s=10)
+
+
+class ShuttingDown(RequestError):
+    """The server drains; another replica should be asked."""
+
+    def __init__(self, message: str = "The server is shutting down.") -> None:
+        super().__init__(message, code="shutting_down", status=UNAVAILABLE, retry_after_s=5)
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    error: ErrorDetail
+
+
+_TYPES: Mapping[int, str] = {
+    BAD_REQUEST: "invalid_request_error",
+    UNAUTHORIZED: "authentication_error",
+    NOT_FOUND: "not_found_error",
+    UNAVAILABLE: "service_unavailable_error",
+}
+
+
+def error_type(status: int) -> str:
+    fallback = "server_error" if status >= SERVER_ERROR else "invalid_request_error"
+    return _TYPES.get(status, fallback)
+
+
+def error_body(error: RequestError) -> bytes:
+    detail = ErrorDetail(error.message, error_type(error.status), error.param, error.code)
+    return msgspec.json.encode(ErrorBody(detail))
+
+
+def error_headers(error: RequestError) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    if error.retry_after_s is not None:
+        headers["retry-after"] = str(error.retry_after_s)
+    if error.status == UNAUTHORIZED:
+        headers["www-authenticate"] = "Bearer"
+    return headers

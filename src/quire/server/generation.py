@@ -1,0 +1,189 @@
+"""A job in the engine: its requests handed over together, their outputs as one stream of pieces.
+
+However it ends, no request of the job outlives it in the engine.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import NamedTuple
+
+from quire.engine.client import EngineDown, Refused
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import NewRequest
+from quire.scheduler.step import Delta, Finish
+from quire.server.choice import Choice
+from quire.server.errors import EngineGone, Overloaded, RequestError
+from quire.server.job import Job, Piece
+from quire.server.metrics import Finished, RequestMeter
+from quire.server.protocol.wire import CachedTokens, QuireAccount, Timing, Usage
+from quire.server.service import Service
+from quire.server.tokenizer import TextTokenizer
+
+_REFUSAL_CODES = {
+    Reason.CONTEXT_EXCEEDED: "context_length_exceeded",
+    Reason.NEVER_FITS: "never_fits",
+    Reason.PROMPT_EMPTY: "invalid_value",
+}
+
+
+class IndexedPiece(NamedTuple):
+    """A piece of the choice with this index."""
+
+    choice: int
+    piece: Piece
+
+
+class Generation:
+    """Start it, then read `pieces` to the end; `abort` may come at any time."""
+
+    def __init__(
+        self, job: Job, service: Service, tokenizer: TextTokenizer, arrived_s: float
+    ) -> None:
+        self.job = job
+        self._engine = service.engine
+        self._metrics = service.metrics
+        self._clock = service.sources.clock
+        self._choices = [
+            Choice(
+                job.text,
+                job.prompt_of(index),
+                tokenizer,
+                wants_prompt_logprobs=request.prompt_logprobs is not None,
+            )
+            for index, request in enumerate(job.requests)
+        ]
+        self._meters = [RequestMeter(service.metrics, arrived_s) for _ in job.requests]
+        self._finishes: dict[int, Finish | None] = {}
+        self._streams: list[AsyncIterator[Delta]] = []
+
+    async def start(self) -> None:
+        """Returns when the scheduler has taken every request; raises RequestError if it did not."""
+        requests = self.job.requests
+        try:
+            if len(requests) == 1:
+                self._streams = [await self._engine.submit(requests[0])]
+            else:
+                self._streams = await self._submit_all(requests)
+        except Refused as refused:
+            self.abort(None)
+            raise self._refusal(refused) from None
+        except EngineDown as down:
+            self.abort(Finished.ERROR)
+            raise EngineGone(f"The engine is down: {down}") from None
+
+    async def _submit_all(self, requests: tuple[NewRequest, ...]) -> list[AsyncIterator[Delta]]:
+        """All or none: the first refusal ends them all."""
+        tasks = [asyncio.ensure_future(self._engine.submit(request)) for request in requests]
+        try:
+            return list(await asyncio.gather(*tasks))
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
+    def _refusal(self, refused: Refused) -> RequestError:
+        refusal = refused.refusal
+        message = f"{refusal.message[:1].upper()}{refusal.message[1:]}."
+        if refusal.reason is Reason.QUEUE_FULL:
+            self._metrics.num_rejected += 1
+            return Overloaded(f"The server is full: {refusal.message}.")
+        code = _REFUSAL_CODES.get(refusal.reason, str(refusal.reason))
+        return RequestError(message, param=refusal.field, code=code)
+
+    def abort(self, reason: Finished | None) -> None:
+        """Forget what still runs, and count it under `reason`; a request is counted once."""
+        for request, meter in zip(self.job.requests, self._meters, strict=True):
+            self._engine.abort(request.id)
+            meter.end(reason)
+
+    async def pieces(self) -> AsyncGenerator[IndexedPiece, None]:
+        """Every piece of every choice, as they come. Raises RequestError if the engine fails."""
+        for index, choice in enumerate(self._choices):
+            opening = choice.open()
+            if opening is not None:
+                yield IndexedPiece(index, opening)
+        try:
+            async with aclosing(merge(self._streams)) as deltas:
+                async for index, delta in deltas:
+                    if index not in self._finishes:
+                        yield IndexedPiece(index, self._take(index, delta))
+        except EngineDown as down:
+            raise EngineGone(f"The engine went down: {down}") from None
+
+    def _take(self, index: int, delta: Delta) -> Piece:
+        if delta.token_ids:
+            self._meters[index].tokens(len(delta.token_ids), self._clock())
+        piece = self._choices[index].take(delta)
+        ending = piece.ending
+        if ending is not None:
+            if delta.finish is None:  # a stop string: the engine does not know yet
+                self._engine.abort(self.job.requests[index].id)
+            self._finishes[index] = ending.finish
+            self._meters[index].succeed(
+                Finished(ending.finish_reason),
+                len(self.job.prompt_of(index).token_ids),
+                ending.finish,
+            )
+        return piece
+
+    def usage(self) -> Usage:
+        num_prompt = self.job.num_prompt_tokens
+        num_output = sum(choice.num_tokens for choice in self._choices)
+        return Usage(num_prompt, num_output, num_prompt + num_output, self._cached_tokens())
+
+    def _cached_tokens(self) -> CachedTokens | None:
+        """Of each prompt what its first choice found in the cache, once all of them are known."""
+        firsts = range(0, len(self._choices), self.job.num_choices)
+        finishes = [self._finishes.get(index) for index in firsts]
+        known = [finish.num_cached_tokens for finish in finishes if finish is not None]
+        return CachedTokens(sum(known)) if len(known) == len(finishes) else None
+
+    def account(self) -> QuireAccount:
+        return QuireAccount(
+            tuple(
+                Timing(
+                    index,
+                    finish.queue_s,
+                    finish.prefill_s,
+                    finish.decode_s,
+                    finish.num_cached_tokens,
+                    finish.num_preemptions,
+                )
+                for index, finish in sorted(self._finishes.items())
+                if finish is not None
+            )
+        )
+
+
+async def merge(
+    streams: list[AsyncIterator[Delta]],
+) -> AsyncGenerator[tuple[int, Delta], None]:
+    """The deltas of all streams with the index of theirs; the first error ends it."""
+    if len(streams) == 1:
+        async for delta in streams[0]:
+            yield 0, delta
+        return
+    queue: asyncio.Queue[tuple[int, Delta] | None] = asyncio.Queue()
+
+    async def pump(index: int, stream: AsyncIterator[Delta]) -> None:
+        try:
+            async for delta in stream:
+                queue.put_nowait((index, delta))
+        finally:
+            queue.put_nowait(None)
+
+    tasks = [asyncio.create_task(pump(index, each)) for index, each in enumerate(streams)]
+    try:
+        num_open = len(tasks)
+        while num_open:
+            item = await queue.get()
+            if item is not None:
+                yield item
+                continue
+            num_open -= 1
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

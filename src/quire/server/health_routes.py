@@ -1,0 +1,83 @@
+"""Is it alive, ready, started; what is it made of. These answer from the first moment on."""
+
+import dataclasses
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire import __version__
+from quire.server.errors import UNAVAILABLE
+from quire.server.exposition import MetricsCollector, expose
+from quire.server.replies import json_reply
+from quire.server.service import Service
+
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class HealthRoutes:
+    """Liveness asks for a restart, readiness for traffic, startup for patience."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._collector = MetricsCollector(
+            service.config,
+            service.metrics,
+            facts=lambda: service.engine.facts,
+            step_age_s=service.engine.last_progress_age_s,
+        )
+
+    async def livez(self, request: Request) -> Response:
+        service = self._service
+        if service.is_down:
+            reason = service.failure or service.engine.down_reason
+            return json_reply({"status": "down", "reason": reason}, status=UNAVAILABLE)
+        return json_reply({"status": "alive"})
+
+    async def readyz(self, request: Request) -> Response:
+        status = self._readiness()
+        return json_reply({"status": status}, status=200 if status == "ready" else UNAVAILABLE)
+
+    def _readiness(self) -> str:
+        service = self._service
+        if service.is_down:
+            return "down"
+        if service.draining:
+            return "draining"
+        if not service.is_loaded:
+            return "loading"
+        return "stuck" if service.is_stuck else "ready"
+
+    async def startupz(self, request: Request) -> Response:
+        service = self._service
+        phase, done, total = service.engine.progress
+        if service.is_loaded and not service.is_down:
+            return json_reply({"status": "started"})
+        elapsed_s = round(service.sources.clock() - service.began_s, 3)
+        progress = {"phase": phase, "done": done, "total": total, "elapsed_s": elapsed_s}
+        status = "down" if service.is_down else "starting"
+        return json_reply({"status": status, "progress": progress}, status=UNAVAILABLE)
+
+    async def metrics(self, request: Request) -> Response:
+        if self._service.is_down:
+            self._service.metrics.on_down()
+        return Response(expose([self._collector]), media_type=PROMETHEUS)
+
+    async def version(self, request: Request) -> Response:
+        return json_reply({"version": __version__})
+
+    async def server_info(self, request: Request) -> Response:
+        """Facts and configuration, without the keys."""
+        config = self._service.config
+        shown = {
+            field.name: getattr(config, field.name)
+            for field in dataclasses.fields(config)
+            if field.name != "api_keys"
+        }
+        return json_reply(
+            {
+                "version": __version__,
+                "phase": self._service.engine.phase,
+                "facts": self._service.engine.facts,
+                "config": shown | {"num_api_keys": len(config.api_keys)},
+            }
+        )

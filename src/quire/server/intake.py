@@ -1,0 +1,110 @@
+"""From a request model to a Job: prompts as tokens, limits checked, what is absent filled in."""
+
+from typing import NamedTuple
+
+from quire.server.engine_requests import Logprobs, RequestMaker, random_seed
+from quire.server.job import Delivery, Job, Prompt, TextPlan
+from quire.server.limits import OutputLimit, check_chat, check_completion, check_shared
+from quire.server.prompts import read_chat, read_prompts
+from quire.server.protocol.chat import ChatRequest
+from quire.server.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
+from quire.server.protocol.fields import GenerationFields
+from quire.server.service import Sources, Tools
+
+
+class Intake(NamedTuple):
+    """What a request meets on its way in; `model` is the name it is answered under."""
+
+    model: str
+    tools: Tools
+    sources: Sources
+
+    async def completion(self, request: CompletionRequest, no_effect: tuple[str, ...]) -> Job:
+        check_shared(request, self.tools.facts.vocab_size)
+        check_completion(request)
+        prompts = await read_prompts(request, self.tools)
+        echo = bool(request.echo)
+        # The engine draws at least one token: an output of none is one that is thrown away.
+        drop_output = request.max_tokens == 0
+        maker = RequestMaker(
+            request,
+            self.tools.facts,
+            OutputLimit(1 if drop_output else request.max_tokens, DEFAULT_MAX_TOKENS, "prompt"),
+            Logprobs(request.logprobs, request.logprobs if echo else None),
+            self._seed(request),
+        )
+        text = _text_plan(request, echo=echo, drop_output=drop_output)
+        warnings = _no_effect_warnings(no_effect) + self._doubled_bos(prompts)
+        return self._job("cmpl", maker, prompts, text, warnings)
+
+    async def chat(self, request: ChatRequest, no_effect: tuple[str, ...]) -> Job:
+        check_shared(request, self.tools.facts.vocab_size)
+        check_chat(request)
+        prompts = (await read_chat(request, self.tools),)
+        asked = request.max_completion_tokens or request.max_tokens
+        top_logprobs = request.top_logprobs or 0
+        maker = RequestMaker(
+            request,
+            self.tools.facts,
+            OutputLimit(asked, None, "messages"),
+            Logprobs(top_logprobs if request.logprobs else None),
+            self._seed(request),
+        )
+        warnings = _no_effect_warnings(no_effect) + self._doubled_bos(prompts)
+        return self._job("chatcmpl", maker, prompts, _text_plan(request), warnings)
+
+    def _job(
+        self,
+        prefix: str,
+        maker: RequestMaker,
+        prompts: tuple[Prompt, ...],
+        text: TextPlan,
+        warnings: tuple[str, ...],
+    ) -> Job:
+        job_id = f"{prefix}-{self.sources.random_bytes(16).hex()}"
+        options = maker.request.stream_options
+        return Job(
+            id=job_id,
+            created_s=int(self.sources.now()),
+            model=self.model,
+            prompts=prompts,
+            num_choices=maker.request.n or 1,
+            requests=maker.make(job_id, prompts),
+            text=text,
+            delivery=Delivery(
+                stream=bool(maker.request.stream),
+                include_usage=options is not None and bool(options.include_usage),
+                continuous_usage=options is not None and bool(options.continuous_usage_stats),
+            ),
+            warnings=warnings,
+        )
+
+    def _seed(self, request: GenerationFields) -> int:
+        if request.seed is not None:
+            return request.seed
+        return random_seed(self.sources.random_bytes(8))
+
+    def _doubled_bos(self, prompts: tuple[Prompt, ...]) -> tuple[str, ...]:
+        """Tokens are the client's business, but two beginnings are rarely meant."""
+        bos = self.tools.tokenizer.bos_token_id
+        if bos is None or all(prompt.token_ids[:2] != (bos, bos) for prompt in prompts):
+            return ()
+        return ("the prompt begins with two beginning-of-sequence tokens",)
+
+
+def _no_effect_warnings(fields: tuple[str, ...]) -> tuple[str, ...]:
+    return (f"accepted without effect: {', '.join(fields)}",) if fields else ()
+
+
+def _text_plan(
+    request: GenerationFields, *, echo: bool = False, drop_output: bool = False
+) -> TextPlan:
+    return TextPlan(
+        stop=tuple(request.stop or ()),
+        include_stop=bool(request.include_stop_str_in_output),
+        min_tokens=request.min_tokens or 0,
+        skip_special_tokens=request.skip_special_tokens is not False,
+        echo=echo,
+        drop_output=drop_output,
+        token_ids=bool(request.return_token_ids),
+    )

@@ -1,0 +1,101 @@
+"""A job is one HTTP request after intake: what the engine is asked, how tokens become text."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from quire.scheduler.request import NewRequest
+from quire.scheduler.step import Finish
+
+
+@dataclass(frozen=True, slots=True)
+class TextPlan:
+    """How the tokens of a job's outputs become text.
+
+    `echo` gives the prompt's text before the output; `drop_output` gives nothing but that.
+    """
+
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    min_tokens: int = 0
+    skip_special_tokens: bool = True
+    echo: bool = False
+    drop_output: bool = False
+    token_ids: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How the answer is sent."""
+
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+
+
+class Prompt(NamedTuple):
+    """`text` is what the client wrote, if it wrote text."""
+
+    token_ids: tuple[int, ...]
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`requests` has `num_choices` for each prompt, in the order of the choices' indices.
+
+    `warnings` are told to the client in a header.
+    """
+
+    id: str
+    created_s: int
+    model: str
+    prompts: tuple[Prompt, ...]
+    num_choices: int
+    requests: tuple[NewRequest, ...]
+    text: TextPlan
+    delivery: Delivery
+    warnings: tuple[str, ...] = ()
+
+    def prompt_of(self, index: int) -> Prompt:
+        return self.prompts[index // self.num_choices]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Each prompt counts once, however many choices it has."""
+        return sum(len(prompt.token_ids) for prompt in self.prompts)
+
+
+class Logged(NamedTuple):
+    """One token with its log probabilities; the first token of a prompt has none."""
+
+    token_id: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...]
+    text_offset: int
+
+
+class Ending(NamedTuple):
+    """Why an output ended: `stop_reason` is the stop string or stop token id. `finish` is the
+    engine's account, absent where a stop string ended it first."""
+
+    finish_reason: str
+    stop_reason: int | str | None = None
+    finish: Finish | None = None
+
+
+class Piece(NamedTuple):
+    """A part of one output, or all of it: pieces joined are the output."""
+
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logged: tuple[Logged, ...] = ()
+    ending: Ending | None = None
+
+
+def join(pieces: list[Piece]) -> Piece:
+    return Piece(
+        "".join(piece.text for piece in pieces),
+        tuple(id for piece in pieces for id in piece.token_ids),
+        tuple(logged for piece in pieces for logged in piece.logged),
+        pieces[-1].ending if pieces else None,
+    )

@@ -1,0 +1,129 @@
+"""What the ranges of single fields cannot say: fields against each other and against the model."""
+
+from dataclasses import dataclass
+
+from quire.engine.messages import EngineFacts
+from quire.server.errors import RequestError
+from quire.server.protocol.chat import ChatRequest
+from quire.server.protocol.completions import CompletionRequest
+from quire.server.protocol.fields import GenerationFields
+
+MAX_SEQUENCES = 1024
+"""Prompts times choices of one HTTP request."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLimit:
+    """`asked` is what the client said, `default` what stands in for it; both None: to the end of
+    the context. `prompt_field` is at fault where the prompt alone is too long."""
+
+    asked: int | None
+    default: int | None
+    prompt_field: str
+
+
+def check_shared(request: GenerationFields, vocab_size: int) -> None:
+    if request.stream_options is not None and not request.stream:
+        raise RequestError(
+            "'stream_options' is only allowed with 'stream': true.", param="stream_options"
+        )
+    for index, token_id in enumerate(request.stop_token_ids or ()):
+        _check_token_id(token_id, vocab_size, f"stop_token_ids[{index}]")
+    for key in request.logit_bias or {}:
+        if not (key.isascii() and key.isdigit() and len(key) < 20):
+            raise RequestError(
+                "Keys of 'logit_bias' must be token ids, written as decimal numbers.",
+                param="logit_bias",
+            )
+        _check_token_id(int(key), vocab_size, "logit_bias")
+
+
+def check_completion(request: CompletionRequest) -> None:
+    num_choices = request.n or 1
+    if request.best_of is not None and request.best_of != num_choices:
+        raise RequestError(
+            f"Quire does not support 'best_of' yet, unless it equals 'n' ({num_choices}).",
+            param="best_of",
+            code="unsupported_parameter",
+        )
+    if request.max_tokens == 0 and not request.echo:
+        raise RequestError("'max_tokens' can be 0 only with 'echo'.", param="max_tokens")
+    if len(request.prompt) * num_choices > MAX_SEQUENCES:
+        raise RequestError(
+            f"{len(request.prompt)} prompts with n {num_choices} are more than the "
+            f"{MAX_SEQUENCES} outputs that one request may ask for.",
+            param="n",
+        )
+
+
+def check_chat(request: ChatRequest) -> None:
+    if request.top_logprobs is not None and not request.logprobs:
+        raise RequestError(
+            "'top_logprobs' is only allowed with 'logprobs': true.", param="top_logprobs"
+        )
+    if request.max_completion_tokens is not None and request.max_tokens not in (
+        None,
+        request.max_completion_tokens,
+    ):
+        raise RequestError(
+            "'max_tokens' and 'max_completion_tokens' say different things; give one of them.",
+            param="max_tokens",
+        )
+    if not request.continue_final_message:
+        return
+    if request.add_generation_prompt:
+        raise RequestError(
+            "'continue_final_message' and 'add_generation_prompt' exclude each other.",
+            param="continue_final_message",
+        )
+    if request.messages[-1].role != "assistant":
+        raise RequestError(
+            "'continue_final_message' needs a last message of the role 'assistant'.",
+            param="continue_final_message",
+        )
+
+
+def check_prompt_ids(token_ids: tuple[int, ...], vocab_size: int, where: str) -> None:
+    if max(token_ids) < vocab_size:
+        return
+    for index, token_id in enumerate(token_ids):
+        _check_token_id(token_id, vocab_size, f"{where}[{index}]")
+
+
+def _check_token_id(token_id: int, vocab_size: int, where: str) -> None:
+    if token_id >= vocab_size:
+        raise RequestError(
+            f"Invalid '{where}': token id {token_id} is outside the vocabulary of {vocab_size}.",
+            param=where,
+        )
+
+
+def num_output_tokens(num_prompt: int, limit: OutputLimit, facts: EngineFacts) -> int:
+    """How many tokens the output may have. Raises RequestError with all the numbers."""
+    most = facts.max_model_len
+    room = most - num_prompt
+    if room < 1:
+        raise RequestError(
+            f"The model's context is {most} tokens and the prompt has {num_prompt}: no room is "
+            "left for an output.",
+            param=limit.prompt_field,
+            code="context_length_exceeded",
+        )
+    if limit.asked is None:
+        return _default_tokens(num_prompt, room, limit, facts)
+    if limit.asked > room:
+        raise RequestError(
+            f"The model's context is {most} tokens; the prompt has {num_prompt} and the output "
+            f"is asked to have up to {limit.asked}: {limit.asked - room} too many.",
+            param="max_tokens",
+            code="context_length_exceeded",
+        )
+    return limit.asked
+
+
+def _default_tokens(num_prompt: int, room: int, limit: OutputLimit, facts: EngineFacts) -> int:
+    """To the end of the context, or of the KV memory where that is smaller: block 0 holds none."""
+    if limit.default is not None:
+        return min(limit.default, room)
+    num_places = (facts.num_blocks - 1) * facts.block_size
+    return max(min(room, num_places - num_prompt), 1)

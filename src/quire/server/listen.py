@@ -1,0 +1,34 @@
+"""The listening socket, bound before anything heavy is imported: who connects early is kept waiting
+by the kernel, not refused.
+"""
+
+import socket
+
+BACKLOG = 2048
+
+
+class CannotListen(Exception):
+    """The address is taken or is not ours; the text is for people."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Listens at once: health is answered before any model is loaded."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {host}:{port}: {error}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise CannotListen(f"cannot listen on {host}:{port}: {error}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,135 @@
+"""Every metric, declared once: name, kind, labels, buckets. A rename here is a promise broken.
+
+Names are exposed as `quire:NAME`, and as `vllm:NAME` where `twin` says that vLLM has the same
+metric with the same type, labels and buckets.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+COMMON_LABELS = ("model_name", "engine")
+
+TTFT_BUCKETS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+    *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+TOKEN_TIME_BUCKETS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+    *(10.0, 20.0, 40.0, 80.0),
+)
+REQUEST_TIME_BUCKETS = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+STEP_TOKENS_BUCKETS = tuple(
+    float(n) for n in (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+)
+UP_TO_MODEL_LENGTH = ()
+"""Buckets 1, 2, 5, 10, 20, 50 ... up to the model length, which is known once it is loaded."""
+
+
+class Kind(StrEnum):
+    """Prometheus types. A counter's name ends in `_total`."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`labels` come after the common ones, `model_name` and `engine`, or replace them."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    common: tuple[str, ...] = COMMON_LABELS
+    buckets: tuple[float, ...] = UP_TO_MODEL_LENGTH
+    twin: bool = True
+
+
+def _counter(name: str, help: str, *labels: str, twin: bool = True) -> Metric:
+    return Metric(name, Kind.COUNTER, help, labels, twin=twin)
+
+
+def _gauge(name: str, help: str, *labels: str, twin: bool = True) -> Metric:
+    return Metric(name, Kind.GAUGE, help, labels, twin=twin)
+
+
+def _histogram(name: str, help: str, buckets: tuple[float, ...]) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, help, buckets=buckets)
+
+
+CACHE_CONFIG_LABELS = (
+    "block_size",
+    "num_gpu_blocks",
+    "enable_prefix_caching",
+    "gpu_memory_utilization",
+    "cache_dtype",
+)
+
+METRICS: tuple[Metric, ...] = (
+    _gauge("num_requests_running", "Requests that are being computed."),
+    _gauge("num_requests_waiting", "Requests that wait to be computed."),
+    _gauge(
+        "num_requests_waiting_by_reason",
+        "Waiting requests: for blocks, sequences or budget (capacity), or for others.",
+        "reason",
+    ),
+    _gauge("kv_cache_usage_perc", "Share of the KV blocks held by running requests, 0 to 1."),
+    _gauge("cache_config_info", "Facts of the KV cache, as labels.", *CACHE_CONFIG_LABELS),
+    _counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache."),
+    _counter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache."),
+    _counter("prompt_tokens_cached_total", "Prompt tokens taken from the prefix cache."),
+    _counter("prompt_tokens_total", "Prompt tokens of requests that began to answer."),
+    _counter("generation_tokens_total", "Tokens generated."),
+    _counter("num_preemptions_total", "Times a running request was put back."),
+    _counter("request_success_total", "Ended requests by why they ended.", "finished_reason"),
+    Metric(
+        "admission_rejections_total",
+        Kind.COUNTER,
+        "Requests not taken because the queue was full.",
+        ("reason",),
+        common=("model_name",),
+    ),
+    _histogram("iteration_tokens_total", "Tokens computed in one step.", STEP_TOKENS_BUCKETS),
+    _histogram("time_to_first_token_seconds", "Arrival to first token.", TTFT_BUCKETS),
+    _histogram("inter_token_latency_seconds", "From one token to the next.", TOKEN_TIME_BUCKETS),
+    _histogram(
+        "request_time_per_output_token_seconds",
+        "Mean time of a request's tokens after the first.",
+        TOKEN_TIME_BUCKETS,
+    ),
+    _histogram("e2e_request_latency_seconds", "Arrival to last token.", REQUEST_TIME_BUCKETS),
+    _histogram("request_queue_time_seconds", "Time spent waiting.", REQUEST_TIME_BUCKETS),
+    _histogram("request_prefill_time_seconds", "Admission to first token.", REQUEST_TIME_BUCKETS),
+    _histogram("request_decode_time_seconds", "First token to last token.", REQUEST_TIME_BUCKETS),
+    _histogram("request_inference_time_seconds", "Admission to last token.", REQUEST_TIME_BUCKETS),
+    _histogram("request_prompt_tokens", "Prompt tokens of a request.", UP_TO_MODEL_LENGTH),
+    _histogram("request_generation_tokens", "Tokens a request generated.", UP_TO_MODEL_LENGTH),
+    _gauge("kv_blocks", "KV blocks by what they hold.", "state", twin=False),
+    _gauge("last_step_age_seconds", "Time without progress while there is work.", twin=False),
+    _counter(
+        "preemptions_total",
+        "Times a running request was put back, by how and why.",
+        "kind",
+        "cause",
+        twin=False,
+    ),
+    _counter("wasted_prefill_tokens_total", "Computed tokens thrown away.", twin=False),
+    _gauge("memory_bytes", "The memory receipt.", "kind", twin=False),
+    _gauge("startup_seconds", "Time of each phase of the start.", "phase", twin=False),
+)
+
+METRIC_NAMES: tuple[str, ...] = tuple(metric.name for metric in METRICS)
+
+
+def buckets_up_to(most: int) -> tuple[float, ...]:
+    """1, 2, 5, 10, 20, 50 ... that are not above `most`."""
+    buckets: list[float] = []
+    scale = 1
+    while scale <= most:
+        buckets += [float(scale * step) for step in (1, 2, 5) if scale * step <= most]
+        scale *= 10
+    return tuple(buckets)

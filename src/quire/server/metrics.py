@@ -1,0 +1,105 @@
+"""What is counted: by the engine's reports, and by the requests on their way through the server.
+
+Counters that the engine keeps are shown as its newest report has them, so that an abort, which no
+stream sees the end of, is counted right too.
+"""
+
+from enum import StrEnum
+
+from quire.engine.messages import EngineFacts, Report
+from quire.scheduler.step import Finish, Stats
+from quire.server.histogram import Histogram
+from quire.server.metric_table import METRICS, UP_TO_MODEL_LENGTH, Kind, buckets_up_to
+
+NO_STATS = Stats(*(0,) * len(Stats._fields))
+
+
+class Finished(StrEnum):
+    """vLLM's reasons why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class ServerMetrics:
+    """The values behind the table of metrics."""
+
+    def __init__(self) -> None:
+        self.stats = NO_STATS
+        self.histograms = {
+            metric.name: Histogram(metric.buckets)
+            for metric in METRICS
+            if metric.kind is Kind.HISTOGRAM
+        }
+        self.num_finished = dict.fromkeys(Finished, 0)
+        self.num_rejected = 0
+        self._step_tokens = self.histograms["iteration_tokens_total"]
+        self.token_gap = self.histograms["inter_token_latency_seconds"]
+
+    def on_ready(self, facts: EngineFacts) -> None:
+        """The model length is known: make the buckets that depend on it."""
+        for metric in METRICS:
+            if metric.kind is Kind.HISTOGRAM and metric.buckets == UP_TO_MODEL_LENGTH:
+                self.histograms[metric.name] = Histogram(buckets_up_to(facts.max_model_len))
+
+    def on_report(self, report: Report) -> None:
+        self.stats = report.stats
+        if report.num_tokens:
+            self._step_tokens.observe(report.num_tokens)
+
+    def on_down(self) -> None:
+        """Nothing runs or waits in an engine that is gone; what it did stays counted."""
+        self.stats = self.stats._replace(
+            num_running=0, num_waiting=0, num_waiting_for_capacity=0, num_blocks_active=0
+        )
+
+    def observe(self, name: str, value: float) -> None:
+        self.histograms[name].observe(value)
+
+
+class RequestMeter:
+    """Times one engine request from its arrival at the HTTP handler. It ends once."""
+
+    __slots__ = ("_arrived_s", "_first_s", "_last_s", "_metrics", "_num_tokens", "_ended")
+
+    def __init__(self, metrics: ServerMetrics, arrived_s: float) -> None:
+        self._metrics = metrics
+        self._arrived_s = arrived_s
+        self._first_s: float | None = None
+        self._last_s = arrived_s
+        self._num_tokens = 0
+        self._ended = False
+
+    def tokens(self, num_tokens: int, now: float) -> None:
+        if self._first_s is None:
+            self._first_s = now
+            self._metrics.observe("time_to_first_token_seconds", now - self._arrived_s)
+        else:
+            self._metrics.token_gap.observe(now - self._last_s)
+        self._last_s = now
+        self._num_tokens += num_tokens
+
+    def succeed(self, reason: Finished, num_prompt_tokens: int, finish: Finish | None) -> None:
+        if self._ended:
+            return
+        self.end(reason)
+        metrics, num_tokens = self._metrics, self._num_tokens
+        metrics.observe("e2e_request_latency_seconds", self._last_s - self._arrived_s)
+        metrics.observe("request_prompt_tokens", num_prompt_tokens)
+        metrics.observe("request_generation_tokens", num_tokens)
+        if self._first_s is not None and num_tokens > 1:
+            mean_s = (self._last_s - self._first_s) / (num_tokens - 1)
+            metrics.observe("request_time_per_output_token_seconds", mean_s)
+        if finish is not None:
+            metrics.observe("request_queue_time_seconds", finish.queue_s)
+            metrics.observe("request_prefill_time_seconds", finish.prefill_s)
+            metrics.observe("request_decode_time_seconds", finish.decode_s)
+            metrics.observe("request_inference_time_seconds", finish.prefill_s + finish.decode_s)
+
+    def end(self, reason: Finished | None) -> None:
+        """`None` for a request that was refused: it never ran."""
+        if not self._ended and reason is not None:
+            self._metrics.num_finished[reason] += 1
+        self._ended = True

@@ -1,0 +1,137 @@
+"""What surrounds every request: its id, its key, its line in the log, and an answer to any crash.
+
+Plain ASGI: nothing between the handlers and the socket but a function that adds one header.
+"""
+
+import hashlib
+import hmac
+import logging
+import re
+from collections.abc import Sequence
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from quire.server.errors import SERVER_ERROR, UNAUTHORIZED, RequestError
+from quire.server.replies import error_reply
+from quire.server.service import Service
+
+logger = logging.getLogger("quire.access")
+
+OPEN_PATHS = frozenset(
+    ("/health", "/livez", "/readyz", "/startupz", "/metrics", "/version", "/docs", "/openapi.json")
+)
+"""Need no key, are not logged, and do not keep a draining server up."""
+
+_SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+class ApiKeys:
+    """Keys are kept and compared as digests, in a time that does not depend on them."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._digests = [_digest(key.encode()) for key in keys]
+
+    def admit(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        if not self._digests:
+            return True
+        given = _digest(_key_in(headers))
+        matches = [hmac.compare_digest(given, digest) for digest in self._digests]
+        return any(matches)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _key_in(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    for name, value in headers:
+        if name == b"authorization" and value[:7].lower() == b"bearer ":
+            return value[7:].strip()
+        if name == b"x-api-key":
+            return value
+    return b""
+
+
+class Gate:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+        self._keys = ApiKeys(service.config.api_keys)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if scope["path"] in OPEN_PATHS:
+            await _Exchange(scope, send, self._service).run(self._app, receive)
+            return
+        self._service.num_open += 1
+        exchange = _Exchange(scope, send, self._service)
+        try:
+            if self._keys.admit(scope["headers"]):
+                await exchange.run(self._app, receive)
+            else:
+                await exchange.refuse(_NO_KEY, receive)
+        finally:
+            self._service.num_open -= 1
+            exchange.log()
+
+
+_NO_KEY = RequestError(
+    "Missing or wrong API key: send it as 'Authorization: Bearer KEY'.",
+    code="invalid_api_key",
+    status=UNAUTHORIZED,
+)
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, scope: Scope, send: Send, service: Service) -> None:
+        self._scope = scope
+        self._send = send
+        self._clock = service.sources.clock
+        self._began_s = self._clock()
+        self._status = 0
+        self._id = _request_id(scope["headers"], service)
+
+    async def run(self, app: ASGIApp, receive: Receive) -> None:
+        try:
+            await app(self._scope, receive, self.send)
+        except Exception:
+            logger.exception("request %s crashed", self._id)
+            if self._status == 0:
+                message = f"Internal error; the server's log has request {self._id}."
+                error = RequestError(message, code="internal", status=SERVER_ERROR)
+                await self.refuse(error, receive)
+
+    async def refuse(self, error: RequestError, receive: Receive) -> None:
+        await error_reply(error)(self._scope, receive, self.send)
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            MutableHeaders(scope=message)["x-request-id"] = self._id
+        await self._send(message)
+
+    def log(self) -> None:
+        scope = self._scope
+        logger.info(
+            '%s "%s %s" %d %.3fs',
+            self._id,
+            scope["method"],
+            scope["path"].encode("ascii", "backslashreplace").decode(),
+            self._status,
+            self._clock() - self._began_s,
+        )
+
+
+def _request_id(headers: Sequence[tuple[bytes, bytes]], service: Service) -> str:
+    """The client's, if it can be written in a log and a header; else a new one."""
+    for name, value in headers:
+        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
+            return value.decode("ascii")
+    return "req-" + service.sources.random_bytes(12).hex()

@@ -1,0 +1,89 @@
+"""How the text of a flag or a variable becomes a value; ValueError says what was wanted."""
+
+import math
+from collections.abc import Callable
+
+
+class InvalidOption(Exception):
+    """An option cannot be used; the text names it and says why."""
+
+
+def text(given: str) -> str:
+    if not given.strip():
+        raise ValueError("must not be empty")
+    return given
+
+
+def boolean(given: str) -> bool:
+    match given.strip().lower():
+        case "1" | "true" | "yes" | "on":
+            return True
+        case "0" | "false" | "no" | "off":
+            return False
+    raise ValueError(f"expected true or false, got {given!r}")
+
+
+def integer(least: int, most: int | None = None) -> Callable[[str], int]:
+    wanted = f"an integer of {least} or more" if most is None else f"an integer {least}..{most}"
+
+    def parse(given: str) -> int:
+        try:
+            value = int(given)
+        except ValueError:
+            raise ValueError(f"expected {wanted}, got {given!r}") from None
+        if value < least or (most is not None and value > most):
+            raise ValueError(f"expected {wanted}, got {value}")
+        return value
+
+    return parse
+
+
+count = integer(1)
+
+
+def _number(given: str) -> float:
+    try:
+        value = float(given)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"expected a number, got {given!r}")
+    return value
+
+
+def seconds(given: str) -> float:
+    value = _number(given)
+    if value < 0:
+        raise ValueError(f"expected seconds, 0 or more, got {given!r}")
+    return value
+
+
+def fraction(given: str) -> float:
+    value = _number(given)
+    if not 0 < value <= 1:
+        raise ValueError(f"expected a share above 0 and up to 1, got {given!r}")
+    return value
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    def parse(given: str) -> str:
+        if given not in choices:
+            raise ValueError(f"expected one of {', '.join(choices)}, got {given!r}")
+        return given
+
+    return parse
+
+
+def _parts(given: str) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in given.split(",") if part.strip())
+    if not parts:
+        raise ValueError("must not be empty")
+    return parts
+
+
+def name_list(given: str) -> tuple[str, ...]:
+    return _parts(given)
+
+
+def key_list(given: str) -> tuple[str, ...]:
+    return _parts(given)

@@ -1,0 +1,180 @@
+"""Every option of `quire serve`, once: flag, variable, default, help.
+
+Defaults are those of the configuration classes. `python -m quire.server.options` prints the
+README's configuration table.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from quire.engine.config import EngineConfig
+from quire.server.config import MetricsCompat, ServerConfig
+from quire.server.option_values import (
+    boolean,
+    count,
+    fraction,
+    integer,
+    key_list,
+    name_list,
+    one_of,
+    seconds,
+    text,
+)
+
+Value: TypeAlias = str | int | float | bool | tuple[str, ...] | None
+
+
+class Goes(StrEnum):
+    """The configuration class an option fills."""
+
+    ENGINE = "engine"
+    SERVER = "server"
+    RESOLVED = "resolved"  # read by `settings.py`, no field of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """`field` names the configuration's field where it differs from the flag; `shown` is the
+    default in words."""
+
+    flag: str
+    goes: Goes
+    parse: Callable[[str], Value]
+    help: str
+    field: str = ""
+    shown: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.flag.replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        return "QUIRE_" + self.key.upper()
+
+    @property
+    def target(self) -> str:
+        return self.field or self.key
+
+
+ENGINE, SERVER, RESOLVED = Goes.ENGINE, Goes.SERVER, Goes.RESOLVED
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "model",
+        RESOLVED,
+        text,
+        "Hugging Face id or local folder; also the positional MODEL.",
+        shown="the bundled model",
+    ),
+    Option(
+        "served-model-name",
+        RESOLVED,
+        name_list,
+        "Names that clients may ask for (commas in the variable); answers carry the first.",
+        shown="MODEL",
+    ),
+    Option("revision", ENGINE, text, "Branch, tag or commit of the model on the hub."),
+    Option("trust-remote-code", ENGINE, boolean, "Run Python code that comes with the model."),
+    Option("device", ENGINE, text, "`auto`, `cpu`, `cuda` or `cuda:N`."),
+    Option(
+        "dtype",
+        ENGINE,
+        one_of("auto", "float32", "float16", "bfloat16"),
+        "Number format of weights and activations.",
+    ),
+    Option("num-threads", ENGINE, count, "CPU threads of the engine.", shown="auto"),
+    Option("block-size", ENGINE, count, "Token places in one block of KV memory."),
+    Option("num-gpu-blocks-override", ENGINE, count, "KV memory as a number of blocks."),
+    Option("kv-cache-memory-bytes", ENGINE, count, "KV memory in bytes."),
+    Option(
+        "gpu-memory-utilization", ENGINE, fraction, "KV memory as a share of the device's memory."
+    ),
+    Option(
+        "max-model-len",
+        ENGINE,
+        count,
+        "Most tokens of one request, prompt and output.",
+        shown="the model's",
+    ),
+    Option("max-num-seqs", ENGINE, count, "Most requests in one step."),
+    Option(
+        "max-num-batched-tokens", ENGINE, count, "Most tokens computed in one step.", shown="auto"
+    ),
+    Option("max-num-queued-reqs", ENGINE, count, "Most requests waiting; more are answered 503."),
+    Option(
+        "enable-prefix-caching", ENGINE, boolean, "Reuse the KV blocks of equal prompt beginnings."
+    ),
+    Option("host", SERVER, text, "Address to listen on."),
+    Option("port", SERVER, integer(0, 65535), "Port to listen on; 0 takes a free one."),
+    Option(
+        "api-key",
+        RESOLVED,
+        key_list,
+        "Key that clients must send; repeat the flag (commas in the variable) for several.",
+        shown="open",
+    ),
+    Option("api-key-file", RESOLVED, text, "File with one API key on each line.", shown="none"),
+    Option("max-body-bytes", SERVER, count, "Largest request body."),
+    Option(
+        "shutdown-timeout",
+        SERVER,
+        seconds,
+        "Seconds that running requests get to finish after SIGTERM.",
+        field="shutdown_timeout_s",
+    ),
+    Option(
+        "stuck-after",
+        SERVER,
+        seconds,
+        "Seconds without progress under work before `/readyz` turns red.",
+        field="stuck_after_s",
+    ),
+    Option(
+        "sse-keep-alive-interval",
+        SERVER,
+        seconds,
+        "Seconds of silence before a stream gets a comment line; 0 sends none.",
+        field="sse_keep_alive_interval_s",
+    ),
+    Option(
+        "metrics-compat",
+        SERVER,
+        one_of(*MetricsCompat),
+        "`vllm` also exposes each metric under its vLLM name; `none` does not.",
+    ),
+    Option(
+        "log-level",
+        SERVER,
+        one_of("debug", "info", "warning", "error"),
+        "Least level that is logged.",
+    ),
+)
+
+
+def shown_default(option: Option) -> str:
+    if option.shown:
+        return option.shown
+    owner = EngineConfig if option.goes is ENGINE else ServerConfig
+    default = next(f.default for f in dataclasses.fields(owner) if f.name == option.target)
+    if default is None:
+        return "none"
+    return str(default).lower() if isinstance(default, bool) else f"{default}"
+
+
+def config_table() -> str:
+    """The configuration table of the README, in Markdown."""
+    rows = ["| Flag | Variable | Default | What it does |", "|---|---|---|---|"]
+    for option in OPTIONS:
+        flag = f"`--{option.flag}`"
+        if option.parse is boolean:
+            flag += f", `--no-{option.flag}`"
+        rows.append(f"| {flag} | `{option.variable}` | {shown_default(option)} | {option.help} |")
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    print(config_table(), end="")

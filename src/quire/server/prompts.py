@@ -1,0 +1,116 @@
+"""Prompts as tokens. Long texts are worked on in a thread: the event loop has others to serve."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from quire.server.chat_template import TemplateRefused
+from quire.server.errors import RequestError
+from quire.server.job import Prompt
+from quire.server.limits import check_prompt_ids
+from quire.server.protocol.chat import ChatRequest, Message
+from quire.server.protocol.completions import CompletionRequest, PromptItem
+from quire.server.service import Tools
+from quire.server.token_bytes import Kind
+
+MAX_INLINE_CHARS = 2000
+
+Made = TypeVar("Made")
+
+
+async def read_prompts(request: CompletionRequest, tools: Tools) -> tuple[Prompt, ...]:
+    """The prompts of a completion; what a text begins and ends with is the tokenizer's choice."""
+    add_special_tokens = request.add_special_tokens is not False
+    num_chars = sum(len(item) for item in request.prompt if isinstance(item, str))
+
+    def read() -> tuple[Prompt, ...]:
+        return tuple(
+            _read_prompt(item, index, tools, add_special_tokens=add_special_tokens)
+            for index, item in enumerate(request.prompt)
+        )
+
+    return await _apart(num_chars, read)
+
+
+def _read_prompt(item: PromptItem, index: int, tools: Tools, *, add_special_tokens: bool) -> Prompt:
+    if isinstance(item, str):
+        return Prompt(encode(item, "prompt", tools, add_special_tokens=add_special_tokens), item)
+    check_prompt_ids(item, tools.facts.vocab_size, f"prompt[{index}]" if index else "prompt")
+    return Prompt(item)
+
+
+async def read_chat(request: ChatRequest, tools: Tools) -> Prompt:
+    """The conversation through the template, which writes a beginning of sequence where the model
+    wants one: the tokenizer adds none, or there would be two."""
+    num_chars = sum(len(message.content) for message in request.messages)
+
+    def read() -> Prompt:
+        text = render_chat(request, tools)
+        add_special_tokens = bool(request.add_special_tokens)
+        return Prompt(encode(text, "messages", tools, add_special_tokens=add_special_tokens))
+
+    return await _apart(num_chars, read)
+
+
+def render_chat(request: ChatRequest, tools: Tools) -> str:
+    template = tools.tokenizer.template
+    if template is None:
+        raise RequestError(
+            "This model has no chat template; use /v1/completions.", code="no_chat_template"
+        )
+    continues = bool(request.continue_final_message)
+    adds_prompt = request.add_generation_prompt is not False and not continues
+    try:
+        return template.render(
+            [_shown(message) for message in request.messages],
+            add_generation_prompt=adds_prompt,
+            continue_final_message=continues,
+            extra=request.chat_template_kwargs or {},
+        )
+    except TemplateRefused as error:
+        raise RequestError(
+            f"The model's chat template does not take these messages: {error}.",
+            param="messages",
+            code="invalid_messages",
+        ) from None
+
+
+def _shown(message: Message) -> dict[str, str]:
+    """As templates know it: they predate the developer, who took over the system's part."""
+    role = "system" if message.role == "developer" else message.role
+    shown = {"role": role, "content": message.content}
+    return shown if message.name is None else shown | {"name": message.name}
+
+
+def encode(text: str, field: str, tools: Tools, *, add_special_tokens: bool) -> tuple[int, ...]:
+    _refuse_hopeless(text, field, tools)
+    token_ids = tools.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    if not token_ids:
+        raise RequestError(f"Invalid '{field}': it has no tokens.", param=field)
+    return token_ids
+
+
+async def encode_text(text: str, tools: Tools, *, add_special_tokens: bool) -> tuple[int, ...]:
+    """The tokens of any text, also of none or of one that would not fit."""
+    tokenizer = tools.tokenizer
+    return await _apart(
+        len(text), lambda: tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    )
+
+
+def _refuse_hopeless(text: str, field: str, tools: Tools) -> None:
+    """A text that cannot fit, however well it is encoded, is not worth the work of encoding it."""
+    tokenizer, most = tools.tokenizer, tools.facts.max_model_len
+    if tokenizer.token_bytes.kind is Kind.OTHER:  # such may make one token of any unknown text
+        return
+    if len(text) > most * tokenizer.max_token_chars:
+        raise RequestError(
+            f"The model's context is {most} tokens; a text of {len(text)} characters has at least "
+            f"{len(text) // tokenizer.max_token_chars}.",
+            param=field,
+            code="context_length_exceeded",
+        )
+
+
+async def _apart(num_chars: int, make: Callable[[], Made]) -> Made:
+    return make() if num_chars <= MAX_INLINE_CHARS else await asyncio.to_thread(make)

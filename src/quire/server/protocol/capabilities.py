@@ -1,0 +1,133 @@
+"""Every field of OpenAI's and vLLM's requests that Quire does not act on, and what becomes of it.
+
+Fields that Quire acts on are those of the request models. Together they are the whole vocabulary:
+any other field is unknown and refused.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pydantic import BaseModel
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+BOTH = (COMPLETIONS, CHAT)
+
+
+class Support(StrEnum):
+    """What a field does."""
+
+    SUPPORTED = "supported"
+    NO_EFFECT = "accepted without effect"
+    UNSUPPORTED = "unsupported"
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """`passing` are values that ask for nothing, beside null; any other one of an unsupported
+    field is refused."""
+
+    field: str
+    support: Support
+    endpoints: tuple[str, ...] = BOTH
+    passing: tuple[object, ...] = ()
+
+    def passes(self, value: object) -> bool:
+        if value is None or self.support is not Support.UNSUPPORTED:
+            return True
+        return any(type(value) is type(each) and value == each for each in self.passing)
+
+
+def _no_effect(endpoints: tuple[str, ...], *fields: str) -> tuple[Capability, ...]:
+    return tuple(Capability(field, Support.NO_EFFECT, endpoints) for field in fields)
+
+
+def _unsupported(
+    endpoints: tuple[str, ...], **passing: tuple[object, ...]
+) -> tuple[Capability, ...]:
+    return tuple(
+        Capability(field, Support.UNSUPPORTED, endpoints, values)
+        for field, values in passing.items()
+    )
+
+
+CAPABILITIES: tuple[Capability, ...] = (
+    *_no_effect(BOTH, "user"),
+    *_no_effect(
+        (CHAT,),
+        "metadata",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+    ),
+    *_unsupported(
+        BOTH,
+        allowed_token_ids=(),
+        bad_words=([],),
+        beam_width=(),
+        custom_params=(),
+        detokenize=(True,),
+        early_stopping=(False,),
+        guided_choice=(),
+        guided_decoding_backend=(),
+        guided_grammar=(),
+        guided_json=(),
+        guided_regex=(),
+        guided_whitespace_pattern=(),
+        kv_transfer_params=(),
+        length_penalty=(1.0, 1),
+        logits_processors=([],),
+        lora=(),
+        min_length=(0,),
+        priority=(0,),
+        prompt_logprobs=(),
+        repetition_detection=(),
+        request_id=(),
+        response_format=({"type": "text"},),
+        return_tokens_as_token_ids=(False,),
+        spaces_between_special_tokens=(True,),
+        structured_outputs=(),
+        truncate_prompt_tokens=(),
+        typical_p=(1.0, 1),
+        use_beam_search=(False,),
+        vllm_xargs=(),
+    ),
+    *_unsupported((COMPLETIONS,), prompt_embeds=(), suffix=("",)),
+    *_unsupported(
+        (CHAT,),
+        audio=(),
+        best_of=(1,),
+        chat_template=(),
+        documents=([],),
+        echo=(False,),
+        function_call=("none",),
+        functions=([],),
+        include_reasoning=(),
+        mm_processor_kwargs=(),
+        modalities=(["text"],),
+        reasoning=(),
+        reasoning_effort=(),
+        tool_choice=("none",),
+        tools=([],),
+        verbosity=("medium",),
+        web_search_options=(),
+    ),
+)
+
+
+def capabilities_of(endpoint: str) -> Mapping[str, Capability]:
+    return {each.field: each for each in CAPABILITIES if endpoint in each.endpoints}
+
+
+def capability_table(models: Mapping[str, type[BaseModel]]) -> Iterator[tuple[str, str, Support]]:
+    """Endpoint, field and support of every field, for documentation and tests."""
+    for endpoint, model in models.items():
+        for field in model.model_fields:
+            yield endpoint, field, Support.SUPPORTED
+        for capability in capabilities_of(endpoint).values():
+            yield endpoint, capability.field, capability.support

@@ -1,0 +1,79 @@
+"""`POST /v1/chat/completions`: the request as it comes in. Content is text or parts of text."""
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, Field, JsonValue, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from quire.server.protocol.fields import MAX_LOGPROBS, STRICT, GenerationFields, Positive
+
+MAX_MESSAGES = 4096
+
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+def _read_content(given: object) -> str:
+    """Parts are joined by line ends, as vLLM joins them for templates that want one string."""
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list):
+        raise _content_error("must be a string or a list of parts of type text")
+    return "\n".join(_read_part(part, f"[{index}]") for index, part in enumerate(given))
+
+
+def _read_part(part: object, where: str) -> str:
+    if not isinstance(part, dict):
+        raise _content_error("must be an object", where)
+    if part.get("type") != "text":
+        raise _content_error(
+            "must be 'text'; Quire does not support other content yet", f"{where}.type"
+        )
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise _content_error("must be a string", f"{where}.text")
+    unknown = sorted(str(key) for key in part if key not in ("type", "text"))
+    if unknown:
+        raise _content_error("is not a field of a text part", f"{where}.{unknown[0]}")
+    return text
+
+
+def _content_error(message: str, where: str = "") -> PydanticCustomError:
+    return PydanticCustomError("content", "{message}", {"message": message, "where": where})
+
+
+_CONTENT_SCHEMA = {
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+                "required": ["type", "text"],
+            },
+        },
+    ]
+}
+
+
+class Message(BaseModel):
+    """One turn of the conversation."""
+
+    model_config = STRICT
+
+    role: Role
+    content: Annotated[str, PlainValidator(_read_content), WithJsonSchema(_CONTENT_SCHEMA)]
+    name: Annotated[str, Field(max_length=256)] | None = None
+
+
+class ChatRequest(GenerationFields):
+    """`max_tokens` is the older name of `max_completion_tokens`; without, the context ends it."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    max_tokens: Positive | None = None
+    max_completion_tokens: Positive | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, JsonValue] | None = None

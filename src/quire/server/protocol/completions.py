@@ -1,0 +1,76 @@
+"""`POST /v1/completions`: the request as it comes in."""
+
+from typing import Annotated, TypeAlias
+
+from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from quire.server.protocol.fields import MAX_LOGPROBS, GenerationFields, Positive
+
+MAX_PROMPTS = 1024
+DEFAULT_MAX_TOKENS = 16
+
+PromptItem: TypeAlias = str | tuple[int, ...]
+
+
+def _read_prompts(given: object) -> tuple[PromptItem, ...]:
+    """A text, a list of texts, token ids, or a list of lists of token ids: always told apart."""
+    if isinstance(given, str):
+        return (_read_text(given, ""),)
+    if not isinstance(given, list):
+        raise _prompt_error("must be a string, a list of strings, token ids, or lists of token ids")
+    if not given:
+        raise _prompt_error("must not be empty")
+    if isinstance(given[0], int):
+        return (_read_token_ids(given, ""),)
+    if len(given) > MAX_PROMPTS:
+        raise _prompt_error(f"holds {len(given)} prompts, at most {MAX_PROMPTS} are allowed")
+    read = _read_text if isinstance(given[0], str) else _read_token_ids
+    return tuple(read(each, f"[{index}]") for index, each in enumerate(given))
+
+
+def _read_text(given: object, where: str) -> str:
+    if not isinstance(given, str):
+        raise _prompt_error("must be a string, as the first prompt is", where)
+    if not given:
+        raise _prompt_error("must not be empty", where)
+    return given
+
+
+def _read_token_ids(given: object, where: str) -> tuple[int, ...]:
+    if not isinstance(given, list):
+        raise _prompt_error("must be a list of token ids", where)
+    if not given:
+        raise _prompt_error("must not be empty", where)
+    for index, token_id in enumerate(given):
+        if type(token_id) is not int or token_id < 0:
+            raise _prompt_error("must be a token id, 0 or more", f"{where}[{index}]")
+    return tuple(given)
+
+
+def _prompt_error(message: str, where: str = "") -> PydanticCustomError:
+    return PydanticCustomError("prompt", "{message}", {"message": message, "where": where})
+
+
+_PROMPT_SCHEMA = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "array", "items": {"type": "integer"}},
+        {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+    ]
+}
+
+Prompts: TypeAlias = Annotated[
+    tuple[PromptItem, ...], PlainValidator(_read_prompts), WithJsonSchema(_PROMPT_SCHEMA)
+]
+
+
+class CompletionRequest(GenerationFields):
+    """`max_tokens` 0 is allowed with `echo`: the prompt comes back, with its log probabilities."""
+
+    prompt: Prompts
+    max_tokens: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    best_of: Positive | None = None

@@ -1,0 +1,72 @@
+"""The fields that completions and chat share, with their ranges. `None` is the same as absent."""
+
+from typing import Annotated, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+MAX_CHOICES = 128
+MAX_LOGPROBS = 20
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 1024
+MAX_STOP_TOKEN_IDS = 256
+MAX_LOGIT_BIAS = 1024
+INT64_MAX = 2**63 - 1
+
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+TokenId: TypeAlias = Annotated[int, Field(ge=0, le=INT64_MAX)]
+Positive: TypeAlias = Annotated[int, Field(ge=1, le=INT64_MAX)]
+Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
+StopString: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+
+
+def _one_or_many(given: object) -> object:
+    return [given] if isinstance(given, str) else given
+
+
+StopStrings: TypeAlias = Annotated[
+    list[StopString], BeforeValidator(_one_or_many), Field(max_length=MAX_STOP_STRINGS)
+]
+
+
+class StreamOptions(BaseModel):
+    """What a stream tells beside the text."""
+
+    model_config = STRICT
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationFields(BaseModel):
+    """What both endpoints take."""
+
+    model_config = STRICT
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=INT64_MAX)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: (
+        Annotated[
+            dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_LOGIT_BIAS)
+        ]
+        | None
+    ) = None
+    seed: Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)] | None = None
+    stop: StopStrings | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKEN_IDS)] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=INT64_MAX)] | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None

@@ -1,0 +1,103 @@
+"""From the bytes of a body to a request model, or a RequestError that names the field."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, from_json
+
+from quire.server.errors import RequestError
+from quire.server.protocol.capabilities import Capability, Support, capabilities_of
+
+RequestModel = TypeVar("RequestModel", bound=BaseModel)
+MAX_SHOWN_CHARS = 200
+
+
+class Parsed(NamedTuple):
+    """`no_effect` are the fields that were accepted and do nothing."""
+
+    fields: Mapping[str, object]
+    no_effect: tuple[str, ...]
+
+
+def parse_request(
+    body: bytes, model: type[RequestModel], endpoint: str
+) -> tuple[RequestModel, tuple[str, ...]]:
+    """The request, and the fields that were accepted without effect."""
+    fields, no_effect = _sift(parse_object(body), endpoint)
+    return validate(fields, model, capabilities_of(endpoint)), no_effect
+
+
+def parse_object(body: bytes) -> dict[str, object]:
+    """The content type is not asked: whatever a client calls it, the body must be JSON."""
+    try:
+        value: object = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise RequestError(
+            f"The request body is not valid JSON: {error}.", code="invalid_json"
+        ) from None
+    if not isinstance(value, dict):
+        raise RequestError("The request body must be a JSON object.", code="invalid_json")
+    return value
+
+
+def _sift(fields: Mapping[str, object], endpoint: str) -> Parsed:
+    """Take out the fields that Quire does not act on."""
+    capabilities = capabilities_of(endpoint)
+    kept: dict[str, object] = {}
+    no_effect: list[str] = []
+    for name, value in fields.items():
+        capability = capabilities.get(name)
+        if capability is None:
+            kept[name] = value
+        elif not capability.passes(value):
+            raise RequestError(
+                f"Quire does not support '{name}' yet.", param=name, code="unsupported_parameter"
+            )
+        elif capability.support is Support.NO_EFFECT and value is not None:
+            no_effect.append(name)
+    return Parsed(kept, tuple(no_effect))
+
+
+def validate(
+    fields: Mapping[str, object],
+    model: type[RequestModel],
+    capabilities: Mapping[str, Capability] | None = None,
+) -> RequestModel:
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False)[0]
+        known = [*model.model_fields, *(capabilities or {})]
+        raise _request_error(details, known) from None
+
+
+def _request_error(details: ErrorDetails, known: Sequence[str]) -> RequestError:
+    where = _path(details["loc"]) + str(details.get("ctx", {}).get("where", ""))
+    if details["type"] == "extra_forbidden":
+        return RequestError(
+            f"Unknown field '{where}'.{_did_you_mean(where, known)}",
+            param=where,
+            code="unknown_parameter",
+        )
+    if details["type"] == "missing":
+        return RequestError(
+            f"Missing required field '{where}'.", param=where, code="missing_required_parameter"
+        )
+    return RequestError(f"Invalid '{where}': {details['msg']}.", param=where)
+
+
+def _path(loc: Sequence[int | str]) -> str:
+    path = ""
+    for part in loc:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{part}" if path else part
+    return path[:MAX_SHOWN_CHARS]
+
+
+def _did_you_mean(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" Did you mean '{close[0]}'?" if close else ""

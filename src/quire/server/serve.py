@@ -1,0 +1,98 @@
+"""One server process: bind, answer, drain, end.
+
+first signal    readiness turns red, new requests get 503, running ones finish
+time is up      what still runs gets an error event
+then            connections close, the engine ends, exit code 0
+second signal   everything ends at once
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from types import FrameType
+
+import uvicorn
+import uvloop
+from starlette.types import ASGIApp
+
+from quire.engine.client import EngineClient
+from quire.server.app import build_app, build_service
+from quire.server.config import ServerConfig
+from quire.server.service import Service, Sources
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_S = 75
+CLOSE_PATIENCE_S = 5
+FAILED_START = 1
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn stops taking connections at the first signal; this one first stops taking work."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=CLOSE_PATIENCE_S,
+            )
+        )
+        self._service = service
+        self._deadline_s: float | None = None
+        self._num_signals = 0
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Only notes the signal; the next tick acts on it."""
+        self._num_signals += 1
+        if self._num_signals > 1:
+            self.should_exit = True
+            self.force_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        leaves = await super().on_tick(counter)
+        if self._num_signals and not leaves:
+            leaves = self._drained()
+        if leaves:
+            self._service.draining = True
+            self._service.cut()
+        return leaves
+
+    def _drained(self) -> bool:
+        service = self._service
+        now = service.sources.clock()
+        if self._deadline_s is None:
+            service.draining = True
+            self._deadline_s = now + service.config.shutdown_timeout_s
+            logger.info("draining: %d requests are open", service.num_open)
+        if service.num_open and now < self._deadline_s:
+            return False
+        if service.num_open:
+            logger.warning("out of time: ending %d requests", service.num_open)
+        return True
+
+
+async def serve(config: ServerConfig, listener: socket.socket) -> int:
+    """Until a signal or a failed start; returns the exit code."""
+    sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
+    service = build_service(config, EngineClient, sources)
+
+    def stop() -> None:
+        server.should_exit = True
+
+    server = DrainingServer(build_app(service, on_failed_start=stop), service)
+    await server.serve(sockets=[listener])
+    return FAILED_START if service.failure is not None else 0
+
+
+def run(config: ServerConfig, listener: socket.socket) -> int:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve(config, listener))

@@ -1,0 +1,101 @@
+"""What all handlers share: the configuration, the engine's door, the tokenizer, and whether the
+server may take work now.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from quire.engine.client import Phase
+from quire.engine.messages import EngineFacts
+from quire.server.config import ServerConfig
+from quire.server.door import EngineDoor
+from quire.server.errors import EngineGone, ModelLoading, ShuttingDown
+from quire.server.metrics import ServerMetrics
+from quire.server.tokenizer import TextTokenizer, load_tokenizer
+from quire.server.tokenizer_files import TokenizerError
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.05
+
+
+class Sources(NamedTuple):
+    """Time and chance, as arguments: `clock` only grows, `now` is seconds since 1970."""
+
+    clock: Callable[[], float]
+    now: Callable[[], float]
+    random_bytes: Callable[[int], bytes]
+
+
+class Tools(NamedTuple):
+    """What a request needs once the server is ready."""
+
+    facts: EngineFacts
+    tokenizer: TextTokenizer
+
+
+class Service:
+    """`failure` says why the start failed; `draining` that no new request is taken; `cut_off` is
+    done when those that still run must end."""
+
+    def __init__(
+        self, config: ServerConfig, engine: EngineDoor, metrics: ServerMetrics, sources: Sources
+    ) -> None:
+        self.config = config
+        self.engine = engine
+        self.metrics = metrics
+        self.sources = sources
+        self.tokenizer: TextTokenizer | None = None
+        self.failure: str | None = None
+        self.draining = False
+        self.num_open = 0
+        self.began_s = sources.clock()
+        self.cut_off: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def start(self) -> None:
+        """Bring up engine and tokenizer side by side; ends when both are there or one failed."""
+        try:
+            await self.engine.start()
+            self.tokenizer = await asyncio.to_thread(
+                load_tokenizer, self.config.engine.model, self.config.engine.revision
+            )
+        except (TokenizerError, OSError) as error:
+            self.failure = str(error)
+            return
+        while self.engine.phase not in (Phase.READY, Phase.DOWN):
+            await asyncio.sleep(POLL_S)
+        if self.engine.facts is None:
+            self.failure = self.engine.down_reason or "the engine did not start"
+            return
+        self.metrics.on_ready(self.engine.facts)
+        logger.info("ready after %.1f s", self.sources.clock() - self.began_s)
+
+    def tools(self) -> Tools:
+        """Raises the RequestError that says why no request can be taken now."""
+        if self.draining:
+            raise ShuttingDown
+        if self.engine.phase is Phase.DOWN or self.failure is not None:
+            raise EngineGone(f"The engine is down: {self.failure or self.engine.down_reason}")
+        if self.tokenizer is None or self.engine.facts is None:
+            phase, done, total = self.engine.progress
+            raise ModelLoading(f"The model is loading: {phase} {done}/{total}.")
+        return Tools(self.engine.facts, self.tokenizer)
+
+    @property
+    def is_loaded(self) -> bool:
+        return self.engine.facts is not None and self.tokenizer is not None
+
+    @property
+    def is_down(self) -> bool:
+        return self.failure is not None or self.engine.phase is Phase.DOWN
+
+    @property
+    def is_stuck(self) -> bool:
+        return self.engine.last_progress_age_s() > self.config.stuck_after_s
+
+    def cut(self) -> None:
+        """End every response that still runs."""
+        if not self.cut_off.done():
+            self.cut_off.set_result(None)

@@ -1,0 +1,113 @@
+"""From flags and environment to a ServerConfig. A flag beats its variable beats the default."""
+
+import argparse
+import difflib
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from quire.server.config import BUNDLED_MODEL_NAME, ServerConfig
+from quire.server.option_values import InvalidOption, boolean, key_list, name_list, text
+from quire.server.options import ENGINE, OPTIONS, SERVER, Option, Value, shown_default
+
+
+def _action(option: Option) -> str:
+    if option.parse is name_list:
+        return "extend"
+    return "append" if option.parse is key_list else "store"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Flags without defaults, so that what was not said can still come from the environment."""
+    for option in OPTIONS:
+        if option.parse is boolean:
+            parser.add_argument(
+                f"--{option.flag}",
+                action=argparse.BooleanOptionalAction,
+                default=argparse.SUPPRESS,
+                help=option.help,
+            )
+            continue
+        parser.add_argument(
+            f"--{option.flag}",
+            dest=option.key,
+            type=text,
+            metavar="VALUE",
+            nargs="+" if option.parse is name_list else None,
+            action=_action(option),
+            default=argparse.SUPPRESS,
+            help=f"{option.help} [{shown_default(option)}]",
+        )
+
+
+def parse_values(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, Value]:
+    """The options that were given, by key. InvalidOption names the flag or the variable."""
+    values: dict[str, Value] = {}
+    for option in OPTIONS:
+        if option.key in flags:
+            values[option.key] = _from_flag(option, flags[option.key])
+        elif environ.get(option.variable):
+            values[option.key] = _parse(option, environ[option.variable], option.variable)
+    return values
+
+
+def _from_flag(option: Option, given: object) -> Value:
+    if isinstance(given, bool):
+        return given
+    if isinstance(given, list):
+        return tuple(str(each) for each in given)
+    return _parse(option, str(given), f"--{option.flag}")
+
+
+def _parse(option: Option, given: str, said_as: str) -> Value:
+    try:
+        return option.parse(given)
+    except ValueError as error:
+        raise InvalidOption(f"{said_as}: {error}") from None
+
+
+def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each `QUIRE_*` variable that no option reads: perhaps a typing error."""
+    known = [option.variable for option in OPTIONS]
+    for name in sorted(environ):
+        if name.startswith("QUIRE_") and name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            yield f"{name} is set but no option reads it{hint}"
+
+
+def build_config(values: Mapping[str, Value]) -> ServerConfig:
+    api_keys = _strings(values, "api_key") + _keys_in_file(values.get("api_key_file"))
+    given = values.get("model")
+    model = str(given) if given else str(files("quire.models") / "bundled")
+    names = _strings(values, "served_model_name") or (str(given) if given else BUNDLED_MODEL_NAME,)
+    engine = {o.target: values[o.key] for o in OPTIONS if o.goes is ENGINE and o.key in values}
+    server = {o.target: values[o.key] for o in OPTIONS if o.goes is SERVER and o.key in values}
+    return msgspec.convert(
+        {
+            **server,
+            "engine": {**engine, "model": model},
+            "served_model_names": names,
+            "api_keys": api_keys,
+        },
+        ServerConfig,
+    )
+
+
+def _strings(values: Mapping[str, Value], key: str) -> tuple[str, ...]:
+    given = values.get(key)
+    return given if isinstance(given, tuple) else ()
+
+
+def _keys_in_file(path: Value) -> tuple[str, ...]:
+    if not path:
+        return ()
+    try:
+        lines = Path(str(path)).read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidOption(f"--api-key-file: cannot read {path}: {error}") from None
+    if not lines:
+        raise InvalidOption(f"--api-key-file: {path} holds no key")
+    return tuple(lines)

@@ -1,0 +1,133 @@
+"""Models, completions, chat, and the tokenizer."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.server.chat_shape import ChatShape
+from quire.server.completion_shape import CompletionShape
+from quire.server.errors import NOT_FOUND, RequestError
+from quire.server.generation import Generation
+from quire.server.intake import Intake
+from quire.server.limits import check_prompt_ids
+from quire.server.prompts import encode_text
+from quire.server.protocol.capabilities import CHAT, COMPLETIONS
+from quire.server.protocol.chat import ChatRequest
+from quire.server.protocol.completions import CompletionRequest
+from quire.server.protocol.fields import STRICT, TokenId
+from quire.server.protocol.parse import parse_object, parse_request, validate
+from quire.server.protocol.wire import ModelCard, ModelList
+from quire.server.replies import json_reply, read_body
+from quire.server.response import GenerationResponse
+from quire.server.service import Service, Tools
+
+
+class TokenizeRequest(BaseModel):
+    """vLLM's body of `/tokenize`, for texts."""
+
+    model_config = STRICT
+
+    prompt: str
+    model: str | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(BaseModel):
+    """vLLM's body of `/detokenize`."""
+
+    model_config = STRICT
+
+    tokens: Annotated[list[TokenId], Field(min_length=1)]
+    model: str | None = None
+
+
+class TextRoutes:
+    """Everything that needs the engine or the tokenizer."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._created_s = int(service.sources.now())
+
+    async def models(self, request: Request) -> Response:
+        names = self._service.config.served_model_names
+        return json_reply(ModelList(tuple(map(self._card, names))))
+
+    async def model(self, request: Request) -> Response:
+        name = str(request.path_params["name"])
+        self._check_model(name)
+        return json_reply(self._card(name))
+
+    def _card(self, name: str) -> ModelCard:
+        facts = self._service.engine.facts
+        most = None if facts is None else facts.max_model_len
+        return ModelCard(name, self._created_s, self._service.config.model_name, most)
+
+    async def completions(self, request: Request) -> Response:
+        arrived_s = self._service.sources.clock()
+        body, tools = await self._read(request)
+        asked, no_effect = parse_request(body, CompletionRequest, COMPLETIONS)
+        intake = self._intake(asked.model, tools)
+        job = await intake.completion(asked, no_effect)
+        generation = Generation(job, self._service, tools.tokenizer, arrived_s)
+        shape = CompletionShape(job, tools.tokenizer.token_bytes)
+        return GenerationResponse(generation, shape, self._service)
+
+    async def chat(self, request: Request) -> Response:
+        arrived_s = self._service.sources.clock()
+        body, tools = await self._read(request)
+        asked, no_effect = parse_request(body, ChatRequest, CHAT)
+        intake = self._intake(asked.model, tools)
+        job = await intake.chat(asked, no_effect)
+        generation = Generation(job, self._service, tools.tokenizer, arrived_s)
+        shape = ChatShape(job, tools.tokenizer.token_bytes)
+        return GenerationResponse(generation, shape, self._service)
+
+    async def tokenize(self, request: Request) -> Response:
+        body, tools = await self._read(request)
+        asked = validate(parse_object(body), TokenizeRequest)
+        self._check_model(asked.model)
+        token_ids = await encode_text(
+            asked.prompt, tools, add_special_tokens=asked.add_special_tokens is not False
+        )
+        reply = {
+            "count": len(token_ids),
+            "max_model_len": tools.facts.max_model_len,
+            "tokens": token_ids,
+        }
+        if asked.return_token_strs:
+            of = tools.tokenizer.token_bytes.of
+            reply["token_strs"] = [of(id).decode(errors="replace") for id in token_ids]
+        return json_reply(reply)
+
+    async def detokenize(self, request: Request) -> Response:
+        body, tools = await self._read(request)
+        asked = validate(parse_object(body), DetokenizeRequest)
+        self._check_model(asked.model)
+        token_ids = tuple(asked.tokens)
+        check_prompt_ids(token_ids, tools.facts.vocab_size, "tokens")
+        text = tools.tokenizer.decode(token_ids, skip_special_tokens=False)
+        return json_reply({"prompt": text})
+
+    async def _read(self, request: Request) -> tuple[bytes, Tools]:
+        """Not being ready is said before the body is judged, but after it is read: a client that
+        still sends would not read the answer."""
+        body = await read_body(request, self._service.config.max_body_bytes)
+        return body, self._service.tools()
+
+    def _intake(self, model: str | None, tools: Tools) -> Intake:
+        self._check_model(model)
+        name = model or self._service.config.model_name
+        return Intake(name, tools, self._service.sources)
+
+    def _check_model(self, name: str | None) -> None:
+        names = self._service.config.served_model_names
+        if name is not None and name not in names:
+            raise RequestError(
+                f"The model {name!r} does not exist; this server has {', '.join(names)}.",
+                param="model",
+                code="model_not_found",
+                status=NOT_FOUND,
+            )

@@ -1,0 +1,140 @@
+"""Rows to draw from, and the naive sampler they are judged by: dense edits, full sorts, fp64."""
+
+from collections import Counter
+from typing import NamedTuple
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from quire.engine.noise import uniform
+from quire.engine.sample_row import SampleRow
+from quire.engine.sampler import Drawn, Sampler
+from quire.scheduler.request import Sampling, Stopping
+
+VOCAB_SIZES = (32, 33, 127, 128, 129, 1000, 9001, 20000)
+CPU = torch.device("cpu")
+UNSURE = 2e-6
+"""Numbers nearer to a cut than this may fall on either side: the sampler rounds in fp32."""
+
+
+class Reference(NamedTuple):
+    """What a row may draw: a probability for each id. `margin` is the distance to the nearest cut."""
+
+    probabilities: Tensor
+    margin: float
+
+    def draw(self, noise: float) -> int | None:
+        """The id at `noise` by inverse CDF in order of id, or None if the noise is too near a step."""
+        sums = self.probabilities.cumsum(0)
+        if float((sums - noise).abs().min()) < UNSURE:
+            return None
+        return min(int((sums <= noise).sum()), len(sums) - 1)
+
+
+@st.composite
+def logits_of(draw: st.DrawFn, vocab_size: int, num_rows: int) -> Tensor:
+    """Peaked, flat, coarse with many ties, or with holes of -inf; as fp32 or bf16."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+    scale = draw(st.sampled_from((0.01, 1.0, 4.0, 30.0)))
+    logits = torch.randn(num_rows, vocab_size, generator=generator) * scale
+    if draw(st.booleans()):
+        logits = (logits * 2).round() / 2
+    if draw(st.booleans()):
+        holes = torch.rand(num_rows, vocab_size, generator=generator) < 0.3
+        logits = logits.masked_fill(holes, -torch.inf)
+        logits[:, draw(st.integers(0, vocab_size - 1))] = 1.0
+    return logits.to(draw(st.sampled_from((torch.float32, torch.bfloat16))))
+
+
+def samplings(vocab_size: int) -> st.SearchStrategy[Sampling]:
+    ids = st.integers(0, vocab_size - 1)
+    penalty = st.one_of(st.just(0.0), st.floats(-2, 2))
+    biases = st.dictionaries(ids, st.floats(-100, 100), max_size=3)
+    return st.builds(
+        Sampling,
+        temperature=st.sampled_from((0.0, 1e-5, 0.3, 1.0, 1.0, 1.7, 100.0)),
+        top_k=st.sampled_from((0, 0, 1, 2, 50, 200, vocab_size - 1, vocab_size, vocab_size + 1)),
+        top_p=st.one_of(st.just(1.0), st.floats(0.01, 0.999), st.just(1e-9)),
+        min_p=st.one_of(st.just(0.0), st.floats(1e-6, 1.0), st.just(1.0)),
+        repetition_penalty=st.one_of(st.just(1.0), st.floats(0.5, 2)),
+        frequency_penalty=penalty,
+        presence_penalty=penalty,
+        logit_bias=biases.map(lambda found: tuple(found.items())),
+        seed=st.integers(-(2**63), 2**64 - 1),
+        num_logprobs=st.sampled_from((None, None, 0, 3, vocab_size + 1)),
+    )
+
+
+@st.composite
+def sample_rows(draw: st.DrawFn, vocab_size: int) -> SampleRow:
+    ids = st.integers(0, vocab_size - 1)
+    token_ids = draw(st.lists(ids, min_size=1, max_size=12))
+    num_prompt_tokens = draw(st.integers(1, len(token_ids)))
+    ends = tuple(draw(st.lists(st.integers(0, vocab_size + 5), max_size=2)))
+    stopping = Stopping(64, draw(st.integers(0, 8)), ends[:1], ends[1:])
+    return SampleRow(draw(samplings(vocab_size)), stopping, token_ids, num_prompt_tokens)
+
+
+@st.composite
+def batches(draw: st.DrawFn, max_rows: int = 8) -> tuple[Tensor, list[SampleRow]]:
+    vocab_size = draw(st.sampled_from(VOCAB_SIZES))
+    rows = draw(st.lists(sample_rows(vocab_size), min_size=1, max_size=max_rows))
+    return draw(logits_of(vocab_size, len(rows))), rows
+
+
+def draw_all(logits: Tensor, rows: list[SampleRow]) -> Drawn:
+    return Sampler(logits.shape[1], CPU).draw(logits, rows)
+
+
+def row_of(sampling: Sampling, token_ids: list[int], num_prompt_tokens: int = 1) -> SampleRow:
+    return SampleRow(sampling, Stopping(64), token_ids, num_prompt_tokens)
+
+
+def edited(logits: Tensor, row: SampleRow) -> Tensor:
+    """The logits of one row after bans, biases and penalties, token by token over the vocabulary."""
+    asked = row.sampling
+    outputs = Counter(row.token_ids[row.num_prompt_tokens :])
+    edited = logits.float().clone()
+    if len(row.token_ids) - row.num_prompt_tokens < row.stopping.min_tokens:
+        for token_id in (*row.stopping.eos_token_ids, *row.stopping.stop_token_ids):
+            edited[token_id : token_id + 1] = -torch.inf
+    for token_id, bias in asked.logit_bias:
+        edited[token_id] += bias
+    for token_id in set(row.token_ids):
+        value, penalty = edited[token_id], torch.tensor(asked.repetition_penalty)
+        edited[token_id] = value / penalty if value > 0 else value * penalty
+        edited[token_id] -= torch.tensor(asked.frequency_penalty) * outputs[token_id]
+        edited[token_id] -= asked.presence_penalty * (outputs[token_id] > 0)
+    return edited
+
+
+def reference(logits: Tensor, row: SampleRow) -> Reference:
+    """min_p, then top_k, then top_p of what these left."""
+    asked, logits = row.sampling, edited(logits, row).double()
+    order = logits.sort(descending=True, stable=True).indices
+    if asked.temperature == 0:
+        return Reference(torch.zeros_like(logits).index_fill_(0, order[:1], 1.0), 1.0)
+    sorted_ = ((logits - logits.max()) / asked.temperature)[order].softmax(0)
+    margins = [1.0]
+    if asked.min_p:
+        relative = sorted_ / sorted_[0]
+        margins += ((relative - asked.min_p).abs() + (relative == asked.min_p)).tolist()
+        sorted_[relative < asked.min_p] = 0
+    if asked.top_k:
+        sorted_[asked.top_k :] = 0
+    if asked.top_p < 1:
+        sorted_ /= sorted_.sum()
+        before = sorted_.cumsum(0) - sorted_
+        margins += (before - asked.top_p).abs().tolist()[1:]
+        sorted_[before >= asked.top_p] = 0
+    sorted_ /= sorted_.sum()
+    return Reference(torch.zeros_like(logits).index_copy_(0, order, sorted_), min(margins))
+
+
+def expected(logits: Tensor, row: SampleRow) -> int | None:
+    """The token the row draws, or None where rounding may decide."""
+    judged = reference(logits, row)
+    if judged.margin < UNSURE:
+        return None
+    return judged.draw(uniform(row.sampling.seed, len(row.token_ids)))

@@ -1,0 +1,257 @@
+"""The first laws on the toy model: the same text alone or in company, balanced accounts, an end.
+
+The planted faults at the end show that the property would see them: a broken hash chain, a block
+sealed before it is filled, a block given to two owners, grown blocks lost on the way, outputs lost
+by a preemption, noise that depends on the batch, a prefix hit one block too long.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from quire.cache.block_pool import AccountsError, BlockPool
+from quire.cache.block_table import BlockTable
+from quire.cache.kv_cache import KVCache
+from quire.engine.runner import Runner
+from quire.engine.sample_row import SampleRow
+from quire.engine.sampler import Drawn, Sampler
+from quire.scheduler.queue import WaitingQueue
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import NewRequest, Request, Sampling, Stopping
+from quire.scheduler.step import Step, StepResult
+from tests.engine.toy_world import MAX_MODEL_LEN, VOCAB_SIZE, Arrival, Shape, World, alone, play
+
+TOKENS = st.integers(0, VOCAB_SIZE - 1)
+COMMON = tuple((7 * index + 3) % VOCAB_SIZE for index in range(MAX_MODEL_LEN))
+"""Prompts start with a piece of it, so that prefixes are shared."""
+
+SAMPLINGS = st.one_of(
+    st.just(Sampling(temperature=0.0)),
+    st.builds(
+        Sampling,
+        temperature=st.sampled_from([0.7, 1.5]),
+        top_k=st.sampled_from([0, 3]),
+        top_p=st.sampled_from([1.0, 0.8]),
+        repetition_penalty=st.sampled_from([1.0, 1.3]),
+        seed=st.integers(0, 3),
+    ),
+)
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    max_num_seqs = draw(st.integers(1, 6))
+    return Shape(
+        block_size=draw(st.integers(1, 8)),
+        num_blocks=draw(st.integers(4, 40)),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 20)),
+        reuse=draw(st.booleans()),
+        watermark=draw(st.sampled_from([0.0, 0.1])),
+        late=draw(st.booleans()),
+    )
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> list[Arrival]:
+    found = []
+    for index in range(draw(st.integers(1, 8))):
+        shared = COMMON[: draw(st.integers(0, 16))]
+        own = tuple(draw(st.lists(TOKENS, max_size=6)))
+        turn = draw(st.integers(0, 10))
+        stopping = Stopping(
+            max_tokens=draw(st.integers(1, 14)),
+            min_tokens=draw(st.integers(0, 1)),
+            eos_token_ids=draw(st.sampled_from([(), (5,)])),
+            stop_token_ids=draw(st.sampled_from([(), (2, 9)])),
+        )
+        new = NewRequest(
+            id=f"r{index}",
+            prompt_token_ids=shared + own or (1,),
+            sampling=draw(SAMPLINGS),
+            stopping=stopping,
+            salt=draw(st.sampled_from([b"", b"tenant"])),
+        )
+        aborts = draw(st.none() | st.integers(0, 12))
+        found.append(Arrival(new, turn, None if aborts is None else turn + aborts))
+    return found
+
+
+def check_laws(shape: Shape, script: list[Arrival]) -> None:
+    num_tokens = sum(len(a.new.prompt_token_ids) + a.new.stopping.max_tokens for a in script)
+    world = play(shape, script, max_turns=100 + 30 * num_tokens)
+    for arrival in script:
+        check_outcome(world, arrival)
+    usage = world.cache.usage
+    assert usage.active == 0, "all blocks are home when idle"
+    assert usage.free + usage.cached == shape.num_blocks - 1
+
+
+def check_outcome(world: World, arrival: Arrival) -> None:
+    """Refused with numbers, or ended with the text it would have alone, or aborted within that
+    text.
+    """
+    new = arrival.new
+    refusal = world.refusals.get(new.id)
+    if refusal is not None:
+        assert refusal.reason is Reason.NEVER_FITS
+        assert any(char.isdigit() for char in refusal.message)
+        return
+    said, wanted = world.tokens_of(new.id), alone(new)
+    finish = world.deltas[new.id][-1].finish if world.deltas[new.id] else None
+    if finish is None:
+        assert arrival.abort_turn is not None
+        assert said == wanted[: len(said)]
+        return
+    assert said == wanted
+    assert finish.num_output_tokens == len(wanted)
+    assert finish.queue_s >= 0 and finish.prefill_s >= 0 and finish.decode_s >= 0
+
+
+@given(shapes(), arrivals())
+def test_same_text_alone_or_in_company(shape: Shape, script: list[Arrival]) -> None:
+    check_laws(shape, script)
+
+
+def test_a_script_that_preempts_keeps_every_output() -> None:
+    shape = Shape(2, 14, 6, 12, reuse=True, watermark=0.0, late=False)
+    script = [
+        Arrival(
+            NewRequest(
+                f"r{index}", COMMON[: 2 + index], Sampling(temperature=0.0), Stopping(max_tokens=12)
+            ),
+            turn=0,
+        )
+        for index in range(6)
+    ]
+    check_laws(shape, script)
+    world = play(shape, script, max_turns=1000)
+    assert world.scheduler.stats.num_preemptions > 0
+
+
+def test_shared_prompts_hit_the_prefix_cache() -> None:
+    shape = Shape(2, 40, 6, 26, reuse=True, watermark=0.0, late=False)
+    script = [
+        Arrival(
+            NewRequest(f"r{turn}", COMMON[:12], Sampling(seed=turn), Stopping(max_tokens=4)), turn
+        )
+        for turn in range(4)
+    ]
+    check_laws(shape, script)
+    world = play(shape, script, max_turns=1000)
+    assert world.scheduler.stats.num_prefix_hits == 3 * 10
+
+
+def search(max_examples: int) -> None:
+    """The law over a fixed set of cases, stopping at the first that breaks it."""
+
+    @settings(max_examples=max_examples, derandomize=True, database=None, phases=[Phase.generate])
+    @given(shapes(), arrivals())
+    def law(shape: Shape, script: list[Arrival]) -> None:
+        check_laws(shape, script)
+
+    law()
+
+
+def forgets_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    def extend(
+        hashes: list[bytes], token_ids: Sequence[int], *, block_size: int, salt: bytes
+    ) -> None:
+        for start in range(len(hashes), len(token_ids) // block_size):
+            block = token_ids[start * block_size : (start + 1) * block_size]
+            hashes.append(salt + bytes(block))
+
+    monkeypatch.setattr("quire.cache.kv_cache.extend_hashes", extend)
+
+
+def seals_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    seal = KVCache.seal
+
+    def early(
+        cache: KVCache, table: BlockTable, token_ids: Sequence[int], num_computed: int
+    ) -> None:
+        seal(cache, table, token_ids, min(len(token_ids), num_computed + 8))
+
+    monkeypatch.setattr(KVCache, "seal", early)
+
+
+def gives_a_block_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = BlockPool.take
+
+    def twice(pool: BlockPool, num_blocks: int) -> list[int] | None:
+        taken = take(pool, num_blocks)
+        return [taken[0]] * num_blocks if taken and num_blocks > 1 else taken
+
+    monkeypatch.setattr(BlockPool, "take", twice)
+
+
+def loses_grown_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Runner.run
+
+    def deaf(runner: Runner, step: Step) -> StepResult:
+        chunks = tuple(chunk._replace(grown=()) for chunk in step.chunks)
+        return run(runner, Step(step.number, step.drops, step.joins, chunks, step.num_tokens))
+
+    monkeypatch.setattr(Runner, "run", deaf)
+
+
+def loses_outputs_when_preempting(monkeypatch: pytest.MonkeyPatch) -> None:
+    push = WaitingQueue.push_front
+
+    def forgetful(line: WaitingQueue, request: Request) -> None:
+        del request.token_ids[request.num_prompt_tokens :]
+        push(line, request)
+
+    monkeypatch.setattr(WaitingQueue, "push_front", forgetful)
+
+
+def noise_by_place_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = Sampler.draw
+
+    def placed(sampler: Sampler, logits: Tensor, rows: Sequence[SampleRow]) -> Drawn:
+        moved = [
+            SampleRow(
+                replace(row.sampling, seed=row.sampling.seed + place),
+                row.stopping,
+                row.token_ids,
+                row.num_prompt_tokens,
+            )
+            for place, row in enumerate(rows)
+        ]
+        return draw(sampler, logits, moved)
+
+    monkeypatch.setattr(Sampler, "draw", placed)
+
+
+def hits_one_block_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = BlockPool.find
+
+    def generous(pool: BlockPool, keys: Sequence[bytes]) -> list[int]:
+        found = find(pool, keys)
+        return found[:1] + found[:-1] if found else found
+
+    monkeypatch.setattr(BlockPool, "find", generous)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        forgets_parents,
+        seals_too_early,
+        gives_a_block_twice,
+        loses_grown_blocks,
+        loses_outputs_when_preempting,
+        noise_by_place_in_the_batch,
+        hits_one_block_too_many,
+    ],
+)
+def test_planted_fault_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, AccountsError, ValueError, IndexError, KeyError)):
+        search(max_examples=400)

@@ -1,0 +1,162 @@
+"""The engine in its own process, through the client: streams end once, whatever happens."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from quire.engine.client import EngineClient, EngineDown, Phase, Refused, TokenStream
+from quire.engine.config import TOY_MODEL, EngineConfig
+from quire.engine.messages import Report
+from quire.models.toy import toy_logits
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import NewRequest, Sampling, Stopping
+from quire.scheduler.step import Finish
+
+GREEDY = Sampling(temperature=0.0)
+CONFIG = EngineConfig(
+    model=TOY_MODEL, max_num_seqs=4, max_num_queued_reqs=2, num_gpu_blocks_override=400
+)
+
+
+def request(name: str, max_tokens: int = 8) -> NewRequest:
+    return NewRequest(name, (1, 2, 3, 4), GREEDY, Stopping(max_tokens=max_tokens))
+
+
+async def collect(stream: TokenStream) -> tuple[list[int], Finish | None]:
+    token_ids: list[int] = []
+    finish = None
+    async for delta in stream:
+        token_ids += delta.token_ids
+        finish = delta.finish
+    return token_ids, finish
+
+
+@asynccontextmanager
+async def running(reports: list[Report] | None = None) -> AsyncIterator[EngineClient]:
+    seen: list[Report] = [] if reports is None else reports
+    client = EngineClient(CONFIG, seen.append)
+    await client.start()
+    try:
+        await ready(client)
+        yield client
+    finally:
+        await client.close()
+
+
+async def ready(client: EngineClient) -> None:
+    async with asyncio.timeout(60):
+        while client.phase is not Phase.READY:
+            assert client.phase is not Phase.DOWN, client.down_reason
+            await asyncio.sleep(0.01)
+
+
+def engine_pid() -> int:
+    (child,) = psutil.Process(os.getpid()).children()
+    return child.pid
+
+
+async def test_requests_side_by_side() -> None:
+    async with running() as client:
+        assert client.facts is not None
+        streams = [await client.submit(request(f"r{index}")) for index in range(4)]
+        outcomes = await asyncio.gather(*(collect(stream) for stream in streams))
+        first = int(toy_logits((1, 2, 3, 4), client.facts.vocab_size).argmax())
+        assert {tuple(token_ids) for token_ids, _ in outcomes} == {tuple(outcomes[0][0])}
+        assert outcomes[0][0][0] == first
+        finish = outcomes[0][1]
+        assert finish is not None and finish.reason is Reason.MAX_TOKENS
+        assert client.num_live == 0
+        assert client.last_progress_age_s() == 0.0
+
+
+async def test_a_refusal_reaches_its_caller_with_the_numbers() -> None:
+    async with running() as client:
+        with pytest.raises(Refused, match="more than the context of") as caught:
+            await client.submit(request("a", max_tokens=10**6))
+        assert caught.value.refusal.reason is Reason.CONTEXT_EXCEEDED
+        assert client.num_live == 0
+
+
+async def test_the_bounded_queue_refuses_and_the_rest_is_served() -> None:
+    async with running() as client:
+        names = [f"r{index}" for index in range(12)]
+        tasks = [client.submit(request(name, max_tokens=200)) for name in names]
+        taken = await asyncio.gather(*tasks, return_exceptions=True)
+        refused = [item for item in taken if isinstance(item, Refused)]
+        assert refused
+        assert {item.refusal.reason for item in refused} == {Reason.QUEUE_FULL}
+        streams = [item for item in taken if isinstance(item, TokenStream)]
+        assert len(streams) >= 6
+        for token_ids, finish in await asyncio.gather(*(collect(stream) for stream in streams)):
+            assert finish is not None
+            assert len(token_ids) == 200
+
+
+async def test_a_used_id_is_refused_and_the_first_goes_on() -> None:
+    async with running() as client:
+        stream = await client.submit(request("a"))
+        with pytest.raises(Refused, match="in use"):
+            await client.submit(request("a"))
+        assert len((await collect(stream))[0]) == 8
+
+
+async def test_an_abort_frees_the_blocks() -> None:
+    reports: list[Report] = []
+    async with running(reports) as client:
+        stream = await client.submit(request("a", max_tokens=500))
+        await anext(stream)
+        assert reports[-1].stats.num_blocks_active > 0
+        client.abort("a")
+        assert (await collect(stream))[1] is None
+        async with asyncio.timeout(5):
+            while reports[-1].stats.num_blocks_active:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_killed_engine_ends_every_stream() -> None:
+    async with running() as client:
+        streams = [await client.submit(request(f"r{i}", max_tokens=1500)) for i in range(4)]
+        for stream in streams:
+            await anext(stream)
+        os.kill(engine_pid(), signal.SIGKILL)
+        async with asyncio.timeout(2):
+            outcomes = await asyncio.gather(
+                *(collect(stream) for stream in streams), return_exceptions=True
+            )
+        assert all(isinstance(outcome, EngineDown) for outcome in outcomes)
+        assert client.phase is Phase.DOWN
+        with pytest.raises(EngineDown):
+            await client.submit(request("later"))
+
+
+async def test_a_stopped_engine_shows_by_its_age() -> None:
+    async with running() as client:
+        await anext(await client.submit(request("a", max_tokens=1500)))
+        pid = engine_pid()
+        os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(0.3)
+        assert client.last_progress_age_s() > 0.2
+        os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+    client = EngineClient(EngineConfig(model=str(tmp_path / "nothing")), lambda report: None)
+    await client.start()
+    async with asyncio.timeout(60):
+        while client.phase is not Phase.DOWN:
+            await asyncio.sleep(0.01)
+    assert client.down_reason is not None and "nothing" in client.down_reason
+    await client.close()
+
+
+async def test_the_process_ends_when_its_client_closes() -> None:
+    async with running() as client:
+        pid = engine_pid()
+        await client.close()
+    assert not psutil.pid_exists(pid)

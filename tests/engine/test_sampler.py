@@ -1,0 +1,197 @@
+"""The law of the sampler: a row draws the same token alone and in any company."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from quire.engine.sample_row import SampleRow
+from quire.engine.sampler import Drawn, Sampler
+from quire.scheduler.request import Sampling
+from tests.engine.sampler_cases import (
+    CPU,
+    batches,
+    draw_all,
+    expected,
+    logits_of,
+    row_of,
+    sample_rows,
+)
+
+MIXED = (
+    Sampling(temperature=0.0),
+    Sampling(),
+    Sampling(temperature=0.7, top_p=0.95, num_logprobs=2),
+    Sampling(temperature=3.0, top_p=0.9),
+    Sampling(top_k=50, top_p=0.9),
+    Sampling(top_k=3000),
+    Sampling(min_p=0.02, num_logprobs=0),
+    Sampling(frequency_penalty=0.5, repetition_penalty=1.3),
+)
+
+
+def fresh(row: SampleRow) -> SampleRow:
+    """The row as it is made for a resumed request: nothing is kept but its tokens."""
+    return SampleRow(row.sampling, row.stopping, list(row.token_ids), row.num_prompt_tokens)
+
+
+def entries(drawn: Drawn) -> list[tuple[object, ...]]:
+    return list(zip(*drawn, strict=True))
+
+
+def large_batch(dtype: torch.dtype) -> tuple[Tensor, list[SampleRow]]:
+    """More than a slab of rows of a large vocabulary, of every kind."""
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(24, 151_936, generator=generator) * 2
+    logits[:, :64] += torch.rand(24, 64, generator=generator) * 12
+    rows = [row_of(replace(MIXED[i % 8], seed=i), [i, 2 * i, i]) for i in range(24)]
+    return logits.to(dtype), rows
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+@given(batches(max_rows=6))
+def test_draws_what_the_naive_sampler_draws(batch: tuple[Tensor, list[SampleRow]]) -> None:
+    logits, rows = batch
+    drawn = draw_all(logits, rows)
+    for place, row in enumerate(rows):
+        token_id = expected(logits[place], row)
+        if token_id is not None and not drawn.not_finite[place]:
+            assert drawn.token_ids[place] == token_id
+
+
+@given(batches(), st.randoms(use_true_random=False))
+def test_draws_the_same_alone_and_in_any_batch(
+    batch: tuple[Tensor, list[SampleRow]], random: Random
+) -> None:
+    logits, rows = batch
+    together = entries(draw_all(logits, rows))
+    for place, row in enumerate(rows):
+        assert entries(draw_all(logits[place : place + 1], [fresh(row)])) == [together[place]]
+    order = random.sample(range(len(rows)), random.randint(1, len(rows)))
+    some = draw_all(logits[order], [fresh(rows[place]) for place in order])
+    assert entries(some) == [together[place] for place in order]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_vocabularies_draw_the_same_alone_and_together(
+    dtype: torch.dtype, two_threads: None
+) -> None:
+    logits, rows = large_batch(dtype)
+    together = entries(draw_all(logits, rows))
+    backwards = entries(draw_all(logits.flip(0), [fresh(row) for row in reversed(rows)]))
+    assert backwards[::-1] == together
+    sampler = Sampler(logits.shape[1], CPU)
+    torch.set_num_threads(1)
+    for place, row in enumerate(rows):
+        alone = sampler.draw(logits[place : place + 1], [fresh(row)])
+        assert entries(alone) == [together[place]]
+
+
+def test_large_vocabularies_draw_what_the_naive_sampler_draws() -> None:
+    logits, rows = large_batch(torch.float32)
+    drawn = draw_all(logits, rows)
+    wanted = [expected(logits[place], row) for place, row in enumerate(rows)]
+    assert sum(token_id is not None for token_id in wanted) > 12
+    for token_id, found in zip(wanted, drawn.token_ids, strict=True):
+        assert token_id is None or found == token_id
+
+
+@given(batches(max_rows=3))
+def test_logits_are_only_read(batch: tuple[Tensor, list[SampleRow]]) -> None:
+    logits, rows = batch
+    before = logits.clone()
+    draw_all(logits, rows)
+    assert torch.equal(logits, before)
+
+
+@given(st.data())
+def test_greedy_is_the_lowest_id_of_the_largest_logit(data: st.DataObject) -> None:
+    vocab_size = data.draw(st.integers(1, 700))
+    logits = data.draw(logits_of(vocab_size, 5))
+    rows = [row_of(Sampling(temperature=0.0), [0]) for _ in range(5)]
+    assert draw_all(logits, rows).token_ids == logits.float().argmax(-1).tolist()
+
+
+@given(st.data())
+def test_a_resumed_row_draws_as_one_that_went_on(data: st.DataObject) -> None:
+    vocab_size = data.draw(st.sampled_from((32, 1000)))
+    row = data.draw(sample_rows(vocab_size))
+    sampler = Sampler(vocab_size, CPU)
+    for logits in data.draw(logits_of(vocab_size, 6)).split(1):
+        went_on = sampler.draw(logits, [row])
+        assert entries(sampler.draw(logits, [fresh(row)])) == entries(went_on)
+        row.token_ids.append(went_on.token_ids[0])
+
+
+@given(st.data(), batches())
+def test_a_row_that_is_not_finite_is_flagged_and_harms_no_other(
+    data: st.DataObject, batch: tuple[Tensor, list[SampleRow]]
+) -> None:
+    logits, rows = batch
+    whole = entries(draw_all(logits, rows))
+    broken = data.draw(st.sets(st.integers(0, len(rows) - 1), min_size=1))
+    logits = logits.clone()
+    for place in broken:
+        value = data.draw(st.sampled_from((torch.nan, torch.inf, None)))
+        if value is None:
+            logits[place] = -torch.inf
+        else:
+            logits[place, data.draw(st.integers(0, logits.shape[1] - 1))] = value
+    for place, entry in enumerate(entries(draw_all(logits, [fresh(row) for row in rows]))):
+        assert entry == ((0, None, True) if place in broken else whole[place])
+
+
+def test_a_nan_under_a_ban_is_still_seen() -> None:
+    logits = torch.zeros(1, 40)
+    logits[0, 7] = torch.nan
+    row = row_of(Sampling(logit_bias=((7, -torch.inf),), repetition_penalty=2.0), [7, 7])
+    assert draw_all(logits, [row]).not_finite == [True]
+
+
+def test_the_coldest_temperatures_draw_the_peak() -> None:
+    logits = torch.tensor([[-300.0, 250.0, 249.0, 3e38, -3e38, -torch.inf]])
+    for temperature in (1e-5, 1e-30, 1e-45):
+        asked = Sampling(temperature=temperature, top_p=0.99, seed=3)
+        for sampling in (asked, replace(asked, top_p=1.0), replace(asked, min_p=0.1)):
+            assert draw_all(logits, [row_of(sampling, [0])]).token_ids == [3]
+
+
+def test_draws_over_positions_follow_the_distribution() -> None:
+    """Chi-square over 16384 draws, with more room than chance will take: the seeds are fixed."""
+    logits = torch.randn(50, generator=torch.Generator().manual_seed(1)) * 1.5
+    prefixes = [[0] * (1 + position) for position in range(256)]
+    for sampling in (Sampling(), Sampling(temperature=0.6), Sampling(top_p=0.8)):
+        rows = [
+            row_of(replace(sampling, seed=seed), prefix)
+            for seed in range(64)
+            for prefix in prefixes
+        ]
+        drawn = draw_all(logits.expand(len(rows), -1), rows)
+        counts = torch.tensor(drawn.token_ids).bincount(minlength=50).double()
+        weights = (logits.double() / sampling.temperature).softmax(0)
+        if sampling.top_p < 1:
+            order = weights.sort(descending=True).indices
+            before = weights[order].cumsum(0) - weights[order]
+            weights[order[before >= sampling.top_p]] = 0
+        wanted = weights / weights.sum() * len(rows)
+        assert counts[wanted == 0].sum() == 0
+        kept = wanted > 0
+        statistic = float(((counts - wanted)[kept] ** 2 / wanted[kept]).sum())
+        freedom = int(kept.sum()) - 1
+        assert statistic < freedom + 5 * (2 * freedom) ** 0.5
+
+
+def test_no_rows_draw_nothing() -> None:
+    assert draw_all(torch.empty(0, 40), []) == Drawn([], [], [])

@@ -1,0 +1,81 @@
+"""Log probabilities: of the model's own distribution, whatever the request asks of its logits."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.engine.sampler import token_logprobs
+from quire.scheduler.request import Sampling, TokenLogprobs
+from tests.engine.sampler_cases import VOCAB_SIZES, draw_all, logits_of, row_of
+
+CLOSE = 1e-5
+
+
+def is_close(found: float, wanted: float) -> bool:
+    return found == wanted or abs(found - wanted) < CLOSE
+
+
+@given(st.data())
+def test_log_probabilities_are_those_of_log_softmax(data: st.DataObject) -> None:
+    vocab_size = data.draw(st.sampled_from(VOCAB_SIZES))
+    logits = data.draw(logits_of(vocab_size, 4))
+    ids = data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=4, max_size=4))
+    num_top = data.draw(st.sampled_from((0, 1, 5, vocab_size, vocab_size + 3)))
+    dense = logits.double().log_softmax(-1)
+    order = logits.float().sort(descending=True, stable=True).indices.tolist()
+    for place, scored in enumerate(token_logprobs(logits, ids, num_top)):
+        assert scored.token_id == ids[place]
+        assert is_close(scored.logprob, float(dense[place, ids[place]]))
+        assert [token_id for token_id, _ in scored.top] == order[place][:num_top]
+        likeliest = dense[place, order[place][:num_top]].tolist()
+        assert all(is_close(value, found) for found, (_, value) in zip(likeliest, scored.top))
+
+
+def test_large_vocabularies_are_scored_a_slab_at_a_time() -> None:
+    logits = torch.randn(20, 151_936, generator=torch.Generator().manual_seed(3)) * 3
+    scored = token_logprobs(logits, list(range(20)), 2)
+    dense = logits.double().log_softmax(-1)
+    for place, each in enumerate(scored):
+        assert is_close(each.logprob, float(dense[place, place]))
+        assert each.top[0][0] == int(logits[place].argmax())
+        assert scored[place : place + 1] == token_logprobs(logits[place : place + 1], [place], 2)
+
+
+def test_only_rows_that_ask_are_scored_and_by_the_unedited_logits() -> None:
+    logits = torch.tensor([[1.0, 2.0, 3.0, 2.0]] * 4)
+    forced = Sampling(temperature=0.1, top_k=1, logit_bias=((0, 50.0),))
+    none, chosen, two = (None, 0, 2)
+    rows = [
+        row_of(
+            Sampling(
+                temperature=forced.temperature,
+                top_k=forced.top_k,
+                logit_bias=forced.logit_bias,
+                num_logprobs=asked,
+            ),
+            [0],
+        )
+        for asked in (two, none, chosen, none)
+    ]
+    drawn = draw_all(logits, rows)
+    dense = logits[0].double().log_softmax(-1).tolist()
+    assert drawn.token_ids == [0, 0, 0, 0]
+    first, second, third, fourth = drawn.logprobs
+    assert second is None
+    assert fourth is None
+    assert first is not None
+    assert third is not None
+    assert is_close(first.logprob, dense[0])
+    assert [token_id for token_id, _ in first.top] == [2, 1]
+    assert third == TokenLogprobs(0, first.logprob, ())
+
+
+def test_numbers_are_python_numbers() -> None:
+    (scored,) = token_logprobs(torch.zeros(1, 32, dtype=torch.bfloat16), [3], 1)
+    assert type(scored.token_id) is int
+    assert type(scored.logprob) is float
+    assert [(type(token_id), type(value)) for token_id, value in scored.top] == [(int, float)]
+
+
+def test_no_rows_are_no_scores() -> None:
+    assert token_logprobs(torch.empty(0, 32), [], 3) == []

@@ -1,0 +1,138 @@
+"""A toy engine under a script of arrivals and aborts, and what each request would say alone."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+
+from quire.cache.config import CacheConfig
+from quire.cache.kv_cache import KVCache
+from quire.engine.runner import Runner, RunnerConfig
+from quire.engine.sample_row import SampleRow
+from quire.engine.sampler import Sampler
+from quire.models.toy import ToyModel, toy_logits
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.request import NewRequest
+from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.step import Delta, Refusal, Step, StepResult
+
+VOCAB_SIZE = 24
+MAX_MODEL_LEN = 48
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Everything that must not change a request's output."""
+
+    block_size: int
+    num_blocks: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    reuse: bool
+    watermark: float
+    late: bool
+
+
+@dataclass(frozen=True)
+class Arrival:
+    new: NewRequest
+    turn: int
+    abort_turn: int | None = None
+
+
+class World:
+    """Turns a shape into cache, scheduler and runner; `late` holds each result back by one step."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.cache = KVCache(CacheConfig(shape.num_blocks, shape.block_size, shape.reuse))
+        self.scheduler = Scheduler(
+            SchedulerConfig(
+                max_num_seqs=shape.max_num_seqs,
+                max_num_batched_tokens=shape.max_num_batched_tokens,
+                max_model_len=MAX_MODEL_LEN,
+                max_num_queued_reqs=1000,
+                watermark=shape.watermark,
+            ),
+            self.cache,
+        )
+        self._runner = Runner(
+            RunnerConfig(
+                max_num_seqs=shape.max_num_seqs,
+                max_num_blocks=-(-MAX_MODEL_LEN // shape.block_size),
+                block_size=shape.block_size,
+                device="cpu",
+            ),
+            ToyModel(VOCAB_SIZE, shape.num_blocks, shape.block_size),
+        )
+        self._late = shape.late
+        self._awaited: tuple[Step, StepResult] | None = None
+        self.deltas: dict[str, list[Delta]] = {}
+        self.refusals: dict[str, Refusal] = {}
+        self.now = 0.0
+
+    def add(self, new: NewRequest) -> None:
+        refusal = self.scheduler.add(new, self.now)
+        if refusal is None:
+            self.deltas[new.id] = []
+        else:
+            self.refusals[new.id] = refusal
+
+    def turn(self) -> None:
+        """One step; every turn checks the accounts."""
+        self.now += 1.0
+        step = self.scheduler.schedule(self.now)
+        assert step.num_tokens == sum(chunk.num_tokens for chunk in step.chunks)
+        self.cache.check()
+        if self._late:
+            self._update()
+            self._awaited = (step, self._runner.run(step))
+        else:
+            self._awaited = (step, self._runner.run(step))
+            self._update()
+        self.cache.check()
+
+    def _update(self) -> None:
+        if self._awaited is None:
+            return
+        for delta in self.scheduler.update(*self._awaited, self.now):
+            self.deltas[delta.request_id].append(delta)
+        self._awaited = None
+
+    def tokens_of(self, request_id: str) -> tuple[int, ...]:
+        return tuple(token for delta in self.deltas[request_id] for token in delta.token_ids)
+
+
+def play(shape: Shape, arrivals: list[Arrival], max_turns: int) -> World:
+    """Until all is done; law 3 is the bound on turns."""
+    world = World(shape)
+    last = max(max(arrival.turn, arrival.abort_turn or 0) for arrival in arrivals)
+    for turn in range(max_turns):
+        for arrival in arrivals:
+            if arrival.turn == turn:
+                world.add(arrival.new)
+            if arrival.abort_turn == turn:
+                world.scheduler.abort(arrival.new.id)
+        world.turn()
+        if turn > last + 1 and not world.scheduler.has_work:
+            return world
+    raise AssertionError(f"not done after {max_turns} turns")
+
+
+def alone(new: NewRequest) -> tuple[int, ...]:
+    """The request's whole output by the oracle: no cache, no blocks, no company."""
+    return _alone(replace(new, id="", salt=b""))
+
+
+@lru_cache(maxsize=100_000)
+def _alone(new: NewRequest) -> tuple[int, ...]:
+    sampler = Sampler(VOCAB_SIZE, torch.device("cpu"))
+    tokens, outputs = list(new.prompt_token_ids), 0
+    row = SampleRow(new.sampling, new.stopping, tokens, len(new.prompt_token_ids))
+    stops = {*new.stopping.eos_token_ids, *new.stopping.stop_token_ids}
+    while outputs < new.stopping.max_tokens and len(tokens) < MAX_MODEL_LEN:
+        (token,) = sampler.draw(toy_logits(tokens, VOCAB_SIZE)[None], [row]).token_ids
+        tokens.append(token)
+        outputs += 1
+        if outputs > new.stopping.min_tokens and token in stops:
+            break
+    return tuple(tokens[len(new.prompt_token_ids) :])

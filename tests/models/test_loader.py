@@ -1,0 +1,249 @@
+"""What loads says what it is; what cannot be served right is refused by name, and why."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from quire.models.checkpoint import ModelSource
+from quire.models.config import CheckpointError, UnsupportedModel
+from quire.models.loader import choose_dtype, load_model
+from tests.models.driver import load
+from tests.models.families import DENSE, REFUSED, SERVED, VOCAB, Family, save_checkpoint
+from tests.models.paging import Paging
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    family = Family("qwen2", {**DENSE, "tie_word_embeddings": True})
+    return save_checkpoint(family, tmp_path_factory.mktemp("qwen2"))
+
+
+@pytest.fixture
+def copy(qwen2: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(qwen2, tmp_path / "copy"))
+
+
+def edit_json(path: Path, **fields: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_facts_are_those_of_the_checkpoint(qwen2: Path) -> None:
+    loaded = load(qwen2)
+    facts = loaded.facts
+    assert (facts.model_type, facts.vocab_size, facts.max_model_len) == ("qwen2", VOCAB, 128)
+    assert facts.num_layers == 3
+    assert [layer.index for layer in facts.layers] == [0, 1, 2]
+    assert {(layer.num_kv_heads, layer.head_dim, layer.window) for layer in facts.layers} == {
+        (2, 8, None)
+    }
+    assert facts.layers[0].scale == pytest.approx(8**-0.5)
+    assert (facts.dtype, facts.dtype_bytes) == ("float32", 4)
+    assert facts.kv_bytes_per_token == 3 * 2 * 2 * 8 * 4
+    assert loaded.block_bytes(16) == 16 * facts.kv_bytes_per_token
+
+
+def test_weights_shared_by_embedding_and_head_count_once(qwen2: Path) -> None:
+    stored = sum(tensor.nbytes for tensor in load_file(qwen2 / "model.safetensors").values())
+    assert stored <= load(qwen2).weight_bytes <= stored + 1024
+
+
+def test_windows_are_known_by_layer(tmp_path: Path) -> None:
+    facts = load(save_checkpoint(SERVED["qwen2, windows in the upper layers"], tmp_path)).facts
+    assert [layer.window for layer in facts.layers] == [None, 9, 9]
+
+
+def test_scale_is_known_by_layer(tmp_path: Path) -> None:
+    facts = load(save_checkpoint(SERVED["gpt2, scaled by layer"], tmp_path)).facts
+    scales = [layer.scale / facts.layers[0].scale for layer in facts.layers]
+    assert scales == pytest.approx([1, 1 / 2, 1 / 3])
+
+
+@pytest.mark.parametrize(
+    ("in_generation_config", "in_config", "expected"),
+    [([5, 7], 9, (5, 7)), (5, 9, (5,)), (None, 9, (9,)), (None, [9, 8], (9, 8)), (None, None, ())],
+)
+def test_end_tokens(
+    copy: Path, in_generation_config: object, in_config: object, expected: tuple[int, ...]
+) -> None:
+    edit_json(copy / "config.json", eos_token_id=in_config)
+    if in_generation_config is None:
+        (copy / "generation_config.json").unlink()
+    else:
+        edit_json(copy / "generation_config.json", eos_token_id=in_generation_config)
+    assert load(copy).facts.eos_token_ids == expected
+
+
+def test_head_dim_and_kv_heads_need_not_be_stated(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    config.pop("head_dim", None)
+    (copy / "config.json").write_text(json.dumps(config))
+    assert load(copy).facts.layers[0].head_dim == 8
+
+
+def test_progress_rises_to_its_end_in_every_phase(qwen2: Path) -> None:
+    calls: list[tuple[str, int, int]] = []
+
+    def note(phase: str, done: int, total: int) -> None:
+        calls.append((phase, done, total))
+
+    load_model(ModelSource(str(qwen2)), dtype="auto", device=CPU, on_progress=note)
+    phases = list(dict.fromkeys(phase for phase, _, _ in calls))
+    assert phases == ["weights", "probe"]
+    for phase in phases:
+        done = [n for name, n, _ in calls if name == phase]
+        totals = {total for name, _, total in calls if name == phase}
+        assert done == sorted(done)
+        assert totals == {done[-1]}
+
+
+def test_loading_prints_nothing(qwen2: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    load(qwen2)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_two_models_over_one_module_keep_their_own_keys_and_values(qwen2: Path) -> None:
+    loaded = load(qwen2)
+    first, second = loaded.attach(9, 8), loaded.attach(9, 8)
+    paging = Paging(1, 64, block_size=8)
+    first.forward(paging.batch([(0, 0, [1, 2, 3])]))
+    second.forward(paging.batch([(0, 0, [4, 5, 6])]))
+    logits = first.forward(paging.batch([(0, 3, [7])]))
+    again = second.forward(paging.batch([(0, 0, [1, 2, 3, 7])]))
+    torch.testing.assert_close(logits, again, atol=1e-5, rtol=1e-5)
+
+
+def test_one_block_is_enough_to_run_a_fresh_chunk_of_any_length(qwen2: Path) -> None:
+    model = load(qwen2).attach(1, 16)
+    batch = Paging(1, 128, block_size=16).batch([(0, 0, [1] * 100)], slots=[0] * 100)
+    assert model.forward(batch).shape == (1, VOCAB)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_families_that_would_be_served_wrongly_are_refused(name: str, tmp_path: Path) -> None:
+    family, why = REFUSED[name]
+    save_checkpoint(family, tmp_path)
+    with pytest.raises(UnsupportedModel, match=why) as refusal:
+        load(tmp_path)
+    assert str(refusal.value).startswith(f"{family.model_type} models are not supported: ")
+
+
+def test_a_module_that_ignores_positions_is_refused(
+    qwen2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
+
+    ordinary: Callable[..., tuple[torch.Tensor, torch.Tensor]] = Qwen2RotaryEmbedding.forward
+
+    def blind(
+        self: Qwen2RotaryEmbedding, x: torch.Tensor, position_ids: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return ordinary(self, x, torch.arange(position_ids.shape[1])[None])
+
+    monkeypatch.setattr(Qwen2RotaryEmbedding, "forward", blind)
+    with pytest.raises(UnsupportedModel, match="change each other"):
+        load(qwen2)
+
+
+def test_weights_that_overflow_their_dtype_are_refused(copy: Path) -> None:
+    weights = load_file(copy / "model.safetensors")
+    weights["model.norm.weight"].fill_(torch.inf)
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UnsupportedModel, match="overflow"):
+        load(copy)
+
+
+def test_quantised_checkpoints_are_refused(copy: Path) -> None:
+    edit_json(copy / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
+    with pytest.raises(UnsupportedModel, match="quantised"):
+        load(copy)
+
+
+def test_a_checkpoint_that_lacks_weights_is_refused(copy: Path) -> None:
+    weights = load_file(copy / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="model.layers.1.mlp.up_proj.weight"):
+        load(copy)
+
+
+def test_a_missing_folder_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no such folder"):
+        load(tmp_path / "nowhere")
+
+
+def test_a_file_is_not_a_folder(qwen2: Path) -> None:
+    with pytest.raises(CheckpointError, match="give the folder that holds it"):
+        load(qwen2 / "model.safetensors")
+
+
+def test_a_folder_without_a_configuration(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no config\.json"):
+        load(tmp_path)
+
+
+def test_a_configuration_of_no_known_model(copy: Path) -> None:
+    edit_json(copy / "config.json", model_type="palimpsest")
+    with pytest.raises(CheckpointError, match="palimpsest"):
+        load(copy)
+
+
+def test_a_folder_without_weights(copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="holds no weights"):
+        load(copy)
+
+
+def test_pickled_weights_are_named_and_never_opened(copy: Path) -> None:
+    (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"only as pickles \(pytorch_model\.bin\)"):
+        load(copy)
+
+
+def test_broken_weights(copy: Path) -> None:
+    (copy / "model.safetensors").write_bytes(b"\0" * 64)
+    with pytest.raises(CheckpointError, match="cannot be loaded"):
+        load(copy)
+
+
+def test_code_in_a_checkpoint_is_not_run_unless_asked(copy: Path) -> None:
+    edit_json(
+        copy / "config.json",
+        model_type="homemade",
+        auto_map={"AutoConfig": "code.Homemade", "AutoModelForCausalLM": "code.Homemade"},
+    )
+    (copy / "code.py").write_text("raise SystemExit('the code has run')")
+    with pytest.raises(CheckpointError, match="trust_remote_code"):
+        load(copy)
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored", "expected"),
+    [
+        ("auto", torch.float32, torch.float32),
+        ("auto", None, None),
+        ("float16", torch.float32, torch.float16),
+        ("bfloat16", torch.float16, torch.bfloat16),
+        ("float32", torch.bfloat16, torch.float32),
+    ],
+)
+def test_dtype_asked_for_or_stored(
+    asked: str, stored: torch.dtype | None, expected: torch.dtype | None
+) -> None:
+    assert choose_dtype(asked, stored, CPU) == expected
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16])
+def test_a_cpu_runs_half_precision_only_where_it_is_fast(
+    stored: torch.dtype, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.models.loader._cpu_has_fast_bfloat16", lambda: fast)
+    assert choose_dtype("auto", stored, CPU) == (torch.bfloat16 if fast else torch.float32)
+    assert choose_dtype("auto", stored, torch.device("cuda")) == stored

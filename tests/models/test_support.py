@@ -1,0 +1,31 @@
+"""The context length that a configuration means, RoPE scaling counted."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from quire.models.config import UnsupportedModel
+from quire.models.support import max_model_len
+
+
+@pytest.mark.parametrize(
+    ("rope", "expected"),
+    [
+        (None, 4096),
+        ({"rope_type": "default"}, 4096),
+        ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 512}, 4096),
+        ({"rope_type": "linear", "factor": 4.0}, 16384),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}, 16384),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}, 4096),
+        ({"rope_type": "longrope", "original_max_position_embeddings": 1024}, 1024),
+        ({"full_attention": {"rope_type": "linear", "factor": 8.0}}, 4096),
+    ],
+)
+def test_rope_scaling_lengthens_the_context(rope: object, expected: int) -> None:
+    config = SimpleNamespace(max_position_embeddings=4096, rope_parameters=rope)
+    assert max_model_len(config) == expected
+
+
+def test_a_configuration_without_a_length_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="no context length"):
+        max_model_len(SimpleNamespace(model_type="endless"))

@@ -1,0 +1,29 @@
+"""One server for the tests of a module; a test that closes the engine's gate opens it again."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from quire.server.tokenizer import TextTokenizer
+from tests.server.served import Served, bundled_tokenizer, plain_config, serving
+from tests.server.stand_in import repeat_prompt
+
+
+@pytest.fixture(scope="module")
+def module_server() -> Iterator[Served]:
+    with serving(plain_config()) as served:
+        yield served
+
+
+@pytest.fixture
+def served(module_server: Served) -> Served:
+    module_server.engine.script = repeat_prompt
+    module_server.engine.refuses = None
+    module_server.engine.submitted.clear()
+    module_server.engine.aborted.clear()
+    return module_server
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> TextTokenizer:
+    return bundled_tokenizer()

@@ -1,0 +1,119 @@
+"""The real server around a scripted engine, in a thread of the test process."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from typing import TypeVar
+
+import httpx
+
+from quire.engine.config import EngineConfig
+from quire.server.app import build_app, build_service
+from quire.server.config import ServerConfig
+from quire.server.listen import bind, url_of
+from quire.server.serve import DrainingServer
+from quire.server.service import Sources
+from quire.server.tokenizer import TextTokenizer, load_tokenizer
+from tests.server.stand_in import ScriptedEngine
+
+BUNDLED = str(files("quire.models") / "bundled")
+MODEL = "test-model"
+Made = TypeVar("Made")
+
+
+def plain_config(model: str = BUNDLED) -> ServerConfig:
+    return ServerConfig(EngineConfig(model), served_model_names=(MODEL, "other-name"), port=0)
+
+
+def bundled_tokenizer() -> TextTokenizer:
+    return load_tokenizer(BUNDLED, None)
+
+
+class Served:
+    """A running server: `engine` is its scripted engine, `client` talks to it."""
+
+    def __init__(self, server: DrainingServer, engine: ScriptedEngine, url: str) -> None:
+        self.server = server
+        self.engine = engine
+        self.url = url
+        self.client = httpx.Client(base_url=url, timeout=30)
+        self._loop = asyncio.get_running_loop()
+
+    def do(self, action: Callable[[], Made]) -> Made:
+        """Run in the server's thread: what asyncio objects need."""
+
+        async def run() -> Made:
+            return action()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(timeout=10)
+
+    def complete(self, **fields: object) -> httpx.Response:
+        return self.client.post("/v1/completions", json=fields)
+
+    def chat(self, **fields: object) -> httpx.Response:
+        return self.client.post("/v1/chat/completions", json=fields)
+
+    def metric(self, line_start: str) -> float:
+        """The sum of the samples whose line begins so."""
+        lines = self.client.get("/metrics").text.splitlines()
+        values = [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(line_start)]
+        assert values, f"no metric {line_start}"
+        return sum(values)
+
+
+def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+@contextmanager
+def serving(config: ServerConfig, *, loaded: bool = True) -> Iterator[Served]:
+    """`loaded` False leaves the engine loading until the test sets `engine.starts`."""
+    made: list[Served] = []
+    up = threading.Event()
+
+    async def run() -> None:
+        listener = bind("127.0.0.1", 0)
+        engines: list[ScriptedEngine] = []
+
+        def open_engine(
+            engine_config: EngineConfig, on_report: Callable[..., None]
+        ) -> ScriptedEngine:
+            engines.append(ScriptedEngine(engine_config, on_report))
+            return engines[0]
+
+        sources = Sources(time.monotonic, time.time, lambda size: bytes(range(size)))
+        service = build_service(config, open_engine, _fresh_ids(sources))
+        server = DrainingServer(build_app(service), service)
+        if not loaded:
+            engines[0].starts.clear()
+        made.append(Served(server, engines[0], url_of(listener)))
+        up.set()
+        await server.serve(sockets=[listener])
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    thread.start()
+    assert up.wait(10)
+    (served,) = made
+    try:
+        if loaded:
+            assert eventually(lambda: served.client.get("/readyz").status_code == 200, 30)
+        yield served
+    finally:
+        served.client.close()
+        served.server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def _fresh_ids(sources: Sources) -> Sources:
+    """Random bytes that are a count: always new, and the same in every run."""
+    counter = iter(range(1 << 30))
+    return sources._replace(random_bytes=lambda size: next(counter).to_bytes(size, "little"))

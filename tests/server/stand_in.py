@@ -1,0 +1,201 @@
+"""A second, naive engine: it implements the client's surface and draws what a script says.
+
+By default it repeats the prompt's tokens, so that a test can say what text must come out.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import cycle
+from typing import TypeAlias
+
+from quire.engine.client import EngineDown, Phase, Refused, TokenStream
+from quire.engine.config import EngineConfig
+from quire.engine.messages import EngineFacts, ReceiptLine, Report
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import NewRequest, TokenLogprobs
+from quire.scheduler.step import Delta, Finish, Refusal, Stats
+
+Script: TypeAlias = Callable[[NewRequest], Iterator[int]]
+
+BLOCK_SIZE = 16
+NUM_BLOCKS = 1000
+
+FACTS = EngineFacts(
+    model_type="scripted",
+    dtype="float32",
+    device="cpu",
+    vocab_size=2048,
+    max_model_len=256,
+    max_num_seqs=64,
+    max_num_batched_tokens=512,
+    block_size=BLOCK_SIZE,
+    num_blocks=NUM_BLOCKS,
+    eos_token_ids=(1, 0),
+    receipt=(ReceiptLine("weights", 1000), ReceiptLine("kv_cache", 2000)),
+    startup_s={"load": 0.5},
+)
+
+
+def repeat_prompt(request: NewRequest) -> Iterator[int]:
+    return cycle([id for id in request.prompt_token_ids if id not in FACTS.eos_token_ids])
+
+
+def logprobs_of(token_id: int, num_top: int) -> TokenLogprobs:
+    """Made-up numbers that a test can compute again; the likeliest tokens are others than drawn."""
+    top = tuple((token_id + 1 + rank, -0.5 - rank) for rank in range(num_top))
+    return TokenLogprobs(token_id, -token_id / 1000, top)
+
+
+@dataclass
+class Live:
+    """A request between submit and its end."""
+
+    request: NewRequest
+    tokens: Iterator[int]
+    stream: TokenStream
+    drawn: list[int] = field(default_factory=list)
+
+
+class ScriptedEngine:
+    """`gate` closed holds every step back; `refuses` is the answer to the next submits."""
+
+    def __init__(self, config: EngineConfig, on_report: Callable[[Report], None]) -> None:
+        self.config = config
+        self.phase = Phase.STARTING
+        self.progress = ("process", 0, 1)
+        self.facts: EngineFacts | None = None
+        self.down_reason: str | None = None
+        self.script: Script = repeat_prompt
+        self.refuses: Reason | None = None
+        self.submitted: list[NewRequest] = []
+        self.aborted: list[str] = []
+        self.progress_age_s = 0.0
+        self.starts = asyncio.Event()
+        self.gate = asyncio.Event()
+        self._live: dict[str, Live] = {}
+        self._on_report = on_report
+        self._num_drawn = 0
+        self._work = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+        self.starts.set()
+        self.gate.set()
+
+    @property
+    def num_live(self) -> int:
+        return len(self._live)
+
+    def last_progress_age_s(self) -> float:
+        return self.progress_age_s
+
+    async def start(self) -> None:
+        self.phase = Phase.LOADING
+        self.progress = ("weights", 1, 2)
+        self._loop = asyncio.create_task(self._run())
+
+    async def submit(self, request: NewRequest) -> AsyncIterator[Delta]:
+        if self.phase is not Phase.READY:
+            raise EngineDown(self.down_reason or "not ready")
+        if self.refuses is not None:
+            raise Refused(Refusal(request.id, self.refuses, "refused by the script", None))
+        stream = TokenStream(request.id)
+        self.submitted.append(request)
+        self._live[request.id] = Live(request, self.script(request), stream)
+        self._work.set()
+        await asyncio.sleep(0)
+        return stream
+
+    def abort(self, request_id: str) -> None:
+        live = self._live.pop(request_id, None)
+        if live is not None:
+            self.aborted.append(request_id)
+            live.stream.end()
+            self._report(())
+
+    def die(self, reason: str) -> None:
+        self.phase = Phase.DOWN
+        self.down_reason = reason
+        for live in self._live.values():
+            live.stream.end(EngineDown(reason))
+        self._live.clear()
+
+    async def close(self) -> None:
+        if self._loop is not None:
+            self._loop.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._loop
+
+    async def _run(self) -> None:
+        await self.starts.wait()
+        self.facts = FACTS
+        self.phase = Phase.READY
+        while True:
+            await self._work.wait()
+            await self.gate.wait()
+            self._step()
+            await asyncio.sleep(0)
+
+    def _step(self) -> None:
+        deltas = [self._draw(live) for live in list(self._live.values())]
+        for delta in deltas:
+            if delta.finish is not None:
+                del self._live[delta.request_id]
+        if not self._live:
+            self._work.clear()
+        self._report(tuple(deltas))
+
+    def _draw(self, live: Live) -> Delta:
+        request = live.request
+        sampling = request.sampling
+        token_id = next(live.tokens)
+        live.drawn.append(token_id)
+        self._num_drawn += 1
+        logprobs: tuple[TokenLogprobs, ...] = ()
+        if sampling.num_logprobs is not None:
+            logprobs = (logprobs_of(token_id, sampling.num_logprobs),)
+        prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+        if request.prompt_logprobs is not None and len(live.drawn) == 1:
+            ids = request.prompt_token_ids[1:]
+            prompt_logprobs = tuple(logprobs_of(id, request.prompt_logprobs) for id in ids)
+        reason = self._reason(live, token_id)
+        finish = None if reason is None else self._finish(live, reason, token_id)
+        delta = Delta(request.id, (token_id,), logprobs, prompt_logprobs, finish)
+        live.stream.put(delta)
+        return delta
+
+    def _reason(self, live: Live, token_id: int) -> Reason | None:
+        stopping = live.request.stopping
+        if token_id < 0:
+            return Reason.NOT_FINITE
+        if len(live.drawn) > stopping.min_tokens:
+            if token_id in stopping.eos_token_ids:
+                return Reason.END_OF_SEQUENCE
+            if token_id in stopping.stop_token_ids:
+                return Reason.STOP_TOKEN
+        return Reason.MAX_TOKENS if len(live.drawn) >= stopping.max_tokens else None
+
+    def _finish(self, live: Live, reason: Reason, token_id: int) -> Finish:
+        num_prompt = len(live.request.prompt_token_ids)
+        return Finish(reason, token_id, num_prompt, len(live.drawn), 3, 0, 0.25, 0.5, 0.75, ())
+
+    def _report(self, deltas: tuple[Delta, ...]) -> None:
+        num_active = sum(
+            (len(live.request.prompt_token_ids) + len(live.drawn)) // BLOCK_SIZE + 1
+            for live in self._live.values()
+        )
+        stats = Stats(
+            num_running=self.num_live,
+            num_waiting=0,
+            num_waiting_for_capacity=0,
+            num_blocks_free=NUM_BLOCKS - num_active,
+            num_blocks_cached=0,
+            num_blocks_active=num_active,
+            num_prefix_queries=0,
+            num_prefix_hits=0,
+            num_preemptions=0,
+            num_wasted_tokens=0,
+            num_prompt_tokens=sum(len(each.prompt_token_ids) for each in self.submitted),
+            num_generation_tokens=self._num_drawn,
+        )
+        self._on_report(Report(1, len(deltas), 0.001, (), (), deltas, stats))

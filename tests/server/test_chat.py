@@ -1,0 +1,112 @@
+"""`/v1/chat/completions`, whole answers: templates, content parts, log probabilities, limits."""
+
+import pytest
+
+from quire.server.tokenizer import TextTokenizer
+from tests.server.served import MODEL, Served
+from tests.server.stand_in import FACTS
+
+HELLO = [{"role": "user", "content": "Hello there"}]
+
+
+def prompt_text(served: Served, tokenizer: TextTokenizer) -> str:
+    return tokenizer.decode(served.engine.submitted[-1].prompt_token_ids, skip_special_tokens=False)
+
+
+def test_answer_has_openai_shape(served: Served) -> None:
+    body = served.chat(model=MODEL, messages=HELLO, max_tokens=3).json()
+    assert body["object"] == "chat.completion"
+    assert body["id"].startswith("chatcmpl-")
+    (choice,) = body["choices"]
+    assert choice["message"]["role"] == "assistant"
+    assert choice["message"]["content"]
+    assert choice["finish_reason"] == "length"
+    assert choice["logprobs"] is None
+    assert body["usage"]["completion_tokens"] == 3
+
+
+def test_template_is_applied_with_one_beginning(served: Served, tokenizer: TextTokenizer) -> None:
+    served.chat(messages=HELLO, max_tokens=1)
+    text = "<|endoftext|><|user|>Hello there<|end|><|assistant|>"
+    assert prompt_text(served, tokenizer) == text
+    assert served.engine.submitted[-1].prompt_token_ids.count(tokenizer.bos_token_id or 0) == 1
+
+
+def test_parts_of_text_are_joined(served: Served, tokenizer: TextTokenizer) -> None:
+    parts = [{"type": "text", "text": "Hello"}, {"type": "text", "text": "there"}]
+    served.chat(messages=[{"role": "user", "content": parts}], max_tokens=1)
+    assert "Hello\nthere" in prompt_text(served, tokenizer)
+
+
+def test_developer_is_the_system(served: Served, tokenizer: TextTokenizer) -> None:
+    served.chat(messages=[{"role": "developer", "content": "Be brief"}, *HELLO], max_tokens=1)
+    assert "<|system|>Be brief<|end|>" in prompt_text(served, tokenizer)
+
+
+def test_final_message_is_continued(served: Served, tokenizer: TextTokenizer) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": "Good morrow, my"}]
+    served.chat(messages=messages, continue_final_message=True, max_tokens=1)
+    assert prompt_text(served, tokenizer).endswith("<|assistant|>Good morrow, my")
+
+
+def test_generation_prompt_can_be_left_out(served: Served, tokenizer: TextTokenizer) -> None:
+    served.chat(messages=HELLO, add_generation_prompt=False, max_tokens=1)
+    assert prompt_text(served, tokenizer).endswith("<|end|>")
+
+
+def test_without_limit_the_context_is_the_limit(served: Served) -> None:
+    body = served.chat(messages=HELLO).json()
+    usage = body["usage"]
+    assert usage["total_tokens"] == FACTS.max_model_len
+    assert body["choices"][0]["finish_reason"] == "length"
+
+
+def test_both_names_of_the_limit(served: Served) -> None:
+    for field in ("max_tokens", "max_completion_tokens"):
+        body = served.chat(**{"messages": HELLO, field: 5}).json()
+        assert body["usage"]["completion_tokens"] == 5
+    reply = served.chat(messages=HELLO, max_tokens=5, max_completion_tokens=6)
+    assert reply.json()["error"]["param"] == "max_tokens"
+
+
+def test_logprobs_have_bytes_and_top(served: Served, tokenizer: TextTokenizer) -> None:
+    body = served.chat(messages=HELLO, max_tokens=4, logprobs=True, top_logprobs=2).json()
+    content = body["choices"][0]["logprobs"]["content"]
+    assert len(content) == 4
+    for entry in content:
+        assert bytes(entry["bytes"]).decode(errors="replace") == entry["token"]
+        assert [top["logprob"] for top in entry["top_logprobs"]] == [-0.5, -1.5]
+    plain = served.chat(messages=HELLO, max_tokens=1, logprobs=True).json()
+    assert plain["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([], "messages"),
+        ([{"role": "user"}], "messages[0].content"),
+        ([{"role": "king", "content": "x"}], "messages[0].role"),
+        ([{"role": "user", "content": None}], "messages[0].content"),
+        ([{"role": "user", "content": "x", "tool_calls": []}], "messages[0].tool_calls"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+            "messages[0].content[0].type",
+        ),
+        ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
+        ([{"role": "tool", "content": "x"}], "messages"),  # this template knows no tools
+    ],
+)
+def test_messages_that_cannot_be_used(
+    served: Served, messages: list[dict[str, object]], param: str
+) -> None:
+    reply = served.chat(messages=messages)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == param
+
+
+def test_continuing_excludes_a_generation_prompt(served: Served) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": "I"}]
+    reply = served.chat(messages=messages, continue_final_message=True, add_generation_prompt=True)
+    assert reply.json()["error"]["param"] == "continue_final_message"
+    reply = served.chat(messages=HELLO, continue_final_message=True)
+    assert reply.json()["error"]["param"] == "continue_final_message"

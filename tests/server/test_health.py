@@ -1,0 +1,102 @@
+"""Health from process start, and readiness that follows the engine."""
+
+from dataclasses import replace
+
+import pytest
+
+from quire.engine.client import Phase
+from tests.server.served import BUNDLED, MODEL, Served, eventually, plain_config, serving
+
+
+def statuses(served: Served) -> dict[str, int]:
+    paths = ("/livez", "/readyz", "/health", "/startupz")
+    return {path: served.client.get(path).status_code for path in paths}
+
+
+def test_a_ready_server_says_so(served: Served) -> None:
+    assert set(statuses(served).values()) == {200}
+
+
+def test_loading_is_alive_and_tells_its_progress() -> None:
+    with serving(plain_config(), loaded=False) as served:
+        assert eventually(lambda: served.engine.phase is Phase.LOADING)
+        assert statuses(served) == {"/livez": 200, "/readyz": 503, "/health": 503, "/startupz": 503}
+        progress = served.client.get("/startupz").json()["progress"]
+        assert (progress["phase"], progress["done"], progress["total"]) == ("weights", 1, 2)
+        assert progress["elapsed_s"] >= 0
+        reply = served.complete(prompt="x")
+        assert reply.status_code == 503
+        assert reply.json()["error"]["code"] == "model_loading"
+        assert int(reply.headers["retry-after"]) > 0
+        assert served.client.get("/v1/models").json()["data"][0]["id"] == MODEL
+        assert served.client.get("/metrics").status_code == 200
+        served.do(served.engine.starts.set)
+        assert eventually(lambda: served.client.get("/readyz").status_code == 200)
+        assert served.complete(prompt="x").status_code == 200
+
+
+def test_stuck_engine_is_not_ready() -> None:
+    with serving(replace(plain_config(), stuck_after_s=1.0)) as served:
+        served.engine.progress_age_s = 1.5
+        reply = served.client.get("/readyz")
+        assert reply.status_code == 503
+        assert reply.json() == {"status": "stuck"}
+        assert served.client.get("/livez").status_code == 200
+        assert served.metric("quire:last_step_age_seconds") == 1.5
+        served.engine.progress_age_s = 0.0
+        assert served.client.get("/readyz").status_code == 200
+
+
+def test_dead_engine_is_neither_alive_nor_ready() -> None:
+    with serving(plain_config()) as served:
+        served.do(lambda: served.engine.die("out of memory"))
+        assert set(statuses(served).values()) == {503}
+        assert served.client.get("/livez").json() == {"status": "down", "reason": "out of memory"}
+
+
+def test_missing_tokenizer_is_a_failed_start(tmp_path: object) -> None:
+    config = plain_config(model=str(tmp_path))
+    with serving(config, loaded=False) as served:
+        assert eventually(lambda: served.client.get("/livez").status_code == 503)
+        assert "tokenizer.json" in served.client.get("/livez").json()["reason"]
+
+
+@pytest.mark.parametrize("path", ["/version", "/v1/server_info", "/docs", "/openapi.json"])
+def test_information_is_served(served: Served, path: str) -> None:
+    assert served.client.get(path).status_code == 200
+
+
+def test_server_info_has_facts_but_no_keys() -> None:
+    with serving(replace(plain_config(), api_keys=("hush-hush",))) as served:
+        served.client.headers["authorization"] = "Bearer hush-hush"
+        reply = served.client.get("/v1/server_info")
+        assert reply.json()["facts"]["block_size"] == 16
+        assert reply.json()["facts"]["receipt"][0] == ["weights", 1000]
+        assert reply.json()["config"]["engine"]["model"] == BUNDLED
+        assert "hush" not in reply.text
+
+
+def test_models_are_listed(served: Served) -> None:
+    body = served.client.get("/v1/models").json()
+    assert [card["id"] for card in body["data"]] == [MODEL, "other-name"]
+    assert body["data"][0]["max_model_len"] == 256
+    assert served.client.get(f"/v1/models/{MODEL}").json()["id"] == MODEL
+
+
+def test_schemas_of_bodies_are_described(served: Served) -> None:
+    page = served.client.get("/openapi.json").json()
+    schema = page["paths"]["/v1/completions"]["post"]["requestBody"]["content"]
+    reference = schema["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
+    assert "temperature" in page["components"]["schemas"][reference]["properties"]
+
+
+def test_tokenize_and_back(served: Served) -> None:
+    body = served.client.post(
+        "/tokenize", json={"prompt": "sweet prince", "return_token_strs": True}
+    ).json()
+    assert body["count"] == len(body["tokens"]) == len(body["token_strs"])
+    assert body["max_model_len"] == 256
+    back = served.client.post("/detokenize", json={"tokens": body["tokens"]}).json()
+    assert back["prompt"].endswith("sweet prince")
+    reply = served.client.post("/detokenize", json={"tokens": [5000]})
+    assert reply.json()["error"]["param"] == "tokens[0]"

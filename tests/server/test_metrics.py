@@ -1,0 +1,122 @@
+"""The metric contract: names, types, labels, buckets, twins, and numbers that are right."""
+
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from quire.server.histogram import Histogram
+from quire.server.metric_table import METRIC_NAMES, METRICS, Kind, buckets_up_to
+from tests.server.served import MODEL, Served, plain_config, serving
+
+FIRST_24 = """
+num_requests_running num_requests_waiting num_requests_waiting_by_reason kv_cache_usage_perc
+cache_config_info prefix_cache_queries_total prefix_cache_hits_total prompt_tokens_cached_total
+prompt_tokens_total generation_tokens_total num_preemptions_total request_success_total
+admission_rejections_total iteration_tokens_total time_to_first_token_seconds
+inter_token_latency_seconds request_time_per_output_token_seconds e2e_request_latency_seconds
+request_queue_time_seconds request_prefill_time_seconds request_decode_time_seconds
+request_inference_time_seconds request_prompt_tokens request_generation_tokens
+""".split()
+
+
+def families(served: Served) -> dict[str, tuple[str, set[frozenset[str]]]]:
+    """Type and label sets by the name that is written in a query."""
+    found: dict[str, tuple[str, set[frozenset[str]]]] = {}
+    for family in text_string_to_metric_families(served.client.get("/metrics").text):
+        name = family.name + ("_total" if family.type == "counter" else "")
+        found[name] = (family.type, {frozenset(sample.labels) for sample in family.samples})
+    return found
+
+
+def test_every_metric_is_there_with_its_twin(served: Served) -> None:
+    served.complete(prompt="x", max_tokens=3)
+    found = families(served)
+    assert set(FIRST_24) <= set(METRIC_NAMES)
+    for metric in METRICS:
+        kind, label_sets = found[f"quire:{metric.name}"]
+        assert kind == metric.kind
+        wanted = {*metric.common, *metric.labels}
+        assert all(labels - {"le"} == wanted for labels in label_sets)
+        assert (f"vllm:{metric.name}" in found) == metric.twin
+        assert metric.twin == (metric.name in FIRST_24)
+        if metric.twin:
+            assert found[f"vllm:{metric.name}"] == found[f"quire:{metric.name}"]
+
+
+def test_twins_can_be_left_out() -> None:
+    from quire.server.config import MetricsCompat
+
+    with serving(replace(plain_config(), metrics_compat=MetricsCompat.NONE)) as served:
+        text = served.client.get("/metrics").text
+        assert "quire:num_requests_running" in text
+        assert "vllm:" not in text
+
+
+def test_counters_end_in_total() -> None:
+    for metric in METRICS:
+        if metric.kind is Kind.COUNTER:
+            assert metric.name.endswith("_total")
+
+
+def test_a_finished_request_is_counted_once_everywhere() -> None:
+    with serving(plain_config()) as served:
+        assert served.complete(prompt=[5, 6, 7], max_tokens=4).status_code == 200
+        labels = f'{{engine="0",model_name="{MODEL}"}}'
+        for name, value in (
+            ("generation_tokens_total", 4),
+            ("prompt_tokens_total", 3),
+            ("time_to_first_token_seconds_count", 1),
+            ("inter_token_latency_seconds_count", 3),
+            ("e2e_request_latency_seconds_count", 1),
+            ("request_time_per_output_token_seconds_count", 1),
+            ("request_prompt_tokens_sum", 3),
+            ("request_generation_tokens_sum", 4),
+            ("request_queue_time_seconds_sum", 0.25),
+            ("request_prefill_time_seconds_sum", 0.5),
+            ("request_decode_time_seconds_sum", 0.75),
+            ("request_inference_time_seconds_sum", 1.25),
+            ("iteration_tokens_total_count", 4),
+            ("iteration_tokens_total_sum", 4),
+            ("num_requests_running", 0),
+            ("kv_cache_usage_perc", 0),
+        ):
+            assert served.metric(f"vllm:{name}{labels}") == value, name
+        ended = 'vllm:request_success_total{engine="0",finished_reason='
+        assert served.metric(ended + '"length"') == 1
+        assert served.metric(ended) == 1
+
+
+def test_facts_are_metrics(served: Served) -> None:
+    assert served.metric('quire:memory_bytes{engine="0",kind="kv_cache"') == 2000
+    assert served.metric('quire:startup_seconds{engine="0",model_name="test-model",phase="load"}')
+    text = served.client.get("/metrics").text
+    line = next(each for each in text.splitlines() if each.startswith("vllm:cache_config_info"))
+    assert 'block_size="16"' in line and 'num_gpu_blocks="1000"' in line
+    assert line.endswith(" 1.0")
+
+
+def test_token_buckets_reach_the_model_length(served: Served) -> None:
+    served.complete(prompt="x", max_tokens=3)
+    text = served.client.get("/metrics").text
+    start = "vllm:request_prompt_tokens_bucket"
+    bounds = [
+        line.split('le="')[1].split('"')[0] for line in text.splitlines() if line.startswith(start)
+    ]
+    assert bounds == ["1.0", "2.0", "5.0", "10.0", "20.0", "50.0", "100.0", "200.0", "+Inf"]
+
+
+@pytest.mark.parametrize(
+    ("most", "buckets"), [(1, (1,)), (9, (1, 2, 5)), (50, (1, 2, 5, 10, 20, 50)), (0, ())]
+)
+def test_one_two_five(most: int, buckets: tuple[float, ...]) -> None:
+    assert buckets_up_to(most) == buckets
+
+
+def test_histogram_bounds_are_inclusive() -> None:
+    histogram = Histogram([1.0, 2.0])
+    for value in (0.5, 1.0, 1.5, 2.5):
+        histogram.observe(value)
+    histogram.observe(9.0, times=2)
+    assert histogram.cumulative() == [(1.0, 2), (2.0, 3), (float("inf"), 6)]
+    assert histogram.total == 23.5

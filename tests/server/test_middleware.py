@@ -1,0 +1,94 @@
+"""Keys, request ids, body limits: what surrounds every request."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.server.served import Served, plain_config, serving
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Served]:
+    with serving(replace(plain_config(), api_keys=("alpha", "bêta"), max_body_bytes=2000)) as s:
+        yield s
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"authorization": "Bearer wrong"}, 401),
+        ({"authorization": "alpha"}, 401),
+        ({"authorization": "Basic alpha"}, 401),
+        ({"x-api-key": ""}, 401),
+        ({"authorization": "Bearer alpha"}, 200),
+        ({"authorization": "bearer alpha"}, 200),
+        ({"x-api-key": "alpha"}, 200),
+    ],
+)
+def test_key_is_asked_for(guarded: Served, headers: dict[str, str], status: int) -> None:
+    for path in ("/v1/models", "/v1/server_info"):
+        reply = guarded.client.get(path, headers=headers)
+        assert reply.status_code == status
+    if status == 401:
+        assert reply.json()["error"]["code"] == "invalid_api_key"
+        assert reply.headers["x-request-id"]
+
+
+def test_any_key_opens(guarded: Served) -> None:
+    key = "Bearer bêta".encode()
+    assert guarded.client.get("/v1/models", headers={b"authorization": key}).status_code == 200
+
+
+def test_what_is_not_open_is_closed(guarded: Served) -> None:
+    for path in ("/health", "/livez", "/readyz", "/startupz", "/metrics", "/version"):
+        assert guarded.client.get(path).status_code == 200
+    for path in ("/v1/completions", "/tokenize", "/detokenize", "/nope"):
+        assert guarded.client.post(path, json={}).status_code == 401
+
+
+def test_body_over_the_limit(guarded: Served) -> None:
+    headers = {"authorization": "Bearer alpha"}
+    for content in (b"x" * 2001, iter([b"x" * 1500, b"x" * 1500])):
+        reply = guarded.client.post("/v1/completions", content=content, headers=headers)
+        assert reply.status_code == 413
+        assert reply.json()["error"]["code"] == "request_too_large"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (b"abc-123", True),
+        (b"x" * 128, True),
+        (b"x" * 129, False),
+        (b"has space", False),
+        ("é".encode(), False),
+        (b"", False),
+    ],
+)
+def test_request_id_is_echoed_if_sane(served: Served, given: bytes, kept: bool) -> None:
+    for method, path in (("GET", "/v1/models"), ("GET", "/nope"), ("POST", "/v1/completions")):
+        reply = served.client.request(method, path, headers={b"x-request-id": given})
+        told = reply.headers["x-request-id"].encode()
+        assert (told == given) == kept
+        assert told
+
+
+def test_streams_carry_the_request_id(served: Served) -> None:
+    reply = served.client.post(
+        "/v1/completions",
+        json={"prompt": "x", "stream": True},
+        headers={"x-request-id": "stream-1"},
+    )
+    assert reply.headers["x-request-id"] == "stream-1"
+
+
+def test_requests_are_logged_with_their_id(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="quire.access"):
+        served.client.get("/v1/models", headers={"x-request-id": "find-me"})
+        served.client.get("/readyz", headers={"x-request-id": "not-me"})
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith('find-me "GET /v1/models" 200')

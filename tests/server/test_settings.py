@@ -1,0 +1,166 @@
+"""Flags beat variables beat defaults; what is wrong is named; the README's table is complete."""
+
+from pathlib import Path
+
+import pytest
+
+from quire.engine.config import EngineConfig
+from quire.server.cli import build_parser, main, read_config
+from quire.server.config import BUNDLED_MODEL_NAME, MetricsCompat, ServerConfig
+from quire.server.option_values import InvalidOption
+from quire.server.options import OPTIONS, config_table
+from quire.server.settings import unknown_variables
+
+
+def config_of(*argv: str, **environ: str) -> ServerConfig:
+    arguments = vars(build_parser().parse_args(["serve", *argv]))
+    del arguments["command"]
+    return read_config(arguments, environ)
+
+
+def test_nothing_said_serves_the_bundled_model() -> None:
+    config = config_of()
+    assert config == ServerConfig(
+        EngineConfig(config.engine.model), served_model_names=(BUNDLED_MODEL_NAME,)
+    )
+    assert (Path(config.engine.model) / "tokenizer.json").is_file()
+
+
+def test_flag_beats_variable_beats_default() -> None:
+    assert config_of().port == 8000
+    assert config_of(QUIRE_PORT="81").port == 81
+    assert config_of("--port", "82", QUIRE_PORT="81").port == 82
+    assert config_of(QUIRE_PORT="").port == 8000
+
+
+def test_every_option_reaches_the_configuration() -> None:
+    config = config_of(
+        *("--model", "some/model", "--revision", "main", "--trust-remote-code"),
+        *("--device", "cpu", "--dtype", "bfloat16", "--num-threads", "2", "--block-size", "32"),
+        *("--num-gpu-blocks-override", "9", "--kv-cache-memory-bytes", "1000"),
+        *("--gpu-memory-utilization", "0.5", "--max-model-len", "77", "--max-num-seqs", "3"),
+        *("--max-num-batched-tokens", "99", "--max-num-queued-reqs", "5"),
+        *("--no-enable-prefix-caching", "--served-model-name", "a", "b"),
+        *("--api-key", "k1", "--api-key", "k,2", "--host", "::1", "--port", "0"),
+        *("--max-body-bytes", "123", "--shutdown-timeout", "1.5", "--stuck-after", "2"),
+        *("--sse-keep-alive-interval", "0", "--metrics-compat", "none", "--log-level", "debug"),
+    )
+    assert config == ServerConfig(
+        engine=EngineConfig(
+            model="some/model",
+            revision="main",
+            trust_remote_code=True,
+            device="cpu",
+            dtype="bfloat16",
+            num_threads=2,
+            block_size=32,
+            num_gpu_blocks_override=9,
+            kv_cache_memory_bytes=1000,
+            gpu_memory_utilization=0.5,
+            max_model_len=77,
+            max_num_seqs=3,
+            max_num_batched_tokens=99,
+            max_num_queued_reqs=5,
+            enable_prefix_caching=False,
+        ),
+        served_model_names=("a", "b"),
+        api_keys=("k1", "k,2"),
+        host="::1",
+        port=0,
+        max_body_bytes=123,
+        shutdown_timeout_s=1.5,
+        stuck_after_s=2.0,
+        sse_keep_alive_interval_s=0.0,
+        metrics_compat=MetricsCompat.NONE,
+        log_level="debug",
+    )
+
+
+def test_every_option_has_a_variable() -> None:
+    config = config_of(
+        QUIRE_MODEL="some/model",
+        QUIRE_ENABLE_PREFIX_CACHING="false",
+        QUIRE_SERVED_MODEL_NAME="a, b",
+        QUIRE_API_KEY="k1,k2",
+        QUIRE_MAX_NUM_SEQS="3",
+    )
+    assert config.engine.model == "some/model"
+    assert not config.engine.enable_prefix_caching
+    assert config.served_model_names == ("a", "b")
+    assert config.api_keys == ("k1", "k2")
+    assert config.engine.max_num_seqs == 3
+    assert len({option.variable for option in OPTIONS}) == len(OPTIONS)
+
+
+def test_model_may_be_positional() -> None:
+    config = config_of("some/model", QUIRE_MODEL="other")
+    assert config.engine.model == "some/model"
+    assert config.served_model_names == ("some/model",)
+    with pytest.raises(InvalidOption, match="twice"):
+        config_of("some/model", "--model", "other")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("QUIRE_PORT", "x"),
+        ("QUIRE_PORT", "70000"),
+        ("QUIRE_MAX_NUM_SEQS", "0"),
+        ("QUIRE_GPU_MEMORY_UTILIZATION", "1.1"),
+        ("QUIRE_GPU_MEMORY_UTILIZATION", "nan"),
+        ("QUIRE_ENABLE_PREFIX_CACHING", "maybe"),
+        ("QUIRE_DTYPE", "float8"),
+        ("QUIRE_SHUTDOWN_TIMEOUT", "-1"),
+        ("QUIRE_METRICS_COMPAT", "sglang"),
+        ("QUIRE_SERVED_MODEL_NAME", ","),
+    ],
+)
+def test_bad_value_names_what_holds_it(variable: str, value: str) -> None:
+    with pytest.raises(InvalidOption, match=variable):
+        config_of(**{variable: value})
+    flag = "--" + variable.removeprefix("QUIRE_").lower().replace("_", "-")
+    if flag not in ("--enable-prefix-caching", "--served-model-name"):
+        with pytest.raises(InvalidOption, match=flag):
+            config_of(flag, value)
+
+
+def test_keys_come_from_a_file_too(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("one\n\ntwo\n")
+    assert config_of("--api-key-file", str(file), QUIRE_API_KEY="zero").api_keys == (
+        "zero",
+        "one",
+        "two",
+    )
+    file.write_text("")
+    with pytest.raises(InvalidOption, match="no key"):
+        config_of("--api-key-file", str(file))
+    with pytest.raises(InvalidOption, match="cannot read"):
+        config_of("--api-key-file", str(tmp_path / "none"))
+
+
+def test_unknown_variables_are_told() -> None:
+    (warning,) = unknown_variables({"QUIRE_MAX_NUM_SEQ": "1", "QUIRE_PORT": "1", "HOME": "/"})
+    assert "QUIRE_MAX_NUM_SEQS" in warning
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "secret" not in repr(config_of("--api-key", "secret"))
+
+
+def test_table_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config-table"]) == 0
+    table = capsys.readouterr().out
+    assert table == config_table()
+    for option in OPTIONS:
+        assert f"`--{option.flag}`" in table
+        assert f"`{option.variable}`" in table
+
+
+def test_taken_port_is_an_error_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    from quire.server.listen import bind
+
+    with bind("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        assert main(["serve", "--port", str(port)]) == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err

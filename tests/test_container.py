@@ -1,0 +1,161 @@
+"""What the Dockerfile promises, read from its text: no engine is needed to keep these."""
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from quire import __version__
+from quire.server.options import OPTIONS
+
+ROOT = Path(__file__).parent.parent
+CACHES = ("HF_HOME", "XDG_CACHE_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+class Instruction(NamedTuple):
+    stage: int
+    keyword: str
+    text: str
+
+
+@cache
+def instructions() -> tuple[Instruction, ...]:
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    whole = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+    stage = 0
+    found = []
+    for line in whole.replace("\\\n", " ").splitlines():
+        keyword, _, text = line.strip().partition(" ")
+        if keyword:
+            stage += keyword == "FROM"
+            found.append(Instruction(stage, keyword, text.strip()))
+    return tuple(found)
+
+
+def last_stage(keyword: str) -> list[str]:
+    last = instructions()[-1].stage
+    return [each.text for each in instructions() if (each.stage, each.keyword) == (last, keyword)]
+
+
+def environment() -> dict[str, str]:
+    return dict(re.findall(r"([A-Z_]+)=(\S+)", " ".join(last_stage("ENV"))))
+
+
+def test_image_is_built_in_stages_and_the_last_has_no_build_tools() -> None:
+    assert [each.keyword for each in instructions()].count("FROM") == 2
+    assert not [text for text in last_stage("RUN") if re.search(r"\b(pip|apt-get)\b", text)]
+
+
+def test_cpu_is_the_default_and_cuda_a_build_argument() -> None:
+    builder = [each for each in instructions() if each.stage == 1]
+    assert Instruction(1, "ARG", "VARIANT=cpu") in builder
+    (choice,) = (each.text for each in builder if each.text.startswith("case "))
+    assert re.search(r"\bcpu\).*\bcuda\).*\*\).*exit 1", choice)
+
+
+def test_user_is_not_root_and_any_user_of_group_0_may_write_the_cache() -> None:
+    (user,) = last_stage("USER")
+    number, group = user.split(":")
+    assert int(number) > 0
+    assert group == "0"
+    (setup,) = last_stage("RUN")
+    assert f"chown -R {number}:0 /cache" in setup
+    assert "chmod -R g=u /cache" in setup
+
+
+def test_one_volume_holds_every_cache() -> None:
+    assert last_stage("VOLUME") == ["/cache"]
+    env = environment()
+    assert env["HOME"] == "/cache"
+    folders = [env[name] for name in CACHES]
+    assert all(folder.startswith("/cache/") for folder in folders)
+    (setup,) = last_stage("RUN")
+    assert all(folder in setup for folder in folders)
+    before_volume = [each.keyword for each in instructions() if each.stage == 2]
+    assert before_volume.index("RUN") < before_volume.index("VOLUME")
+
+
+def test_server_is_the_process_that_gets_the_signals() -> None:
+    (entry,) = last_stage("ENTRYPOINT")
+    assert json.loads(entry) == ["quire", "serve"]
+    assert last_stage("STOPSIGNAL") == ["SIGTERM"]
+    assert last_stage("CMD") == []
+
+
+def test_every_variable_is_one_that_an_option_reads() -> None:
+    named = set(re.findall(r"QUIRE_[A-Z_]+", (ROOT / "Dockerfile").read_text(encoding="utf-8")))
+    assert named == {"QUIRE_HOST", "QUIRE_PORT"}
+    assert named <= {option.variable for option in OPTIONS}
+    assert last_stage("EXPOSE") == [environment()["QUIRE_PORT"]]
+    assert environment()["QUIRE_HOST"] == "0.0.0.0"
+
+
+def test_version_of_the_image_is_the_package_s() -> None:
+    assert f'org.opencontainers.image.version="{__version__}"' in " ".join(last_stage("LABEL"))
+
+
+def test_build_context_holds_what_the_build_copies() -> None:
+    allowed = {
+        line.removeprefix("!")
+        for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+        if line.startswith("!")
+    }
+    copied = {
+        source
+        for each in instructions()
+        if each.keyword == "COPY" and not each.text.startswith("--from")
+        for source in each.text.split()[:-1]
+    }
+    assert copied == allowed
+    assert all((ROOT / name).exists() for name in copied)
+
+
+class LivezHandler(BaseHTTPRequestHandler):
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status if self.path == "/livez" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+class DeadHandler(LivezHandler):
+    status = 503
+
+
+@contextmanager
+def serving(handler: type[LivezHandler]) -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(("handler", "healthy"), [(LivezHandler, True), (DeadHandler, False)])
+def test_health_check_asks_livez_on_the_configured_port(
+    handler: type[LivezHandler], healthy: bool
+) -> None:
+    (check,) = last_stage("HEALTHCHECK")
+    program, *arguments = json.loads(check[check.index("CMD ") + 4 :])
+    assert program == "python"
+    with serving(handler) as port:
+        answer = subprocess.run(
+            [sys.executable, *arguments],
+            env={"QUIRE_PORT": str(port)},
+            capture_output=True,
+            timeout=30,
+        )
+    assert (answer.returncode == 0) is healthy

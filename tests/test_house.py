@@ -1,0 +1,123 @@
+"""What the house promises outside its rooms: doors, papers, tables, lengths."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from tools.generated_docs import TABLES, Table, refreshed
+
+from quire import __version__
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("server", "engine", "scheduler", "cache", "models")
+TERMS = (
+    *("block", "slot", "block table", "request", "chunk", "step", "batch", "token budget"),
+    *("admit", "grow", "seal", "prefix hit", "release", "evict", "preempt", "swap", "fork"),
+    *("null block", "prefill", "decode"),
+)
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_has_a_door_at_the_top(room: str) -> None:
+    door = ROOT / room
+    assert door.readlink() == Path("src/quire") / room
+    assert door.resolve() == ROOT.resolve() / "src/quire" / room
+    assert (door / "__init__.py").is_file()
+
+
+def test_version_is_said_alike_everywhere() -> None:
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    assert project["version"] == __version__
+    assert re.search(rf"^## \[{re.escape(__version__)}\]", read("CHANGELOG.md"), re.MULTILINE)
+
+
+def test_licence_is_there_and_named() -> None:
+    assert "Apache License" in read("LICENSE")
+    assert tomllib.loads(read("pyproject.toml"))["project"]["license"] == "Apache-2.0"
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def declared(extra: str | None = None) -> set[str]:
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    wanted = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    return {normalised(re.split(r"[^\w.-]", each)[0]) for each in wanted}
+
+
+def test_every_dependency_is_pinned() -> None:
+    pins = [line for line in read("constraints.txt").splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+    pinned = {normalised(pin.partition("==")[0]) for pin in pins}
+    assert (declared() | declared("test")) - pinned == set()
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.partition(".")[0]
+
+
+def test_every_import_is_a_declared_dependency() -> None:
+    names = {name for path in (ROOT / "src").rglob("*.py") for name in imported(path)}
+    owners = packages_distributions()
+    foreign = names - sys.stdlib_module_names - {"quire", "pydantic_core"}  # pydantic pins its core
+    unknown = {
+        name for name in foreign if not declared() & set(map(normalised, owners.get(name, ())))
+    }
+    assert unknown == set()
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_generated_table_is_fresh(table: Table) -> None:
+    text = read(table.file)
+    assert refreshed(text, table) == text, "run `make readme`"
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_term_is_explained(term: str) -> None:
+    assert f"**{term}**" in read("docs/terms.md")
+
+
+def test_no_python_file_is_over_400_lines() -> None:
+    files = [p for top in ("src", "tests", "bench", "tools") for p in (ROOT / top).rglob("*.py")]
+    lengths = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in files}
+    assert {p.relative_to(ROOT).as_posix(): n for p, n in lengths.items() if n > 400} == {}
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    broken = []
+    for page in pages:
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        targets = re.findall(r"\]\(([^)#\s]+)|(?:src|srcset|href)=\"([^\"#]+)\"", text)
+        for target in (a or b for a, b in targets):
+            if "://" not in target and not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert broken == []
+
+
+def test_pages_name_files_that_exist() -> None:
+    text = read("docs/life-of-a-request.md") + read("docs/terms.md") + read("docs/metrics.md")
+    named = re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/]*(?:\.py)?)`", text)
+    assert len(named) > 10
+    assert [path for path in named if not (ROOT / "src/quire" / path).exists()] == []
+
+
+def test_decisions_are_numbered_without_gaps_and_listed() -> None:
+    pages = sorted(path.name for path in (ROOT / "docs/decisions").glob("[0-9]*.md"))
+    assert [int(name[:4]) for name in pages] == list(range(1, len(pages) + 1))
+    listed = re.findall(r"\]\(([0-9][^)]*)\)", read("docs/decisions/README.md"))
+    assert listed == pages

@@ -1,0 +1,1 @@
+"""Commands of the house: what `make` calls beside the usual tools."""

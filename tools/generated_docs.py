@@ -1,0 +1,99 @@
+"""The tables that are made from the code: `python -m tools.generated_docs` (or `make readme`)
+writes them anew between their markers.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from quire.server.metric_table import COMMON_LABELS, METRICS, Kind, Metric
+from quire.server.openapi import BODIES
+from quire.server.options import config_table
+from quire.server.protocol.capabilities import Support, capability_table
+
+ROOT = Path(__file__).parent.parent
+
+
+class Table(NamedTuple):
+    """Stands in `file` between `<!-- name -->` and `<!-- /name -->`."""
+
+    name: str
+    file: str
+    render: Callable[[], str]
+
+
+def metrics_table() -> str:
+    rows = ["| Name | Type | Labels | `vllm:` twin | What it tells |", "|---|---|---|---|---|"]
+    for metric in METRICS:
+        twin = "yes" if metric.twin else "no"
+        cells = (f"`quire:{metric.name}`", metric.kind, _labels(metric), twin, metric.help)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _labels(metric: Metric) -> str:
+    named = metric.labels if metric.common == COMMON_LABELS else (*metric.common, *metric.labels)
+    only = "only " if metric.common != COMMON_LABELS else ""
+    return only + ", ".join(f"`{label}`" for label in named)
+
+
+def buckets_list() -> str:
+    """The metrics under the buckets that they share."""
+    shared: dict[tuple[float, ...], list[str]] = {}
+    for metric in METRICS:
+        if metric.kind is Kind.HISTOGRAM:
+            shared.setdefault(metric.buckets, []).append(metric.name)
+    return "\n".join(f"- {_codes(names)}: {_bounds(buckets)}" for buckets, names in shared.items())
+
+
+def _bounds(buckets: Iterable[float]) -> str:
+    bounds = ", ".join(f"{bound:g}" for bound in buckets)
+    return bounds or "1, 2, 5, 10, 20, 50 and so on, up to the model length"
+
+
+def fields_list() -> str:
+    """Every request field of each endpoint, by what becomes of it."""
+    return "\n".join(_fields_by_support())
+
+
+def _fields_by_support() -> Iterator[str]:
+    table = list(capability_table(BODIES))
+    for endpoint in BODIES:
+        yield f"\n### `POST {endpoint}`\n"
+        for support in Support:
+            fields = [name for path, name, what in table if (path, what) == (endpoint, support)]
+            yield f"- **{support}**: {_codes(sorted(fields))}"
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+TABLES = (
+    Table("options", "README.md", config_table),
+    Table("metrics", "docs/metrics.md", metrics_table),
+    Table("buckets", "docs/metrics.md", buckets_list),
+    Table("fields", "docs/api.md", fields_list),
+)
+
+
+def refreshed(text: str, table: Table) -> str:
+    """The text with the table as it is now. Raises ValueError where its markers are not there."""
+    opening, closing = f"<!-- {table.name} -->", f"<!-- /{table.name} -->"
+    between = re.compile(f"{re.escape(opening)}.*?{re.escape(closing)}", re.DOTALL)
+    whole = f"{opening}\n{table.render().strip()}\n{closing}"
+    text, num_places = between.subn(lambda _: whole, text)
+    if num_places != 1:
+        raise ValueError(f"{table.file} has {num_places} places for {table.name}, must be 1")
+    return text
+
+
+def main() -> None:
+    for table in TABLES:
+        path = ROOT / table.file
+        path.write_text(refreshed(path.read_text(encoding="utf-8"), table), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
