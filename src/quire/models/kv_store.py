@@ -5,11 +5,15 @@ A slot is a row of the first two dimensions taken as one. Only attention reads a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from quire.models.config import LayerFacts
+
+CACHE_LINE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +45,23 @@ def build_kv_store(
     dtype: torch.dtype,
     device: torch.device,
 ) -> KVStore:
-    """Zeroed memory: the CPU hands out its pages only when they are first written."""
+    """Zeroed memory."""
 
     def allocate(layer: LayerFacts) -> Tensor:
         shape = (num_blocks, block_size, layer.num_kv_heads, layer.head_dim)
+        if device.type == "cpu":
+            return zeros_on_touch(shape, dtype)
         return torch.zeros(shape, dtype=dtype, device=device)
 
     keys = tuple(allocate(layer) for layer in layers)
     return KVStore(block_size, keys, tuple(allocate(layer) for layer in layers))
+
+
+def zeros_on_touch(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros whose pages the system hands out only when they are written. `torch.zeros` writes them
+    all at once: gigabytes of memory and seconds of start-up for blocks that may never be used.
+    """
+    num_bytes = prod(shape) * dtype.itemsize
+    memory = np.zeros(num_bytes + CACHE_LINE_BYTES, dtype=np.uint8)
+    first = -memory.ctypes.data % CACHE_LINE_BYTES
+    return torch.from_numpy(memory[first : first + num_bytes]).view(dtype).view(shape)

@@ -4,7 +4,7 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 from quire import __version__
 from quire.server.config import ServerConfig
@@ -16,6 +16,10 @@ from quire.server.settings import add_options, build_config, parse_values, unkno
 logger = logging.getLogger(__name__)
 
 USAGE_ERROR = 2
+SPIN_COUNT = "2000"
+"""How often a model thread looks for the others before it sleeps: some ten microseconds. OpenMP
+itself would look for milliseconds; beside other work a step then waits for whole time slices
+(decision 0008)."""
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -50,6 +54,12 @@ def read_config(arguments: Mapping[str, object], environ: Mapping[str, str]) -> 
     return build_config(parse_values(flags, environ))
 
 
+def calm_threads(environ: MutableMapping[str, str]) -> None:
+    """For the engine process, unless the user has chosen: threads that wait do not hold a core."""
+    if "OMP_WAIT_POLICY" not in environ:
+        environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+
+
 def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:
     config = read_config(arguments, environ)
     logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
@@ -73,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.pop("command") == "config-table":
         print(config_table(), end="")
         return 0
+    calm_threads(os.environ)
     try:
         return serve_command(arguments, os.environ)
     except InvalidOption as error:
