@@ -12,20 +12,20 @@ from quire.engine.sample_row import SampleRow
 from quire.engine.sampler import Drawn, Sampler
 from quire.scheduler.request import Sampling, Stopping
 
-VOCAB_SIZES = (32, 33, 127, 128, 129, 1000, 9001, 20000)
+VOCAB_SIZES = (32, 33, 127, 128, 129, 1000, 2000, 15_000)
 CPU = torch.device("cpu")
 UNSURE = 2e-6
 """Numbers nearer to a cut than this may fall on either side: the sampler rounds in fp32."""
 
 
 class Reference(NamedTuple):
-    """What a row may draw: a probability for each id. `margin` is the distance to the nearest cut."""
+    """What a row may draw: a probability for each id; `margin` is how near the next cut is."""
 
     probabilities: Tensor
     margin: float
 
     def draw(self, noise: float) -> int | None:
-        """The id at `noise` by inverse CDF in order of id, or None if the noise is too near a step."""
+        """The id at `noise` by inverse CDF in order of id, or None too near a step."""
         sums = self.probabilities.cumsum(0)
         if float((sums - noise).abs().min()) < UNSURE:
             return None
@@ -77,8 +77,10 @@ def sample_rows(draw: st.DrawFn, vocab_size: int) -> SampleRow:
 
 
 @st.composite
-def batches(draw: st.DrawFn, max_rows: int = 8) -> tuple[Tensor, list[SampleRow]]:
+def batches(draw: st.DrawFn) -> tuple[Tensor, list[SampleRow]]:
+    """Of so few logits that torch starts no threads: these tests share their machine."""
     vocab_size = draw(st.sampled_from(VOCAB_SIZES))
+    max_rows = 8 if vocab_size <= 2000 else 2
     rows = draw(st.lists(sample_rows(vocab_size), min_size=1, max_size=max_rows))
     return draw(logits_of(vocab_size, len(rows))), rows
 
@@ -92,7 +94,7 @@ def row_of(sampling: Sampling, token_ids: list[int], num_prompt_tokens: int = 1)
 
 
 def edited(logits: Tensor, row: SampleRow) -> Tensor:
-    """The logits of one row after bans, biases and penalties, token by token over the vocabulary."""
+    """The logits of one row after bans, biases and penalties, one token at a time."""
     asked = row.sampling
     outputs = Counter(row.token_ids[row.num_prompt_tokens :])
     edited = logits.float().clone()

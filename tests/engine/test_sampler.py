@@ -61,10 +61,12 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(num_threads)
 
 
-@given(batches(max_rows=6))
+@given(batches())
 def test_draws_what_the_naive_sampler_draws(batch: tuple[Tensor, list[SampleRow]]) -> None:
     logits, rows = batch
+    before = logits.clone()
     drawn = draw_all(logits, rows)
+    assert torch.equal(logits, before)
     for place, row in enumerate(rows):
         token_id = expected(logits[place], row)
         if token_id is not None and not drawn.not_finite[place]:
@@ -108,14 +110,6 @@ def test_large_vocabularies_draw_what_the_naive_sampler_draws() -> None:
         assert token_id is None or found == token_id
 
 
-@given(batches(max_rows=3))
-def test_logits_are_only_read(batch: tuple[Tensor, list[SampleRow]]) -> None:
-    logits, rows = batch
-    before = logits.clone()
-    draw_all(logits, rows)
-    assert torch.equal(logits, before)
-
-
 @given(st.data())
 def test_greedy_is_the_lowest_id_of_the_largest_logit(data: st.DataObject) -> None:
     vocab_size = data.draw(st.integers(1, 700))
@@ -129,7 +123,7 @@ def test_a_resumed_row_draws_as_one_that_went_on(data: st.DataObject) -> None:
     vocab_size = data.draw(st.sampled_from((32, 1000)))
     row = data.draw(sample_rows(vocab_size))
     sampler = Sampler(vocab_size, CPU)
-    for logits in data.draw(logits_of(vocab_size, 6)).split(1):
+    for logits in data.draw(logits_of(vocab_size, 4))[:, None]:
         went_on = sampler.draw(logits, [row])
         assert entries(sampler.draw(logits, [fresh(row)])) == entries(went_on)
         row.token_ids.append(went_on.token_ids[0])
@@ -169,9 +163,9 @@ def test_the_coldest_temperatures_draw_the_peak() -> None:
 
 
 def test_draws_over_positions_follow_the_distribution() -> None:
-    """Chi-square over 16384 draws, with more room than chance will take: the seeds are fixed."""
+    """Chi-square over 8192 draws, with more room than chance will take: the seeds are fixed."""
     logits = torch.randn(50, generator=torch.Generator().manual_seed(1)) * 1.5
-    prefixes = [[0] * (1 + position) for position in range(256)]
+    prefixes = [[0] * (1 + position) for position in range(128)]
     for sampling in (Sampling(), Sampling(temperature=0.6), Sampling(top_p=0.8)):
         rows = [
             row_of(replace(sampling, seed=seed), prefix)

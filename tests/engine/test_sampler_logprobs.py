@@ -18,17 +18,16 @@ def is_close(found: float, wanted: float) -> bool:
 @given(st.data())
 def test_log_probabilities_are_those_of_log_softmax(data: st.DataObject) -> None:
     vocab_size = data.draw(st.sampled_from(VOCAB_SIZES))
-    logits = data.draw(logits_of(vocab_size, 4))
-    ids = data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=4, max_size=4))
-    num_top = data.draw(st.sampled_from((0, 1, 5, vocab_size, vocab_size + 3)))
+    logits = data.draw(logits_of(vocab_size, 2))
+    ids = data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=2, max_size=2))
+    num_top = data.draw(st.sampled_from((0, 1, 5, 33, 131, 1001)))
     dense = logits.double().log_softmax(-1)
     order = logits.float().sort(descending=True, stable=True).indices.tolist()
     for place, scored in enumerate(token_logprobs(logits, ids, num_top)):
         assert scored.token_id == ids[place]
         assert is_close(scored.logprob, float(dense[place, ids[place]]))
         assert [token_id for token_id, _ in scored.top] == order[place][:num_top]
-        likeliest = dense[place, order[place][:num_top]].tolist()
-        assert all(is_close(value, found) for found, (_, value) in zip(likeliest, scored.top))
+        assert all(is_close(found, float(dense[place, top_id])) for top_id, found in scored.top)
 
 
 def test_large_vocabularies_are_scored_a_slab_at_a_time() -> None:

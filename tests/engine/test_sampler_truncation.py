@@ -54,7 +54,7 @@ def test_only_kept_tokens_are_drawn_and_all_likely_ones(data: st.DataObject) -> 
 )
 @given(data=st.data())
 def test_the_narrowest_options_are_greedy(sampling: Sampling, data: st.DataObject) -> None:
-    logits = data.draw(logits_of(data.draw(st.sampled_from((32, 1000, 9001))), 3))
+    logits = data.draw(logits_of(data.draw(st.sampled_from((32, 1000, 9000))), 3))
     greedy = draw_all(logits, [row_of(Sampling(temperature=0.0), [0])] * 3).token_ids
     narrow = draw_all(logits, [row_of(sampling, [0])] * 3).token_ids
     if sampling.temperature < 1:  # as likely tokens stay as likely
@@ -91,9 +91,10 @@ def test_equally_likely_tokens_are_kept_by_rising_id() -> None:
 
 
 def test_ties_at_the_cut_of_a_wide_nucleus_are_kept_by_rising_id() -> None:
-    assert support(torch.zeros(16384), Sampling(top_p=2**-8)) <= set(range(64))
-    drawn = support(torch.zeros(16384), Sampling(top_p=0.25))
-    assert max(drawn) < 4096
+    logits = torch.zeros(4096)
+    assert support(logits, Sampling(top_p=2**-6)) == set(range(64))
+    drawn = support(logits, Sampling(top_p=0.25))
+    assert max(drawn) < 1024
     assert len(drawn) > 300
 
 
@@ -120,12 +121,12 @@ def test_options_apply_after_temperature() -> None:
 
 
 def test_a_nucleus_of_any_width_is_found() -> None:
-    """Exactly the cut: the tokens within one thousandth of it on either side are drawn, or never."""
+    """Of many draws the least likely is within the nucleus, and among its last hundredths."""
     sampler = Sampler(3000, CPU)
     probabilities = TOKENS_3000.double().softmax(0).flip(0)
     for top_p in (0.001, 0.05, 0.3, 0.9, 0.999):
         width = int((probabilities.cumsum(0) - probabilities < top_p).sum())
-        rows = [row_of(Sampling(top_p=top_p, seed=seed), [0]) for seed in range(4000)]
+        rows = [row_of(Sampling(top_p=top_p, seed=seed), [0]) for seed in range(800)]
         drawn = sampler.draw(TOKENS_3000.expand(len(rows), -1), rows).token_ids
         least = 3000 - width
-        assert least <= min(drawn) <= least + 0.02 * width + 1
+        assert least <= min(drawn) <= least + 0.03 * width + 1

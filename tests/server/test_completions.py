@@ -112,6 +112,13 @@ def test_stop_string_waits_for_min_tokens(served: Served, tokenizer: TextTokeniz
     assert body["choices"][0]["finish_reason"] == "stop"
 
 
+def test_newer_name_of_the_limit_is_understood(served: Served) -> None:
+    body = served.complete(prompt="a", max_completion_tokens=3, max_tokens=3).json()
+    assert body["usage"]["completion_tokens"] == 3
+    body = served.complete(prompt="a", max_completion_tokens=2).json()
+    assert body["usage"]["completion_tokens"] == 2
+
+
 def test_choices_have_their_own_seeds(served: Served) -> None:
     body = served.complete(prompt=["a", "b"], n=3, seed=-7, max_tokens=2).json()
     assert [choice["index"] for choice in body["choices"]] == list(range(6))

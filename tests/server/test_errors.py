@@ -8,7 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quire.scheduler.reasons import Reason
-from quire.server.protocol.capabilities import CAPABILITIES, CHAT, COMPLETIONS, Support
+from quire.server.protocol.capabilities import (
+    CAPABILITIES,
+    CHAT,
+    COMPLETIONS,
+    Capability,
+    Support,
+)
 from quire.server.protocol.chat import ChatRequest
 from quire.server.protocol.completions import CompletionRequest
 from tests.server.served import Served
@@ -102,6 +108,11 @@ def test_completion_fields(served: Served, fields: dict[str, object], param: str
     assert error_of(reply)["param"] == param
 
 
+def test_a_chat_wants_an_output(served: Served) -> None:
+    reply = served.client.post(CHAT, json={**BASE[CHAT], "max_tokens": 0})
+    assert error_of(reply)["param"] == "max_tokens"
+
+
 def test_top_logprobs_need_logprobs(served: Served) -> None:
     reply = served.client.post(CHAT, json={**BASE[CHAT], "top_logprobs": 2})
     assert error_of(reply)["param"] == "top_logprobs"
@@ -128,11 +139,8 @@ UNSUPPORTED = [
     ("endpoint", "capability"), UNSUPPORTED, ids=lambda each: getattr(each, "field", str(each))
 )
 def test_unsupported_field_is_refused_unless_it_asks_for_nothing(
-    served: Served, endpoint: str, capability: object
+    served: Served, endpoint: str, capability: Capability
 ) -> None:
-    from quire.server.protocol.capabilities import Capability
-
-    assert isinstance(capability, Capability)
     field = capability.field
     reply = served.client.post(endpoint, json={**BASE[endpoint], field: {"some": ["thing"]}})
     assert reply.status_code == 400

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from quire.server.config import MetricsCompat
 from quire.server.histogram import Histogram
 from quire.server.metric_table import METRIC_NAMES, METRICS, Kind, buckets_up_to
 from tests.server.served import MODEL, Served, plain_config, serving
@@ -45,8 +46,6 @@ def test_every_metric_is_there_with_its_twin(served: Served) -> None:
 
 
 def test_twins_can_be_left_out() -> None:
-    from quire.server.config import MetricsCompat
-
     with serving(replace(plain_config(), metrics_compat=MetricsCompat.NONE)) as served:
         text = served.client.get("/metrics").text
         assert "quire:num_requests_running" in text

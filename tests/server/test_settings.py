@@ -7,6 +7,7 @@ import pytest
 from quire.engine.config import EngineConfig
 from quire.server.cli import build_parser, main, read_config
 from quire.server.config import BUNDLED_MODEL_NAME, MetricsCompat, ServerConfig
+from quire.server.listen import bind
 from quire.server.option_values import InvalidOption
 from quire.server.options import OPTIONS, config_table
 from quire.server.settings import unknown_variables
@@ -158,8 +159,6 @@ def test_table_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_taken_port_is_an_error_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    from quire.server.listen import bind
-
     with bind("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         assert main(["serve", "--port", str(port)]) == 2

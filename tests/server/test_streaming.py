@@ -8,6 +8,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
+from quire.scheduler.reasons import Reason
 from quire.server.tokenizer import TextTokenizer
 from tests.server.served import Served, eventually, plain_config, serving
 
@@ -107,8 +108,6 @@ def test_half_characters_are_held_back(served: Served, tokenizer: TextTokenizer)
 
 
 def test_refusal_is_no_stream(served: Served) -> None:
-    from quire.scheduler.reasons import Reason
-
     served.engine.refuses = Reason.QUEUE_FULL
     reply = served.complete(prompt="x", stream=True)
     assert reply.status_code == 503

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.server.tokenizer import load_tokenizer
+from quire.server.tokenizer import TextTokenizer, load_tokenizer
 from quire.server.tokenizer_files import TokenizerError
 from tests.server.served import BUNDLED
 from tests.server.test_detokenizer import STORIES
@@ -74,11 +74,9 @@ def test_truncation_in_the_file_is_not_followed(tmp_path: Path) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=40))
-def test_any_text_comes_back(text: str) -> None:
-    for folder in checkpoints():
-        tokenizer = load_tokenizer(str(folder), None)
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        assert tokenizer.decode(ids, skip_special_tokens=False) == text
+def test_any_text_comes_back(tokenizer: TextTokenizer, text: str) -> None:
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert tokenizer.decode(ids, skip_special_tokens=False) == text
 
 
 def test_templates_come_from_file_or_configuration(tmp_path: Path) -> None:

@@ -41,7 +41,6 @@ def assemble(config: EngineConfig, facts: EngineFacts, model: Model, clock: Cloc
             max_num_batched_tokens=facts.max_num_batched_tokens,
             max_model_len=facts.max_model_len,
             max_num_queued_reqs=config.max_num_queued_reqs,
-            watermark=config.watermark,
         ),
         cache,
     )

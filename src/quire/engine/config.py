@@ -32,4 +32,3 @@ class EngineConfig:
     max_num_batched_tokens: int | None = None
     max_num_queued_reqs: int = 1024
     enable_prefix_caching: bool = True
-    watermark: float = 0.01

@@ -40,7 +40,8 @@ class Workspace:
         self.vocab_size = vocab_size
         self.max_rows = min(max_rows, max(num_logits // (num_tiles * TILE), 1))
         shape = (self.max_rows, num_tiles, TILE)
-        self._logits = torch.full(shape, -torch.inf, device=device)
+        self._logits = torch.empty(shape, device=device)
+        self._logits.flatten(1)[:, vocab_size:] = -torch.inf
         self.floats = torch.empty(shape, device=device)
         self.ticks = torch.empty(shape, dtype=torch.int32, device=device)
 

@@ -3,6 +3,7 @@
 A slot is a row of the first two dimensions taken as one. Only attention reads and writes here.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -16,6 +17,21 @@ from quire.models.config import LayerFacts
 CACHE_LINE_BYTES = 64
 
 
+@dataclass(slots=True)
+class Workspace:
+    """Where gathered K and V go, kept from use to use: on a CPU fresh pages cost more than the
+    copy itself."""
+
+    memory: Tensor | None = None
+
+    def pair(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Two tensors of `shape`, as one [2, *shape]."""
+        size = 2 * math.prod(shape)
+        if self.memory is None or self.memory.numel() < size:
+            self.memory = like.new_empty(size)
+        return self.memory[:size].view(2, *shape)
+
+
 @dataclass(frozen=True, slots=True)
 class KVStore:
     block_size: int
@@ -27,10 +43,15 @@ class KVStore:
         self.keys[layer].flatten(0, 1).index_copy_(0, slots, keys)
         self.values[layer].flatten(0, 1).index_copy_(0, slots, values)
 
-    def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """The K and V of `slots`, each [len(slots), heads, dim]."""
-        keys = self.keys[layer].flatten(0, 1).index_select(0, slots)
-        return keys, self.values[layer].flatten(0, 1).index_select(0, slots)
+    def read(self, layer: int, slots: Tensor, workspace: Workspace) -> tuple[Tensor, Tensor]:
+        """The K and V of `slots`, each [len(slots), heads, dim], until the workspace's next use."""
+        stored = self.keys[layer].flatten(0, 1), self.values[layer].flatten(0, 1)
+        places = workspace.pair((len(slots), *stored[0].shape[1:]), stored[0])
+        keys, values = (
+            torch.index_select(all_of, 0, slots, out=out)
+            for all_of, out in zip(stored, places, strict=True)
+        )
+        return keys, values
 
 
 def block_bytes(layers: Sequence[LayerFacts], block_size: int, dtype: torch.dtype) -> int:

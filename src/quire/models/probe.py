@@ -105,7 +105,9 @@ def _forward(module: nn.Module, model_type: str) -> Tensor:
             use_cache=False,
             logits_to_keep=torch.tensor([len(TOKENS) - 1], device=device),
         ).logits
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise UnsupportedModel(model_type, f"a first forward failed: {error!r}") from error
     return logits
 

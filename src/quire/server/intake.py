@@ -29,7 +29,7 @@ class Intake(NamedTuple):
         maker = RequestMaker(
             request,
             self.tools.facts,
-            OutputLimit(1 if drop_output else request.max_tokens, DEFAULT_MAX_TOKENS, "prompt"),
+            OutputLimit(1 if drop_output else _asked(request), DEFAULT_MAX_TOKENS, "prompt"),
             Logprobs(request.logprobs, request.logprobs if echo else None),
             self._seed(request),
         )
@@ -41,12 +41,11 @@ class Intake(NamedTuple):
         check_shared(request, self.tools.facts.vocab_size)
         check_chat(request)
         prompts = (await read_chat(request, self.tools),)
-        asked = request.max_completion_tokens or request.max_tokens
         top_logprobs = request.top_logprobs or 0
         maker = RequestMaker(
             request,
             self.tools.facts,
-            OutputLimit(asked, None, "messages"),
+            OutputLimit(_asked(request), None, "messages"),
             Logprobs(top_logprobs if request.logprobs else None),
             self._seed(request),
         )
@@ -90,6 +89,11 @@ class Intake(NamedTuple):
         if bos is None or all(prompt.token_ids[:2] != (bos, bos) for prompt in prompts):
             return ()
         return ("the prompt begins with two beginning-of-sequence tokens",)
+
+
+def _asked(request: GenerationFields) -> int | None:
+    newer = request.max_completion_tokens
+    return request.max_tokens if newer is None else newer
 
 
 def _no_effect_warnings(fields: tuple[str, ...]) -> tuple[str, ...]:

@@ -27,6 +27,14 @@ def check_shared(request: GenerationFields, vocab_size: int) -> None:
         raise RequestError(
             "'stream_options' is only allowed with 'stream': true.", param="stream_options"
         )
+    if request.max_completion_tokens is not None and request.max_tokens not in (
+        None,
+        request.max_completion_tokens,
+    ):
+        raise RequestError(
+            "'max_tokens' and 'max_completion_tokens' say different things; give one of them.",
+            param="max_tokens",
+        )
     for index, token_id in enumerate(request.stop_token_ids or ()):
         _check_token_id(token_id, vocab_size, f"stop_token_ids[{index}]")
     for key in request.logit_bias or {}:
@@ -61,14 +69,8 @@ def check_chat(request: ChatRequest) -> None:
         raise RequestError(
             "'top_logprobs' is only allowed with 'logprobs': true.", param="top_logprobs"
         )
-    if request.max_completion_tokens is not None and request.max_tokens not in (
-        None,
-        request.max_completion_tokens,
-    ):
-        raise RequestError(
-            "'max_tokens' and 'max_completion_tokens' say different things; give one of them.",
-            param="max_tokens",
-        )
+    if request.max_tokens == 0:
+        raise RequestError("Invalid 'max_tokens': must be 1 or more.", param="max_tokens")
     if not request.continue_final_message:
         return
     if request.add_generation_prompt:

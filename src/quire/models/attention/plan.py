@@ -14,8 +14,9 @@ from quire.models.batch import Batch
 
 MAX_PADDING = 2
 """A bucket gathers at most this many times the tokens that its sequences can see."""
-MAX_BUCKET_TOKENS = 32768
-"""And at most this many in all, unless a single sequence is longer."""
+MAX_BUCKET_TOKENS = {"cpu": 4096, "cuda": 32768}
+"""And at most this many in all, unless a single sequence is longer: what a CPU's cache holds, and
+for a GPU a bound on memory."""
 QUERY_TILE = 256
 """Queries of a chunk that share one mask, and so the most rows a mask can have."""
 
@@ -61,21 +62,25 @@ def build_plan(batch: Batch, block_size: int, *, window: int | None, dtype: torc
     sizes = [end - start for start, end in zip(starts, starts[1:], strict=False)]
     singles = [seq for seq, size in enumerate(sizes) if size == 1]
     seen = [planner.num_visible(seq) for seq in range(len(sizes))]
-    buckets = tuple(planner.bucket(group) for group in group_by_length(singles, seen))
+    max_tokens = MAX_BUCKET_TOKENS.get(batch.slots.device.type, MAX_BUCKET_TOKENS["cuda"])
+    groups = group_by_length(singles, seen, max_tokens)
+    buckets = tuple(planner.bucket(group) for group in groups)
     longer = [seq for seq, size in enumerate(sizes) if size > 1]
     triangle = planner.triangle(max((seen[seq] for seq in longer), default=0))
     chunks = tuple(planner.chunk(seq, triangle) for seq in longer)
     return Plan(buckets, chunks, is_one_bucket=not chunks and len(buckets) == 1)
 
 
-def group_by_length(seqs: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+def group_by_length(
+    seqs: Sequence[int], lengths: Sequence[int], max_tokens: int
+) -> list[list[int]]:
     """Groups whose members are close enough in length to be padded to the longest."""
     groups: list[list[int]] = []
     longest = total = 0
     for seq in sorted(seqs, key=lambda seq: -lengths[seq]):
         total += lengths[seq]
         padded = (len(groups[-1]) + 1) * longest if groups else 0
-        if groups and padded <= min(MAX_PADDING * total, MAX_BUCKET_TOKENS):
+        if groups and padded <= min(MAX_PADDING * total, max_tokens):
             groups[-1].append(seq)
         else:
             groups.append([seq])

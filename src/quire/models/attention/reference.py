@@ -13,15 +13,16 @@ from torch.nn.functional import scaled_dot_product_attention
 from quire.models.attention.plan import DecodeBucket, Plan, Tile, build_plan
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
-from quire.models.kv_store import KVStore
+from quire.models.kv_store import KVStore, Workspace
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceAttention:
     store: KVStore
+    workspace: Workspace = field(default_factory=Workspace)
 
     def begin(self, batch: Batch) -> "ReferenceStep":
-        return ReferenceStep(self.store, batch)
+        return ReferenceStep(self.store, self.workspace, batch)
 
 
 @dataclass(slots=True)
@@ -29,6 +30,7 @@ class ReferenceStep:
     """One step. Layers with the same window share one plan."""
 
     store: KVStore
+    workspace: Workspace
     batch: Batch
     plans: dict[int | None, Plan] = field(default_factory=dict)
 
@@ -43,7 +45,7 @@ class ReferenceStep:
         for chunk in plan.chunks:
             keys, values = key[chunk.rows], value[chunk.rows]
             if chunk.slots is not None:
-                keys, values = self.store.read(layer.index, chunk.slots)
+                keys, values = self.store.read(layer.index, chunk.slots, self.workspace)
             for tile in chunk.tiles:
                 seen = (keys[tile.keys], values[tile.keys])
                 out[tile.rows] = _attend_tile(layer, tile, query[tile.rows], seen)
@@ -59,7 +61,7 @@ class ReferenceStep:
         return self.plans[window]
 
     def _decode(self, layer: LayerFacts, bucket: DecodeBucket, query: Tensor) -> Tensor:
-        keys, values = self.store.read(layer.index, bucket.slots)
+        keys, values = self.store.read(layer.index, bucket.slots, self.workspace)
         seqs, heads, dim = len(query), layer.num_kv_heads, layer.head_dim
         out = scaled_dot_product_attention(
             query.reshape(seqs, heads, -1, dim),
@@ -72,16 +74,14 @@ class ReferenceStep:
 
 
 def _attend_tile(layer: LayerFacts, tile: Tile, query: Tensor, kv: tuple[Tensor, Tensor]) -> Tensor:
-    """Each K/V head is shown to its group of query heads by a stride of zero, not by a copy."""
-    rows, num_heads, dim = query.shape
-    heads, group = layer.num_kv_heads, num_heads // layer.num_kv_heads
-    keys, values = (t.transpose(0, 1)[:, None].expand(heads, group, -1, dim) for t in kv)
+    keys, values = kv
     out = scaled_dot_product_attention(
-        query.transpose(0, 1).reshape(heads, group, rows, dim),
-        keys,
-        values,
+        query.transpose(0, 1)[None],
+        keys.transpose(0, 1)[None],
+        values.transpose(0, 1)[None],
         attn_mask=tile.mask,
         is_causal=tile.mask is None,
         scale=layer.scale,
+        enable_gqa=True,
     )
-    return out.reshape(num_heads, rows, dim).transpose(0, 1)
+    return out[0].transpose(0, 1)

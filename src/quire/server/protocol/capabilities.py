@@ -53,7 +53,7 @@ def _unsupported(
 
 
 CAPABILITIES: tuple[Capability, ...] = (
-    *_no_effect(BOTH, "user"),
+    *_no_effect(BOTH, "request_id", "user"),
     *_no_effect(
         (CHAT,),
         "metadata",
@@ -87,7 +87,6 @@ CAPABILITIES: tuple[Capability, ...] = (
         priority=(0,),
         prompt_logprobs=(),
         repetition_detection=(),
-        request_id=(),
         response_format=({"type": "text"},),
         return_tokens_as_token_ids=(False,),
         spaces_between_special_tokens=(True,),

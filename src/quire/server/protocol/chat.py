@@ -5,7 +5,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, Field, JsonValue, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from quire.server.protocol.fields import MAX_LOGPROBS, STRICT, GenerationFields, Positive
+from quire.server.protocol.fields import MAX_LOGPROBS, STRICT, GenerationFields
 
 MAX_MESSAGES = 4096
 
@@ -67,11 +67,9 @@ class Message(BaseModel):
 
 
 class ChatRequest(GenerationFields):
-    """`max_tokens` is the older name of `max_completion_tokens`; without, the context ends it."""
+    """Without a limit the output may go on to the end of the context."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
-    max_tokens: Positive | None = None
-    max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     add_generation_prompt: bool | None = None

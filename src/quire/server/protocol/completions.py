@@ -70,7 +70,6 @@ class CompletionRequest(GenerationFields):
     """`max_tokens` 0 is allowed with `echo`: the prompt comes back, with its log probabilities."""
 
     prompt: Prompts
-    max_tokens: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: Positive | None = None

@@ -39,7 +39,7 @@ class StreamOptions(BaseModel):
 
 
 class GenerationFields(BaseModel):
-    """What both endpoints take."""
+    """What both endpoints take. `max_tokens` is the older name of `max_completion_tokens`."""
 
     model_config = STRICT
 
@@ -47,6 +47,8 @@ class GenerationFields(BaseModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=INT64_MAX)] | None = None
+    max_completion_tokens: Positive | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=INT64_MAX)] | None = None

@@ -1,0 +1,113 @@
+"""The real server in its own process, with a hard end to every wait."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+
+READY_WITHIN_S = 150.0
+STOP_WITHIN_S = 30.0
+FLAGS = ("--port", "0", "--num-threads", "1")
+"""One thread: threads that wait for each other are slow where cores are shared with other tests."""
+MODEL = "quire-bundled"
+
+
+class ServerProcess:
+    """`url` is where it listens; `log` what it has said so far."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str, log_path: Path) -> None:
+        self.process = process
+        self.url = url
+        self.client = httpx.Client(base_url=url, timeout=60)
+        self._log_path = log_path
+
+    def log(self) -> str:
+        return self._log_path.read_text(errors="replace")
+
+    def wait_ready(self) -> None:
+        def answers() -> bool:
+            assert self.process.poll() is None, f"the server has ended:\n{self.log()}"
+            return self.client.get("/readyz").status_code == 200
+
+        assert eventually(answers, READY_WITHIN_S), f"not ready:\n{self.log()}"
+
+    def metric(self, line_start: str) -> float:
+        """The sum of the samples whose line begins so."""
+        return self.metrics(line_start)[0]
+
+    def metrics(self, *line_starts: str) -> list[float]:
+        """The same for several metrics of one moment."""
+        lines = self.client.get("/metrics").text.splitlines()
+        sums = []
+        for start in line_starts:
+            values = [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(start)]
+            assert values, f"no metric {start}"
+            sums.append(sum(values))
+        return sums
+
+    def engine_process(self) -> psutil.Process:
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        (engine,) = [each for each in children if "quire.engine.process" in each.cmdline()]
+        return engine
+
+    def stop(self) -> int:
+        """By SIGTERM; the exit code."""
+        self.process.terminate()
+        return self.process.wait(STOP_WITHIN_S)
+
+
+def eventually(holds: Callable[[], bool], within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@contextmanager
+def server_process(*flags: str, ready: bool = True) -> Iterator[ServerProcess]:
+    """`quire serve` on a free port; it is ended, by force if need be, with the block."""
+    with tempfile.TemporaryDirectory() as folder:
+        log_path = Path(folder) / "server.log"
+        with log_path.open("w") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "quire.server.cli", "serve", *FLAGS, *flags],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")},
+            )
+        assert process.stdout is not None
+        with process, process.stdout as said:
+            line = said.readline()
+            words = [word for word in line.split() if word.startswith("http://")]
+            assert words, f"the server said {line!r}:\n{log_path.read_text()}"
+            server = ServerProcess(process, words[0], log_path)
+            try:
+                if ready:
+                    server.wait_ready()
+                yield server
+            finally:
+                server.client.close()
+                _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is not None:
+        return
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    try:
+        process.wait(STOP_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        for child in children:
+            child.kill()

@@ -1,0 +1,111 @@
+"""The server's own life: early health, the death of its engine, the drain, failed starts."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+
+from tests.e2e.server_process import ServerProcess, eventually, server_process
+
+LONG = {"prompt": "x", "max_tokens": 900, "ignore_eos": True, "stream": True}
+
+
+class Reader:
+    """Reads one stream in a thread; `lines` are its events."""
+
+    def __init__(self, server: ServerProcess, body: dict[str, object]) -> None:
+        self.lines: list[str] = []
+        self.began = threading.Event()
+        self._url = server.url + "/v1/completions"
+        self._body = body
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with httpx.stream("POST", self._url, json=self._body, timeout=60) as reply:
+            for line in reply.iter_lines():
+                if line:
+                    self.lines.append(line)
+                    self.began.set()
+
+    def end(self, within_s: float) -> dict[str, object]:
+        """The last event before [DONE]."""
+        self._thread.join(within_s)
+        assert not self._thread.is_alive(), "the stream hangs"
+        assert self.lines[-1] == "data: [DONE]"
+        last: dict[str, object] = json.loads(self.lines[-2].removeprefix("data: "))
+        return last
+
+
+def error_code(event: dict[str, object]) -> object:
+    error = event["error"]
+    assert isinstance(error, dict)
+    return error["code"]
+
+
+def test_health_answers_while_the_model_loads() -> None:
+    with server_process(ready=False) as server:
+        assert server.client.get("/livez").status_code == 200
+        reply = server.client.get("/readyz")
+        assert (reply.status_code, reply.json()) == (503, {"status": "loading"})
+        assert server.client.get("/startupz").status_code == 503
+        reply = server.client.post("/v1/completions", json={"prompt": "x"})
+        assert reply.json()["error"]["code"] == "model_loading"
+        assert server.client.get("/v1/models").status_code == 200
+        assert server.stop() == 0
+
+
+def test_death_of_the_engine_is_seen_and_told() -> None:
+    with server_process("--max-num-seqs", "8") as server:
+        readers = [Reader(server, {**LONG, "prompt": f"{index}"}) for index in range(12)]
+        assert eventually(lambda: sum(reader.began.is_set() for reader in readers) == 8, 60)
+        assert eventually(lambda: server.metric("quire:num_requests_waiting{") == 4, 10)
+        server.engine_process().kill()
+        killed = time.monotonic()
+        assert eventually(lambda: server.client.get("/readyz").status_code == 503, 2)
+        assert time.monotonic() - killed < 2
+        for reader in readers:
+            assert error_code(reader.end(10)) == "engine_down"
+        assert server.client.get("/livez").status_code == 503
+        reply = server.client.post("/v1/completions", json={"prompt": "x"})
+        assert reply.json()["error"]["code"] == "engine_down"
+        assert server.stop() == 0
+
+
+def test_drain_lets_running_requests_finish() -> None:
+    with server_process("--shutdown-timeout", "60") as server:
+        reader = Reader(server, {**LONG, "max_tokens": 60})
+        assert reader.began.wait(60)
+        server.process.terminate()
+        assert eventually(lambda: server.client.get("/readyz").status_code == 503, 5)
+        assert server.client.get("/readyz").json() == {"status": "draining"}
+        reply = server.client.post("/v1/completions", json={"prompt": "x"})
+        assert reply.json()["error"]["code"] == "shutting_down"
+        last = reader.end(60)
+        assert '"finish_reason":"length"' in json.dumps(last, separators=(",", ":"))
+        assert server.process.wait(30) == 0
+
+
+def test_drain_has_an_end() -> None:
+    with server_process("--shutdown-timeout", "0.5") as server:
+        engine = server.engine_process()
+        reader = Reader(server, LONG)
+        assert reader.began.wait(60)
+        assert server.stop() == 0
+        assert error_code(reader.end(10)) == "shutting_down"
+        assert not engine.is_running()
+
+
+def test_model_that_cannot_load_ends_the_server(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "quire.server.cli", "serve", str(tmp_path), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "tokenizer.json" in done.stderr

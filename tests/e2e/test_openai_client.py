@@ -1,0 +1,204 @@
+"""The `openai` client against the real server with the model in the box."""
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+from openai.types.chat import ChatCompletionMessageParam
+
+from tests.e2e.server_process import MODEL, ServerProcess, server_process
+
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Who art thou?"}]
+KEY = "key-of-the-tests"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with server_process("--dtype", "float32", "--api-key", KEY) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=server.url + "/v1", api_key=KEY, max_retries=0) as client:
+        yield client
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == [MODEL]
+    assert client.models.retrieve(MODEL).owned_by == "quire"
+
+
+def test_completion(client: openai.OpenAI) -> None:
+    done = client.completions.create(
+        model=MODEL, prompt="To be, or not", max_tokens=12, temperature=0
+    )
+    assert done.choices[0].text
+    assert done.choices[0].finish_reason == "length"
+    assert done.usage is not None
+    assert done.usage.completion_tokens == 12
+
+
+def test_greedy_twice_is_the_same(client: openai.OpenAI) -> None:
+    texts = {
+        client.completions.create(model=MODEL, prompt="My lord,", max_tokens=12, temperature=0)
+        .choices[0]
+        .text
+        for _ in range(2)
+    }
+    assert len(texts) == 1
+
+
+def test_seed_decides(client: openai.OpenAI) -> None:
+    def text(seed: int) -> str:
+        return (
+            client.completions.create(model=MODEL, prompt="My lord,", max_tokens=12, seed=seed)
+            .choices[0]
+            .text
+        )
+
+    assert text(1) == text(1)
+    assert len({text(seed) for seed in range(1, 5)}) > 1
+
+
+def test_prompt_of_token_ids_and_lists(client: openai.OpenAI) -> None:
+    done = client.completions.create(model=MODEL, prompt=[[40, 41], [42]], max_tokens=2)
+    assert [choice.index for choice in done.choices] == [0, 1]
+
+
+def test_streamed_completion_is_the_whole_one(client: openai.OpenAI) -> None:
+    whole = client.completions.create(model=MODEL, prompt="My lord,", max_tokens=16, seed=3)
+    stream = client.completions.create(
+        model=MODEL,
+        prompt="My lord,",
+        max_tokens=16,
+        seed=3,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    text = "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].text
+    assert chunks[-1].usage is not None and whole.usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+def test_chat_and_its_stream(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=16, seed=5)
+    assert whole.choices[0].message.role == "assistant"
+    stream = client.chat.completions.create(
+        model=MODEL, messages=HELLO, max_tokens=16, seed=5, stream=True
+    )
+    deltas = [chunk.choices[0].delta for chunk in stream]
+    assert deltas[0].role == "assistant"
+    assert "".join(delta.content or "" for delta in deltas) == whole.choices[0].message.content
+
+
+def test_several_choices_differ_and_the_first_is_the_single_one(client: openai.OpenAI) -> None:
+    one = client.completions.create(model=MODEL, prompt="O,", max_tokens=12, seed=9)
+    many = client.completions.create(model=MODEL, prompt="O,", max_tokens=12, seed=9, n=4)
+    assert many.choices[0].text == one.choices[0].text
+    assert len({choice.text for choice in many.choices}) > 1
+
+
+def test_stop_string(client: openai.OpenAI) -> None:
+    free = client.completions.create(model=MODEL, prompt="The", max_tokens=24, temperature=0)
+    text = free.choices[0].text
+    stop = text[len(text) // 2 : len(text) // 2 + 3]
+    done = client.completions.create(
+        model=MODEL, prompt="The", max_tokens=24, temperature=0, stop=[stop]
+    )
+    assert done.choices[0].text == text[: text.index(stop)]
+    assert done.choices[0].finish_reason == "stop"
+
+
+def test_completion_logprobs(client: openai.OpenAI) -> None:
+    done = client.completions.create(
+        model=MODEL, prompt="The king", max_tokens=4, temperature=0, logprobs=3, echo=True
+    )
+    logprobs = done.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens is not None and logprobs.token_logprobs is not None
+    assert logprobs.top_logprobs is not None
+    assert len(logprobs.tokens) == len(logprobs.token_logprobs)
+    # pydantic has the first prompt token's null as it came, whatever the client's type says
+    drawn = list(zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True))
+    for token, logprob, top in drawn[-4:]:
+        assert logprob <= 0
+        assert max(top.values()) == pytest.approx(top[token])  # greedy draws the likeliest
+        assert len(top) == 3
+
+
+def test_chat_logprobs(client: openai.OpenAI) -> None:
+    done = client.chat.completions.create(
+        model=MODEL, messages=HELLO, max_tokens=3, temperature=0, logprobs=True, top_logprobs=2
+    )
+    logprobs = done.choices[0].logprobs
+    assert logprobs is not None and logprobs.content is not None
+    for entry in logprobs.content:
+        assert entry.logprob <= 0
+        assert [top.logprob for top in entry.top_logprobs] == sorted(
+            (top.logprob for top in entry.top_logprobs), reverse=True
+        )
+
+
+def test_prompt_scores_do_not_depend_on_how_the_prompt_is_cut(client: openai.OpenAI) -> None:
+    """A prompt longer than a block, scored with and without an output to follow."""
+    prompt = "The king shall have my service, but my prayers are for the queen. " * 3
+    scores = [
+        client.completions.create(
+            model=MODEL, prompt=prompt, max_tokens=num, temperature=0, logprobs=0, echo=True
+        )
+        .choices[0]
+        .logprobs
+        for num in (0, 2)
+    ]
+    first, second = (each.token_logprobs or [] for each in scores if each is not None)
+    assert len(second) == len(first) + 2
+    assert first[1:] == pytest.approx(second[1:-2], abs=1e-4)
+
+
+def test_errors_are_the_clients_own(server: ServerProcess, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.completions.create(model="nope", prompt="x")
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as wrong:
+        client.completions.create(model=MODEL, prompt="x", temperature=3)
+    assert wrong.value.param == "temperature"
+    with pytest.raises(openai.BadRequestError) as too_long:
+        client.completions.create(model=MODEL, prompt="x", max_tokens=100_000)
+    assert too_long.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError) as tools:
+        client.chat.completions.create(
+            model=MODEL,
+            messages=HELLO,
+            tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}],
+        )
+    assert tools.value.param == "tools"
+    with (
+        openai.OpenAI(base_url=server.url + "/v1", api_key="wrong", max_retries=0) as stranger,
+        pytest.raises(openai.AuthenticationError),
+    ):
+        stranger.models.list()
+
+
+def test_receipt_and_metrics_after_work(server: ServerProcess) -> None:
+    reply = server.client.get("/v1/server_info", headers={"x-api-key": KEY})
+    facts = reply.json()["facts"]
+    assert facts["num_blocks"] > 0
+    assert {line[0] for line in facts["receipt"]} >= {"weights", "kv"}
+    assert server.metric("vllm:generation_tokens_total") > 0
+    assert server.metric("vllm:prompt_tokens_total") > 0
+    assert server.metric("quire:memory_bytes") > 0
+
+
+def test_raw_stream_ends_with_done(server: ServerProcess) -> None:
+    body = {"prompt": "x", "max_tokens": 3, "stream": True}
+    reply = httpx.post(
+        server.url + "/v1/completions", json=body, headers={"x-api-key": KEY}, timeout=60
+    )
+    *events, done, rest = reply.text.split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    assert all(json.loads(event.removeprefix("data: "))["choices"] for event in events)
