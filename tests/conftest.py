@@ -1,11 +1,15 @@
-"""Hypothesis profiles: `default` for every run, `long` by `HYPOTHESIS_PROFILE=long make test`."""
+"""Hypothesis profiles: `default` for every run, `long` by `HYPOTHESIS_PROFILE=long make test`.
+
+And one thread for torch, here and in every server started from here: the models are tiny, so that
+threads would only wait for each other.
+"""
 
 import os
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch loads: see decision 0008
+os.environ["OMP_NUM_THREADS"] = "1"  # read when torch loads
 
 settings.register_profile(
     "default", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow]

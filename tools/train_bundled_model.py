@@ -62,8 +62,8 @@ any machine, with no download and no GPU. It writes in the manner of Shakespeare
 
 **Use it** to try out and test a server: streaming, stop conditions, batching, chat rendering.
 **Do not use it** for anything that needs an answer. It follows no instructions, knows no facts, and
-loses the thread after a sentence or two; its text may hold the insults and violence of the plays.
-It has seen one language and one author.
+loses the thread after a sentence or two, makes up words, and repeats itself when decoded greedily.
+It has seen one author only, and its text may hold the insults and violence of the plays.
 
 | | |
 |---|---|
@@ -72,7 +72,7 @@ It has seen one language and one author.
 | Held out | the last {held_out:.0%} of the text, from the tokenizer and from training |
 | Tokenizer | byte-level BPE, {config.vocab_size} tokens with all 256 bytes and five special tokens; {chars_per_token:.2f} characters per token on held-out text |
 | Architecture | `LlamaForCausalLM`, {num_parameters:,} parameters: {config.num_hidden_layers} layers, width {config.hidden_size}, {config.num_attention_heads} query heads over {config.num_key_value_heads} KV heads of {config.head_dim}, MLP {config.intermediate_size}, tied embeddings, context {config.max_position_embeddings}, bf16 |
-| Training | {clock.step} steps of {clock.recipe.batch_tokens} tokens: {clock.num_tokens:,} tokens seen; Muon for the matrices, AdamW for the rest, peak rate {clock.recipe.peak_rate}, weight decay {clock.recipe.weight_decay}, dropout {clock.recipe.dropout}, seed {clock.recipe.seed} |
+| Training | {clock.step} steps of {clock.recipe.batch_tokens} tokens: {clock.num_tokens:,} tokens seen (the budget: {clock.recipe.steps} steps or {clock.recipe.minutes:.0f} minutes); Muon for the matrices, AdamW for the rest, peak rate {clock.recipe.peak_rate}, weight decay {clock.recipe.weight_decay}, dropout {clock.recipe.dropout}, seed {clock.recipe.seed} |
 | Time | {minutes:.0f} minutes on {threads} threads of a shared server CPU, bf16 matrix products |
 | Training loss | {best.train_loss:.3f} with dropout, just before step {best.step}, which had the best validation loss and is kept |
 | Validation loss, play | {losses.play:.3f}: perplexity {play_perplexity:.1f}, {play_bits:.2f} bits per character |
@@ -264,8 +264,8 @@ def build_model() -> LlamaForCausalLM:
         eos_token_id=[END_ID, BOS_ID],
         pad_token_id=BOS_ID,
         do_sample=True,
-        temperature=0.8,
-        top_p=0.95,
+        temperature=0.7,
+        top_p=0.9,
     )
     return model
 

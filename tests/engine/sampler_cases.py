@@ -121,7 +121,8 @@ def reference(logits: Tensor, row: SampleRow) -> Reference:
     margins = [1.0]
     if asked.min_p:
         relative = sorted_ / sorted_[0]
-        margins += ((relative - asked.min_p).abs() + (relative == asked.min_p)).tolist()
+        peaks = logits[order] == logits.max()
+        margins += ((relative - asked.min_p).abs() + peaks.double()).tolist()
         sorted_[relative < asked.min_p] = 0
     if asked.top_k:
         sorted_[asked.top_k :] = 0

@@ -102,13 +102,14 @@ def check_outcome(world: World, arrival: Arrival) -> None:
         assert any(char.isdigit() for char in refusal.message)
         return
     said, wanted = world.tokens_of(new.id), alone(new)
-    finish = world.deltas[new.id][-1].finish if world.deltas[new.id] else None
-    if finish is None:
+    finish = world.deltas[new.id][-1].finish
+    assert finish is not None
+    if finish.reason is Reason.ABORTED:
         assert arrival.abort_turn is not None
         assert said == wanted[: len(said)]
-        return
-    assert said == wanted
-    assert finish.num_output_tokens == len(wanted)
+    else:
+        assert said == wanted
+    assert finish.num_output_tokens == len(said)
     assert finish.queue_s >= 0 and finish.prefill_s >= 0 and finish.decode_s >= 0
 
 

@@ -113,7 +113,8 @@ async def test_an_abort_frees_the_blocks() -> None:
         await anext(stream)
         assert reports[-1].stats.num_blocks_active > 0
         client.abort("a")
-        assert (await collect(stream))[1] is None
+        finish = (await collect(stream))[1]
+        assert finish is not None and finish.reason is Reason.ABORTED
         async with asyncio.timeout(5):
             while reports[-1].stats.num_blocks_active:
                 await asyncio.sleep(0.01)

@@ -48,6 +48,7 @@ def test_only_kept_tokens_are_drawn_and_all_likely_ones(data: st.DataObject) -> 
     [
         Sampling(top_k=1),
         Sampling(top_p=1e-9),
+        Sampling(top_p=0.0),
         Sampling(min_p=1.0, top_k=1),
         Sampling(temperature=1e-6, top_k=40, top_p=0.9, min_p=0.1),
     ],

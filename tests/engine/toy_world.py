@@ -77,6 +77,11 @@ class World:
         else:
             self.refusals[new.id] = refusal
 
+    def abort(self, request_id: str) -> None:
+        aborted = self.scheduler.abort(request_id, self.now)
+        if aborted is not None:
+            self.deltas[request_id].append(aborted)
+
     def turn(self) -> None:
         """One step; every turn checks the accounts."""
         self.now += 1.0
@@ -111,7 +116,7 @@ def play(shape: Shape, arrivals: list[Arrival], max_turns: int) -> World:
             if arrival.turn == turn:
                 world.add(arrival.new)
             if arrival.abort_turn == turn:
-                world.scheduler.abort(arrival.new.id)
+                world.abort(arrival.new.id)
         world.turn()
         if turn > last + 1 and not world.scheduler.has_work:
             return world

@@ -1,18 +1,17 @@
 """The paged model says what transformers says: every token in fp32, every logit to 1e-5."""
 
-import random
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from tests.models.driver import generate_greedy, load
 from tests.models.families import SERVED, save_checkpoint
 from tests.models.paging import Paging
+from tests.models.reference import STORIES, greedy, ordinary, some_prompts
 
-STORIES = Path(__file__).parents[3] / "shared/models/stories260K"
 NUM_SEQS = 16
 NUM_NEW = 16
 MAX_LEN = 96
@@ -28,30 +27,6 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return save_checkpoint(SERVED[request.param], tmp_path_factory.mktemp("checkpoint"))
 
 
-def ordinary(checkpoint: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        checkpoint, dtype=dtype, attn_implementation="eager"
-    )
-    return model
-
-
-def some_prompts(num: int, longest: int) -> list[list[int]]:
-    rng = random.Random(7)
-    lengths = [1, 2, longest, *(rng.randint(3, longest) for _ in range(num - 3))]
-    return [[rng.randrange(3, 100) for _ in range(length)] for length in lengths]
-
-
-def greedy(model: PreTrainedModel, prompt: list[int]) -> list[int]:
-    """`generate` without an end token."""
-    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
-        max_new_tokens=NUM_NEW, do_sample=False, pad_token_id=0
-    )
-    ids = torch.tensor([prompt])
-    out = model.generate(ids, attention_mask=torch.ones_like(ids))  # type: ignore[operator]
-    tokens: list[int] = out[0, len(prompt) :].tolist()
-    return tokens
-
-
 def all_logits(model: PreTrainedModel, prompt: list[int]) -> Tensor:
     with torch.inference_mode():
         logits: Tensor = model(torch.tensor([prompt]), use_cache=False).logits[0]
@@ -64,7 +39,7 @@ def test_greedy_tokens_are_those_of_generate(checkpoint: Path) -> None:
     model = load(checkpoint).attach(paging.num_blocks, BLOCK_SIZE)
     texts = generate_greedy(model, paging, prompts, num_new=NUM_NEW, seed=11)
     reference = ordinary(checkpoint)
-    assert texts == [greedy(reference, prompt) for prompt in prompts]
+    assert texts == [greedy(reference, prompt, NUM_NEW) for prompt in prompts]
 
 
 def paged_logits(checkpoint: Path, prompts: list[list[int]], dtype: str) -> list[Tensor]:

@@ -4,9 +4,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.cache.spec import bytes_per_block
 from quire.models.attention.plan import MAX_PADDING, group_by_length
 from quire.models.config import LayerFacts
-from quire.models.kv_store import Workspace, block_bytes, build_kv_store
+from quire.models.kv_store import Workspace, build_kv_store
 
 LAYERS = [
     LayerFacts(index=0, num_kv_heads=2, head_dim=48, scale=1.0, window=None),
@@ -19,7 +20,8 @@ def test_a_block_takes_the_bytes_that_sizing_counts() -> None:
         LAYERS, num_blocks=7, block_size=4, dtype=torch.bfloat16, device=torch.device("cpu")
     )
     taken = sum(tensor.nbytes for tensor in store.keys + store.values)
-    assert taken == 7 * block_bytes(LAYERS, 4, torch.bfloat16)
+    specs = [layer.kv_spec(torch.bfloat16.itemsize) for layer in LAYERS]
+    assert taken == 7 * bytes_per_block(specs, 4)
 
 
 def test_reading_gives_what_was_written() -> None:

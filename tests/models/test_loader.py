@@ -45,8 +45,7 @@ def test_facts_are_those_of_the_checkpoint(qwen2: Path) -> None:
     }
     assert facts.layers[0].scale == pytest.approx(8**-0.5)
     assert (facts.dtype, facts.dtype_bytes) == ("float32", 4)
-    assert facts.kv_bytes_per_token == 3 * 2 * 2 * 8 * 4
-    assert loaded.block_bytes(16) == 16 * facts.kv_bytes_per_token
+    assert facts.block_bytes(16) == 16 * 3 * 2 * 2 * 8 * 4
 
 
 def test_weights_shared_by_embedding_and_head_count_once(qwen2: Path) -> None:

@@ -165,10 +165,13 @@ def test_an_abort_frees_the_blocks_in_the_same_call() -> None:
     scheduler.add(request("a"), 0.0)
     scheduler.add(request("b", 20), 0.0)
     turn(scheduler)
-    assert scheduler.abort("a") and scheduler.abort("b")
+    for name in "ab":
+        aborted = scheduler.abort(name, 2.0)
+        assert aborted is not None and aborted.finish is not None
+        assert aborted.finish.reason is Reason.ABORTED
     assert cache.usage.active == 0
     assert not scheduler.has_work
-    assert not scheduler.abort("a"), "it is gone"
+    assert scheduler.abort("a", 3.0) is None, "it is gone"
     assert set(scheduler.schedule(3.0).drops) == {"a", "b"}
 
 
@@ -176,7 +179,7 @@ def test_an_abort_takes_a_waiting_request_out_of_the_line() -> None:
     scheduler, _ = build()
     for name in "abcdef":
         scheduler.add(request(name), 0.0)
-    assert scheduler.abort("b")
+    assert scheduler.abort("b", 0.0) is not None
     turn(scheduler)
     assert list(placed(turn(scheduler)[0]))[:3] == ["a", "c", "d"]
 
@@ -235,7 +238,7 @@ def test_a_late_result_of_a_request_that_left_is_dropped() -> None:
     first = scheduler.schedule(1.0)
     second = scheduler.schedule(2.0)  # before the first result: feeds the pending token forward
     assert placed(second) == {"a": (4, 1)}
-    scheduler.abort("a")
+    scheduler.abort("a", 2.0)
     assert scheduler.update(first, draw(first), 3.0) == []
     scheduler.add(request("a"), 3.0)
     third = scheduler.schedule(4.0)

@@ -110,14 +110,15 @@ class ScriptedEngine:
         live = self._live.pop(request_id, None)
         if live is not None:
             self.aborted.append(request_id)
-            live.stream.end()
+            finish = self._finish(live, Reason.ABORTED, 0)
+            live.stream.put(Delta(request_id, (), finish=finish))
             self._report(())
 
     def die(self, reason: str) -> None:
         self.phase = Phase.DOWN
         self.down_reason = reason
         for live in self._live.values():
-            live.stream.end(EngineDown(reason))
+            live.stream.fail(EngineDown(reason))
         self._live.clear()
 
     async def close(self) -> None:

@@ -34,19 +34,21 @@ def test_flag_beats_variable_beats_default() -> None:
     assert config_of(QUIRE_PORT="").port == 8000
 
 
+EVERY_FLAG = (
+    *("--model", "some/model", "--revision", "main", "--trust-remote-code"),
+    *("--device", "cpu", "--dtype", "bfloat16", "--num-threads", "2", "--block-size", "32"),
+    *("--num-gpu-blocks-override", "9", "--kv-cache-memory-bytes", "1000"),
+    *("--gpu-memory-utilization", "0.5", "--max-model-len", "77", "--max-num-seqs", "3"),
+    *("--max-num-batched-tokens", "99", "--max-num-queued-reqs", "5"),
+    *("--no-enable-prefix-caching", "--served-model-name", "a", "b"),
+    *("--api-key", "k1", "--api-key", "k,2", "--host", "::1", "--port", "0"),
+    *("--max-body-bytes", "123", "--shutdown-timeout", "1.5", "--stuck-after", "2"),
+    *("--sse-keep-alive-interval", "0", "--metrics-compat", "none", "--log-level", "debug"),
+)
+
+
 def test_every_option_reaches_the_configuration() -> None:
-    config = config_of(
-        *("--model", "some/model", "--revision", "main", "--trust-remote-code"),
-        *("--device", "cpu", "--dtype", "bfloat16", "--num-threads", "2", "--block-size", "32"),
-        *("--num-gpu-blocks-override", "9", "--kv-cache-memory-bytes", "1000"),
-        *("--gpu-memory-utilization", "0.5", "--max-model-len", "77", "--max-num-seqs", "3"),
-        *("--max-num-batched-tokens", "99", "--max-num-queued-reqs", "5"),
-        *("--no-enable-prefix-caching", "--served-model-name", "a", "b"),
-        *("--api-key", "k1", "--api-key", "k,2", "--host", "::1", "--port", "0"),
-        *("--max-body-bytes", "123", "--shutdown-timeout", "1.5", "--stuck-after", "2"),
-        *("--sse-keep-alive-interval", "0", "--metrics-compat", "none", "--log-level", "debug"),
-    )
-    assert config == ServerConfig(
+    assert config_of(*EVERY_FLAG) == ServerConfig(
         engine=EngineConfig(
             model="some/model",
             revision="main",

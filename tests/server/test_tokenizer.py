@@ -4,13 +4,18 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire.server.errors import RequestError
+from quire.server.prompts import encode
+from quire.server.service import Tools
 from quire.server.tokenizer import TextTokenizer, load_tokenizer
 from quire.server.tokenizer_files import TokenizerError
 from tests.server.served import BUNDLED
+from tests.server.stand_in import FACTS
 from tests.server.test_detokenizer import STORIES
 
 TEXTS = ["", "Hello there", "  two  spaces", "é 😀 日本", "<s>x", "<|end|>", "a\nb\n\n", "\x00"]
@@ -104,6 +109,13 @@ def test_broken_files_are_named(tmp_path: Path, name: str, content: str) -> None
     (copy / name).write_text(content)
     with pytest.raises(TokenizerError):
         load_tokenizer(str(copy), None)
+
+
+def test_tokens_without_an_embedding_are_refused(tokenizer: TextTokenizer) -> None:
+    small = msgspec.structs.replace(FACTS, vocab_size=300)
+    tools = Tools(small, tokenizer)
+    with pytest.raises(RequestError, match="outside the vocabulary"):
+        encode("the king", "prompt", tools, add_special_tokens=False)
 
 
 def test_missing_tokenizer_is_said(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def build_model_engine(
     num_blocks = _num_blocks(config, loaded, limits, memory)
     model = loaded.attach(num_blocks, config.block_size)
     phases.end("kv_cache")
-    kv_bytes = num_blocks * loaded.block_bytes(config.block_size)
+    kv_bytes = num_blocks * loaded.facts.block_bytes(config.block_size)
     facts = EngineFacts(
         model_type=loaded.facts.model_type,
         dtype=loaded.facts.dtype,
@@ -157,7 +157,7 @@ def _num_blocks(
     config: EngineConfig, loaded: LoadedModel, limits: _Limits, memory: DeviceMemory
 ) -> int:
     """By override, by bytes, or by share of the device; no more than can ever be of use."""
-    block_bytes = loaded.block_bytes(config.block_size)
+    block_bytes = loaded.facts.block_bytes(config.block_size)
     if config.num_gpu_blocks_override is not None:
         num_blocks = config.num_gpu_blocks_override
     elif config.kv_cache_memory_bytes is not None:

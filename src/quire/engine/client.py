@@ -62,7 +62,7 @@ class EngineDown(Exception):
 class TokenStream:
     """The deltas of one accepted request: `async for delta in stream`.
 
-    Ends after the delta with a finish, or when aborted; raises EngineDown if the engine goes first.
+    Ends after the delta with a finish; raises EngineDown if the engine goes first.
     """
 
     def __init__(self, request_id: str) -> None:
@@ -91,9 +91,8 @@ class TokenStream:
         self._ended = delta.finish is not None
         self._wake()
 
-    def end(self, error: EngineDown | None = None) -> None:
+    def fail(self, error: EngineDown) -> None:
         """For the client: nothing more comes."""
-        self._ended = True
         self._error = error
         self._wake()
 
@@ -175,11 +174,8 @@ class EngineClient:
         return stream
 
     def abort(self, request_id: str) -> None:
-        """Forget a request, if it still lives; its stream ends without a finish."""
-        stream = self._streams.pop(request_id, None)
-        self._accepting.pop(request_id, None)
-        if stream is not None and self.phase is Phase.READY:
-            stream.end()
+        """End a request, if it still lives; its stream ends with a finish, within a step."""
+        if request_id in self._streams:
             self._send(Abort(request_id))
 
     async def close(self) -> None:
@@ -252,7 +248,7 @@ class EngineClient:
             if not taken.done():
                 taken.set_exception(error)
         for stream in self._streams.values():
-            stream.end(error)
+            stream.fail(error)
         self._accepting.clear()
         self._streams.clear()
         code = await _ended(process, patience_s=5.0)

@@ -37,8 +37,8 @@ class Engine:
     def submit(self, new: NewRequest) -> Refusal | None:
         return self._scheduler.add(new, self._clock())
 
-    def abort(self, request_id: str) -> bool:
-        return self._scheduler.abort(request_id)
+    def abort(self, request_id: str) -> Delta | None:
+        return self._scheduler.abort(request_id, self._clock())
 
     def turn(self) -> Turn:
         """One step from choice to outputs."""

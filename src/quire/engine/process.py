@@ -9,6 +9,8 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,11 +19,19 @@ from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine, Turn
 from quire.engine.line import Line, LineClosed
 from quire.engine.messages import Abort, Failed, Loading, Ready, Report, Submit, ToEngine
-from quire.scheduler.step import Refusal
+from quire.scheduler.step import Delta, Refusal
 
 logger = logging.getLogger(__name__)
 
 NO_TURN = Turn(0, 0, 0.0, [])
+
+
+class News(NamedTuple):
+    """What the messages of one turn have led to."""
+
+    accepted: list[str]
+    refused: list[Refusal]
+    aborted: list[Delta]
 
 
 class EngineLoop:
@@ -40,32 +50,33 @@ class EngineLoop:
     def _turn(self) -> None:
         engine = self._engine
         bodies = self._line.receive(wait=not engine.has_work)
-        accepted: list[str] = []
-        refused: list[Refusal] = []
+        news = News([], [], [])
         for body in bodies:
-            self._take(self._decoder.decode(body), accepted, refused)
+            self._take(self._decoder.decode(body), news)
         turn = engine.turn() if engine.has_work else NO_TURN
         self._line.send(
             Report(
                 step=turn.step,
                 num_tokens=turn.num_tokens,
                 step_s=turn.step_s,
-                accepted=tuple(accepted),
-                refused=tuple(refused),
-                deltas=tuple(turn.deltas),
+                accepted=tuple(news.accepted),
+                refused=tuple(news.refused),
+                deltas=(*news.aborted, *turn.deltas),
                 stats=engine.stats,
             )
         )
 
-    def _take(self, message: ToEngine, accepted: list[str], refused: list[Refusal]) -> None:
+    def _take(self, message: ToEngine, news: News) -> None:
         if isinstance(message, Abort):
-            self._engine.abort(message.request_id)
+            aborted = self._engine.abort(message.request_id)
+            if aborted is not None:
+                news.aborted.append(aborted)
             return
         refusal = self._engine.submit(message.request)
         if refusal is None:
-            accepted.append(message.request.id)
+            news.accepted.append(message.request.id)
         else:
-            refused.append(refusal)
+            news.refused.append(refusal)
 
 
 def serve(line: Line) -> None:
@@ -91,7 +102,8 @@ def main() -> None:
         return
     except Exception as error:
         logger.exception("the engine ends")
-        line.send(Failed(f"{type(error).__name__}: {error}"))
+        with suppress(LineClosed):
+            line.send(Failed(f"{type(error).__name__}: {error}"))
         sys.exit(1)
 
 

@@ -5,6 +5,8 @@ Standard library only, so that every room may look at the facts without paying f
 
 from dataclasses import dataclass
 
+from quire.cache.spec import FullAttentionSpec, bytes_per_block
+
 
 class CheckpointError(Exception):
     """The files of a model are missing or unusable; the message says which and what to do."""
@@ -29,10 +31,9 @@ class LayerFacts:
     scale: float
     window: int | None
 
-    @property
-    def kv_width(self) -> int:
-        """Numbers stored for each token, K and V together."""
-        return 2 * self.num_kv_heads * self.head_dim
+    def kv_spec(self, element_bytes: int) -> FullAttentionSpec:
+        """What the cache keeps of this layer: all of it, behind a window too."""
+        return FullAttentionSpec(self.num_kv_heads, self.head_dim, self.head_dim, element_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class ModelFacts:
     def num_layers(self) -> int:
         return len(self.layers)
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        return sum(layer.kv_width for layer in self.layers) * self.dtype_bytes
+    def block_bytes(self, block_size: int) -> int:
+        """Bytes of one block id over all layers."""
+        return bytes_per_block(
+            [layer.kv_spec(self.dtype_bytes) for layer in self.layers], block_size
+        )

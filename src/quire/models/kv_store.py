@@ -3,7 +3,6 @@
 A slot is a row of the first two dimensions taken as one. Only attention reads and writes here.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -26,7 +25,7 @@ class Workspace:
 
     def pair(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Two tensors of `shape`, as one [2, *shape]."""
-        size = 2 * math.prod(shape)
+        size = 2 * prod(shape)
         if self.memory is None or self.memory.numel() < size:
             self.memory = like.new_empty(size)
         return self.memory[:size].view(2, *shape)
@@ -52,10 +51,6 @@ class KVStore:
             for all_of, out in zip(stored, places, strict=True)
         )
         return keys, values
-
-
-def block_bytes(layers: Sequence[LayerFacts], block_size: int, dtype: torch.dtype) -> int:
-    return sum(layer.kv_width for layer in layers) * block_size * dtype.itemsize
 
 
 def build_kv_store(

@@ -4,7 +4,7 @@
                         on_progress=lambda phase, done, total: None)
     loaded.facts            ModelFacts: layers, vocab_size, max_model_len, eos_token_ids, dtype, ...
     loaded.weight_bytes     what the weights take on `loaded.device`
-    loaded.block_bytes(16)  what one block of 16 tokens takes, all layers
+    loaded.facts.block_bytes(16)    what one block of 16 tokens takes, all layers
     loaded.attach(num_blocks=1000, block_size=16)   a Model with its own K and V
 
 Raises CheckpointError (files missing or unusable) or UnsupportedModel (by name, with why).
@@ -23,7 +23,7 @@ from quire.models.attention.reference import ReferenceAttention
 from quire.models.checkpoint import ModelSource, Progress, locate
 from quire.models.config import ModelFacts, UnsupportedModel
 from quire.models.hf import CurrentStep, HFModel, PagedPort, attention_modules, plug
-from quire.models.kv_store import block_bytes, build_kv_store
+from quire.models.kv_store import build_kv_store
 from quire.models.packing import BLOCK_SIZE, NUM_BLOCKS, is_independent
 from quire.models.probe import TOKENS, probe
 from quire.models.support import max_model_len, refuse_unsupported
@@ -49,9 +49,6 @@ class LoadedModel:
     def weight_bytes(self) -> int:
         tensors = [*self.module.parameters(), *self.module.buffers()]
         return sum(tensor.nbytes for tensor in tensors)
-
-    def block_bytes(self, block_size: int) -> int:
-        return block_bytes(self.facts.layers, block_size, self.kv_dtype)
 
     def attach(self, num_blocks: int, block_size: int) -> HFModel:
         """Allocate K and V for `num_blocks`, the null block among them, and attend over them."""

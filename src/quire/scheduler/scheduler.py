@@ -57,13 +57,12 @@ class Scheduler:
         self._waiting.append(request)
         return None
 
-    def abort(self, request_id: str) -> bool:
-        """Forget the request and free its blocks at once; False if it is not here (any more)."""
+    def abort(self, request_id: str, now: float) -> Delta | None:
+        """End the request and free its blocks at once; None if it is not here (any more)."""
         request = self._requests.get(request_id)
         if request is None:
-            return False
-        self._leave(request)
-        return True
+            return None
+        return Delta(request_id, (), finish=self._finish(request, Reason.ABORTED, now))
 
     def schedule(self, now: float) -> Step:
         """Choose the next step; it may be empty when all that is left awaits a late result."""

@@ -37,7 +37,11 @@ def build_app(service: Service, on_failed_start: Callable[[], None] = lambda: No
     """`on_failed_start` is called if the engine or the tokenizer cannot be brought up."""
 
     async def start() -> None:
-        await service.start()
+        try:
+            await service.start()
+        except Exception as error:  # a start that fails in a way nobody thought of is still failed
+            logger.exception("the start failed")
+            service.failure = f"{type(error).__name__}: {error}"
         if service.failure is not None and not service.draining:
             logger.error("cannot start: %s", service.failure)
             on_failed_start()

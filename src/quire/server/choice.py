@@ -58,7 +58,7 @@ class Choice:
         self._prompt_logprobs += delta.prompt_logprobs
         prompt_piece = self._take_echo()
         if self._plan.drop_output:
-            ending = None if delta.finish is None else Ending("length", None, delta.finish)
+            ending = None if delta.finish is None else Ending("length")
             return prompt_piece._replace(ending=ending)
         output = self._take_output(delta)
         if not prompt_piece.text and not prompt_piece.logged:
@@ -77,7 +77,7 @@ class Choice:
             scan = self._scan(token_id, delta.finish if index == last else None)
             text += scan.text
             if scan.stop is not None:
-                ending = Ending("stop", scan.stop, delta.finish if index == last else None)
+                ending = Ending("stop", scan.stop)
                 return Piece(text, delta.token_ids[: index + 1], tuple(logged), ending)
         if delta.finish is None:
             return Piece(text, delta.token_ids, tuple(logged))
@@ -128,10 +128,10 @@ class Choice:
 
 def _ending(finish: Finish) -> Ending:
     if finish.reason in _LENGTHS:
-        return Ending("length", None, finish)
+        return Ending("length")
     if finish.reason in _STOPS:
         is_token = finish.reason is Reason.STOP_TOKEN
-        return Ending("stop", finish.number if is_token else None, finish)
+        return Ending("stop", finish.number if is_token else None)
     raise RequestError(
         f"The request was ended by the engine: {finish.reason}.",
         code="engine_error",

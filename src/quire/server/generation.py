@@ -54,7 +54,8 @@ class Generation:
             for index, request in enumerate(job.requests)
         ]
         self._meters = [RequestMeter(service.metrics, arrived_s) for _ in job.requests]
-        self._finishes: dict[int, Finish | None] = {}
+        self._finishes: dict[int, Finish] = {}
+        self._stopped: set[int] = set()
         self._streams: list[AsyncIterator[Delta]] = []
 
     async def start(self) -> None:
@@ -93,10 +94,10 @@ class Generation:
         return RequestError(message, param=refusal.field, code=code)
 
     def abort(self, reason: Finished | None) -> None:
-        """Forget what still runs, and count it under `reason`; a request is counted once."""
-        for request, meter in zip(self.job.requests, self._meters, strict=True):
+        """End what still runs, and count it under `reason`; a request is counted once."""
+        for index, request in enumerate(self.job.requests):
             self._engine.abort(request.id)
-            meter.end(reason)
+            self._meters[index].end(Finished.STOP if index in self._stopped else reason)
 
     async def pieces(self) -> AsyncGenerator[IndexedPiece, None]:
         """Every piece of every choice, as they come. Raises RequestError if the engine fails."""
@@ -107,7 +108,9 @@ class Generation:
         try:
             async with aclosing(merge(self._streams)) as deltas:
                 async for index, delta in deltas:
-                    if index not in self._finishes:
+                    if index in self._stopped:
+                        self._await_account(index, delta)
+                    else:
                         yield IndexedPiece(index, self._take(index, delta))
         except EngineDown as down:
             raise EngineGone(f"The engine went down: {down}") from None
@@ -116,17 +119,23 @@ class Generation:
         if delta.token_ids:
             self._meters[index].tokens(len(delta.token_ids), self._clock())
         piece = self._choices[index].take(delta)
-        ending = piece.ending
-        if ending is not None:
+        if piece.ending is not None:
             if delta.finish is None:  # a stop string: the engine does not know yet
+                self._stopped.add(index)
                 self._engine.abort(self.job.requests[index].id)
-            self._finishes[index] = ending.finish
-            self._meters[index].succeed(
-                Finished(ending.finish_reason),
-                len(self.job.prompt_of(index).token_ids),
-                ending.finish,
-            )
+            else:
+                self._close(index, Finished(piece.ending.finish_reason), delta.finish)
         return piece
+
+    def _await_account(self, index: int, delta: Delta) -> None:
+        """The text has ended at a stop string; the engine's account of the request follows."""
+        if delta.finish is not None:
+            self._close(index, Finished.STOP, delta.finish)
+
+    def _close(self, index: int, reason: Finished, finish: Finish) -> None:
+        self._finishes[index] = finish
+        num_prompt_tokens = len(self.job.prompt_of(index).token_ids)
+        self._meters[index].succeed(reason, num_prompt_tokens, finish)
 
     def usage(self) -> Usage:
         num_prompt = self.job.num_prompt_tokens
@@ -152,7 +161,6 @@ class Generation:
                     finish.num_preemptions,
                 )
                 for index, finish in sorted(self._finishes.items())
-                if finish is not None
             )
         )
 

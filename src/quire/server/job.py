@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.scheduler.request import NewRequest
-from quire.scheduler.step import Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +74,10 @@ class Logged(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """Why an output ended: `stop_reason` is the stop string or stop token id. `finish` is the
-    engine's account, absent where a stop string ended it first."""
+    """Why an output ended: `stop_reason` is the stop string or stop token id."""
 
     finish_reason: str
     stop_reason: int | str | None = None
-    finish: Finish | None = None
 
 
 class Piece(NamedTuple):

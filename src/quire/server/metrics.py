@@ -81,7 +81,7 @@ class RequestMeter:
         self._last_s = now
         self._num_tokens += num_tokens
 
-    def succeed(self, reason: Finished, num_prompt_tokens: int, finish: Finish | None) -> None:
+    def succeed(self, reason: Finished, num_prompt_tokens: int, finish: Finish) -> None:
         if self._ended:
             return
         self.end(reason)
@@ -92,11 +92,10 @@ class RequestMeter:
         if self._first_s is not None and num_tokens > 1:
             mean_s = (self._last_s - self._first_s) / (num_tokens - 1)
             metrics.observe("request_time_per_output_token_seconds", mean_s)
-        if finish is not None:
-            metrics.observe("request_queue_time_seconds", finish.queue_s)
-            metrics.observe("request_prefill_time_seconds", finish.prefill_s)
-            metrics.observe("request_decode_time_seconds", finish.decode_s)
-            metrics.observe("request_inference_time_seconds", finish.prefill_s + finish.decode_s)
+        metrics.observe("request_queue_time_seconds", finish.queue_s)
+        metrics.observe("request_prefill_time_seconds", finish.prefill_s)
+        metrics.observe("request_decode_time_seconds", finish.decode_s)
+        metrics.observe("request_inference_time_seconds", finish.prefill_s + finish.decode_s)
 
     def end(self, reason: Finished | None) -> None:
         """`None` for a request that was refused: it never ran."""

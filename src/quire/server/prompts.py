@@ -87,6 +87,9 @@ def encode(text: str, field: str, tools: Tools, *, add_special_tokens: bool) -> 
     token_ids = tools.tokenizer.encode(text, add_special_tokens=add_special_tokens)
     if not token_ids:
         raise RequestError(f"Invalid '{field}': it has no tokens.", param=field)
+    if tools.tokenizer.num_tokens > tools.facts.vocab_size:
+        # The model has no embedding for some tokens: one of them must not reach the engine.
+        check_prompt_ids(token_ids, tools.facts.vocab_size, field)
     return token_ids
 
 
