@@ -83,8 +83,8 @@ Losses are in nats per token; the validation losses are those of the stored bf16
 The text is told twice: as printed, and as chats in which speeches in a row take turns as `<|user|>`
 and `<|assistant|>`, without names, each closed by `<|end|>`. `<|endoftext|>` opens every sequence: the
 tokenizer adds it to plain text, and the chat template writes it itself, so encode a rendered chat
-with `add_special_tokens=False`. System messages were only ever like "You are Romeo." and have little
-effect. A reply ends at `<|end|>`; plain text seldom ends before its token limit.
+with `add_special_tokens=False`. System messages were only ever like "You are Romeo."; expect
+little of them. A reply ends at `<|end|>`; plain text seldom ends before its token limit.
 """  # noqa: E501
 
 
@@ -278,7 +278,7 @@ def add_dropout(model: nn.Module, rate: float) -> None:
 
 
 def build_optimizers(model: nn.Module, recipe: Recipe) -> list[Optimizer]:
-    """Muon on the matrices: in a trial it reached AdamW's loss in about half the tokens."""
+    """Muon on the matrices: in one short trial it reached AdamW's loss in about half the tokens."""
     named = dict(model.named_parameters())
     matrices = [named.pop(name) for name in list(named) if name.endswith("proj.weight")]
     decay = recipe.weight_decay
