@@ -95,23 +95,17 @@ def test_stop_token_id_is_said(served: Served, tokenizer: TextTokenizer, include
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_stop_string_leaves_the_account_whole(served: Served, stream: bool) -> None:
     names = (
-        "request_queue_time_seconds_count",
-        'request_success_total{engine="0",finished_reason="stop"',
+        "quire:request_queue_time_seconds_count",
+        'quire:request_success_total{engine="0",finished_reason="stop"',
     )
-    before = [sample(served, name) for name in names]
+    before = [served.metric(name) for name in names]
     reply = served.complete(
         prompt="sweet prince", stop="eet pri", max_tokens=60, **with_usage(stream)
     )
     last = msgspec.json.decode(reply.text.rsplit("data: ", 2)[1] if stream else reply.text)
     assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}
     assert last["quire"]["timings"][0]["queue_s"] == 0.25
-    assert [sample(served, name) for name in names] == [count + 1 for count in before]
-
-
-def sample(served: Served, name: str) -> float:
-    lines = served.client.get("/metrics").text.splitlines()
-    (line,) = [line for line in lines if line.startswith(f"quire:{name}")]
-    return float(line.rsplit(" ", 1)[1])
+    assert [served.metric(name) for name in names] == [count + 1 for count in before]
 
 
 def with_usage(stream: bool) -> dict[str, object]:

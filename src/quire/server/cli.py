@@ -17,9 +17,9 @@ logger = logging.getLogger(__name__)
 
 USAGE_ERROR = 2
 SPIN_COUNT = "2000"
-"""How often a model thread looks for the others before it sleeps: a tenth of a millisecond.
-OpenMP itself would look a hundred times as long; beside other work a step then waits for whole time slices
-(decision 0008)."""
+"""How often a model thread looks for the others before it sleeps: a tenth of a millisecond. OpenMP
+itself would look a hundred times as long, and beside other work a step would then wait for whole
+time slices (decision 0008)."""
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 

@@ -16,6 +16,13 @@ class MetricsCompat(StrEnum):
     NONE = "none"
 
 
+class GenerationConfig(StrEnum):
+    """Where the sampling defaults come from: the model's own file, or OpenAI's alone."""
+
+    AUTO = "auto"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
     """`served_model_names` are the names clients may ask for; answers and metrics carry the first.
@@ -32,6 +39,7 @@ class ServerConfig:
     stuck_after_s: float = 120.0
     sse_keep_alive_interval_s: float = 15.0
     metrics_compat: MetricsCompat = MetricsCompat.VLLM
+    generation_config: GenerationConfig = GenerationConfig.AUTO
     log_level: str = "info"
 
     @property

@@ -3,12 +3,12 @@
 import hashlib
 from dataclasses import dataclass
 
-from quire.engine.messages import EngineFacts
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.server.errors import RequestError
 from quire.server.job import Prompt
 from quire.server.limits import OutputLimit, num_output_tokens
 from quire.server.protocol.fields import GenerationFields
+from quire.server.service import Tools
 
 _SEED_BITS = 63
 
@@ -23,10 +23,10 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class RequestMaker:
-    """`seed` is the client's, or a random one."""
+    """`seed` is the client's, or a random one. `tools` hold the model's facts and defaults."""
 
     request: GenerationFields
-    facts: EngineFacts
+    tools: Tools
     limit: OutputLimit
     logprobs: Logprobs
     seed: int
@@ -54,16 +54,17 @@ class RequestMaker:
 
     def _sampling(self, seed: int) -> Sampling:
         request = self.request
-        top_k = request.top_k
+        defaults = self.tools.defaults
+        top_k = _first(request.top_k, defaults.top_k, 0)
         bias = request.logit_bias or {}
         return Sampling(
-            temperature=_or(request.temperature, 1.0),
-            top_k=0 if top_k is None or top_k < 0 else min(top_k, self.facts.vocab_size),
-            top_p=_or(request.top_p, 1.0),
-            min_p=_or(request.min_p, 0.0),
-            repetition_penalty=_or(request.repetition_penalty, 1.0),
-            frequency_penalty=_or(request.frequency_penalty, 0.0),
-            presence_penalty=_or(request.presence_penalty, 0.0),
+            temperature=_first(request.temperature, defaults.temperature, 1.0),
+            top_k=max(0, min(int(top_k), self.tools.facts.vocab_size)),
+            top_p=_first(request.top_p, defaults.top_p, 1.0),
+            min_p=_first(request.min_p, defaults.min_p, 0.0),
+            repetition_penalty=_first(request.repetition_penalty, defaults.repetition_penalty, 1.0),
+            frequency_penalty=_first(request.frequency_penalty, None, 0.0),
+            presence_penalty=_first(request.presence_penalty, None, 0.0),
             logit_bias=tuple((int(key), float(value)) for key, value in bias.items()),
             seed=seed,
             num_logprobs=self.logprobs.output,
@@ -71,7 +72,7 @@ class RequestMaker:
 
     def _stopping(self, num_prompt: int) -> Stopping:
         request = self.request
-        max_tokens = num_output_tokens(num_prompt, self.limit, self.facts)
+        max_tokens = num_output_tokens(num_prompt, self.limit, self.tools.facts)
         min_tokens = request.min_tokens or 0
         if min_tokens > max_tokens:
             raise RequestError(
@@ -81,7 +82,7 @@ class RequestMaker:
         return Stopping(
             max_tokens=max_tokens,
             min_tokens=min_tokens,
-            eos_token_ids=() if request.ignore_eos else self.facts.eos_token_ids,
+            eos_token_ids=() if request.ignore_eos else self.tools.facts.eos_token_ids,
             stop_token_ids=tuple(request.stop_token_ids or ()),
         )
 
@@ -98,5 +99,8 @@ def random_seed(random_bytes: bytes) -> int:
     return int.from_bytes(random_bytes, "little") >> (64 - _SEED_BITS)
 
 
-def _or(given: float | None, default: float) -> float:
-    return default if given is None else float(given)
+def _first(asked: float | None, of_model: float | None, otherwise: float) -> float:
+    """What the client said, else what the model's own file says, else OpenAI's default."""
+    if asked is not None:
+        return float(asked)
+    return otherwise if of_model is None else float(of_model)

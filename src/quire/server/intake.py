@@ -28,7 +28,7 @@ class Intake(NamedTuple):
         drop_output = request.max_tokens == 0
         maker = RequestMaker(
             request,
-            self.tools.facts,
+            self.tools,
             OutputLimit(1 if drop_output else _asked(request), DEFAULT_MAX_TOKENS, "prompt"),
             Logprobs(request.logprobs, request.logprobs if echo else None),
             self._seed(request),
@@ -44,7 +44,7 @@ class Intake(NamedTuple):
         top_logprobs = request.top_logprobs or 0
         maker = RequestMaker(
             request,
-            self.tools.facts,
+            self.tools,
             OutputLimit(_asked(request), None, "messages"),
             Logprobs(top_logprobs if request.logprobs else None),
             self._seed(request),

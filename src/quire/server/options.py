@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from quire.engine.config import EngineConfig
-from quire.server.config import MetricsCompat, ServerConfig
+from quire.server.config import GenerationConfig, MetricsCompat, ServerConfig
 from quire.server.option_values import (
     boolean,
     count,
@@ -139,6 +139,13 @@ OPTIONS: tuple[Option, ...] = (
         seconds,
         "Seconds of silence before a stream gets a comment line; 0 sends none.",
         field="sse_keep_alive_interval_s",
+    ),
+    Option(
+        "generation-config",
+        SERVER,
+        one_of(*GenerationConfig),
+        "Sampling where a client says nothing: `auto` as the model's `generation_config.json` "
+        "states, `none` OpenAI's defaults.",
     ),
     Option(
         "metrics-compat",

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from quire.engine.client import Phase
 from quire.engine.messages import EngineFacts
-from quire.server.config import ServerConfig
+from quire.server.config import GenerationConfig, ServerConfig
 from quire.server.door import EngineDoor
 from quire.server.errors import EngineGone, ModelLoading, ShuttingDown
 from quire.server.metrics import ServerMetrics
+from quire.server.sampling_defaults import SamplingDefaults, load_sampling_defaults
 from quire.server.tokenizer import TextTokenizer, load_tokenizer
 from quire.server.tokenizer_files import TokenizerError
 
@@ -34,6 +35,7 @@ class Tools(NamedTuple):
 
     facts: EngineFacts
     tokenizer: TextTokenizer
+    defaults: SamplingDefaults
 
 
 class Service:
@@ -48,6 +50,7 @@ class Service:
         self.metrics = metrics
         self.sources = sources
         self.tokenizer: TextTokenizer | None = None
+        self.defaults = SamplingDefaults()
         self.failure: str | None = None
         self.draining = False
         self.num_open = 0
@@ -58,9 +61,7 @@ class Service:
         """Bring up engine and tokenizer side by side; ends when both are there or one failed."""
         try:
             await self.engine.start()
-            self.tokenizer = await asyncio.to_thread(
-                load_tokenizer, self.config.engine.model, self.config.engine.revision
-            )
+            await asyncio.to_thread(self._load)
         except (TokenizerError, OSError) as error:
             self.failure = str(error)
             return
@@ -72,6 +73,12 @@ class Service:
         self.metrics.on_ready(self.engine.facts)
         logger.info("ready after %.1f s", self.sources.clock() - self.began_s)
 
+    def _load(self) -> None:
+        engine = self.config.engine
+        if self.config.generation_config is GenerationConfig.AUTO:
+            self.defaults = load_sampling_defaults(engine.model, engine.revision)
+        self.tokenizer = load_tokenizer(engine.model, engine.revision)
+
     def tools(self) -> Tools:
         """Raises the RequestError that says why no request can be taken now."""
         if self.draining:
@@ -81,7 +88,7 @@ class Service:
         if self.tokenizer is None or self.engine.facts is None:
             phase, done, total = self.engine.progress
             raise ModelLoading(f"The model is loading: {phase} {done}/{total}.")
-        return Tools(self.engine.facts, self.tokenizer)
+        return Tools(self.engine.facts, self.tokenizer, self.defaults)
 
     @property
     def is_loaded(self) -> bool:

@@ -8,6 +8,7 @@ import msgspec
 TOKENIZER = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
+GENERATION = "generation_config.json"
 
 
 class TokenizerError(Exception):
@@ -73,7 +74,7 @@ def _fetch(model: str, revision: str | None) -> Path:
 
     try:
         folder = snapshot_download(
-            model, revision=revision, allow_patterns=[TOKENIZER, CONFIG, TEMPLATE]
+            model, revision=revision, allow_patterns=[TOKENIZER, CONFIG, TEMPLATE, GENERATION]
         )
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise TokenizerError(
