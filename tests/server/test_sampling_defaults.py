@@ -1,4 +1,4 @@
-"""Where a client says nothing, the model's `generation_config.json` does; a client's word beats it."""
+"""Where a client says nothing, `generation_config.json` does; a client's word beats it."""
 
 import json
 import shutil
