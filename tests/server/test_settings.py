@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from quire.engine.config import EngineConfig
-from quire.server.cli import build_parser, main, read_config
+from quire.server.cli import SPIN_COUNT, build_parser, calm_threads, main, read_config
 from quire.server.config import BUNDLED_MODEL_NAME, MetricsCompat, ServerConfig
 from quire.server.listen import bind
 from quire.server.option_values import InvalidOption
@@ -165,3 +165,14 @@ def test_taken_port_is_an_error_in_words(capsys: pytest.CaptureFixture[str]) -> 
         port = listener.getsockname()[1]
         assert main(["serve", "--port", str(port)]) == 2
     assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise() -> None:
+    for said, meant in (
+        ({}, {"GOMP_SPINCOUNT": SPIN_COUNT}),
+        ({"GOMP_SPINCOUNT": "5"}, {"GOMP_SPINCOUNT": "5"}),
+        ({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}),
+    ):
+        environ: dict[str, str] = dict(said)
+        calm_threads(environ)
+        assert environ == meant

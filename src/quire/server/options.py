@@ -91,7 +91,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("num-gpu-blocks-override", ENGINE, count, "KV memory as a number of blocks."),
     Option("kv-cache-memory-bytes", ENGINE, count, "KV memory in bytes."),
     Option(
-        "gpu-memory-utilization", ENGINE, fraction, "KV memory as a share of the device's memory."
+        "gpu-memory-utilization",
+        ENGINE,
+        fraction,
+        "Share of a GPU's memory for weights, work and KV; on a CPU, share of half the free memory "
+        "for KV. Never more than `--max-num-seqs` requests of `--max-model-len` can use.",
     ),
     Option(
         "max-model-len",
