@@ -43,6 +43,8 @@ def test_the_receipt_and_the_phases(config: EngineConfig) -> None:
 
 def test_no_more_blocks_than_can_be_of_use(config: EngineConfig) -> None:
     facts, _ = build(config)
+    assert (facts.num_blocks - 1) * facts.block_size == 2 * 4 * facts.max_model_len
+    facts, _ = build(replace(config, enable_prefix_caching=False))
     assert (facts.num_blocks - 1) * facts.block_size == 4 * facts.max_model_len
 
 

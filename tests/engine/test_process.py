@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -161,3 +162,52 @@ async def test_the_process_ends_when_its_client_closes() -> None:
         pid = engine_pid()
         await client.close()
     assert not psutil.pid_exists(pid)
+
+
+async def test_files_beside_the_user_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "msgspec.py").write_text("raise SystemExit('imported from the working directory')")
+    monkeypatch.chdir(tmp_path)
+    async with running() as client:
+        assert client.phase is Phase.READY
+
+
+async def test_a_report_that_cannot_be_used_ends_every_stream() -> None:
+    def refuse(report: Report) -> None:
+        raise KeyError("a defect of the listener")
+
+    client = EngineClient(CONFIG, refuse)
+    await client.start()
+    await ready(client)
+    async with asyncio.timeout(5):
+        with pytest.raises(EngineDown, match="defect"):
+            await client.submit(request("a"))
+    assert client.phase is Phase.DOWN
+    await client.close()
+
+
+async def test_an_abort_is_heard_behind_a_long_line() -> None:
+    config = replace(CONFIG, max_num_queued_reqs=1000)
+    client = EngineClient(config, lambda report: None)
+    await client.start()
+    await ready(client)
+    try:
+        stream = await client.submit(request("a", max_tokens=1500))
+        await anext(stream)
+        long = tuple(range(500)) * 3
+        waiting = [
+            asyncio.create_task(
+                client.submit(NewRequest(f"r{index}", long, GREEDY, Stopping(max_tokens=1)))
+            )
+            for index in range(400)
+        ]
+        await asyncio.sleep(0)
+        client.abort("a")
+        async with asyncio.timeout(20):
+            token_ids, finish = await collect(stream)
+            await asyncio.gather(*waiting)
+        assert finish is not None and finish.reason is Reason.ABORTED
+        assert len(token_ids) < 200, "far from the 1500 it asked for"
+    finally:
+        await client.close()

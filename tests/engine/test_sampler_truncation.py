@@ -70,6 +70,7 @@ def test_the_narrowest_options_are_greedy(sampling: Sampling, data: st.DataObjec
     [
         Sampling(top_p=1.0, top_k=3000),
         Sampling(top_k=3001),
+        Sampling(top_k=2**62),
         Sampling(top_p=1 - 2**-53),
         Sampling(min_p=1e-9),
     ],

@@ -25,6 +25,8 @@ def build_engine(
     config: EngineConfig, *, on_progress: OnProgress, clock: Clock
 ) -> tuple[Engine, EngineFacts]:
     """Raises ValueError or an error of the loader or of sizing, whose text is for people."""
+    budget = config.max_num_batched_tokens or config.max_num_seqs
+    scheduler_config(config, budget, config.max_model_len or 2)  # says what is wrong before loading
     if config.model == TOY_MODEL:
         return _build_toy(config, clock)
     from quire.engine.build_model import build_model_engine  # torch and transformers are slow
@@ -36,13 +38,7 @@ def assemble(config: EngineConfig, facts: EngineFacts, model: Model, clock: Cloc
     """Cache, scheduler, runner and engine over a model that has its KV store."""
     cache = KVCache(CacheConfig(facts.num_blocks, facts.block_size, config.enable_prefix_caching))
     scheduler = Scheduler(
-        SchedulerConfig(
-            max_num_seqs=facts.max_num_seqs,
-            max_num_batched_tokens=facts.max_num_batched_tokens,
-            max_model_len=facts.max_model_len,
-            max_num_queued_reqs=config.max_num_queued_reqs,
-        ),
-        cache,
+        scheduler_config(config, facts.max_num_batched_tokens, facts.max_model_len), cache
     )
     runner_config = RunnerConfig(
         max_num_seqs=facts.max_num_seqs,
@@ -51,6 +47,17 @@ def assemble(config: EngineConfig, facts: EngineFacts, model: Model, clock: Cloc
         device=facts.device,
     )
     return Engine(scheduler, Runner(runner_config, model), clock)
+
+
+def scheduler_config(
+    config: EngineConfig, max_num_batched_tokens: int, max_model_len: int
+) -> SchedulerConfig:
+    return SchedulerConfig(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_model_len=max_model_len,
+        max_num_queued_reqs=config.max_num_queued_reqs,
+    )
 
 
 def _build_toy(config: EngineConfig, clock: Clock) -> tuple[Engine, EngineFacts]:
@@ -62,7 +69,7 @@ def _build_toy(config: EngineConfig, clock: Clock) -> tuple[Engine, EngineFacts]
         vocab_size=TOY_VOCAB_SIZE,
         max_model_len=config.max_model_len or TOY_CONTEXT,
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens or 512,
+        max_num_batched_tokens=config.max_num_batched_tokens or max(512, config.max_num_seqs),
         block_size=config.block_size,
         num_blocks=num_blocks,
         eos_token_ids=(),

@@ -128,7 +128,9 @@ def _limits(config: EngineConfig, loaded: LoadedModel) -> _Limits:
 
 
 def _profile(loaded: LoadedModel, limits: _Limits) -> int:
-    """Run the largest step once, on the null block alone; the bytes that its peak took."""
+    """Run one step of the whole budget, with logits of every token as scored prompts ask for, on
+    the null block alone; the bytes that its peak took.
+    """
     num_tokens = min(limits.max_num_batched_tokens, limits.max_model_len)
     device = loaded.device
     places = torch.arange(num_tokens, device=device)
@@ -139,7 +141,7 @@ def _profile(loaded: LoadedModel, limits: _Limits) -> int:
         block_tables=torch.zeros((1, num_tokens), dtype=torch.int32, device=device),
         query_starts=(0, num_tokens),
         context_lens=(num_tokens,),
-        logit_rows=places[-limits.max_num_seqs :],
+        logit_rows=places,
     )
     before = _peak_bytes(device)
     loaded.attach(num_blocks=1, block_size=1).forward(batch)
@@ -156,7 +158,9 @@ def _peak_bytes(device: torch.device) -> int:
 def _num_blocks(
     config: EngineConfig, loaded: LoadedModel, limits: _Limits, memory: DeviceMemory
 ) -> int:
-    """By override, by bytes, or by share of the device; no more than can ever be of use."""
+    """By override, by bytes, or by share of the device. Of a machine's own memory no more than can
+    be of use: for requests that run and, if prefixes are kept, as much again for idle blocks.
+    """
     block_bytes = loaded.facts.block_bytes(config.block_size)
     if config.num_gpu_blocks_override is not None:
         num_blocks = config.num_gpu_blocks_override
@@ -164,9 +168,11 @@ def _num_blocks(
         num_blocks = num_blocks_in(config.kv_cache_memory_bytes, block_bytes)
     else:
         budget = kv_budget(memory, loaded.device, config.gpu_memory_utilization)
-        per_request = -(-limits.max_model_len // config.block_size)
-        useful = limits.max_num_seqs * per_request + 1
-        num_blocks = min(num_blocks_in(budget, block_bytes), useful)
+        num_blocks = num_blocks_in(budget, block_bytes)
+        if loaded.device.type == "cpu":
+            per_request = -(-limits.max_model_len // config.block_size)
+            shares = 2 if config.enable_prefix_caching else 1
+            num_blocks = min(num_blocks, shares * limits.max_num_seqs * per_request + 1)
     check_model_length_fits(
         num_blocks,
         block_size=config.block_size,

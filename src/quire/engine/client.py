@@ -11,7 +11,8 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 
 import msgspec
@@ -27,7 +28,6 @@ from quire.engine.messages import (
     Ready,
     Report,
     Submit,
-    ToEngine,
 )
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
@@ -135,9 +135,10 @@ class EngineClient:
     async def start(self) -> None:
         """Start the process and return; loading goes on behind `phase` and `progress`."""
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, closed_on_error(ours):
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",  # nothing is imported from the folder that the user happens to be in
                 "-m",
                 "quire.engine.process",
                 str(theirs.fileno()),
@@ -161,11 +162,12 @@ class EngineClient:
             raise Refused(Refusal(request.id, Reason.DUPLICATE_ID, "this request id is in use"))
         if not self._streams:
             self._last_progress_s = time.monotonic()
+        body = self._encoder.encode(Submit(request))
         stream = TokenStream(request.id)
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._streams[request.id] = stream
         self._accepting[request.id] = taken
-        self._send(Submit(request))
+        self._send(body)
         try:
             await taken
         except asyncio.CancelledError:
@@ -174,9 +176,11 @@ class EngineClient:
         return stream
 
     def abort(self, request_id: str) -> None:
-        """End a request, if it still lives; its stream ends with a finish, within a step."""
+        """End a request, if it still lives; its stream ends with a finish, a step after
+        the engine has read this (behind megabytes of new prompts that may take some steps).
+        """
         if request_id in self._streams:
-            self._send(Abort(request_id))
+            self._send(self._encoder.encode(Abort(request_id)))
 
     async def close(self) -> None:
         """End the engine process: politely by closing the line, then by force."""
@@ -188,9 +192,9 @@ class EngineClient:
         if self._reader_task is not None:
             await self._reader_task
 
-    def _send(self, message: ToEngine) -> None:
+    def _send(self, body: bytes) -> None:
         if self._writer is not None:
-            self._writer.write(frame(self._encoder.encode(message)))
+            self._writer.write(frame(body))
 
     async def _read(
         self, reader: asyncio.StreamReader, process: asyncio.subprocess.Process
@@ -202,7 +206,11 @@ class EngineClient:
                 length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
                 self._take(decoder.decode(await reader.readexactly(length)))
         except (asyncio.IncompleteReadError, OSError):
-            await self._go_down(process)
+            pass  # the engine has closed the line
+        except Exception as error:
+            logger.exception("the engine's messages cannot be used")
+            self.down_reason = f"the engine's messages cannot be used: {error}"
+        await self._go_down(process)
 
     def _take(self, message: FromEngine) -> None:
         if isinstance(message, Report):
@@ -243,17 +251,27 @@ class EngineClient:
         self.phase = Phase.DOWN
         if self.down_reason is None:
             self.down_reason = "the engine process has ended"
-        error = EngineDown(self.down_reason)
         for taken in self._accepting.values():
             if not taken.done():
-                taken.set_exception(error)
+                taken.set_exception(EngineDown(self.down_reason))
         for stream in self._streams.values():
-            stream.fail(error)
+            stream.fail(EngineDown(self.down_reason))
+        if self._writer is not None:
+            self._writer.close()
         self._accepting.clear()
         self._streams.clear()
         code = await _ended(process, patience_s=5.0)
         if not self._closing:
             logger.error("%s (exit code %d)", self.down_reason, code)
+
+
+@contextmanager
+def closed_on_error(sock: socket.socket) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        sock.close()
+        raise
 
 
 async def _ended(process: asyncio.subprocess.Process, patience_s: float) -> int:

@@ -3,7 +3,6 @@ it.
 """
 
 import socket
-from collections.abc import Iterator
 
 import msgspec
 
@@ -40,11 +39,12 @@ class Line:
         """The bodies of all complete frames; with `wait`, at least one. Raises LineClosed at the
         end.
         """
-        bodies = list(self._frames())
-        while not bodies:
-            if not self._read(wait=wait):
-                return bodies
-            bodies = list(self._frames())
+        while self._read(wait=False):
+            pass
+        bodies = self._take_frames()
+        while wait and not bodies:
+            self._read(wait=True)
+            bodies = self._take_frames()
         return bodies
 
     def _read(self, *, wait: bool) -> bool:
@@ -60,11 +60,14 @@ class Line:
         self._buffer += data
         return True
 
-    def _frames(self) -> Iterator[bytes]:
-        while len(self._buffer) >= LENGTH_BYTES:
-            end = LENGTH_BYTES + int.from_bytes(self._buffer[:LENGTH_BYTES], "little")
+    def _take_frames(self) -> list[bytes]:
+        """Cut the complete frames off the buffer."""
+        bodies, start = [], 0
+        while len(self._buffer) >= (first := start + LENGTH_BYTES):
+            end = first + int.from_bytes(self._buffer[start:first], "little")
             if len(self._buffer) < end:
-                return
-            body = bytes(self._buffer[LENGTH_BYTES:end])
-            del self._buffer[:end]
-            yield body
+                break
+            bodies.append(bytes(self._buffer[first:end]))
+            start = end
+        del self._buffer[:start]
+        return bodies

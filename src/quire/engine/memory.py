@@ -27,7 +27,7 @@ def measure(device: torch.device) -> DeviceMemory:
     limit, used = _cgroup_bytes("memory.max"), _cgroup_bytes("memory.current")
     if limit is not None and limit < total:
         total = limit
-        available = min(available, limit - (used or 0))
+        available = min(available, limit - (used or 0) + _reclaimable_bytes())
     return DeviceMemory(total, max(available, 0))
 
 
@@ -41,6 +41,16 @@ def kv_budget(memory: DeviceMemory, device: torch.device, utilization: float) ->
         used = memory.total - memory.available
         return int(memory.total * utilization) - used
     return int(memory.available * utilization / 2)
+
+
+def _reclaimable_bytes() -> int:
+    """File pages that count as used but are given up when memory is wanted, such as weights that
+    were just read."""
+    try:
+        lines = (CGROUP / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
 
 
 def _cgroup_bytes(name: str) -> int | None:

@@ -54,9 +54,9 @@ def build_options(rows: Sequence[SampleRow], vocab_size: int, device: torch.devi
         [
             [uniform(row.sampling.seed, row.position) for row in rows],
             [min(max(each.temperature, _COLDEST), _HOTTEST) for each in asked],
-            [each.top_k or vocab_size for each in asked],
+            [min(each.top_k or vocab_size, vocab_size) for each in asked],
             [each.top_p for each in asked],
-            [log(each.min_p) if each.min_p else -inf for each in asked],
+            [log(each.min_p) if each.min_p > 0 else -inf for each in asked],
         ],
         dtype=torch.float64,
         device=device,

@@ -33,8 +33,8 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """When a request ends by token ids or counts. `eos_token_ids` is empty where end-of-sequence
-    is ignored.
+    """When a request ends by token ids or counts. `max_tokens` is 1 or more. `eos_token_ids` is
+    empty where end-of-sequence is ignored.
     """
 
     max_tokens: int

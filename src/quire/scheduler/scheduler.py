@@ -239,12 +239,20 @@ class Scheduler:
         self._cache.release(request.table)
         self._drops.append(request.id)
 
+    @property
+    def _num_free_places(self) -> int:
+        """Places that the waiting can take at once: none where the first was already held back."""
+        head = self._waiting.head
+        if head is not None and head.timeline[-1].reason.lasts:
+            return 0
+        return self._config.max_num_seqs - len(self._running)
+
     def _refusal(self, new: NewRequest) -> Refusal | None:
         """The reason this request can never be served, or cannot be taken now."""
         config, cache = self._config, self._cache
         num_prompt, max_tokens = len(new.prompt_token_ids), new.stopping.max_tokens
         num_blocks = cache.num_blocks_for(num_prompt + max_tokens)
-        max_waiting = config.max_num_queued_reqs + config.max_num_seqs - len(self._running)
+        num_places = self._num_free_places
         if new.id in self._requests:
             return Refusal(new.id, Reason.DUPLICATE_ID, f"a request {new.id!r} is still running")
         if num_prompt == 0:
@@ -261,10 +269,10 @@ class Scheduler:
                 f"blocks, more than the {cache.num_usable_blocks} there are"
             )
             return Refusal(new.id, Reason.NEVER_FITS, message, "max_tokens")
-        if len(self._waiting) >= max_waiting:
+        if len(self._waiting) >= config.max_num_queued_reqs + num_places:
             message = (
-                f"{len(self._waiting)} requests are waiting, at most "
-                f"{config.max_num_queued_reqs} may"
+                f"{len(self._waiting)} requests are waiting, {num_places} of which can start "
+                f"at once; at most {config.max_num_queued_reqs} more may wait"
             )
             return Refusal(new.id, Reason.QUEUE_FULL, message)
         return None

@@ -95,7 +95,7 @@ OPTIONS: tuple[Option, ...] = (
         ENGINE,
         fraction,
         "Share of a GPU's memory for weights, work and KV; on a CPU, share of half the free memory "
-        "for KV. Never more than `--max-num-seqs` requests of `--max-model-len` can use.",
+        "for KV, and no more than can be of use.",
     ),
     Option(
         "max-model-len",

@@ -17,7 +17,7 @@ class SamplingDefaults(msgspec.Struct, frozen=True, omit_defaults=True):
     top_k: Annotated[int, Meta(ge=-1)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
 
 
 def load_sampling_defaults(model: str, revision: str | None) -> SamplingDefaults:
