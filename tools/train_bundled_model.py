@@ -372,7 +372,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text", type=Path, required=True, help="the play, as UTF-8 text")
     parser.add_argument("--out", type=Path, required=True, help="folder to write the checkpoint to")
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=540)
     parser.add_argument("--minutes", type=float, default=30.0, help="if less, fewer steps")
     parser.add_argument("--seed", type=int, default=1623)
     arguments = parser.parse_args()

@@ -33,5 +33,5 @@ def test_a_refusal_names_the_length_that_would_fit(
     if length <= fitting:
         check(length)
         return
-    with pytest.raises(TooLittleMemory, match=f"--max-model-len {fitting}"):
+    with pytest.raises(TooLittleMemory, match=f"length that fits is {fitting}:"):
         check(length)

@@ -87,7 +87,7 @@ def test_logprobs_have_bytes_and_top(served: Served, tokenizer: TextTokenizer) -
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": "king", "content": "x"}], "messages[0].role"),
         ([{"role": "user", "content": None}], "messages[0].content"),
-        ([{"role": "user", "content": "x", "tool_calls": []}], "messages[0].tool_calls"),
+        ([{"role": "user", "content": "x", "tool_calls": [1]}], "messages[0].tool_calls"),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
             "messages[0].content[0].type",
@@ -110,3 +110,20 @@ def test_continuing_excludes_a_generation_prompt(served: Served) -> None:
     assert reply.json()["error"]["param"] == "continue_final_message"
     reply = served.chat(messages=HELLO, continue_final_message=True)
     assert reply.json()["error"]["param"] == "continue_final_message"
+
+
+def test_an_answer_can_be_sent_back_as_it_came(served: Served) -> None:
+    said = {"role": "user", "content": "Who art thou?"}
+    answer = served.chat(messages=[said], max_tokens=3).json()["choices"][0]["message"]
+    more: dict[str, object] = {"tool_calls": None, "function_call": None, "annotations": []}
+    for back in (answer, answer | more, {"role": "assistant", "content": None}):
+        assert served.chat(messages=[said, back, said], max_tokens=3).status_code == 200
+    refused = served.chat(messages=[said, answer | {"refusal": "no"}, said], max_tokens=3)
+    error = refused.json()["error"]
+    assert (error["param"], error["code"]) == ("messages[1].refusal", "unsupported_parameter")
+
+
+def test_the_limit_at_fault_is_named_as_it_was_sent(served: Served) -> None:
+    for field in ("max_tokens", "max_completion_tokens"):
+        reply = served.chat(messages=[{"role": "user", "content": "x"}], **{field: 10**6})
+        assert reply.json()["error"]["param"] == field

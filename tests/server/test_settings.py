@@ -40,7 +40,7 @@ EVERY_FLAG = (
     *("--num-gpu-blocks-override", "9", "--kv-cache-memory-bytes", "1000"),
     *("--gpu-memory-utilization", "0.5", "--max-model-len", "77", "--max-num-seqs", "3"),
     *("--max-num-batched-tokens", "99", "--max-num-queued-reqs", "5"),
-    *("--no-enable-prefix-caching", "--served-model-name", "a", "b"),
+    *("--no-enable-prefix-caching", "--served-model-name", "a", "--served-model-name", "b"),
     *("--api-key", "k1", "--api-key", "k,2", "--host", "::1", "--port", "0"),
     *("--max-body-bytes", "123", "--shutdown-timeout", "1.5", "--stuck-after", "2"),
     *("--sse-keep-alive-interval", "0", "--metrics-compat", "none", "--log-level", "debug"),

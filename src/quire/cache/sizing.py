@@ -18,10 +18,11 @@ def check_model_length_fits(
     if num_blocks >= needed:
         return
     fitting = max(num_blocks - 1, 0) * block_size
+    advice = f"pass --max-model-len {fitting}, or" if fitting > 1 else "give"
     raise TooLittleMemory(
         f"one request of --max-model-len {max_model_len} needs {needed} KV blocks "
         f"({needed * block_bytes / 2**20:.1f} MiB, block 0 included), but {num_blocks} "
         f"({num_blocks * block_bytes / 2**20:.1f} MiB) are available. "
-        f"The largest model length that fits is {fitting}: pass --max-model-len {fitting}, or more "
-        "memory by --kv-cache-memory-bytes, --gpu-memory-utilization or --num-gpu-blocks-override"
+        f"The largest model length that fits is {fitting}: {advice} more memory by "
+        "--kv-cache-memory-bytes, --gpu-memory-utilization or --num-gpu-blocks-override"
     )

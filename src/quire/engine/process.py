@@ -14,15 +14,19 @@ from typing import NamedTuple
 
 import msgspec
 
+from quire.cache.sizing import TooLittleMemory
 from quire.engine.build import build_engine
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine, Turn
 from quire.engine.line import Line, LineClosed
 from quire.engine.messages import Abort, Failed, Loading, Ready, Report, Submit, ToEngine
+from quire.models.config import CheckpointError, UnsupportedModel
 from quire.scheduler.step import Delta, Refusal
 
 logger = logging.getLogger(__name__)
 
+EXPECTED = (CheckpointError, TooLittleMemory, UnsupportedModel, ValueError)
+"""What a user's settings can lead to: the text says it all."""
 NO_TURN = Turn(0, 0, 0.0, [])
 
 
@@ -101,7 +105,7 @@ def main() -> None:
     except LineClosed:
         return
     except Exception as error:
-        logger.exception("the engine ends")
+        logger.error("the engine ends: %s", error, exc_info=not isinstance(error, EXPECTED))
         with suppress(LineClosed):
             line.send(Failed(f"{type(error).__name__}: {error}"))
         sys.exit(1)

@@ -29,7 +29,12 @@ class Intake(NamedTuple):
         maker = RequestMaker(
             request,
             self.tools,
-            OutputLimit(1 if drop_output else _asked(request), DEFAULT_MAX_TOKENS, "prompt"),
+            OutputLimit(
+                1 if drop_output else _asked(request),
+                DEFAULT_MAX_TOKENS,
+                "prompt",
+                _asked_field(request),
+            ),
             Logprobs(request.logprobs, request.logprobs if echo else None),
             self._seed(request),
         )
@@ -45,7 +50,7 @@ class Intake(NamedTuple):
         maker = RequestMaker(
             request,
             self.tools,
-            OutputLimit(_asked(request), None, "messages"),
+            OutputLimit(_asked(request), None, "messages", _asked_field(request)),
             Logprobs(top_logprobs if request.logprobs else None),
             self._seed(request),
         )
@@ -94,6 +99,10 @@ class Intake(NamedTuple):
 def _asked(request: GenerationFields) -> int | None:
     newer = request.max_completion_tokens
     return request.max_tokens if newer is None else newer
+
+
+def _asked_field(request: GenerationFields) -> str:
+    return "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
 
 
 def _no_effect_warnings(fields: tuple[str, ...]) -> tuple[str, ...]:

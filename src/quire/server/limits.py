@@ -20,6 +20,7 @@ class OutputLimit:
     asked: int | None
     default: int | None
     prompt_field: str
+    asked_field: str = "max_tokens"
 
 
 def check_shared(request: GenerationFields, vocab_size: int) -> None:
@@ -117,7 +118,7 @@ def num_output_tokens(num_prompt: int, limit: OutputLimit, facts: EngineFacts) -
         raise RequestError(
             f"The model's context is {most} tokens; the prompt has {num_prompt} and the output "
             f"is asked to have up to {limit.asked}: {limit.asked - room} too many.",
-            param="max_tokens",
+            param=limit.asked_field,
             code="context_length_exceeded",
         )
     return limit.asked

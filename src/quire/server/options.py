@@ -74,7 +74,8 @@ OPTIONS: tuple[Option, ...] = (
         "served-model-name",
         RESOLVED,
         name_list,
-        "Names that clients may ask for (commas in the variable); answers carry the first.",
+        "Name that clients may ask for; repeat the flag (commas in the variable) for several. "
+        "Answers carry the first.",
         shown="MODEL",
     ),
     Option("revision", ENGINE, text, "Branch, tag or commit of the model on the hub."),

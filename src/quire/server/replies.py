@@ -1,10 +1,12 @@
 """JSON replies that are not streams, and the body of a request, read with a limit."""
 
+import asyncio
+
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from quire.server.errors import TOO_LARGE, RequestError, error_body, error_headers
+from quire.server.errors import TOO_LARGE, RequestError, ShuttingDown, error_body, error_headers
 
 JSON = "application/json"
 
@@ -24,8 +26,28 @@ def error_reply(error: RequestError) -> Response:
     )
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The whole body; one that is too large is refused before all of it has come."""
+async def read_body(request: Request, max_bytes: int, cut_off: asyncio.Future[None]) -> bytes:
+    """The whole body. One that is too large is refused before all of it has come; one that has not
+    come when the server must stop is waited for no longer.
+    """
+    reading = asyncio.ensure_future(_read(request, max_bytes))
+
+    def stop(_: asyncio.Future[None]) -> None:
+        reading.cancel()
+
+    cut_off.add_done_callback(stop)
+    try:
+        return await reading
+    except asyncio.CancelledError:
+        if cut_off.done():
+            raise ShuttingDown from None
+        raise
+    finally:
+        cut_off.remove_done_callback(stop)
+        reading.cancel()
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise _too_large(max_bytes)

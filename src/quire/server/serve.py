@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from quire.engine.client import EngineClient
 from quire.server.app import build_app, build_service
 from quire.server.config import ServerConfig
+from quire.server.plain_http import PlainHttp
 from quire.server.service import Service, Sources
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class DrainingServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=PlainHttp,
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -46,7 +47,7 @@ class DrainingServer(uvicorn.Server):
                 timeout_graceful_shutdown=CLOSE_PATIENCE_S,
             )
         )
-        self._service = service
+        self.service = service
         self._deadline_s: float | None = None
         self._num_signals = 0
 
@@ -62,12 +63,12 @@ class DrainingServer(uvicorn.Server):
         if self._num_signals and not leaves:
             leaves = self._drained()
         if leaves:
-            self._service.draining = True
-            self._service.cut()
+            self.service.draining = True
+            self.service.cut()
         return leaves
 
     def _drained(self) -> bool:
-        service = self._service
+        service = self.service
         now = service.sources.clock()
         if self._deadline_s is None:
             service.draining = True

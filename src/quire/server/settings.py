@@ -14,9 +14,7 @@ from quire.server.options import ENGINE, OPTIONS, SERVER, Option, Value, shown_d
 
 
 def _action(option: Option) -> str:
-    if option.parse is name_list:
-        return "extend"
-    return "append" if option.parse is key_list else "store"
+    return "append" if option.parse in (key_list, name_list) else "store"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +33,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             dest=option.key,
             type=text,
             metavar="VALUE",
-            nargs="+" if option.parse is name_list else None,
             action=_action(option),
             default=argparse.SUPPRESS,
             help=f"{option.help} [{shown_default(option)}]",

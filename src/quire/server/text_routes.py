@@ -114,7 +114,7 @@ class TextRoutes:
     async def _read(self, request: Request) -> tuple[bytes, Tools]:
         """Not being ready is said before the body is judged, but after it is read: a client that
         still sends would not read the answer."""
-        body = await read_body(request, self._service.config.max_body_bytes)
+        body = await read_body(request, self._service.config.max_body_bytes, self._service.cut_off)
         return body, self._service.tools()
 
     def _intake(self, model: str | None, tools: Tools) -> Intake:

@@ -2,7 +2,14 @@
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, Field, JsonValue, PlainValidator, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    Field,
+    JsonValue,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from quire.server.protocol.fields import MAX_LOGPROBS, STRICT, GenerationFields
@@ -56,14 +63,35 @@ _CONTENT_SCHEMA = {
 }
 
 
+_ANSWERED = frozenset(
+    ("annotations", "audio", "function_call", "reasoning", "reasoning_content", "refusal")
+    + ("tool_call_id", "tool_calls")
+)
+"""Fields of answers that clients send back. Empty ones ask for nothing; Quire acts on none."""
+
+
 class Message(BaseModel):
-    """One turn of the conversation."""
+    """One turn of the conversation. What an assistant said may be null."""
 
     model_config = STRICT
 
     role: Role
     content: Annotated[str, PlainValidator(_read_content), WithJsonSchema(_CONTENT_SCHEMA)]
     name: Annotated[str, Field(max_length=256)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        asked = [key for key in given if key in _ANSWERED and given[key] not in (None, [])]
+        if asked:
+            where = {"where": f".{asked[0]}"}
+            raise PydanticCustomError("unsupported", "is not supported yet", where)
+        kept = {key: value for key, value in given.items() if key not in _ANSWERED}
+        if kept.get("role") == "assistant" and kept.get("content", "") is None:
+            kept["content"] = ""
+        return kept
 
 
 class ChatRequest(GenerationFields):

@@ -81,6 +81,10 @@ def _request_error(details: ErrorDetails, known: Sequence[str]) -> RequestError:
             param=where,
             code="unknown_parameter",
         )
+    if details["type"] == "unsupported":
+        return RequestError(
+            f"Quire does not support '{where}' yet.", param=where, code="unsupported_parameter"
+        )
     if details["type"] == "missing":
         return RequestError(
             f"Missing required field '{where}'.", param=where, code="missing_required_parameter"
