@@ -1,6 +1,7 @@
 """Whatever is wrong with a request: a 4xx, OpenAI's error object, the field at fault."""
 
 import json
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ from quire.server.protocol.capabilities import (
 )
 from quire.server.protocol.chat import ChatRequest
 from quire.server.protocol.completions import CompletionRequest
-from tests.server.served import Served
+from tests.server.served import Served, plain_config, serving
 from tests.server.stand_in import FACTS
 
 BASE: dict[str, dict[str, object]] = {
@@ -302,3 +303,15 @@ def test_any_object_is_served_or_refused(
     if reply.status_code != 200:
         assert 400 <= reply.status_code < 500, reply.text
         error_of(reply)
+
+
+def test_more_outputs_than_the_engine_ever_holds_are_refused_for_good() -> None:
+    config = plain_config()
+    small = replace(config, engine=replace(config.engine, max_num_queued_reqs=0))
+    with serving(small) as served:
+        most = FACTS.max_num_seqs
+        for fields, param in (({"n": most + 1}, "n"), ({"prompt": ["x"] * (most + 1)}, "prompt")):
+            reply = served.complete(**({"prompt": "x", "max_tokens": 1} | fields))
+            assert reply.status_code == 400
+            assert reply.json()["error"]["param"] == param
+            assert f"the {most} outputs" in reply.json()["error"]["message"]

@@ -114,7 +114,7 @@ def test_broken_files_are_named(tmp_path: Path, name: str, content: str) -> None
 
 def test_tokens_without_an_embedding_are_refused(tokenizer: TextTokenizer) -> None:
     small = msgspec.structs.replace(FACTS, vocab_size=300)
-    tools = Tools(small, tokenizer, SamplingDefaults())
+    tools = Tools(small, tokenizer, SamplingDefaults(), 10)
     with pytest.raises(RequestError, match="outside the vocabulary"):
         encode("the king", "prompt", tools, add_special_tokens=False)
 

@@ -4,7 +4,13 @@ from typing import NamedTuple
 
 from quire.server.engine_requests import Logprobs, RequestMaker, random_seed
 from quire.server.job import Delivery, Job, Prompt, TextPlan
-from quire.server.limits import OutputLimit, check_chat, check_completion, check_shared
+from quire.server.limits import (
+    OutputLimit,
+    check_chat,
+    check_completion,
+    check_num_outputs,
+    check_shared,
+)
 from quire.server.prompts import read_chat, read_prompts
 from quire.server.protocol.chat import ChatRequest
 from quire.server.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
@@ -65,6 +71,8 @@ class Intake(NamedTuple):
         text: TextPlan,
         warnings: tuple[str, ...],
     ) -> Job:
+        num_choices = maker.request.n or 1
+        check_num_outputs(len(prompts), num_choices, self.tools.max_outputs)
         job_id = f"{prefix}-{self.sources.random_bytes(16).hex()}"
         options = maker.request.stream_options
         return Job(
@@ -72,7 +80,7 @@ class Intake(NamedTuple):
             created_s=int(self.sources.now()),
             model=self.model,
             prompts=prompts,
-            num_choices=maker.request.n or 1,
+            num_choices=num_choices,
             requests=maker.make(job_id, prompts),
             text=text,
             delivery=Delivery(

@@ -65,6 +65,16 @@ def check_completion(request: CompletionRequest) -> None:
         )
 
 
+def check_num_outputs(num_prompts: int, num_choices: int, most: int) -> None:
+    """More than the engine holds at once would be told for ever that the server is full."""
+    if num_prompts * num_choices > most:
+        raise RequestError(
+            f"{num_prompts} prompts with n {num_choices} are more than the {most} outputs that "
+            "this server holds at once.",
+            param="n" if num_choices > 1 else "prompt",
+        )
+
+
 def check_chat(request: ChatRequest) -> None:
     if request.top_logprobs is not None and not request.logprobs:
         raise RequestError(

@@ -31,11 +31,13 @@ class Sources(NamedTuple):
 
 
 class Tools(NamedTuple):
-    """What a request needs once the server is ready."""
+    """What a request needs once the server is ready. `max_outputs` is how many requests the engine
+    holds at most, running and waiting."""
 
     facts: EngineFacts
     tokenizer: TextTokenizer
     defaults: SamplingDefaults
+    max_outputs: int
 
 
 class Service:
@@ -88,7 +90,9 @@ class Service:
         if self.tokenizer is None or self.engine.facts is None:
             phase, done, total = self.engine.progress
             raise ModelLoading(f"The model is loading: {phase} {done}/{total}.")
-        return Tools(self.engine.facts, self.tokenizer, self.defaults)
+        facts = self.engine.facts
+        max_outputs = facts.max_num_seqs + self.config.engine.max_num_queued_reqs
+        return Tools(facts, self.tokenizer, self.defaults, max_outputs)
 
     @property
     def is_loaded(self) -> bool:
