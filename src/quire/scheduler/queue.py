@@ -1,7 +1,6 @@
 """The waiting line: first come, first served; a preempted request returns to the front."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
 
 from quire.scheduler.request import Request
 
@@ -14,9 +13,6 @@ class WaitingQueue:
 
     def __len__(self) -> int:
         return len(self._line)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._line.values())
 
     @property
     def head(self) -> Request | None:
