@@ -5,13 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.cache.sizing import TooLittleMemory, check_model_length_fits, num_blocks_in
-from quire.cache.spec import FullAttentionSpec, bytes_per_block
-
-SPEC = FullAttentionSpec(num_kv_heads=2, k_width=64, v_width=32, element_bytes=2)
-
-
-def test_a_block_costs_its_keys_and_values_over_all_layers() -> None:
-    assert bytes_per_block([SPEC] * 3, block_size=16) == 3 * 16 * 2 * (64 + 32) * 2
 
 
 @given(st.integers(0, 1 << 40), st.integers(1, 1 << 20))

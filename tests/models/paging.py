@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from itertools import product
 
 import torch
 
@@ -12,21 +13,30 @@ Chunk = tuple[int, int, Sequence[int]]
 
 
 class Paging:
-    """Every sequence owns enough shuffled blocks for `max_len` tokens; block 0 is nobody's."""
+    """Every sequence owns enough shuffled blocks for `max_len` tokens in each layer group; block 0
+    is nobody's. `tables[group][seq]` are its ids."""
 
     def __init__(
-        self, num_seqs: int, max_len: int, *, block_size: int, seed: int = 0, device: str = "cpu"
+        self,
+        num_seqs: int,
+        max_len: int,
+        *,
+        block_size: int,
+        seed: int = 0,
+        device: str = "cpu",
+        num_groups: int = 1,
     ) -> None:
         per_seq = -(-max_len // block_size)
-        ids = list(range(1, num_seqs * per_seq + 1))
+        ids = list(range(1, num_groups * num_seqs * per_seq + 1))
         random.Random(seed).shuffle(ids)
-        self.tables = [ids[i * per_seq : (i + 1) * per_seq] for i in range(num_seqs)]
+        tables = [ids[first : first + per_seq] for first in range(0, len(ids), per_seq)]
+        self.tables = [tables[g * num_seqs : (g + 1) * num_seqs] for g in range(num_groups)]
         self.num_blocks = len(ids) + 1
         self._block_size = block_size
         self._device = device
 
-    def slot(self, seq: int, position: int) -> int:
-        block = self.tables[seq][position // self._block_size]
+    def slot(self, seq: int, position: int, group: int = 0) -> int:
+        block = self.tables[group][seq][position // self._block_size]
         return block * self._block_size + position % self._block_size
 
     def batch(
@@ -42,18 +52,20 @@ class Paging:
             starts.append(starts[-1] + len(tokens))
         places = [(seq, first + k) for seq, first, toks in chunks for k in range(len(toks))]
         used = [-(-(first + len(toks)) // self._block_size) for _, first, toks in chunks]
-        tables = torch.zeros(len(chunks), max(used), dtype=torch.int32)
-        for row, ((seq, _, _), n) in enumerate(zip(chunks, used, strict=True)):
-            tables[row, :n] = torch.tensor(self.tables[seq][:n], dtype=torch.int32)
+        tables = torch.zeros(len(self.tables), len(chunks), max(used), dtype=torch.int32)
+        for group, row in product(range(len(self.tables)), range(len(chunks))):
+            ids = self.tables[group][chunks[row][0]][: used[row]]
+            tables[group, row, : len(ids)] = torch.tensor(ids, dtype=torch.int32)
         if rows is None:
             rows = [end - 1 for end in starts[1:]]
-        if slots is None:
-            slots = [self.slot(seq, position) for seq, position in places]
         return Batch(
             input_ids=self._longs([token for _, _, tokens in chunks for token in tokens]),
             positions=self._longs([position for _, position in places]),
-            slots=self._longs(slots),
-            block_tables=tables.to(self._device),
+            slots=tuple(
+                self._longs(slots or [self.slot(seq, position, group) for seq, position in places])
+                for group in range(len(self.tables))
+            ),
+            block_tables=tuple(tables.to(self._device)),
             query_starts=tuple(starts),
             context_lens=tuple(first + len(tokens) for _, first, tokens in chunks),
             logit_rows=self._longs(rows),

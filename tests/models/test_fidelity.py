@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from quire.models.config import KVOptions
 from tests.models.driver import generate_greedy, load
 from tests.models.families import SERVED, save_checkpoint
 from tests.models.paging import Paging
@@ -35,8 +36,10 @@ def all_logits(model: PreTrainedModel, prompt: list[int]) -> Tensor:
 
 def test_greedy_tokens_are_those_of_generate(checkpoint: Path) -> None:
     prompts = some_prompts(NUM_SEQS, MAX_LEN - NUM_NEW)
-    paging = Paging(NUM_SEQS, MAX_LEN, block_size=BLOCK_SIZE, seed=5)
-    model = load(checkpoint).attach(paging.num_blocks, BLOCK_SIZE)
+    loaded = load(checkpoint)
+    num_groups = len(loaded.facts.layout(KVOptions()).groups)
+    paging = Paging(NUM_SEQS, MAX_LEN, block_size=BLOCK_SIZE, seed=5, num_groups=num_groups)
+    model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
     texts = generate_greedy(model, paging, prompts, num_new=NUM_NEW, seed=11)
     reference = ordinary(checkpoint)
     assert texts == [greedy(reference, prompt, NUM_NEW) for prompt in prompts]
@@ -44,8 +47,10 @@ def test_greedy_tokens_are_those_of_generate(checkpoint: Path) -> None:
 
 def paged_logits(checkpoint: Path, prompts: list[list[int]], dtype: str) -> list[Tensor]:
     """Every row's logits: the first half of each prompt in one step, the rest in a second."""
-    paging = Paging(len(prompts), MAX_LEN, block_size=BLOCK_SIZE)
-    model = load(checkpoint, dtype).attach(paging.num_blocks, BLOCK_SIZE)
+    loaded = load(checkpoint, dtype)
+    num_groups = len(loaded.facts.layout(KVOptions()).groups)
+    paging = Paging(len(prompts), MAX_LEN, block_size=BLOCK_SIZE, num_groups=num_groups)
+    model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
     halves = [len(prompt) // 2 for prompt in prompts]
     steps = (
         [

@@ -4,29 +4,33 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cache.spec import bytes_per_block
+from quire.cache.layout import build_layout
 from quire.models.attention.plan import MAX_PADDING, group_by_length
 from quire.models.config import LayerFacts
 from quire.models.kv_store import Workspace, build_kv_store
 
 LAYERS = [
-    LayerFacts(index=0, num_kv_heads=2, head_dim=48, scale=1.0, window=None),
-    LayerFacts(index=1, num_kv_heads=1, head_dim=64, scale=1.0, window=8),
+    LayerFacts(index=0, num_kv_heads=2, k_width=48, v_width=32, scale=1.0),
+    LayerFacts(index=1, num_kv_heads=1, k_width=64, v_width=64, scale=1.0, window=8),
 ]
 
 
 def test_a_block_takes_the_bytes_that_sizing_counts() -> None:
+    layout = build_layout([layer.kv_spec(torch.bfloat16.itemsize) for layer in LAYERS])
     store = build_kv_store(
-        LAYERS, num_blocks=7, block_size=4, dtype=torch.bfloat16, device=torch.device("cpu")
+        layout, num_blocks=7, block_size=4, dtype=torch.bfloat16, device=torch.device("cpu")
     )
     taken = sum(tensor.nbytes for tensor in store.keys + store.values)
-    specs = [layer.kv_spec(torch.bfloat16.itemsize) for layer in LAYERS]
-    assert taken == 7 * bytes_per_block(specs, 4)
+    assert taken == 7 * layout.block_bytes(4)
 
 
 def test_reading_gives_what_was_written() -> None:
     store = build_kv_store(
-        LAYERS, num_blocks=3, block_size=4, dtype=torch.float32, device=torch.device("cpu")
+        build_layout([layer.kv_spec(4) for layer in LAYERS]),
+        num_blocks=3,
+        block_size=4,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
     )
     keys, values = torch.randn(2, 5, 1, 64)
     slots = torch.tensor([11, 0, 7, 4, 5])

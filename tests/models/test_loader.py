@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from quire.models.checkpoint import ModelSource
-from quire.models.config import CheckpointError, UnsupportedModel
+from quire.models.config import CheckpointError, KVOptions, UnsupportedModel
 from quire.models.loader import choose_dtype, load_model
 from tests.models.driver import load
 from tests.models.families import DENSE, REFUSED, SERVED, VOCAB, Family, save_checkpoint
@@ -40,12 +40,12 @@ def test_facts_are_those_of_the_checkpoint(qwen2: Path) -> None:
     assert (facts.model_type, facts.vocab_size, facts.max_model_len) == ("qwen2", VOCAB, 128)
     assert facts.num_layers == 3
     assert [layer.index for layer in facts.layers] == [0, 1, 2]
-    assert {(layer.num_kv_heads, layer.head_dim, layer.window) for layer in facts.layers} == {
+    assert {(layer.num_kv_heads, layer.k_width, layer.window) for layer in facts.layers} == {
         (2, 8, None)
     }
     assert facts.layers[0].scale == pytest.approx(8**-0.5)
     assert (facts.dtype, facts.dtype_bytes) == ("float32", 4)
-    assert facts.block_bytes(16) == 16 * 3 * 2 * 2 * 8 * 4
+    assert facts.layout(KVOptions()).block_bytes(16) == 16 * 3 * 2 * 2 * 8 * 4
 
 
 def test_weights_shared_by_embedding_and_head_count_once(qwen2: Path) -> None:
@@ -83,7 +83,7 @@ def test_head_dim_and_kv_heads_need_not_be_stated(copy: Path) -> None:
     config = json.loads((copy / "config.json").read_text())
     config.pop("head_dim", None)
     (copy / "config.json").write_text(json.dumps(config))
-    assert load(copy).facts.layers[0].head_dim == 8
+    assert load(copy).facts.layers[0].k_width == 8
 
 
 def test_progress_rises_to_its_end_in_every_phase(qwen2: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_prefix_of_other_tokens_is_seen_even_where_tokens_agree() -> None:
     shared = [9, 9, 9, 9]
     model.forward(paging.batch([(0, 0, [1, 2, 3, 4, *shared])], rows=[]))
     model.forward(paging.batch([(1, 0, [4, 3, 2, 1])], rows=[]))
-    paging.tables[1][1] = paging.tables[0][1]
+    paging.tables[0][1][1] = paging.tables[0][0][1]
     logits = model.forward(paging.batch([(1, 8, [7])]))
     assert not torch.equal(logits[0], toy_logits([4, 3, 2, 1, *shared, 7], VOCAB))
 

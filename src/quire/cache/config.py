@@ -2,19 +2,31 @@
 
 from dataclasses import dataclass
 
+from quire.cache.spec import FULL, Retention
+
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """`num_blocks` counts the null block, so `num_blocks - 1` can be used."""
+    """`num_blocks` counts the null block, so `num_blocks - 1` can be used. `groups` says how long
+    each layer group needs its tokens; there are none for a model without attention.
+
+    No step computes more than `max_chunk_tokens` of a request: what bounds a window's blocks.
+    """
 
     num_blocks: int
     block_size: int
     enable_prefix_caching: bool = True
+    groups: tuple[Retention, ...] = (FULL,)
+    max_chunk_tokens: int = 1 << 30
 
     def __post_init__(self) -> None:
         if self.block_size < 1:
             raise ValueError(f"block_size is {self.block_size}, must be 1 or more")
-        if self.num_blocks < 2:
+        if self.max_chunk_tokens < 1:
+            raise ValueError(f"max_chunk_tokens is {self.max_chunk_tokens}, must be 1 or more")
+        least = 2 if self.groups else 1
+        if self.num_blocks < least:
             raise ValueError(
-                f"num_blocks is {self.num_blocks}, must be 2 or more: block 0 is the null block"
+                f"num_blocks is {self.num_blocks}, must be {least} or more: block 0 is the null "
+                "block"
             )

@@ -16,9 +16,12 @@ from quire.engine.memory import DeviceMemory, kv_budget, measure
 from quire.engine.messages import EngineFacts, ReceiptLine
 from quire.models.batch import Batch
 from quire.models.checkpoint import ModelSource
+from quire.models.config import KVOptions
 from quire.models.loader import LoadedModel, load_model
 
 logger = logging.getLogger(__name__)
+
+ONE_GROUP = KVOptions(hybrid=False)
 
 DEFAULT_BATCHED_TOKENS = {"cpu": 512, "cuda": 2048}
 """A step's token budget where none is given: where each device's matrix product is about best."""
@@ -56,9 +59,9 @@ def build_model_engine(
     phases.end("profile")
     memory = measure(device)
     num_blocks = _num_blocks(config, loaded, limits, memory)
-    model = loaded.attach(num_blocks, config.block_size)
+    model = loaded.attach(num_blocks, config.block_size, ONE_GROUP)
     phases.end("kv_cache")
-    kv_bytes = num_blocks * loaded.facts.block_bytes(config.block_size)
+    kv_bytes = num_blocks * loaded.facts.layout(ONE_GROUP).block_bytes(config.block_size)
     facts = EngineFacts(
         model_type=loaded.facts.model_type,
         dtype=loaded.facts.dtype,
@@ -137,14 +140,14 @@ def _profile(loaded: LoadedModel, limits: _Limits) -> int:
     batch = Batch(
         input_ids=torch.zeros_like(places),
         positions=places,
-        slots=torch.zeros_like(places),
-        block_tables=torch.zeros((1, num_tokens), dtype=torch.int32, device=device),
+        slots=(torch.zeros_like(places),),
+        block_tables=(torch.zeros((1, num_tokens), dtype=torch.int32, device=device),),
         query_starts=(0, num_tokens),
         context_lens=(num_tokens,),
         logit_rows=places,
     )
     before = _peak_bytes(device)
-    loaded.attach(num_blocks=1, block_size=1).forward(batch)
+    loaded.attach(num_blocks=1, block_size=1, options=ONE_GROUP).forward(batch)
     return _peak_bytes(device) - before
 
 
@@ -161,7 +164,7 @@ def _num_blocks(
     """By override, by bytes, or by share of the device. Of a machine's own memory no more than can
     be of use: for requests that run and, if prefixes are kept, as much again for idle blocks.
     """
-    block_bytes = loaded.facts.block_bytes(config.block_size)
+    block_bytes = loaded.facts.layout(ONE_GROUP).block_bytes(config.block_size)
     if config.num_gpu_blocks_override is not None:
         num_blocks = config.num_gpu_blocks_override
     elif config.kv_cache_memory_bytes is not None:

@@ -1,6 +1,6 @@
 """Step -> Batch -> model -> sampler -> StepResult. Keeps, for each running request, the tokens to
-draw from and its block ids as a row of one array, so that a batch is built by a few vectorised
-look-ups.
+draw from and its block ids as a row of one array for each layer group, so that a batch is built by
+a few vectorised look-ups.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,13 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RunnerConfig:
-    """`max_num_blocks` is the longest block table of one request."""
+    """`max_num_blocks` is the longest block table of one request, in each of `num_groups`."""
 
     max_num_seqs: int
     max_num_blocks: int
     block_size: int
     device: str
+    num_groups: int = 1
 
 
 @dataclass(slots=True)
@@ -33,7 +34,7 @@ class Row:
     """One running request: its place among the block ids, and what its next token is drawn from."""
 
     index: int
-    num_blocks: int
+    num_blocks: list[int]
     draw: SampleRow
     prompt_logprobs: int | None
 
@@ -47,7 +48,8 @@ class Runner:
         self._sampler = Sampler(model.vocab_size, torch.device(config.device))
         self._rows: dict[str, Row] = {}
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
-        self._block_ids = np.zeros((config.max_num_seqs, config.max_num_blocks), dtype=np.int32)
+        shape = (config.num_groups, config.max_num_seqs, config.max_num_blocks)
+        self._block_ids = np.zeros(shape, dtype=np.int32)
 
     def run(self, step: Step) -> StepResult:
         for request_id in step.drops:
@@ -68,15 +70,17 @@ class Runner:
         draw = SampleRow(
             new.sampling, new.stopping, list(join.token_ids), len(new.prompt_token_ids)
         )
-        row = Row(self._free_rows.pop(), 0, draw, new.prompt_logprobs)
+        num_blocks = [0] * self._config.num_groups
+        row = Row(self._free_rows.pop(), num_blocks, draw, new.prompt_logprobs)
         self._rows[new.id] = row
         self._extend(row, join.block_ids)
 
     def _extend(self, row: Row, grown: BlockIds) -> None:
-        (block_ids,) = grown
-        end = row.num_blocks + len(block_ids)
-        self._block_ids[row.index, row.num_blocks : end] = block_ids
-        row.num_blocks = end
+        for group, block_ids in enumerate(grown):
+            first = row.num_blocks[group]
+            end = first + len(block_ids)
+            self._block_ids[group, row.index, first:end] = block_ids
+            row.num_blocks[group] = end
 
     def _batch(self, step: Step) -> tuple[Batch, list[tuple[int, int]]]:
         """The step's tensors, and each chunk's span of rows among the logits."""
@@ -86,22 +90,25 @@ class Runner:
         starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
         owners = np.repeat(np.arange(len(rows)), counts)
         positions = np.arange(step.num_tokens) - np.repeat(starts[:-1] - firsts, counts)
-        longest = max(row.num_blocks for row in rows)
-        tables = self._block_ids[[row.index for row in rows], :longest]
-        block_size = self._config.block_size
-        slots = tables[owners, positions // block_size].astype(np.int64) * block_size
-        slots += positions % block_size
+        longest = int((firsts + counts).max() - 1) // self._config.block_size + 1
+        tables = self._block_ids[:, [row.index for row in rows], :longest]
         logit_rows, spans = _logit_rows(step.chunks, rows, starts)
         batch = Batch(
             input_ids=self._tensor(_token_ids(step.chunks, rows)),
             positions=self._tensor(positions),
-            slots=self._tensor(slots),
-            block_tables=self._tensor(tables),
+            slots=tuple(self._tensor(self._slots(table, owners, positions)) for table in tables),
+            block_tables=tuple(self._tensor(table) for table in tables),
             query_starts=tuple(starts.tolist()),
             context_lens=tuple((firsts + counts).tolist()),
             logit_rows=self._tensor(logit_rows),
         )
         return batch, spans
+
+    def _slots(self, table: NDArray[np.int32], owners: Counts, positions: Counts) -> Counts:
+        block_size = self._config.block_size
+        slots: Counts = table[owners, positions // block_size].astype(np.int64) * block_size
+        slots += positions % block_size
+        return slots
 
     def _tensor(self, array: Counts | NDArray[np.int32]) -> Tensor:
         return torch.from_numpy(array).to(self._config.device, non_blocking=True)

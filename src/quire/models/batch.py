@@ -12,16 +12,17 @@ from torch import Tensor
 class Batch:
     """One step, T tokens of S chunks. All tensors are on the model's device.
 
-    `input_ids`, `positions`: int64 [T]. `slots`: int64 [T], where each token's K and V are written.
-    `block_tables`: int32 [S, max_blocks], padded with the null block 0. `query_starts`: S + 1
+    `input_ids`, `positions`: int64 [T]. For each layer group, `slots`: int64 [T], where each
+    token's K and V are written; and `block_tables`: int32 [S, max_blocks], padded with the null
+    block 0, whose entries for what no query of the step can see mean nothing. `query_starts`: S + 1
     offsets into the T tokens. `context_lens`: S lengths, this step's tokens included. `logit_rows`:
     int64 [R], the tokens whose logits are wanted, in order.
     """
 
     input_ids: Tensor
     positions: Tensor
-    slots: Tensor
-    block_tables: Tensor
+    slots: tuple[Tensor, ...]
+    block_tables: tuple[Tensor, ...]
     query_starts: tuple[int, ...]
     context_lens: tuple[int, ...]
     logit_rows: Tensor

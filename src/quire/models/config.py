@@ -5,7 +5,12 @@ Standard library only, so that every room may look at the facts without paying f
 
 from dataclasses import dataclass
 
-from quire.cache.spec import FullAttentionSpec, bytes_per_block
+from quire.cache.layout import Layout, build_layout
+from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
+
+QUANTISED = ("fp8_e4m3", "int8")
+SCALE_BYTES = 2
+"""A scale is a bfloat16: its rounding does not matter, its range does."""
 
 
 class CheckpointError(Exception):
@@ -23,23 +28,51 @@ class UnsupportedModel(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LayerFacts:
-    """One attention layer as it called its attention function. `window` None: it sees all."""
+    """One attention layer as it called its attention function.
+
+    A token sees the positions up to its own: all of them, or the last `window`, or those of its own
+    chunk of `chunk` positions. Scores are scaled by `scale`, then capped to
+    `softcap * tanh(score / softcap)`; sinks join the softmax's denominator alone. Latent: there is
+    one vector of `k_width` for all heads, and the value is its first `v_width` elements.
+    """
 
     index: int
     num_kv_heads: int
-    head_dim: int
+    k_width: int
+    v_width: int
     scale: float
-    window: int | None
+    window: int | None = None
+    chunk: int | None = None
+    softcap: float | None = None
+    has_sinks: bool = False
+    is_latent: bool = False
 
-    def kv_spec(self, element_bytes: int) -> FullAttentionSpec:
-        """What the cache keeps of this layer: all of it, behind a window too."""
-        return FullAttentionSpec(self.num_kv_heads, self.head_dim, self.head_dim, element_bytes)
+    @property
+    def retention(self) -> Retention:
+        if self.chunk is not None:
+            return Retention(Kind.LOCAL, self.chunk)
+        return FULL if self.window is None else Retention(Kind.SLIDING, self.window)
+
+    def kv_spec(self, element_bytes: int, scale_bytes: int = 0) -> KVSpec:
+        v_width = 0 if self.is_latent else self.v_width
+        page = Page(self.num_kv_heads, self.k_width, v_width, element_bytes, scale_bytes)
+        return KVSpec(page, self.retention)
+
+
+@dataclass(frozen=True, slots=True)
+class KVOptions:
+    """How K and V are kept. `dtype`: auto (as the model computes), fp8_e4m3 or int8, both with one
+    scale for each token and head. `hybrid` false: one layer group that forgets nothing.
+    """
+
+    dtype: str = "auto"
+    hybrid: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """`max_model_len`: the longest context the weights were made for, prompt and output together.
-    `dtype`: float32, float16 or bfloat16, of the weights and of K and V."""
+    `dtype`: float32, float16 or bfloat16, of the weights and, unless quantised, of K and V."""
 
     model_type: str
     layers: tuple[LayerFacts, ...]
@@ -53,8 +86,10 @@ class ModelFacts:
     def num_layers(self) -> int:
         return len(self.layers)
 
-    def block_bytes(self, block_size: int) -> int:
-        """Bytes of one block id over all layers."""
-        return bytes_per_block(
-            [layer.kv_spec(self.dtype_bytes) for layer in self.layers], block_size
-        )
+    def layout(self, options: KVOptions) -> Layout:
+        """How the layers' K and V are grouped, and what they take."""
+        element_bytes, scale_bytes = self.dtype_bytes, 0
+        if options.dtype in QUANTISED:
+            element_bytes, scale_bytes = 1, SCALE_BYTES
+        specs = [layer.kv_spec(element_bytes, scale_bytes) for layer in self.layers]
+        return build_layout(specs, hybrid=options.hybrid)

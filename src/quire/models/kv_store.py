@@ -1,9 +1,10 @@
-"""The keys and values of all blocks: for each layer two tensors [blocks, block_size, heads, dim].
+"""The keys and values of all blocks: for each place of the layout two tensors, [blocks, block_size,
+heads, width], shared by one layer of each group.
 
 A slot is a row of the first two dimensions taken as one. Only attention reads and writes here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quire.models.config import LayerFacts
+from quire.cache.layout import Layout
 
 CACHE_LINE_BYTES = 64
 
@@ -33,18 +34,26 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class KVStore:
+    """`places` has each layer's (group, index of its tensors)."""
+
     block_size: int
+    places: Mapping[int, tuple[int, int]]
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
 
+    def group(self, layer: int) -> int:
+        return self.places[layer][0]
+
     def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         """Put token i's `keys[i]` and `values[i]` ([heads, dim]) into `slots[i]`."""
-        self.keys[layer].flatten(0, 1).index_copy_(0, slots, keys)
-        self.values[layer].flatten(0, 1).index_copy_(0, slots, values)
+        _, place = self.places[layer]
+        self.keys[place].flatten(0, 1).index_copy_(0, slots, keys)
+        self.values[place].flatten(0, 1).index_copy_(0, slots, values)
 
     def read(self, layer: int, slots: Tensor, workspace: Workspace) -> tuple[Tensor, Tensor]:
         """The K and V of `slots`, each [len(slots), heads, dim], until the workspace's next use."""
-        stored = self.keys[layer].flatten(0, 1), self.values[layer].flatten(0, 1)
+        _, place = self.places[layer]
+        stored = self.keys[place].flatten(0, 1), self.values[place].flatten(0, 1)
         places = workspace.pair((len(slots), *stored[0].shape[1:]), stored[0])
         keys, values = (
             torch.index_select(all_of, 0, slots, out=out)
@@ -54,7 +63,7 @@ class KVStore:
 
 
 def build_kv_store(
-    layers: Sequence[LayerFacts],
+    layout: Layout,
     *,
     num_blocks: int,
     block_size: int,
@@ -63,14 +72,15 @@ def build_kv_store(
 ) -> KVStore:
     """Zeroed memory."""
 
-    def allocate(layer: LayerFacts) -> Tensor:
-        shape = (num_blocks, block_size, layer.num_kv_heads, layer.head_dim)
+    def allocate(num_heads: int, width: int) -> Tensor:
+        shape = (num_blocks, block_size, num_heads, width)
         if device.type == "cpu":
             return zeros_on_touch(shape, dtype)
         return torch.zeros(shape, dtype=dtype, device=device)
 
-    keys = tuple(allocate(layer) for layer in layers)
-    return KVStore(block_size, keys, tuple(allocate(layer) for layer in layers))
+    keys = tuple(allocate(page.num_kv_heads, page.k_width) for page in layout.pages)
+    values = tuple(allocate(page.num_kv_heads, page.v_width) for page in layout.pages)
+    return KVStore(block_size, layout.places(), keys, values)
 
 
 def zeros_on_touch(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

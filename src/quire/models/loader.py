@@ -4,7 +4,7 @@
                         on_progress=lambda phase, done, total: None)
     loaded.facts            ModelFacts: layers, vocab_size, max_model_len, eos_token_ids, dtype, ...
     loaded.weight_bytes     what the weights take on `loaded.device`
-    loaded.facts.block_bytes(16)    what one block of 16 tokens takes, all layers
+    loaded.facts.layout(KVOptions())    layer groups, and what a block of them takes
     loaded.attach(num_blocks=1000, block_size=16)   a Model with its own K and V
 
 Raises CheckpointError (files missing or unusable) or UnsupportedModel (by name, with why).
@@ -21,7 +21,7 @@ from torch import nn
 
 from quire.models.attention.reference import ReferenceAttention
 from quire.models.checkpoint import ModelSource, Progress, locate
-from quire.models.config import ModelFacts, UnsupportedModel
+from quire.models.config import KVOptions, ModelFacts, UnsupportedModel
 from quire.models.hf import CurrentStep, HFModel, PagedPort, attention_modules, plug
 from quire.models.kv_store import build_kv_store
 from quire.models.packing import BLOCK_SIZE, NUM_BLOCKS, is_independent
@@ -29,6 +29,9 @@ from quire.models.probe import TOKENS, probe
 from quire.models.support import max_model_len, refuse_unsupported
 
 logger = logging.getLogger(__name__)
+
+DEFAULT_KV = KVOptions()
+ONE_GROUP = KVOptions(hybrid=False)
 
 DTYPES = {
     "float32": torch.float32,
@@ -50,10 +53,10 @@ class LoadedModel:
         tensors = [*self.module.parameters(), *self.module.buffers()]
         return sum(tensor.nbytes for tensor in tensors)
 
-    def attach(self, num_blocks: int, block_size: int) -> HFModel:
+    def attach(self, num_blocks: int, block_size: int, options: KVOptions = DEFAULT_KV) -> HFModel:
         """Allocate K and V for `num_blocks`, the null block among them, and attend over them."""
         store = build_kv_store(
-            self.facts.layers,
+            self.facts.layout(options),
             num_blocks=num_blocks,
             block_size=block_size,
             dtype=self.kv_dtype,
@@ -91,7 +94,9 @@ def load_model(
         dtype_bytes=measured.kv_dtype.itemsize,
     )
     loaded = _plugged(module, facts, measured.kv_dtype, device)
-    if not is_independent(loaded.attach(NUM_BLOCKS, BLOCK_SIZE), TOKENS, measured.logits):
+    if not is_independent(
+        loaded.attach(NUM_BLOCKS, BLOCK_SIZE, ONE_GROUP), TOKENS, measured.logits
+    ):
         raise UnsupportedModel(facts.model_type, "requests packed into one row change each other")
     on_progress("probe", 1, 1)
     return loaded

@@ -16,9 +16,11 @@ TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.2, torch.bfloat16: 0.2}
 """Of the logits' spread. In half precision only gross faults can be told from rounding."""
 
 
-def is_independent(model: Model, tokens: tuple[int, ...], alone: Tensor) -> bool:
+def is_independent(
+    model: Model, tokens: tuple[int, ...], alone: Tensor, num_groups: int = 1
+) -> bool:
     """`alone`: the logits after `tokens`, at most BLOCK_SIZE of them, without company. `model` has
-    NUM_BLOCKS blocks of BLOCK_SIZE."""
+    NUM_BLOCKS blocks of BLOCK_SIZE, all layers in one group."""
     last = len(tokens) - 1
     slots = tuple(range(BLOCK_SIZE, BLOCK_SIZE + len(tokens)))
     company = tuple(range(2 * BLOCK_SIZE, 2 * BLOCK_SIZE + len(COMPANY)))
@@ -27,14 +29,14 @@ def is_independent(model: Model, tokens: tuple[int, ...], alone: Tensor) -> bool
     def longs(*values: int) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=device)
 
-    def tables(*blocks: int) -> Tensor:
-        return torch.tensor(blocks, dtype=torch.int32, device=device)[:, None]
+    def tables(*blocks: int) -> tuple[Tensor, ...]:
+        return (torch.tensor(blocks, dtype=torch.int32, device=device)[:, None],) * num_groups
 
     model.forward(
         Batch(
             input_ids=longs(*tokens[:last]),
             positions=longs(*range(last)),
-            slots=longs(*slots[:last]),
+            slots=(longs(*slots[:last]),) * num_groups,
             block_tables=tables(1),
             query_starts=(0, last),
             context_lens=(last,),
@@ -45,7 +47,7 @@ def is_independent(model: Model, tokens: tuple[int, ...], alone: Tensor) -> bool
         Batch(
             input_ids=longs(*COMPANY, tokens[last]),
             positions=longs(*range(len(COMPANY)), last),
-            slots=longs(*company, slots[last]),
+            slots=(longs(*company, slots[last]),) * num_groups,
             block_tables=tables(2, 1),
             query_starts=(0, len(COMPANY), len(COMPANY) + 1),
             context_lens=(len(COMPANY), len(tokens)),

@@ -56,7 +56,8 @@ class RecordingPort:
         layer = LayerFacts(
             index=self.index,
             num_kv_heads=key.shape[1],
-            head_dim=key.shape[3],
+            k_width=key.shape[3],
+            v_width=value.shape[3],
             scale=scaling if isinstance(scaling, float) else query.shape[3] ** -0.5,
             window=window if isinstance(window, int) else None,
         )

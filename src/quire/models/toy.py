@@ -41,12 +41,12 @@ class ToyModel:
         return self._vocab_size
 
     def forward(self, batch: Batch) -> Tensor:
-        tables = batch.block_tables.numpy()
+        (tables,) = (table.numpy() for table in batch.block_tables)
         starts = np.asarray(batch.query_starts, dtype=np.int64)
         positions = batch.positions.numpy()
         before = self._values_before(tables, positions[starts[:-1]])
         noise = _token_noise(batch.input_ids.numpy(), positions)
-        self._store[batch.slots.numpy()] = _chain(before, noise, starts)
+        self._store[batch.slots[0].numpy()] = _chain(before, noise, starts)
 
         rows = batch.logit_rows.numpy()
         chunks = np.searchsorted(starts, rows, side="right") - 1

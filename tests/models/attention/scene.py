@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quire.cache.layout import build_layout
 from quire.models.attention.backend import AttentionBackend
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
@@ -50,7 +51,8 @@ class Scene:
         self.layer = LayerFacts(
             index=1,
             num_kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
+            k_width=shape.head_dim,
+            v_width=shape.head_dim,
             scale=0.7 * shape.head_dim**-0.5,
             window=shape.window,
         )
@@ -84,7 +86,7 @@ class Scene:
     def store(self, paging: Paging) -> KVStore:
         """Two layers, filled with NaN but for the past of every sequence in layer 1."""
         store = build_kv_store(
-            [self.layer, self.layer],
+            build_layout([self.layer.kv_spec(self.shape.dtype.itemsize)] * 2),
             num_blocks=paging.num_blocks,
             block_size=self.shape.block_size,
             dtype=self.shape.dtype,

@@ -92,7 +92,7 @@ def test_new_keys_and_values_land_in_their_slots_and_nowhere_else(backend: Backe
     paging = scene.paging()
     store, untouched = scene.store(paging), scene.store(paging)
     scene.run(backend, paging, store)
-    slots = scene.batch(paging).slots
+    (slots,) = scene.batch(paging).slots
     for stored, before, of in (
         (store.keys, untouched.keys, [s.key[s.span.num_past :] for s in scene.sequences]),
         (store.values, untouched.values, [s.value[s.span.num_past :] for s in scene.sequences]),

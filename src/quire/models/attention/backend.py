@@ -13,12 +13,17 @@ from quire.models.config import LayerFacts
 
 
 class AttentionStep(Protocol):
-    def attend(self, layer: LayerFacts, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Store the T tokens' `key` and `value`, [T, kv heads, dim]; attend with `query`,
-        [T, heads, dim].
-
-        Token i of a chunk sees the positions up to its own, and of those the last `layer.window`.
-        Scores are scaled by `layer.scale`. Returns [T, heads, dim].
+    def attend(
+        self,
+        layer: LayerFacts,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """Store the T tokens' `key`, [T, kv heads, k_width], and `value`, [T, kv heads, v_width];
+        attend with `query`, [T, heads, k_width]. `LayerFacts` tells what a token sees and how its
+        scores are made; `sinks`, [heads], are there if it says so. Returns [T, heads, v_width].
         """
         ...
 

@@ -56,13 +56,15 @@ class Plan:
     """The whole batch, in its order: rows need no picking apart."""
 
 
-def build_plan(batch: Batch, block_size: int, *, window: int | None, dtype: torch.dtype) -> Plan:
-    planner = _Planner(batch, block_size, window, dtype)
+def build_plan(
+    batch: Batch, block_size: int, *, group: int, window: int | None, dtype: torch.dtype
+) -> Plan:
+    planner = _Planner(batch, batch.block_tables[group], block_size, window, dtype)
     starts = batch.query_starts
     sizes = [end - start for start, end in zip(starts, starts[1:], strict=False)]
     singles = [seq for seq, size in enumerate(sizes) if size == 1]
     seen = [planner.num_visible(seq) for seq in range(len(sizes))]
-    max_tokens = MAX_BUCKET_TOKENS.get(batch.slots.device.type, MAX_BUCKET_TOKENS["cuda"])
+    max_tokens = MAX_BUCKET_TOKENS.get(batch.positions.device.type, MAX_BUCKET_TOKENS["cuda"])
     groups = group_by_length(singles, seen, max_tokens)
     buckets = tuple(planner.bucket(group) for group in groups)
     longer = [seq for seq, size in enumerate(sizes) if size > 1]
@@ -91,6 +93,7 @@ def group_by_length(
 @dataclass(frozen=True, slots=True)
 class _Planner:
     batch: Batch
+    tables: Tensor
     block_size: int
     window: int | None
     dtype: torch.dtype
@@ -114,7 +117,7 @@ class _Planner:
             mask = _hide(places >= counts, self.dtype)[:, None, None, :]
         return DecodeBucket(
             rows=self._longs([self.batch.query_starts[seq] for seq in seqs]),
-            slots=self._slots(self.batch.block_tables[self._longs(seqs)], positions).flatten(),
+            slots=self._slots(self.tables[self._longs(seqs)], positions).flatten(),
             mask=mask,
         )
 
@@ -127,7 +130,7 @@ class _Planner:
         slots = None
         if length > num_new:
             positions = torch.arange(length - num_visible, length, device=triangle.device)
-            slots = self._slots(self.batch.block_tables[seq][None], positions[None])[0]
+            slots = self._slots(self.tables[seq][None], positions[None])[0]
         return Chunk(rows, slots, self._tiles(rows, num_visible, triangle))
 
     def triangle(self, num_keys: int) -> Tensor:
@@ -136,7 +139,7 @@ class _Planner:
         Whether a query sees a key depends on their distance alone, so the lower right part of this
         one is the mask of every smaller tile.
         """
-        queries = torch.arange(QUERY_TILE, device=self.batch.slots.device)[:, None]
+        queries = torch.arange(QUERY_TILE, device=self.batch.positions.device)[:, None]
         keys = torch.arange(num_keys, device=queries.device) - num_keys + QUERY_TILE
         hidden = keys > queries
         if self.window is not None:
@@ -159,7 +162,7 @@ class _Planner:
         return blocks * self.block_size + positions % self.block_size
 
     def _longs(self, values: Sequence[int]) -> Tensor:
-        return torch.tensor(values, device=self.batch.slots.device)
+        return torch.tensor(values, device=self.batch.positions.device)
 
 
 def _hide(hidden: Tensor, dtype: torch.dtype) -> Tensor:

@@ -27,16 +27,24 @@ class ReferenceAttention:
 
 @dataclass(slots=True)
 class ReferenceStep:
-    """One step. Layers with the same window share one plan."""
+    """One step. Layers of one group with the same window share one plan."""
 
     store: KVStore
     workspace: Workspace
     batch: Batch
-    plans: dict[int | None, Plan] = field(default_factory=dict)
+    plans: dict[tuple[int, int | None], Plan] = field(default_factory=dict)
 
-    def attend(self, layer: LayerFacts, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        self.store.write(layer.index, key, value, self.batch.slots)
-        plan = self._plan(layer.window, query.dtype)
+    def attend(
+        self,
+        layer: LayerFacts,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        group = self.store.group(layer.index)
+        self.store.write(layer.index, key, value, self.batch.slots[group])
+        plan = self._plan(group, layer.window, query.dtype)
         if plan.is_one_bucket:
             return self._decode(layer, plan.buckets[0], query)
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
@@ -51,18 +59,18 @@ class ReferenceStep:
                 out[tile.rows] = _attend_tile(layer, tile, query[tile.rows], seen)
         return out
 
-    def _plan(self, window: int | None, dtype: torch.dtype) -> Plan:
+    def _plan(self, group: int, window: int | None, dtype: torch.dtype) -> Plan:
         if window is not None and window >= max(self.batch.context_lens):
             window = None
-        if window not in self.plans:
-            self.plans[window] = build_plan(
-                self.batch, self.store.block_size, window=window, dtype=dtype
+        if (group, window) not in self.plans:
+            self.plans[group, window] = build_plan(
+                self.batch, self.store.block_size, group=group, window=window, dtype=dtype
             )
-        return self.plans[window]
+        return self.plans[group, window]
 
     def _decode(self, layer: LayerFacts, bucket: DecodeBucket, query: Tensor) -> Tensor:
         keys, values = self.store.read(layer.index, bucket.slots, self.workspace)
-        seqs, heads, dim = len(query), layer.num_kv_heads, layer.head_dim
+        seqs, heads, dim = len(query), layer.num_kv_heads, layer.k_width
         out = scaled_dot_product_attention(
             query.reshape(seqs, heads, -1, dim),
             keys.reshape(seqs, -1, heads, dim).transpose(1, 2),

@@ -1,0 +1,150 @@
+"""Layers into groups, so that one pool of block ids serves all of them.
+
+Layers of one group need their tokens equally long and share one block table. All groups have
+the same number of places, and place p of every group lies in cache tensor p:
+
+                   tensor 0    tensor 1
+    full           layer 2     layer 5        a block id given to a request in group "full" is
+    sliding (a)    layer 0     layer 1        a row of both tensors; the same id in another
+    sliding (b)    layer 3     layer 4        group would be the same memory, so ids are taken
+    sliding (c)    layer 6     (padding)      from one pool and never given twice
+
+Few places mean many groups; many places mean padding where a kind's layers do not fill its last
+group.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from quire.cache.spec import FULL, KVSpec, Page, Retention
+
+MAX_GROUPS = 16
+"""Each group is one more block table for every request: beyond this, padding is the lesser cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """`layers[p]`, an index into the specs, lies in cache tensor p."""
+
+    retention: Retention
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`pages[p]` is what a token takes in cache tensor p. Without attention there are no groups."""
+
+    groups: tuple[LayerGroup, ...]
+    pages: tuple[Page, ...]
+
+    @property
+    def retentions(self) -> tuple[Retention, ...]:
+        return tuple(group.retention for group in self.groups)
+
+    @property
+    def num_padding(self) -> int:
+        """Places that hold no layer."""
+        return sum(len(self.pages) - len(group.layers) for group in self.groups)
+
+    @property
+    def padding_share(self) -> float:
+        """Of the memory, how much holds no layer."""
+        num_places = len(self.groups) * len(self.pages)
+        return self.num_padding / num_places if num_places else 0.0
+
+    def block_bytes(self, block_size: int) -> int:
+        """Bytes of one block id over all cache tensors."""
+        return block_size * sum(page.token_bytes for page in self.pages)
+
+    def max_blocks(self, num_tokens: int, *, block_size: int, max_chunk_tokens: int) -> int:
+        """The most blocks that a request of `num_tokens` ever holds, over all groups."""
+        return sum(
+            retention.max_blocks(
+                num_tokens, block_size=block_size, max_chunk_tokens=max_chunk_tokens
+            )
+            for retention in self.retentions
+        )
+
+    def places(self) -> dict[int, tuple[int, int]]:
+        """The (group, cache tensor) of every layer."""
+        return {
+            layer: (index, place)
+            for index, group in enumerate(self.groups)
+            for place, layer in enumerate(group.layers)
+        }
+
+
+def build_layout(specs: Sequence[KVSpec | None], *, hybrid: bool = True) -> Layout:
+    """Groups for `specs`, one for each layer in order; None where a layer has no attention.
+
+    Several groups need pages of one shape of memory. Where pages differ, and where `hybrid` is
+    false, all layers form one group that keeps everything: their windows then save no memory.
+    """
+    layers = [index for index, spec in enumerate(specs) if spec is not None]
+    known = [spec for spec in specs if spec is not None]
+    if not known:
+        return Layout((), ())
+    if has_same_retention(known):
+        retention = known[0].retention if hybrid else FULL
+        return Layout((LayerGroup(retention, tuple(layers)),), tuple(spec.page for spec in known))
+    if not hybrid or not has_same_page(known):
+        return Layout((LayerGroup(FULL, tuple(layers)),), tuple(spec.page for spec in known))
+    buckets: dict[Retention, list[int]] = {}
+    for layer, spec in zip(layers, known, strict=True):
+        buckets.setdefault(spec.retention, []).append(layer)
+    size = choose_group_size([len(bucket) for bucket in buckets.values()])
+    ordered = sorted(buckets.items(), key=lambda item: item[0].reach is not None)
+    groups = [
+        LayerGroup(retention, tuple(bucket[first : first + size]))
+        for retention, bucket in ordered
+        for first in range(0, len(bucket), size)
+    ]
+    return Layout(tuple(groups), (known[0].page,) * size)
+
+
+def choose_group_size(counts: Sequence[int]) -> int:
+    """Places in a group, for `counts` layers of each kind: the least padding that at most
+    MAX_GROUPS groups allow; of equals the largest, so the fewest groups.
+
+    The greatest common divisor of the counts (no padding, perhaps many groups) and their minimum
+    (few groups, perhaps much padding) are among the sizes compared.
+    """
+    sizes = [
+        size
+        for size in range(1, max(counts) + 1)
+        if _num_groups(counts, size) <= max(MAX_GROUPS, len(counts))
+    ]
+    return min(sizes, key=lambda size: (num_padding(counts, size), -size))
+
+
+def num_padding(counts: Iterable[int], size: int) -> int:
+    """Places that stay empty when `counts` layers of each kind fill groups of `size`."""
+    return sum(-count % size for count in counts)
+
+
+def has_same_retention(specs: Sequence[KVSpec]) -> bool:
+    return len({spec.retention for spec in specs}) <= 1
+
+
+def has_same_page(specs: Sequence[KVSpec]) -> bool:
+    """Can one tensor's rows hold the tokens of any of them?"""
+    return len({spec.page for spec in specs}) <= 1
+
+
+def unify(layouts: Sequence[tuple[Layout, int]]) -> tuple[Layout, int]:
+    """One layout and number of blocks for several workers, each with its own (layout, blocks): the
+    groups must agree, and the fewest blocks win.
+
+    Raises ValueError if there are no workers or their groups differ.
+    """
+    if not layouts:
+        raise ValueError("there are no workers to unify")
+    first, _ = layouts[0]
+    for index, (layout, _) in enumerate(layouts):
+        if layout.groups != first.groups:
+            raise ValueError(f"worker {index} groups its layers otherwise than worker 0")
+    return first, min(num_blocks for _, num_blocks in layouts)
+
+
+def _num_groups(counts: Iterable[int], size: int) -> int:
+    return sum(-(-count // size) for count in counts)
