@@ -1,38 +1,78 @@
 """Law 2 on the cache's door, as a state machine: accounts balance after every call, whatever the
-calls.
+calls and the layer groups; and what examples make plain.
 """
+
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from quire.cache.block_pool import AccountsError
+from quire.cache.block_pool import NULL_BLOCK, AccountsError
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache, Short
+from quire.cache.spec import FULL, Kind, Retention
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=30)
+GROUPS = st.lists(
+    st.one_of(
+        st.just(FULL),
+        st.builds(Retention, st.sampled_from([Kind.SLIDING, Kind.LOCAL]), st.integers(1, 12)),
+    ),
+    min_size=1,
+    max_size=3,
+).map(tuple)
+
+
+@dataclass
+class Live:
+    """A request as the machine plays it: its first `num_computed` tokens lie in blocks."""
+
+    table: BlockTable
+    tokens: list[int]
+    num_computed: int
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """Holds a model beside the cache: the tokens that were written to each block."""
+    """Holds a model beside the cache: what was written to each block, by group."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.live: list[tuple[BlockTable, list[int]]] = []
-        self.written: dict[int, tuple[bytes, tuple[int, ...]]] = {}
+        self.live: list[Live] = []
+        self.written: dict[int, tuple[int, bytes, tuple[int, ...]]] = {}
 
-    @initialize(num_blocks=st.integers(2, 24), block_size=st.integers(1, 5), reuse=st.booleans())
-    def build(self, num_blocks: int, block_size: int, reuse: bool) -> None:
+    @initialize(
+        num_blocks=st.integers(2, 40),
+        block_size=st.integers(1, 5),
+        reuse=st.booleans(),
+        groups=st.just((FULL,)) | GROUPS,
+        max_chunk_tokens=st.integers(1, 12),
+    )
+    def build(
+        self,
+        num_blocks: int,
+        block_size: int,
+        reuse: bool,
+        groups: tuple[Retention, ...],
+        max_chunk_tokens: int,
+    ) -> None:
         self.block_size = block_size
         self.reuse = reuse
-        self.cache = KVCache(CacheConfig(num_blocks, block_size, reuse))
+        self.groups = groups
+        self.max_chunk_tokens = max_chunk_tokens
+        self.cache = KVCache(CacheConfig(num_blocks, block_size, reuse, groups, max_chunk_tokens))
 
-    def _write(self, table: BlockTable, tokens: list[int], start: int) -> None:
-        """Every full block written from `start` on now holds its whole prefix."""
-        for index in range(start // self.block_size, len(tokens) // self.block_size):
-            prefix = tuple(tokens[: (index + 1) * self.block_size])
-            self.written[table.block_ids[0][index]] = (table.salt, prefix)
+    def _content(self, live: Live, group: int, index: int) -> tuple[int, bytes, tuple[int, ...]]:
+        return group, live.table.salt, tuple(live.tokens[: (index + 1) * self.block_size])
+
+    def _compute(self, live: Live, end: int) -> None:
+        """Every block that the chunk fills now holds its whole prefix."""
+        first, last = live.num_computed // self.block_size, end // self.block_size
+        for group, block_ids in enumerate(live.table.block_ids):
+            for index in range(first, last):
+                self.written[block_ids[index]] = self._content(live, group, index)
+        live.num_computed = end
 
     @rule(tokens=TOKENS, salt=st.sampled_from([b"", b"a"]), keep_free=st.integers(0, 2))
     def admit(self, tokens: list[int], salt: bytes, keep_free: int) -> None:
@@ -42,48 +82,47 @@ class CacheMachine(RuleBasedStateMachine):
         if isinstance(admitted, Short):
             assert admitted.num_blocks > 0
             assert self.cache.usage == before, "a refused take changes nothing"
-            assert table.block_ids == ([],)
+            assert not any(table.block_ids)
             return
         assert admitted < len(tokens), "one token at least is left to compute"
         assert admitted == 0 or self.reuse
         assert self.cache.usage.free + self.cache.usage.cached >= keep_free
-        for index in range(admitted // self.block_size):
-            prefix = tuple(tokens[: (index + 1) * self.block_size])
-            assert self.written[table.block_ids[0][index]] == (salt, prefix)
-        self._write(table, tokens, admitted)
-        self.live.append((table, tokens))
+        live = Live(table, tokens, admitted)
+        self._compute(live, min(len(tokens), admitted + self.max_chunk_tokens))
+        self.live.append(live)
 
     @precondition(lambda self: self.live)
-    @rule(pick=st.integers(0, 100), more=st.lists(st.integers(0, 2), min_size=1, max_size=8))
+    @rule(pick=st.integers(0, 100), more=st.lists(st.integers(0, 2), max_size=8))
     def grow(self, pick: int, more: list[int]) -> None:
-        table, tokens = self.live[pick % len(self.live)]
-        before = self.cache.usage
-        held = list(table.block_ids[0])
-        grown = self.cache.grow(table, len(tokens) + len(more))
+        live = self.live[pick % len(self.live)]
+        live.tokens.extend(more)
+        end = min(len(live.tokens), live.num_computed + self.max_chunk_tokens)
+        held = [list(ids) for ids in live.table.block_ids]
+        grown = self.cache.grow(live.table, live.num_computed, end)
         if grown is None:
-            assert self.cache.usage == before, "a refused take changes nothing"
-            assert table.block_ids[0] == held
+            assert [len(ids) for ids in live.table.block_ids] == [len(ids) for ids in held]
             return
-        added = [block_id for group in grown for block_id in group]
-        assert table.block_ids[0] == held + added, "tables only grow"
-        start = len(tokens)
-        tokens.extend(more)
-        self._write(table, tokens, start)
+        for group, (before, now) in enumerate(zip(held, live.table.block_ids, strict=True)):
+            added = list(grown[group]) if grown else []
+            kept = [old for old, new in zip(before, now, strict=False) if new != NULL_BLOCK]
+            assert [new for new in now[: len(before)] if new != NULL_BLOCK] == kept
+            assert now[len(before) :] == added, "tables only grow"
+        self._compute(live, end)
 
     @precondition(lambda self: self.live)
     @rule(pick=st.integers(0, 100), share=st.floats(0, 1))
-    def seal(self, pick: int, share: float) -> None:
-        table, tokens = self.live[pick % len(self.live)]
-        self.cache.seal(table, tokens, int(share * len(tokens)))
+    def advance(self, pick: int, share: float) -> None:
+        live = self.live[pick % len(self.live)]
+        self.cache.advance(live.table, live.tokens, int(share * live.num_computed))
 
     @precondition(lambda self: self.live)
     @rule(pick=st.integers(0, 100))
     def release(self, pick: int) -> None:
-        table, _ = self.live.pop(pick % len(self.live))
-        self.cache.release(table)
-        assert table.block_ids == ([],)
+        live = self.live.pop(pick % len(self.live))
+        self.cache.release(live.table)
+        assert not any(live.table.block_ids)
         with pytest.raises(AccountsError):
-            self.cache.release(table)
+            self.cache.release(live.table)
 
     @invariant()
     def accounts_balance(self) -> None:
@@ -92,9 +131,26 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache.check()
         usage = self.cache.usage
         assert sum(usage) == self.cache.num_usable_blocks
-        owned = {block_id for table, _ in self.live for block_id in table.block_ids[0]}
+        owned = {block_id for live in self.live for block_id in held_by(live.table)}
         assert usage.active == len(owned)
-        assert 0 not in owned, "the null block is never given out"
+
+    @invariant()
+    def every_group_has_what_its_next_token_can_see(self) -> None:
+        for live in self.live:
+            for group, retention in enumerate(self.groups):
+                block_ids = live.table.block_ids[group]
+                first = retention.first_needed(live.num_computed) // self.block_size
+                for index in range(first, live.num_computed // self.block_size):
+                    assert self.written[block_ids[index]] == self._content(live, group, index)
+
+    @invariant()
+    def nobody_holds_more_than_the_worst_case(self) -> None:
+        for live in self.live:
+            assert len(held_by(live.table)) <= self.cache.max_blocks(len(live.tokens))
+
+
+def held_by(table: BlockTable) -> list[int]:
+    return [block_id for ids in table.block_ids for block_id in ids if block_id != NULL_BLOCK]
 
 
 TestCacheMachine = CacheMachine.TestCase
@@ -108,7 +164,7 @@ def admit(cache: KVCache, tokens: list[int], salt: bytes = b"") -> tuple[BlockTa
     table = cache.open_table(salt)
     admitted = cache.admit(table, tokens)
     assert isinstance(admitted, int)
-    cache.seal(table, tokens, len(tokens))
+    cache.advance(table, tokens, len(tokens))
     return table, admitted
 
 
@@ -169,3 +225,107 @@ def test_too_few_blocks_is_an_error_that_says_so() -> None:
         CacheConfig(num_blocks=1, block_size=16)
     with pytest.raises(ValueError, match="block_size is 0"):
         CacheConfig(num_blocks=9, block_size=0)
+
+
+SLIDING = Retention(Kind.SLIDING, 4)
+LOCAL = Retention(Kind.LOCAL, 8)
+
+
+def build_mixed(*groups: Retention, num_blocks: int = 64, max_chunk_tokens: int = 8) -> KVCache:
+    return KVCache(CacheConfig(num_blocks, 2, True, groups, max_chunk_tokens))
+
+
+def compute(cache: KVCache, tokens: list[int], chunk: int = 8) -> tuple[BlockTable, int]:
+    """Admit and go through all of `tokens`, chunk by chunk."""
+    table = cache.open_table(b"")
+    found = cache.admit(table, tokens)
+    assert isinstance(found, int)
+    for start in range(found, len(tokens), chunk):
+        end = min(start + chunk, len(tokens))
+        assert cache.grow(table, start, end) is not None
+        cache.advance(table, tokens, end)
+    return table, found
+
+
+@pytest.mark.parametrize("retention", [SLIDING, LOCAL], ids=str)
+def test_a_request_of_twenty_windows_never_holds_more_than_its_worst_case(
+    retention: Retention,
+) -> None:
+    assert retention.reach is not None
+    num_tokens = 20 * retention.reach
+    worst = retention.max_blocks(num_tokens, block_size=2, max_chunk_tokens=8)
+    cache = build_mixed(retention, num_blocks=worst + 1)
+    table, _ = compute(cache, list(range(num_tokens)))
+    for end in range(num_tokens + 1, num_tokens + 30):  # and then token by token
+        assert cache.grow(table, end - 1, end) is not None
+        cache.advance(table, list(range(end)), end)
+        assert cache.usage.active <= retention.max_blocks(end, block_size=2, max_chunk_tokens=1)
+
+
+def test_full_groups_keep_growing_where_windows_do_not() -> None:
+    cache = build_mixed(FULL, SLIDING)
+    table, _ = compute(cache, list(range(40)))
+    full, sliding = table.block_ids
+    assert len(full) == len(sliding) == 20
+    assert NULL_BLOCK not in full
+    assert sliding[:18] == [NULL_BLOCK] * 18
+    assert NULL_BLOCK not in sliding[18:]
+
+
+def test_a_mixed_prefix_is_as_long_as_every_group_can_honour() -> None:
+    cache = build_mixed(FULL, SLIDING)
+    prompt = list(range(40))
+    cache.release(compute(cache, prompt)[0])
+    table, found = compute(cache, [*prompt, 99])
+    assert found == 40
+    assert table.block_ids[1][:18] == [NULL_BLOCK] * 18
+    assert cache.usage.active == 21 + 2
+
+
+def test_a_window_that_lost_its_blocks_shortens_the_hit() -> None:
+    cache = build_mixed(FULL, SLIDING, num_blocks=24)
+    first, _ = compute(cache, list(range(20)))
+    cache.release(first)
+    cache.release(compute(cache, list(range(50, 64)))[0])  # evicts what is oldest
+    _, found = compute(cache, [*range(20), 99])
+    assert found < 20
+    cache.check()
+
+
+def test_a_chunk_that_begins_anew_needs_nothing_of_the_one_before() -> None:
+    cache = build_mixed(LOCAL)
+    cache.release(compute(cache, list(range(16)))[0])
+    table, found = compute(cache, [*range(16), 99])
+    assert found == 16
+    assert table.block_ids[0][:8] == [NULL_BLOCK] * 8
+
+
+def test_one_content_lies_in_another_block_in_each_group() -> None:
+    cache = build_mixed(FULL, FULL)
+    first, _ = compute(cache, list(range(6)))
+    second, found = compute(cache, [*range(6), 9])
+    assert found == 6
+    assert not set(second.block_ids[0]) & set(second.block_ids[1])
+    assert second.block_ids[0][:3] == first.block_ids[0]
+    assert second.block_ids[1][:3] == first.block_ids[1]
+
+
+def test_a_mixed_take_that_fails_in_a_later_group_takes_nothing() -> None:
+    cache = build_mixed(FULL, FULL, num_blocks=6)
+    table = cache.open_table(b"")
+    assert cache.admit(table, [1, 2, 3]) == 0  # two blocks in each group, one left
+    before = cache.usage
+    assert cache.grow(table, 3, 5) is None
+    assert cache.usage == before
+    cache.check()
+
+
+def test_a_model_without_attention_needs_no_block() -> None:
+    cache = KVCache(CacheConfig(1, 16, True, groups=()))
+    table = cache.open_table(b"")
+    assert cache.admit(table, list(range(100))) == 0
+    assert cache.grow(table, 100, 101) == ()
+    cache.advance(table, list(range(101)), 101)
+    assert cache.admit(cache.open_table(b""), list(range(100))) == 0, "nothing is kept to be found"
+    cache.release(table)
+    assert cache.max_blocks(1000) == 0

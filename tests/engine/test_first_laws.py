@@ -2,7 +2,8 @@
 
 The planted faults at the end show that the property would see them: a broken hash chain, a block
 sealed before it is filled, a block given to two owners, grown blocks lost on the way, outputs lost
-by a preemption, noise that depends on the batch, a prefix hit one block too long.
+by a preemption, noise that depends on the batch, a prefix hit one block too long, blocks given back
+that a window still sees, one group's block found for another, a hit that a window cannot honour.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,12 +14,15 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.cache.block_pool import AccountsError, BlockPool
+from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool
 from quire.cache.block_table import BlockTable
 from quire.cache.kv_cache import KVCache
+from quire.cache.prefix import find_prefix
+from quire.cache.spec import FULL, Kind, Retention
 from quire.engine.runner import Runner
 from quire.engine.sample_row import SampleRow
 from quire.engine.sampler import Drawn, Sampler
+from quire.models.toy import TWO_FULL
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Request, Sampling, Stopping
@@ -42,6 +46,17 @@ SAMPLINGS = st.one_of(
 )
 
 
+layer_stacks = st.lists(
+    st.one_of(
+        st.just(FULL),
+        st.builds(Retention, st.sampled_from([Kind.SLIDING, Kind.LOCAL]), st.integers(1, 12)),
+    ),
+    min_size=2,
+    max_size=4,
+).map(tuple)
+"""Layers that see all, a window or a chunk, in any mixture; each kind is a layer group."""
+
+
 @st.composite
 def shapes(draw: st.DrawFn) -> Shape:
     max_num_seqs = draw(st.integers(1, 6))
@@ -53,6 +68,8 @@ def shapes(draw: st.DrawFn) -> Shape:
         reuse=draw(st.booleans()),
         watermark=draw(st.sampled_from([0.0, 0.1])),
         late=draw(st.booleans()),
+        layers=draw(st.just(TWO_FULL) | layer_stacks),
+        hybrid=draw(st.booleans()),
     )
 
 
@@ -85,13 +102,13 @@ def check_laws(shape: Shape, script: list[Arrival]) -> None:
     num_tokens = sum(len(a.new.prompt_token_ids) + a.new.stopping.max_tokens for a in script)
     world = play(shape, script, max_turns=100 + 30 * num_tokens)
     for arrival in script:
-        check_outcome(world, arrival)
+        check_outcome(world, arrival, shape.layers)
     usage = world.cache.usage
     assert usage.active == 0, "all blocks are home when idle"
     assert usage.free + usage.cached == shape.num_blocks - 1
 
 
-def check_outcome(world: World, arrival: Arrival) -> None:
+def check_outcome(world: World, arrival: Arrival, layers: tuple[Retention, ...] = TWO_FULL) -> None:
     """Refused with numbers, or ended with the text it would have alone, or aborted within that
     text.
     """
@@ -101,7 +118,7 @@ def check_outcome(world: World, arrival: Arrival) -> None:
         assert refusal.reason is Reason.NEVER_FITS
         assert any(char.isdigit() for char in refusal.message)
         return
-    said, wanted = world.tokens_of(new.id), alone(new)
+    said, wanted = world.tokens_of(new.id), alone(new, layers)
     finish = world.deltas[new.id][-1].finish
     assert finish is not None
     if finish.reason is Reason.ABORTED:
@@ -147,6 +164,24 @@ def test_shared_prompts_hit_the_prefix_cache() -> None:
     assert world.scheduler.stats.num_prefix_hits == 3 * 10
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+@pytest.mark.parametrize("kind", [Kind.SLIDING, Kind.LOCAL])
+def test_a_request_of_twenty_windows_lives_in_its_worst_case(kind: Kind, late: bool) -> None:
+    """In a pool that has no block more, and without one preemption."""
+    layer = Retention(kind, 2)
+    worst = layer.max_blocks(44, block_size=2, max_chunk_tokens=5)
+    assert worst < 44 // 2 // 3
+    shape = Shape(2, worst + 1, 1, 5, True, 0.0, late, layers=(layer, layer))
+    new = NewRequest("r", COMMON[:20], Sampling(temperature=0.0), Stopping(max_tokens=24))
+    world = World(shape)
+    world.add(new)
+    while world.scheduler.has_work:
+        world.turn()
+        assert world.cache.usage.active <= worst
+    assert world.tokens_of("r") == alone(new, shape.layers)
+    assert world.scheduler.stats.num_preemptions == 0
+
+
 def search(max_examples: int) -> None:
     """The law over a fixed set of cases, stopping at the first that breaks it."""
 
@@ -170,14 +205,14 @@ def forgets_parents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seals_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    seal = KVCache.seal
+    advance = KVCache.advance
 
     def early(
         cache: KVCache, table: BlockTable, token_ids: Sequence[int], num_computed: int
     ) -> None:
-        seal(cache, table, token_ids, min(len(token_ids), num_computed + 8))
+        advance(cache, table, token_ids, min(len(token_ids), num_computed + 8))
 
-    monkeypatch.setattr(KVCache, "seal", early)
+    monkeypatch.setattr(KVCache, "advance", early)
 
 
 def gives_a_block_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,9 +273,45 @@ def hits_one_block_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BlockPool, "find", generous)
 
 
+def gives_back_what_a_window_still_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    grow = KVCache.grow
+
+    def hasty(
+        cache: KVCache, table: BlockTable, start: int, end: int
+    ) -> tuple[tuple[int, ...], ...] | None:
+        return grow(cache, table, end, end)
+
+    monkeypatch.setattr(KVCache, "grow", hasty)
+
+
+def finds_another_groups_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    for user in ("kv_cache", "prefix"):
+        monkeypatch.setattr(f"quire.cache.{user}.group_key", lambda digest, _group: digest)
+
+
+def asks_no_window_for_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = find_prefix
+
+    def trusting(
+        pool: BlockPool,
+        groups: Sequence[Retention],
+        hashes: Sequence[bytes],
+        *,
+        block_size: int,
+    ) -> tuple[list[int], ...]:
+        length = len(find(pool, groups[:1], hashes, block_size=block_size)[0])
+        found = find(pool, groups, hashes, block_size=block_size)
+        return tuple(ids + [NULL_BLOCK] * (length - len(ids)) for ids in found)
+
+    monkeypatch.setattr("quire.cache.kv_cache.find_prefix", trusting)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
+        gives_back_what_a_window_still_sees,
+        finds_another_groups_block,
+        asks_no_window_for_its_blocks,
         forgets_parents,
         seals_too_early,
         gives_a_block_twice,

@@ -7,10 +7,11 @@ import torch
 
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
+from quire.cache.spec import Retention
 from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.sample_row import SampleRow
 from quire.engine.sampler import Sampler
-from quire.models.toy import ToyModel, toy_logits
+from quire.models.toy import TWO_FULL, ToyModel, ToyText, toy_layout
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.request import NewRequest
 from quire.scheduler.scheduler import Scheduler
@@ -31,6 +32,8 @@ class Shape:
     reuse: bool
     watermark: float
     late: bool
+    layers: tuple[Retention, ...] = TWO_FULL
+    hybrid: bool = True
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,16 @@ class World:
     """Turns a shape into cache, scheduler and runner; `late` holds each result back by one step."""
 
     def __init__(self, shape: Shape) -> None:
-        self.cache = KVCache(CacheConfig(shape.num_blocks, shape.block_size, shape.reuse))
+        groups = toy_layout(shape.layers, hybrid=shape.hybrid).retentions
+        self.cache = KVCache(
+            CacheConfig(
+                shape.num_blocks,
+                shape.block_size,
+                shape.reuse,
+                groups,
+                max_chunk_tokens=shape.max_num_batched_tokens,
+            )
+        )
         self.scheduler = Scheduler(
             SchedulerConfig(
                 max_num_seqs=shape.max_num_seqs,
@@ -61,8 +73,15 @@ class World:
                 max_num_blocks=-(-MAX_MODEL_LEN // shape.block_size),
                 block_size=shape.block_size,
                 device="cpu",
+                num_groups=len(groups),
             ),
-            ToyModel(VOCAB_SIZE, shape.num_blocks, shape.block_size),
+            ToyModel(
+                VOCAB_SIZE,
+                shape.num_blocks,
+                shape.block_size,
+                shape.layers,
+                hybrid=shape.hybrid,
+            ),
         )
         self._late = shape.late
         self._awaited: tuple[Step, StepResult] | None = None
@@ -123,20 +142,24 @@ def play(shape: Shape, arrivals: list[Arrival], max_turns: int) -> World:
     raise AssertionError(f"not done after {max_turns} turns")
 
 
-def alone(new: NewRequest) -> tuple[int, ...]:
+def alone(new: NewRequest, layers: tuple[Retention, ...] = TWO_FULL) -> tuple[int, ...]:
     """The request's whole output by the oracle: no cache, no blocks, no company."""
-    return _alone(replace(new, id="", salt=b""))
+    return _alone(replace(new, id="", salt=b""), layers)
 
 
 @lru_cache(maxsize=100_000)
-def _alone(new: NewRequest) -> tuple[int, ...]:
+def _alone(new: NewRequest, layers: tuple[Retention, ...]) -> tuple[int, ...]:
     sampler = Sampler(VOCAB_SIZE, torch.device("cpu"))
     tokens, outputs = list(new.prompt_token_ids), 0
+    text = ToyText(VOCAB_SIZE, layers)
+    for token in tokens:
+        text.append(token)
     row = SampleRow(new.sampling, new.stopping, tokens, len(new.prompt_token_ids))
     stops = {*new.stopping.eos_token_ids, *new.stopping.stop_token_ids}
     while outputs < new.stopping.max_tokens and len(tokens) < MAX_MODEL_LEN:
-        (token,) = sampler.draw(toy_logits(tokens, VOCAB_SIZE)[None], [row]).token_ids
+        (token,) = sampler.draw(text.logits()[None], [row]).token_ids
         tokens.append(token)
+        text.append(token)
         outputs += 1
         if outputs > new.stopping.min_tokens and token in stops:
             break

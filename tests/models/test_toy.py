@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.toy import ToyModel, toy_logits
+from quire.cache.spec import FULL, Kind, Retention
+from quire.models.toy import ToyModel, toy_layout, toy_logits
 from tests.models.paging import Paging
 
 VOCAB = 97
@@ -32,18 +33,37 @@ def run_in_chunks(
     return last
 
 
+layer_stacks = st.lists(
+    st.one_of(
+        st.just(FULL),
+        st.builds(Retention, st.sampled_from([Kind.SLIDING, Kind.LOCAL]), st.integers(1, 20)),
+    ),
+    min_size=1,
+    max_size=4,
+).map(tuple)
 token_lists = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40)
 
 
-@given(st.lists(token_lists, min_size=1, max_size=5), st.integers(1, 9), st.integers(0, 2**32))
+@given(
+    st.lists(token_lists, min_size=1, max_size=5),
+    st.integers(1, 9),
+    st.integers(0, 2**32),
+    layer_stacks,
+    st.booleans(),
+)
 def test_any_paging_and_chunking_gives_the_oracles_logits(
-    prompts: list[list[int]], block_size: int, seed: int
+    prompts: list[list[int]],
+    block_size: int,
+    seed: int,
+    layers: tuple[Retention, ...],
+    hybrid: bool,
 ) -> None:
-    paging = Paging(len(prompts), 40, block_size=block_size, seed=seed)
-    model = ToyModel(VOCAB, paging.num_blocks, block_size)
+    num_groups = len(toy_layout(layers, hybrid=hybrid).groups)
+    paging = Paging(len(prompts), 40, block_size=block_size, seed=seed, num_groups=num_groups)
+    model = ToyModel(VOCAB, paging.num_blocks, block_size, layers, hybrid=hybrid)
     last = run_in_chunks(model, paging, prompts, random.Random(seed))
     for prompt, logits in zip(prompts, last, strict=True):
-        assert torch.equal(logits, toy_logits(prompt, VOCAB))
+        assert torch.equal(logits, toy_logits(prompt, VOCAB, layers))
 
 
 def test_every_row_of_a_chunk_has_its_own_prefix() -> None:

@@ -32,3 +32,10 @@ def extend_hashes(
     for start in range(0, len(raw), width):
         parent = sha256(parent + raw[start : start + width]).digest()
         hashes.append(parent)
+
+
+def group_key(digest: bytes, group: int) -> bytes:
+    """What a block of this layer group is found by: one content lies in another block in each
+    group.
+    """
+    return digest if group == 0 else digest + group.to_bytes(2, "little")

@@ -118,6 +118,10 @@ class BlockPool:
             found.append(block_id)
         return found
 
+    def block_of(self, key: bytes) -> int | None:
+        """The block that carries this key, if it is still there."""
+        return self._block_of.get(key)
+
     def num_idle(self, block_ids: Iterable[int]) -> int:
         refs = self._num_refs
         return sum(1 for block_id in block_ids if refs[block_id] == 0)

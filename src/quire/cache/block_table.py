@@ -7,10 +7,16 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class BlockTable:
-    """Only the cache writes a table. `hashes` follow the token ids alone and so outlive a release;
-    `num_sealed` counts the leading blocks that already carry their hash in the pool."""
+    """Only the cache writes a table. The null block stands where a group needs its tokens no more:
+    in the first `num_passed` places of that group.
+
+    `num_covered` is how many blocks' places every group has. `hashes` follow the token ids alone
+    and so outlive a release; `num_sealed` counts the leading blocks that have had their hash.
+    """
 
     block_ids: tuple[list[int], ...]
+    num_passed: list[int]
     salt: bytes = b""
     hashes: list[bytes] = field(default_factory=list)
     num_sealed: int = 0
+    num_covered: int = 0

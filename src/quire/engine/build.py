@@ -42,7 +42,7 @@ def assemble(config: EngineConfig, facts: EngineFacts, model: Model, clock: Cloc
     )
     runner_config = RunnerConfig(
         max_num_seqs=facts.max_num_seqs,
-        max_num_blocks=cache.num_blocks_for(facts.max_model_len),
+        max_num_blocks=-(-facts.max_model_len // facts.block_size),
         block_size=facts.block_size,
         device=facts.device,
     )

@@ -1,8 +1,10 @@
 """A deterministic model without weights, for the first laws.
 
-The value stored for a token folds in the whole prefix, as real KV does, and a row's logits read
-every stored value of its prefix back through the block table. So a wrong block, a stale slot, a
-skipped write or a broken hash chain changes the output. `toy_logits` is the same from tokens alone.
+A stack of layers as a transformer has it, in 64-bit words: each stores a value for every token,
+reads through the block table all the values that its token can see, and hands on what it read. So
+the value stored by a later layer folds in the prefix, as real KV does, and a wrong block, a stale
+slot, a skipped write or a broken hash chain changes the output. `ToyText` is the same from tokens
+alone.
 """
 
 from collections.abc import Sequence
@@ -12,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quire.cache.layout import Layout, build_layout
+from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
 from quire.models.batch import Batch
 
 Words = NDArray[np.uint64]
@@ -19,67 +23,128 @@ Indices = NDArray[np.int64]
 
 MASK = (1 << 64) - 1
 SEED = 0x9E3779B97F4A7C15
-CHAIN = 0xD1342543DE82EF95
-"""The chain: value[i] = CHAIN * value[i - 1] + mix(token, i). Odd, so that a step can be undone."""
-CHAIN_INVERSE = pow(CHAIN, -1, 1 << 64)
+LAYER = 0xD1342543DE82EF95
+"""Multiplied by its number it tells a layer's values from another's."""
 MIX_A = 0xBF58476D1CE4E5B9
 MIX_B = 0x94D049BB133111EB
 LOGIT_RANGE = 8.0
 """Logits are spread evenly over this width: greedy has a winner, sampling many candidates."""
+TWO_FULL = (FULL, FULL)
+"""The least with which a stored value depends on the whole prefix."""
+
+
+def toy_layout(layers: Sequence[Retention] = TWO_FULL, *, hybrid: bool = True) -> Layout:
+    """A word of 8 bytes is kept of each token: a key and a value of one element each."""
+    page = Page(num_kv_heads=1, k_width=1, v_width=1, element_bytes=4)
+    return build_layout([KVSpec(page, layer) for layer in layers], hybrid=hybrid)
 
 
 class ToyModel:
-    """Implements `Model`. Its store is one 64-bit word per slot, on the CPU."""
+    """Implements `Model`. Its store is one word per slot and cache tensor, on the CPU."""
 
-    def __init__(self, vocab_size: int, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        num_blocks: int,
+        block_size: int,
+        layers: Sequence[Retention] = TWO_FULL,
+        *,
+        hybrid: bool = True,
+    ) -> None:
+        layout = toy_layout(layers, hybrid=hybrid)
         self._vocab_size = vocab_size
         self._block_size = block_size
-        self._store: Words = np.zeros(num_blocks * block_size, dtype=np.uint64)
+        self._layers = tuple(layers)
+        self._places = layout.places()
+        self._store: Words = np.zeros((len(layout.pages), num_blocks * block_size), dtype=np.uint64)
 
     @property
     def vocab_size(self) -> int:
         return self._vocab_size
 
     def forward(self, batch: Batch) -> Tensor:
-        (tables,) = (table.numpy() for table in batch.block_tables)
-        starts = np.asarray(batch.query_starts, dtype=np.int64)
         positions = batch.positions.numpy()
-        before = self._values_before(tables, positions[starts[:-1]])
-        noise = _token_noise(batch.input_ids.numpy(), positions)
-        self._store[batch.slots[0].numpy()] = _chain(before, noise, starts)
+        starts = np.asarray(batch.query_starts, dtype=np.int64)
+        owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        ends = np.asarray(batch.context_lens, dtype=np.int64)
+        hidden = _token_noise(batch.input_ids.numpy(), positions)
+        for layer, retention in enumerate(self._layers):
+            group, place = self._places[layer]
+            store = self._store[place]
+            store[batch.slots[group].numpy()] = _mix(hidden ^ np.uint64(_layer_salt(layer)))
+            seen = _first_seen(retention, positions)
+            begins = seen[starts[:-1]]
+            sums, offsets = self._running_sums(
+                store, batch.block_tables[group].numpy(), begins, ends
+            )
+            before = offsets[owners] - begins[owners]
+            read = sums[before + positions + 1] - sums[before + seen]
+            hidden = _mix(hidden + read)
+        return _logits(hidden[batch.logit_rows.numpy()], self._vocab_size)
 
-        rows = batch.logit_rows.numpy()
-        chunks = np.searchsorted(starts, rows, side="right") - 1
-        ends = np.asarray(batch.context_lens, dtype=np.int64)[chunks]
-        lengths = ends - (starts[chunks + 1] - 1 - rows)
-        return _logits(self._read_prefixes(tables[chunks], lengths), self._vocab_size)
-
-    def _values_before(self, tables: NDArray[np.int32], positions: Indices) -> Words:
-        """The stored value just before each chunk, read through its block table."""
-        last = np.maximum(positions - 1, 0)
-        blocks = tables[np.arange(len(tables)), last // self._block_size]
-        values = self._store[blocks.astype(np.int64) * self._block_size + last % self._block_size]
-        return np.where(positions == 0, np.uint64(SEED), values)
-
-    def _read_prefixes(self, tables: NDArray[np.int32], lengths: Indices) -> Words:
-        """One word for each row, out of all the values stored for its first `lengths` positions."""
-        positions = np.arange(lengths.max(initial=0))
-        slots = tables[:, positions // self._block_size].astype(np.int64) * self._block_size
-        slots += positions % self._block_size
-        words = _mix(self._store[slots] ^ _position_salt(positions))
-        words[positions >= lengths[:, None]] = 0
-        return _mix(words.sum(axis=1, dtype=np.uint64))
+    def _running_sums(
+        self, store: Words, tables: NDArray[np.int32], begins: Indices, ends: Indices
+    ) -> tuple[Words, Indices]:
+        """The sums over what lies in the positions `begins .. ends` of each sequence, one after the
+        other and from zero; and where each sequence begins in them.
+        """
+        lengths = ends - begins
+        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+        owners = np.repeat(np.arange(len(lengths)), lengths)
+        positions = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - begins, lengths)
+        blocks = tables[owners, positions // self._block_size].astype(np.int64)
+        slots = blocks * self._block_size + positions % self._block_size
+        words = _mix(store[slots] ^ _position_salt(positions))
+        return np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(words)]), offsets[:-1]
 
 
-def toy_logits(token_ids: Sequence[int], vocab_size: int) -> Tensor:
-    """Logits `[vocab_size]` after `token_ids`, in plain integers: the oracle of law 1."""
-    value, total = SEED, 0
-    for position, token in enumerate(token_ids):
+class ToyText:
+    """What ToyModel says after each of some tokens, in plain integers: the oracle of law 1."""
+
+    def __init__(self, vocab_size: int, layers: Sequence[Retention] = TWO_FULL) -> None:
+        self._vocab_size = vocab_size
+        self._layers = tuple(layers)
+        self._sums: list[list[int]] = [[0] for _ in layers]
+        self._hidden = 0
+
+    def append(self, token_id: int) -> None:
+        position = len(self._sums[0]) - 1
         salt = (position + 1) * SEED & MASK
-        value = (CHAIN * value + _mix_int(token * MIX_A & MASK ^ salt)) & MASK
-        total += _mix_int(value ^ salt)
-    state = np.array([_mix_int(total & MASK)], dtype=np.uint64)
-    return _logits(state, vocab_size)[0]
+        hidden = _mix_int(token_id * MIX_A & MASK ^ salt)
+        for layer, retention in enumerate(self._layers):
+            sums = self._sums[layer]
+            stored = _mix_int(hidden ^ _layer_salt(layer))
+            sums.append((sums[-1] + _mix_int(stored ^ salt)) & MASK)
+            read = sums[-1] - sums[retention.first_needed(position)]
+            hidden = _mix_int((hidden + read) & MASK)
+        self._hidden = hidden
+
+    def logits(self) -> Tensor:
+        """`[vocab_size]`, after the last token."""
+        return _logits(np.array([self._hidden], dtype=np.uint64), self._vocab_size)[0]
+
+
+def toy_logits(
+    token_ids: Sequence[int], vocab_size: int, layers: Sequence[Retention] = TWO_FULL
+) -> Tensor:
+    """Logits `[vocab_size]` after `token_ids`."""
+    text = ToyText(vocab_size, layers)
+    for token_id in token_ids:
+        text.append(token_id)
+    return text.logits()
+
+
+def _layer_salt(layer: int) -> int:
+    return (layer + 1) * LAYER & MASK
+
+
+def _first_seen(retention: Retention, positions: Indices) -> Indices:
+    """`Retention.first_needed` of many positions."""
+    if retention.reach is None:
+        return np.zeros_like(positions)
+    if retention.kind is Kind.SLIDING:
+        return np.maximum(positions - retention.reach + 1, 0)
+    return positions // retention.reach * retention.reach
 
 
 def _mix_int(word: int) -> int:
@@ -101,19 +166,6 @@ def _position_salt(positions: Indices) -> Words:
 
 def _token_noise(token_ids: Indices, positions: Indices) -> Words:
     return _mix(token_ids.astype(np.uint64) * np.uint64(MIX_A) ^ _position_salt(positions))
-
-
-def _chain(before: Words, noise: Words, starts: Indices) -> Words:
-    """Every chunk's chain at once: scaled by CHAIN ** -t the recurrence is a plain running sum."""
-    num_tokens = len(noise)
-    powers = np.multiply.accumulate(np.full(num_tokens, CHAIN, dtype=np.uint64))
-    inverses = np.multiply.accumulate(np.full(num_tokens, CHAIN_INVERSE, dtype=np.uint64))
-    sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(noise * inverses)])
-    first = starts[:-1]
-    undone = np.concatenate([np.ones(1, dtype=np.uint64), inverses])[first]
-    carried = before * undone - sums[first]
-    values: Words = powers * (sums[1:] + np.repeat(carried, np.diff(starts)))
-    return values
 
 
 def _logits(states: Words, vocab_size: int) -> Tensor:

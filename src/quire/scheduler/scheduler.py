@@ -98,7 +98,7 @@ class Scheduler:
             num_tokens = min(self._num_uncomputed(request), draft.tokens_left)
             if num_tokens == 0:
                 continue
-            grown = self._grow(request, request.num_computed + num_tokens, draft, now)
+            grown = self._grow(request, num_tokens, draft, now)
             if grown is None:
                 return
             draft.place(request, num_tokens, grown)
@@ -120,10 +120,11 @@ class Scheduler:
     def _grow(
         self, request: Request, num_tokens: int, draft: StepDraft, now: float
     ) -> BlockIds | None:
-        """Blocks for `num_tokens`, taken from the tail of the running if need be; None if that
-        tail is this one.
+        """Blocks for the next `num_tokens`, taken from the tail of the running if need be; None if
+        that tail is this one.
         """
-        while (grown := self._cache.grow(request.table, num_tokens)) is None:
+        start, end = request.num_computed, request.num_computed + num_tokens
+        while (grown := self._cache.grow(request.table, start, end)) is None:
             _, victim = self._running.popitem()
             self._preempt(victim, draft, now)
             if victim is request:
@@ -200,14 +201,14 @@ class Scheduler:
     def _take_in(
         self, request: Request, chunk: Chunk, token_id: int | None, result: StepResult, now: float
     ) -> Delta | None:
-        """One chunk's result into its request: seal what is full, append what was drawn, judge
-        whether it ends.
+        """One chunk's result into its request: its blocks advance, what was drawn is appended,
+        and the end is judged.
         """
         scores = result.prompt_logprobs.get(request.id)
         scored = request.take_scores(chunk.start, scores) if scores else ()
         if request.id in result.not_finite:
             return Delta(request.id, (), (), scored, self._finish(request, Reason.NOT_FINITE, now))
-        self._cache.seal(request.table, request.token_ids, chunk.start + chunk.num_tokens)
+        self._cache.advance(request.table, request.token_ids, chunk.start + chunk.num_tokens)
         if token_id is None:
             return Delta(request.id, (), (), scored) if scored else None
         self._append(request, token_id, now)
@@ -251,7 +252,7 @@ class Scheduler:
         """The reason this request can never be served, or cannot be taken now."""
         config, cache = self._config, self._cache
         num_prompt, max_tokens = len(new.prompt_token_ids), new.stopping.max_tokens
-        num_blocks = cache.num_blocks_for(num_prompt + max_tokens)
+        num_blocks = cache.max_blocks(num_prompt + max_tokens)
         num_places = self._num_free_places
         if new.id in self._requests:
             return Refusal(new.id, Reason.DUPLICATE_ID, f"a request {new.id!r} is still running")

@@ -1,0 +1,83 @@
+"""What a token takes, for how long it is needed, and the worst case that follows."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
+
+PAGE = Page(num_kv_heads=2, k_width=64, v_width=32, element_bytes=2)
+LATENT = Page(num_kv_heads=1, k_width=576, v_width=0, element_bytes=2)
+
+retentions = st.one_of(
+    st.just(FULL),
+    st.builds(Retention, st.sampled_from([Kind.SLIDING, Kind.LOCAL]), st.integers(1, 40)),
+)
+
+
+def test_a_page_is_the_keys_and_values_of_a_token() -> None:
+    assert PAGE.token_bytes == 2 * (64 + 32) * 2
+    assert KVSpec(PAGE).page_bytes(16) == 16 * PAGE.token_bytes
+
+
+def test_latent_attention_keeps_one_vector_instead_of_two() -> None:
+    assert LATENT.token_bytes == 576 * 2
+    assert KVSpec(LATENT).type_id == "latent"
+
+
+def test_scales_count_for_each_head_and_for_keys_and_values_apart() -> None:
+    assert Page(2, 64, 32, 1, scale_bytes=2).token_bytes == 2 * (64 + 32) + 4 * 2
+    assert Page(1, 576, 0, 1, scale_bytes=2).token_bytes == 576 + 2
+
+
+def test_type_ids_tell_kinds_and_reaches_apart() -> None:
+    specs = [
+        KVSpec(PAGE),
+        KVSpec(PAGE, Retention(Kind.SLIDING, 8)),
+        KVSpec(PAGE, Retention(Kind.SLIDING, 9)),
+        KVSpec(PAGE, Retention(Kind.LOCAL, 8)),
+        KVSpec(LATENT),
+    ]
+    assert len({spec.type_id for spec in specs}) == len(specs)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match="full attention has no reach, but 3"):
+        Retention(Kind.FULL, 3)
+    with pytest.raises(ValueError, match="reach of sliding_window is 0, must be 1 or more"):
+        Retention(Kind.SLIDING, 0)
+    with pytest.raises(ValueError, match="reach of chunked_local is None"):
+        Retention(Kind.LOCAL)
+    with pytest.raises(ValueError, match="latent attention with sliding_window"):
+        KVSpec(LATENT, Retention(Kind.SLIDING, 8))
+
+
+@given(retentions, st.integers(0, 200))
+def test_what_is_needed_never_comes_back(retention: Retention, position: int) -> None:
+    first, later = retention.first_needed(position), retention.first_needed(position + 1)
+    assert 0 <= first <= position
+    assert first <= later
+    if retention.kind is Kind.SLIDING:
+        assert position - first + 1 == min(position + 1, retention.reach or 0)
+
+
+@given(retentions, st.integers(1, 300), st.integers(1, 20), st.integers(1, 40))
+def test_the_worst_case_holds_for_every_chunk(
+    retention: Retention, num_tokens: int, block_size: int, max_chunk_tokens: int
+) -> None:
+    worst = retention.max_blocks(
+        num_tokens, block_size=block_size, max_chunk_tokens=max_chunk_tokens
+    )
+    assert worst <= -(-num_tokens // block_size), "never more than full attention"
+    for start in range(num_tokens):
+        end = min(start + max_chunk_tokens, num_tokens)
+        first_block = retention.first_needed(start) // block_size
+        assert -(-end // block_size) - first_block <= worst
+
+
+def test_the_worst_case_of_a_window_by_hand() -> None:
+    window = KVSpec(PAGE, Retention(Kind.SLIDING, 128))
+    worst = window.retention.max_blocks(8192, block_size=16, max_chunk_tokens=512)
+    assert worst == -(-(127 + 512) // 16) + 1
+    assert window.max_bytes(8192, block_size=16, max_chunk_tokens=512) == worst * 16 * 384
+    assert window.max_bytes(100, block_size=16, max_chunk_tokens=512) == 7 * 16 * 384
