@@ -1,30 +1,232 @@
-"""Bytes to blocks."""
+"""Budgets become blocks, blocks hold requests, and what does not fit is refused with the numbers
+and the remedies.
+"""
+
+import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cache.sizing import TooLittleMemory, check_model_length_fits, num_blocks_in
+from quire.cache.layout import Layout, build_layout
+from quire.cache.sizing import (
+    BLOCK_SIZES,
+    BY_BLOCKS,
+    BY_BYTES,
+    BY_SHARE,
+    BY_TOKENS,
+    Budget,
+    Room,
+    TooLittleMemory,
+    budget_after_load,
+    budget_before_load,
+    smallest_budget,
+    useful_blocks,
+)
+from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
+
+PAGE = Page(num_kv_heads=2, k_width=8, v_width=8, element_bytes=2)
+PLAIN = build_layout([KVSpec(PAGE)] * 4)
+HYBRID = build_layout([KVSpec(PAGE), KVSpec(PAGE, Retention(Kind.SLIDING, 20))] * 2)
+
+retentions = st.just(FULL) | st.builds(
+    Retention, st.sampled_from([Kind.SLIDING, Kind.LOCAL]), st.integers(1, 300)
+)
+layouts = st.lists(retentions.map(lambda kept: KVSpec(PAGE, kept)), min_size=1, max_size=9).map(
+    build_layout
+)
+rooms = st.builds(
+    Room,
+    layouts,
+    num_blocks=st.integers(0, 400),
+    block_size=st.sampled_from(BLOCK_SIZES),
+    max_chunk_tokens=st.integers(1, 600),
+)
 
 
-@given(st.integers(0, 1 << 40), st.integers(1, 1 << 20))
-def test_the_blocks_fit_and_one_more_would_not(budget: int, block_bytes: int) -> None:
-    num_blocks = num_blocks_in(budget, block_bytes)
-    assert num_blocks * block_bytes <= budget < (num_blocks + 1) * block_bytes
-
-
-@given(st.integers(0, 64), st.integers(1, 16), st.integers(2, 500))
-def test_a_refusal_names_the_length_that_would_fit(
-    num_blocks: int, block_size: int, length: int
+@given(st.integers(1, 1 << 20), st.sampled_from(BLOCK_SIZES), st.integers(1, 4096))
+def test_a_context_of_tokens_is_exactly_its_blocks(
+    tokens: int, block_size: int, chunk: int
 ) -> None:
-    def check(max_model_len: int) -> None:
-        check_model_length_fits(
-            num_blocks, block_size=block_size, block_bytes=1 << 20, max_model_len=max_model_len
-        )
+    """Defect A of FEATURES 1F: a macro for context size returned bytes and ignored block size."""
+    blocks = Budget(num_tokens=tokens).blocks(PLAIN, block_size=block_size, max_chunk_tokens=chunk)
+    assert blocks is not None
+    assert blocks - 1 == -(-tokens // block_size)
 
-    fitting = max(num_blocks - 1, 0) * block_size
-    if length <= fitting:
-        check(length)
+
+@given(layouts, st.integers(1, 2000), st.sampled_from(BLOCK_SIZES), st.integers(1, 600))
+def test_a_context_of_tokens_is_enough_for_one_request_of_any_layout(
+    layout: Layout, tokens: int, block_size: int, chunk: int
+) -> None:
+    budget = Budget(num_tokens=tokens)
+    blocks = budget.blocks(layout, block_size=block_size, max_chunk_tokens=chunk)
+    assert blocks is not None
+    Room(layout, blocks, block_size, chunk).check(tokens, budget)
+    with pytest.raises(TooLittleMemory):
+        Room(layout, blocks - 1, block_size, chunk).check(tokens, budget)
+
+
+@given(st.integers(0, 1 << 40), st.sampled_from(BLOCK_SIZES))
+def test_bytes_become_whole_blocks(num_bytes: int, block_size: int) -> None:
+    blocks = Budget(num_bytes=num_bytes).blocks(PLAIN, block_size=block_size, max_chunk_tokens=1)
+    block_bytes = PLAIN.block_bytes(block_size)
+    assert blocks is not None
+    assert blocks * block_bytes <= num_bytes < (blocks + 1) * block_bytes
+
+
+def test_two_budgets_are_an_error_that_names_both() -> None:
+    ways = {
+        BY_BLOCKS: Budget(num_blocks=9),
+        BY_BYTES: Budget(num_bytes=1 << 30),
+        BY_TOKENS: Budget(num_tokens=4096),
+        BY_SHARE: Budget(share=0.9),
+    }
+    for first, budget in ways.items():
+        assert budget.option == first
+        assert budget.is_outright == (first != BY_SHARE)
+        assert budget.device_share == (0.9 if first == BY_SHARE else 1.0)
+        for second, other in ways.items():
+            if second == first:
+                continue
+            given_too = {
+                name: value
+                for name in ("num_blocks", "num_bytes", "num_tokens", "share")
+                if (value := getattr(other, name)) is not None
+            }
+            with pytest.raises(ValueError, match=f"({first} and {second}|{second} and {first}) "):
+                replace(budget, **given_too)
+
+
+def test_nothing_said_is_a_share() -> None:
+    budget = Budget()
+    assert (budget.option, budget.device_share, budget.is_outright) == (BY_SHARE, 0.9, False)
+    assert budget.blocks(PLAIN, block_size=16, max_chunk_tokens=1) is None
+
+
+def test_no_devices_is_an_error() -> None:
+    """Defect A of FEATURES 1F: an empty list of devices left the budget at the integer maximum."""
+    with pytest.raises(ValueError, match="no devices"):
+        smallest_budget([])
+    assert smallest_budget([7, 3, 5]) == 3
+
+
+@given(
+    st.integers(0, 1 << 40), st.floats(0.01, 1.0), st.integers(0, 1 << 40), st.integers(0, 1 << 38)
+)
+def test_before_and_after_the_load_agree_if_weights_are_all_that_was_loaded(
+    total: int, share: float, used: int, weights: int
+) -> None:
+    before = budget_before_load(total=total, used=used, share=share, weight_bytes=weights)
+    assert before == budget_after_load(total=total, used=used + weights, share=share)
+    assert before + used + weights <= total
+
+
+def test_the_share_is_of_the_whole_device() -> None:
+    assert budget_after_load(total=1000, used=300, share=0.9) == 600
+    assert budget_after_load(total=1000, used=950, share=0.9) == -50
+
+
+def test_unified_memory_is_taken_only_where_it_is_of_use() -> None:
+    assert useful_blocks(8, max_num_seqs=4, keeps_prefixes=False) == 33
+    assert useful_blocks(8, max_num_seqs=4, keeps_prefixes=True) == 65
+
+
+@given(rooms, st.integers(1, 3000))
+def test_the_largest_length_fits_and_one_more_does_not(room: Room, most: int) -> None:
+    longest = room.largest_length(most)
+    assert 0 <= longest <= most
+    assert longest == 0 or room.max_blocks(longest) <= room.num_usable
+    assert longest == most or room.max_blocks(longest + 1) > room.num_usable
+
+
+@given(rooms, st.integers(1, 3000))
+def test_estimating_the_length_changes_nothing(room: Room, most: int) -> None:
+    """Defect C of FEATURES 1F: the estimate wrote into the live configuration."""
+    before = (room.layout, room.num_blocks, room.block_size, room.max_chunk_tokens)
+    first = room.largest_length(most)
+    assert room.largest_length(most) == first
+    assert (room.layout, room.num_blocks, room.block_size, room.max_chunk_tokens) == before
+
+
+@given(rooms, st.integers(2, 3000))
+def test_a_refusal_has_the_numbers_and_the_length_that_would_fit(room: Room, length: int) -> None:
+    budget = Budget()
+    if room.max_blocks(length) + 1 <= room.num_blocks:
+        room.check(length, budget)
         return
-    with pytest.raises(TooLittleMemory, match=f"length that fits is {fitting}:"):
-        check(length)
+    with pytest.raises(TooLittleMemory) as refused:
+        room.check(length, budget)
+    text = str(refused.value)
+    needed = room.max_blocks(length) + 1
+    assert f"needs {needed} KV blocks ({needed * room.block_bytes / 2**20:.1f} MiB" in text
+    assert f"but {room.num_blocks} ({room.num_blocks * room.block_bytes / 2**20:.1f} MiB)" in text
+    found = re.search(r"length that fits is (\d+):", text)
+    assert found is not None
+    fitting = int(found[1])
+    assert fitting == room.largest_length(length) < length
+    assert (f"pass --max-model-len {fitting}" in text) == (fitting > 1)
+    if fitting:
+        room.check(fitting, budget)
+
+
+@pytest.mark.parametrize(
+    ("budget", "first"),
+    [
+        (Budget(), BY_SHARE),
+        (Budget(share=0.5), BY_SHARE),
+        (Budget(num_bytes=5), BY_BYTES),
+        (Budget(num_tokens=5), BY_TOKENS),
+        (Budget(num_blocks=5), BY_BLOCKS),
+    ],
+)
+def test_no_blocks_are_an_error_that_names_the_remedies(budget: Budget, first: str) -> None:
+    with pytest.raises(TooLittleMemory, match="but 0 .* fits is 0: give more memory by") as refused:
+        Room(PLAIN, 0, 16, 64).check(100, budget)
+    text = str(refused.value)
+    assert (
+        text.index(first)
+        == min(text.index(option) for option in (BY_SHARE, BY_BYTES, BY_TOKENS) if option in text)
+        or first == BY_BLOCKS
+    )
+    for option in (first, BY_SHARE, BY_BYTES, "--kv-cache-dtype", "--max-num-batched-tokens"):
+        assert option in text
+
+
+def test_concurrency_and_tokens_of_a_plain_layout() -> None:
+    room = Room(PLAIN, num_blocks=101, block_size=16, max_chunk_tokens=64)
+    assert room.num_tokens(100) == 1600
+    assert room.concurrency(100) == pytest.approx(100 / 7)
+    assert room.token_bytes == 4 * 2 * 2 * 8 * 2
+
+
+def test_windows_let_more_requests_run_at_once() -> None:
+    room = Room(HYBRID, num_blocks=1001, block_size=16, max_chunk_tokens=16)
+    full, window = 1000, -(-(20 - 1 + 16) // 16) + 1
+    assert room.max_blocks(16_000) == full + window
+    assert room.concurrency(16_000) == pytest.approx(1000 / (full + window))
+    assert room.num_tokens(16_000) == 1000 * 16_000 // (full + window)
+    assert room.token_bytes == 4 * PAGE.token_bytes
+
+
+@pytest.mark.parametrize(
+    ("element_bytes", "scale_bytes", "times"), [(4, 0, 1), (2, 0, 2), (1, 0, 4)]
+)
+def test_smaller_elements_mean_more_blocks(
+    element_bytes: int, scale_bytes: int, times: int
+) -> None:
+    page = Page(2, 64, 64, element_bytes, scale_bytes)
+    layout = build_layout([KVSpec(page)] * 3)
+    budget = Budget(num_bytes=4096 * 16 * 3 * 4 * 2 * 128)
+    assert budget.blocks(layout, block_size=16, max_chunk_tokens=1) == 4096 * times
+
+
+def test_a_quantised_token_is_a_byte_an_element_and_two_scales_a_head() -> None:
+    plain, quantised = Page(2, 64, 64, 2), Page(2, 64, 64, 1, scale_bytes=2)
+    assert (plain.token_bytes, quantised.token_bytes) == (512, 256 + 8)
+    budget = Budget(num_bytes=1 << 30)
+    blocks = [
+        budget.blocks(build_layout([KVSpec(page)]), block_size=16, max_chunk_tokens=1)
+        for page in (plain, quantised)
+    ]
+    assert blocks == [(1 << 30) // (16 * 512), (1 << 30) // (16 * 264)]

@@ -3,17 +3,26 @@ numbers.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import torch
 
-from quire.cache.sizing import TooLittleMemory
+from quire.cache.sizing import BLOCK_SIZES, TooLittleMemory
+from quire.engine import build_model
 from quire.engine.build import build_engine
 from quire.engine.config import EngineConfig
-from quire.engine.messages import EngineFacts
+from quire.engine.messages import EngineFacts, LayerGroupFacts
+from quire.engine.receipt import receipt_text
+from quire.models import preview
+from quire.models.config import QUANTISED, SCALE_BYTES
 from tests.models.families import SERVED, save_checkpoint
 
 LAYERS, HEADS, HEAD_DIM, FLOAT_BYTES = 3, 2, 8, 4
+NOWHERE = "/no/such/model"
 TOKEN_BYTES = LAYERS * 2 * HEADS * HEAD_DIM * FLOAT_BYTES
 
 
@@ -37,8 +46,10 @@ def test_the_receipt_and_the_phases(config: EngineConfig) -> None:
     assert receipt["kv"] == facts.num_blocks * facts.block_size * TOKEN_BYTES
     assert receipt["weights"] > 0 and receipt["unused"] >= 0
     assert receipt["weights"] + receipt["kv"] + receipt["unused"] <= receipt["device"]
-    assert list(facts.startup_s) == ["load", "profile", "kv_cache"]
-    assert ("profile", 1, 1) in said and any(phase == "weights" for phase, _, _ in said)
+    assert list(facts.startup_s) == ["files", "outline", "load", "profile", "kv_cache"]
+    phases = list(dict.fromkeys(phase for phase, _, _ in said))
+    assert phases == ["outline", "weights", "probe", "profile"]
+    assert ("outline", 1, 1) in said and ("profile", 1, 1) in said
 
 
 def test_no_more_blocks_than_can_be_of_use(config: EngineConfig) -> None:
@@ -52,6 +63,171 @@ def test_bytes_for_kv_become_whole_blocks(config: EngineConfig) -> None:
     block_bytes = 16 * TOKEN_BYTES
     facts, _ = build(replace(config, kv_cache_memory_bytes=11 * block_bytes - 1, max_model_len=100))
     assert facts.num_blocks == 10
+
+
+@pytest.mark.parametrize("tokens", [100, 128, 129])
+def test_tokens_for_kv_become_exactly_their_blocks(config: EngineConfig, tokens: int) -> None:
+    facts, _ = build(replace(config, kv_cache_tokens=tokens, max_model_len=100))
+    assert facts.num_blocks == -(-tokens // 16) + 1
+    assert facts.memory.why_num_blocks == "as --kv-cache-tokens says"
+
+
+def test_a_step_is_as_large_as_the_device_likes_it(config: EngineConfig) -> None:
+    facts, _ = build(config)
+    assert facts.max_num_batched_tokens == 512
+    assert "memory would allow" in facts.memory.why_max_num_batched_tokens
+    facts, _ = build(replace(config, max_num_seqs=600))
+    assert facts.max_num_batched_tokens == 600
+    facts, _ = build(replace(config, max_num_batched_tokens=77))
+    assert facts.max_num_batched_tokens == 77
+
+
+def test_the_receipt_tells_what_kv_memory_holds(
+    config: EngineConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        facts, _ = build(replace(config, kv_cache_tokens=256))
+    memory = facts.memory
+    assert memory.kv_dtype == "float32"
+    assert (memory.kv_tokens, memory.kv_token_bytes) == (256, TOKEN_BYTES)
+    assert memory.layer_groups == (LayerGroupFacts("full_attention", None, LAYERS),)
+    assert (memory.padding_share, memory.max_concurrency) == (0.0, 2.0)
+    assert memory.max_model_len_fits == facts.max_model_len == 128
+    assert receipt_text(facts) in caplog.text
+    assert "reachable context: 128 tokens" in caplog.text
+    assert "before the load: weights" in caplog.text
+
+
+def test_a_warning_level_leaves_the_receipt_out(
+    config: EngineConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING"):
+        build(config)
+    assert "receipt" not in caplog.text
+
+
+@pytest.mark.parametrize("dtype", QUANTISED)
+def test_kv_of_a_byte_an_element_gives_more_blocks(config: EngineConfig, dtype: str) -> None:
+    num_bytes = 100 * 16 * TOKEN_BYTES
+    facts, _ = build(replace(config, kv_cache_dtype=dtype, kv_cache_memory_bytes=num_bytes))
+    token_bytes = LAYERS * 2 * HEADS * (HEAD_DIM + SCALE_BYTES)
+    assert facts.num_blocks == num_bytes // (16 * token_bytes) > 300
+    assert (facts.memory.kv_dtype, facts.dtype) == (dtype, "float32")
+
+
+def test_groups_can_be_switched_off(tmp_path: Path) -> None:
+    folder = save_checkpoint(SERVED["qwen2, windows in the upper layers"], tmp_path)
+    config = EngineConfig(str(folder), device="cpu", max_num_seqs=4)
+    facts, _ = build(replace(config, disable_hybrid_kv_cache_manager=True))
+    assert facts.memory.layer_groups == (LayerGroupFacts("full_attention", None, 3),)
+    facts, _ = build(config)
+    assert {(group.kind, group.reach) for group in facts.memory.layer_groups} == {
+        ("full_attention", None),
+        ("sliding_window", 9),
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            EngineConfig(NOWHERE, block_size=12),
+            "--block-size is 12, must be one of 8, 16, 32, 64, 128, 256",
+        ),
+        (
+            EngineConfig(NOWHERE, kv_cache_dtype="int4"),
+            "--kv-cache-dtype is int4, must be one of auto, fp8",
+        ),
+        (
+            EngineConfig(NOWHERE, kv_cache_tokens=9, kv_cache_memory_bytes=9),
+            "--kv-cache-memory-bytes and --kv-cache-tokens both say",
+        ),
+        (
+            EngineConfig(NOWHERE, num_gpu_blocks_override=9, gpu_memory_utilization=0.9),
+            "--num-gpu-blocks-override and --gpu-memory-utilization both say",
+        ),
+    ],
+    ids=["block size", "dtype", "tokens and bytes", "blocks and share"],
+)
+def test_bad_memory_options_are_refused_before_the_model_is_looked_for(
+    config: EngineConfig, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        build(config)
+
+
+@pytest.mark.parametrize("block_size", BLOCK_SIZES)
+def test_every_block_size_is_served(config: EngineConfig, block_size: int) -> None:
+    facts, _ = build(replace(config, block_size=block_size, kv_cache_tokens=256))
+    assert (facts.block_size, facts.num_blocks) == (block_size, 256 // block_size + 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda config: replace(config, num_gpu_blocks_override=5),
+        lambda config: replace(config, kv_cache_tokens=64),
+        lambda config: replace(config, kv_cache_memory_bytes=5 * 16 * TOKEN_BYTES),
+    ],
+    ids=["blocks", "tokens", "bytes"],
+)
+def test_too_little_memory_is_said_before_weights_are_read(
+    config: EngineConfig,
+    change: Callable[[EngineConfig], EngineConfig],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And in the words of the check after the load."""
+    said_early = refusal_of(change(config))
+    monkeypatch.setattr(build_model, "check_before_load", lambda *_: None)
+    said_late = refusal_of(change(config))
+    assert said_early.phases == ["outline"]
+    assert said_late.phases == ["outline", "weights", "probe", "profile"]
+    assert said_early.text == said_late.text
+    assert "length that fits is 64: pass --max-model-len 64" in said_late.text
+
+
+class Said(NamedTuple):
+    text: str
+    phases: list[str]
+
+
+def refusal_of(config: EngineConfig) -> Said:
+    phases: list[str] = []
+    with pytest.raises(TooLittleMemory) as refused:
+        build_engine(
+            config, on_progress=lambda phase, *_: phases.append(phase), clock=time.monotonic
+        )
+    return Said(str(refused.value), list(dict.fromkeys(phases)))
+
+
+def test_a_model_that_cannot_be_outlined_is_checked_after_the_load(
+    config: EngineConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(preview, "outline_layout", lambda *_: None)
+    with caplog.at_level("INFO"):
+        said = refusal_of(replace(config, kv_cache_tokens=64))
+    assert "weights" in said.phases
+    assert "memory is not checked before the load" in caplog.text
+
+
+def test_a_step_that_overflows_the_device_is_refused_in_words(
+    config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overflow(*_: object) -> int:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(build_model, "peak_bytes", overflow)
+    with pytest.raises(TooLittleMemory, match="step of 128 tokens .* --max-num-batched-tokens"):
+        build(config)
+
+
+def test_the_toy_has_a_receipt_too() -> None:
+    facts, _ = build(EngineConfig("toy", kv_cache_tokens=4096))
+    assert (facts.num_blocks, facts.memory.kv_tokens, facts.memory.max_concurrency) == (
+        257,
+        4096,
+        2.0,
+    )
 
 
 def test_too_few_blocks_name_the_length_that_fits(config: EngineConfig) -> None:

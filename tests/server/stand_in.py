@@ -12,7 +12,13 @@ from typing import TypeAlias
 
 from quire.engine.client import EngineDown, Phase, Refused, TokenStream
 from quire.engine.config import EngineConfig
-from quire.engine.messages import EngineFacts, ReceiptLine, Report
+from quire.engine.messages import (
+    EngineFacts,
+    LayerGroupFacts,
+    MemoryFacts,
+    ReceiptLine,
+    Report,
+)
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, TokenLogprobs
 from quire.scheduler.step import Delta, Finish, Refusal, Stats
@@ -34,6 +40,17 @@ FACTS = EngineFacts(
     num_blocks=NUM_BLOCKS,
     eos_token_ids=(1, 0),
     receipt=(ReceiptLine("weights", 1000), ReceiptLine("kv_cache", 2000)),
+    memory=MemoryFacts(
+        kv_dtype="int8",
+        kv_tokens=(NUM_BLOCKS - 1) * BLOCK_SIZE,
+        kv_token_bytes=2,
+        layer_groups=(LayerGroupFacts("full_attention", None, 3),),
+        padding_share=0.0,
+        max_model_len_fits=256,
+        max_concurrency=62.4375,
+        why_num_blocks="all that memory allows",
+        why_max_num_batched_tokens="as --max-num-batched-tokens says",
+    ),
     startup_s={"load": 0.5},
 )
 

@@ -76,6 +76,30 @@ def test_server_info_has_facts_but_no_keys() -> None:
         assert "hush" not in reply.text
 
 
+def test_server_info_has_the_memory_receipt() -> None:
+    with serving(plain_config(), loaded=False) as served:
+        assert served.client.get("/v1/server_info").json()["memory"] is None
+        served.do(served.engine.starts.set)
+        assert eventually(lambda: served.client.get("/readyz").status_code == 200)
+        memory = served.client.get("/v1/server_info").json()["memory"]
+    assert memory == {
+        "lines": {"weights": 1000, "kv_cache": 2000},
+        "block_size": 16,
+        "num_blocks": 1000,
+        "max_model_len": 256,
+        "max_num_batched_tokens": 512,
+        "kv_dtype": "int8",
+        "kv_tokens": 15984,
+        "kv_token_bytes": 2,
+        "layer_groups": [{"kind": "full_attention", "reach": None, "num_layers": 3}],
+        "padding_share": 0.0,
+        "max_model_len_fits": 256,
+        "max_concurrency": 62.4375,
+        "why_num_blocks": "all that memory allows",
+        "why_max_num_batched_tokens": "as --max-num-batched-tokens says",
+    }
+
+
 def test_models_are_listed(served: Served) -> None:
     body = served.client.get("/v1/models").json()
     assert [card["id"] for card in body["data"]] == [MODEL, "other-name"]

@@ -89,9 +89,13 @@ def test_a_finished_request_is_counted_once_everywhere() -> None:
 def test_facts_are_metrics(served: Served) -> None:
     assert served.metric('quire:memory_bytes{engine="0",kind="kv_cache"') == 2000
     assert served.metric('quire:startup_seconds{engine="0",model_name="test-model",phase="load"}')
+    assert served.metric("quire:kv_cache_tokens") == 15984
+    assert served.metric("quire:kv_cache_max_concurrency") == 62.4375
+    assert served.metric("quire:max_model_len_fits") == 256
     text = served.client.get("/metrics").text
     line = next(each for each in text.splitlines() if each.startswith("vllm:cache_config_info"))
     assert 'block_size="16"' in line and 'num_gpu_blocks="1000"' in line
+    assert 'gpu_memory_utilization="0.9"' in line and 'cache_dtype="int8"' in line
     assert line.endswith(" 1.0")
 
 

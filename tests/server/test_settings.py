@@ -37,7 +37,7 @@ def test_flag_beats_variable_beats_default() -> None:
 EVERY_FLAG = (
     *("--model", "some/model", "--revision", "main", "--trust-remote-code"),
     *("--device", "cpu", "--dtype", "bfloat16", "--num-threads", "2", "--block-size", "32"),
-    *("--num-gpu-blocks-override", "9", "--kv-cache-memory-bytes", "1000"),
+    *("--kv-cache-dtype", "fp8", "--disable-hybrid-kv-cache-manager"),
     *("--gpu-memory-utilization", "0.5", "--max-model-len", "77", "--max-num-seqs", "3"),
     *("--max-num-batched-tokens", "99", "--max-num-queued-reqs", "5"),
     *("--no-enable-prefix-caching", "--served-model-name", "a", "--served-model-name", "b"),
@@ -57,14 +57,15 @@ def test_every_option_reaches_the_configuration() -> None:
             dtype="bfloat16",
             num_threads=2,
             block_size=32,
-            num_gpu_blocks_override=9,
-            kv_cache_memory_bytes=1000,
             gpu_memory_utilization=0.5,
+            kv_cache_dtype="fp8_e4m3",
+            disable_hybrid_kv_cache_manager=True,
             max_model_len=77,
             max_num_seqs=3,
             max_num_batched_tokens=99,
             max_num_queued_reqs=5,
             enable_prefix_caching=False,
+            log_level="debug",
         ),
         served_model_names=("a", "b"),
         api_keys=("k1", "k,2"),
@@ -77,6 +78,42 @@ def test_every_option_reaches_the_configuration() -> None:
         metrics_compat=MetricsCompat.NONE,
         log_level="debug",
     )
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "field", "number"),
+    [
+        ("--num-gpu-blocks-override", "9", "num_gpu_blocks_override", 9),
+        ("--kv-cache-tokens", "4096", "kv_cache_tokens", 4096),
+        ("--kv-cache-memory-bytes", "1000", "kv_cache_memory_bytes", 1000),
+        ("--kv-cache-memory-bytes", "3KiB", "kv_cache_memory_bytes", 3 << 10),
+        ("--kv-cache-memory-bytes", "512MiB", "kv_cache_memory_bytes", 512 << 20),
+        ("--kv-cache-memory-bytes", "2GiB", "kv_cache_memory_bytes", 2 << 30),
+        ("--kv-cache-memory-bytes", "2G", "kv_cache_memory_bytes", 2 << 30),
+        ("--kv-cache-memory-bytes", "1 TiB", "kv_cache_memory_bytes", 1 << 40),
+    ],
+)
+def test_kv_memory_is_said_in_one_way(flag: str, value: str, field: str, number: int) -> None:
+    engine = config_of(flag, value).engine
+    assert getattr(engine, field) == number
+    assert engine.budget.option == flag
+    assert engine.memory_share == 0.9
+
+
+def test_kv_memory_said_in_two_ways_is_an_error_that_names_both() -> None:
+    with pytest.raises(InvalidOption, match="--kv-cache-tokens and --gpu-memory-utilization both"):
+        config_of("--kv-cache-tokens", "5", "--gpu-memory-utilization", "0.9")
+    with pytest.raises(InvalidOption, match="-override and --kv-cache-memory-bytes both"):
+        config_of("--kv-cache-memory-bytes", "5", QUIRE_NUM_GPU_BLOCKS_OVERRIDE="7")
+
+
+def test_bad_memory_options_end_the_command_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--block-size", "12"]) == 2
+    assert "--block-size: expected one of 8, 16, 32, 64, 128, 256, got '12'" in (
+        capsys.readouterr().err
+    )
+    assert main(["serve", "--kv-cache-tokens", "5", "--kv-cache-memory-bytes", "5"]) == 2
+    assert capsys.readouterr().err.startswith("quire serve: --kv-cache-memory-bytes and ")
 
 
 def test_every_option_has_a_variable() -> None:
@@ -113,6 +150,12 @@ def test_model_may_be_positional() -> None:
         ("QUIRE_GPU_MEMORY_UTILIZATION", "nan"),
         ("QUIRE_ENABLE_PREFIX_CACHING", "maybe"),
         ("QUIRE_DTYPE", "float8"),
+        ("QUIRE_BLOCK_SIZE", "24"),
+        ("QUIRE_KV_CACHE_DTYPE", "int4"),
+        ("QUIRE_KV_CACHE_TOKENS", "0"),
+        ("QUIRE_KV_CACHE_MEMORY_BYTES", "2GB"),
+        ("QUIRE_KV_CACHE_MEMORY_BYTES", "2iB"),
+        ("QUIRE_KV_CACHE_MEMORY_BYTES", "-1"),
         ("QUIRE_SHUTDOWN_TIMEOUT", "-1"),
         ("QUIRE_METRICS_COMPAT", "sglang"),
         ("QUIRE_SERVED_MODEL_NAME", ","),

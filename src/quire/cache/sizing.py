@@ -1,28 +1,179 @@
-"""Bytes to blocks: arithmetic only. Measuring a device is the engine's work."""
+"""Bytes to blocks, and blocks to the requests they hold: arithmetic only. Measuring a device is the
+engine's work.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.cache.layout import Layout
+
+MIB = 1 << 20
+BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
+DEFAULT_SHARE = 0.9
+BY_BLOCKS = "--num-gpu-blocks-override"
+BY_BYTES = "--kv-cache-memory-bytes"
+BY_TOKENS = "--kv-cache-tokens"
+BY_SHARE = "--gpu-memory-utilization"
 
 
 class TooLittleMemory(Exception):
-    """The blocks that fit do not hold one request of the model length; the text has the numbers."""
+    """What is asked for does not fit; the text has the numbers and what to change."""
 
 
-def num_blocks_in(budget_bytes: int, block_bytes: int) -> int:
-    """Whole blocks in the budget, the null block included; never negative."""
-    return max(budget_bytes, 0) // block_bytes
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How large KV memory shall be, said in one way at most: so many blocks, bytes, tokens of
+    context, or a share of the device. Nothing said is the share DEFAULT_SHARE.
+
+    Raises ValueError where it is said in two ways: none of them wins in silence.
+    """
+
+    num_blocks: int | None = None
+    num_bytes: int | None = None
+    num_tokens: int | None = None
+    share: float | None = None
+
+    def __post_init__(self) -> None:
+        if len(self._said) > 1:
+            raise ValueError(
+                f"{' and '.join(self._said)} both say how large KV memory shall be: give one"
+            )
+
+    @property
+    def option(self) -> str:
+        """The one to change for another size."""
+        return self._said[0] if self._said else BY_SHARE
+
+    @property
+    def is_outright(self) -> bool:
+        """Is KV memory said by itself, whatever the device has?"""
+        return bool(self._said) and self.share is None
+
+    @property
+    def device_share(self) -> float:
+        """Of the device, how much may be used in all: everything, if KV memory is said outright."""
+        if self.is_outright:
+            return 1.0
+        return DEFAULT_SHARE if self.share is None else self.share
+
+    def blocks(self, layout: Layout, *, block_size: int, max_chunk_tokens: int) -> int | None:
+        """The number of blocks, the null block included; None if the device decides it.
+
+        For tokens: as many as one request of that length ever holds.
+        """
+        if self.num_tokens is not None:
+            return 1 + layout.max_blocks(
+                self.num_tokens, block_size=block_size, max_chunk_tokens=max_chunk_tokens
+            )
+        if self.num_bytes is not None:
+            return self.num_bytes // layout.block_bytes(block_size)
+        return self.num_blocks
+
+    @property
+    def _said(self) -> tuple[str, ...]:
+        options = {
+            BY_BLOCKS: self.num_blocks,
+            BY_BYTES: self.num_bytes,
+            BY_TOKENS: self.num_tokens,
+            BY_SHARE: self.share,
+        }
+        return tuple(option for option, value in options.items() if value is not None)
 
 
-def check_model_length_fits(
-    num_blocks: int, *, block_size: int, block_bytes: int, max_model_len: int
-) -> None:
-    """Raise TooLittleMemory unless one request of `max_model_len` fits into the usable blocks."""
-    needed = -(-max_model_len // block_size) + 1
-    if num_blocks >= needed:
-        return
-    fitting = max(num_blocks - 1, 0) * block_size
-    advice = f"pass --max-model-len {fitting}, or" if fitting > 1 else "give"
-    raise TooLittleMemory(
-        f"one request of --max-model-len {max_model_len} needs {needed} KV blocks "
-        f"({needed * block_bytes / 2**20:.1f} MiB, block 0 included), but {num_blocks} "
-        f"({num_blocks * block_bytes / 2**20:.1f} MiB) are available. "
-        f"The largest model length that fits is {fitting}: {advice} more memory by "
-        "--kv-cache-memory-bytes, --gpu-memory-utilization or --num-gpu-blocks-override"
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What `num_blocks`, the null block among them, can hold of requests."""
+
+    layout: Layout
+    num_blocks: int
+    block_size: int
+    max_chunk_tokens: int
+
+    @property
+    def num_usable(self) -> int:
+        return max(self.num_blocks - 1, 0)
+
+    @property
+    def block_bytes(self) -> int:
+        return self.layout.block_bytes(self.block_size)
+
+    @property
+    def token_bytes(self) -> int:
+        """What a token takes that no layer has forgotten yet."""
+        return len(self.layout.groups) * self.layout.block_bytes(1)
+
+    def max_blocks(self, num_tokens: int) -> int:
+        """The most blocks that a request of `num_tokens` ever holds."""
+        return self.layout.max_blocks(
+            num_tokens, block_size=self.block_size, max_chunk_tokens=self.max_chunk_tokens
+        )
+
+    def concurrency(self, max_model_len: int) -> float:
+        """How many requests of the model length run at once, all at their worst."""
+        return self.num_usable / self.max_blocks(max_model_len)
+
+    def num_tokens(self, max_model_len: int) -> int:
+        """The context that requests of the model length have together: without windows simply the
+        usable blocks' token places."""
+        num_places = -(-max_model_len // self.block_size) * self.block_size
+        return self.num_usable * num_places // self.max_blocks(max_model_len)
+
+    def largest_length(self, most: int) -> int:
+        """The longest request that fits, up to `most`; 0 if none does. A longer request never holds
+        fewer blocks, so a binary search finds it."""
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.max_blocks(middle) <= self.num_usable:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def check(self, max_model_len: int, budget: Budget) -> None:
+        """Raise TooLittleMemory unless one request of `max_model_len` fits."""
+        needed = self.max_blocks(max_model_len) + 1
+        if self.num_blocks >= needed:
+            return
+        fitting = self.largest_length(max_model_len)
+        advice = f"pass --max-model-len {fitting}, or " if fitting > 1 else ""
+        raise TooLittleMemory(
+            f"one request of --max-model-len {max_model_len} needs {needed} KV blocks "
+            f"({needed * self.block_bytes / MIB:.1f} MiB, block 0 included), but "
+            f"{self.num_blocks} ({self.num_blocks * self.block_bytes / MIB:.1f} MiB) are available."
+            f" The largest model length that fits is {fitting}: {advice}give more memory by "
+            f"{remedies(budget)}"
+        )
+
+
+def remedies(budget: Budget) -> str:
+    """The options that make more room, the one that decides now first."""
+    others = [each for each in (BY_SHARE, BY_BYTES, BY_TOKENS) if each != budget.option]
+    return (
+        f"{budget.option} (or, in its place, {' or '.join(others)}), smaller elements by "
+        "--kv-cache-dtype, or fewer tokens of a step by --max-num-batched-tokens"
     )
+
+
+def useful_blocks(per_request: int, *, max_num_seqs: int, keeps_prefixes: bool) -> int:
+    """More than these serve nothing: for all that run at once, as much again for prefixes where
+    they are kept, and the null block."""
+    return (2 if keeps_prefixes else 1) * max_num_seqs * per_request + 1
+
+
+def budget_before_load(*, total: int, used: int, share: float, weight_bytes: int) -> int:
+    """What the weights will leave for steps and KV; negative if they do not fit."""
+    return budget_after_load(total=total, used=used, share=share) - weight_bytes
+
+
+def budget_after_load(*, total: int, used: int, share: float) -> int:
+    """What is left for steps and KV where `used`, weights and all, is measured."""
+    return int(total * share) - used
+
+
+def smallest_budget(budgets: Sequence[int]) -> int:
+    """Each layer device holds its part of every block, so the tightest decides. Raises ValueError
+    if there are no devices."""
+    if not budgets:
+        raise ValueError("there are no devices to hold KV memory")
+    return min(budgets)

@@ -4,9 +4,14 @@ from collections.abc import Callable
 
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
-from quire.engine.config import TOY_MODEL, EngineConfig
+from quire.cache.layout import Layout, build_layout
+from quire.cache.sizing import Room
+from quire.cache.spec import KVSpec, Page
+from quire.engine.config import TOY_MODEL, EngineConfig, check_memory_options
 from quire.engine.engine import Engine
+from quire.engine.kv_plan import Limits, Why
 from quire.engine.messages import EngineFacts
+from quire.engine.receipt import memory_facts
 from quire.engine.runner import Runner, RunnerConfig
 from quire.models.batch import Model
 from quire.models.toy import ToyModel
@@ -19,12 +24,15 @@ Clock = Callable[[], float]
 TOY_VOCAB_SIZE = 512
 TOY_CONTEXT = 2048
 TOY_BLOCKS = 1024
+TOY_BATCHED_TOKENS = 512
+TOY_LAYOUT = build_layout([KVSpec(Page(num_kv_heads=1, k_width=1, v_width=0, element_bytes=8))])
 
 
 def build_engine(
     config: EngineConfig, *, on_progress: OnProgress, clock: Clock
 ) -> tuple[Engine, EngineFacts]:
     """Raises ValueError or an error of the loader or of sizing, whose text is for people."""
+    check_memory_options(config)
     budget = config.max_num_batched_tokens or config.max_num_seqs
     scheduler_config(config, budget, config.max_model_len or 2)  # says what is wrong before loading
     if config.model == TOY_MODEL:
@@ -34,17 +42,27 @@ def build_engine(
     return build_model_engine(config, on_progress=on_progress, clock=clock)
 
 
-def assemble(config: EngineConfig, facts: EngineFacts, model: Model, clock: Clock) -> Engine:
+def assemble(
+    config: EngineConfig, facts: EngineFacts, layout: Layout, model: Model, clock: Clock
+) -> Engine:
     """Cache, scheduler, runner and engine over a model that has its KV store."""
-    cache = KVCache(CacheConfig(facts.num_blocks, facts.block_size, config.enable_prefix_caching))
+    cache_config = CacheConfig(
+        facts.num_blocks,
+        facts.block_size,
+        config.enable_prefix_caching,
+        groups=layout.retentions,
+        max_chunk_tokens=facts.max_num_batched_tokens,
+    )
     scheduler = Scheduler(
-        scheduler_config(config, facts.max_num_batched_tokens, facts.max_model_len), cache
+        scheduler_config(config, facts.max_num_batched_tokens, facts.max_model_len),
+        KVCache(cache_config),
     )
     runner_config = RunnerConfig(
         max_num_seqs=facts.max_num_seqs,
         max_num_blocks=-(-facts.max_model_len // facts.block_size),
         block_size=facts.block_size,
         device=facts.device,
+        num_groups=len(layout.groups),
     )
     return Engine(scheduler, Runner(runner_config, model), clock)
 
@@ -61,20 +79,31 @@ def scheduler_config(
 
 
 def _build_toy(config: EngineConfig, clock: Clock) -> tuple[Engine, EngineFacts]:
-    num_blocks = config.num_gpu_blocks_override or TOY_BLOCKS
+    limits = Limits(
+        max_model_len=config.max_model_len or TOY_CONTEXT,
+        made_for=TOY_CONTEXT,
+        max_num_seqs=config.max_num_seqs,
+        num_tokens=config.max_num_batched_tokens,
+        knee=TOY_BATCHED_TOKENS,
+    )
+    size, num_tokens = config.block_size, limits.most_tokens
+    asked = config.budget.blocks(TOY_LAYOUT, block_size=size, max_chunk_tokens=num_tokens)
+    room = Room(TOY_LAYOUT, asked or TOY_BLOCKS, size, num_tokens)
+    why = Why("as the toy has them", "as the toy takes them")
     facts = EngineFacts(
         model_type=TOY_MODEL,
         dtype="uint64",
         device="cpu",
         vocab_size=TOY_VOCAB_SIZE,
-        max_model_len=config.max_model_len or TOY_CONTEXT,
+        max_model_len=limits.max_model_len,
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens or max(512, config.max_num_seqs),
-        block_size=config.block_size,
-        num_blocks=num_blocks,
+        max_num_batched_tokens=num_tokens,
+        block_size=size,
+        num_blocks=room.num_blocks,
         eos_token_ids=(),
         receipt=(),
+        memory=memory_facts(room, limits, why, kv_dtype="uint64"),
         startup_s={},
     )
-    model = ToyModel(TOY_VOCAB_SIZE, num_blocks, config.block_size)
-    return assemble(config, facts, model, clock), facts
+    model = ToyModel(TOY_VOCAB_SIZE, room.num_blocks, size)
+    return assemble(config, facts, TOY_LAYOUT, model, clock), facts

@@ -1,30 +1,34 @@
-"""An engine over a checkpoint: load it, run its largest step once, and turn what is left into
-blocks.
+"""An engine over a checkpoint: look ahead, load it, run its largest step once, and turn what is
+left into blocks.
 """
 
 import logging
-import resource
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
-from quire.cache.sizing import check_model_length_fits, num_blocks_in
+from quire.cache.footprint import Footprint
+from quire.cache.layout import Layout
+from quire.cache.sizing import MIB, TooLittleMemory
 from quire.engine.build import Clock, OnProgress, assemble
 from quire.engine.config import EngineConfig
+from quire.engine.early_check import check_before_load
 from quire.engine.engine import Engine
-from quire.engine.memory import DeviceMemory, kv_budget, measure
+from quire.engine.kv_plan import Device, KVPlan, Limits, plan_kv
+from quire.engine.memory import DeviceMemory, measure, peak_bytes, step_budget
 from quire.engine.messages import EngineFacts, ReceiptLine
+from quire.engine.receipt import memory_facts, padding_warning, receipt_text
 from quire.models.batch import Batch
-from quire.models.checkpoint import ModelSource
-from quire.models.config import KVOptions
+from quire.models.checkpoint import ModelSource, locate
 from quire.models.loader import LoadedModel, load_model
+from quire.models.preview import look_ahead
 
 logger = logging.getLogger(__name__)
 
-ONE_GROUP = KVOptions(hybrid=False)
-
 DEFAULT_BATCHED_TOKENS = {"cpu": 512, "cuda": 2048}
-"""A step's token budget where none is given: where each device's matrix product is about best."""
+"""The largest step where none is given: where each device's matrix product is about best."""
+INDEX_BYTES = 8
 
 
 @dataclass(slots=True)
@@ -50,40 +54,26 @@ def build_model_engine(
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     source = ModelSource(config.model, config.revision, config.trust_remote_code)
+    folder = locate(source, on_progress)
+    phases.end("files")
+    limits = _look_ahead(config, folder, device, on_progress)
+    phases.end("outline")
+    source = ModelSource(str(folder), trust_remote_code=config.trust_remote_code)
     loaded = load_model(source, dtype=config.dtype, device=device, on_progress=on_progress)
     phases.end("load")
-    limits = _limits(config, loaded)
     on_progress("profile", 0, 1)
-    activation_bytes = _profile(loaded, limits)
+    footprint = _profile(config, loaded, limits)
     on_progress("profile", 1, 1)
     phases.end("profile")
     memory = measure(device)
-    num_blocks = _num_blocks(config, loaded, limits, memory)
-    model = loaded.attach(num_blocks, config.block_size, ONE_GROUP)
+    layout = loaded.facts.layout(config.kv_options)
+    plan = plan_kv(layout, footprint, limits, config.budget, _device(config, memory))
+    model = loaded.attach(plan.room.num_blocks, config.block_size, config.kv_options)
     phases.end("kv_cache")
-    kv_bytes = num_blocks * loaded.facts.layout(ONE_GROUP).block_bytes(config.block_size)
-    facts = EngineFacts(
-        model_type=loaded.facts.model_type,
-        dtype=loaded.facts.dtype,
-        device=str(device),
-        vocab_size=loaded.facts.vocab_size,
-        max_model_len=limits.max_model_len,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-        block_size=config.block_size,
-        num_blocks=num_blocks,
-        eos_token_ids=loaded.facts.eos_token_ids,
-        receipt=(
-            ReceiptLine("device", memory.total),
-            ReceiptLine("weights", loaded.weight_bytes),
-            ReceiptLine("activation", activation_bytes),
-            ReceiptLine("kv", kv_bytes),
-            ReceiptLine("unused", max(memory.available - kv_bytes, 0)),
-        ),
-        startup_s=phases.seconds,
-    )
-    logger.info("%s", receipt_text(facts))
-    return assemble(config, facts, model, clock), facts
+    receipt = _receipt(loaded, footprint, plan, memory)
+    facts = _facts(config, loaded, plan, receipt, phases.seconds)
+    _tell(facts, layout)
+    return assemble(config, facts, layout, model, clock), facts
 
 
 def choose_device(asked: str) -> torch.device:
@@ -93,93 +83,132 @@ def choose_device(asked: str) -> torch.device:
     return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
-def receipt_text(facts: EngineFacts) -> str:
-    """The memory receipt as people read it."""
-    lines = [f"  {line.kind:12} {line.num_bytes / 2**20:12,.1f} MiB" for line in facts.receipt]
-    num_tokens = (facts.num_blocks - 1) * facts.block_size
-    concurrency = num_tokens / facts.max_model_len
-    return "\n".join(
-        [
-            f"memory receipt of {facts.device} ({facts.model_type}, {facts.dtype})",
-            *lines,
-            f"  KV: {facts.num_blocks} blocks of {facts.block_size} tokens, {num_tokens:,} tokens",
-            f"  concurrency at {facts.max_model_len} tokens a request: {concurrency:.1f}",
-        ]
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    max_model_len: int
-    max_num_batched_tokens: int
-    max_num_seqs: int
-
-
-def _limits(config: EngineConfig, loaded: LoadedModel) -> _Limits:
+def choose_limits(config: EngineConfig, made_for: int, device: torch.device) -> Limits:
     """What is asked, held against the model; what is not asked, from the model and the device."""
-    made_for = loaded.facts.max_model_len
     max_model_len = config.max_model_len or made_for
     if max_model_len > made_for:
         raise ValueError(
             f"--max-model-len is {max_model_len}, but this model is made for at most {made_for}"
         )
-    budget = config.max_num_batched_tokens
-    if budget is None:
-        default = DEFAULT_BATCHED_TOKENS.get(loaded.device.type, DEFAULT_BATCHED_TOKENS["cpu"])
-        budget = max(default, config.max_num_seqs)
-    return _Limits(max_model_len, budget, config.max_num_seqs)
+    return Limits(
+        max_model_len=max_model_len,
+        made_for=made_for,
+        max_num_seqs=config.max_num_seqs,
+        num_tokens=config.max_num_batched_tokens,
+        knee=DEFAULT_BATCHED_TOKENS.get(device.type, DEFAULT_BATCHED_TOKENS["cpu"]),
+    )
 
 
-def _profile(loaded: LoadedModel, limits: _Limits) -> int:
+def _look_ahead(
+    config: EngineConfig, folder: Path, device: torch.device, on_progress: OnProgress
+) -> Limits:
+    """What can be wrong is said before minutes are spent on reading weights."""
+    on_progress("outline", 0, 1)
+    preview = look_ahead(
+        folder, dtype=config.dtype, device=device, trust_remote_code=config.trust_remote_code
+    )
+    limits = choose_limits(config, preview.max_model_len, device)
+    check_before_load(config, preview, limits, measure(device))
+    on_progress("outline", 1, 1)
+    return limits
+
+
+def _device(config: EngineConfig, memory: DeviceMemory) -> Device:
+    return Device(
+        step_budget(memory, config.budget),
+        is_unified=memory.is_unified,
+        keeps_prefixes=config.enable_prefix_caching,
+    )
+
+
+def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footprint:
     """Run one step of the whole budget, with logits of every token as scored prompts ask for, on
-    the null block alone; the bytes that its peak took.
+    the null block alone. What its peak took, shared out to its tokens, is what a token takes; it is
+    at least its logits, id, position and places to write.
     """
-    num_tokens = min(limits.max_num_batched_tokens, limits.max_model_len)
-    device = loaded.device
+    layout = loaded.facts.layout(config.kv_options)
+    num_tokens = min(limits.most_tokens, limits.max_model_len)
+    model = loaded.attach(num_blocks=1, block_size=1, options=config.kv_options)
+    batch = _fresh_chunk(num_tokens, len(layout.groups), loaded.device)
+    try:
+        peak = peak_bytes(loaded.device, lambda: model.forward(batch))
+    except torch.OutOfMemoryError as error:
+        raise TooLittleMemory(
+            f"a step of {num_tokens} tokens does not fit beside the weights "
+            f"({loaded.weight_bytes / MIB:.1f} MiB): pass a smaller --max-num-batched-tokens"
+        ) from error
+    facts = loaded.facts
+    least = facts.vocab_size * facts.dtype_bytes + (2 + len(layout.groups)) * INDEX_BYTES
+    return Footprint(
+        block_size=config.block_size,
+        block_bytes=layout.block_bytes(config.block_size),
+        token_bytes=max(-(-peak // num_tokens), least),
+        fixed_bytes=_scratch_bytes(config, loaded, limits),
+    )
+
+
+def _scratch_bytes(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> int:
+    """What attention allocates in a step beside activations. The one place to ask
+    `loaded.scratch_bytes(...)`, which is not there yet: its own workspace is not counted.
+    """
+    return 0
+
+
+def _fresh_chunk(num_tokens: int, num_groups: int, device: torch.device) -> Batch:
     places = torch.arange(num_tokens, device=device)
-    batch = Batch(
+    table = torch.zeros((1, num_tokens), dtype=torch.int32, device=device)
+    return Batch(
         input_ids=torch.zeros_like(places),
         positions=places,
-        slots=(torch.zeros_like(places),),
-        block_tables=(torch.zeros((1, num_tokens), dtype=torch.int32, device=device),),
+        slots=(torch.zeros_like(places),) * num_groups,
+        block_tables=(table,) * num_groups,
         query_starts=(0, num_tokens),
         context_lens=(num_tokens,),
         logit_rows=places,
     )
-    before = _peak_bytes(device)
-    loaded.attach(num_blocks=1, block_size=1, options=ONE_GROUP).forward(batch)
-    return _peak_bytes(device) - before
 
 
-def _peak_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _num_blocks(
-    config: EngineConfig, loaded: LoadedModel, limits: _Limits, memory: DeviceMemory
-) -> int:
-    """By override, by bytes, or by share of the device. Of a machine's own memory no more than can
-    be of use: for requests that run and, if prefixes are kept, as much again for idle blocks.
-    """
-    block_bytes = loaded.facts.layout(ONE_GROUP).block_bytes(config.block_size)
-    if config.num_gpu_blocks_override is not None:
-        num_blocks = config.num_gpu_blocks_override
-    elif config.kv_cache_memory_bytes is not None:
-        num_blocks = num_blocks_in(config.kv_cache_memory_bytes, block_bytes)
-    else:
-        budget = kv_budget(memory, loaded.device, config.gpu_memory_utilization)
-        num_blocks = num_blocks_in(budget, block_bytes)
-        if loaded.device.type == "cpu":
-            per_request = -(-limits.max_model_len // config.block_size)
-            shares = 2 if config.enable_prefix_caching else 1
-            num_blocks = min(num_blocks, shares * limits.max_num_seqs * per_request + 1)
-    check_model_length_fits(
-        num_blocks,
-        block_size=config.block_size,
-        block_bytes=block_bytes,
-        max_model_len=limits.max_model_len,
+def _receipt(
+    loaded: LoadedModel, footprint: Footprint, plan: KVPlan, memory: DeviceMemory
+) -> tuple[ReceiptLine, ...]:
+    return (
+        ReceiptLine("device", memory.total),
+        ReceiptLine("weights", loaded.weight_bytes),
+        ReceiptLine("activation", plan.num_tokens * footprint.token_bytes),
+        ReceiptLine("scratch", footprint.fixed_bytes),
+        ReceiptLine("kv", plan.room.num_blocks * footprint.block_bytes),
+        ReceiptLine("unused", max(memory.available - plan.num_bytes, 0)),
     )
-    return num_blocks
+
+
+def _facts(
+    config: EngineConfig,
+    loaded: LoadedModel,
+    plan: KVPlan,
+    receipt: tuple[ReceiptLine, ...],
+    startup_s: dict[str, float],
+) -> EngineFacts:
+    facts = loaded.facts
+    kv_dtype = facts.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    return EngineFacts(
+        model_type=facts.model_type,
+        dtype=facts.dtype,
+        device=str(loaded.device),
+        vocab_size=facts.vocab_size,
+        max_model_len=plan.limits.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=plan.num_tokens,
+        block_size=config.block_size,
+        num_blocks=plan.room.num_blocks,
+        eos_token_ids=facts.eos_token_ids,
+        receipt=receipt,
+        memory=memory_facts(plan.room, plan.limits, plan.why, kv_dtype=kv_dtype),
+        startup_s=startup_s,
+    )
+
+
+def _tell(facts: EngineFacts, layout: Layout) -> None:
+    warning = padding_warning(layout)
+    if warning is not None:
+        logger.warning(warning)
+    logger.info("%s", receipt_text(facts))

@@ -4,17 +4,23 @@ environment.
 
 from dataclasses import dataclass
 
+from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE, Budget
+from quire.models.config import QUANTISED, KVOptions
+
 TOY_MODEL = "toy"
 """As `model`: the deterministic model of the tests; it needs no checkpoint."""
+
+KV_DTYPES = ("auto", *QUANTISED)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """`None` means: decided from the model and the device, and said in the memory receipt.
 
-    `device` is auto, cpu, cuda or cuda:N; `dtype` auto, float32, float16 or bfloat16. KV memory is
-    `num_gpu_blocks_override` blocks if given, else `kv_cache_memory_bytes` if given, else the share
-    `gpu_memory_utilization` of the device's memory less what the loaded model uses.
+    `device` is auto, cpu, cuda or cuda:N; `dtype` auto, float32, float16 or bfloat16;
+    `kv_cache_dtype` auto (as the model computes), fp8_e4m3 or int8. KV memory is said in one way at
+    most: `num_gpu_blocks_override` blocks, `kv_cache_memory_bytes`, `kv_cache_tokens` of context,
+    or what the share `gpu_memory_utilization` of the device leaves beside the loaded model.
     """
 
     model: str
@@ -26,9 +32,44 @@ class EngineConfig:
     block_size: int = 16
     num_gpu_blocks_override: int | None = None
     kv_cache_memory_bytes: int | None = None
-    gpu_memory_utilization: float = 0.9
+    kv_cache_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    kv_cache_dtype: str = "auto"
+    disable_hybrid_kv_cache_manager: bool = False
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int | None = None
     max_num_queued_reqs: int = 1024
     enable_prefix_caching: bool = True
+    log_level: str = "info"
+
+    @property
+    def budget(self) -> Budget:
+        """Raises ValueError where KV memory is said in two ways."""
+        return Budget(
+            self.num_gpu_blocks_override,
+            self.kv_cache_memory_bytes,
+            self.kv_cache_tokens,
+            self.gpu_memory_utilization,
+        )
+
+    @property
+    def kv_options(self) -> KVOptions:
+        return KVOptions(self.kv_cache_dtype, hybrid=not self.disable_hybrid_kv_cache_manager)
+
+    @property
+    def memory_share(self) -> float:
+        """`gpu_memory_utilization`, said or not."""
+        share = self.gpu_memory_utilization
+        return DEFAULT_SHARE if share is None else share
+
+
+def check_memory_options(config: EngineConfig) -> None:
+    """What can be wrong before anything is loaded. Raises ValueError that names the options."""
+    _ = config.budget
+    if config.block_size not in BLOCK_SIZES:
+        sizes = ", ".join(map(str, BLOCK_SIZES))
+        raise ValueError(f"--block-size is {config.block_size}, must be one of {sizes}")
+    if config.kv_cache_dtype not in KV_DTYPES:
+        dtypes = ", ".join(KV_DTYPES)
+        raise ValueError(f"--kv-cache-dtype is {config.kv_cache_dtype}, must be one of {dtypes}")

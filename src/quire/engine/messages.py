@@ -37,6 +37,34 @@ class ReceiptLine(msgspec.Struct, frozen=True, array_like=True):
     num_bytes: int
 
 
+class LayerGroupFacts(msgspec.Struct, frozen=True):
+    """Layers that share a block table: `kind` as the cache names it, or `latent`; `reach` is the
+    window or chunk in tokens."""
+
+    kind: str
+    reach: int | None
+    num_layers: int
+
+
+class MemoryFacts(msgspec.Struct, frozen=True):
+    """What KV memory holds, and why it and a step are as large as they are.
+
+    `kv_tokens` is the context that requests of the model length have together, `max_concurrency`
+    how many of them run at once at their worst, `max_model_len_fits` the longest one request could
+    be, up to what the weights were made for. `kv_token_bytes`: a token that no layer has forgotten.
+    """
+
+    kv_dtype: str
+    kv_tokens: int
+    kv_token_bytes: int
+    layer_groups: tuple[LayerGroupFacts, ...]
+    padding_share: float
+    max_model_len_fits: int
+    max_concurrency: float
+    why_num_blocks: str
+    why_max_num_batched_tokens: str
+
+
 class EngineFacts(msgspec.Struct, frozen=True):
     """What the server must know of a loaded engine."""
 
@@ -51,6 +79,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     num_blocks: int
     eos_token_ids: tuple[int, ...]
     receipt: tuple[ReceiptLine, ...]
+    memory: MemoryFacts
     startup_s: dict[str, float]
 
 

@@ -91,6 +91,7 @@ def serve(line: Line) -> None:
 
     (body,) = line.receive(wait=True)
     config = msgspec.msgpack.decode(body, type=EngineConfig)
+    logging.getLogger().setLevel(config.log_level.upper())
     engine, facts = build_engine(config, on_progress=say, clock=time.monotonic)
     line.send(Ready(facts))
     EngineLoop(engine, line).run()

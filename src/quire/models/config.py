@@ -68,6 +68,10 @@ class KVOptions:
     dtype: str = "auto"
     hybrid: bool = True
 
+    def element_bytes(self, dtype_bytes: int) -> tuple[int, int]:
+        """Of an element and of a scale, where the model computes in `dtype_bytes`."""
+        return (1, SCALE_BYTES) if self.dtype in QUANTISED else (dtype_bytes, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
@@ -88,8 +92,6 @@ class ModelFacts:
 
     def layout(self, options: KVOptions) -> Layout:
         """How the layers' K and V are grouped, and what they take."""
-        element_bytes, scale_bytes = self.dtype_bytes, 0
-        if options.dtype in QUANTISED:
-            element_bytes, scale_bytes = 1, SCALE_BYTES
-        specs = [layer.kv_spec(element_bytes, scale_bytes) for layer in self.layers]
+        sizes = options.element_bytes(self.dtype_bytes)
+        specs = [layer.kv_spec(*sizes) for layer in self.layers]
         return build_layout(specs, hybrid=options.hybrid)

@@ -84,10 +84,14 @@ class MetricsCollector(Collector):
             str(facts.block_size),
             str(facts.num_blocks),
             str(engine.enable_prefix_caching),
-            str(engine.gpu_memory_utilization),
-            facts.dtype,
+            str(engine.memory_share),
+            facts.memory.kv_dtype,
         )
+        memory = facts.memory
         return {
+            "kv_cache_tokens": [((), memory.kv_tokens)],
+            "kv_cache_max_concurrency": [((), memory.max_concurrency)],
+            "max_model_len_fits": [((), memory.max_model_len_fits)],
             "cache_config_info": [(cache_config, 1.0)],
             "memory_bytes": [((line.kind,), float(line.num_bytes)) for line in facts.receipt],
             "startup_seconds": _labelled(facts.startup_s),

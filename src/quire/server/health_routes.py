@@ -2,10 +2,12 @@
 
 import dataclasses
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from quire import __version__
+from quire.engine.messages import EngineFacts
 from quire.server.errors import UNAVAILABLE
 from quire.server.exposition import MetricsCollector, expose
 from quire.server.replies import json_reply
@@ -78,7 +80,22 @@ class HealthRoutes:
                 "version": __version__,
                 "phase": self._service.engine.phase,
                 "facts": self._service.engine.facts,
+                "memory": memory_receipt(self._service.engine.facts),
                 "sampling_defaults": self._service.defaults,
                 "config": shown | {"num_api_keys": len(config.api_keys)},
             }
         )
+
+
+def memory_receipt(facts: EngineFacts | None) -> dict[str, object] | None:
+    """The memory receipt in one place: bytes by line, and what KV memory holds."""
+    if facts is None:
+        return None
+    return {
+        "lines": {line.kind: line.num_bytes for line in facts.receipt},
+        "block_size": facts.block_size,
+        "num_blocks": facts.num_blocks,
+        "max_model_len": facts.max_model_len,
+        "max_num_batched_tokens": facts.max_num_batched_tokens,
+        **msgspec.structs.asdict(facts.memory),
+    }

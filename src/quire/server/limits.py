@@ -135,8 +135,7 @@ def num_output_tokens(num_prompt: int, limit: OutputLimit, facts: EngineFacts) -
 
 
 def _default_tokens(num_prompt: int, room: int, limit: OutputLimit, facts: EngineFacts) -> int:
-    """To the end of the context, or of the KV memory where that is smaller: block 0 holds none."""
+    """To the end of the context, or of what KV memory holds of one request where that is less."""
     if limit.default is not None:
         return min(limit.default, room)
-    num_places = (facts.num_blocks - 1) * facts.block_size
-    return max(min(room, num_places - num_prompt), 1)
+    return max(min(room, facts.memory.max_model_len_fits - num_prompt), 1)

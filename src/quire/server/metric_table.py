@@ -119,6 +119,17 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter("wasted_prefill_tokens_total", "Computed tokens thrown away.", twin=False),
     _gauge("memory_bytes", "The memory receipt.", "kind", twin=False),
+    _gauge(
+        "kv_cache_tokens",
+        "Tokens of context that requests of the model length have together.",
+        twin=False,
+    ),
+    _gauge(
+        "kv_cache_max_concurrency",
+        "Requests of the model length that KV memory holds at once.",
+        twin=False,
+    ),
+    _gauge("max_model_len_fits", "Longest request that KV memory could hold.", twin=False),
     _gauge("startup_seconds", "Time of each phase of the start.", "phase", twin=False),
 )
 

@@ -1,7 +1,11 @@
 """How the text of a flag or a variable becomes a value; ValueError says what was wanted."""
 
 import math
+import re
 from collections.abc import Callable
+
+BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+BYTES = re.compile(r"([1-9][0-9]*) *([KMGT]?)(?:iB)?")
 
 
 class InvalidOption(Exception):
@@ -41,6 +45,14 @@ def integer(least: int, most: int | None = None) -> Callable[[str], int]:
 count = integer(1)
 
 
+def byte_count(given: str) -> int:
+    """`1048576`, `1024KiB`, `1MiB` and `1M` are the same."""
+    found = BYTES.fullmatch(given.strip())
+    if found is None or (given.strip().endswith("iB") and not found[2]):
+        raise ValueError(f"expected bytes, such as 1073741824, 1024MiB or 1G, got {given!r}")
+    return int(found[1]) * BINARY[found[2]]
+
+
 def _number(given: str) -> float:
     try:
         value = float(given)
@@ -72,6 +84,24 @@ def one_of(*choices: str) -> Callable[[str], str]:
         return given
 
     return parse
+
+
+def one_number_of(*choices: int) -> Callable[[str], int]:
+    parse_text = one_of(*map(str, choices))
+
+    def parse(given: str) -> int:
+        return int(parse_text(given.strip()))
+
+    return parse
+
+
+def named(parse: Callable[[str], str], **also: str) -> Callable[[str], str]:
+    """Other names for some values."""
+
+    def parse_name(given: str) -> str:
+        return parse(also.get(given, given))
+
+    return parse_name
 
 
 def _parts(given: str) -> tuple[str, ...]:

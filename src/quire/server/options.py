@@ -10,15 +10,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from quire.engine.config import EngineConfig
+from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE
+from quire.engine.config import KV_DTYPES, EngineConfig
 from quire.server.config import GenerationConfig, MetricsCompat, ServerConfig
 from quire.server.option_values import (
     boolean,
+    byte_count,
     count,
     fraction,
     integer,
     key_list,
     name_list,
+    named,
+    one_number_of,
     one_of,
     seconds,
     text,
@@ -88,15 +92,41 @@ OPTIONS: tuple[Option, ...] = (
         "Number format of weights and activations.",
     ),
     Option("num-threads", ENGINE, count, "CPU threads of the engine.", shown="auto"),
-    Option("block-size", ENGINE, count, "Token places in one block of KV memory."),
-    Option("num-gpu-blocks-override", ENGINE, count, "KV memory as a number of blocks."),
-    Option("kv-cache-memory-bytes", ENGINE, count, "KV memory in bytes."),
+    Option(
+        "block-size",
+        ENGINE,
+        one_number_of(*BLOCK_SIZES),
+        f"Token places in one block of KV memory: {', '.join(map(str, BLOCK_SIZES))}.",
+    ),
     Option(
         "gpu-memory-utilization",
         ENGINE,
         fraction,
         "Share of a GPU's memory for weights, work and KV; on a CPU, share of half the free memory "
-        "for KV, and no more than can be of use.",
+        "for work and KV, and no more than can be of use.",
+        shown=f"{DEFAULT_SHARE}, if KV memory is not said otherwise",
+    ),
+    Option(
+        "kv-cache-memory-bytes",
+        ENGINE,
+        byte_count,
+        "KV memory in bytes; `512MiB`, `2GiB` or `2G` will do. KV memory is said in one way at "
+        "most: as share, bytes, tokens or blocks.",
+    ),
+    Option("kv-cache-tokens", ENGINE, count, "KV memory for one request of so many tokens."),
+    Option("num-gpu-blocks-override", ENGINE, count, "KV memory as a number of blocks."),
+    Option(
+        "kv-cache-dtype",
+        ENGINE,
+        named(one_of(*KV_DTYPES), fp8="fp8_e4m3"),
+        "Number format of K and V: `auto` as the model computes, `fp8_e4m3` (or `fp8`) and `int8` "
+        "in a byte with a scale for each token and head.",
+    ),
+    Option(
+        "disable-hybrid-kv-cache-manager",
+        ENGINE,
+        boolean,
+        "Keep K and V behind windows and chunks to the end, as if all layers saw everything.",
     ),
     Option(
         "max-model-len",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from quire.engine.config import check_memory_options
 from quire.server.config import BUNDLED_MODEL_NAME, ServerConfig
 from quire.server.option_values import InvalidOption, boolean, key_list, name_list, text
 from quire.server.options import ENGINE, OPTIONS, SERVER, Option, Value, shown_default
@@ -76,13 +77,16 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def build_config(values: Mapping[str, Value]) -> ServerConfig:
+    """Raises InvalidOption."""
     api_keys = _strings(values, "api_key") + _keys_in_file(values.get("api_key_file"))
     given = values.get("model")
     model = str(given) if given else str(files("quire.models") / "bundled")
     names = _strings(values, "served_model_name") or (str(given) if given else BUNDLED_MODEL_NAME,)
     engine = {o.target: values[o.key] for o in OPTIONS if o.goes is ENGINE and o.key in values}
     server = {o.target: values[o.key] for o in OPTIONS if o.goes is SERVER and o.key in values}
-    return msgspec.convert(
+    if "log_level" in server:
+        engine["log_level"] = server["log_level"]
+    config = msgspec.convert(
         {
             **server,
             "engine": {**engine, "model": model},
@@ -91,6 +95,11 @@ def build_config(values: Mapping[str, Value]) -> ServerConfig:
         },
         ServerConfig,
     )
+    try:
+        check_memory_options(config.engine)
+    except ValueError as error:
+        raise InvalidOption(str(error)) from None
+    return config
 
 
 def _strings(values: Mapping[str, Value], key: str) -> tuple[str, ...]:

@@ -1,0 +1,207 @@
+"""What so many blocks and so large a step take together, and back: what fits into so many bytes.
+Exact, in whole numbers; every answer is checked against the footprint it came from.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from math import isqrt
+
+from quire.cache.sizing import MIB, TooLittleMemory
+
+BATCH_SHARE = Fraction(1, 100)
+"""Where both are unknown: tokens of a step for each token of KV memory."""
+
+
+class Bound(StrEnum):
+    """The upper bounds by name."""
+
+    BLOCKS = "max_blocks"
+    TOKENS = "max_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is chosen lies within them; None is no bound."""
+
+    least_tokens: int = 1
+    max_blocks: int | None = None
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < self.least_tokens:
+            raise ValueError(
+                f"at least {self.least_tokens} tokens and at most {self.max_tokens} are asked for"
+            )
+
+
+UNBOUNDED = Bounds()
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes by what they depend on.
+
+    `block_bytes`: one block of KV. `token_bytes`: what each token of a step takes at the peak: its
+    activations, logits, id, position, place to write. `pair_bytes`: masks and places to read for
+    each pair of a step's token and a token of its context, where an attention keeps them; 0 where
+    none does. `fixed_bytes`: work space and whatever else does not grow.
+    """
+
+    block_size: int
+    block_bytes: int
+    token_bytes: int
+    pair_bytes: int = 0
+    fixed_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.block_size, self.block_bytes, self.token_bytes) < 1:
+            raise ValueError(f"blocks and tokens take at least one byte each: {self}")
+        if min(self.pair_bytes, self.fixed_bytes) < 0:
+            raise ValueError(f"nothing takes less than no bytes: {self}")
+
+    def num_bytes(self, num_blocks: int, num_tokens: int) -> int:
+        """With `num_blocks` of KV and `num_tokens` in a step. A step's tokens can see the whole of
+        KV memory, and each other."""
+        num_pairs = num_tokens * (num_blocks * self.block_size + num_tokens)
+        return (
+            num_blocks * self.block_bytes
+            + num_tokens * self.token_bytes
+            + num_pairs * self.pair_bytes
+            + self.fixed_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """`num_blocks` and `num_tokens` take `num_bytes`; one more of what was unknown does not fit, or
+    goes beyond a bound that was given.
+
+    `free_blocks` and `free_tokens` are what memory alone would have allowed, and `bound_by` the
+    bounds that are less than that.
+    """
+
+    num_blocks: int
+    num_tokens: int
+    num_bytes: int
+    free_blocks: int
+    free_tokens: int
+    bound_by: tuple[Bound, ...] = ()
+
+
+def solve_both(
+    footprint: Footprint,
+    available: int,
+    *,
+    share: Fraction = BATCH_SHARE,
+    bounds: Bounds = UNBOUNDED,
+) -> Solution:
+    """Blocks and tokens of a step, both unknown. Raises TooLittleMemory.
+
+    With N blocks of s tokens, M = share * N * s tokens in a step, share = u / v, and bytes b for a
+    block, t for a token, p for a pair, f fixed, all of A is taken where
+
+        N b + M t + M (N s + M) p + f = A
+        N b + (u/v) N s t + (u/v) (1 + u/v) (N s)^2 p + f - A = 0           | * v^2
+
+        p u (u + v) s^2 * N^2  +  v (v b + u s t) * N  +  v^2 (f - A)  =  0
+
+    a quadratic whose larger root is N, and a line where no attention keeps pairs (p = 0). Of its
+    whole part M is taken, within the bounds; then what rounding left over goes first to
+    blocks, then to tokens, until one more of either does not fit.
+    """
+    u, v = share.numerator, share.denominator
+    size = footprint.block_size
+    root = _larger_root(
+        footprint.pair_bytes * u * (u + v) * size**2,
+        v * (v * footprint.block_bytes + u * size * footprint.token_bytes),
+        v**2 * (footprint.fixed_bytes - available),
+    )
+    if root is None:
+        raise _no_room("steps of no tokens", footprint.fixed_bytes, available)
+    wanted = max(root * size * u // v, bounds.least_tokens)
+    num_tokens = _at_most(wanted, bounds.max_tokens)
+    blocks = solve_blocks(footprint, available, num_tokens=num_tokens, max_blocks=bounds.max_blocks)
+    tokens = solve_tokens(
+        footprint, available, num_blocks=blocks.num_blocks, max_tokens=bounds.max_tokens
+    )
+    return _solution(
+        footprint,
+        blocks.num_blocks,
+        tokens.num_tokens,
+        free_blocks=blocks.free_blocks,
+        free_tokens=max(wanted, tokens.free_tokens),
+    )
+
+
+def solve_blocks(
+    footprint: Footprint, available: int, *, num_tokens: int, max_blocks: int | None = None
+) -> Solution:
+    """Blocks, for a step of so many tokens. Raises TooLittleMemory if the step alone does not
+    fit."""
+    rest = available - footprint.num_bytes(0, num_tokens)
+    if rest < 0:
+        raise _no_room(f"steps of {num_tokens} tokens", available - rest, available)
+    each = footprint.block_bytes + num_tokens * footprint.block_size * footprint.pair_bytes
+    fitting = rest // each
+    num_blocks = _at_most(fitting, max_blocks)
+    return _solution(footprint, num_blocks, num_tokens, free_blocks=fitting, free_tokens=num_tokens)
+
+
+def solve_tokens(
+    footprint: Footprint, available: int, *, num_blocks: int, max_tokens: int | None = None
+) -> Solution:
+    """Tokens of a step, beside so many blocks. Raises TooLittleMemory if the blocks alone do not
+    fit.
+
+        p * M^2  +  (t + N s p) * M  +  N b + f - A  =  0
+    """
+    cached = num_blocks * footprint.block_size
+    fitting = _larger_root(
+        footprint.pair_bytes,
+        footprint.token_bytes + cached * footprint.pair_bytes,
+        footprint.num_bytes(num_blocks, 0) - available,
+    )
+    if fitting is None:
+        raise _no_room(f"{num_blocks} KV blocks", footprint.num_bytes(num_blocks, 0), available)
+    num_tokens = _at_most(fitting, max_tokens)
+    return _solution(footprint, num_blocks, num_tokens, free_blocks=num_blocks, free_tokens=fitting)
+
+
+def _larger_root(a: int, b: int, c: int) -> int | None:
+    """The whole part of the larger x with a x^2 + b x + c = 0, where a >= 0 and b > 0.
+
+    None where it is negative, or there is none: c > 0 says that what does not grow with x is
+    already too much.
+    """
+    square = b * b - 4 * a * c
+    if square < 0 or c > 0:
+        return None
+    return -c // b if a == 0 else (isqrt(square) - b) // (2 * a)
+
+
+def _at_most(value: int, bound: int | None) -> int:
+    return value if bound is None else min(value, bound)
+
+
+def _solution(
+    footprint: Footprint, num_blocks: int, num_tokens: int, *, free_blocks: int, free_tokens: int
+) -> Solution:
+    chosen = {
+        Bound.BLOCKS: (num_blocks, free_blocks),
+        Bound.TOKENS: (num_tokens, free_tokens),
+    }
+    return Solution(
+        num_blocks,
+        num_tokens,
+        footprint.num_bytes(num_blocks, num_tokens),
+        free_blocks,
+        free_tokens,
+        tuple(bound for bound, (taken, free) in chosen.items() if taken < free),
+    )
+
+
+def _no_room(what: str, needed: int, available: int) -> TooLittleMemory:
+    return TooLittleMemory(
+        f"{what} need {needed / MIB:.1f} MiB, but {max(available, 0) / MIB:.1f} MiB are available"
+    )

@@ -1,0 +1,154 @@
+"""Decides the number of KV blocks and the tokens of a step, from what is asked and what there is,
+and says why. Arithmetic only: `memory.py` measures.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from quire.cache.footprint import (
+    Bound,
+    Bounds,
+    Footprint,
+    Solution,
+    solve_blocks,
+    solve_both,
+    solve_tokens,
+)
+from quire.cache.layout import Layout, unify
+from quire.cache.sizing import MIB, Budget, Room, TooLittleMemory, remedies, useful_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What requests and steps are held to. `num_tokens` is the size of a step if it was said, else
+    None; then no step is larger than `knee`, from where on more tokens make it no better.
+    """
+
+    max_model_len: int
+    made_for: int
+    max_num_seqs: int
+    num_tokens: int | None
+    knee: int
+
+    @property
+    def most_tokens(self) -> int:
+        """Of any step; each running request must get one."""
+        return self.num_tokens or max(self.knee, self.max_num_seqs)
+
+
+class Why(NamedTuple):
+    """The reasons for a number of blocks and for the tokens of a step, in words."""
+
+    num_blocks: str
+    num_tokens: str
+
+
+@dataclass(frozen=True, slots=True)
+class KVPlan:
+    """What was decided; it takes `num_bytes`."""
+
+    room: Room
+    limits: Limits
+    num_tokens: int
+    num_bytes: int
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What may be used for steps and KV, and whether other work lives in the same memory. Then no
+    more is taken than can be of use; a discrete GPU's is taken whole.
+    """
+
+    available: int
+    is_unified: bool
+    keeps_prefixes: bool
+
+    def useful_blocks(self, layout: Layout, limits: Limits, block_size: int) -> int | None:
+        if not self.is_unified:
+            return None
+        per_request = layout.max_blocks(
+            limits.max_model_len, block_size=block_size, max_chunk_tokens=limits.most_tokens
+        )
+        return useful_blocks(
+            per_request, max_num_seqs=limits.max_num_seqs, keeps_prefixes=self.keeps_prefixes
+        )
+
+
+def plan_kv(
+    layout: Layout, footprint: Footprint, limits: Limits, budget: Budget, device: Device
+) -> KVPlan:
+    """Raises TooLittleMemory with the numbers and the remedies."""
+    size = footprint.block_size
+    given = budget.blocks(layout, block_size=size, max_chunk_tokens=limits.most_tokens)
+    useful = device.useful_blocks(layout, limits, size)
+    try:
+        solution = _solve(footprint, limits, device.available, num_blocks=given, useful=useful)
+        if solution.num_bytes > device.available or solution.num_tokens < limits.max_num_seqs:
+            raise _too_large(footprint, solution.num_blocks, limits, device.available)
+    except TooLittleMemory as error:
+        way = "ask for less" if budget.is_outright else "no request fits: give more memory"
+        raise TooLittleMemory(f"{error}; {way} by {remedies(budget)}") from None
+    layout, num_blocks = unify([(layout, solution.num_blocks)])
+    room = Room(layout, num_blocks, size, solution.num_tokens)
+    room.check(limits.max_model_len, budget)
+    why = Why(
+        f"as {budget.option} says" if given is not None else _why_blocks(solution),
+        _why_tokens(solution, limits, are_blocks_given=given is not None),
+    )
+    return KVPlan(room, limits, solution.num_tokens, solution.num_bytes, why)
+
+
+def _solve(
+    footprint: Footprint,
+    limits: Limits,
+    available: int,
+    *,
+    num_blocks: int | None,
+    useful: int | None,
+) -> Solution:
+    num_tokens = limits.num_tokens
+    if num_blocks is None and num_tokens is None:
+        return solve_both(
+            footprint,
+            available,
+            bounds=Bounds(limits.max_num_seqs, useful, limits.most_tokens),
+        )
+    if num_blocks is None:
+        return solve_blocks(footprint, available, num_tokens=limits.most_tokens, max_blocks=useful)
+    if num_tokens is None:
+        return solve_tokens(
+            footprint, available, num_blocks=num_blocks, max_tokens=limits.most_tokens
+        )
+    num_bytes = footprint.num_bytes(num_blocks, num_tokens)
+    return Solution(num_blocks, num_tokens, num_bytes, num_blocks, num_tokens)
+
+
+def _too_large(
+    footprint: Footprint, num_blocks: int, limits: Limits, available: int
+) -> TooLittleMemory:
+    num_tokens = limits.num_tokens or limits.max_num_seqs
+    needed = footprint.num_bytes(num_blocks, num_tokens)
+    return TooLittleMemory(
+        f"{num_blocks} KV blocks beside a step of {num_tokens} tokens need {needed / MIB:.1f} MiB, "
+        f"but {max(available, 0) / MIB:.1f} MiB are available"
+    )
+
+
+def _why_blocks(solution: Solution) -> str:
+    if Bound.BLOCKS in solution.bound_by:
+        return f"no more can be of use; memory would allow {solution.free_blocks}"
+    return "all that memory allows"
+
+
+def _why_tokens(solution: Solution, limits: Limits, *, are_blocks_given: bool) -> str:
+    if limits.num_tokens is not None:
+        return "as --max-num-batched-tokens says"
+    if Bound.TOKENS in solution.bound_by:
+        cause = "where a larger step is no better"
+        if limits.max_num_seqs > limits.knee:
+            cause = "one for each of --max-num-seqs"
+        return f"{cause}; memory would allow {solution.free_tokens}"
+    if solution.num_tokens == limits.max_num_seqs:
+        return "one for each of --max-num-seqs; memory allows no more"
+    return "all that memory allows" if are_blocks_given else "shared out with KV memory"

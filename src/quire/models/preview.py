@@ -1,0 +1,73 @@
+"""What can be known of a model without reading its weights: how long its contexts are, the layout
+of its K and V, how large its weights are.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from quire.cache.layout import Layout
+from quire.models import pretrained
+from quire.models.config import KVOptions
+from quire.models.loader import choose_dtype
+from quire.models.outline import outline_layout
+from quire.models.support import max_model_len, refuse_unsupported
+from quire.models.weight_files import read_headers, stored_float_bytes, weight_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """`dtype_bytes` is None where nothing tells it. `weight_bytes` is what the weights will take at
+    least, 0 where only a part of the checkpoint is loaded; `are_kept` that they stay as they are
+    stored.
+    """
+
+    model_type: str
+    max_model_len: int
+    dtype_bytes: int | None
+    weight_bytes: int
+    are_kept: bool
+    config: object
+
+    def layout(self, options: KVOptions) -> Layout | None:
+        """None if the configuration does not tell it."""
+        if self.dtype_bytes is None:
+            return None
+        return outline_layout(self.config, options, self.dtype_bytes)
+
+
+def look_ahead(
+    folder: Path, *, dtype: str, device: torch.device, trust_remote_code: bool
+) -> Preview:
+    """Raises CheckpointError or UnsupportedModel, as loading would."""
+    config = pretrained.read_config(folder, trust_remote_code=trust_remote_code)
+    refuse_unsupported(config)
+    tensors = read_headers(folder)
+    chosen = choose_dtype(dtype, pretrained.stored_dtype(config), device)
+    is_whole = _stated_type(folder) == config.model_type
+
+    def num_bytes(dtype_bytes: int | None) -> int:
+        return weight_bytes(
+            tensors if is_whole else (),
+            dtype_bytes=dtype_bytes,
+            num_layers=config.num_hidden_layers,
+            is_tied=bool(config.tie_word_embeddings),
+        )
+
+    asked_bytes = None if chosen is None else chosen.itemsize
+    return Preview(
+        model_type=config.model_type,
+        max_model_len=max_model_len(config),
+        dtype_bytes=asked_bytes or stored_float_bytes(tensors),
+        weight_bytes=num_bytes(asked_bytes),
+        are_kept=num_bytes(asked_bytes) == num_bytes(None),
+        config=config,
+    )
+
+
+def _stated_type(folder: Path) -> object:
+    """Of the checkpoint as a whole, where the configuration in use may be that of its text part."""
+    stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return stated.get("model_type") if isinstance(stated, dict) else None

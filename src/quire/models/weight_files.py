@@ -1,0 +1,99 @@
+"""How large the weights of a checkpoint are, from the headers of its safetensors files: 8 bytes of
+length, then JSON. No tensor is read. What will not be loaded is not counted.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from quire.models.config import CheckpointError
+
+LENGTH_BYTES = 8
+MAX_HEADER_BYTES = 100_000_000
+"""More than that safetensors itself refuses."""
+FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+LAYER = re.compile(r"\.(?:layers|h|blocks|block)\.(\d+)\.")
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """`dtype` as safetensors names it."""
+
+    name: str
+    dtype: str
+    num_elements: int
+    num_bytes: int
+
+    def bytes_as(self, dtype_bytes: int | None) -> int:
+        """Once loaded: floating numbers become `dtype_bytes` wide, others and None stay."""
+        if dtype_bytes is None or self.dtype not in FLOATS:
+            return self.num_bytes
+        return self.num_elements * dtype_bytes
+
+
+def read_headers(folder: Path) -> tuple[StoredTensor, ...]:
+    """Of the files that transformers would load. Raises CheckpointError for what is no header."""
+    return tuple(tensor for file in _files(folder) for tensor in _tensors(file))
+
+
+def weight_bytes(
+    tensors: tuple[StoredTensor, ...],
+    *,
+    dtype_bytes: int | None,
+    num_layers: int | None,
+    is_tied: bool,
+) -> int:
+    """Without layers beyond `num_layers`, which transformers leaves out (they predict further
+    tokens), and without an output layer that is the input's."""
+    return sum(
+        tensor.bytes_as(dtype_bytes)
+        for tensor in tensors
+        if not (is_tied and tensor.name.endswith("lm_head.weight"))
+        and not _is_beyond(tensor.name, num_layers)
+    )
+
+
+def stored_float_bytes(tensors: tuple[StoredTensor, ...]) -> int | None:
+    """The narrowest floating format among the weights; None if there is none."""
+    return min((FLOATS[tensor.dtype] for tensor in tensors if tensor.dtype in FLOATS), default=None)
+
+
+def _is_beyond(name: str, num_layers: int | None) -> bool:
+    found = LAYER.search(name)
+    return num_layers is not None and found is not None and int(found[1]) >= num_layers
+
+
+def _files(folder: Path) -> list[Path]:
+    if (folder / WHOLE).is_file():
+        return [folder / WHOLE]
+    if not (folder / INDEX).is_file():
+        return sorted(folder.glob("*.safetensors"))
+    try:
+        names = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+        return [folder / str(name) for name in sorted(names)]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{folder / INDEX} cannot be loaded: {error!r}") from error
+
+
+def _tensors(file: Path) -> list[StoredTensor]:
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
+            if not 2 <= length <= min(MAX_HEADER_BYTES, file.stat().st_size - LENGTH_BYTES):
+                raise ValueError(f"its header would be {length} bytes long")
+            header = json.loads(stream.read(length))
+        return [_tensor(name, entry) for name, entry in header.items() if name != "__metadata__"]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{file} cannot be loaded: {error}") from error
+
+
+def _tensor(name: str, entry: Mapping[str, object]) -> StoredTensor:
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if not isinstance(shape, list) or not isinstance(offsets, list):
+        raise ValueError(f"{name} has no shape or no place")
+    first, end = offsets
+    return StoredTensor(name, str(entry["dtype"]), prod(shape), end - first)

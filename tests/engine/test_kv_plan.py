@@ -1,0 +1,212 @@
+"""What is asked and what there is become blocks and tokens of a step, with a reason for both."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.cache.footprint import Footprint
+from quire.cache.layout import build_layout
+from quire.cache.sizing import Budget, TooLittleMemory
+from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
+from quire.engine.kv_plan import Device, KVPlan, Limits, plan_kv
+from quire.engine.messages import EngineFacts, LayerGroupFacts
+from quire.engine.receipt import memory_facts, padding_warning, receipt_text
+
+PAGE = Page(num_kv_heads=2, k_width=64, v_width=64, element_bytes=2)
+PLAIN = build_layout([KVSpec(PAGE)] * 4)
+SLIDING = Retention(Kind.SLIDING, 100)
+HYBRID = build_layout([KVSpec(PAGE, SLIDING)] * 5 + [KVSpec(PAGE)] * 2)
+BLOCK_BYTES = PLAIN.block_bytes(16)
+FOOTPRINT = Footprint(16, BLOCK_BYTES, token_bytes=4096, fixed_bytes=1 << 20)
+GPU = 1 << 34
+
+
+def limits_of(
+    max_model_len: int = 1024, num_tokens: int | None = None, max_num_seqs: int = 64
+) -> Limits:
+    return Limits(max_model_len, 8192, max_num_seqs, num_tokens, knee=512)
+
+
+def device_of(available: int, *, is_unified: bool = False) -> Device:
+    return Device(available, is_unified=is_unified, keeps_prefixes=True)
+
+
+def plan_of(
+    available: int = GPU,
+    limits: Limits | None = None,
+    budget: Budget | None = None,
+    *,
+    is_unified: bool = False,
+) -> KVPlan:
+    device = device_of(available, is_unified=is_unified)
+    return plan_kv(PLAIN, FOOTPRINT, limits or limits_of(), budget or Budget(), device)
+
+
+budgets = st.one_of(
+    st.just(Budget()),
+    st.builds(Budget, num_blocks=st.integers(1, 20_000)),
+    st.builds(Budget, num_bytes=st.integers(1, 1 << 35)),
+    st.builds(Budget, num_tokens=st.integers(1, 1 << 18)),
+)
+limits = st.builds(
+    Limits,
+    max_model_len=st.integers(2, 8192),
+    made_for=st.just(8192),
+    max_num_seqs=st.integers(1, 64),
+    num_tokens=st.none() | st.integers(64, 4096),
+    knee=st.integers(1, 2048),
+)
+
+
+@given(st.integers(-(1 << 20), 1 << 35), limits, budgets, st.booleans())
+def test_whatever_is_planned_fits_and_serves_a_request(
+    available: int, limits: Limits, budget: Budget, is_unified: bool
+) -> None:
+    try:
+        plan = plan_of(available, limits, budget, is_unified=is_unified)
+    except TooLittleMemory as error:
+        assert re.search(r"MiB.*MiB", str(error)) and budget.option in str(error)
+        return
+    assert plan.num_bytes == FOOTPRINT.num_bytes(plan.room.num_blocks, plan.num_tokens)
+    assert plan.num_bytes <= available
+    assert limits.max_num_seqs <= plan.num_tokens <= limits.most_tokens
+    assert limits.num_tokens in (None, plan.num_tokens)
+    assert plan.room.largest_length(limits.max_model_len) == limits.max_model_len
+
+
+def test_a_discrete_gpu_is_taken_whole() -> None:
+    plan = plan_of()
+    assert GPU - plan.num_bytes < BLOCK_BYTES
+    assert plan.why.num_blocks == "all that memory allows"
+    assert plan.num_tokens == 512
+    found = re.fullmatch(r"where a larger step .* memory would allow (\d+)", plan.why.num_tokens)
+    assert found is not None and int(found[1]) > 512
+
+
+def test_unified_memory_is_left_to_others_where_more_is_of_no_use() -> None:
+    plan = plan_of(is_unified=True)
+    assert plan.room.num_blocks == 2 * 64 * (1024 // 16) + 1
+    whole = plan_of().room.num_blocks
+    assert plan.why.num_blocks == f"no more can be of use; memory would allow {whole}"
+    tight = plan_of(1 << 26, is_unified=True)
+    assert tight.why.num_blocks == "all that memory allows"
+
+
+def test_unified_memory_counts_windows() -> None:
+    device = device_of(GPU, is_unified=True)
+    footprint = Footprint(16, HYBRID.block_bytes(16), token_bytes=4096)
+    plan = plan_kv(HYBRID, footprint, limits_of(), Budget(), device)
+    per_request = HYBRID.max_blocks(1024, block_size=16, max_chunk_tokens=512)
+    assert plan.room.num_blocks == 2 * 64 * per_request + 1
+
+
+def test_given_tokens_leave_the_rest_to_blocks() -> None:
+    plan = plan_of(limits=limits_of(num_tokens=2000))
+    assert (plan.num_tokens, plan.why.num_tokens) == (2000, "as --max-num-batched-tokens says")
+    assert plan.num_bytes + BLOCK_BYTES > GPU
+
+
+def test_given_blocks_leave_the_rest_to_tokens() -> None:
+    budget = Budget(num_blocks=100)
+    plan = plan_of(budget=budget)
+    assert (plan.room.num_blocks, plan.num_tokens) == (100, 512)
+    assert plan.why.num_blocks == "as --num-gpu-blocks-override says"
+    available = FOOTPRINT.num_bytes(100, 200)
+    plan = plan_of(available, budget=budget)
+    assert (plan.num_tokens, plan.why.num_tokens) == (200, "all that memory allows")
+
+
+def test_every_running_request_gets_its_token() -> None:
+    plan = plan_of(limits=limits_of(max_num_seqs=700))
+    assert plan.num_tokens == 700
+    assert plan.why.num_tokens.startswith("one for each of --max-num-seqs; memory would allow")
+    with pytest.raises(TooLittleMemory, match="beside a step of 64 tokens need"):
+        plan_of(FOOTPRINT.num_bytes(100, 63), budget=Budget(num_blocks=100))
+
+
+def test_a_small_budget_shares_out_blocks_and_tokens() -> None:
+    plan = plan_of(1 << 26, limits_of(max_model_len=256, max_num_seqs=2))
+    assert plan.why.num_tokens == "shared out with KV memory"
+    assert 2 < plan.num_tokens < 512
+
+
+@pytest.mark.parametrize(
+    "limits", [limits_of(num_tokens=512), limits_of()], ids=["tokens given", "tokens free"]
+)
+def test_more_blocks_than_the_device_has_are_refused(limits: Limits) -> None:
+    with pytest.raises(TooLittleMemory, match=r"MiB are available; ask for less by --kv-cache"):
+        plan_of(1 << 26, limits, Budget(num_bytes=1 << 30))
+
+
+def test_a_budget_of_tokens_serves_one_request_of_a_hybrid_model() -> None:
+    footprint = Footprint(16, HYBRID.block_bytes(16), token_bytes=4096)
+    budget = Budget(num_tokens=4096)
+    plan = plan_kv(HYBRID, footprint, limits_of(4096), budget, device_of(GPU))
+    assert plan.room.num_usable == HYBRID.max_blocks(4096, block_size=16, max_chunk_tokens=512)
+    assert plan.why.num_blocks == "as --kv-cache-tokens says"
+
+
+def facts_of(plan: KVPlan) -> EngineFacts:
+    return EngineFacts(
+        model_type="hybrid",
+        dtype="bfloat16",
+        device="cpu",
+        vocab_size=100,
+        max_model_len=plan.limits.max_model_len,
+        max_num_seqs=64,
+        max_num_batched_tokens=plan.num_tokens,
+        block_size=16,
+        num_blocks=plan.room.num_blocks,
+        eos_token_ids=(),
+        receipt=(),
+        memory=memory_facts(plan.room, plan.limits, plan.why, kv_dtype="int8"),
+        startup_s={},
+    )
+
+
+def test_the_receipt_tells_groups_reach_and_reasons() -> None:
+    layout = build_layout([KVSpec(PAGE, SLIDING)] * 2 + [KVSpec(PAGE)] * 2)
+    footprint = Footprint(16, layout.block_bytes(16), token_bytes=4096)
+    plan = plan_kv(layout, footprint, limits_of(), Budget(num_tokens=2048), device_of(GPU))
+    facts = facts_of(plan)
+    assert facts.memory.layer_groups == (
+        LayerGroupFacts("full_attention", None, 2),
+        LayerGroupFacts("sliding_window", 100, 2),
+    )
+    window = -(-(100 - 1 + 512) // 16) + 1
+    assert facts.num_blocks == 128 + window + 1
+    assert facts.memory.max_model_len_fits == 2048
+    assert facts.memory.max_concurrency == pytest.approx((128 + window) / (64 + window))
+    text = receipt_text(facts)
+    for said in (
+        f"{facts.num_blocks} blocks of 16 tokens in int8",
+        "2 x full_attention, 2 x sliding_window 100",
+        "(as --kv-cache-tokens says)",
+        "a step: 512 tokens (where a larger step is no better; memory would allow",
+        "reachable context: 2,048 tokens; a request has up to 1,024",
+        "concurrency at 1,024 tokens a request: 1.6",
+    ):
+        assert said in text
+
+
+def test_latent_groups_are_called_so() -> None:
+    layout = build_layout([KVSpec(Page(1, 576, 0, 2))] * 2)
+    footprint = Footprint(16, layout.block_bytes(16), token_bytes=4096)
+    facts = facts_of(plan_kv(layout, footprint, limits_of(), Budget(), device_of(1 << 28)))
+    assert facts.memory.layer_groups == (LayerGroupFacts("latent", None, 2),)
+    assert facts.memory.kv_token_bytes == 2 * 576 * 2
+
+
+def test_padding_is_warned_about() -> None:
+    padded = build_layout([KVSpec(PAGE, SLIDING)] * 17 + [KVSpec(PAGE)] * 16)
+    assert padded.num_padding > 0
+    num_places = len(padded.groups) * len(padded.pages)
+    warning = padding_warning(padded)
+    assert warning == (
+        f"{padded.num_padding} of {num_places} places hold no layer, "
+        f"{padded.num_padding / num_places:.1%} of KV memory"
+    )
+    assert padding_warning(PLAIN) is None
+    assert FULL in PLAIN.retentions

@@ -1,0 +1,220 @@
+"""What a configuration tells before the load is what the probe measures after it."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.cache.spec import FULL, Kind, Page, Retention
+from quire.models.config import CheckpointError, KVOptions
+from quire.models.outline import outline_layout
+from quire.models.preview import Preview, look_ahead
+from quire.models.weight_files import read_headers, stored_float_bytes, weight_bytes
+from tests.models.driver import load
+from tests.models.families import SERVED, save_checkpoint
+
+CPU = torch.device("cpu")
+PLAIN = {
+    "num_hidden_layers": 4,
+    "hidden_size": 64,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+}
+PAGE = Page(num_kv_heads=2, k_width=8, v_width=8, element_bytes=2)
+WINDOW = Retention(Kind.SLIDING, 9)
+OPTIONS = [
+    KVOptions(dtype, hybrid) for dtype in ("auto", "int8", "fp8_e4m3") for hybrid in (True, False)
+]
+
+
+def preview_of(folder: Path, dtype: str = "auto") -> Preview:
+    return look_ahead(folder, dtype=dtype, device=CPU, trust_remote_code=False)
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_the_outline_is_what_the_probe_measures(name: str, tmp_path: Path) -> None:
+    folder = save_checkpoint(SERVED[name], tmp_path)
+    preview, loaded = preview_of(folder), load(folder)
+    assert preview.max_model_len == loaded.facts.max_model_len
+    assert preview.dtype_bytes == loaded.facts.dtype_bytes
+    parameters = sum(tensor.nbytes for tensor in loaded.module.parameters())
+    assert parameters * 0.95 <= preview.weight_bytes <= parameters
+    assert preview.are_kept
+    for options in OPTIONS:
+        outlined = preview.layout(options)
+        assert outlined in (None, loaded.facts.layout(options))
+    if name in TOLD:
+        assert preview.layout(KVOptions()) is not None
+
+
+TOLD = (
+    *("llama", "qwen2", "qwen2, windows in the upper layers", "qwen3", "mistral"),
+    *("mistral, window", "phi3", "phi3, window", "gpt_neox", "gpt2"),
+)
+
+
+def pages_and_retentions(**fields: object) -> tuple[set[Page], list[Retention]] | None:
+    layout = outline_layout(SimpleNamespace(**{**PLAIN, **fields}), KVOptions(), dtype_bytes=2)
+    if layout is None:
+        return None
+    by_layer = {layer: group.retention for group in layout.groups for layer in group.layers}
+    return set(layout.pages), [by_layer[layer] for layer in sorted(by_layer)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "page"),
+    [
+        ({}, PAGE),
+        ({"head_dim": 16}, Page(2, 16, 16, 2)),
+        ({"head_dim": None}, PAGE),
+        ({"num_key_value_heads": None}, Page(8, 8, 8, 2)),
+        ({"head_dim": 16, "v_head_dim": 8}, Page(2, 16, 8, 2)),
+        ({"kv_lora_rank": 32, "qk_rope_head_dim": 4, "v_head_dim": 8}, Page(1, 36, 0, 2)),
+    ],
+    ids=["as said", "head_dim", "no head_dim", "no kv heads", "other values", "latent"],
+)
+def test_what_is_not_said_of_heads_is_worked_out(fields: dict[str, object], page: Page) -> None:
+    assert pages_and_retentions(**fields) == ({page}, [FULL] * 4)
+
+
+def test_the_old_names_of_gpt_are_known() -> None:
+    config = SimpleNamespace(n_layer=3, n_embd=48, n_head=6)
+    layout = outline_layout(config, KVOptions(), dtype_bytes=4)
+    assert layout is not None and set(layout.pages) == {Page(6, 8, 8, 4)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "retentions"),
+    [
+        ({"sliding_window": 9}, [WINDOW] * 4),
+        ({"sliding_window": None}, [FULL] * 4),
+        ({"sliding_window": 9, "use_sliding_window": False}, [FULL] * 4),
+        ({"sliding_window": 9, "use_sliding_window": True}, [WINDOW] * 4),
+        (
+            {"sliding_window": 9, "use_sliding_window": True, "max_window_layers": 1},
+            [FULL, WINDOW, WINDOW, WINDOW],
+        ),
+        (
+            {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"] * 2},
+            [WINDOW, FULL] * 2,
+        ),
+        (
+            {"attention_chunk_size": 5, "layer_types": ["chunked_attention"] * 4},
+            [Retention(Kind.LOCAL, 5)] * 4,
+        ),
+    ],
+    ids=["window", "no window", "off", "on", "upper layers", "listed", "chunked"],
+)
+def test_what_layers_see_is_listed_or_inferred(
+    fields: dict[str, object], retentions: list[Retention]
+) -> None:
+    assert pages_and_retentions(**fields) == ({PAGE}, retentions)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"layer_types": ["linear_attention"] * 4},
+        {"layer_types": ["full_attention"]},
+        {"num_key_value_heads": [1, 2, 1, 2]},
+        {"num_hidden_layers": None},
+        {"hidden_size": None},
+        {"num_kv_shared_layers": 2},
+        {"global_head_dim": 64},
+        {"kv_lora_rank": 32},
+        {"kv_lora_rank": 32, "qk_rope_head_dim": 4, "sliding_window": 9},
+    ],
+    ids=lambda fields: ", ".join(fields),
+)
+def test_what_cannot_be_told_is_not_guessed(fields: dict[str, object]) -> None:
+    assert pages_and_retentions(**fields) is None
+
+
+def test_an_outline_needs_no_torch() -> None:
+    code = (
+        "import sys, quire.models.outline, quire.models.weight_files; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_checkpoint(SERVED["llama"], tmp_path_factory.mktemp("llama"), torch.bfloat16)
+
+
+def test_weights_are_counted_in_the_dtype_asked(llama: Path) -> None:
+    stored = preview_of(llama, "bfloat16")
+    wider = preview_of(llama, "float32")
+    parameters = load(llama, "float32").module.parameters()
+    assert wider.weight_bytes == 2 * stored.weight_bytes == sum(each.nbytes for each in parameters)
+    assert (stored.are_kept, wider.are_kept) == (True, False)
+    assert stored_float_bytes(read_headers(llama)) == 2
+
+
+def safetensors(header: dict[str, object]) -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+def entry(dtype: str, *shape: int) -> dict[str, object]:
+    size = {"F32": 4, "BF16": 2, "I64": 8}[dtype]
+    num_bytes = size
+    for length in shape:
+        num_bytes *= length
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [0, num_bytes]}
+
+
+def test_what_will_not_be_loaded_is_not_counted(tmp_path: Path) -> None:
+    header = {
+        "__metadata__": {"format": "pt"},
+        "model.layers.0.a": entry("BF16", 10, 2),
+        "model.layers.1.a": entry("BF16", 1000),
+        "lm_head.weight": entry("BF16", 500),
+        "steps": entry("I64", 3),
+    }
+    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(safetensors(header))
+    (tmp_path / "consolidated.safetensors").write_bytes(safetensors({"x": entry("F32", 10**6)}))
+    index = {"weight_map": dict.fromkeys(header, "model-00001-of-00002.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    tensors = read_headers(tmp_path)
+    assert weight_bytes(tensors, dtype_bytes=None, num_layers=1, is_tied=True) == 40 + 24
+    assert weight_bytes(tensors, dtype_bytes=4, num_layers=1, is_tied=True) == 80 + 24
+    assert (
+        weight_bytes(tensors, dtype_bytes=4, num_layers=2, is_tied=False) == 80 + 4000 + 2000 + 24
+    )
+
+
+@given(st.binary(max_size=64))
+def test_what_is_no_header_is_an_error_of_the_checkpoint(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "model.safetensors").write_bytes(content)
+        try:
+            assert read_headers(Path(name)) == ()
+        except CheckpointError as error:
+            assert "model.safetensors cannot be loaded" in str(error)
+
+
+def test_a_header_is_never_longer_than_its_file(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes((1 << 60).to_bytes(8, "little") + b"{}")
+    with pytest.raises(CheckpointError, match="bytes long"):
+        read_headers(tmp_path)
+
+
+def test_a_part_of_a_checkpoint_has_weights_of_unknown_size(llama: Path, tmp_path: Path) -> None:
+    """A larger model's text part: how much of the files is loaded cannot be told."""
+    for file in llama.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    stated = json.loads((tmp_path / "config.json").read_text())
+    whole = {"model_type": "llava", "text_config": stated, "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    preview = preview_of(tmp_path)
+    assert (preview.model_type, preview.weight_bytes) == ("llama", 0)
+    assert preview.layout(KVOptions()) == preview_of(llama).layout(KVOptions())
