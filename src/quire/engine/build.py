@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
-from quire.cache.layout import Layout, build_layout
+from quire.cache.layout import Layout
 from quire.cache.sizing import Room
-from quire.cache.spec import KVSpec, Page
 from quire.engine.config import TOY_MODEL, EngineConfig, check_memory_options
 from quire.engine.engine import Engine
 from quire.engine.kv_plan import Limits, Why
@@ -14,7 +13,7 @@ from quire.engine.messages import EngineFacts
 from quire.engine.receipt import memory_facts
 from quire.engine.runner import Runner, RunnerConfig
 from quire.models.batch import Model
-from quire.models.toy import ToyModel
+from quire.models.toy import ToyModel, toy_layout
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.scheduler import Scheduler
 
@@ -25,7 +24,7 @@ TOY_VOCAB_SIZE = 512
 TOY_CONTEXT = 2048
 TOY_BLOCKS = 1024
 TOY_BATCHED_TOKENS = 512
-TOY_LAYOUT = build_layout([KVSpec(Page(num_kv_heads=1, k_width=1, v_width=0, element_bytes=8))])
+TOY_LAYOUT = toy_layout()
 
 
 def build_engine(

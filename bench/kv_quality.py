@@ -1,0 +1,97 @@
+"""What a quantised KV cache costs in perplexity and gains in blocks, on real weights and text.
+
+    python -m bench.kv_quality --model MODEL_DIR --text FILE [--max-tokens 4000]
+
+The text is scored through the whole engine in pieces of the model's context, each cut into chunks
+of 64 tokens, so that nearly every token attends to K and V that have been stored.
+"""
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tokenizers import Tokenizer
+
+from bench.in_process import build_quietly
+from quire.engine.config import EngineConfig
+from quire.scheduler.request import NewRequest, Sampling, Stopping
+
+DTYPES = ("auto", "int8", "fp8_e4m3")
+CHUNK = 64
+MEMORY_BYTES = 1 << 26
+
+
+class Quality(NamedTuple):
+    """`num_blocks` is what MEMORY_BYTES of KV memory hold."""
+
+    dtype: str
+    perplexity: float
+    num_blocks: int
+
+
+def measure(model_dir: Path, token_ids: Sequence[int], dtype: str) -> Quality:
+    """Score `token_ids` with K and V kept in `dtype`, the model itself in float32."""
+    config = EngineConfig(
+        str(model_dir),
+        device="cpu",
+        dtype="float32",
+        kv_cache_dtype=dtype,
+        kv_cache_memory_bytes=MEMORY_BYTES,
+        max_num_seqs=4,
+        max_num_batched_tokens=CHUNK,
+        enable_prefix_caching=False,
+    )
+    engine, facts = build_quietly(config)
+    length = facts.max_model_len - 1
+    pieces = [token_ids[first : first + length] for first in range(0, len(token_ids), length)]
+    for index, piece in enumerate(pieces):
+        new = NewRequest(
+            str(index),
+            tuple(piece),
+            Sampling(temperature=0.0),
+            Stopping(max_tokens=1),
+            prompt_logprobs=0,
+        )
+        refusal = engine.submit(new)
+        if refusal is not None:
+            raise ValueError(refusal.message)
+    scores = []
+    while engine.has_work:
+        for delta in engine.turn().deltas:
+            scores += [score.logprob for score in delta.prompt_logprobs]
+    return Quality(dtype, math.exp(-sum(scores) / len(scores)), facts.num_blocks)
+
+
+def table(model: str, found: Sequence[Quality]) -> str:
+    """One line for each dtype, against the first."""
+    plain = found[0]
+    lines = [f"{model}, {MEMORY_BYTES >> 20} MiB of KV"]
+    for each in found:
+        change = each.perplexity / plain.perplexity - 1
+        lines.append(
+            f"  {each.dtype:9} perplexity {each.perplexity:9.4f} ({change:+8.3%})   "
+            f"{each.num_blocks:7} blocks ({each.num_blocks / plain.num_blocks:.2f}x)"
+        )
+    return "\n".join(lines)
+
+
+def encode(model_dir: Path, text: str) -> list[int]:
+    tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+    token_ids: list[int] = tokenizer.encode(text).ids
+    return token_ids
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.kv_quality", description=__doc__)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--text", type=Path, required=True)
+    parser.add_argument("--max-tokens", type=int, default=4000)
+    args = parser.parse_args()
+    token_ids = encode(args.model, args.text.read_text(encoding="utf-8"))[: args.max_tokens]
+    print(table(args.model.name, [measure(args.model, token_ids, dtype) for dtype in DTYPES]))
+
+
+if __name__ == "__main__":
+    main()
