@@ -101,8 +101,9 @@ def main() -> None:
                 print(f"{'layer groups' if hybrid else 'one group':12} {outcome}", flush=True)
     ran = {hybrid: median(o.max_running for o in found[hybrid]) for hybrid in found}
     print(
-        f"{args.requests} requests of {args.length} + {NUM_OUTPUTS} tokens: {ran[True]:.0f} at most "
-        f"at once with layer groups, {ran[False]:.0f} without: {ran[True] / ran[False]:.2f}x"
+        f"{args.requests} requests of {args.length} + {NUM_OUTPUTS} tokens: at most "
+        f"{ran[True]:.0f} at once with layer groups, {ran[False]:.0f} without: "
+        f"{ran[True] / ran[False]:.2f}x"
     )
 
 

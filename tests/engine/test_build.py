@@ -139,6 +139,10 @@ def test_groups_can_be_switched_off(tmp_path: Path) -> None:
             "--kv-cache-dtype is int4, must be one of auto, fp8",
         ),
         (
+            EngineConfig(NOWHERE, attention_backend="flash"),
+            "--attention-backend is flash, must be one of auto, reference, eager",
+        ),
+        (
             EngineConfig(NOWHERE, kv_cache_tokens=9, kv_cache_memory_bytes=9),
             "--kv-cache-memory-bytes and --kv-cache-tokens both say",
         ),
@@ -147,7 +151,7 @@ def test_groups_can_be_switched_off(tmp_path: Path) -> None:
             "--num-gpu-blocks-override and --gpu-memory-utilization both say",
         ),
     ],
-    ids=["block size", "dtype", "tokens and bytes", "blocks and share"],
+    ids=["block size", "dtype", "attention", "tokens and bytes", "blocks and share"],
 )
 def test_bad_memory_options_are_refused_before_the_model_is_looked_for(
     config: EngineConfig, said: str

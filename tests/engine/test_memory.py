@@ -1,5 +1,6 @@
 """What is measured of a device, and what of it steps and KV may take."""
 
+import mmap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,7 +56,8 @@ def test_a_peak_is_seen_even_after_a_higher_one_has_gone(
     can_forget: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def take(num_bytes: int) -> Callable[[], object]:
-        return lambda: torch.ones(num_bytes, dtype=torch.uint8)
+        """Fresh pages: what other tests left free in the heap would hide an allocation."""
+        return lambda: torch.frombuffer(mmap.mmap(-1, num_bytes), dtype=torch.uint8).fill_(1)
 
     take(300 * MIB)()
     if not can_forget:

@@ -19,6 +19,7 @@ from quire.engine.kv_plan import Device, KVPlan, Limits, plan_kv
 from quire.engine.memory import DeviceMemory, measure, peak_bytes, step_budget
 from quire.engine.messages import EngineFacts, ReceiptLine
 from quire.engine.receipt import memory_facts, padding_warning, receipt_text
+from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
 from quire.models.checkpoint import ModelSource, locate
 from quire.models.loader import LoadedModel, load_model
@@ -138,20 +139,14 @@ def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footp
             f"({loaded.weight_bytes / MIB:.1f} MiB): pass a smaller --max-num-batched-tokens"
         ) from error
     facts = loaded.facts
+    step_limits = StepLimits(limits.max_model_len, limits.max_num_seqs, limits.most_tokens)
     least = facts.vocab_size * facts.dtype_bytes + (2 + len(layout.groups)) * INDEX_BYTES
     return Footprint(
         block_size=config.block_size,
         block_bytes=layout.block_bytes(config.block_size),
         token_bytes=max(-(-peak // num_tokens), least),
-        fixed_bytes=_scratch_bytes(config, loaded, limits),
+        fixed_bytes=loaded.scratch_bytes(step_limits, config.kv_options),
     )
-
-
-def _scratch_bytes(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> int:
-    """What attention allocates in a step beside activations. The one place to ask
-    `loaded.scratch_bytes(...)`, which is not there yet: its own workspace is not counted.
-    """
-    return 0
 
 
 def _fresh_chunk(num_tokens: int, num_groups: int, device: torch.device) -> Batch:

@@ -5,6 +5,7 @@ environment.
 from dataclasses import dataclass
 
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE, Budget
+from quire.models.config import ATTENTION_BACKENDS as ATTENTION_BACKENDS
 from quire.models.config import QUANTISED, KVOptions
 
 TOY_MODEL = "toy"
@@ -18,9 +19,10 @@ class EngineConfig:
     """`None` means: decided from the model and the device, and said in the memory receipt.
 
     `device` is auto, cpu, cuda or cuda:N; `dtype` auto, float32, float16 or bfloat16;
-    `kv_cache_dtype` auto (as the model computes), fp8_e4m3 or int8. KV memory is said in one way at
-    most: `num_gpu_blocks_override` blocks, `kv_cache_memory_bytes`, `kv_cache_tokens` of context,
-    or what the share `gpu_memory_utilization` of the device leaves beside the loaded model.
+    `kv_cache_dtype` auto (as the model computes), fp8_e4m3 or int8; `attention_backend` auto,
+    reference or eager. KV memory is said in one way at most: `num_gpu_blocks_override` blocks,
+    `kv_cache_memory_bytes`, `kv_cache_tokens` of context, or what the share
+    `gpu_memory_utilization` of the device leaves beside the loaded model.
     """
 
     model: str
@@ -36,6 +38,7 @@ class EngineConfig:
     gpu_memory_utilization: float | None = None
     kv_cache_dtype: str = "auto"
     disable_hybrid_kv_cache_manager: bool = False
+    attention_backend: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int | None = None
@@ -55,7 +58,11 @@ class EngineConfig:
 
     @property
     def kv_options(self) -> KVOptions:
-        return KVOptions(self.kv_cache_dtype, hybrid=not self.disable_hybrid_kv_cache_manager)
+        return KVOptions(
+            self.kv_cache_dtype,
+            hybrid=not self.disable_hybrid_kv_cache_manager,
+            attention=self.attention_backend,
+        )
 
     @property
     def memory_share(self) -> float:
@@ -70,6 +77,9 @@ def check_memory_options(config: EngineConfig) -> None:
     if config.block_size not in BLOCK_SIZES:
         sizes = ", ".join(map(str, BLOCK_SIZES))
         raise ValueError(f"--block-size is {config.block_size}, must be one of {sizes}")
-    if config.kv_cache_dtype not in KV_DTYPES:
-        dtypes = ", ".join(KV_DTYPES)
-        raise ValueError(f"--kv-cache-dtype is {config.kv_cache_dtype}, must be one of {dtypes}")
+    for option, value, allowed in (
+        ("--kv-cache-dtype", config.kv_cache_dtype, KV_DTYPES),
+        ("--attention-backend", config.attention_backend, ATTENTION_BACKENDS),
+    ):
+        if value not in allowed:
+            raise ValueError(f"{option} is {value}, must be one of {', '.join(allowed)}")

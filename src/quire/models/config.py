@@ -9,6 +9,9 @@ from quire.cache.layout import Layout, build_layout
 from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
 
 QUANTISED = ("fp8_e4m3", "int8")
+ATTENTION_BACKENDS = ("auto", "reference", "eager")
+"""`auto`: the fastest that runs here. `reference`: torch's fused kernels where they can. `eager`:
+every softmax written out in float32."""
 SCALE_BYTES = 2
 """A scale is a bfloat16: its rounding does not matter, its range does."""
 
@@ -61,16 +64,26 @@ class LayerFacts:
 
 @dataclass(frozen=True, slots=True)
 class KVOptions:
-    """How K and V are kept. `dtype`: auto (as the model computes), fp8_e4m3 or int8, both with one
-    scale for each token and head. `hybrid` false: one layer group that forgets nothing.
+    """How K and V are kept and attended to. `dtype`: auto (as the model computes), fp8_e4m3 or
+    int8, both with one scale for each token and head. `hybrid` false: one layer group that forgets
+    nothing. `attention`: one of ATTENTION_BACKENDS.
     """
 
     dtype: str = "auto"
     hybrid: bool = True
+    attention: str = "auto"
+
+    @property
+    def is_quantised(self) -> bool:
+        return self.dtype in QUANTISED
+
+    @property
+    def is_eager(self) -> bool:
+        return self.attention == "eager"
 
     def element_bytes(self, dtype_bytes: int) -> tuple[int, int]:
         """Of an element and of a scale, where the model computes in `dtype_bytes`."""
-        return (1, SCALE_BYTES) if self.dtype in QUANTISED else (dtype_bytes, 0)
+        return (1, SCALE_BYTES) if self.is_quantised else (dtype_bytes, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,11 @@ import torch
 from torch import nn
 
 from quire.models.attention.reference import ReferenceAttention
+from quire.models.attention.scratch import StepKind, StepLimits, scratch_bytes
 from quire.models.checkpoint import ModelSource, Progress, locate
 from quire.models.config import KVOptions, ModelFacts, UnsupportedModel
 from quire.models.hf import CurrentStep, HFModel, PagedPort, attention_modules, plug
+from quire.models.kv_codec import choose_codec
 from quire.models.kv_store import build_kv_store
 from quire.models.packing import BLOCK_SIZE, NUM_BLOCKS, is_independent
 from quire.models.probe import TOKENS, probe
@@ -59,11 +61,21 @@ class LoadedModel:
             self.facts.layout(options),
             num_blocks=num_blocks,
             block_size=block_size,
-            dtype=self.kv_dtype,
+            codec=choose_codec(options.dtype, self.kv_dtype),
             device=self.device,
         )
-        backend = ReferenceAttention(store)
+        backend = ReferenceAttention(store, is_eager=options.is_eager)
         return HFModel(self.module, self.current, backend, self.facts.vocab_size)
+
+    def scratch_bytes(self, limits: StepLimits, options: KVOptions) -> int:
+        """What attention allocates in the largest step beside the activations, from above."""
+        kind = StepKind(
+            dtype_bytes=self.kv_dtype.itemsize,
+            is_quantised=options.is_quantised,
+            is_eager=options.is_eager,
+            device_type=self.device.type,
+        )
+        return scratch_bytes(self.facts.layers, limits, kind)
 
 
 def load_model(

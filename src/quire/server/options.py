@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE
-from quire.engine.config import KV_DTYPES, EngineConfig
+from quire.engine.config import ATTENTION_BACKENDS, KV_DTYPES, EngineConfig
 from quire.server.config import GenerationConfig, MetricsCompat, ServerConfig
 from quire.server.option_values import (
     boolean,
@@ -127,6 +127,13 @@ OPTIONS: tuple[Option, ...] = (
         ENGINE,
         boolean,
         "Keep K and V behind windows and chunks to the end, as if all layers saw everything.",
+    ),
+    Option(
+        "attention-backend",
+        ENGINE,
+        one_of(*ATTENTION_BACKENDS),
+        "`auto`: the fastest that runs here. `reference`: with PyTorch's fused kernels. `eager`: "
+        "every softmax written out in float32, slow, to compare with.",
     ),
     Option(
         "max-model-len",
