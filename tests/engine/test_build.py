@@ -11,7 +11,8 @@ from quire.cache.sizing import TooLittleMemory
 from quire.engine.build import build_engine
 from quire.engine.config import EngineConfig
 from quire.engine.messages import EngineFacts
-from tests.models.families import SERVED, save_checkpoint
+from tests.models.checkpoints import save_checkpoint
+from tests.models.families import SERVED
 
 LAYERS, HEADS, HEAD_DIM, FLOAT_BYTES = 3, 2, 8, 4
 TOKEN_BYTES = LAYERS * 2 * HEADS * HEAD_DIM * FLOAT_BYTES

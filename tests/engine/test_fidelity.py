@@ -12,22 +12,15 @@ from quire.engine.build import build_engine
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.scheduler.request import NewRequest, Sampling, Stopping
-from tests.models.families import SERVED, save_checkpoint
-from tests.models.reference import STORIES, greedy, ordinary, some_prompts
-
-NUM_SEQS = 16
-NUM_NEW = 16
-MAX_LEN = 96
-BLOCK_SIZE = 8
-
-
-@pytest.fixture(params=[*SERVED, "stories260K"])
-def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    if request.param == "stories260K":
-        if not STORIES.is_dir():
-            pytest.skip(f"the real weights are not at {STORIES}")
-        return STORIES
-    return save_checkpoint(SERVED[request.param], tmp_path / "checkpoint")
+from tests.models.reference import (
+    BLOCK_SIZE,
+    MAX_LEN,
+    NUM_NEW,
+    NUM_SEQS,
+    PROVEN,
+    References,
+    fidelity_prompts,
+)
 
 
 def build(checkpoint: Path, max_num_batched_tokens: int, num_blocks: int) -> Engine:
@@ -56,13 +49,9 @@ def texts_of(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
     return texts
 
 
-def test_greedy_tokens_are_those_of_generate(checkpoint: Path) -> None:
-    prompts = some_prompts(NUM_SEQS, MAX_LEN - NUM_NEW)
-    prompts[5] = prompts[4][:20] + prompts[5]  # shares a prefix
-    prompts[5] = prompts[5][: MAX_LEN - NUM_NEW]
-    engine = build(checkpoint, max_num_batched_tokens=40, num_blocks=60)
-    texts = texts_of(engine, prompts)
-    reference = ordinary(checkpoint)
-    assert texts == [greedy(reference, prompt, NUM_NEW) for prompt in prompts]
+@pytest.mark.parametrize("family", PROVEN)
+def test_greedy_tokens_are_those_of_generate(family: str, references: References) -> None:
+    engine = build(references.checkpoint(family), max_num_batched_tokens=40, num_blocks=60)
+    assert texts_of(engine, fidelity_prompts()) == references.greedy_texts(family)
     assert engine.stats.num_preemptions > 0
     assert engine.stats.num_blocks_active == 0

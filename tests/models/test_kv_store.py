@@ -1,47 +1,122 @@
 """The store takes the bytes it says, and buckets waste no more than they may."""
 
+from dataclasses import replace
+
+import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.cache.layout import build_layout
+from quire.cache.layout import Layout
 from quire.models.attention.plan import MAX_PADDING, group_by_length
-from quire.models.config import LayerFacts
-from quire.models.kv_store import Workspace, build_kv_store
+from quire.models.config import KVOptions, LayerFacts, ModelFacts
+from quire.models.kv_codec import choose_codec
+from quire.models.kv_store import KVStore, Workspace, build_kv_store
 
-LAYERS = [
-    LayerFacts(index=0, num_kv_heads=2, k_width=48, v_width=32, scale=1.0),
-    LayerFacts(index=1, num_kv_heads=1, k_width=64, v_width=64, scale=1.0, window=8),
-]
-
-
-def test_a_block_takes_the_bytes_that_sizing_counts() -> None:
-    layout = build_layout([layer.kv_spec(torch.bfloat16.itemsize) for layer in LAYERS])
-    store = build_kv_store(
-        layout, num_blocks=7, block_size=4, dtype=torch.bfloat16, device=torch.device("cpu")
-    )
-    taken = sum(tensor.nbytes for tensor in store.keys + store.values)
-    assert taken == 7 * layout.block_bytes(4)
+CPU = torch.device("cpu")
+KEPT_AS = ["auto", "int8", "fp8_e4m3"]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
-def test_reading_gives_what_was_written() -> None:
-    store = build_kv_store(
-        build_layout([layer.kv_spec(4) for layer in LAYERS]),
-        num_blocks=3,
+def layout_of(layers: list[LayerFacts], dtype: torch.dtype, options: KVOptions) -> Layout:
+    facts = ModelFacts("made up", tuple(layers), 2, 1000, (), "any", dtype.itemsize)
+    return facts.layout(options)
+
+
+def build(layout: Layout, dtype: torch.dtype, kept_as: str, *, num_blocks: int = 7) -> KVStore:
+    return build_kv_store(
+        layout,
+        num_blocks=num_blocks,
         block_size=4,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
+        codec=choose_codec(kept_as, dtype),
+        device=CPU,
     )
-    keys, values = torch.randn(2, 5, 1, 64)
+
+
+def layer(kv_heads: int, widths: tuple[int, int], kind: str, reach: int) -> LayerFacts:
+    facts = LayerFacts(0, kv_heads, *widths, scale=1.0, is_latent=kind == "latent")
+    if kind == "window":
+        return replace(facts, window=reach)
+    return replace(facts, chunk=reach) if kind == "chunk" else facts
+
+
+layers = st.builds(
+    layer,
+    st.integers(1, 3),
+    st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    st.sampled_from(["full", "latent", "window", "chunk"]),
+    st.integers(1, 9),
+)
+models = st.one_of(
+    st.lists(layers, min_size=1, max_size=6),
+    st.lists(
+        st.builds(
+            layer,
+            st.just(2),
+            st.just((48, 32)),
+            st.sampled_from(["full", "window", "chunk"]),
+            st.sampled_from([4, 8]),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+)
+
+
+@given(models, st.sampled_from(KEPT_AS), st.booleans(), st.sampled_from(DTYPES))
+def test_a_block_takes_the_bytes_that_sizing_counts(
+    layers: list[LayerFacts], kept_as: str, hybrid: bool, dtype: torch.dtype
+) -> None:
+    layout = layout_of(layers, dtype, KVOptions(kept_as, hybrid))
+    store = build(layout, dtype, kept_as)
+    assert store.num_bytes == 7 * layout.block_bytes(4)
+
+
+@pytest.mark.parametrize("kept_as", KEPT_AS)
+@pytest.mark.parametrize("kind", ["full", "latent"])
+def test_reading_gives_what_was_written(kind: str, kept_as: str) -> None:
+    facts = [layer(2, (48, 32), kind, 0), layer(1, (64, 40), kind, 0)]
+    store = build(layout_of(facts, torch.float32, KVOptions(kept_as)), torch.float32, kept_as)
+    keys, values = torch.randn(5, 1, 64), torch.randn(5, 1, 40)
     slots = torch.tensor([11, 0, 7, 4, 5])
     store.write(1, keys, values, slots)
-    workspace = Workspace()
+    codec, workspace = store.codec, Workspace()
+    keys, values = (codec.decode(codec.encode(x), torch.empty_like(x)) for x in (keys, values))
     for picked in ([0, 1, 2, 3, 4], [3, 1], [2]):
         read = store.read(1, slots[picked], workspace)
         assert torch.equal(read[0], keys[picked])
-        assert torch.equal(read[1], values[picked])
+        assert torch.equal(read[1], keys[picked] if kind == "latent" else values[picked])
 
 
+@pytest.mark.parametrize("kept_as", KEPT_AS)
+def test_a_latent_layer_keeps_one_tensor_and_reads_the_value_from_it(kept_as: str) -> None:
+    latent = layer(1, (40, 32), "latent", 0)
+    store = build(layout_of([latent], torch.float32, KVOptions(kept_as)), torch.float32, kept_as)
+    assert store.values == (None,)
+    assert len(store.tensors) == (1 if kept_as == "auto" else 2)
+    keys, values = store.read(0, torch.tensor([3, 1]), Workspace())
+    assert keys.data_ptr() == values.data_ptr()
+
+
+@pytest.mark.parametrize("kept_as", KEPT_AS)
+def test_memory_that_nobody_wrote_is_not_touched(kept_as: str) -> None:
+    """Of the three blocks' worth of gigabytes, the machine hands out pages for one token."""
+    wide = layer(8, (4096, 4096), "full", 0)
+    layout = layout_of([wide], torch.float32, KVOptions(kept_as))
+    store = build(layout, torch.float32, kept_as, num_blocks=20000)
+    assert store.num_bytes > 4 * 2**30
+    before = resident_bytes()
+    token = torch.ones(1, 8, 4096)
+    store.write(0, token, token, torch.tensor([70001]))
+    assert resident_bytes() - before < 16 * 2**20
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * 4096
+
+
+@settings(max_examples=100)
 @given(st.lists(st.integers(1, 9000), max_size=40), st.integers(1, 20000))
 def test_buckets_hold_every_sequence_once_and_bound_the_padding(
     lengths: list[int], max_tokens: int

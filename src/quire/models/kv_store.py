@@ -1,11 +1,12 @@
-"""The keys and values of all blocks: for each place of the layout two tensors, [blocks, block_size,
-heads, width], shared by one layer of each group.
+"""The keys and values of all blocks: for each place of the layout one tensor of keys and one of
+values, [blocks, block_size, heads, width], shared by one layer of each group; where they are
+quantised, their scales beside them. Latent layers keep keys alone.
 
 A slot is a row of the first two dimensions taken as one. Only attention reads and writes here.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -13,74 +14,122 @@ import torch
 from torch import Tensor
 
 from quire.cache.layout import Layout
+from quire.models.kv_codec import Codec, Encoded
 
 CACHE_LINE_BYTES = 64
 
 
-@dataclass(slots=True)
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Workspace:
-    """Where gathered K and V go, kept from use to use: on a CPU fresh pages cost more than the
-    copy itself."""
+    """Where gathered K and V go, kept from use to use, one stretch of memory for each dtype: on a
+    CPU fresh pages cost more than the copy itself. The last tensors of it are kept as well, since
+    all layers of a step ask for the same."""
 
-    memory: Tensor | None = None
+    memory: dict[torch.dtype, Tensor] = field(default_factory=dict)
+    last: dict[torch.dtype, tuple[Shapes, list[Tensor]]] = field(default_factory=dict)
 
-    def pair(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Two tensors of `shape`, as one [2, *shape]."""
-        size = 2 * prod(shape)
-        if self.memory is None or self.memory.numel() < size:
-            self.memory = like.new_empty(size)
-        return self.memory[:size].view(2, *shape)
+    def take(self, like: Tensor, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:
+        """Tensors of `shapes` on the device of `like`, until the next use of `dtype`."""
+        known = self.last.get(dtype)
+        if known is not None and known[0] == shapes:
+            return known[1]
+        sizes = [prod(shape) for shape in shapes]
+        memory = self._grown(like, dtype, sum(sizes))
+        parts = memory[: sum(sizes)].split_with_sizes(sizes)
+        tensors = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+        self.last[dtype] = shapes, tensors
+        return tensors
+
+    def _grown(self, like: Tensor, dtype: torch.dtype, size: int) -> Tensor:
+        """What is too small goes before more is asked for."""
+        if dtype not in self.memory or self.memory[dtype].numel() < size:
+            self.last.pop(dtype, None)
+            self.memory.pop(dtype, None)
+            self.memory[dtype] = like.new_empty(size, dtype=dtype)
+        return self.memory[dtype]
 
 
 @dataclass(frozen=True, slots=True)
 class KVStore:
-    """`places` has each layer's (group, index of its tensors)."""
+    """`places` has each layer's (group, index of its tensors). A place without values is latent:
+    its values are the first elements of its keys."""
 
     block_size: int
     places: Mapping[int, tuple[int, int]]
-    keys: tuple[Tensor, ...]
-    values: tuple[Tensor, ...]
+    codec: Codec
+    keys: tuple[Encoded, ...]
+    values: tuple[Encoded | None, ...]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        kept = [part for encoded in self.keys + self.values if encoded for part in encoded]
+        return [tensor for tensor in kept if tensor is not None]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
 
     def group(self, layer: int) -> int:
         return self.places[layer][0]
 
     def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> None:
-        """Put token i's `keys[i]` and `values[i]` ([heads, dim]) into `slots[i]`."""
+        """Put token i's `keys[i]` and `values[i]` ([heads, width]) into `slots[i]`."""
         _, place = self.places[layer]
-        self.keys[place].flatten(0, 1).index_copy_(0, slots, keys)
-        self.values[place].flatten(0, 1).index_copy_(0, slots, values)
+        for kept, new in ((self.keys[place], keys), (self.values[place], values)):
+            if kept is None:
+                continue
+            elements, scales = self.codec.encode(new)
+            kept.elements.flatten(0, 1).index_copy_(0, slots, elements)
+            if kept.scales is not None and scales is not None:
+                kept.scales.flatten(0, 1).index_copy_(0, slots, scales)
 
     def read(self, layer: int, slots: Tensor, workspace: Workspace) -> tuple[Tensor, Tensor]:
-        """The K and V of `slots`, each [len(slots), heads, dim], until the workspace's next use."""
+        """The K and V of `slots`, each [len(slots), heads, width], until the workspace's next use.
+        Of a latent layer both are the same tensor, as wide as the keys."""
         _, place = self.places[layer]
-        stored = self.keys[place].flatten(0, 1), self.values[place].flatten(0, 1)
-        places = workspace.pair((len(slots), *stored[0].shape[1:]), stored[0])
-        keys, values = (
-            torch.index_select(all_of, 0, slots, out=out)
-            for all_of, out in zip(stored, places, strict=True)
-        )
-        return keys, values
+        keys, values = self.keys[place], self.values[place]
+        kept = [keys] if values is None else [keys, values]
+        shapes = [(len(slots), *each.elements.shape[2:]) for each in kept]
+        places = workspace.take(keys.elements, self.codec.dtype, *shapes)
+        for each, out in zip(kept, places, strict=True):
+            self._gather(each, slots, workspace, out)
+        return places[0], places[-1]
+
+    def _gather(self, kept: Encoded, slots: Tensor, workspace: Workspace, out: Tensor) -> None:
+        elements = kept.elements.flatten(0, 1)
+        if kept.scales is None:
+            torch.index_select(elements, 0, slots, out=out)
+            return
+        (numbers,) = workspace.take(elements, elements.dtype, tuple(out.shape))
+        torch.index_select(elements, 0, slots, out=numbers)
+        scales = kept.scales.flatten(0, 1).index_select(0, slots)
+        self.codec.decode(Encoded(numbers, scales), out)
 
 
 def build_kv_store(
-    layout: Layout,
-    *,
-    num_blocks: int,
-    block_size: int,
-    dtype: torch.dtype,
-    device: torch.device,
+    layout: Layout, *, num_blocks: int, block_size: int, codec: Codec, device: torch.device
 ) -> KVStore:
-    """Zeroed memory."""
+    """Zeroed memory; `layout` counts the bytes of the same codec's elements and scales."""
 
-    def allocate(num_heads: int, width: int) -> Tensor:
-        shape = (num_blocks, block_size, num_heads, width)
+    def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if device.type == "cpu":
             return zeros_on_touch(shape, dtype)
         return torch.zeros(shape, dtype=dtype, device=device)
 
-    keys = tuple(allocate(page.num_kv_heads, page.k_width) for page in layout.pages)
-    values = tuple(allocate(page.num_kv_heads, page.v_width) for page in layout.pages)
-    return KVStore(block_size, layout.places(), keys, values)
+    def encoded(num_heads: int, width: int) -> Encoded:
+        shape = (num_blocks, block_size, num_heads)
+        scales = allocate(shape, torch.bfloat16) if codec.is_quantised else None
+        return Encoded(allocate((*shape, width), codec.stored), scales)
+
+    keys = tuple(encoded(page.num_kv_heads, page.k_width) for page in layout.pages)
+    values = tuple(
+        None if page.is_latent else encoded(page.num_kv_heads, page.v_width)
+        for page in layout.pages
+    )
+    return KVStore(block_size, layout.places(), codec, keys, values)
 
 
 def zeros_on_touch(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

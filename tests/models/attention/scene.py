@@ -1,23 +1,28 @@
 """One step of random sequences for a backend, and what attention must give, token by token in fp64.
 
-Everything in the store that no sequence owns is NaN: a backend that reads it shows at once.
+Everything in the store that no query of the step can see is NaN, and block table entries that none
+can see are rubbish: a backend that reads either shows at once.
 """
 
+import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from quire.cache.layout import build_layout
-from quire.models.attention.backend import AttentionBackend
+from quire.cache.layout import Layout
+from quire.models.attention.backend import AttentionBackend, AttentionStep
 from quire.models.batch import Batch
-from quire.models.config import LayerFacts
+from quire.models.config import KVOptions, LayerFacts, ModelFacts
+from quire.models.kv_codec import Codec, Encoded, choose_codec
 from quire.models.kv_store import KVStore, build_kv_store
 from tests.models.paging import Paging
 
 Backend = Callable[[KVStore], AttentionBackend]
+
+RUBBISH = 2**31 - 1
 
 
 class Span(NamedTuple):
@@ -29,13 +34,49 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
+    """Three layers, of which `index` is run: 0 sees everything, 1 and 2 what `window` or `chunk`
+    says. If there is one of these, each layer is in a group of its own, unless `hybrid` is false.
+    `head_dim` is the K width."""
+
     num_heads: int = 4
     num_kv_heads: int = 2
     head_dim: int = 32
+    v_width: int = 32
     window: int | None = None
+    chunk: int | None = None
+    softcap: float | None = None
+    has_sinks: bool = False
+    is_latent: bool = False
+    kept_as: str = "auto"
+    hybrid: bool = True
+    index: int = 1
     block_size: int = 16
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
+
+    @property
+    def layers(self) -> tuple[LayerFacts, ...]:
+        wide = LayerFacts(
+            index=0,
+            num_kv_heads=self.num_kv_heads,
+            k_width=self.head_dim,
+            v_width=self.v_width,
+            scale=0.7 * self.head_dim**-0.5,
+            softcap=self.softcap,
+            has_sinks=self.has_sinks,
+            is_latent=self.is_latent,
+        )
+        narrow = replace(wide, index=1, window=self.window, chunk=self.chunk)
+        return wide, narrow, replace(narrow, index=2)
+
+    @property
+    def layout(self) -> Layout:
+        facts = ModelFacts("scene", self.layers, 2, 1000, (), "any", self.dtype.itemsize)
+        return facts.layout(KVOptions(self.kept_as, self.hybrid))
+
+    @property
+    def codec(self) -> Codec:
+        return choose_codec(self.kept_as, self.dtype)
 
 
 class Sequence(NamedTuple):
@@ -48,27 +89,28 @@ class Sequence(NamedTuple):
 class Scene:
     def __init__(self, shape: Shape, spans: list[Span], seed: int = 0) -> None:
         self.shape = shape
-        self.layer = LayerFacts(
-            index=1,
-            num_kv_heads=shape.num_kv_heads,
-            k_width=shape.head_dim,
-            v_width=shape.head_dim,
-            scale=0.7 * shape.head_dim**-0.5,
-            window=shape.window,
-        )
+        self.layer = shape.layers[shape.index]
+        self.layout = shape.layout
+        self.group, self.place = self.layout.places()[self.layer.index]
         generator = torch.Generator().manual_seed(seed)
         self.sequences = [self._sequence(span, generator) for span in spans]
+        self.sinks: Tensor | None = None
+        if shape.has_sinks:
+            sinks = 2 * torch.randn(shape.num_heads, generator=generator)
+            self.sinks = sinks.to(shape.device, shape.dtype)
 
     def _sequence(self, span: Span, generator: torch.Generator) -> Sequence:
         shape, length = self.shape, sum(span)
 
-        def normal(num_tokens: int, num_heads: int) -> Tensor:
-            size = (num_tokens, num_heads, shape.head_dim)
+        def normal(num_tokens: int, num_heads: int, width: int) -> Tensor:
+            size = (num_tokens, num_heads, width)
             return torch.randn(size, generator=generator).to(shape.device, shape.dtype)
 
-        query = normal(span.num_new, shape.num_heads)
-        key, value = normal(length, shape.num_kv_heads), normal(length, shape.num_kv_heads)
-        return Sequence(span, query, key, value)
+        query = normal(span.num_new, shape.num_heads, shape.head_dim)
+        key = normal(length, shape.num_kv_heads, shape.head_dim)
+        if shape.is_latent:
+            return Sequence(span, query, key, key[..., : shape.v_width])
+        return Sequence(span, query, key, normal(length, shape.num_kv_heads, shape.v_width))
 
     def paging(self, seed: int = 0) -> Paging:
         return Paging(
@@ -77,52 +119,111 @@ class Scene:
             block_size=self.shape.block_size,
             seed=seed,
             device=self.shape.device,
+            num_groups=len(self.layout.groups),
         )
 
     def batch(self, paging: Paging) -> Batch:
         spans = [sequence.span for sequence in self.sequences]
-        return paging.batch([(i, s.num_past, [0] * s.num_new) for i, s in enumerate(spans)])
+        batch = paging.batch([(i, s.num_past, [0] * s.num_new) for i, s in enumerate(spans)])
+        rubbish = random.Random(len(spans))
+        for retention, table in zip(self.layout.retentions, batch.block_tables, strict=True):
+            for (num_past, num_new), row in zip(spans, table, strict=True):
+                first = retention.first_needed(num_past) // self.shape.block_size
+                end = -(-(num_past + num_new) // self.shape.block_size)
+                for column in (*range(first), *range(end, len(row))):
+                    row[column] = rubbish.choice([0, -1, paging.num_blocks - 1, RUBBISH])
+        return batch
 
     def store(self, paging: Paging) -> KVStore:
-        """Two layers, filled with NaN but for the past of every sequence in layer 1."""
-        store = build_kv_store(
-            build_layout([self.layer.kv_spec(self.shape.dtype.itemsize)] * 2),
-            num_blocks=paging.num_blocks,
-            block_size=self.shape.block_size,
-            dtype=self.shape.dtype,
-            device=torch.device(self.shape.device),
-        )
-        for tensor in store.keys + store.values:
-            tensor.fill_(torch.nan)
-        for i, (span, _, key, value) in enumerate(self.sequences):
-            for position in range(span.num_past):
-                block, offset = divmod(paging.slot(i, position), self.shape.block_size)
-                store.keys[1][block, offset] = key[position]
-                store.values[1][block, offset] = value[position]
+        """All layers, filled with NaN but for the past that this one's sequences can see."""
+        store = self.empty_store(paging)
+        for tensor in store.tensors:
+            tensor.fill_(torch.nan if tensor.is_floating_point() else 77)
+        self.fill(store, paging)
         return store
 
+    def empty_store(self, paging: Paging) -> KVStore:
+        return build_kv_store(
+            self.layout,
+            num_blocks=paging.num_blocks,
+            block_size=self.shape.block_size,
+            codec=self.shape.codec,
+            device=torch.device(self.shape.device),
+        )
+
+    def fill(self, store: KVStore, paging: Paging) -> None:
+        keys, values = store.keys[self.place], store.values[self.place]
+        for i, (span, _, key, value) in enumerate(self.sequences):
+            first = self.layer.retention.first_needed(span.num_past)
+            for position in range(first, span.num_past):
+                slot = paging.slot(i, position, self.group)
+                put(keys, slot, store.codec.encode(key[position]))
+                if values is not None:
+                    put(values, slot, store.codec.encode(value[position]))
+
     def run(self, backend: Backend, paging: Paging, store: KVStore) -> Tensor:
-        """The step through a backend, its inputs laid out as transformers lays them out."""
+        return self.attend(backend(store).begin(self.batch(paging)))
+
+    def attend(self, step: AttentionStep) -> Tensor:
+        """This layer's part of a step."""
+        return step.attend(self.layer, *self.inputs(), self.sinks)
+
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The step's query, key and value, laid out as transformers lays them out."""
         new = [
             (s.query, s.key[s.span.num_past :], s.value[s.span.num_past :]) for s in self.sequences
         ]
         query, key, value = (torch.cat(parts) for parts in zip(*new, strict=True))
-        query = query.transpose(0, 1).contiguous().transpose(0, 1)
-        return backend(store).begin(self.batch(paging)).attend(self.layer, query, key, value)
+        return query.transpose(0, 1).contiguous().transpose(0, 1), key, value
+
+    def kept(self, tensor: Tensor) -> Tensor:
+        """As the store gives it back."""
+        codec = self.shape.codec
+        return codec.decode(codec.encode(tensor), torch.empty_like(tensor))
 
     def expected(self) -> Tensor:
         return torch.cat([self._attend(sequence) for sequence in self.sequences])
 
     def _attend(self, sequence: Sequence) -> Tensor:
-        span, *tensors = sequence
-        query, key, value = (tensor.double().cpu() for tensor in tensors)
+        span, query, key, value = sequence
+        key, value = self.kept(key), self.kept(value)
+        if self.layer.is_latent:
+            value = key[..., : self.layer.v_width]
         group = self.shape.num_heads // self.shape.num_kv_heads
-        key, value = (tensor.repeat_interleave(group, dim=1) for tensor in (key, value))
-        out = torch.empty_like(query)
+        key, value = (each.double().repeat_interleave(group, dim=1) for each in (key, value))
+        out = query.new_empty(*query.shape[:2], self.layer.v_width, dtype=torch.float64)
         for token in range(span.num_new):
-            end = span.num_past + token + 1
-            begin = max(0, end - (self.shape.window or end))
-            scores = (key[begin:end] * query[token]).sum(-1) * self.layer.scale
-            weights = scores.softmax(0)[:, :, None]
-            out[token] = (weights * value[begin:end]).sum(0)
+            seen = self._seen(span.num_past + token)
+            scores = (key[seen] * query[token].double()).sum(-1) * self.layer.scale
+            if self.layer.softcap is not None:
+                scores = self.layer.softcap * torch.tanh(scores / self.layer.softcap)
+            if self.sinks is not None:
+                scores = torch.cat([scores, self.sinks.double()[None]])
+            weights = scores.softmax(0)[: len(seen), :, None]
+            out[token] = (weights * value[seen]).sum(0)
         return out
+
+    def _seen(self, position: int) -> list[int]:
+        window, chunk = self.layer.window, self.layer.chunk
+        return [
+            other
+            for other in range(position + 1)
+            if (window is None or position - other < window)
+            and (chunk is None or position // chunk == other // chunk)
+        ]
+
+
+def put(kept: Encoded, slot: int, token: Encoded) -> None:
+    """The naive write, one position at a time, that a backend's own is measured against."""
+    for tensor, new in zip(kept, token, strict=True):
+        if tensor is not None and new is not None:
+            look(tensor, slot)[:] = new
+
+
+def look(tensor: Tensor, slot: int) -> Tensor:
+    """The naive read: one position, which must exist."""
+    num_blocks, block_size = tensor.shape[:2]
+    if not 0 <= slot < num_blocks * block_size:
+        raise IndexError(f"slot {slot} of {num_blocks} blocks of {block_size}")
+    block, offset = divmod(slot, block_size)
+    return tensor[block, offset]

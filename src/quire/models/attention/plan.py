@@ -1,16 +1,21 @@
-"""Where the reference backend gathers from and what it masks: worked out once per step and window.
+"""Where the reference backend gathers from and what it masks: worked out once per step for all
+layers of one group that see alike.
 
-No index ever points past a sequence's own context: padding repeats its last slot, so that nothing
-another request left in memory, not even a NaN, can reach this one's output.
+No index ever points past a sequence's own context, nor before what its queries see: padding repeats
+its last slot, so that nothing another request left in memory, not even a NaN, can reach this one's
+output.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from quire.cache.spec import FULL, Kind, Retention
+from quire.models.attention.softmax import is_written_out
 from quire.models.batch import Batch
+from quire.models.config import LayerFacts
 
 MAX_PADDING = 2
 """A bucket gathers at most this many times the tokens that its sequences can see."""
@@ -19,6 +24,10 @@ MAX_BUCKET_TOKENS = {"cpu": 4096, "cuda": 32768}
 for a GPU a bound on memory."""
 QUERY_TILE = 256
 """Queries of a chunk that share one mask, and so the most rows a mask can have."""
+
+
+def max_bucket_tokens(device_type: str) -> int:
+    return MAX_BUCKET_TOKENS.get(device_type, MAX_BUCKET_TOKENS["cuda"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +41,8 @@ class DecodeBucket:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Queries `rows` of the batch see `keys` of the chunk by `mask`; without one, to their own."""
+    """Queries `rows` of the batch see `keys` of the chunk by `mask`; without one, as many keys as
+    queries, each query up to its own."""
 
     rows: slice
     keys: slice
@@ -56,21 +66,69 @@ class Plan:
     """The whole batch, in its order: rows need no picking apart."""
 
 
-def build_plan(
-    batch: Batch, block_size: int, *, group: int, window: int | None, dtype: torch.dtype
-) -> Plan:
-    planner = _Planner(batch, batch.block_tables[group], block_size, window, dtype)
-    starts = batch.query_starts
-    sizes = [end - start for start, end in zip(starts, starts[1:], strict=False)]
-    singles = [seq for seq, size in enumerate(sizes) if size == 1]
-    seen = [planner.num_visible(seq) for seq in range(len(sizes))]
-    max_tokens = MAX_BUCKET_TOKENS.get(batch.positions.device.type, MAX_BUCKET_TOKENS["cuda"])
-    groups = group_by_length(singles, seen, max_tokens)
-    buckets = tuple(planner.bucket(group) for group in groups)
-    longer = [seq for seq, size in enumerate(sizes) if size > 1]
-    triangle = planner.triangle(max((seen[seq] for seq in longer), default=0))
-    chunks = tuple(planner.chunk(seq, triangle) for seq in longer)
-    return Plan(buckets, chunks, is_one_bucket=not chunks and len(buckets) == 1)
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """The plans of one step, each made when the first layer asks for it.
+
+    `reads_back`: chunks without earlier context too see their K and V as the store keeps them.
+    `is_eager`: every kernel is written out.
+    """
+
+    batch: Batch
+    block_size: int
+    dtype: torch.dtype
+    reads_back: bool = False
+    is_eager: bool = False
+    plans: dict[tuple[int, Retention, bool], Plan] = field(default_factory=dict)
+    by_layer: dict[tuple[int, int | None, int | None, bool], Plan] = field(default_factory=dict)
+    triangles: dict[Retention, Tensor] = field(default_factory=dict)
+
+    def is_plain(self, layer: LayerFacts) -> bool:
+        return self.is_eager or is_written_out(layer)
+
+    def get(self, group: int, layer: LayerFacts) -> Plan:
+        """A reach that no context exceeds is none. Where the kernel is written out, no tile has
+        more queries than QUERY_TILE, and every one has its mask."""
+        is_plain = self.is_plain(layer)
+        key = group, layer.window, layer.chunk, is_plain
+        if key not in self.by_layer:
+            retention = layer.retention
+            if retention.reach is not None and retention.reach >= max(self.batch.context_lens):
+                retention = FULL
+            self.by_layer[key] = self._plan(group, retention, is_plain)
+        return self.by_layer[key]
+
+    def _plan(self, group: int, retention: Retention, is_plain: bool) -> Plan:
+        key = group, retention, is_plain
+        if key not in self.plans:
+            self.plans[key] = _Planner(self, group, retention, is_plain).plan()
+        return self.plans[key]
+
+    def triangle(self, retention: Retention) -> Tensor:
+        """The mask of QUERY_TILE queries that are the last of the keys.
+
+        Whether a query sees a key depends on their distance alone, for a tile never crosses the
+        edge of a local chunk: so the lower right part of this one is the mask of every other tile.
+        """
+        if retention not in self.triangles:
+            width = mask_width(retention, max(self.batch.context_lens))
+            device = self.batch.positions.device
+            queries = torch.arange(QUERY_TILE, device=device)[:, None]
+            keys = torch.arange(width, device=device) - width + QUERY_TILE
+            hidden = keys > queries
+            if retention.kind is Kind.SLIDING and retention.reach is not None:
+                hidden |= keys <= queries - retention.reach
+            self.triangles[retention] = _hide(hidden, self.dtype)
+        return self.triangles[retention]
+
+
+def mask_width(retention: Retention, longest: int) -> int:
+    """The most keys that one tile sees in contexts of up to `longest`."""
+    if retention.reach is None:
+        return longest
+    if retention.kind is Kind.LOCAL:
+        return min(longest, retention.reach)
+    return min(longest, retention.reach - 1 + QUERY_TILE)
 
 
 def group_by_length(
@@ -92,74 +150,93 @@ def group_by_length(
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    batch: Batch
-    tables: Tensor
-    block_size: int
-    window: int | None
-    dtype: torch.dtype
+    plans: Plans
+    group: int
+    retention: Retention
+    is_plain: bool
+
+    @property
+    def batch(self) -> Batch:
+        return self.plans.batch
+
+    def plan(self) -> Plan:
+        starts = self.batch.query_starts
+        sizes = [end - start for start, end in zip(starts, starts[1:], strict=False)]
+        singles = [seq for seq, size in enumerate(sizes) if size == 1]
+        seen = [self.num_visible(seq) for seq in range(len(sizes))]
+        max_tokens = max_bucket_tokens(self.batch.positions.device.type)
+        buckets = tuple(
+            self.bucket(seqs, [seen[seq] for seq in seqs])
+            for seqs in group_by_length(singles, seen, max_tokens)
+        )
+        chunks = tuple(self.chunk(seq) for seq, size in enumerate(sizes) if size > 1)
+        return Plan(buckets, chunks, is_one_bucket=not chunks and len(buckets) == 1)
 
     def num_visible(self, seq: int) -> int:
         """How many positions the queries of `seq` can see between them: the last ones."""
         length = self.batch.context_lens[seq]
-        if self.window is None:
-            return length
         num_new = self.batch.query_starts[seq + 1] - self.batch.query_starts[seq]
-        return min(length, self.window + num_new - 1)
+        return length - self.retention.first_needed(length - num_new)
 
-    def bucket(self, seqs: Sequence[int]) -> DecodeBucket:
+    def bucket(self, seqs: Sequence[int], visible: Sequence[int]) -> DecodeBucket:
         ends = self._longs([self.batch.context_lens[seq] for seq in seqs])[:, None]
-        visible = [self.num_visible(seq) for seq in seqs]
         counts = self._longs(visible)[:, None]
         places = torch.arange(max(visible), device=ends.device)
         positions = torch.minimum(ends - counts + places, ends - 1)
         mask = None
         if min(visible) < max(visible):
-            mask = _hide(places >= counts, self.dtype)[:, None, None, :]
+            mask = _hide(places >= counts, self.plans.dtype)[:, None, None, :]
         return DecodeBucket(
             rows=self._longs([self.batch.query_starts[seq] for seq in seqs]),
-            slots=self._slots(self.tables[self._longs(seqs)], positions).flatten(),
+            slots=self._slots(self._longs(seqs)[:, None], positions).flatten(),
             mask=mask,
         )
 
-    def chunk(self, seq: int, triangle: Tensor) -> Chunk:
+    def chunk(self, seq: int) -> Chunk:
         start, end = self.batch.query_starts[seq : seq + 2]
-        length, num_visible = self.batch.context_lens[seq], self.num_visible(seq)
-        rows, num_new = slice(start, end), end - start
-        if length == num_new and (self.window is None or self.window >= num_new):
-            return Chunk(rows, None, (Tile(rows, slice(0, num_new), None),))
+        length = self.batch.context_lens[seq]
+        first, begin = length - (end - start), length - self.num_visible(seq)
         slots = None
-        if length > num_new:
-            positions = torch.arange(length - num_visible, length, device=triangle.device)
-            slots = self._slots(self.tables[seq][None], positions[None])[0]
-        return Chunk(rows, slots, self._tiles(rows, num_visible, triangle))
+        if first > 0:
+            positions = torch.arange(begin, length, device=self.batch.positions.device)
+            slots = self._slots(seq, positions)
+        elif self.plans.reads_back:
+            slots = self.batch.slots[self.group][start:end]
+        row = start - first
+        tiles = (
+            Tile(slice(row + low, row + high), slice(seen - begin, high - begin), mask)
+            for low, high in self._cuts(first, length)
+            for seen, mask in [self._sees(low, high)]
+        )
+        return Chunk(slice(start, end), slots, tuple(tiles))
 
-    def triangle(self, num_keys: int) -> Tensor:
-        """The mask [QUERY_TILE, num_keys] of queries that are the last of the keys.
+    def _cuts(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """The positions `first` to `end` in tiles, none of them over the edge of a local chunk."""
+        retention = self.retention
+        while first < end:
+            last = end
+            if retention.kind is Kind.LOCAL and retention.reach is not None:
+                last = min(end, (first // retention.reach + 1) * retention.reach)
+            if self.is_plain or not self._is_square(first, last):
+                last = min(last, first + QUERY_TILE)
+            yield first, last
+            first = last
 
-        Whether a query sees a key depends on their distance alone, so the lower right part of this
-        one is the mask of every smaller tile.
-        """
-        queries = torch.arange(QUERY_TILE, device=self.batch.positions.device)[:, None]
-        keys = torch.arange(num_keys, device=queries.device) - num_keys + QUERY_TILE
-        hidden = keys > queries
-        if self.window is not None:
-            hidden |= keys <= queries - self.window
-        return _hide(hidden, self.dtype)
+    def _sees(self, first: int, last: int) -> tuple[int, Tensor | None]:
+        """The first position that a tile's queries can see, and their mask."""
+        begin = self.retention.first_needed(first)
+        if not self.is_plain and self._is_square(first, last):
+            return begin, None
+        return begin, self.plans.triangle(self.retention)[first - last :, begin - last :]
 
-    def _tiles(self, rows: slice, num_keys: int, triangle: Tensor) -> tuple[Tile, ...]:
-        """Cut the chunk's queries; each cut sees the keys up to its last query, less the window."""
-        tiles = []
-        for first in range(rows.start, rows.stop, QUERY_TILE):
-            last = min(first + QUERY_TILE, rows.stop)
-            end = num_keys - (rows.stop - last)
-            begin = 0 if self.window is None else max(0, end - (last - first) - self.window + 1)
-            mask = triangle[first - last :, begin - end :]
-            tiles.append(Tile(slice(first, last), slice(begin, end), mask))
-        return tuple(tiles)
+    def _is_square(self, first: int, last: int) -> bool:
+        """Do these queries see themselves alone, each up to its own?"""
+        return self.retention.first_needed(first) == first >= self.retention.first_needed(last - 1)
 
-    def _slots(self, tables: Tensor, positions: Tensor) -> Tensor:
-        blocks = tables.long().gather(1, positions // self.block_size)
-        return blocks * self.block_size + positions % self.block_size
+    def _slots(self, seqs: Tensor | int, positions: Tensor) -> Tensor:
+        tables = self.batch.block_tables[self.group]
+        blocks = tables[seqs, positions // self.plans.block_size].long()
+        return blocks * self.plans.block_size + positions % self.plans.block_size
 
     def _longs(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, device=self.batch.positions.device)

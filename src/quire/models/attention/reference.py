@@ -1,16 +1,21 @@
-"""Attention on any device: gather each sequence's keys and values, then torch's own kernel.
+"""Attention on any device: gather each sequence's keys and values, then attend over them.
 
 One-token chunks are padded together in buckets, the query heads of a K/V head folded into the rows
-that share it; longer chunks go one by one. A chunk without earlier context needs no gather.
+that share it; longer chunks go one by one. A chunk without earlier context needs no gather, unless
+the store keeps other numbers than those computed.
 """
 
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
-from quire.models.attention.plan import DecodeBucket, Plan, Tile, build_plan
+from quire.models.attention.plan import Chunk, DecodeBucket, Plans
+from quire.models.attention.softmax import (
+    attend_fused,
+    attend_plainly,
+    decode_fused,
+    same_width,
+)
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
 from quire.models.kv_store import KVStore, Workspace
@@ -18,21 +23,30 @@ from quire.models.kv_store import KVStore, Workspace
 
 @dataclass(frozen=True, slots=True)
 class ReferenceAttention:
+    """`is_eager`: every layer's softmax is written out, in float32, whatever a fused kernel could
+    do: slower, and what the fused ones are held against."""
+
     store: KVStore
     workspace: Workspace = field(default_factory=Workspace)
+    is_eager: bool = False
 
     def begin(self, batch: Batch) -> "ReferenceStep":
-        return ReferenceStep(self.store, self.workspace, batch)
+        codec = self.store.codec
+        plans = Plans(
+            batch,
+            self.store.block_size,
+            codec.dtype,
+            reads_back=codec.is_quantised,
+            is_eager=self.is_eager,
+        )
+        return ReferenceStep(self.store, self.workspace, plans)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ReferenceStep:
-    """One step. Layers of one group with the same window share one plan."""
-
     store: KVStore
     workspace: Workspace
-    batch: Batch
-    plans: dict[tuple[int, int | None], Plan] = field(default_factory=dict)
+    plans: Plans
 
     def attend(
         self,
@@ -42,54 +56,63 @@ class ReferenceStep:
         value: Tensor,
         sinks: Tensor | None = None,
     ) -> Tensor:
+        if layer.has_sinks != (sinks is not None):
+            raise ValueError(
+                f"layer {layer.index} has sinks: {layer.has_sinks}, given: {sinks is not None}"
+            )
         group = self.store.group(layer.index)
-        self.store.write(layer.index, key, value, self.batch.slots[group])
-        plan = self._plan(group, layer.window, query.dtype)
+        self.store.write(layer.index, key, value, self.plans.batch.slots[group])
+        plan = self.plans.get(group, layer)
+        call = _Call(layer, self.store, self.workspace, self.plans.is_plain(layer), sinks)
         if plan.is_one_bucket:
-            return self._decode(layer, plan.buckets[0], query)
-        out = torch.empty_like(query, memory_format=torch.contiguous_format)
+            return call.decode(plan.buckets[0], query)
+        out = query.new_empty(len(query), query.shape[1], layer.v_width)
         for bucket in plan.buckets:
-            out[bucket.rows] = self._decode(layer, bucket, query[bucket.rows])
+            out[bucket.rows] = call.decode(bucket, query[bucket.rows])
         for chunk in plan.chunks:
-            keys, values = key[chunk.rows], value[chunk.rows]
-            if chunk.slots is not None:
-                keys, values = self.store.read(layer.index, chunk.slots, self.workspace)
-            for tile in chunk.tiles:
-                seen = (keys[tile.keys], values[tile.keys])
-                out[tile.rows] = _attend_tile(layer, tile, query[tile.rows], seen)
+            call.attend_chunk(chunk, query, (key, value), out)
         return out
 
-    def _plan(self, group: int, window: int | None, dtype: torch.dtype) -> Plan:
-        if window is not None and window >= max(self.batch.context_lens):
-            window = None
-        if (group, window) not in self.plans:
-            self.plans[group, window] = build_plan(
-                self.batch, self.store.block_size, group=group, window=window, dtype=dtype
-            )
-        return self.plans[group, window]
 
-    def _decode(self, layer: LayerFacts, bucket: DecodeBucket, query: Tensor) -> Tensor:
-        keys, values = self.store.read(layer.index, bucket.slots, self.workspace)
-        seqs, heads, dim = len(query), layer.num_kv_heads, layer.k_width
-        out = scaled_dot_product_attention(
-            query.reshape(seqs, heads, -1, dim),
-            keys.reshape(seqs, -1, heads, dim).transpose(1, 2),
-            values.reshape(seqs, -1, heads, dim).transpose(1, 2),
-            attn_mask=bucket.mask,
-            scale=layer.scale,
-        )
-        return out.flatten(1, 2)
+@dataclass(slots=True)
+class _Call:
+    """One layer's attention within a step."""
 
+    layer: LayerFacts
+    store: KVStore
+    workspace: Workspace
+    is_plain: bool
+    sinks: Tensor | None
 
-def _attend_tile(layer: LayerFacts, tile: Tile, query: Tensor, kv: tuple[Tensor, Tensor]) -> Tensor:
-    keys, values = kv
-    out = scaled_dot_product_attention(
-        query.transpose(0, 1)[None],
-        keys.transpose(0, 1)[None],
-        values.transpose(0, 1)[None],
-        attn_mask=tile.mask,
-        is_causal=tile.mask is None,
-        scale=layer.scale,
-        enable_gqa=True,
-    )
-    return out[0].transpose(0, 1)
+    def decode(self, bucket: DecodeBucket, query: Tensor) -> Tensor:
+        keys, values = self._seen(bucket.slots)
+        keys = keys.view(len(query), -1, *keys.shape[1:])
+        values = values.view(len(query), -1, *values.shape[1:])
+        if not self.is_plain:
+            return decode_fused(self.layer, query, (keys, values), bucket.mask)
+        rows = query[:, None]
+        return attend_plainly(self.layer, rows, (keys, values), bucket.mask, self.sinks)[:, 0]
+
+    def attend_chunk(
+        self, chunk: Chunk, query: Tensor, new: tuple[Tensor, Tensor], out: Tensor
+    ) -> None:
+        if chunk.slots is not None:
+            keys, values = self._seen(chunk.slots)
+        else:
+            keys, values = self._ready(new[0][chunk.rows], new[1][chunk.rows])
+        for tile in chunk.tiles:
+            rows, kv = query[None, tile.rows], (keys[None, tile.keys], values[None, tile.keys])
+            if self.is_plain:
+                seen = attend_plainly(self.layer, rows, kv, tile.mask, self.sinks)
+            else:
+                seen = attend_fused(self.layer, rows, kv, tile.mask)
+            out[tile.rows] = seen[0]
+
+    def _seen(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        return self._ready(*self.store.read(self.layer.index, slots, self.workspace))
+
+    def _ready(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """As the kernel of this call wants them."""
+        if not self.is_plain:
+            return same_width(self.layer, keys, values)
+        return keys, keys if self.layer.is_latent else values

@@ -1,0 +1,155 @@
+"""What the reference backend allocates in a step beside the activations, from above.
+
+Counted for the worst step that the limits allow, in which every sequence has the longest context:
+
+- the workspace of gathered K and V, and of the quantised numbers before they are decoded;
+- plans, for each group that sees otherwise: slots of all that is seen, masks of padded buckets;
+- one mask of QUERY_TILE queries for each reach, and what it takes to make it;
+- the dearest layer's own: K or V padded to one width; float32 keys, and scores where the kernel is
+  written out; scales and numbers of the step's own tokens.
+
+Queries and outputs, whole or in pieces, are as large as the activations and counted there. Not
+counted is what torch's fused kernels keep for themselves: on a CPU a megabyte or so per thread.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.cache.layout import build_layout
+from quire.models.attention.plan import QUERY_TILE, mask_width, max_bucket_tokens
+from quire.models.attention.softmax import is_written_out, max_scores
+from quire.models.config import LayerFacts
+
+FLOAT32_BYTES = 4
+INDEX_BYTES = 8
+INDEX_TEMPORARIES = 6
+"""Index tensors of one bucket or chunk that are alive at once while its slots are worked out."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+    @property
+    def num_seqs(self) -> int:
+        return min(self.max_num_seqs, self.max_num_batched_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class StepKind:
+    """`dtype_bytes`: of the model's dtype, whatever K and V are kept as."""
+
+    dtype_bytes: int
+    is_quantised: bool
+    is_eager: bool
+    device_type: str
+
+
+def scratch_bytes(layers: Sequence[LayerFacts], limits: StepLimits, kind: StepKind) -> int:
+    """An upper bound."""
+    if not layers:
+        return 0
+    scratch = _Scratch(limits, kind)
+    return (
+        max(scratch.gathered_bytes(layer) for layer in layers)
+        + max(scratch.number_bytes(layer) for layer in layers)
+        + max(scratch.layer_bytes(layer) for layer in layers)
+        + scratch.plan_bytes(layers)
+        + scratch.mask_bytes(layers)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Scratch:
+    limits: StepLimits
+    kind: StepKind
+
+    def is_plain(self, layer: LayerFacts) -> bool:
+        return self.kind.is_eager or is_written_out(layer)
+
+    def num_seen(self, layer: LayerFacts) -> int:
+        """Tokens that one query can see."""
+        return min(self.limits.max_model_len, layer.retention.reach or self.limits.max_model_len)
+
+    def num_gathered(self, layer: LayerFacts) -> int:
+        """Tokens of the largest bucket, or of the longest chunk with what its first query sees."""
+        seen = self.num_seen(layer)
+        bucket = min(max_bucket_tokens(self.kind.device_type), self.limits.num_seqs * seen)
+        chunk = min(self.limits.max_model_len, seen - 1 + self.limits.max_num_batched_tokens)
+        return max(seen, bucket, chunk)
+
+    def gathered_bytes(self, layer: LayerFacts) -> int:
+        widths = layer.k_width + (0 if layer.is_latent else layer.v_width)
+        return self.num_gathered(layer) * layer.num_kv_heads * widths * self.kind.dtype_bytes
+
+    def number_bytes(self, layer: LayerFacts) -> int:
+        """One byte each, and of keys and values the wider: they are decoded in turn."""
+        if not self.kind.is_quantised:
+            return 0
+        return self.num_gathered(layer) * layer.num_kv_heads * max(layer.k_width, layer.v_width)
+
+    def layer_bytes(self, layer: LayerFacts) -> int:
+        attending = self._plain_bytes(layer) if self.is_plain(layer) else self._padded_bytes(layer)
+        return max(self._codec_bytes(layer), attending)
+
+    def _padded_bytes(self, layer: LayerFacts) -> int:
+        if layer.is_latent or layer.k_width == layer.v_width:
+            return 0
+        width = max(layer.k_width, layer.v_width)
+        return self.num_gathered(layer) * layer.num_kv_heads * width * self.kind.dtype_bytes
+
+    def _plain_bytes(self, layer: LayerFacts) -> int:
+        """Keys in float32, values made contiguous; scores, and weights if the model's dtype is
+        another; the mask in float32."""
+        num_rows = self.num_gathered(layer) * layer.num_kv_heads
+        copies = num_rows * (layer.k_width * FLOAT32_BYTES + layer.v_width * self.kind.dtype_bytes)
+        weight_bytes = self.kind.dtype_bytes if self.kind.dtype_bytes < FLOAT32_BYTES else 0
+        scores = max_scores(self.kind.device_type, num_rows) * (FLOAT32_BYTES + weight_bytes)
+        return copies + scores + QUERY_TILE * self.num_seen(layer) * FLOAT32_BYTES
+
+    def _codec_bytes(self, layer: LayerFacts) -> int:
+        """Reading: scales, and where a CPU multiplies float16, the float32 product. Writing: a
+        step's own tokens as absolute values, in float32 twice, and as numbers."""
+        if not self.kind.is_quantised:
+            return 0
+        heads, width = layer.num_kv_heads, max(layer.k_width, layer.v_width)
+        product = width * FLOAT32_BYTES if self.kind.dtype_bytes == 2 else 0
+        read = self.num_gathered(layer) * heads * (2 * FLOAT32_BYTES + product)
+        element = self.kind.dtype_bytes + 2 * FLOAT32_BYTES + 1
+        written = self.limits.max_num_batched_tokens * heads * (width * element + 4 * FLOAT32_BYTES)
+        return max(read, written)
+
+    def plan_bytes(self, layers: Sequence[LayerFacts]) -> int:
+        """One plan for each group and reach; a step of fewer groups makes no more plans."""
+        specs = [layer.kv_spec(self.kind.dtype_bytes) for layer in layers]
+        places = build_layout(specs).places()
+        plans = {
+            (places[index][0], layer.retention, self.is_plain(layer)): layer
+            for index, layer in enumerate(layers)
+        }
+        making = max(self.num_gathered(layer) for layer in layers)
+        kept = sum(self._one_plan_bytes(layer) for layer in plans.values())
+        return kept + making * INDEX_TEMPORARIES * INDEX_BYTES
+
+    def _one_plan_bytes(self, layer: LayerFacts) -> int:
+        num_seqs, seen = self.limits.num_seqs, self.num_seen(layer)
+        num_slots = min(
+            num_seqs * self.limits.max_model_len,
+            num_seqs * (seen - 1) + self.limits.max_num_batched_tokens,
+        )
+        return num_slots * INDEX_BYTES + num_seqs * seen * self.kind.dtype_bytes
+
+    def mask_bytes(self, layers: Sequence[LayerFacts]) -> int:
+        if self.limits.max_num_batched_tokens == 1:
+            return 0
+        reaches = {layer.retention for layer in layers}
+        widths = [mask_width(reach, self.limits.max_model_len) for reach in reaches]
+        return QUERY_TILE * (
+            sum(widths) * self.kind.dtype_bytes + max(widths) * self._making_bytes()
+        )
+
+    def _making_bytes(self) -> int:
+        """Of a mask: two of booleans; on a GPU, an aligned copy that its kernel may ask for."""
+        return max(2, 0 if self.kind.device_type == "cpu" else self.kind.dtype_bytes)

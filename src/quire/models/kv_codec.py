@@ -1,0 +1,75 @@
+"""How K and V are kept: as computed, or as one-byte numbers with one scale per token and head.
+
+Each token is encoded by itself, so what is read of it never depends on what came with it. Zeros
+stay zeros; a vector that holds an infinity or a NaN reads as non-finite in every element, and so
+may one within a hundredth of the largest number that the model's dtype can hold.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+SMALLEST_SCALE = torch.finfo(torch.bfloat16).tiny
+
+
+class Encoded(NamedTuple):
+    """`elements` [..., heads, width] and, if quantised, `scales` [..., heads]."""
+
+    elements: Tensor
+    scales: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """`dtype` is what the model computes with, `number` what is kept, and `peak` the largest
+    `number` used; None where nothing is scaled. One-byte numbers are kept as int8 whatever they
+    mean, since float8 tensors cannot be indexed everywhere.
+    """
+
+    dtype: torch.dtype
+    number: torch.dtype
+    peak: float | None = None
+
+    @property
+    def is_quantised(self) -> bool:
+        return self.peak is not None
+
+    @property
+    def stored(self) -> torch.dtype:
+        return torch.int8 if self.is_quantised else self.dtype
+
+    def encode(self, tensor: Tensor) -> Encoded:
+        """The scale is amax / peak rounded up to bfloat16, so that no element passes `peak`: the
+        bits of a positive float, read as an integer, count upwards with it."""
+        if self.peak is None:
+            return Encoded(tensor, None)
+        exact = (tensor.abs().amax(-1).float() / self.peak).clamp_min_(SMALLEST_SCALE)
+        near = exact.bfloat16()
+        scales = (near.view(torch.int16) + (near < exact)).view(torch.bfloat16)
+        numbers = tensor / scales.float()[..., None]
+        if not self.number.is_floating_point:
+            numbers.round_()
+        numbers.clamp_(-self.peak, self.peak)
+        return Encoded(numbers.to(self.number).view(torch.int8), scales)
+
+    def decode(self, encoded: Encoded, out: Tensor) -> Tensor:
+        """Into `out`, in the model's dtype: the number, which that holds exactly, times the scale.
+        A float16 would not hold the scale, and is multiplied in float32."""
+        elements, scales = encoded
+        if scales is None:
+            return out.copy_(elements)
+        wide = torch.float32 if out.dtype is torch.float16 else out.dtype
+        return out.copy_(elements.view(self.number)).mul_(scales.to(wide)[..., None])
+
+
+def choose_codec(name: str, dtype: torch.dtype) -> Codec:
+    """`name`: that of KVOptions."""
+    if name == "auto":
+        return Codec(dtype, dtype)
+    if name == "int8":
+        return Codec(dtype, torch.int8, peak=127.0)
+    if name == "fp8_e4m3":
+        return Codec(dtype, torch.float8_e4m3fn, peak=448.0)
+    raise ValueError(f"K and V cannot be kept as {name!r}: auto, int8 or fp8_e4m3")

@@ -1,0 +1,68 @@
+"""The kinds of layers, and random ones, that the attention suites run."""
+
+from dataclasses import replace
+
+import torch
+from hypothesis import strategies as st
+
+from tests.models.attention.scene import Shape, Span
+
+ATOL = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+KEPT_AS = ["auto", "int8", "fp8_e4m3"]
+
+KINDS = {
+    "full": Shape(),
+    "window": Shape(window=8),
+    "chunk": Shape(chunk=8),
+    "soft cap": Shape(softcap=0.5, window=300),
+    "sinks": Shape(has_sinks=True, window=20),
+    "wide keys": Shape(head_dim=48),
+    "wide values": Shape(v_width=48),
+    "latent": Shape(num_kv_heads=1, head_dim=40, is_latent=True),
+    **{f"latent {name}": Shape(1, 1, 40, 32, is_latent=True, kept_as=name) for name in KEPT_AS[1:]},
+    **{name: Shape(kept_as=name, window=40) for name in KEPT_AS[1:]},
+}
+
+spans = st.lists(
+    st.builds(Span, st.integers(0, 70), st.one_of(st.just(1), st.integers(1, 40))),
+    min_size=1,
+    max_size=6,
+)
+reaches = st.sampled_from(["window", "chunk", "full"]).flatmap(
+    lambda kind: st.tuples(
+        st.integers(1, 90) if kind == "window" else st.none(),
+        st.integers(1, 90) if kind == "chunk" else st.none(),
+    )
+)
+options = st.builds(
+    Shape,
+    softcap=st.sampled_from([None, None, 0.3, 5.0]),
+    has_sinks=st.sampled_from([False, False, True]),
+    kept_as=st.sampled_from(["auto", *KEPT_AS]),
+    block_size=st.sampled_from([1, 2, 3, 8, 16, 33]),
+    hybrid=st.booleans(),
+    dtype=st.sampled_from(list(ATOL)),
+)
+
+
+@st.composite
+def _shapes(draw: st.DrawFn) -> Shape:
+    shape = replace(draw(options), num_heads=draw(st.sampled_from([1, 2, 7])))
+    if draw(st.sampled_from([False, False, False, True])):
+        k_width, v_width = draw(st.sampled_from([(48, 32), (80, 64), (32, 32), (33, 31)]))
+        return replace(shape, num_kv_heads=1, head_dim=k_width, v_width=v_width, is_latent=True)
+    heads = draw(st.sampled_from([1, 2, 3]))
+    k_width = draw(st.sampled_from([32, 48, 64, 80, 128]))
+    window, chunk = draw(reaches)
+    return replace(
+        shape,
+        num_heads=shape.num_heads * heads,
+        num_kv_heads=heads,
+        head_dim=k_width,
+        v_width=draw(st.sampled_from([k_width, k_width, 32, 96])),
+        window=window,
+        chunk=chunk,
+    )
+
+
+shapes = _shapes()
