@@ -5,11 +5,15 @@ threads would only wait for each other.
 """
 
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch loads
+
+if TYPE_CHECKING:
+    from tests.models.reference import References
 
 settings.register_profile(
     "default", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -21,3 +25,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def references(tmp_path_factory: pytest.TempPathFactory) -> "References":
+    from tests.models.reference import References  # brings torch
+
+    return References(tmp_path_factory.mktemp("references"))

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.models.families import REFUSED, SERVED
+
 from quire.server.metric_table import COMMON_LABELS, METRICS, Kind, Metric
 from quire.server.openapi import BODIES
 from quire.server.options import config_table
@@ -70,11 +72,35 @@ def _codes(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+def served_table() -> str:
+    """A line for each model type: what the attention of its tested variants does."""
+    rows = ["| `model_type` | Attention | Tested besides |", "|---|---|---|"]
+    kinds: dict[str, list[str]] = {}
+    variants: dict[str, list[str]] = {}
+    for name, family in SERVED.items():
+        kinds.setdefault(family.model_type, []).append(family.attention)
+        variant = name.partition(", ")[2]
+        variants.setdefault(family.model_type, []).extend([variant] if variant else [])
+    for model_type in sorted(kinds):
+        attention = "; ".join(dict.fromkeys(kinds[model_type]))
+        rows.append(f"| `{model_type}` | {attention} | {'; '.join(variants[model_type])} |")
+    return "\n".join(rows)
+
+
+def refused_table() -> str:
+    rows = ["| Tested with | The refusal says |", "|---|---|"]
+    for name, refused in sorted(REFUSED.items()):
+        rows.append(f"| {name} | ... {refused.why} ... |")
+    return "\n".join(rows)
+
+
 TABLES = (
     Table("options", "README.md", config_table),
     Table("metrics", "docs/metrics.md", metrics_table),
     Table("buckets", "docs/metrics.md", buckets_list),
     Table("fields", "docs/api.md", fields_list),
+    Table("served", "docs/models.md", served_table),
+    Table("refused", "docs/models.md", refused_table),
 )
 
 

@@ -19,7 +19,8 @@ from quire.engine.messages import EngineFacts, LayerGroupFacts
 from quire.engine.receipt import receipt_text
 from quire.models import preview
 from quire.models.config import QUANTISED, SCALE_BYTES
-from tests.models.families import SERVED, save_checkpoint
+from tests.models.checkpoints import save_checkpoint
+from tests.models.families import SERVED
 
 LAYERS, HEADS, HEAD_DIM, FLOAT_BYTES = 3, 2, 8, 4
 NOWHERE = "/no/such/model"

@@ -11,35 +11,37 @@ import pytest
 from quire.engine.build import build_engine
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
+from quire.models.config import QUANTISED
 from quire.scheduler.request import NewRequest, Sampling, Stopping
-from tests.models.families import SERVED, save_checkpoint
-from tests.models.reference import STORIES, greedy, ordinary, some_prompts
+from tests.models.reference import (
+    BLOCK_SIZE,
+    MAX_LEN,
+    NUM_NEW,
+    NUM_SEQS,
+    PROVEN,
+    References,
+    fidelity_prompts,
+)
 
-NUM_SEQS = 16
-NUM_NEW = 16
-MAX_LEN = 96
-BLOCK_SIZE = 8
-
-
-@pytest.fixture(params=[*SERVED, "stories260K"])
-def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    if request.param == "stories260K":
-        if not STORIES.is_dir():
-            pytest.skip(f"the real weights are not at {STORIES}")
-        return STORIES
-    return save_checkpoint(SERVED[request.param], tmp_path / "checkpoint")
+EACH_WAY = ("llama", "gemma2", "gpt_oss", "llama4_text", "deepseek_v3")
+"""One for each way of attention."""
 
 
-def build(checkpoint: Path, max_num_batched_tokens: int, num_blocks: int) -> Engine:
+def build(
+    checkpoint: Path, *, is_tight: bool = True, attention: str = "auto", kv_dtype: str = "auto"
+) -> Engine:
+    """Tight: budget and blocks are so few that requests are cut into chunks and preempted."""
     config = EngineConfig(
         model=str(checkpoint),
         device="cpu",
         dtype="float32",
         block_size=BLOCK_SIZE,
-        num_gpu_blocks_override=num_blocks,
         max_model_len=MAX_LEN,
         max_num_seqs=NUM_SEQS,
-        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_batched_tokens=40 if is_tight else NUM_SEQS * MAX_LEN,
+        kv_cache_tokens=3 * MAX_LEN if is_tight else None,
+        attention_backend=attention,
+        kv_cache_dtype=kv_dtype,
     )
     engine, _ = build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
     return engine
@@ -56,13 +58,27 @@ def texts_of(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
     return texts
 
 
-def test_greedy_tokens_are_those_of_generate(checkpoint: Path) -> None:
-    prompts = some_prompts(NUM_SEQS, MAX_LEN - NUM_NEW)
-    prompts[5] = prompts[4][:20] + prompts[5]  # shares a prefix
-    prompts[5] = prompts[5][: MAX_LEN - NUM_NEW]
-    engine = build(checkpoint, max_num_batched_tokens=40, num_blocks=60)
-    texts = texts_of(engine, prompts)
-    reference = ordinary(checkpoint)
-    assert texts == [greedy(reference, prompt, NUM_NEW) for prompt in prompts]
+@pytest.mark.parametrize("family", PROVEN)
+def test_greedy_tokens_are_those_of_generate(family: str, references: References) -> None:
+    engine = build(references.checkpoint(family))
+    assert texts_of(engine, fidelity_prompts()) == references.greedy_texts(family)
     assert engine.stats.num_preemptions > 0
     assert engine.stats.num_blocks_active == 0
+
+
+@pytest.mark.parametrize("family", EACH_WAY)
+def test_every_softmax_written_out_says_the_same(family: str, references: References) -> None:
+    engine = build(references.checkpoint(family), attention="eager")
+    assert texts_of(engine, fidelity_prompts()) == references.greedy_texts(family)
+
+
+@pytest.mark.parametrize("dtype", QUANTISED)
+@pytest.mark.parametrize("family", EACH_WAY)
+def test_text_over_quantised_kv_does_not_depend_on_chunks_and_preemptions(
+    family: str, dtype: str, references: References
+) -> None:
+    checkpoint = references.checkpoint(family)
+    tight = build(checkpoint, kv_dtype=dtype)
+    roomy = build(checkpoint, is_tight=False, kv_dtype=dtype)
+    assert texts_of(tight, fidelity_prompts()) == texts_of(roomy, fidelity_prompts())
+    assert tight.stats.num_preemptions > roomy.stats.num_preemptions == 0

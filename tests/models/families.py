@@ -1,138 +1,320 @@
-"""Tiny random checkpoints of real architectures, on disk as a user would have them."""
+"""The families that are proven and those that are refused: the data of the tests and of
+docs/models.md. Sizes are tiny, and small enough for windows, chunks and caps to bite.
 
-from pathlib import Path
+No torch here: the pages are made from it too.
+"""
+
 from typing import NamedTuple
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
-
 VOCAB = 101
+Fields = dict[str, object]
 
-DENSE: dict[str, object] = {
+TINY: Fields = {
+    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", "decoder_vocab_size"), VOCAB),
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "embedding_size"), 48),
+    **dict.fromkeys(("word_embed_proj_dim",), 48),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "intermediate_size_mlp"), 64),
+    **dict.fromkeys(("ffn_hidden_size", "expert_ffn_hidden_size"), 64),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads"), 4),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads"), 2),
+    **dict.fromkeys(("head_dim", "global_head_dim", "kv_channels"), 12),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len"), 128),
+    **dict.fromkeys(
+        ("num_experts", "num_local_experts", "n_routed_experts", "num_router_experts"), 4
+    ),
+    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "moe_k"), 2),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 16),
+    **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "v_head_dim"), 16),
+    **dict.fromkeys(("initializer_range", "init_std"), 0.3),
+    **dict.fromkeys(("layer_types", "no_rope_layers", "moe_layers", "mlp_layer_types")),
+    **dict.fromkeys(("sliding_window", "bos_token_id", "eos_token_id", "pad_token_id")),
+    "n_group": 2,
+    "topk_group": 1,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "qk_rope_head_dim": 8,
+    "hidden_size_per_layer_input": 8,
+    "query_pre_attn_scalar": 16,
+    "tie_word_embeddings": False,
+    "is_decoder": True,
+}
+"""Of these a family takes what its configuration knows."""
+
+DENSE: Fields = {
     "vocab_size": VOCAB,
     "hidden_size": 48,
     "intermediate_size": 64,
     "num_hidden_layers": 3,
     "num_attention_heads": 6,
     "num_key_value_heads": 2,
+    "head_dim": 8,
     "max_position_embeddings": 128,
     "initializer_range": 0.3,
 }
-GPT: dict[str, object] = {
-    "vocab_size": VOCAB,
-    "n_positions": 128,
-    "n_embd": 48,
-    "n_layer": 3,
-    "n_head": 6,
-    "initializer_range": 0.3,
+PLAIN_ROPE: Fields = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+YARN: Fields = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
 }
-WITHOUT_TOKENS: dict[str, object] = {
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": None,
-}
+FOUR: Fields = {"num_hidden_layers": 4}
+WINDOW: Fields = {**FOUR, "sliding_window": 9}
+MILD: Fields = {**WINDOW, "attention_multiplier": 0.25}
+"""Where scores are not scaled down, rounding grows."""
+BY_TURNS: Fields = {**WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2}
+EQUAL_HEADS: Fields = {"num_key_value_heads": 4}
+LATENT: Fields = {**EQUAL_HEADS, "head_dim": 8}
+EVEN: Fields = {"head_dim": 12, "global_head_dim": 12}
+NO_TOKENS: Fields = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
 
 
 class Family(NamedTuple):
+    """`attention`: what its layers do, held against what the probe measures."""
+
     model_type: str
-    fields: dict[str, object]
+    attention: str = ""
+    fields: Fields = {}
 
 
 SERVED = {
-    "llama": Family("llama", DENSE),
-    "qwen2": Family("qwen2", DENSE),
+    # dense, full attention
+    "llama": Family("llama", "full", DENSE),
+    "qwen2": Family("qwen2", "full", DENSE),
+    "qwen3": Family("qwen3", "full", {**DENSE, "head_dim": 16}),
+    "mistral": Family("mistral", "full", DENSE),
+    "phi3": Family("phi3", "full", DENSE),
+    "gpt_neox": Family("gpt_neox", "full", EQUAL_HEADS),
+    "gpt2": Family("gpt2", "full", {"n_layer": 3}),
+    "gpt2, scaled by layer": Family(
+        "gpt2", "full", {"n_layer": 3, "scale_attn_by_inverse_layer_idx": True}
+    ),
+    "olmo2": Family("olmo2", "full"),
+    "apertus": Family("apertus", "full"),
+    "arcee": Family("arcee", "full"),
+    "bert": Family("bert", "full"),
+    "bert-generation": Family("bert-generation", "full"),
+    "biogpt": Family("biogpt", "full"),
+    "bitnet": Family("bitnet", "full"),
+    "cohere": Family("cohere", "full"),
+    "ctrl": Family("ctrl", "full"),
+    "electra": Family("electra", "full"),
+    "ernie": Family("ernie", "full"),
+    "ernie4_5": Family("ernie4_5", "full"),
+    "gemma": Family("gemma", "full"),
+    "glm": Family("glm", "full"),
+    "glm4": Family("glm4", "full"),
+    "gpt-sw3": Family("gpt-sw3", "full"),
+    "gpt_bigcode": Family("gpt_bigcode", "full"),
+    "granite": Family("granite", "full"),
+    "helium": Family("helium", "full"),
+    "hunyuan_v1_dense": Family("hunyuan_v1_dense", "full"),
+    "hyperclovax": Family("hyperclovax", "full"),
+    "internlm3": Family("internlm3", "full"),
+    "iquestcoder": Family("iquestcoder", "full"),
+    "jais2": Family("jais2", "full"),
+    "moshi": Family("moshi", "full", {"sliding_window": 3000, "num_codebooks": 2}),
+    "nanochat": Family("nanochat", "full"),
+    "nemotron": Family("nemotron", "full"),
+    "olmo": Family("olmo", "full"),
+    "opt": Family("opt", "full"),
+    "persimmon": Family("persimmon", "full", EQUAL_HEADS),
+    "phi": Family("phi", "full"),
+    "seed_oss": Family("seed_oss", "full"),
+    "smollm3": Family("smollm3", "full"),
+    "stablelm": Family("stablelm", "full", {"hidden_size": 64, "head_dim": 16}),
+    "starcoder2": Family("starcoder2", "full"),
+    # dense, windows
     "qwen2, windows in the upper layers": Family(
         "qwen2",
+        "full, window",
         {**DENSE, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
     ),
-    "qwen3": Family("qwen3", {**DENSE, "head_dim": 16}),
-    "mistral": Family("mistral", {**DENSE, "sliding_window": None}),
-    "mistral, window": Family("mistral", {**DENSE, "sliding_window": 11}),
-    "phi3": Family("phi3", {**DENSE, "sliding_window": None}),
-    "phi3, window": Family("phi3", {**DENSE, "sliding_window": 13}),
-    "gpt_neox": Family("gpt_neox", {**DENSE, "num_key_value_heads": 6}),
-    "gpt2": Family("gpt2", GPT),
-    "gpt2, scaled by layer": Family("gpt2", {**GPT, "scale_attn_by_inverse_layer_idx": True}),
+    "mistral, window": Family("mistral", "window", {**DENSE, "sliding_window": 11}),
+    "phi3, window": Family("phi3", "window", {**DENSE, "sliding_window": 13}),
+    "starcoder2, window": Family("starcoder2", "window", {"sliding_window": 9}),
+    "ministral": Family("ministral", "window", {"sliding_window": 9}),
+    "ministral3": Family(
+        "ministral3",
+        "full",
+        {"rope_parameters": {**YARN, "llama_4_scaling_beta": 0.5}},
+    ),
+    "gemma2": Family("gemma2", "full, soft cap, window", {**WINDOW, "attn_logit_softcapping": 5.0}),
+    "vaultgemma": Family(
+        "vaultgemma", "full, soft cap, window", {**WINDOW, "attn_logit_softcapping": 5.0}
+    ),
+    "gemma3_text": Family("gemma3_text", "full, window", {**WINDOW, "num_hidden_layers": 6}),
+    "gemma3n_text": Family(
+        "gemma3n_text",
+        "full, window",
+        {**BY_TURNS, "laurel_rank": 4, "num_kv_shared_layers": 2},
+    ),
+    "gemma4_text": Family(
+        "gemma4_text", "full, unequal layers, window", {**BY_TURNS, "global_head_dim": 24}
+    ),
+    "gemma4_text, layers that share K and V": Family(
+        "gemma4_text", "full, window", {**BY_TURNS, **EVEN, "num_kv_shared_layers": 2}
+    ),
+    "gemma4_unified_text": Family(
+        "gemma4_unified_text",
+        "full, window",
+        {**BY_TURNS, **EVEN, "hidden_size_per_layer_input": 0},
+    ),
+    "cohere2": Family("cohere2", "full, window", WINDOW),
+    "cohere_compass_text": Family(
+        "cohere_compass_text",
+        "full, window",
+        {
+            **BY_TURNS,
+            "rope_parameters": {
+                kind: {"rope_type": "default", "rope_theta": 10000.0}
+                for kind in ("full_attention", "sliding_attention")
+            },
+        },
+    ),
+    "cwm": Family(
+        "cwm", "full, window", {**WINDOW, **PLAIN_ROPE, "bos_token_id": 1, "eos_token_id": 100}
+    ),
+    "exaone4": Family("exaone4", "full, window", WINDOW),
+    "granite_swa": Family("granite_swa", "full, sinks, window", MILD),
+    "modernbert-decoder": Family(
+        "modernbert-decoder",
+        "full, window",
+        {**BY_TURNS, "local_attention": 18, **dict.fromkeys(NO_TOKENS, 1)},
+    ),
+    "olmo3": Family("olmo3", "full, window", WINDOW),
+    # experts
+    "mixtral": Family("mixtral", "full"),
+    "mixtral, window": Family("mixtral", "window", {"sliding_window": 9}),
+    "qwen2_moe": Family(
+        "qwen2_moe", "full, window", {**WINDOW, "use_sliding_window": True, "max_window_layers": 3}
+    ),
+    "qwen3_moe": Family("qwen3_moe", "full"),
+    "afmoe": Family("afmoe", "full, window", {**WINDOW, "global_attn_every_n_layers": 2}),
+    "aria_text": Family("aria_text", "full"),
+    "beam": Family("beam", "full, window", WINDOW),
+    "cohere2_moe": Family("cohere2_moe", "full, window", WINDOW),
+    "dbrx": Family(
+        "dbrx",
+        "full",
+        {
+            "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 10000.0},
+            "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
+        },
+    ),
+    "dots1": Family("dots1", "full, window", {**WINDOW, "max_window_layers": 1}),
+    "ernie4_5_moe": Family("ernie4_5_moe", "full"),
+    "exaone_moe": Family("exaone_moe", "full, window", WINDOW),
+    "flex_olmo": Family("flex_olmo", "full"),
+    "flint": Family("flint", "full, sinks, window", WINDOW),
+    "glm4_moe": Family("glm4_moe", "full"),
+    "gpt_oss": Family("gpt_oss", "full, sinks, window", {**WINDOW, **PLAIN_ROPE}),
+    "granitemoe": Family("granitemoe", "full"),
+    "granitemoe_swa": Family("granitemoe_swa", "full, sinks, window", MILD),
+    "granitemoehybrid": Family(
+        "granitemoehybrid", "full", {"mamba_n_heads": 4, "layer_types": ["attention"] * 2}
+    ),
+    "granitemoeshared": Family("granitemoeshared", "full"),
+    "hunyuan_v1_moe": Family("hunyuan_v1_moe", "full"),
+    "hy_v3": Family("hy_v3", "full"),
+    "jetmoe": Family("jetmoe", "full"),
+    "kolibri1": Family("kolibri1", "window", {"sliding_window": 9}),
+    "laguna": Family("laguna", "full, window", BY_TURNS),
+    "llama4_text": Family(
+        "llama4_text", "chunk, full", {**FOUR, "attention_chunk_size": 16, "floor_scale": 8}
+    ),
+    "mellum": Family("mellum", "full, window", BY_TURNS),
+    "mimo_v2_flash": Family("mimo_v2_flash", "full, sinks, unequal layers, wide V, window", WINDOW),
+    "minimax_m2": Family("minimax_m2", "full"),
+    "olmoe": Family("olmoe", "full"),
+    "phimoe": Family("phimoe", "full"),
+    "phimoe, window": Family("phimoe", "window", {"sliding_window": 9}),
+    "solar_open": Family("solar_open", "full"),
+    # latent
+    "deepseek_v2": Family("deepseek_v2", "latent", LATENT),
+    "deepseek_v3": Family("deepseek_v3", "latent", LATENT),
+    "deepseek_v3, queries whole, YaRN": Family(
+        "deepseek_v3", "latent", {**LATENT, "q_lora_rank": None, "rope_parameters": YARN}
+    ),
+    "axk1": Family("axk1", "latent", LATENT),
+    "glm4_moe_lite": Family("glm4_moe_lite", "latent", LATENT),
+    "longcat_flash": Family("longcat_flash", "latent", {**LATENT, "num_layers": 1}),
+    "minicpm3": Family("minicpm3", "latent", LATENT),
+    "youtu": Family("youtu", "latent", LATENT),
+    # with more beside the text
+    "gemma3, text alone": Family("gemma3", "full, window", {"text_config": BY_TURNS}),
+    "gemma4, text alone": Family(
+        "gemma4",
+        "full, window",
+        {
+            "text_config": {**BY_TURNS, **EVEN, "pad_token_id": 0},
+            "audio_config": None,
+            **dict.fromkeys(("image_token_id", "audio_token_id", "video_token_id"), 100),
+        },
+    ),
+    "got_ocr2, text alone": Family("got_ocr2", "full", {"text_config": {}}),
+    "llama4, text alone": Family(
+        "llama4", "chunk, full", {"text_config": {**FOUR, "attention_chunk_size": 16}}
+    ),
 }
+"""By name. What follows a comma tells a variant."""
 
-SMALL = {**DENSE, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
+SMALL: Fields = {**DENSE, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
+ROBERTA: Fields = {"pad_token_id": 1}
+
+
+class Refused(NamedTuple):
+    family: Family
+    why: str
+    """A part of what the refusal says."""
+
+
 REFUSED = {
-    "falcon": (Family("falcon", SMALL), "cannot be redirected"),
-    "gptj": (Family("gptj", {**GPT, "n_head": 4, "rotary_dim": 4}), "cannot be redirected"),
-    "bloom": (Family("bloom", {**GPT, "hidden_size": 48}), "do not call the attention function"),
-    "mpt": (
-        Family("mpt", {"vocab_size": VOCAB, "d_model": 32, "n_layers": 2, "n_heads": 4}),
-        "a first forward failed",
-    ),
-    "mamba": (Family("mamba", SMALL), "linear_attention layers keep no keys and values"),
-    "minimax": (
-        Family("minimax", {**SMALL, "num_local_experts": 2}),
-        "linear_attention layers keep no keys and values",
-    ),
-    "gemma2": (Family("gemma2", {**SMALL, "head_dim": 8}), "attention soft cap, not supported yet"),
-    "gpt_oss": (
-        Family(
-            "gpt_oss",
-            {
-                **SMALL,
-                "head_dim": 8,
-                "num_local_experts": 2,
-                "num_experts_per_tok": 1,
-                "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-            },
-        ),
-        "attention sinks, not supported yet",
-    ),
-    "llama4_text": (
-        Family(
-            "llama4_text",
-            {
-                **SMALL,
-                "head_dim": 8,
-                "num_local_experts": 2,
-                "attention_chunk_size": 8,
-                "intermediate_size_mlp": 48,
-            },
-        ),
-        "chunked attention, not supported yet",
-    ),
-    "deepseek_v3": (
-        Family(
-            "deepseek_v3",
-            {
-                **SMALL,
-                "num_key_value_heads": 4,
-                "moe_intermediate_size": 16,
-                "n_routed_experts": 4,
-                "num_experts_per_tok": 2,
-                "n_group": 2,
-                "topk_group": 1,
-                "kv_lora_rank": 16,
-                "q_lora_rank": 16,
-                "qk_nope_head_dim": 16,
-                "qk_rope_head_dim": 8,
-                "v_head_dim": 16,
-            },
-        ),
-        r"latent attention \(MLA\), not supported yet",
-    ),
-    "bert": (Family("bert", {**SMALL, "is_decoder": False}), "not causal"),
-    "dynamic rope": (
+    "bart": Refused(Family("bart"), "place in the row for its position"),
+    "bert, both ways": Refused(Family("bert", fields={"is_decoder": False}), "not causal"),
+    "bloom": Refused(Family("bloom"), "place in the row for its position"),
+    "deepseek_v32": Refused(Family("deepseek_v32", fields=LATENT), "indexed_attention layers"),
+    "diffllama": Refused(Family("diffllama"), "layer 0 attends twice"),
+    "doge": Refused(Family("doge"), "an attention mask of their own"),
+    "dynamic rope": Refused(
         Family(
             "llama",
-            {
+            fields={
                 **SMALL,
                 "rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
             },
         ),
         "depend on the others",
     ),
+    "falcon": Refused(Family("falcon"), "cannot be redirected"),
+    "gptj": Refused(Family("gptj", fields={"rotary_dim": 4}), "cannot be redirected"),
+    "lfm2": Refused(
+        Family("lfm2", fields={"layer_types": ["conv", "full_attention"]}), "conv layers keep no"
+    ),
+    "llama4_text, chunks of no length": Refused(
+        Family("llama4_text", fields={**FOUR, "attention_chunk_size": None}),
+        "state no attention_chunk_size",
+    ),
+    "mamba": Refused(Family("mamba"), "linear_attention layers keep no"),
+    "minimax": Refused(Family("minimax"), "linear_attention layers keep no"),
+    "moshi": Refused(
+        Family("moshi", fields={"sliding_window": 9, "num_codebooks": 2}),
+        "a window that transformers",
+    ),
+    "mpt": Refused(
+        Family("mpt", fields={"d_model": 32, "n_layers": 2, "n_heads": 4}),
+        "place in the row for its position",
+    ),
+    "openai-gpt": Refused(Family("openai-gpt"), "do not call the attention function"),
+    "olmoe, window": Refused(
+        Family("olmoe", fields={"sliding_window": 9}), "a window that transformers"
+    ),
+    "roberta": Refused(Family("roberta", fields=ROBERTA), "positions do not count from 0"),
+    "zaya": Refused(Family("zaya", fields={"num_experts_per_tok": 1}), "hybrid layers keep no"),
 }
-
-
-def save_checkpoint(family: Family, folder: Path, dtype: torch.dtype = torch.float32) -> Path:
-    config = AutoConfig.for_model(family.model_type, **{**WITHOUT_TOKENS, **family.fields})
-    torch.manual_seed(3)
-    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    model.to(dtype).save_pretrained(folder)
-    return folder
+"""One for each reason at least."""

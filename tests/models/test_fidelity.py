@@ -8,24 +8,49 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from quire.models.config import KVOptions
+from quire.models.loader import LoadedModel
+from tests.models.checkpoints import attention_of
 from tests.models.driver import generate_greedy, load
-from tests.models.families import SERVED, save_checkpoint
+from tests.models.families import SERVED
+from tests.models.fidelity_table import ROWS, Row, Rows
 from tests.models.paging import Paging
-from tests.models.reference import STORIES, greedy, ordinary, some_prompts
+from tests.models.reference import (
+    BLOCK_SIZE,
+    MAX_LEN,
+    NUM_NEW,
+    NUM_SEQS,
+    PROVEN,
+    References,
+    fidelity_prompts,
+    ordinary,
+    some_prompts,
+)
 
-NUM_SEQS = 16
-NUM_NEW = 16
-MAX_LEN = 96
-BLOCK_SIZE = 8
+IN_HALF_PRECISION = (
+    *("llama", "gpt2", "stories260K", "gemma2", "granite_swa", "deepseek_v3", "minicpm3"),
+)
+"""One for each way of attention, and no experts: rounding would choose others."""
 
 
-@pytest.fixture(scope="module", params=[*SERVED, "stories260K"])
-def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if request.param == "stories260K":
-        if not STORIES.is_dir():
-            pytest.skip(f"the real weights are not at {STORIES}")
-        return STORIES
-    return save_checkpoint(SERVED[request.param], tmp_path_factory.mktemp("checkpoint"))
+@pytest.fixture(scope="module", params=PROVEN)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(family: str, references: References) -> Path:
+    return references.checkpoint(family)
+
+
+@pytest.fixture(scope="module")
+def loaded(checkpoint: Path) -> LoadedModel:
+    return load(checkpoint, "float32")
+
+
+@pytest.fixture
+def row(family: str, request: pytest.FixtureRequest) -> Row:
+    rows: Rows = request.config.stash.setdefault(ROWS, {})
+    return rows.setdefault(family, Row(family))
 
 
 def all_logits(model: PreTrainedModel, prompt: list[int]) -> Tensor:
@@ -34,20 +59,22 @@ def all_logits(model: PreTrainedModel, prompt: list[int]) -> Tensor:
     return logits
 
 
-def test_greedy_tokens_are_those_of_generate(checkpoint: Path) -> None:
-    prompts = some_prompts(NUM_SEQS, MAX_LEN - NUM_NEW)
-    loaded = load(checkpoint)
+def test_greedy_tokens_are_those_of_generate(
+    family: str, loaded: LoadedModel, references: References, row: Row
+) -> None:
     num_groups = len(loaded.facts.layout(KVOptions()).groups)
+    row.describe(loaded.facts, num_groups)
     paging = Paging(NUM_SEQS, MAX_LEN, block_size=BLOCK_SIZE, seed=5, num_groups=num_groups)
     model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
-    texts = generate_greedy(model, paging, prompts, num_new=NUM_NEW, seed=11)
-    reference = ordinary(checkpoint)
-    assert texts == [greedy(reference, prompt, NUM_NEW) for prompt in prompts]
+    texts = generate_greedy(model, paging, fidelity_prompts(), num_new=NUM_NEW, seed=11)
+    expected = references.greedy_texts(family)
+    row.num_tokens = sum(map(len, expected))
+    row.is_exact = texts == expected
+    assert texts == expected
 
 
-def paged_logits(checkpoint: Path, prompts: list[list[int]], dtype: str) -> list[Tensor]:
+def paged_logits(loaded: LoadedModel, prompts: list[list[int]]) -> list[Tensor]:
     """Every row's logits: the first half of each prompt in one step, the rest in a second."""
-    loaded = load(checkpoint, dtype)
     num_groups = len(loaded.facts.layout(KVOptions()).groups)
     paging = Paging(len(prompts), MAX_LEN, block_size=BLOCK_SIZE, num_groups=num_groups)
     model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
@@ -71,19 +98,31 @@ def paged_logits(checkpoint: Path, prompts: list[list[int]], dtype: str) -> list
     return [torch.cat(own) for own in rows]
 
 
-def test_logits_are_close_to_the_ordinary_forward(checkpoint: Path) -> None:
+def test_logits_are_close_to_the_ordinary_forward(
+    checkpoint: Path, loaded: LoadedModel, row: Row
+) -> None:
     prompts = some_prompts(5, 60)[1:]
     reference = ordinary(checkpoint)
-    for prompt, logits in zip(prompts, paged_logits(checkpoint, prompts, "float32"), strict=True):
+    errors = []
+    for prompt, logits in zip(prompts, paged_logits(loaded, prompts), strict=True):
         expected = all_logits(reference, prompt)
-        atol = 1e-5 * max(1.0, float(expected.abs().max()))
-        torch.testing.assert_close(logits, expected, atol=atol, rtol=1e-5)
+        largest = max(1.0, float(expected.abs().max()))
+        errors.append(float((logits - expected).abs().max()) / largest)
+    row.error = max(errors)
+    assert row.error <= 1e-5
 
 
-def test_bfloat16_is_no_worse_than_the_ordinary_bfloat16(checkpoint: Path) -> None:
+def test_layers_attend_as_the_page_says(family: str, loaded: LoadedModel) -> None:
+    if family in SERVED:
+        assert attention_of(loaded.facts) == SERVED[family].attention
+
+
+@pytest.mark.parametrize("name", IN_HALF_PRECISION)
+def test_bfloat16_is_no_worse_than_the_ordinary_bfloat16(name: str, references: References) -> None:
+    checkpoint = references.checkpoint(name)
     prompts = some_prompts(5, 60)[1:]
     exact, rounded = ordinary(checkpoint), ordinary(checkpoint, torch.bfloat16)
-    ours = torch.cat(paged_logits(checkpoint, prompts, "bfloat16"))
+    ours = torch.cat(paged_logits(load(checkpoint, "bfloat16"), prompts))
     truth = torch.cat([all_logits(exact, prompt) for prompt in prompts])
     theirs = torch.cat([all_logits(rounded, prompt) for prompt in prompts])
     assert ours.dtype == torch.bfloat16

@@ -11,17 +11,20 @@ from safetensors.torch import load_file, save_file
 
 from quire.models.checkpoint import ModelSource
 from quire.models.config import CheckpointError, KVOptions, UnsupportedModel
+from quire.models.latent import LatentPort, keep_latent
 from quire.models.loader import choose_dtype, load_model
+from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
-from tests.models.families import DENSE, REFUSED, SERVED, VOCAB, Family, save_checkpoint
+from tests.models.families import DENSE, REFUSED, VOCAB, Family
 from tests.models.paging import Paging
+from tests.models.reference import References
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
 def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    family = Family("qwen2", {**DENSE, "tie_word_embeddings": True})
+    family = Family("qwen2", fields={**DENSE, "tie_word_embeddings": True})
     return save_checkpoint(family, tmp_path_factory.mktemp("qwen2"))
 
 
@@ -53,15 +56,49 @@ def test_weights_shared_by_embedding_and_head_count_once(qwen2: Path) -> None:
     assert stored <= load(qwen2).weight_bytes <= stored + 1024
 
 
-def test_windows_are_known_by_layer(tmp_path: Path) -> None:
-    facts = load(save_checkpoint(SERVED["qwen2, windows in the upper layers"], tmp_path)).facts
+def test_windows_are_known_by_layer(references: References) -> None:
+    facts = load(references.checkpoint("qwen2, windows in the upper layers")).facts
     assert [layer.window for layer in facts.layers] == [None, 9, 9]
 
 
-def test_scale_is_known_by_layer(tmp_path: Path) -> None:
-    facts = load(save_checkpoint(SERVED["gpt2, scaled by layer"], tmp_path)).facts
+def test_chunks_and_soft_caps_are_known_by_layer(references: References) -> None:
+    chunked = load(references.checkpoint("llama4_text")).facts
+    assert [layer.chunk for layer in chunked.layers] == [16, 16, 16, None]
+    capped = load(references.checkpoint("gemma2")).facts
+    assert [layer.softcap for layer in capped.layers] == [5.0] * 4
+
+
+def test_scale_is_known_by_layer(references: References) -> None:
+    facts = load(references.checkpoint("gpt2, scaled by layer")).facts
     scales = [layer.scale / facts.layers[0].scale for layer in facts.layers]
     assert scales == pytest.approx([1, 1 / 2, 1 / 3])
+
+
+def test_latent_attention_keeps_one_vector_and_no_second_copy_of_weights(
+    references: References,
+) -> None:
+    checkpoint = references.checkpoint("deepseek_v3")
+    loaded = load(checkpoint)
+    rank, rotary = 16, 8
+    assert all(layer.is_latent for layer in loaded.facts.layers)
+    assert {
+        (layer.num_kv_heads, layer.k_width, layer.v_width) for layer in loaded.facts.layers
+    } == {(1, rank + rotary, rank)}
+    one_vector = (rank + rotary) * 4
+    assert loaded.facts.layout(KVOptions()).block_bytes(8) == 8 * 2 * one_vector
+    weight = loaded.module.get_parameter("model.layers.0.self_attn.kv_b_proj.weight")
+    port = loaded.module.get_submodule("model.layers.0.self_attn").quire_port
+    assert isinstance(port, LatentPort)
+    for half in (port.key_up, port.value_up):
+        assert half.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr()
+
+
+def test_a_bias_on_latent_keys_is_refused() -> None:
+    attention = torch.nn.Module()
+    attention.kv_b_proj = torch.nn.Linear(4, 4, bias=True)
+    attention.expand_kv = lambda latent, rotary: (latent, rotary)  # type: ignore[assignment]
+    with pytest.raises(UnsupportedModel, match="bias"):
+        keep_latent(attention, "biased")
 
 
 @pytest.mark.parametrize(
@@ -125,12 +162,46 @@ def test_one_block_is_enough_to_run_a_fresh_chunk_of_any_length(qwen2: Path) -> 
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_families_that_would_be_served_wrongly_are_refused(name: str, tmp_path: Path) -> None:
+def test_families_that_would_be_served_wrongly_are_refused_before_their_weights_are_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     family, why = REFUSED[name]
     save_checkpoint(family, tmp_path)
+    monkeypatch.delattr("quire.models.pretrained.load_module")
     with pytest.raises(UnsupportedModel, match=why) as refusal:
         load(tmp_path)
     assert str(refusal.value).startswith(f"{family.model_type} models are not supported: ")
+
+
+def test_an_attention_argument_that_is_not_understood_is_refused_by_name(
+    qwen2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention
+
+    ordinary: Callable[..., object] = Qwen2Attention.forward
+
+    def slanted(self: Qwen2Attention, *args: object, **options: object) -> object:
+        return ordinary(self, *args, **options, alibi_slopes=torch.ones(6))
+
+    monkeypatch.setattr(Qwen2Attention, "forward", slanted)
+    with pytest.raises(UnsupportedModel, match="the attention argument alibi_slopes"):
+        load(qwen2)
+
+
+def test_a_module_that_says_otherwise_with_its_own_attention_is_refused(
+    qwen2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.qwen2 import modeling_qwen2
+
+    ordinary: Callable[..., tuple[torch.Tensor, object]] = modeling_qwen2.eager_attention_forward
+
+    def doubled(*args: object, **options: object) -> tuple[torch.Tensor, object]:
+        out, weights = ordinary(*args, **options)
+        return out * 2, weights
+
+    monkeypatch.setattr(modeling_qwen2, "eager_attention_forward", doubled)
+    with pytest.raises(UnsupportedModel, match="something else"):
+        load(qwen2)
 
 
 def test_a_module_that_ignores_positions_is_refused(

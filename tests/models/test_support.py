@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from quire.models.config import UnsupportedModel
-from quire.models.support import max_model_len
+from quire.models.support import layering, max_model_len
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,17 @@ def test_rope_scaling_lengthens_the_context(rope: object, expected: int) -> None
 def test_a_configuration_without_a_length_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match="no context length"):
         max_model_len(SimpleNamespace(model_type="endless"))
+
+
+def test_windows_that_each_layer_states_are_left_to_what_attention_is_told() -> None:
+    class Differing:
+        """As transformers has it: one value for all layers is refused."""
+
+        num_hidden_layers = 2
+        per_layer_attributes = frozenset({"sliding_window"})
+
+        @property
+        def sliding_window(self) -> int:
+            raise RuntimeError("may vary across layers")
+
+    assert layering(Differing()).window_size is None

@@ -6,24 +6,18 @@ some families drop keyword arguments on the way, so nothing of the step is passe
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from quire.models.attention.backend import AttentionBackend, AttentionStep
+from quire.models.attention.backend import AttentionBackend
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
+from quire.models.latent import is_latent, keep_latent, latent_port
+from quire.models.port import CurrentStep, Port
+from quire.models.temperature import is_tempered, switch_off, tempered_port
 
 PORT = "quire_port"
-
-
-class Port(Protocol):
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, extras: Mapping[str, object]
-    ) -> Tensor:
-        """[1, heads, tokens, dim] each, as transformers has them, to [1, tokens, heads, dim]."""
-        ...
 
 
 def paged_attention(
@@ -36,14 +30,8 @@ def paged_attention(
 ) -> tuple[Tensor, None]:
     """What transformers calls in each layer of a model loaded as `quire_paged`."""
     port: Port = getattr(module, PORT)
-    return port.attend(query, key, value, {"attention_mask": attention_mask, **extras}), None
-
-
-@dataclass(slots=True)
-class CurrentStep:
-    """The step that a module is running now; all its ports look here."""
-
-    step: AttentionStep | None = None
+    out = port.attend(query, key, value, {"attention_mask": attention_mask, **extras})
+    return out.contiguous(), None  # some families view it otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +42,11 @@ class PagedPort:
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, extras: Mapping[str, object]
     ) -> Tensor:
-        step = self.current.step
+        step = self.current.attention
         if step is None:
             raise RuntimeError("the module was called outside of HFModel.forward")
-        rows = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
-        return step.attend(self.layer, *rows)[None]
+        rows, keys, values = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+        return step.attend(self.layer, rows, keys, values, sinks_of(extras))[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +60,8 @@ class HFModel:
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:
-        self.current.step = self.backend.begin(batch)
+        self.current.attention = self.backend.begin(batch)
+        self.current.positions = batch.positions
         try:
             logits: Tensor = self.module(
                 input_ids=batch.input_ids[None],
@@ -81,8 +70,13 @@ class HFModel:
                 logits_to_keep=batch.logit_rows,
             ).logits
         finally:
-            self.current.step = None
+            self.current.attention = self.current.positions = None
         return logits[0]
+
+
+def sinks_of(extras: Mapping[str, object]) -> Tensor | None:
+    sinks = extras.get("s_aux")
+    return sinks if isinstance(sinks, Tensor) else None
 
 
 def attention_modules(module: nn.Module) -> list[tuple[int, nn.Module]]:
@@ -91,5 +85,19 @@ def attention_modules(module: nn.Module) -> list[tuple[int, nn.Module]]:
     return [(index, part) for index, part in found if isinstance(index, int)]
 
 
-def plug(attention: nn.Module, port: Port) -> None:
+def prepare(module: nn.Module, model_type: str) -> None:
+    """Switch off what the ports do in the modules' stead."""
+    for _, attention in attention_modules(module):
+        if is_latent(attention):
+            keep_latent(attention, model_type)
+        if is_tempered(attention):
+            switch_off(attention)
+
+
+def plug(attention: nn.Module, port: Port, current: CurrentStep) -> None:
+    """Let a prepared module, its weights where they stay, attend by `port`."""
+    if is_latent(attention):
+        port = latent_port(attention, port)
+    if is_tempered(attention):
+        port = tempered_port(attention, port, current)
     setattr(attention, PORT, port)

@@ -17,18 +17,25 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from quire.models.attention.reference import ReferenceAttention
 from quire.models.attention.scratch import StepKind, StepLimits, scratch_bytes
 from quire.models.checkpoint import ModelSource, Progress, locate
 from quire.models.config import KVOptions, ModelFacts, UnsupportedModel
-from quire.models.hf import CurrentStep, HFModel, PagedPort, attention_modules, plug
+from quire.models.hf import HFModel, PagedPort, attention_modules, plug, prepare
 from quire.models.kv_codec import choose_codec
 from quire.models.kv_store import build_kv_store
-from quire.models.packing import BLOCK_SIZE, NUM_BLOCKS, is_independent
-from quire.models.probe import TOKENS, probe
-from quire.models.support import max_model_len, refuse_unsupported
+from quire.models.packing import (
+    BLOCK_SIZE,
+    NUM_BLOCKS,
+    OWN_TOLERANCE,
+    is_close,
+    is_independent,
+)
+from quire.models.port import CurrentStep
+from quire.models.probe import TOKENS, Probe, first_logits, probe, rehearse
+from quire.models.support import Layering, layering, max_model_len, refuse_unsupported
 
 logger = logging.getLogger(__name__)
 
@@ -85,17 +92,23 @@ def load_model(
     from quire.models import pretrained
 
     folder = locate(source, on_progress)
-    config = pretrained.read_config(folder, trust_remote_code=source.trust_remote_code)
+    whole = pretrained.read_config(folder, trust_remote_code=source.trust_remote_code)
+    config = whole.get_text_config()
     refuse_unsupported(config)
+    if not source.trust_remote_code:
+        rehearse(pretrained.build_without_weights(whole), config.model_type, layering(config))
     module = pretrained.load_module(
         folder,
+        whole,
         dtype=choose_dtype(dtype, pretrained.stored_dtype(config), device),
         trust_remote_code=source.trust_remote_code,
         on_tensor=partial(on_progress, "weights"),
     )
     on_progress("probe", 0, 1)
     nn.Module.to(module, device)
-    measured = probe(module, config.model_type, config.num_hidden_layers)
+    with pretrained.own_attention(module):
+        own = first_logits(module, config.model_type)
+    measured = _measure(module, config.model_type, layering(config), own)
     facts = ModelFacts(
         model_type=config.model_type,
         layers=measured.layers,
@@ -112,6 +125,18 @@ def load_model(
         raise UnsupportedModel(facts.model_type, "requests packed into one row change each other")
     on_progress("probe", 1, 1)
     return loaded
+
+
+def _measure(module: nn.Module, model_type: str, layering: Layering, own: Tensor) -> Probe:
+    """`own`: the first logits that the module gave by itself, which must not change."""
+    prepare(module, model_type)
+    measured = probe(module, model_type, layering)
+    if not is_close(measured.logits, own, OWN_TOLERANCE):
+        raise UnsupportedModel(
+            model_type,
+            "with their attention redirected and positions given they say something else",
+        )
+    return measured
 
 
 def choose_dtype(
@@ -139,5 +164,6 @@ def _plugged(
 ) -> LoadedModel:
     current = CurrentStep()
     for index, attention in attention_modules(module):
-        plug(attention, PagedPort(facts.layers[index], current))
+        if index < facts.num_layers:
+            plug(attention, PagedPort(facts.layers[index], current), current)
     return LoadedModel(module, current, facts, kv_dtype, device)

@@ -7,6 +7,7 @@ import dataclasses
 from quire.cache.layout import Layout, build_layout
 from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
 from quire.models.config import KVOptions
+from quire.models.support import DOUBTFUL_WINDOWS
 
 HEAD_NAMES = ("num_attention_heads", "n_head", "num_heads")
 KV_HEAD_NAMES = ("num_key_value_heads", "num_kv_heads", "n_head_kv", *HEAD_NAMES)
@@ -19,19 +20,22 @@ REACH_NAMES = {
     "sliding_attention": (Kind.SLIDING, WINDOW),
     "chunked_attention": (Kind.LOCAL, "attention_chunk_size"),
 }
+UNTOLD = frozenset({*DOUBTFUL_WINDOWS, "mimo_v2_flash"})
+"""Model types whose layers are not as the configuration has them."""
 BEYOND = (
     *("global_head_dim", "num_global_key_value_heads", "num_kv_shared_layers"),
     *("block_configs", "multi_query", "swa_head_dim", "swa_num_key_value_heads"),
     *("is_encoder_decoder", "layers_block_type", "compress_ratios", "add_cross_attention"),
+    *("attn_config", "kv_channels", "is_heterogeneous"),
 )
-"""Where one of these is set, layers differ in ways that are not told here."""
+"""Where one of these is set, K and V are made in ways that are not told here."""
 
 
 def outline_layout(config: object, options: KVOptions, dtype_bytes: int) -> Layout | None:
     """The layout of a model that computes in `dtype_bytes`; None if the configuration does not tell
     it."""
     page = _page(config, *options.element_bytes(dtype_bytes))
-    retentions = _retentions(config)
+    retentions = None if page is None else _retentions(config)
     if page is None or retentions is None:
         return None
     if page.is_latent and set(retentions) != {FULL}:
@@ -45,6 +49,8 @@ def _page(config: object, element_bytes: int, scale_bytes: int) -> Page | None:
     """K and V of one token in any layer. Keys are as wide as a head; a head as its share of the
     hidden size; keys and values have as many heads as queries have: unless it is said otherwise.
     """
+    if getattr(config, "model_type", None) in UNTOLD:
+        return None
     if any(getattr(config, name, None) for name in BEYOND):
         return None
     rank, rotated = _number(config, "kv_lora_rank"), _number(config, "qk_rope_head_dim")

@@ -26,13 +26,35 @@ Loaded = tuple[PreTrainedModel, Mapping[str, Collection[str]]]
 
 
 def read_config(folder: Path, *, trust_remote_code: bool) -> PretrainedConfig:
-    """The configuration of the language model: of its text part, if it has others."""
+    """Of the whole checkpoint; `config.get_text_config()` is of the language model in it."""
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        config: PretrainedConfig = AutoConfig.from_pretrained(
+            folder, trust_remote_code=trust_remote_code
+        )
     except (ValueError, OSError) as error:
         raise CheckpointError(f"{folder}: its configuration cannot be used: {error}") from error
-    text: PretrainedConfig = config.get_text_config()
-    return text
+    return config
+
+
+def build_without_weights(config: PretrainedConfig) -> PreTrainedModel:
+    """The model as `load_module` would give it, on the device that has shapes but no numbers."""
+    AttentionInterface.register(PAGED, paged_attention)
+    with torch.device("meta"), _cannot_be_redirected(config):
+        module: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, attn_implementation=PAGED
+        )
+    nn.Module.train(module, False)
+    return module
+
+
+@contextmanager
+def own_attention(module: PreTrainedModel) -> Iterator[None]:
+    """Within, the module attends as transformers has it."""
+    module.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        module.set_attn_implementation(PAGED)
 
 
 def stored_dtype(config: PretrainedConfig) -> torch.dtype | None:
@@ -42,6 +64,7 @@ def stored_dtype(config: PretrainedConfig) -> torch.dtype | None:
 
 def load_module(
     folder: Path,
+    config: PretrainedConfig,
     *,
     dtype: torch.dtype | None,
     trust_remote_code: bool,
@@ -49,7 +72,7 @@ def load_module(
 ) -> PreTrainedModel:
     """The model on the CPU, its attention redirected. `dtype` None: as the weights are stored."""
     AttentionInterface.register(PAGED, paged_attention)
-    with _counted(on_tensor):
+    with _counted(on_tensor), _cannot_be_redirected(config):
         try:
             loaded: Loaded = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
                 folder,
@@ -59,13 +82,6 @@ def load_module(
                 use_safetensors=True,
                 trust_remote_code=trust_remote_code,
             )
-        except KeyError as error:
-            if PAGED not in error.args:
-                raise
-            model_type = read_config(folder, trust_remote_code=trust_remote_code).model_type
-            raise UnsupportedModel(
-                model_type, "their attention cannot be redirected to a paged cache"
-            ) from error
         except (ValueError, OSError, SafetensorError) as error:
             raise CheckpointError(f"{folder} cannot be loaded: {error}") from error
     module, report = loaded
@@ -73,6 +89,19 @@ def load_module(
     nn.Module.train(module, False)
     nn.Module.requires_grad_(module, False)
     return module
+
+
+@contextmanager
+def _cannot_be_redirected(config: PretrainedConfig) -> Iterator[None]:
+    """Families that choose among attention classes of their own do not find one for PAGED."""
+    try:
+        yield
+    except KeyError as error:
+        if PAGED not in error.args:
+            raise
+        raise UnsupportedModel(
+            config.model_type, "their attention cannot be redirected to a paged cache"
+        ) from error
 
 
 def _refuse_missing(folder: Path, names: Collection[str]) -> None:

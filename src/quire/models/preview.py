@@ -2,7 +2,6 @@
 of its K and V, how large its weights are.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,11 +41,12 @@ def look_ahead(
     folder: Path, *, dtype: str, device: torch.device, trust_remote_code: bool
 ) -> Preview:
     """Raises CheckpointError or UnsupportedModel, as loading would."""
-    config = pretrained.read_config(folder, trust_remote_code=trust_remote_code)
+    whole = pretrained.read_config(folder, trust_remote_code=trust_remote_code)
+    config = whole.get_text_config()
     refuse_unsupported(config)
     tensors = read_headers(folder)
     chosen = choose_dtype(dtype, pretrained.stored_dtype(config), device)
-    is_whole = _stated_type(folder) == config.model_type
+    is_whole = whole.model_type == config.model_type
 
     def num_bytes(dtype_bytes: int | None) -> int:
         return weight_bytes(
@@ -65,9 +65,3 @@ def look_ahead(
         are_kept=num_bytes(asked_bytes) == num_bytes(None),
         config=config,
     )
-
-
-def _stated_type(folder: Path) -> object:
-    """Of the checkpoint as a whole, where the configuration in use may be that of its text part."""
-    stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return stated.get("model_type") if isinstance(stated, dict) else None

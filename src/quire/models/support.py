@@ -4,11 +4,57 @@ A feature that the attention backends lack would not fail but give wrong text: s
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from quire.models.config import UnsupportedModel
 
 LENGTH_NAMES = ("max_position_embeddings", "max_sequence_length", "seq_length", "max_seq_len")
-PAGED_LAYERS = frozenset({"full_attention", "sliding_attention"})
+PAGED_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+UNTOLD_WINDOWS = frozenset({"phimoe"})
+"""A window in their configuration holds for every layer, and their attention is told of none."""
+DOUBTFUL_WINDOWS = frozenset({"moshi", "olmoe"})
+"""A window in their configuration is one of the cache or of the kernel, but not of the mask."""
+OFFSET_POSITIONS = frozenset(
+    {"camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta"}
+    | {"xlm-roberta-xl", "xmod"}
+)
+"""The first position is that of the padding token, plus one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layering:
+    """What the configuration says of the layers. `kinds` is empty where it does not say."""
+
+    num_layers: int
+    kinds: tuple[str, ...]
+    window_size: int | None
+    chunk_size: int | None
+
+    def window(self, index: int) -> int | None:
+        """For attention that is not told of its window."""
+        return self.window_size if self._kind(index) == "sliding_attention" else None
+
+    def chunk(self, index: int) -> int | None:
+        """Nothing ever tells attention of its chunk."""
+        return self.chunk_size if self._kind(index) == "chunked_attention" else None
+
+    def _kind(self, index: int) -> str:
+        return self.kinds[index] if index < len(self.kinds) else "full_attention"
+
+
+def layering(config: object) -> Layering:
+    num_layers = getattr(config, "num_hidden_layers", 0)
+    kinds = tuple(getattr(config, "layer_types", None) or ())
+    if getattr(config, "model_type", None) in UNTOLD_WINDOWS:
+        kinds = ("sliding_attention",) * num_layers
+    window_size = _of_all_layers(config, "sliding_window")
+    chunk_size = _of_all_layers(config, "attention_chunk_size")
+    return Layering(
+        num_layers=num_layers,
+        kinds=kinds,
+        window_size=window_size if isinstance(window_size, int) else None,
+        chunk_size=chunk_size if isinstance(chunk_size, int) else None,
+    )
 
 
 def refuse_unsupported(config: object) -> None:
@@ -18,23 +64,36 @@ def refuse_unsupported(config: object) -> None:
 
 
 def _reasons(config: object) -> list[str]:
+    model_type = getattr(config, "model_type", None)
     kinds = set(getattr(config, "layer_types", None) or ()) - PAGED_LAYERS
     reasons = []
     if getattr(config, "is_encoder_decoder", False):
         reasons.append("they have an encoder beside the decoder")
     if getattr(config, "quantization_config", None) is not None:
         reasons.append("the checkpoint is quantised, which is not supported yet")
-    if getattr(config, "attn_logit_softcapping", None) is not None:
-        reasons.append("they need an attention soft cap, not supported yet")
-    if getattr(config, "kv_lora_rank", None):
-        reasons.append("they need latent attention (MLA), not supported yet")
-    if "chunked_attention" in kinds:
-        reasons.append("they need chunked attention, not supported yet")
-    if kinds - {"chunked_attention"}:
+    if kinds:
         reasons.append(f"their {', '.join(sorted(kinds))} layers keep no keys and values to page")
+    layers = layering(config)
+    if "chunked_attention" in layers.kinds and layers.chunk_size is None:
+        reasons.append("they have chunked layers but state no attention_chunk_size for all")
+    if model_type in OFFSET_POSITIONS:
+        reasons.append("their positions do not count from 0")
+    if model_type in DOUBTFUL_WINDOWS and _has_window(config):
+        reasons.append("they state a window that transformers keeps to only in part")
     if _rope(config).get("rope_type") == "dynamic":
         reasons.append("dynamic RoPE scaling makes one request's output depend on the others'")
     return reasons
+
+
+def _of_all_layers(config: object, name: str) -> object:
+    """None too where each layer states its own: transformers refuses to tell one for all."""
+    differing = getattr(config, "per_layer_attributes", None) or ()
+    return None if name in differing else getattr(config, name, None)
+
+
+def _has_window(config: object) -> bool:
+    window = _of_all_layers(config, "sliding_window")
+    return isinstance(window, int) and window < max_model_len(config)
 
 
 def max_model_len(config: object) -> int:

@@ -1,0 +1,58 @@
+"""What the fidelity tests found, one line for each family."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from quire.models.config import LayerFacts, ModelFacts
+
+
+@dataclass(slots=True)
+class Row:
+    family: str
+    layers: str = ""
+    widths: str = ""
+    num_groups: int = 0
+    num_tokens: int = 0
+    is_exact: bool = False
+    error: float | None = None
+    """The largest of any logit, as a part of the largest logit."""
+
+    def describe(self, facts: ModelFacts, num_groups: int) -> None:
+        kinds = [kind_of(layer) for layer in facts.layers]
+        self.layers = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+        widths = (f"{layer.k_width}/{layer.v_width}" for layer in facts.layers)
+        self.widths = ", ".join(dict.fromkeys(widths))
+        self.num_groups = num_groups
+
+
+Rows = dict[str, Row]
+ROWS = pytest.StashKey[Rows]()
+
+
+def kind_of(layer: LayerFacts) -> str:
+    if layer.is_latent:
+        return "latent"
+    if layer.chunk is not None:
+        return f"chunk {layer.chunk}"
+    return "full" if layer.window is None else f"window {layer.window}"
+
+
+def lines(rows: Iterable[Row]) -> Iterator[str]:
+    yield _line("family", "layers", "K/V widths", "groups", "tokens", "text", "logit error")
+    for row in rows:
+        yield _line(
+            row.family,
+            row.layers,
+            row.widths,
+            str(row.num_groups),
+            str(row.num_tokens),
+            "exact" if row.is_exact else "DIFFERS",
+            "-" if row.error is None else f"{row.error:.0e}",
+        )
+
+
+def _line(*cells: str) -> str:
+    widths = (40, 24, 14, 7, 7, 8, 11)
+    return " ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
