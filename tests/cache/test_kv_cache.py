@@ -12,6 +12,7 @@ from quire.cache.block_pool import NULL_BLOCK, AccountsError
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache, Short
+from quire.cache.reuse import Reuse
 from quire.cache.spec import FULL, Kind, Retention
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=30)
@@ -63,8 +64,8 @@ class CacheMachine(RuleBasedStateMachine):
         self.max_chunk_tokens = max_chunk_tokens
         self.cache = KVCache(CacheConfig(num_blocks, block_size, reuse, groups, max_chunk_tokens))
 
-    def _content(self, live: Live, group: int, index: int) -> tuple[int, bytes, tuple[int, ...]]:
-        return group, live.table.salt, tuple(live.tokens[: (index + 1) * self.block_size])
+    def _content(self, live: Live, group: int, index: int) -> tuple[int, Reuse, tuple[int, ...]]:
+        return group, live.table.reuse, tuple(live.tokens[: (index + 1) * self.block_size])
 
     def _compute(self, live: Live, end: int) -> None:
         """Every block that the chunk fills now holds its whole prefix."""
@@ -77,7 +78,7 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(tokens=TOKENS, salt=st.sampled_from([b"", b"a"]), keep_free=st.integers(0, 2))
     def admit(self, tokens: list[int], salt: bytes, keep_free: int) -> None:
         before = self.cache.usage
-        table = self.cache.open_table(salt)
+        table = self.cache.open_table(Reuse(salt))
         admitted = self.cache.admit(table, tokens, keep_free=keep_free)
         if isinstance(admitted, Short):
             assert admitted.num_blocks > 0
@@ -161,7 +162,7 @@ def build(num_blocks: int = 8, block_size: int = 2) -> KVCache:
 
 
 def admit(cache: KVCache, tokens: list[int], salt: bytes = b"") -> tuple[BlockTable, int]:
-    table = cache.open_table(salt)
+    table = cache.open_table(Reuse(salt))
     admitted = cache.admit(table, tokens)
     assert isinstance(admitted, int)
     cache.advance(table, tokens, len(tokens))
@@ -179,8 +180,8 @@ def test_the_same_prompt_is_found_again() -> None:
 
 def test_a_block_is_not_shared_before_it_is_sealed() -> None:
     cache = build()
-    assert cache.admit(cache.open_table(b""), [1, 2, 3]) == 0
-    assert cache.admit(cache.open_table(b""), [1, 2, 3]) == 0
+    assert cache.admit(cache.open_table(), [1, 2, 3]) == 0
+    assert cache.admit(cache.open_table(), [1, 2, 3]) == 0
 
 
 def test_another_salt_shares_nothing() -> None:
@@ -217,7 +218,7 @@ def test_the_least_recently_used_is_evicted_first() -> None:
 def test_reuse_can_be_declined() -> None:
     cache = build()
     admit(cache, [1, 2, 3])
-    assert cache.admit(cache.open_table(b""), [1, 2, 3], reuse=False) == 0
+    assert cache.admit(cache.open_table(), [1, 2, 3], reuse=False) == 0
 
 
 def test_too_few_blocks_is_an_error_that_says_so() -> None:
@@ -237,7 +238,7 @@ def build_mixed(*groups: Retention, num_blocks: int = 64, max_chunk_tokens: int 
 
 def compute(cache: KVCache, tokens: list[int], chunk: int = 8) -> tuple[BlockTable, int]:
     """Admit and go through all of `tokens`, chunk by chunk."""
-    table = cache.open_table(b"")
+    table = cache.open_table()
     found = cache.admit(table, tokens)
     assert isinstance(found, int)
     for start in range(found, len(tokens), chunk):
@@ -312,7 +313,7 @@ def test_one_content_lies_in_another_block_in_each_group() -> None:
 
 def test_a_mixed_take_that_fails_in_a_later_group_takes_nothing() -> None:
     cache = build_mixed(FULL, FULL, num_blocks=6)
-    table = cache.open_table(b"")
+    table = cache.open_table()
     assert cache.admit(table, [1, 2, 3]) == 0  # two blocks in each group, one left
     before = cache.usage
     assert cache.grow(table, 3, 5) is None
@@ -322,10 +323,10 @@ def test_a_mixed_take_that_fails_in_a_later_group_takes_nothing() -> None:
 
 def test_a_model_without_attention_needs_no_block() -> None:
     cache = KVCache(CacheConfig(1, 16, True, groups=()))
-    table = cache.open_table(b"")
+    table = cache.open_table()
     assert cache.admit(table, list(range(100))) == 0
     assert cache.grow(table, 100, 101) == ()
     cache.advance(table, list(range(101)), 101)
-    assert cache.admit(cache.open_table(b""), list(range(100))) == 0, "nothing is kept to be found"
+    assert cache.admit(cache.open_table(), list(range(100))) == 0, "nothing is kept to be found"
     cache.release(table)
     assert cache.max_blocks(1000) == 0

@@ -18,6 +18,7 @@ from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool
 from quire.cache.block_table import BlockTable
 from quire.cache.kv_cache import KVCache
 from quire.cache.prefix import find_prefix
+from quire.cache.reuse import Reuse
 from quire.cache.spec import FULL, Kind, Retention
 from quire.engine.runner import Runner
 from quire.engine.sample_row import SampleRow
@@ -91,7 +92,7 @@ def arrivals(draw: st.DrawFn) -> list[Arrival]:
             prompt_token_ids=shared + own or (1,),
             sampling=draw(SAMPLINGS),
             stopping=stopping,
-            salt=draw(st.sampled_from([b"", b"tenant"])),
+            reuse=Reuse(draw(st.sampled_from([b"", b"tenant"]))),
         )
         aborts = draw(st.none() | st.integers(0, 12))
         found.append(Arrival(new, turn, None if aborts is None else turn + aborts))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.cache.reuse import Reuse
 from quire.engine.line import Line, LineClosed, frame
 from quire.engine.messages import Abort, Submit
 from quire.scheduler.request import NewRequest, Sampling, Stopping
@@ -44,7 +45,7 @@ def test_a_closed_line_is_said() -> None:
         prompt_token_ids=st.lists(st.integers(0, 2**31)).map(tuple),
         sampling=st.builds(Sampling, seed=st.integers(-(2**63), 2**63 - 1)),
         stopping=st.builds(Stopping, max_tokens=st.integers(1, 100)),
-        salt=st.binary(max_size=8),
+        reuse=st.builds(Reuse, st.binary(max_size=8)),
     )
 )
 def test_a_request_crosses_unchanged(new: NewRequest) -> None:

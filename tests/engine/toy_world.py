@@ -7,6 +7,7 @@ import torch
 
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
+from quire.cache.reuse import OPEN
 from quire.cache.spec import Retention
 from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.sample_row import SampleRow
@@ -144,7 +145,7 @@ def play(shape: Shape, arrivals: list[Arrival], max_turns: int) -> World:
 
 def alone(new: NewRequest, layers: tuple[Retention, ...] = TWO_FULL) -> tuple[int, ...]:
     """The request's whole output by the oracle: no cache, no blocks, no company."""
-    return _alone(replace(new, id="", salt=b""), layers)
+    return _alone(replace(new, id="", reuse=OPEN), layers)
 
 
 @lru_cache(maxsize=100_000)

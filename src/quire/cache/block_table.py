@@ -4,6 +4,8 @@ its full blocks.
 
 from dataclasses import dataclass, field
 
+from quire.cache.reuse import OPEN, Reuse
+
 
 @dataclass(slots=True, eq=False)
 class BlockTable:
@@ -16,7 +18,7 @@ class BlockTable:
 
     block_ids: tuple[list[int], ...]
     num_passed: list[int]
-    salt: bytes = b""
+    reuse: Reuse = OPEN
     hashes: list[bytes] = field(default_factory=list)
     num_sealed: int = 0
     num_covered: int = 0

@@ -16,6 +16,7 @@ from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, Usage
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
 from quire.cache.prefix import find_prefix
+from quire.cache.reuse import OPEN, Reuse
 
 NO_BLOCKS: tuple[tuple[int, ...], ...] = ()
 
@@ -59,9 +60,9 @@ class KVCache:
             for group in self._groups
         )
 
-    def open_table(self, salt: bytes) -> BlockTable:
-        """An empty table. Tables under different salts never share a block."""
-        return BlockTable(tuple([] for _ in self._groups), [0] * len(self._groups), salt)
+    def open_table(self, reuse: Reuse = OPEN) -> BlockTable:
+        """An empty table, which shares blocks with those that `reuse` allows."""
+        return BlockTable(tuple([] for _ in self._groups), [0] * len(self._groups), reuse)
 
     def admit(
         self,
@@ -159,7 +160,7 @@ class KVCache:
 
     def _find(self, table: BlockTable, token_ids: Sequence[int]) -> tuple[list[int], ...]:
         """By group, the blocks of the longest prefix that all of them still have."""
-        extend_hashes(table.hashes, token_ids, block_size=self._block_size, salt=table.salt)
+        extend_hashes(table.hashes, token_ids, block_size=self._block_size, salt=table.reuse.salt)
         num_reusable = (len(token_ids) - 1) // self._block_size
         return find_prefix(
             self._pool, self._groups, table.hashes[:num_reusable], block_size=self._block_size
@@ -174,7 +175,9 @@ class KVCache:
 
     def _seal(self, table: BlockTable, token_ids: Sequence[int], num_full: int) -> None:
         if len(table.hashes) < num_full:
-            extend_hashes(table.hashes, token_ids, block_size=self._block_size, salt=table.salt)
+            extend_hashes(
+                table.hashes, token_ids, block_size=self._block_size, salt=table.reuse.salt
+            )
         for group, block_ids in enumerate(table.block_ids):
             for index in range(max(table.num_sealed, table.num_passed[group]), num_full):
                 self._pool.seal(block_ids[index], group_key(table.hashes[index], group))

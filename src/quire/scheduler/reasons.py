@@ -17,12 +17,23 @@ class Reason(StrEnum):
     WAITS_AFTER_PREEMPTION = (
         "waits_after_preemption"  # this step took blocks back (requests preempted)
     )
+    WAITS_FOR_PROMPT = "waits_for_prompt"  # of the request it forks from
+    WAITS_FOR_SKIPPED = "waits_for_skipped"  # one ahead was passed too often (times)
     # placed
     ADMITTED = "admitted"  # (tokens reused from the prefix cache)
     RESUMED = "resumed"  # (tokens reused from the prefix cache)
+    FORKED = "forked"  # (tokens shared; of whom)
+    SWAPPED_IN = "swapped_in"  # (blocks copied back)
     FIRST_TOKEN = "first_token"
+    # not found in the prefix cache, beside what was
+    MISS_TOO_SHORT = "miss_too_short"  # not one full block before the last token (tokens)
+    MISS_DIFFERS = "miss_differs"  # (first token that differs from what is cached)
+    MISS_EVICTED = "miss_evicted"  # was cached once (first token of it)
+    MISS_SALT = "miss_salt"  # is cached, but for others (first token of it)
+    MISS_NEW = "miss_new"  # nothing like it is known (first token of it)
     # put back
     PREEMPTED_FOR_BLOCKS = "preempted_for_blocks"  # (computed tokens thrown away)
+    SWAPPED_OUT = "swapped_out"  # kept by the host (computed tokens; for whom)
     # ended
     STOP_TOKEN = "stop_token"  # (token id)
     END_OF_SEQUENCE = "end_of_sequence"  # (token id)
@@ -30,7 +41,10 @@ class Reason(StrEnum):
     CONTEXT_END = "context_end"
     ABORTED = "aborted"
     NOT_FINITE = "not_finite"  # the model's logits held NaN or infinity
+    DEADLINE_EXCEEDED = "deadline_exceeded"
     # refused
+    DEADLINE_HOPELESS = "deadline_hopeless"  # those ahead take longer than there is time
+    FORK_UNKNOWN = "fork_unknown"  # another prompt than the request it forks from
     PROMPT_EMPTY = "prompt_empty"
     CONTEXT_EXCEEDED = "context_exceeded"  # prompt and outputs exceed the model length
     NEVER_FITS = "never_fits"  # needs more blocks than the pool holds

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quire.cache.block_table import BlockTable
+from quire.cache.reuse import OPEN, Reuse
 from quire.scheduler.reasons import Reason
 
 
@@ -47,16 +48,24 @@ class Stopping:
 class NewRequest:
     """A request as it is handed over: tokens and numbers, never text.
 
-    `salt` separates prefix reuse: requests share blocks only under an equal salt. `prompt_logprobs`
-    None is off; n asks for each prompt token's log probability and the n likeliest.
+    `reuse` says with whom it shares blocks. `prompt_logprobs` None is off; n asks for each prompt
+    token's log probability and the n likeliest. `tenant` and `weight`: who is served, and with what
+    share, under the fair policy. `priority`: less is sooner. `time_limit_s`: it must have ended by
+    then, from when it is added. `fork_of`: another request with the same prompt and reuse, whose
+    blocks it takes over.
     """
 
     id: str
     prompt_token_ids: tuple[int, ...]
     sampling: Sampling
     stopping: Stopping
-    salt: bytes = b""
+    reuse: Reuse = OPEN
     prompt_logprobs: int | None = None
+    tenant: str = ""
+    weight: float = 1.0
+    priority: int = 0
+    time_limit_s: float | None = None
+    fork_of: str | None = None
 
 
 class TokenLogprobs(NamedTuple):
@@ -68,11 +77,14 @@ class TokenLogprobs(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One entry of a request's timeline: when, what happened, and the number that explains it."""
+    """One entry of a request's timeline: when, what happened, the number that explains it, and the
+    id of another request if one had a part in it.
+    """
 
     time_s: float
     reason: Reason
     number: int
+    other: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -121,8 +133,8 @@ class Request:
         self.num_scored += len(fresh)
         return fresh
 
-    def note(self, now: float, reason: Reason, number: int = 0) -> None:
+    def note(self, now: float, reason: Reason, number: int = 0, other: str = "") -> None:
         """Append to the timeline; a state that merely lasts is written once."""
         if self.timeline and self.timeline[-1].reason is reason and reason.lasts:
             return
-        self.timeline.append(Event(now, reason, number))
+        self.timeline.append(Event(now, reason, number, other))

@@ -50,7 +50,7 @@ class Scheduler:
         if refusal is not None:
             return refusal
         request = Request(
-            new, self._cache.open_table(new.salt), list(new.prompt_token_ids), arrived_s=now
+            new, self._cache.open_table(new.reuse), list(new.prompt_token_ids), arrived_s=now
         )
         request.note(now, Reason.QUEUED, len(self._waiting))
         self._requests[new.id] = request

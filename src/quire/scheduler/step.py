@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from quire.cache.moves import Move
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, TokenLogprobs
 
@@ -41,13 +42,14 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. The runner applies `drops`, then `joins`, then computes `chunks`."""
+    """One step. The runner applies `drops`, `moves` and `joins`, then computes `chunks`."""
 
     number: int
     drops: tuple[str, ...]
     joins: tuple[Join, ...]
     chunks: tuple[Chunk, ...]
     num_tokens: int
+    moves: tuple[Move, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 
+from quire.cache.reuse import Reuse
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.server.errors import RequestError
 from quire.server.job import Prompt
@@ -35,7 +36,7 @@ class RequestMaker:
         """Each prompt's choices draw the same numbers whatever other prompts are beside it."""
         num_choices = self.request.n or 1
         samplings = [self._sampling(choice_seed(self.seed, k)) for k in range(num_choices)]
-        salt = (self.request.cache_salt or "").encode()
+        reuse = Reuse(salt=(self.request.cache_salt or "").encode())
         made: list[NewRequest] = []
         for prompt in prompts:
             stopping = self._stopping(len(prompt.token_ids))
@@ -46,7 +47,7 @@ class RequestMaker:
                         prompt.token_ids,
                         sampling,
                         stopping,
-                        salt,
+                        reuse,
                         self.logprobs.prompt,
                     )
                 )

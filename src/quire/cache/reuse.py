@@ -1,0 +1,29 @@
+"""With whom a request may share blocks: what its hash chain holds beside the tokens."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PromptItem:
+    """An image or the like in the token places `start .. end`, told by the digest of its content:
+    there the token ids are the same whatever it shows.
+    """
+
+    digest: bytes
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Blocks are shared only under equal salts, adapters and items. The first `num_public_tokens`
+    are shared by all salts, in whole blocks.
+    """
+
+    salt: bytes = b""
+    num_public_tokens: int = 0
+    adapter: str = ""
+    items: tuple[PromptItem, ...] = ()
+
+
+OPEN = Reuse()
