@@ -41,7 +41,7 @@ class CacheMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.live: list[Live] = []
-        self.written: dict[int, tuple[int, bytes, tuple[int, ...]]] = {}
+        self.written: dict[int, tuple[int, Reuse, tuple[int, ...]]] = {}
 
     @initialize(
         num_blocks=st.integers(2, 40),
