@@ -34,7 +34,8 @@ def test_a_row_is_proven_or_open(row: list[str]) -> None:
 @pytest.mark.parametrize(("file", "name"), TESTS)
 def test_a_named_test_is_there(file: str, name: str) -> None:
     tree = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8"))
-    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = {node.name for node in ast.walk(tree) if isinstance(node, functions)}
     found |= {
         target.id
         for node in ast.walk(tree)

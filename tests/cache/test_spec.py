@@ -30,6 +30,36 @@ def test_scales_count_for_each_head_and_for_keys_and_values_apart() -> None:
     assert Page(1, 576, 0, 1, scale_bytes=2).token_bytes == 576 + 2
 
 
+pages = st.builds(
+    Page,
+    num_kv_heads=st.integers(1, 64),
+    k_width=st.integers(1, 256),
+    v_width=st.integers(0, 256),
+    element_bytes=st.sampled_from([1, 2, 4]),
+    scale_bytes=st.sampled_from([0, 2]),
+)
+
+
+@given(pages, st.integers(1, 70))
+def test_workers_keep_equal_parts_of_a_page_or_are_refused(page: Page, num_ways: int) -> None:
+    if page.is_latent:
+        assert page.shard(num_ways) == page, "one vector has no heads to split"
+    elif page.num_kv_heads % num_ways:
+        with pytest.raises(ValueError, match=f"{page.num_kv_heads} KV heads .* {num_ways} ways"):
+            page.shard(num_ways)
+    else:
+        part = page.shard(num_ways)
+        assert num_ways * part.token_bytes == page.token_bytes
+        assert (part.k_width, part.v_width) == (page.k_width, page.v_width)
+
+
+@pytest.mark.parametrize("num_ways", [-2, 0, 4, 5, 12])
+def test_heads_that_cannot_be_split_name_the_ways_that_would_do(num_ways: int) -> None:
+    page = Page(num_kv_heads=6, k_width=64, v_width=64, element_bytes=2)
+    with pytest.raises(ValueError, match=f"6 KV heads .* {num_ways} ways, but 1, 2, 3, 6"):
+        page.shard(num_ways)
+
+
 def test_type_ids_tell_kinds_and_reaches_apart() -> None:
     specs = [
         KVSpec(PAGE),

@@ -99,6 +99,20 @@ def test_a_latent_layer_keeps_one_tensor_and_reads_the_value_from_it(kept_as: st
 
 
 @pytest.mark.parametrize("kept_as", KEPT_AS)
+@pytest.mark.parametrize("kind", ["full", "latent"])
+def test_keys_and_values_never_move(kind: str, kept_as: str) -> None:
+    facts = [layer(2, (48, 32), kind, 0)]
+    store = build(layout_of(facts, torch.float32, KVOptions(kept_as)), torch.float32, kept_as)
+    addresses = [tensor.data_ptr() for tensor in store.tensors]
+    workspace = Workspace()
+    for num_tokens in (1, 28, 5):
+        slots = torch.arange(num_tokens)
+        store.write(0, torch.randn(num_tokens, 2, 48), torch.randn(num_tokens, 2, 32), slots)
+        store.read(0, slots, workspace)
+        assert [tensor.data_ptr() for tensor in store.tensors] == addresses
+
+
+@pytest.mark.parametrize("kept_as", KEPT_AS)
 def test_memory_that_nobody_wrote_is_not_touched(kept_as: str) -> None:
     """Of the three blocks' worth of gigabytes, the machine hands out pages for one token."""
     wide = layer(8, (4096, 4096), "full", 0)

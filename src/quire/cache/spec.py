@@ -2,7 +2,7 @@
 and so what a block and a request cost.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -42,6 +42,24 @@ class Page:
     def token_bytes(self) -> int:
         num_scales = self.num_kv_heads * (1 if self.is_latent else 2)
         return self.num_elements * self.element_bytes + num_scales * self.scale_bytes
+
+    def shard(self, num_ways: int) -> "Page":
+        """What each of `num_ways` tensor-parallel workers keeps of a token: its share of the KV
+        heads. A latent page has nothing to split, and each keeps it whole.
+
+        Raises ValueError unless every worker gets equally many heads, at least one.
+        """
+        if self.is_latent:
+            return self
+        possible = [
+            ways for ways in range(1, self.num_kv_heads + 1) if not self.num_kv_heads % ways
+        ]
+        if num_ways not in possible:
+            raise ValueError(
+                f"{self.num_kv_heads} KV heads cannot be split {num_ways} ways, but "
+                f"{', '.join(map(str, possible))} ways would do"
+            )
+        return replace(self, num_kv_heads=self.num_kv_heads // num_ways)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from quire.engine.kv_plan import Limits, Why
 from quire.engine.messages import EngineFacts
 from quire.engine.receipt import memory_facts
 from quire.engine.runner import Runner, RunnerConfig
+from quire.engine.tracing import TracedKVCache, check_tracing, open_tracing
 from quire.models.batch import Model
 from quire.models.toy import ToyModel, toy_layout
 from quire.scheduler.config import SchedulerConfig
@@ -32,6 +33,7 @@ def build_engine(
 ) -> tuple[Engine, EngineFacts]:
     """Raises ValueError or an error of the loader or of sizing, whose text is for people."""
     check_memory_options(config)
+    check_tracing(config.otlp_traces_endpoint)
     budget = config.max_num_batched_tokens or config.max_num_seqs
     scheduler_config(config, budget, config.max_model_len or 2)  # says what is wrong before loading
     if config.model == TOY_MODEL:
@@ -52,9 +54,11 @@ def assemble(
         groups=layout.retentions,
         max_chunk_tokens=facts.max_num_batched_tokens,
     )
+    endpoint = config.otlp_traces_endpoint
+    tracing = None if endpoint is None else open_tracing(endpoint)
     scheduler = Scheduler(
         scheduler_config(config, facts.max_num_batched_tokens, facts.max_model_len),
-        KVCache(cache_config),
+        KVCache(cache_config) if tracing is None else TracedKVCache(cache_config, tracing.tracer),
     )
     runner_config = RunnerConfig(
         max_num_seqs=facts.max_num_seqs,
@@ -63,7 +67,8 @@ def assemble(
         device=facts.device,
         num_groups=len(layout.groups),
     )
-    return Engine(scheduler, Runner(runner_config, model), clock)
+    on_close = None if tracing is None else tracing.close
+    return Engine(scheduler, Runner(runner_config, model), clock, on_close)
 
 
 def scheduler_config(

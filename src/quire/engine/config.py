@@ -44,6 +44,7 @@ class EngineConfig:
     max_num_batched_tokens: int | None = None
     max_num_queued_reqs: int = 1024
     enable_prefix_caching: bool = True
+    otlp_traces_endpoint: str | None = None
     log_level: str = "info"
 
     @property

@@ -19,12 +19,21 @@ class Turn(NamedTuple):
 
 
 class Engine:
-    """Owns the scheduler and the runner; `clock` gives seconds that only grow."""
+    """Owns the scheduler and the runner; `clock` gives seconds that only grow; `on_close` ends
+    what was opened with the engine.
+    """
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        clock: Callable[[], float],
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._clock = clock
+        self._on_close = on_close
 
     @property
     def has_work(self) -> bool:
@@ -48,3 +57,8 @@ class Engine:
         ended = self._clock()
         deltas = self._scheduler.update(step, result, ended)
         return Turn(step.number, step.num_tokens, ended - began, deltas)
+
+    def close(self) -> None:
+        """No turn comes after it."""
+        if self._on_close is not None:
+            self._on_close()

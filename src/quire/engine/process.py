@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 import msgspec
@@ -93,8 +93,9 @@ def serve(line: Line) -> None:
     config = msgspec.msgpack.decode(body, type=EngineConfig)
     logging.getLogger().setLevel(config.log_level.upper())
     engine, facts = build_engine(config, on_progress=say, clock=time.monotonic)
-    line.send(Ready(facts))
-    EngineLoop(engine, line).run()
+    with closing(engine):
+        line.send(Ready(facts))
+        EngineLoop(engine, line).run()
 
 
 def main() -> None:

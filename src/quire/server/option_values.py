@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 BYTES = re.compile(r"([1-9][0-9]*) *([KMGT]?)(?:iB)?")
@@ -15,6 +16,13 @@ class InvalidOption(Exception):
 def text(given: str) -> str:
     if not given.strip():
         raise ValueError("must not be empty")
+    return given
+
+
+def http_url(given: str) -> str:
+    parts = urlsplit(given)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"expected a URL of http:// or https://, got {given!r}")
     return given
 
 

@@ -18,6 +18,7 @@ from quire.server.option_values import (
     byte_count,
     count,
     fraction,
+    http_url,
     integer,
     key_list,
     name_list,
@@ -149,6 +150,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("max-num-queued-reqs", ENGINE, count, "Most requests waiting; more are answered 503."),
     Option(
         "enable-prefix-caching", ENGINE, boolean, "Reuse the KV blocks of equal prompt beginnings."
+    ),
+    Option(
+        "otlp-traces-endpoint",
+        ENGINE,
+        http_url,
+        "OpenTelemetry collector that gets a span for each call of the KV cache, by OTLP over "
+        "HTTP: the whole URL, as in `http://localhost:4318/v1/traces`. Needs `quire[otel]`.",
     ),
     Option("host", SERVER, text, "Address to listen on."),
     Option("port", SERVER, integer(0, 65535), "Port to listen on; 0 takes a free one."),

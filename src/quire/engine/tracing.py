@@ -1,0 +1,113 @@
+"""OpenTelemetry spans around the cache's calls, for those who give an endpoint: nothing of
+OpenTelemetry is imported for anyone else. A collector that is down costs spans, never steps.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from threading import Thread
+from typing import TYPE_CHECKING, NamedTuple
+
+from quire.cache.block_table import BlockTable
+from quire.cache.config import CacheConfig
+from quire.cache.kv_cache import KVCache, Short
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+MAX_FLUSH_S = 2.0
+"""Less than the client's patience with an engine process that ends."""
+NEEDED = ("opentelemetry.sdk.trace.export", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
+
+
+class Tracing(NamedTuple):
+    """`close` exports what is still queued, for MAX_FLUSH_S at most."""
+
+    tracer: "Tracer"
+    close: Callable[[], None]
+
+
+class TracedKVCache(KVCache):
+    """A span for each call, which says what was asked and what came of it."""
+
+    def __init__(self, config: CacheConfig, tracer: "Tracer") -> None:
+        super().__init__(config)
+        self._tracer = tracer
+
+    def admit(
+        self,
+        table: BlockTable,
+        token_ids: Sequence[int],
+        *,
+        keep_free: int = 0,
+        reuse: bool = True,
+    ) -> int | Short:
+        with self._tracer.start_as_current_span("kv_cache.admit") as span:
+            admitted = super().admit(table, token_ids, keep_free=keep_free, reuse=reuse)
+            span.set_attribute("quire.num_tokens", len(token_ids))
+            if isinstance(admitted, Short):
+                span.set_attribute("quire.num_short_blocks", admitted.num_blocks)
+            else:
+                span.set_attribute("quire.num_cached_tokens", admitted)
+                span.set_attribute("quire.num_blocks", _num_held(table))
+            return admitted
+
+    def grow(self, table: BlockTable, start: int, end: int) -> tuple[tuple[int, ...], ...] | None:
+        with self._tracer.start_as_current_span("kv_cache.grow") as span:
+            grown = super().grow(table, start, end)
+            span.set_attributes(
+                {"quire.start": start, "quire.end": end, "quire.is_short": grown is None}
+            )
+            if grown is not None:
+                span.set_attribute("quire.num_blocks", sum(map(len, grown)))
+            return grown
+
+    def advance(self, table: BlockTable, token_ids: Sequence[int], num_computed: int) -> None:
+        with self._tracer.start_as_current_span("kv_cache.advance") as span:
+            span.set_attribute("quire.num_computed_tokens", num_computed)
+            super().advance(table, token_ids, num_computed)
+            span.set_attribute("quire.num_sealed_blocks", table.num_sealed)
+
+    def release(self, table: BlockTable) -> None:
+        with self._tracer.start_as_current_span("kv_cache.release") as span:
+            span.set_attribute("quire.num_blocks", _num_held(table))
+            super().release(table)
+
+
+def check_tracing(endpoint: str | None) -> None:
+    """Said before a model is loaded: ValueError if there is an endpoint and no exporter."""
+    if endpoint is None:
+        return
+    try:
+        for module in NEEDED:
+            import_module(module)
+    except ImportError as error:
+        raise ValueError(
+            f"--otlp-traces-endpoint needs OpenTelemetry: pip install 'quire[otel]' ({error})"
+        ) from None
+
+
+def open_tracing(endpoint: str) -> Tracing:
+    """Spans go to `endpoint` from a thread of their own, a batch at a time; those that find its
+    queue full are dropped.
+    """
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = TracerProvider(
+        resource=Resource.create({"service.name": "quire"}), shutdown_on_exit=False
+    )
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
+
+    def close() -> None:
+        """The provider's own end waits for up to half a minute where no collector answers."""
+        flush = Thread(target=provider.shutdown, name="trace flush", daemon=True)
+        flush.start()
+        flush.join(MAX_FLUSH_S)
+
+    return Tracing(provider.get_tracer("quire"), close)
+
+
+def _num_held(table: BlockTable) -> int:
+    return sum(map(len, table.block_ids)) - sum(table.num_passed)

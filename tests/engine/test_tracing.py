@@ -1,0 +1,224 @@
+"""With `--otlp-traces-endpoint` a collector hears of every call of the cache, to the last one;
+without it, or with a collector that is down, nothing else changes.
+"""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import NamedTuple
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from quire.engine.build import build_engine
+from quire.engine.client import EngineClient, Phase, TokenStream
+from quire.engine.config import TOY_MODEL, EngineConfig
+from quire.scheduler.request import NewRequest, Sampling, Stopping
+from quire.server.listen import bind
+
+CONFIG = EngineConfig(TOY_MODEL, max_num_seqs=4, block_size=8, num_gpu_blocks_override=101)
+PROMPT = tuple(range(20))
+NUM_REQUESTS = 3
+MAX_TOKENS = 30
+Attributes = dict[str, int | bool]
+
+
+class Collector(ThreadingHTTPServer):
+    """Keeps what is posted to it, by path."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Intake)
+        self.posts: list[tuple[str, ExportTraceServiceRequest]] = []
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/somewhere/v1/traces"
+
+    def spans(self) -> Iterator[Span]:
+        for _, post in self.posts:
+            for resource in post.resource_spans:
+                for scope in resource.scope_spans:
+                    yield from scope.spans
+
+    def calls(self, name: str) -> list[Attributes]:
+        return [attributes(span) for span in self.spans() if span.name == f"kv_cache.{name}"]
+
+
+class Intake(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.posts.append((self.path, ExportTraceServiceRequest.FromString(body)))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    with Collector() as collector:
+        thread = Thread(target=collector.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield collector
+        finally:
+            collector.shutdown()
+            thread.join(10)
+
+
+def attributes(span: Span) -> Attributes:
+    return {
+        each.key: each.value.bool_value
+        if each.value.HasField("bool_value")
+        else each.value.int_value
+        for each in span.attributes
+    }
+
+
+def total(calls: list[Attributes], key: str) -> int:
+    return sum(call[key] for call in calls)
+
+
+class Served(NamedTuple):
+    texts: list[list[int]]
+    ending_s: float
+
+
+async def served(config: EngineConfig) -> Served:
+    """The requests one after the other by an engine process that then ends."""
+    client = EngineClient(config, lambda report: None)
+    await client.start()
+    try:
+        async with asyncio.timeout(60):
+            while client.phase is not Phase.READY:
+                assert client.phase is not Phase.DOWN, client.down_reason
+                await asyncio.sleep(0.01)
+            texts = [await tokens(await client.submit(request(i))) for i in range(NUM_REQUESTS)]
+    finally:
+        began = time.monotonic()
+        await client.close()
+        ending_s = time.monotonic() - began
+    return Served(texts, ending_s)
+
+
+def request(number: int) -> NewRequest:
+    sampling = Sampling(temperature=1.0, seed=number)
+    return NewRequest(f"r{number}", PROMPT, sampling, Stopping(max_tokens=MAX_TOKENS))
+
+
+async def tokens(stream: TokenStream) -> list[int]:
+    return [token async for delta in stream for token in delta.token_ids]
+
+
+async def test_every_call_of_the_cache_is_a_span_and_the_text_is_the_same() -> None:
+    with collecting() as collector:
+        texts, _ = await served(replace(CONFIG, otlp_traces_endpoint=collector.endpoint))
+    assert texts == (await served(CONFIG)).texts
+    assert {path for path, _ in collector.posts} == {"/somewhere/v1/traces"}
+    assert {
+        each.value.string_value
+        for _, post in collector.posts
+        for resource in post.resource_spans
+        for each in resource.resource.attributes
+        if each.key == "service.name"
+    } == {"quire"}
+    steps = NUM_REQUESTS * MAX_TOKENS
+    assert Counter(span.name for span in collector.spans()) == {
+        "kv_cache.admit": NUM_REQUESTS,
+        "kv_cache.grow": steps - NUM_REQUESTS,
+        "kv_cache.advance": steps,
+        "kv_cache.release": NUM_REQUESTS,
+    }
+    assert all(
+        0 < span.start_time_unix_nano <= span.end_time_unix_nano for span in collector.spans()
+    )
+
+
+async def test_spans_say_what_was_asked_and_what_came_of_it() -> None:
+    with collecting() as collector:
+        await served(replace(CONFIG, otlp_traces_endpoint=collector.endpoint))
+    assert collector.calls("admit") == [
+        {"quire.num_tokens": 20, "quire.num_cached_tokens": cached, "quire.num_blocks": 3}
+        for cached in (0, 16, 16)
+    ]
+    grown = collector.calls("grow")
+    assert grown[0] == {
+        "quire.start": 20,
+        "quire.end": 21,
+        "quire.is_short": False,
+        "quire.num_blocks": 0,
+    }
+    assert collector.calls("advance")[0] == {
+        "quire.num_computed_tokens": 20,
+        "quire.num_sealed_blocks": 2,
+    }
+    taken = total(collector.calls("admit"), "quire.num_blocks") + total(grown, "quire.num_blocks")
+    assert taken == total(collector.calls("release"), "quire.num_blocks") == NUM_REQUESTS * 7
+
+
+def test_what_finds_no_room_is_told_too() -> None:
+    """Two requests whose outputs do not fit side by side: one is preempted, and later waits."""
+    config = replace(CONFIG, num_gpu_blocks_override=10, max_model_len=72)
+    with collecting() as collector:
+        engine, _ = build_engine(
+            replace(config, otlp_traces_endpoint=collector.endpoint),
+            on_progress=lambda *_: None,
+            clock=time.monotonic,
+        )
+        for name in ("a", "b"):
+            prompt = (ord(name), *PROMPT)
+            engine.submit(NewRequest(name, prompt, Sampling(), Stopping(max_tokens=MAX_TOKENS)))
+        while engine.has_work:
+            engine.turn()
+        engine.close()
+    assert [call for call in collector.calls("grow") if call["quire.is_short"]]
+    short = [call for call in collector.calls("admit") if "quire.num_short_blocks" in call]
+    assert all(call["quire.num_short_blocks"] > 0 for call in short)
+    assert short
+    assert len(collector.calls("admit")) - len(short) == len(collector.calls("release")) == 3
+
+
+@pytest.mark.parametrize("listens", [False, True], ids=["down", "silent"])
+async def test_a_collector_that_does_not_answer_changes_nothing(listens: bool) -> None:
+    with bind("127.0.0.1", 0) as collector:
+        if listens:
+            collector.listen()
+        endpoint = f"http://127.0.0.1:{collector.getsockname()[1]}/v1/traces"
+        texts, ending_s = await served(replace(CONFIG, otlp_traces_endpoint=endpoint))
+    assert texts == (await served(CONFIG)).texts
+    assert ending_s < 4, "sooner than the client loses its patience"
+
+
+def test_missing_packages_are_said_before_a_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace.export", None)
+    config = EngineConfig("nowhere", otlp_traces_endpoint="http://127.0.0.1:1/v1/traces")
+    with pytest.raises(ValueError, match=r"--otlp-traces-endpoint .* pip install 'quire\[otel\]'"):
+        build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
+
+
+WITHOUT = """
+import sys, time
+from quire.engine.build import build_engine
+from quire.engine.config import EngineConfig
+import quire.engine.process
+build_engine(EngineConfig("toy"), on_progress=lambda *_: None, clock=time.monotonic)
+assert not [name for name in sys.modules if name.startswith("opentelemetry")]
+"""
+
+
+def test_without_an_endpoint_nothing_of_it_is_imported() -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT], check=True, timeout=60)
