@@ -7,14 +7,17 @@ Prints medians in milliseconds of schedule, run without the forward (batch, samp
 
 import argparse
 import time
+from collections.abc import Sequence
 from statistics import median, quantiles
 
 from torch import Tensor
 
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
+from quire.cache.moves import Move
 from quire.engine.runner import Runner, RunnerConfig
 from quire.models.batch import Batch
+from quire.models.config import KVSize
 from quire.models.toy import ToyModel
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.request import NewRequest, Sampling, Stopping
@@ -36,6 +39,9 @@ class TimedModel:
     def vocab_size(self) -> int:
         return self._model.vocab_size
 
+    def move(self, moves: Sequence[Move]) -> None:
+        self._model.move(moves)
+
     def forward(self, batch: Batch) -> Tensor:
         began = time.perf_counter()
         logits = self._model.forward(batch)
@@ -56,7 +62,7 @@ def build(num_running: int, num_steps: int) -> tuple[Scheduler, Runner, TimedMod
         ),
         KVCache(CacheConfig(num_blocks, BLOCK_SIZE)),
     )
-    model = TimedModel(ToyModel(VOCAB_SIZE, num_blocks, BLOCK_SIZE))
+    model = TimedModel(ToyModel(VOCAB_SIZE, KVSize(num_blocks, BLOCK_SIZE)))
     max_num_blocks = -(-max_model_len // BLOCK_SIZE)
     runner = Runner(RunnerConfig(num_running, max_num_blocks, BLOCK_SIZE, "cpu"), model)
     return scheduler, runner, model

@@ -12,6 +12,7 @@ from quire.cache.spec import Retention
 from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.sample_row import SampleRow
 from quire.engine.sampler import Sampler
+from quire.models.config import KVSize
 from quire.models.toy import TWO_FULL, ToyModel, ToyText, toy_layout
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.request import NewRequest
@@ -78,8 +79,7 @@ class World:
             ),
             ToyModel(
                 VOCAB_SIZE,
-                shape.num_blocks,
-                shape.block_size,
+                KVSize(shape.num_blocks, shape.block_size),
                 shape.layers,
                 hybrid=shape.hybrid,
             ),

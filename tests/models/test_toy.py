@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.cache.spec import FULL, Kind, Retention
+from quire.models.config import KVSize
 from quire.models.toy import ToyModel, toy_layout, toy_logits
 from tests.models.paging import Paging
 
@@ -60,7 +61,7 @@ def test_any_paging_and_chunking_gives_the_oracles_logits(
 ) -> None:
     num_groups = len(toy_layout(layers, hybrid=hybrid).groups)
     paging = Paging(len(prompts), 40, block_size=block_size, seed=seed, num_groups=num_groups)
-    model = ToyModel(VOCAB, paging.num_blocks, block_size, layers, hybrid=hybrid)
+    model = ToyModel(VOCAB, KVSize(paging.num_blocks, block_size), layers, hybrid=hybrid)
     last = run_in_chunks(model, paging, prompts, random.Random(seed))
     for prompt, logits in zip(prompts, last, strict=True):
         assert torch.equal(logits, toy_logits(prompt, VOCAB, layers))
@@ -68,7 +69,7 @@ def test_any_paging_and_chunking_gives_the_oracles_logits(
 
 def test_every_row_of_a_chunk_has_its_own_prefix() -> None:
     paging = Paging(2, 20, block_size=4)
-    model = ToyModel(VOCAB, paging.num_blocks, 4)
+    model = ToyModel(VOCAB, KVSize(paging.num_blocks, 4))
     a, b = list(range(10)), list(range(50, 57))
     model.forward(paging.batch([(1, 0, b[:3])], rows=[]))
     logits = model.forward(paging.batch([(0, 0, a), (1, 3, b[3:])], rows=[0, 4, 9, 10, 13]))
@@ -78,7 +79,7 @@ def test_every_row_of_a_chunk_has_its_own_prefix() -> None:
 
 def test_no_wanted_rows_gives_no_logits() -> None:
     paging = Paging(1, 8, block_size=4)
-    model = ToyModel(VOCAB, paging.num_blocks, 4)
+    model = ToyModel(VOCAB, KVSize(paging.num_blocks, 4))
     logits = model.forward(paging.batch([(0, 0, [1, 2, 3])], rows=[]))
     assert logits.shape == (0, VOCAB) and logits.dtype == torch.float32
 
@@ -86,7 +87,7 @@ def test_no_wanted_rows_gives_no_logits() -> None:
 @pytest.mark.parametrize("damaged", range(11))
 def test_overwriting_any_stored_value_changes_the_logits(damaged: int) -> None:
     paging = Paging(2, 12, block_size=4)
-    model = ToyModel(VOCAB, paging.num_blocks, 4)
+    model = ToyModel(VOCAB, KVSize(paging.num_blocks, 4))
     tokens = list(range(12))
     model.forward(paging.batch([(0, 0, tokens[:11])], rows=[]))
     slot = paging.slot(0, damaged)
@@ -98,7 +99,7 @@ def test_overwriting_any_stored_value_changes_the_logits(damaged: int) -> None:
 def test_a_prefix_of_other_tokens_is_seen_even_where_tokens_agree() -> None:
     """Blocks two and three hold equal tokens, but under another first block: a false prefix hit."""
     paging = Paging(2, 12, block_size=4)
-    model = ToyModel(VOCAB, paging.num_blocks, 4)
+    model = ToyModel(VOCAB, KVSize(paging.num_blocks, 4))
     shared = [9, 9, 9, 9]
     model.forward(paging.batch([(0, 0, [1, 2, 3, 4, *shared])], rows=[]))
     model.forward(paging.batch([(1, 0, [4, 3, 2, 1])], rows=[]))

@@ -14,6 +14,7 @@ from quire.engine.receipt import memory_facts
 from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.tracing import TracedKVCache, check_tracing, open_tracing
 from quire.models.batch import Model
+from quire.models.config import KVSize
 from quire.models.toy import ToyModel, toy_layout
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.scheduler import Scheduler
@@ -109,5 +110,5 @@ def _build_toy(config: EngineConfig, clock: Clock) -> tuple[Engine, EngineFacts]
         memory=memory_facts(room, limits, why, kv_dtype="uint64"),
         startup_s={},
     )
-    model = ToyModel(TOY_VOCAB_SIZE, room.num_blocks, size)
+    model = ToyModel(TOY_VOCAB_SIZE, KVSize(room.num_blocks, size))
     return assemble(config, facts, TOY_LAYOUT, model, clock), facts

@@ -3,7 +3,9 @@ draw from and its block ids as a row of one array for each layer group, so that 
 a few vectorised look-ups.
 """
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -40,11 +42,15 @@ class Row:
 
 
 class Runner:
-    """Applies a step's drops, then its joins, then computes its chunks."""
+    """Applies a step's drops, moves and joins, then computes its chunks. `clock` gives seconds that
+    only grow."""
 
-    def __init__(self, config: RunnerConfig, model: Model) -> None:
+    def __init__(
+        self, config: RunnerConfig, model: Model, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._config = config
         self._model = model
+        self._clock = clock
         self._sampler = Sampler(model.vocab_size, torch.device(config.device))
         self._rows: dict[str, Row] = {}
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
@@ -54,16 +60,20 @@ class Runner:
     def run(self, step: Step) -> StepResult:
         for request_id in step.drops:
             self._free_rows.append(self._rows.pop(request_id).index)
+        began = self._clock()
+        if step.moves:
+            self._model.move(step.moves)
+        move_s = self._clock() - began
         for join in step.joins:
             self._join(join)
         if not step.chunks:
-            return StepResult(step.number, ())
+            return StepResult(step.number, (), move_s=move_s)
         for chunk in step.chunks:
             if chunk.grown:
                 self._extend(self._rows[chunk.request_id], chunk.grown)
         batch, spans = self._batch(step)
         logits = self._model.forward(batch)
-        return self._result(step, logits, spans)
+        return replace(self._result(step, logits, spans), move_s=move_s)
 
     def _join(self, join: Join) -> None:
         new = join.new

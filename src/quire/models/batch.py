@@ -2,10 +2,13 @@
 values lie.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
+
+from quire.cache.moves import Move
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,10 @@ class Model(Protocol):
 
     @property
     def vocab_size(self) -> int: ...
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Do them in their order: what is read afterwards lies where they have put it."""
+        ...
 
     def forward(self, batch: Batch) -> Tensor:
         """Write the step's K and V, attend, and return logits [R, vocab_size] of `logit_rows`."""

@@ -4,6 +4,7 @@ Standard library only, so that every room may look at the facts without paying f
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from quire.cache.layout import Layout, build_layout
 from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
@@ -60,6 +61,14 @@ class LayerFacts:
         v_width = 0 if self.is_latent else self.v_width
         page = Page(self.num_kv_heads, self.k_width, v_width, element_bytes, scale_bytes)
         return KVSpec(page, self.retention)
+
+
+class KVSize(NamedTuple):
+    """Blocks of the device, the null block among them, and blocks of the host to swap out to."""
+
+    num_blocks: int
+    block_size: int
+    num_host_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,17 @@ Each attention module carries a port, and the one registered attention function 
 some families drop keyword arguments on the way, so nothing of the step is passed by keyword.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from quire.cache.moves import Move
 from quire.models.attention.backend import AttentionBackend
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
+from quire.models.kv_store import KVStore
 from quire.models.latent import is_latent, keep_latent, latent_port
 from quire.models.port import CurrentStep, Port
 from quire.models.temperature import is_tempered, switch_off, tempered_port
@@ -51,12 +53,18 @@ class PagedPort:
 
 @dataclass(frozen=True, slots=True)
 class HFModel:
-    """Implements `Model`. `backend` owns the K and V; several may share one `module` in turn."""
+    """Implements `Model`. `backend` attends over `store`; several may share one `module` in
+    turn."""
 
     module: nn.Module
     current: CurrentStep
+    store: KVStore
     backend: AttentionBackend
     vocab_size: int
+
+    @torch.inference_mode()
+    def move(self, moves: Sequence[Move]) -> None:
+        self.store.move(moves)
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:

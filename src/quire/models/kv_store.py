@@ -5,8 +5,8 @@ quantised, their scales beside them. Latent layers keep keys alone.
 A slot is a row of the first two dimensions taken as one. Only attention reads and writes here.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from quire.cache.layout import Layout
+from quire.cache.moves import Move, MoveKind, batches
+from quire.models.config import KVSize
 from quire.models.kv_codec import Codec, Encoded
 
 CACHE_LINE_BYTES = 64
@@ -55,13 +57,15 @@ class Workspace:
 @dataclass(frozen=True, slots=True)
 class KVStore:
     """`places` has each layer's (group, index of its tensors). A place without values is latent:
-    its values are the first elements of its keys."""
+    its values are the first elements of its keys. `host` has for each of `tensors` the same of the
+    host's blocks."""
 
     block_size: int
     places: Mapping[int, tuple[int, int]]
     codec: Codec
     keys: tuple[Encoded, ...]
     values: tuple[Encoded | None, ...]
+    host: tuple[Tensor, ...] = ()
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -74,6 +78,15 @@ class KVStore:
 
     def group(self, layer: int) -> int:
         return self.places[layer][0]
+
+    def move(self, moves: Iterable[Move]) -> None:
+        """Whole blocks, in all layers, in their order; as many at once as that allows."""
+        for batch in batches(moves):
+            for kept, host in zip(self.tensors, self.host or self.tensors, strict=True):
+                source = host if batch.kind is MoveKind.IN else kept
+                target = host if batch.kind is MoveKind.OUT else kept
+                rows = source.index_select(0, _index(batch.sources, source))
+                target.index_copy_(0, _index(batch.targets, target), rows.to(target.device))
 
     def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         """Put token i's `keys[i]` and `values[i]` ([heads, width]) into `slots[i]`."""
@@ -109,18 +122,23 @@ class KVStore:
         self.codec.decode(Encoded(numbers, scales), out)
 
 
-def build_kv_store(
-    layout: Layout, *, num_blocks: int, block_size: int, codec: Codec, device: torch.device
-) -> KVStore:
-    """Zeroed memory; `layout` counts the bytes of the same codec's elements and scales."""
+def build_kv_store(layout: Layout, size: KVSize, *, codec: Codec, device: torch.device) -> KVStore:
+    """Zeroed memory; `layout` counts the bytes of the same codec's elements and scales. The host's
+    is pinned if there is another device to copy it to."""
 
     def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if device.type == "cpu":
             return zeros_on_touch(shape, dtype)
         return torch.zeros(shape, dtype=dtype, device=device)
 
+    def on_host(tensor: Tensor) -> Tensor:
+        shape = (size.num_host_blocks, *tensor.shape[1:])
+        if device.type == "cpu":
+            return zeros_on_touch(shape, tensor.dtype)
+        return torch.zeros(shape, dtype=tensor.dtype, pin_memory=True)
+
     def encoded(num_heads: int, width: int) -> Encoded:
-        shape = (num_blocks, block_size, num_heads)
+        shape = (size.num_blocks, size.block_size, num_heads)
         scales = allocate(shape, torch.bfloat16) if codec.is_quantised else None
         return Encoded(allocate((*shape, width), codec.stored), scales)
 
@@ -129,7 +147,14 @@ def build_kv_store(
         None if page.is_latent else encoded(page.num_kv_heads, page.v_width)
         for page in layout.pages
     )
-    return KVStore(block_size, layout.places(), codec, keys, values)
+    store = KVStore(size.block_size, layout.places(), codec, keys, values)
+    if not size.num_host_blocks:
+        return store
+    return replace(store, host=tuple(on_host(tensor) for tensor in store.tensors))
+
+
+def _index(blocks: list[int], of: Tensor) -> Tensor:
+    return torch.tensor(blocks, device=of.device)
 
 
 def zeros_on_touch(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

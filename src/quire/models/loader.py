@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from quire.models.attention.reference import ReferenceAttention
 from quire.models.attention.scratch import StepKind, StepLimits, scratch_bytes
 from quire.models.checkpoint import ModelSource, Progress, locate
-from quire.models.config import KVOptions, ModelFacts, UnsupportedModel
+from quire.models.config import KVOptions, KVSize, ModelFacts, UnsupportedModel
 from quire.models.hf import HFModel, PagedPort, attention_modules, plug, prepare
 from quire.models.kv_codec import choose_codec
 from quire.models.kv_store import build_kv_store
@@ -62,17 +62,24 @@ class LoadedModel:
         tensors = [*self.module.parameters(), *self.module.buffers()]
         return sum(tensor.nbytes for tensor in tensors)
 
-    def attach(self, num_blocks: int, block_size: int, options: KVOptions = DEFAULT_KV) -> HFModel:
-        """Allocate K and V for `num_blocks`, the null block among them, and attend over them."""
+    def attach(
+        self,
+        num_blocks: int,
+        block_size: int,
+        options: KVOptions = DEFAULT_KV,
+        *,
+        num_host_blocks: int = 0,
+    ) -> HFModel:
+        """Allocate K and V for `num_blocks`, the null block among them, and attend over them; and
+        as many as may be swapped out to the host."""
         store = build_kv_store(
             self.facts.layout(options),
-            num_blocks=num_blocks,
-            block_size=block_size,
+            KVSize(num_blocks, block_size, num_host_blocks),
             codec=choose_codec(options.dtype, self.kv_dtype),
             device=self.device,
         )
         backend = ReferenceAttention(store, is_eager=options.is_eager)
-        return HFModel(self.module, self.current, backend, self.facts.vocab_size)
+        return HFModel(self.module, self.current, store, backend, self.facts.vocab_size)
 
     def scratch_bytes(self, limits: StepLimits, options: KVOptions) -> int:
         """What attention allocates in the largest step beside the activations, from above."""

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.cache.layout import Layout, build_layout
+from quire.cache.moves import Move, MoveKind
 from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
 from quire.models.batch import Batch
+from quire.models.config import KVSize
 
 Words = NDArray[np.uint64]
 Indices = NDArray[np.int64]
@@ -45,22 +47,35 @@ class ToyModel:
     def __init__(
         self,
         vocab_size: int,
-        num_blocks: int,
-        block_size: int,
+        size: KVSize,
         layers: Sequence[Retention] = TWO_FULL,
         *,
         hybrid: bool = True,
     ) -> None:
         layout = toy_layout(layers, hybrid=hybrid)
         self._vocab_size = vocab_size
-        self._block_size = block_size
+        self._block_size = size.block_size
         self._layers = tuple(layers)
         self._places = layout.places()
-        self._store: Words = np.zeros((len(layout.pages), num_blocks * block_size), dtype=np.uint64)
+        num_pages = len(layout.pages)
+        self._store: Words = np.zeros(
+            (num_pages, size.num_blocks * size.block_size), dtype=np.uint64
+        )
+        self._host: Words = np.zeros(
+            (num_pages, size.num_host_blocks, size.block_size), dtype=np.uint64
+        )
 
     @property
     def vocab_size(self) -> int:
         return self._vocab_size
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """One by one: what batches of moves must come to."""
+        device = self._store.reshape(*self._store.shape[:1], -1, self._block_size)
+        for kind, source, target in moves:
+            read = self._host if kind is MoveKind.IN else device
+            written = self._host if kind is MoveKind.OUT else device
+            written[:, target] = read[:, source]
 
     def forward(self, batch: Batch) -> Tensor:
         positions = batch.positions.numpy()

@@ -57,13 +57,15 @@ class StepResult:
     """What a step drew: one token id for each sampling chunk, in the order of the chunks.
 
     `prompt_logprobs` of a chunk are those of the prompt tokens `start + 1 ...` it predicts.
-    `not_finite` names requests whose logits held NaN; their token id means nothing."""
+    `not_finite` names requests whose logits held NaN; their token id means nothing. `move_s` went
+    into the step's moves."""
 
     number: int
     token_ids: tuple[int, ...]
     logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     not_finite: frozenset[str] = frozenset()
+    move_s: float = 0.0
 
 
 class Finish(NamedTuple):

@@ -15,7 +15,7 @@ from torch import Tensor
 from quire.cache.layout import Layout
 from quire.models.attention.backend import AttentionBackend, AttentionStep
 from quire.models.batch import Batch
-from quire.models.config import KVOptions, LayerFacts, ModelFacts
+from quire.models.config import KVOptions, KVSize, LayerFacts, ModelFacts
 from quire.models.kv_codec import Codec, Encoded, choose_codec
 from quire.models.kv_store import KVStore, build_kv_store
 from tests.models.paging import Paging
@@ -145,8 +145,7 @@ class Scene:
     def empty_store(self, paging: Paging) -> KVStore:
         return build_kv_store(
             self.layout,
-            num_blocks=paging.num_blocks,
-            block_size=self.shape.block_size,
+            KVSize(paging.num_blocks, self.shape.block_size),
             codec=self.shape.codec,
             device=torch.device(self.shape.device),
         )
