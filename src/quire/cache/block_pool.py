@@ -9,7 +9,7 @@ Every block but the null block 0 is in exactly one state:
 The idle blocks are evicted least recently released first.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from quire.cache.idle_list import IdleList
@@ -33,12 +33,16 @@ class Usage(NamedTuple):
 class BlockPool:
     """Counts and ids only. `take` is all or nothing; a release too many raises AccountsError."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(
+        self, num_blocks: int, on_evict: Callable[[int, bytes], None] | None = None
+    ) -> None:
+        """`on_evict` is told of each block that loses its contents, and its key."""
         self._free = list(range(num_blocks - 1, NULL_BLOCK, -1))
         self._idle = IdleList(num_blocks)
         self._num_refs = [0] * num_blocks
         self._key_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
+        self._on_evict = on_evict
 
     @property
     def num_usable(self) -> int:
@@ -122,6 +126,9 @@ class BlockPool:
         """The block that carries this key, if it is still there."""
         return self._block_of.get(key)
 
+    def num_holders(self, block_id: int) -> int:
+        return self._num_refs[block_id]
+
     def num_idle(self, block_ids: Iterable[int]) -> int:
         refs = self._num_refs
         return sum(1 for block_id in block_ids if refs[block_id] == 0)
@@ -155,3 +162,5 @@ class BlockPool:
             del self._block_of[key]
             self._key_of[block_id] = None
             self._free.append(block_id)
+            if self._on_evict is not None:
+                self._on_evict(block_id, key)

@@ -3,8 +3,21 @@ its full blocks.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from quire.cache.block_pool import NULL_BLOCK
 from quire.cache.reuse import OPEN, Reuse
+
+
+class Swap(NamedTuple):
+    """What a request left on the host: the `keys` it claims there, and its `private` blocks, as
+    (group, index in the table, host block). `num_computed` tokens lie in all of it.
+    """
+
+    num_computed: int
+    num_sealed: int
+    keys: tuple[bytes, ...]
+    private: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -14,6 +27,7 @@ class BlockTable:
 
     `num_covered` is how many blocks' places every group has. `hashes` follow the token ids alone
     and so outlive a release; `num_sealed` counts the leading blocks that have had their hash.
+    `swap` is set while the request is swapped out.
     """
 
     block_ids: tuple[list[int], ...]
@@ -22,3 +36,19 @@ class BlockTable:
     hashes: list[bytes] = field(default_factory=list)
     num_sealed: int = 0
     num_covered: int = 0
+    swap: Swap | None = None
+
+
+def tail_first(block_ids: tuple[list[int], ...]) -> list[int]:
+    """All blocks of a table, those of the last tokens first, whatever their group."""
+    if len(block_ids) == 1:
+        ordered = block_ids[0][::-1]
+    else:
+        longest = max(map(len, block_ids), default=0)
+        ordered = [
+            ids[index]
+            for index in range(longest - 1, -1, -1)
+            for ids in block_ids
+            if index < len(ids)
+        ]
+    return [block_id for block_id in ordered if block_id != NULL_BLOCK]

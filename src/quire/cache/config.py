@@ -10,6 +10,8 @@ class CacheConfig:
     """`num_blocks` counts the null block, so `num_blocks - 1` can be used. `groups` says how long
     each layer group needs its tokens; there are none for a model without attention.
 
+    `num_host_blocks` of the host's memory take what is swapped out or evicted.
+
     No step computes more than `max_chunk_tokens` of a request: what bounds a window's blocks.
     """
 
@@ -18,6 +20,7 @@ class CacheConfig:
     enable_prefix_caching: bool = True
     groups: tuple[Retention, ...] = (FULL,)
     max_chunk_tokens: int = 1 << 30
+    num_host_blocks: int = 0
 
     def __post_init__(self) -> None:
         if self.block_size < 1:

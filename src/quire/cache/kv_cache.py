@@ -11,12 +11,15 @@ last tokens (a window, a chunk) gives the blocks behind them back and goes on wi
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from quire.cache.admission import Arrival, Finder, Found
 from quire.cache.block_hash import extend_hashes, group_key
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, Usage
-from quire.cache.block_table import BlockTable
+from quire.cache.block_table import BlockTable, tail_first
 from quire.cache.config import CacheConfig
-from quire.cache.prefix import find_prefix
+from quire.cache.host_pool import HostPool
+from quire.cache.moves import Move, MoveKind
 from quire.cache.reuse import OPEN, Reuse
+from quire.cache.swapping import Stake, can_fork, stake_of, swap_out
 
 NO_BLOCKS: tuple[tuple[int, ...], ...] = ()
 
@@ -25,6 +28,13 @@ class Short(NamedTuple):
     """No room: so many blocks are missing."""
 
     num_blocks: int
+
+
+class HostUsage(NamedTuple):
+    """Blocks of the host: with contents that may be found, and those of swapped requests."""
+
+    cached: int
+    swapped: int
 
 
 class KVCache:
@@ -40,12 +50,20 @@ class KVCache:
         )
         self._max_chunk_tokens = config.max_chunk_tokens
         self._reuses = config.enable_prefix_caching and bool(config.groups)
-        self._pool = BlockPool(config.num_blocks)
+        self._host = HostPool(config.num_host_blocks) if config.num_host_blocks else None
+        self._pool = BlockPool(config.num_blocks, self._spill if self._host else None)
+        self._finder = Finder(self._pool, self._host, config.groups, config.block_size)
+        self._moves: list[Move] = []
         self._held: set[BlockTable] = set()
 
     @property
     def usage(self) -> Usage:
         return self._pool.usage
+
+    @property
+    def host_usage(self) -> HostUsage:
+        host = self._host
+        return HostUsage(0, 0) if host is None else HostUsage(host.num_cached, host.num_swapped)
 
     @property
     def num_usable_blocks(self) -> int:
@@ -71,34 +89,63 @@ class KVCache:
         *,
         keep_free: int = 0,
         reuse: bool = True,
+        use_host: bool = True,
     ) -> int | Short:
         """Blocks for `token_ids`, its sealed prefix shared; answers the number of tokens found
         there. A group that forgets gets blocks for the first chunk only.
 
         At least one token is left to compute. With less than `keep_free` blocks to spare afterwards
-        the answer is Short, and nothing has changed. `reuse` false takes fresh blocks only.
+        the answer is Short, and nothing has changed. `reuse` false takes fresh blocks only, or what
+        the table itself was swapped out with. `use_host` false finds nothing on the host, but for
+        a table that was swapped out.
         """
         if table in self._held:
             raise AccountsError("a table that holds blocks is admitted again")
-        found = self._find(table, token_ids) if reuse and self._reuses else self._nothing()
-        num_found = len(found[0]) if found else 0
-        counts = self._num_new(num_found, len(token_ids))
-        shared = [block_id for ids in found for block_id in ids if block_id != NULL_BLOCK]
+        found = self._find(table, token_ids, reuse=reuse, use_host=use_host)
+        counts = self._num_new(found, len(token_ids))
+        shared = found.shared
+        num_taken = sum(counts) + len(found.arrivals)
         num_idle = self._pool.num_idle(shared)
-        num_short = sum(counts) + num_idle + keep_free - self._pool.num_available
+        num_short = num_taken + num_idle + keep_free - self._pool.num_available
         if num_short > 0:
             return Short(num_short)
         self._pool.share(shared)
-        taken = self._pool.take(sum(counts)) or []
-        first = 0
-        for group, (ids, count) in enumerate(zip(found, counts, strict=True)):
-            table.block_ids[group].extend([*ids, *taken[first : first + count]])
-            table.num_passed[group] = ids.count(NULL_BLOCK)
-            first += count
-        table.num_sealed = num_found
+        taken = self._pool.take(num_taken) or []
+        if not self._are_there(found.arrivals):
+            self._pool.release([*taken, *reversed(shared)])
+            return self.admit(table, token_ids, keep_free=keep_free, reuse=reuse, use_host=False)
+        self._open(table, found, counts, taken)
         table.num_covered = min(map(len, table.block_ids), default=len(token_ids))
+        return found.num_tokens
+
+    def _are_there(self, arrivals: Sequence[Arrival]) -> bool:
+        """Still, after the blocks to move them to were taken: what those held may have gone to the
+        host in their stead. Those that a swapped request claims never go.
+        """
+        host = self._host
+        return host is None or all(
+            key is None or host.find(key) == host_id for _, _, host_id, key in arrivals
+        )
+
+    def _open(
+        self, table: BlockTable, found: Found, counts: Sequence[int], taken: list[int]
+    ) -> None:
+        """Fill the table: with what was found, what is moved in, and what is new."""
+        for group, ids in enumerate(found.block_ids):
+            table.block_ids[group].extend(ids)
+            table.num_passed[group] = ids.count(NULL_BLOCK)
+        for group, place, host_id, key in found.arrivals:
+            block_id = taken.pop()
+            table.block_ids[group][place] = block_id
+            self._moves.append(Move(MoveKind.IN, host_id, block_id))
+            if key is not None:
+                self._pool.seal(block_id, key)
+        for group, count in enumerate(counts):
+            table.block_ids[group].extend(taken[:count])
+            del taken[:count]
+        self.forget(table)
+        table.num_sealed = found.num_sealed
         self._held.add(table)
-        return num_found * self._block_size
 
     def grow(self, table: BlockTable, start: int, end: int) -> tuple[tuple[int, ...], ...] | None:
         """Room for a chunk of the tokens `start .. end`: the blocks added by group, none if there
@@ -139,11 +186,68 @@ class KVCache:
         if table not in self._held:
             raise AccountsError("a table that holds no blocks is released")
         self._held.remove(table)
-        self._pool.release(_tail_first(table.block_ids))
+        self._pool.release(tail_first(table.block_ids))
         for group, ids in enumerate(table.block_ids):
             ids.clear()
             table.num_passed[group] = 0
         table.num_sealed = table.num_covered = 0
+
+    def stake(self, table: BlockTable, num_computed: int) -> Stake:
+        """What a request that has computed so many tokens would lose by a release."""
+        return stake_of(table, self._pool, num_computed, self._block_size)
+
+    def swap_out(self, table: BlockTable, num_computed: int) -> bool:
+        """Release the table, its first `num_computed` tokens kept by the host until it is admitted
+        again or forgotten; False, and nothing done, if the host has no room.
+        """
+        if self._host is None or table not in self._held:
+            return False
+        moves = swap_out(table, self._host, num_computed, self._block_size)
+        if moves is None:
+            return False
+        self._moves += moves
+        self.release(table)
+        return True
+
+    def forget(self, table: BlockTable) -> None:
+        """Give up what the table was swapped out with, if it was."""
+        swap, table.swap = table.swap, None
+        if swap is not None and self._host is not None:
+            self._host.disclaim(swap.keys, (host_id for _, _, host_id in swap.private))
+
+    def fork(
+        self, source: BlockTable, table: BlockTable, num_tokens: int, *, keep_free: int = 0
+    ) -> bool | Short:
+        """Open `table` over the first `num_tokens` of `source`, which holds more: full blocks are
+        shared, the last is copied, and there is room for one token more. False if `source` has
+        given back what is needed.
+        """
+        if source not in self._held or table in self._held:
+            return False
+        if not can_fork(source, self._groups, num_tokens, self._block_size):
+            return False
+        num_full, num_over = divmod(num_tokens, self._block_size)
+        num_short = len(self._groups) + keep_free - self._pool.num_available
+        if num_short > 0:
+            return Short(num_short)
+        taken = self._pool.take(len(self._groups)) or []
+        for index, (ids, block_id) in enumerate(zip(source.block_ids, taken, strict=True)):
+            self._pool.share(shared for shared in ids[:num_full] if shared != NULL_BLOCK)
+            table.block_ids[index].extend([*ids[:num_full], block_id])
+            table.num_passed[index] = min(source.num_passed[index], num_full)
+            if num_over:
+                self._moves.append(Move(MoveKind.COPY, ids[num_full], block_id))
+        self.forget(table)
+        table.hashes = source.hashes[:num_full]
+        table.num_sealed = min(source.num_sealed, num_full)
+        table.num_covered = num_full + 1
+        self._held.add(table)
+        return True
+
+    def take_moves(self) -> tuple[Move, ...]:
+        """What is to be done before the next step runs, for all that was answered until now."""
+        moves, self._moves = tuple(self._moves), []
+        return moves
 
     def check(self) -> None:
         """Raise AccountsError unless every block is free, idle, or held by the tables that list
@@ -151,27 +255,43 @@ class KVCache:
         """
         holders: dict[int, int] = {}
         for table in self._held:
-            for block_id in _tail_first(table.block_ids):
+            for block_id in tail_first(table.block_ids):
                 holders[block_id] = holders.get(block_id, 0) + 1
         self._pool.check(holders)
+        if self._host is not None:
+            self._host.check()
 
-    def _nothing(self) -> tuple[list[int], ...]:
-        return tuple([] for _ in self._groups)
+    def _find(
+        self, table: BlockTable, token_ids: Sequence[int], *, reuse: bool, use_host: bool
+    ) -> Found:
+        """What of `token_ids` lies in blocks: all but the last token at most."""
+        found, swap = self._finder.nothing(), table.swap
+        if self._reuses and (reuse or swap is not None):
+            salt = table.reuse.salt
+            extend_hashes(table.hashes, token_ids, block_size=self._block_size, salt=salt)
+            num_reusable = (len(token_ids) - 1) // self._block_size
+            if not reuse and swap is not None:
+                num_reusable = min(num_reusable, swap.num_sealed)
+            found = self._finder.prefix(
+                table.hashes[:num_reusable], use_host=use_host or swap is not None
+            )
+        return self._finder.swapped(table, found)
 
-    def _find(self, table: BlockTable, token_ids: Sequence[int]) -> tuple[list[int], ...]:
-        """By group, the blocks of the longest prefix that all of them still have."""
-        extend_hashes(table.hashes, token_ids, block_size=self._block_size, salt=table.reuse.salt)
-        num_reusable = (len(token_ids) - 1) // self._block_size
-        return find_prefix(
-            self._pool, self._groups, table.hashes[:num_reusable], block_size=self._block_size
-        )
-
-    def _num_new(self, num_found: int, num_tokens: int) -> list[int]:
-        """By group, the blocks to take for `num_tokens`, after `num_found` blocks of prefix."""
+    def _num_new(self, found: Found, num_tokens: int) -> list[int]:
+        """By group, the blocks to take for `num_tokens` beside what was found."""
         whole = -(-num_tokens // self._block_size)
-        first_end = num_found * self._block_size + self._max_chunk_tokens
+        first_end = found.num_tokens + self._max_chunk_tokens
         chunk = min(whole, -(-first_end // self._block_size))
-        return [(whole if group.reach is None else chunk) - num_found for group in self._groups]
+        return [
+            (whole if group.reach is None else chunk) - len(ids)
+            for group, ids in zip(self._groups, found.block_ids, strict=True)
+        ]
+
+    def _spill(self, block_id: int, key: bytes) -> None:
+        """A block of the device is evicted: its contents go to the host, if it has room."""
+        host_id = None if self._host is None else self._host.put(key)
+        if host_id is not None:
+            self._moves.append(Move(MoveKind.OUT, block_id, host_id))
 
     def _seal(self, table: BlockTable, token_ids: Sequence[int], num_full: int) -> None:
         if len(table.hashes) < num_full:
@@ -193,18 +313,3 @@ class KVCache:
                 self._pool.release(block_ids[first:end])
                 block_ids[first:end] = [NULL_BLOCK] * (end - first)
                 table.num_passed[group] = end
-
-
-def _tail_first(block_ids: tuple[list[int], ...]) -> list[int]:
-    """All blocks of a table, those of the last tokens first, whatever their group."""
-    if len(block_ids) == 1:
-        ordered = block_ids[0][::-1]
-    else:
-        longest = max(map(len, block_ids), default=0)
-        ordered = [
-            ids[index]
-            for index in range(longest - 1, -1, -1)
-            for ids in block_ids
-            if index < len(ids)
-        ]
-    return [block_id for block_id in ordered if block_id != NULL_BLOCK]

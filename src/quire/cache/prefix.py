@@ -6,14 +6,25 @@ each for no more than the others allow, until all agree.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from quire.cache.block_hash import group_key
-from quire.cache.block_pool import NULL_BLOCK, BlockPool
+from quire.cache.block_pool import NULL_BLOCK
 from quire.cache.spec import Retention
 
 
+class Lookup(Protocol):
+    """Where blocks are found by their keys."""
+
+    def find(self, keys: Sequence[bytes]) -> list[int]:
+        """The blocks of the leading keys that are here, up to the first that is not."""
+        ...
+
+    def block_of(self, key: bytes) -> int | None: ...
+
+
 def find_prefix(
-    pool: BlockPool, groups: Sequence[Retention], hashes: Sequence[bytes], *, block_size: int
+    pool: Lookup, groups: Sequence[Retention], hashes: Sequence[bytes], *, block_size: int
 ) -> tuple[list[int], ...]:
     """By group, the sealed blocks of as many leading `hashes` as all groups can honour, and the
     null block where a group needs none. All lists are equally long.
@@ -38,7 +49,7 @@ def find_prefix(
 class _Group:
     """One group that forgets."""
 
-    def __init__(self, pool: BlockPool, index: int, retention: Retention, block_size: int) -> None:
+    def __init__(self, pool: Lookup, index: int, retention: Retention, block_size: int) -> None:
         self.index = index
         self._pool = pool
         self._retention = retention

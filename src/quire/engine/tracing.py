@@ -40,9 +40,12 @@ class TracedKVCache(KVCache):
         *,
         keep_free: int = 0,
         reuse: bool = True,
+        use_host: bool = True,
     ) -> int | Short:
         with self._tracer.start_as_current_span("kv_cache.admit") as span:
-            admitted = super().admit(table, token_ids, keep_free=keep_free, reuse=reuse)
+            admitted = super().admit(
+                table, token_ids, keep_free=keep_free, reuse=reuse, use_host=use_host
+            )
             span.set_attribute("quire.num_tokens", len(token_ids))
             if isinstance(admitted, Short):
                 span.set_attribute("quire.num_short_blocks", admitted.num_blocks)

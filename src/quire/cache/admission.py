@@ -1,0 +1,125 @@
+"""The blocks that an admitted request begins with: those of its prefix, here or on the host, and
+those it was swapped out with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from quire.cache.block_hash import group_key
+from quire.cache.block_pool import NULL_BLOCK, BlockPool
+from quire.cache.block_table import BlockTable
+from quire.cache.host_pool import HostPool
+from quire.cache.prefix import find_prefix
+from quire.cache.spec import Retention
+
+AWAY = -1
+"""In the place of a block that is to be moved in."""
+
+
+class Arrival(NamedTuple):
+    """A block of the host for this place of the table. A private one has no key."""
+
+    group: int
+    place: int
+    host_id: int
+    key: bytes | None
+
+
+class Found(NamedTuple):
+    """What need not be computed: the first `num_tokens`, in `block_ids` by group, with AWAY for
+    each of `arrivals` and the null block where no later token looks. All groups' are equally long;
+    `num_sealed` blocks of each were found by their keys.
+    """
+
+    num_tokens: int
+    num_sealed: int
+    block_ids: tuple[list[int], ...]
+    arrivals: list[Arrival]
+
+    @property
+    def shared(self) -> list[int]:
+        """The blocks that are on the device."""
+        return [
+            block_id
+            for ids in self.block_ids
+            for block_id in ids
+            if block_id not in (NULL_BLOCK, AWAY)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Finder:
+    """Looks in the device's pool, and in the host's if there is one."""
+
+    pool: BlockPool
+    host: HostPool | None
+    groups: tuple[Retention, ...]
+    block_size: int
+
+    def nothing(self) -> Found:
+        return Found(0, 0, tuple([] for _ in self.groups), [])
+
+    def prefix(self, hashes: Sequence[bytes], *, use_host: bool) -> Found:
+        """The longest that every group still has, on the host too if that is to be used."""
+        if not use_host or self.host is None:
+            ids = find_prefix(self.pool, self.groups, hashes, block_size=self.block_size)
+            return self._found(ids, [])
+        tiers = Tiers(self.pool, self.host)
+        ids = find_prefix(tiers, self.groups, hashes, block_size=self.block_size)
+        arrivals = [
+            Arrival(group, index, self.host.place_of(key), key)
+            for group, blocks in enumerate(ids)
+            for index, block_id in enumerate(blocks)
+            if block_id == AWAY
+            for key in (group_key(hashes[index], group),)
+        ]
+        return self._found(ids, arrivals)
+
+    def _found(self, ids: tuple[list[int], ...], arrivals: list[Arrival]) -> Found:
+        num_blocks = len(ids[0])
+        return Found(num_blocks * self.block_size, num_blocks, ids, arrivals)
+
+    def swapped(self, table: BlockTable, found: Found) -> Found:
+        """`found`, and behind it the private blocks that the table was swapped out with; without
+        them, if what lies between is lost.
+        """
+        swap = table.swap
+        num_found = found.num_sealed
+        if swap is None or found.num_tokens >= swap.num_computed or num_found < swap.num_sealed:
+            return found
+        num_blocks = -(-swap.num_computed // self.block_size)
+        host_ids = {(group, index): host_id for group, index, host_id in swap.private}
+        block_ids, arrivals = [], list(found.arrivals)
+        for group, ids in enumerate(found.block_ids):
+            rest = []
+            for index in range(num_found, num_blocks):
+                host_id = host_ids.get((group, index))
+                rest.append(NULL_BLOCK if host_id is None else AWAY)
+                if host_id is not None:
+                    arrivals.append(Arrival(group, index, host_id, None))
+            block_ids.append(ids + rest)
+        return Found(swap.num_computed, num_found, tuple(block_ids), arrivals)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """Device and host as one pool to find blocks in."""
+
+    pool: BlockPool
+    host: HostPool
+
+    def find(self, keys: Sequence[bytes]) -> list[int]:
+        found = []
+        for key in keys:
+            block_id = self.block_of(key)
+            if block_id is None:
+                break
+            found.append(block_id)
+        return found
+
+    def block_of(self, key: bytes) -> int | None:
+        block_id = self.pool.block_of(key)
+        if block_id is None and self.host.find(key) is not None:
+            return AWAY
+        return block_id

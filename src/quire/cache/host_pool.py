@@ -1,0 +1,117 @@
+"""Blocks of the host's memory: what was evicted from the device or swapped out, by ids and keys.
+
+    free  --put-->  cached  --claim-->  claimed      under a key; the oldest cached one goes first
+    free  --take->  private                          of one swapped request, under no key
+
+A swapped request claims the keys of its sealed blocks, wherever they are now: those still on the
+device come here when they are evicted there, and then find room. So the claims and the private
+blocks together are never more than the pool.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from quire.cache.block_pool import AccountsError
+
+
+class HostPool:
+    """Counts and ids only."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._num_blocks = num_blocks
+        self._cached: dict[bytes, int] = {}
+        self._claimed: dict[bytes, int] = {}
+        self._claims: dict[bytes, int] = {}
+        self._private: set[int] = set()
+
+    @property
+    def num_blocks(self) -> int:
+        return self._num_blocks
+
+    @property
+    def num_cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def num_swapped(self) -> int:
+        """Blocks that swapped requests wait with."""
+        return len(self._claimed) + len(self._private)
+
+    def find(self, key: bytes) -> int | None:
+        return self._cached.get(key, self._claimed.get(key))
+
+    def place_of(self, key: bytes) -> int:
+        """Of a key that is here."""
+        block_id = self.find(key)
+        if block_id is None:
+            raise AccountsError("a key is not on the host, where it was just found")
+        return block_id
+
+    def claim(self, keys: Sequence[bytes], num_private: int) -> list[int] | None:
+        """Room for all blocks of a request that is swapped out: its private blocks are given at
+        once, in their order. None, and nothing done, if it is too much.
+        """
+        num_new = sum(1 for key in keys if key not in self._claims)
+        num_promised = len(self._claims) + len(self._private) + num_new + num_private
+        if num_promised > self._num_blocks:
+            return None
+        for key in keys:
+            self._claims[key] = self._claims.get(key, 0) + 1
+            if key in self._cached:
+                self._claimed[key] = self._cached.pop(key)
+        taken = [self._take() for _ in range(num_private)]
+        self._private.update(taken)
+        return taken
+
+    def disclaim(self, keys: Iterable[bytes], private: Iterable[int]) -> None:
+        """The request is back on the device, or gone. What has a key stays for others."""
+        for key in keys:
+            if key not in self._claims:
+                raise AccountsError("a key is disclaimed that nobody claims")
+            self._claims[key] -= 1
+            if not self._claims[key]:
+                del self._claims[key]
+                if key in self._claimed:
+                    self._cached[key] = self._claimed.pop(key)
+        for block_id in private:
+            if block_id not in self._private:
+                raise AccountsError(f"host block {block_id} is given back but nobody holds it")
+            self._private.remove(block_id)
+            self._free.append(block_id)
+
+    def put(self, key: bytes) -> int | None:
+        """Where to copy the block that is evicted from the device under this key; None if it is
+        here already, or if all that is here is worth more.
+        """
+        if key in self._claimed:
+            return None
+        if key in self._cached:
+            self._cached[key] = self._cached.pop(key)  # the newest again
+            return None
+        if not self._free and not self._cached:
+            return None
+        block_id = self._take()
+        (self._claimed if key in self._claims else self._cached)[key] = block_id
+        return block_id
+
+    def clear(self) -> None:
+        """Forget every key; private blocks stay."""
+        self._free += [*self._cached.values(), *self._claimed.values()]
+        self._cached.clear()
+        self._claimed.clear()
+
+    def check(self) -> None:
+        """Raise AccountsError unless every block is in one state and every promise can be kept."""
+        states = [*self._free, *self._cached.values(), *self._claimed.values(), *self._private]
+        if sorted(states) != list(range(self._num_blocks)):
+            raise AccountsError("a host block is in no state or in two")
+        if len(self._claims) + len(self._private) > self._num_blocks:
+            raise AccountsError("more host blocks are promised than there are")
+        if self._claimed.keys() - self._claims.keys() or self._cached.keys() & self._claims.keys():
+            raise AccountsError("a host block is claimed by nobody, or not kept for its claim")
+
+    def _take(self) -> int:
+        """A free block, or the oldest cached one's."""
+        if not self._free:
+            self._free.append(self._cached.pop(next(iter(self._cached))))
+        return self._free.pop()

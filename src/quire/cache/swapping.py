@@ -1,0 +1,78 @@
+"""A table's blocks to the host; what is at stake when it gives them up; what a fork needs.
+
+Blocks under a key are not copied: they stay on the device for as long as nobody needs the room, and
+are copied when they are evicted. Only the others are, at once: the last one of a request mostly.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from quire.cache.block_hash import group_key
+from quire.cache.block_pool import NULL_BLOCK, BlockPool
+from quire.cache.block_table import BlockTable, Swap
+from quire.cache.host_pool import HostPool
+from quire.cache.moves import Move, MoveKind
+from quire.cache.spec import Retention
+
+
+class Stake(NamedTuple):
+    """What a request alone holds: blocks, and the tokens that would be computed again without."""
+
+    num_blocks: int
+    num_tokens: int
+
+
+def stake_of(table: BlockTable, pool: BlockPool, num_computed: int, block_size: int) -> Stake:
+    """Of a table that holds `num_computed` tokens: what leads it and others hold too is safe."""
+    num_full = -(-num_computed // block_size)
+    num_own, num_safe = 0, num_full
+    for ids in table.block_ids:
+        own = [
+            index
+            for index, block_id in enumerate(ids[:num_full])
+            if block_id == NULL_BLOCK or pool.num_holders(block_id) == 1
+        ]
+        num_own += sum(1 for index in own if ids[index] != NULL_BLOCK)
+        num_safe = min([num_safe, *own[:1]])
+    return Stake(num_own, max(num_computed - num_safe * block_size, 0))
+
+
+def swap_out(
+    table: BlockTable, host: HostPool, num_computed: int, block_size: int
+) -> list[Move] | None:
+    """Claim and copy what the table needs to go on after `num_computed` tokens; the moves for it,
+    or None if the host has no room. The table still holds its blocks.
+    """
+    keys: list[bytes] = []
+    places: list[tuple[int, int]] = []
+    for group, ids in enumerate(table.block_ids):
+        for index, block_id in enumerate(ids[: -(-num_computed // block_size)]):
+            if block_id == NULL_BLOCK:
+                continue
+            if index < table.num_sealed:
+                keys.append(group_key(table.hashes[index], group))
+            else:
+                places.append((group, index))
+    host_ids = host.claim(keys, len(places))
+    if host_ids is None:
+        return None
+    private = [
+        (group, index, host_id) for (group, index), host_id in zip(places, host_ids, strict=True)
+    ]
+    table.swap = Swap(num_computed, table.num_sealed, tuple(keys), tuple(private))
+    return [
+        Move(MoveKind.OUT, table.block_ids[group][index], host_id)
+        for group, index, host_id in private
+    ]
+
+
+def can_fork(
+    source: BlockTable, groups: Sequence[Retention], num_tokens: int, block_size: int
+) -> bool:
+    """Whether `source` still has all that a token behind the first `num_tokens` can see."""
+    num_blocks = -(-num_tokens // block_size)
+    for group, ids in zip(groups, source.block_ids, strict=True):
+        first = group.first_needed(num_tokens) // block_size
+        if len(ids) < num_blocks or NULL_BLOCK in ids[first:num_blocks]:
+            return False
+    return True

@@ -1,0 +1,106 @@
+"""What it costs to bring a preempted request back: by moving its blocks to the host and back, or by
+computing its tokens again. Learnt from the steps themselves.
+
+Computing is a line, seconds = base + tokens x rate, fitted by least squares over recent steps:
+tokens computed again ride in steps that run anyway, so that only the rate counts. Moving is a mean
+over recent moves.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from quire.cache.swapping import Stake
+
+MEMORY = 0.98
+"""The weight of what was seen before, at each new sight: some fifty steps count."""
+LEAST_SPREAD = 1e-3
+"""Of the tokens' variance over their square, below which a line cannot be told."""
+
+
+class PreemptionMode(StrEnum):
+    AUTO = "auto"
+    SWAP = "swap"
+    RECOMPUTE = "recompute"
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Weighted sums over (tokens, seconds)."""
+
+    weight: float = 0.0
+    tokens: float = 0.0
+    seconds: float = 0.0
+    squares: float = 0.0
+    products: float = 0.0
+
+    def add(self, tokens: float, seconds: float) -> None:
+        self.weight = self.weight * MEMORY + 1
+        self.tokens = self.tokens * MEMORY + tokens
+        self.seconds = self.seconds * MEMORY + seconds
+        self.squares = self.squares * MEMORY + tokens * tokens
+        self.products = self.products * MEMORY + tokens * seconds
+
+    @property
+    def ratio(self) -> float | None:
+        return self.seconds / self.tokens if self.tokens else None
+
+    @property
+    def slope(self) -> float | None:
+        """None where all steps are about as large, or larger ones take no longer."""
+        if not self.weight:
+            return None
+        mean = self.tokens / self.weight
+        variance = self.squares / self.weight - mean * mean
+        if variance <= LEAST_SPREAD * mean * mean:
+            return None
+        covariance = self.products / self.weight - mean * self.seconds / self.weight
+        return covariance / variance if covariance > 0 else None
+
+
+class CostModel:
+    """`token_s` and `block_s`: seconds to compute one more token, and to move one block; None until
+    something was measured.
+    """
+
+    def __init__(self, mode: PreemptionMode) -> None:
+        self._mode = mode
+        self._steps = _Sums()
+        self._moves = _Sums()
+
+    @property
+    def token_s(self) -> float | None:
+        return self._steps.slope or self._steps.ratio
+
+    @property
+    def block_s(self) -> float | None:
+        return self._moves.ratio
+
+    def see_step(self, num_tokens: int, compute_s: float) -> None:
+        if num_tokens:
+            self._steps.add(num_tokens, compute_s)
+
+    def see_moves(self, num_blocks: int, move_s: float) -> None:
+        if num_blocks:
+            self._moves.add(num_blocks, move_s)
+
+    def prefers_swap(self, stake: Stake) -> bool:
+        """For a request about to lose `stake`: out and in again, or computed again. Where moving
+        was never measured it is tried.
+        """
+        if self._mode is not PreemptionMode.AUTO:
+            return self._mode is PreemptionMode.SWAP
+        return self._is_cheaper(2 * stake.num_blocks, stake.num_tokens)
+
+    def prefers_host(self, stake: Stake, *, is_resumed: bool) -> bool:
+        """Whether what lies on the host is moved in, and not computed. A forced mode is one of
+        preemption: it does not speak of what a new request finds.
+        """
+        if is_resumed and self._mode is not PreemptionMode.AUTO:
+            return self._mode is PreemptionMode.SWAP
+        return self._is_cheaper(stake.num_blocks, stake.num_tokens)
+
+    def _is_cheaper(self, num_blocks: int, num_tokens: int) -> bool:
+        block_s, token_s = self.block_s, self.token_s
+        if block_s is None or token_s is None:
+            return True
+        return num_blocks * block_s < num_tokens * token_s

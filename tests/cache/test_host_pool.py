@@ -1,0 +1,98 @@
+"""The host keeps every promise made to swapped requests, and evicts the oldest of the rest."""
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from quire.cache.block_pool import AccountsError
+from quire.cache.host_pool import HostPool
+
+KEYS = st.sampled_from([bytes([letter]) for letter in b"abcdefghij"])
+
+
+class HostMachine(RuleBasedStateMachine):
+    """`here`: the keys found, in the order of their last use."""
+
+    claims = Bundle("claims")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = HostPool(5)
+        self.here: list[bytes] = []
+        self.live: list[tuple[tuple[bytes, ...], tuple[int, ...]]] = []
+
+    @property
+    def claimed(self) -> set[bytes]:
+        return {key for keys, _ in self.live for key in keys}
+
+    @rule(key=KEYS)
+    def put(self, key: bytes) -> None:
+        known = key in self.here
+        block_id = self.pool.put(key)
+        if known:
+            assert block_id is None
+        if key in self.claimed:
+            assert known or block_id is not None, "a claim is a promise"
+        if block_id is not None:
+            self.here.append(key)
+        elif known and key not in self.claimed:
+            self.here.append(self.here.pop(self.here.index(key)))
+        self.forget_evicted()
+
+    @rule(target=claims, keys=st.sets(KEYS, max_size=3), num_private=st.integers(0, 2))
+    def claim(self, keys: set[bytes], num_private: int) -> object:
+        num_private_now = sum(len(private) for _, private in self.live)
+        fits = len(self.claimed | keys) + num_private_now + num_private <= 5
+        private = self.pool.claim(sorted(keys), num_private)
+        assert (private is not None) == fits
+        if private is None:
+            return None
+        assert len(set(private)) == num_private
+        entry = tuple(sorted(keys)), tuple(private)
+        self.live.append(entry)
+        self.forget_evicted()
+        return entry
+
+    @rule(entry=consumes(claims))
+    def disclaim(self, entry: tuple[tuple[bytes, ...], tuple[int, ...]] | None) -> None:
+        if entry is None:
+            return
+        self.live.remove(entry)
+        self.pool.disclaim(*entry)
+        for key in entry[0]:
+            if key not in self.claimed and key in self.here:
+                self.here.append(self.here.pop(self.here.index(key)))
+
+    @rule()
+    def clear(self) -> None:
+        self.pool.clear()
+        self.here.clear()
+
+    def forget_evicted(self) -> None:
+        """What is gone was not claimed, and older than all that stayed unclaimed."""
+        gone = [key for key in self.here if self.pool.find(key) is None]
+        assert not set(gone) & self.claimed
+        unclaimed = [key for key in self.here if key not in self.claimed]
+        assert gone == unclaimed[: len(gone)]
+        self.here = [key for key in self.here if key not in gone]
+
+    @invariant()
+    def balances(self) -> None:
+        self.pool.check()
+        private = [block_id for _, ids in self.live for block_id in ids]
+        found = [self.pool.find(key) for key in self.here]
+        assert len({*private, *found}) == len(private) + len(found)
+        num_swapped = len(private) + len(self.claimed & set(self.here))
+        assert self.pool.num_swapped == num_swapped
+        assert self.pool.num_cached == len(self.here) - len(self.claimed & set(self.here))
+
+
+TestHostMachine = HostMachine.TestCase
+
+
+def test_what_is_not_held_cannot_be_given_back() -> None:
+    pool = HostPool(2)
+    with pytest.raises(AccountsError, match="nobody holds"):
+        pool.disclaim([], [0])
+    with pytest.raises(AccountsError, match="nobody claims"):
+        pool.disclaim([b"a"], [])
