@@ -250,3 +250,18 @@ def test_a_length_beyond_the_model_is_refused(config: EngineConfig) -> None:
 def test_a_budget_below_the_sequences_is_refused(config: EngineConfig) -> None:
     with pytest.raises(ValueError, match="max_num_batched_tokens is 3, must be at least"):
         build(replace(config, max_num_batched_tokens=3))
+
+
+def test_swap_space_is_asked_for_in_gib(config: EngineConfig) -> None:
+    facts, _ = build(replace(config, swap_space=0.01, preemption_mode="swap"))
+    assert facts.num_host_blocks == int(0.01 * 2**30) // (16 * TOKEN_BYTES)
+    lines = {line.kind: line.num_bytes for line in facts.receipt}
+    assert lines["swap"] == facts.num_host_blocks * 16 * TOKEN_BYTES
+    assert build(config)[0].num_host_blocks == 0
+
+
+def test_nowhere_to_swap_to_is_refused(config: EngineConfig) -> None:
+    with pytest.raises(ValueError, match="--swap-space is 0 GiB, less than one block"):
+        build(replace(config, preemption_mode="swap"))
+    with pytest.raises(TooLittleMemory, match="the host has only .* GiB available"):
+        build(replace(config, swap_space=1e6))

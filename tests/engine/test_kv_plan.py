@@ -159,6 +159,7 @@ def facts_of(plan: KVPlan) -> EngineFacts:
         max_num_batched_tokens=plan.num_tokens,
         block_size=16,
         num_blocks=plan.room.num_blocks,
+        num_host_blocks=0,
         eos_token_ids=(),
         receipt=(),
         memory=memory_facts(plan.room, plan.limits, plan.why, kv_dtype="int8"),

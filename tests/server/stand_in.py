@@ -38,6 +38,7 @@ FACTS = EngineFacts(
     max_num_batched_tokens=512,
     block_size=BLOCK_SIZE,
     num_blocks=NUM_BLOCKS,
+    num_host_blocks=0,
     eos_token_ids=(1, 0),
     receipt=(ReceiptLine("weights", 1000), ReceiptLine("kv_cache", 2000)),
     memory=MemoryFacts(

@@ -86,6 +86,7 @@ def test_server_info_has_the_memory_receipt() -> None:
         "lines": {"weights": 1000, "kv_cache": 2000},
         "block_size": 16,
         "num_blocks": 1000,
+        "num_host_blocks": 0,
         "max_model_len": 256,
         "max_num_batched_tokens": 512,
         "kv_dtype": "int8",

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import psutil
+
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.layout import Layout
@@ -12,6 +14,7 @@ from quire.engine.kv_plan import Limits, Why
 from quire.engine.messages import EngineFacts
 from quire.engine.receipt import memory_facts
 from quire.engine.runner import Runner, RunnerConfig
+from quire.engine.swap_space import num_host_blocks
 from quire.engine.tracing import TracedKVCache, check_tracing, open_tracing
 from quire.models.batch import Model
 from quire.models.config import KVSize
@@ -54,6 +57,7 @@ def assemble(
         config.enable_prefix_caching,
         groups=layout.retentions,
         max_chunk_tokens=facts.max_num_batched_tokens,
+        num_host_blocks=facts.num_host_blocks,
     )
     endpoint = config.otlp_traces_endpoint
     tracing = None if endpoint is None else open_tracing(endpoint)
@@ -94,6 +98,12 @@ def _build_toy(config: EngineConfig, clock: Clock) -> tuple[Engine, EngineFacts]
     size, num_tokens = config.block_size, limits.most_tokens
     asked = config.budget.blocks(TOY_LAYOUT, block_size=size, max_chunk_tokens=num_tokens)
     room = Room(TOY_LAYOUT, asked or TOY_BLOCKS, size, num_tokens)
+    num_host = num_host_blocks(
+        config,
+        TOY_LAYOUT.block_bytes(size),
+        is_host=True,
+        available=psutil.virtual_memory().available,
+    )
     why = Why("as the toy has them", "as the toy takes them")
     facts = EngineFacts(
         model_type=TOY_MODEL,
@@ -105,10 +115,11 @@ def _build_toy(config: EngineConfig, clock: Clock) -> tuple[Engine, EngineFacts]
         max_num_batched_tokens=num_tokens,
         block_size=size,
         num_blocks=room.num_blocks,
+        num_host_blocks=num_host,
         eos_token_ids=(),
         receipt=(),
         memory=memory_facts(room, limits, why, kv_dtype="uint64"),
         startup_s={},
     )
-    model = ToyModel(TOY_VOCAB_SIZE, KVSize(room.num_blocks, size))
+    model = ToyModel(TOY_VOCAB_SIZE, KVSize(room.num_blocks, size, num_host))
     return assemble(config, facts, TOY_LAYOUT, model, clock), facts

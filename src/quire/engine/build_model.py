@@ -3,7 +3,7 @@ left into blocks.
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ from quire.engine.kv_plan import Device, KVPlan, Limits, plan_kv
 from quire.engine.memory import DeviceMemory, measure, peak_bytes, step_budget
 from quire.engine.messages import EngineFacts, ReceiptLine
 from quire.engine.receipt import memory_facts, padding_warning, receipt_text
+from quire.engine.swap_space import num_host_blocks
 from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
 from quire.models.checkpoint import ModelSource, locate
@@ -69,7 +70,13 @@ def build_model_engine(
     memory = measure(device)
     layout = loaded.facts.layout(config.kv_options)
     plan = plan_kv(layout, footprint, limits, config.budget, _device(config, memory))
-    model = loaded.attach(plan.room.num_blocks, config.block_size, config.kv_options)
+    plan = _with_swap_space(plan, config, memory)
+    model = loaded.attach(
+        plan.room.num_blocks,
+        config.block_size,
+        config.kv_options,
+        num_host_blocks=plan.num_host_blocks,
+    )
     phases.end("kv_cache")
     receipt = _receipt(loaded, footprint, plan, memory)
     facts = _facts(config, loaded, plan, receipt, phases.seconds)
@@ -112,6 +119,14 @@ def _look_ahead(
     check_before_load(config, preview, limits, measure(device))
     on_progress("outline", 1, 1)
     return limits
+
+
+def _with_swap_space(plan: KVPlan, config: EngineConfig, memory: DeviceMemory) -> KVPlan:
+    block_bytes = plan.room.layout.block_bytes(config.block_size)
+    host = memory if memory.is_host else measure(torch.device("cpu"))
+    available = host.available - (plan.num_bytes if memory.is_host else 0)
+    num_blocks = num_host_blocks(config, block_bytes, is_host=memory.is_host, available=available)
+    return replace(plan, num_host_blocks=num_blocks)
 
 
 def _device(config: EngineConfig, memory: DeviceMemory) -> Device:
@@ -172,6 +187,7 @@ def _receipt(
         ReceiptLine("activation", plan.num_tokens * footprint.token_bytes),
         ReceiptLine("scratch", footprint.fixed_bytes),
         ReceiptLine("kv", plan.room.num_blocks * footprint.block_bytes),
+        ReceiptLine("swap", plan.num_host_blocks * footprint.block_bytes),
         ReceiptLine("unused", max(memory.available - plan.num_bytes, 0)),
     )
 
@@ -195,6 +211,7 @@ def _facts(
         max_num_batched_tokens=plan.num_tokens,
         block_size=config.block_size,
         num_blocks=plan.room.num_blocks,
+        num_host_blocks=plan.num_host_blocks,
         eos_token_ids=facts.eos_token_ids,
         receipt=receipt,
         memory=memory_facts(plan.room, plan.limits, plan.why, kv_dtype=kv_dtype),

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE, Budget
 from quire.models.config import ATTENTION_BACKENDS as ATTENTION_BACKENDS
 from quire.models.config import QUANTISED, KVOptions
+from quire.scheduler.cost import PreemptionMode
 
 TOY_MODEL = "toy"
 """As `model`: the deterministic model of the tests; it needs no checkpoint."""
 
 KV_DTYPES = ("auto", *QUANTISED)
+PREEMPTION_MODES = tuple(map(str, PreemptionMode))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,8 @@ class EngineConfig:
     `kv_cache_dtype` auto (as the model computes), fp8_e4m3 or int8; `attention_backend` auto,
     reference or eager. KV memory is said in one way at most: `num_gpu_blocks_override` blocks,
     `kv_cache_memory_bytes`, `kv_cache_tokens` of context, or what the share
-    `gpu_memory_utilization` of the device leaves beside the loaded model.
+    `gpu_memory_utilization` of the device leaves beside the loaded model. `swap_space` is GiB of
+    the host; `preemption_mode` auto, swap or recompute.
     """
 
     model: str
@@ -36,6 +39,8 @@ class EngineConfig:
     kv_cache_memory_bytes: int | None = None
     kv_cache_tokens: int | None = None
     gpu_memory_utilization: float | None = None
+    swap_space: float | None = None
+    preemption_mode: str = "auto"
     kv_cache_dtype: str = "auto"
     disable_hybrid_kv_cache_manager: bool = False
     attention_backend: str = "auto"
@@ -81,6 +86,7 @@ def check_memory_options(config: EngineConfig) -> None:
     for option, value, allowed in (
         ("--kv-cache-dtype", config.kv_cache_dtype, KV_DTYPES),
         ("--attention-backend", config.attention_backend, ATTENTION_BACKENDS),
+        ("--preemption-mode", config.preemption_mode, PREEMPTION_MODES),
     ):
         if value not in allowed:
             raise ValueError(f"{option} is {value}, must be one of {', '.join(allowed)}")

@@ -45,13 +45,14 @@ class Why(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KVPlan:
-    """What was decided; it takes `num_bytes`."""
+    """What was decided; it takes `num_bytes`, and blocks of the host beside them."""
 
     room: Room
     limits: Limits
     num_tokens: int
     num_bytes: int
     why: Why
+    num_host_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

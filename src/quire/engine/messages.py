@@ -77,6 +77,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     max_num_batched_tokens: int
     block_size: int
     num_blocks: int
+    num_host_blocks: int
     eos_token_ids: tuple[int, ...]
     receipt: tuple[ReceiptLine, ...]
     memory: MemoryFacts

@@ -78,6 +78,13 @@ def seconds(given: str) -> float:
     return value
 
 
+def gibibytes(given: str) -> float:
+    value = _number(given)
+    if value < 0:
+        raise ValueError(f"expected GiB, 0 or more, got {given!r}")
+    return value
+
+
 def fraction(given: str) -> float:
     value = _number(given)
     if not 0 < value <= 1:

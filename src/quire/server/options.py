@@ -11,13 +11,14 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE
-from quire.engine.config import ATTENTION_BACKENDS, KV_DTYPES, EngineConfig
+from quire.engine.config import ATTENTION_BACKENDS, KV_DTYPES, PREEMPTION_MODES, EngineConfig
 from quire.server.config import GenerationConfig, MetricsCompat, ServerConfig
 from quire.server.option_values import (
     boolean,
     byte_count,
     count,
     fraction,
+    gibibytes,
     http_url,
     integer,
     key_list,
@@ -116,6 +117,20 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("kv-cache-tokens", ENGINE, count, "KV memory for one request of so many tokens."),
     Option("num-gpu-blocks-override", ENGINE, count, "KV memory as a number of blocks."),
+    Option(
+        "swap-space",
+        ENGINE,
+        gibibytes,
+        "GiB of host memory for preempted requests and evicted prefixes.",
+        shown="4 beside a GPU, 0 on a CPU",
+    ),
+    Option(
+        "preemption-mode",
+        ENGINE,
+        one_of(*PREEMPTION_MODES),
+        "What happens to a request that must make room: its blocks go to swap space, or it is "
+        "computed again, or what costs less by measured speeds.",
+    ),
     Option(
         "kv-cache-dtype",
         ENGINE,
