@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from quire.engine.config import EngineConfig
+from quire.scheduler.policy import PolicyName
 from quire.server.cli import SPIN_COUNT, build_parser, calm_threads, main, read_config
 from quire.server.config import BUNDLED_MODEL_NAME, MetricsCompat, ServerConfig
 from quire.server.listen import bind
@@ -41,6 +42,7 @@ EVERY_FLAG = (
     *("--attention-backend", "eager"),
     *("--gpu-memory-utilization", "0.5", "--max-model-len", "77", "--max-num-seqs", "3"),
     *("--max-num-batched-tokens", "99", "--max-num-queued-reqs", "5"),
+    *("--scheduling-policy", "fair", "--priority-ageing-s", "2.5", "--max-skips", "0"),
     *("--no-enable-prefix-caching", "--served-model-name", "a", "--served-model-name", "b"),
     *("--api-key", "k1", "--api-key", "k,2", "--host", "::1", "--port", "0"),
     *("--max-body-bytes", "123", "--shutdown-timeout", "1.5", "--stuck-after", "2"),
@@ -66,6 +68,9 @@ def test_every_option_reaches_the_configuration() -> None:
             max_num_seqs=3,
             max_num_batched_tokens=99,
             max_num_queued_reqs=5,
+            scheduling_policy=PolicyName.FAIR,
+            priority_ageing_s=2.5,
+            max_skips=0,
             enable_prefix_caching=False,
             log_level="debug",
         ),
@@ -160,6 +165,9 @@ def test_model_may_be_positional() -> None:
         ("QUIRE_KV_CACHE_MEMORY_BYTES", "-1"),
         ("QUIRE_SHUTDOWN_TIMEOUT", "-1"),
         ("QUIRE_METRICS_COMPAT", "sglang"),
+        ("QUIRE_SCHEDULING_POLICY", "lifo"),
+        ("QUIRE_PRIORITY_AGEING_S", "-1"),
+        ("QUIRE_MAX_SKIPS", "-1"),
         ("QUIRE_SERVED_MODEL_NAME", ","),
     ],
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE, Budget
 from quire.models.config import ATTENTION_BACKENDS as ATTENTION_BACKENDS
 from quire.models.config import QUANTISED, KVOptions
+from quire.scheduler.policy import PolicyName
 
 TOY_MODEL = "toy"
 """As `model`: the deterministic model of the tests; it needs no checkpoint."""
@@ -43,6 +44,9 @@ class EngineConfig:
     max_num_seqs: int = 64
     max_num_batched_tokens: int | None = None
     max_num_queued_reqs: int = 1024
+    scheduling_policy: PolicyName = PolicyName.FCFS
+    priority_ageing_s: float = 30.0
+    max_skips: int = 16
     enable_prefix_caching: bool = True
     log_level: str = "info"
 
