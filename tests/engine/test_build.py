@@ -19,6 +19,7 @@ from quire.engine.messages import EngineFacts, LayerGroupFacts
 from quire.engine.receipt import receipt_text
 from quire.models import preview
 from quire.models.config import QUANTISED, SCALE_BYTES
+from quire.scheduler.cost import PreemptionMode
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
 
@@ -253,7 +254,7 @@ def test_a_budget_below_the_sequences_is_refused(config: EngineConfig) -> None:
 
 
 def test_swap_space_is_asked_for_in_gib(config: EngineConfig) -> None:
-    facts, _ = build(replace(config, swap_space=0.01, preemption_mode="swap"))
+    facts, _ = build(replace(config, swap_space=0.01, preemption_mode=PreemptionMode.SWAP))
     assert facts.num_host_blocks == int(0.01 * 2**30) // (16 * TOKEN_BYTES)
     lines = {line.kind: line.num_bytes for line in facts.receipt}
     assert lines["swap"] == facts.num_host_blocks * 16 * TOKEN_BYTES
@@ -262,6 +263,6 @@ def test_swap_space_is_asked_for_in_gib(config: EngineConfig) -> None:
 
 def test_nowhere_to_swap_to_is_refused(config: EngineConfig) -> None:
     with pytest.raises(ValueError, match="--swap-space is 0 GiB, less than one block"):
-        build(replace(config, preemption_mode="swap"))
+        build(replace(config, preemption_mode=PreemptionMode.SWAP))
     with pytest.raises(TooLittleMemory, match="the host has only .* GiB available"):
         build(replace(config, swap_space=1e6))

@@ -1,4 +1,5 @@
-"""The first laws on the toy model: the same text alone or in company, balanced accounts, an end.
+"""The first laws on the toy model, under every policy: the same text alone or in company, balanced
+accounts, an end, in time where there is a limit.
 
 The planted faults at the end show that the property would see them: a broken hash chain, a block
 sealed before it is filled, a block given to two owners, grown blocks lost on the way, outputs lost
@@ -24,6 +25,7 @@ from quire.engine.runner import Runner
 from quire.engine.sample_row import SampleRow
 from quire.engine.sampler import Drawn, Sampler
 from quire.models.toy import TWO_FULL
+from quire.scheduler.policy import PolicyName
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Request, Sampling, Stopping
@@ -71,6 +73,9 @@ def shapes(draw: st.DrawFn) -> Shape:
         late=draw(st.booleans()),
         layers=draw(st.just(TWO_FULL) | layer_stacks),
         hybrid=draw(st.booleans()),
+        policy=draw(st.sampled_from(PolicyName)),
+        ageing_s=draw(st.sampled_from([0.0, 1.0, 30.0])),
+        max_skips=draw(st.integers(0, 3)),
     )
 
 
@@ -93,6 +98,10 @@ def arrivals(draw: st.DrawFn) -> list[Arrival]:
             sampling=draw(SAMPLINGS),
             stopping=stopping,
             reuse=Reuse(draw(st.sampled_from([b"", b"tenant"]))),
+            tenant=draw(st.sampled_from(["", "a", "b"])),
+            weight=draw(st.sampled_from([1.0, 0.5, 4.0])),
+            priority=draw(st.integers(-2, 2)),
+            time_limit_s=draw(st.none() | st.integers(0, 40).map(float)),
         )
         aborts = draw(st.none() | st.integers(0, 12))
         found.append(Arrival(new, turn, None if aborts is None else turn + aborts))
@@ -110,13 +119,13 @@ def check_laws(shape: Shape, script: list[Arrival]) -> None:
 
 
 def check_outcome(world: World, arrival: Arrival, layers: tuple[Retention, ...] = TWO_FULL) -> None:
-    """Refused with numbers, or ended with the text it would have alone, or aborted within that
-    text.
+    """Refused with numbers, or ended with the text it would have alone, or aborted or out of time
+    within that text. The parts of its time add up.
     """
     new = arrival.new
     refusal = world.refusals.get(new.id)
     if refusal is not None:
-        assert refusal.reason is Reason.NEVER_FITS
+        assert refusal.reason in (Reason.NEVER_FITS, Reason.DEADLINE_HOPELESS)
         assert any(char.isdigit() for char in refusal.message)
         return
     said, wanted = world.tokens_of(new.id), alone(new, layers)
@@ -125,10 +134,16 @@ def check_outcome(world: World, arrival: Arrival, layers: tuple[Retention, ...] 
     if finish.reason is Reason.ABORTED:
         assert arrival.abort_turn is not None
         assert said == wanted[: len(said)]
+    elif finish.reason is Reason.DEADLINE_EXCEEDED:
+        assert said == wanted[: len(said)]
     else:
         assert said == wanted
     assert finish.num_output_tokens == len(said)
     assert finish.queue_s >= 0 and finish.prefill_s >= 0 and finish.decode_s >= 0
+    lived_s = finish.timeline[-1].time_s - finish.timeline[0].time_s
+    assert finish.queue_s + finish.prefill_s + finish.decode_s == lived_s
+    if new.time_limit_s is not None:
+        assert lived_s <= new.time_limit_s + 1.0, "a deadline is passed by one step at most"
 
 
 @given(shapes(), arrivals())
@@ -237,13 +252,13 @@ def loses_grown_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def loses_outputs_when_preempting(monkeypatch: pytest.MonkeyPatch) -> None:
-    push = WaitingQueue.push_front
+    add = WaitingQueue.add
 
     def forgetful(line: WaitingQueue, request: Request) -> None:
         del request.token_ids[request.num_prompt_tokens :]
-        push(line, request)
+        add(line, request)
 
-    monkeypatch.setattr(WaitingQueue, "push_front", forgetful)
+    monkeypatch.setattr(WaitingQueue, "add", forgetful)
 
 
 def noise_by_place_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:

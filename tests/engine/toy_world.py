@@ -1,13 +1,12 @@
 """A toy engine under a script of arrivals and aborts, and what each request would say alone."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
-from quire.cache.reuse import OPEN
 from quire.cache.spec import Retention
 from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.sample_row import SampleRow
@@ -15,6 +14,7 @@ from quire.engine.sampler import Sampler
 from quire.models.config import KVSize
 from quire.models.toy import TWO_FULL, ToyModel, ToyText, toy_layout
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.policy import PolicyName
 from quire.scheduler.request import NewRequest
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Refusal, Step, StepResult
@@ -36,6 +36,9 @@ class Shape:
     late: bool
     layers: tuple[Retention, ...] = TWO_FULL
     hybrid: bool = True
+    policy: PolicyName = PolicyName.FCFS
+    ageing_s: float = 30.0
+    max_skips: int = 16
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,9 @@ class World:
                 max_model_len=MAX_MODEL_LEN,
                 max_num_queued_reqs=1000,
                 watermark=shape.watermark,
+                scheduling_policy=shape.policy,
+                priority_ageing_s=shape.ageing_s,
+                max_skips=shape.max_skips,
             ),
             self.cache,
         )
@@ -145,7 +151,8 @@ def play(shape: Shape, arrivals: list[Arrival], max_turns: int) -> World:
 
 def alone(new: NewRequest, layers: tuple[Retention, ...] = TWO_FULL) -> tuple[int, ...]:
     """The request's whole output by the oracle: no cache, no blocks, no company."""
-    return _alone(replace(new, id="", reuse=OPEN), layers)
+    text = NewRequest("", new.prompt_token_ids, new.sampling, new.stopping)
+    return _alone(text, layers)
 
 
 @lru_cache(maxsize=100_000)

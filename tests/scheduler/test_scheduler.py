@@ -70,7 +70,7 @@ def test_steps_are_numbered_and_say_who_joined_and_who_left() -> None:
 
 
 def test_first_come_first_served_holds_back_a_smaller_one_behind() -> None:
-    scheduler, _ = build(num_blocks=9)
+    scheduler, _ = build(replace(CONFIG, max_skips=0), num_blocks=9)
     scheduler.add(request("a", 8), 0.0)
     turn(scheduler)
     scheduler.add(request("big", 10), 0.0)
@@ -290,6 +290,8 @@ def test_prompt_scores_are_handed_out_once() -> None:
         ({"max_model_len": 1}, "max_model_len is 1"),
         ({"max_num_queued_reqs": -1}, "max_num_queued_reqs is -1"),
         ({"watermark": 1.0}, "watermark is 1.0"),
+        ({"priority_ageing_s": -1.0}, "priority_ageing_s is -1.0"),
+        ({"max_skips": -1}, "max_skips is -1"),
     ],
 )
 def test_a_wrong_limit_is_named(change: dict[str, float], message: str) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from quire.engine.config import EngineConfig
+from quire.scheduler.cost import PreemptionMode
+from quire.scheduler.policy import PolicyName
 from quire.server.cli import SPIN_COUNT, build_parser, calm_threads, main, read_config
 from quire.server.config import BUNDLED_MODEL_NAME, MetricsCompat, ServerConfig
 from quire.server.listen import bind
@@ -42,6 +44,7 @@ EVERY_FLAG = (
     *("--gpu-memory-utilization", "0.5", "--max-model-len", "77", "--max-num-seqs", "3"),
     *("--max-num-batched-tokens", "99", "--max-num-queued-reqs", "5"),
     *("--otlp-traces-endpoint", "https://collector:4318/v1/traces"),
+    *("--scheduling-policy", "fair", "--priority-ageing-s", "2.5", "--max-skips", "0"),
     *("--no-enable-prefix-caching", "--served-model-name", "a", "--served-model-name", "b"),
     *("--api-key", "k1", "--api-key", "k,2", "--host", "::1", "--port", "0"),
     *("--max-body-bytes", "123", "--shutdown-timeout", "1.5", "--stuck-after", "2"),
@@ -64,11 +67,14 @@ def test_every_option_reaches_the_configuration() -> None:
             disable_hybrid_kv_cache_manager=True,
             attention_backend="eager",
             swap_space=1.5,
-            preemption_mode="swap",
+            preemption_mode=PreemptionMode.SWAP,
             max_model_len=77,
             max_num_seqs=3,
             max_num_batched_tokens=99,
             max_num_queued_reqs=5,
+            scheduling_policy=PolicyName.FAIR,
+            priority_ageing_s=2.5,
+            max_skips=0,
             enable_prefix_caching=False,
             otlp_traces_endpoint="https://collector:4318/v1/traces",
             log_level="debug",
@@ -167,6 +173,9 @@ def test_model_may_be_positional() -> None:
         ("QUIRE_OTLP_TRACES_ENDPOINT", "http://[::1/v1/traces"),
         ("QUIRE_SHUTDOWN_TIMEOUT", "-1"),
         ("QUIRE_METRICS_COMPAT", "sglang"),
+        ("QUIRE_SCHEDULING_POLICY", "lifo"),
+        ("QUIRE_PRIORITY_AGEING_S", "-1"),
+        ("QUIRE_MAX_SKIPS", "-1"),
         ("QUIRE_SERVED_MODEL_NAME", ","),
     ],
 )

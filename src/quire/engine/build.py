@@ -84,6 +84,9 @@ def scheduler_config(
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,
         max_num_queued_reqs=config.max_num_queued_reqs,
+        scheduling_policy=config.scheduling_policy,
+        priority_ageing_s=config.priority_ageing_s,
+        max_skips=config.max_skips,
     )
 
 

@@ -8,12 +8,12 @@ from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE, Budget
 from quire.models.config import ATTENTION_BACKENDS as ATTENTION_BACKENDS
 from quire.models.config import QUANTISED, KVOptions
 from quire.scheduler.cost import PreemptionMode
+from quire.scheduler.policy import PolicyName
 
 TOY_MODEL = "toy"
 """As `model`: the deterministic model of the tests; it needs no checkpoint."""
 
 KV_DTYPES = ("auto", *QUANTISED)
-PREEMPTION_MODES = tuple(map(str, PreemptionMode))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class EngineConfig:
     kv_cache_tokens: int | None = None
     gpu_memory_utilization: float | None = None
     swap_space: float | None = None
-    preemption_mode: str = "auto"
+    preemption_mode: PreemptionMode = PreemptionMode.AUTO
     kv_cache_dtype: str = "auto"
     disable_hybrid_kv_cache_manager: bool = False
     attention_backend: str = "auto"
@@ -48,6 +48,9 @@ class EngineConfig:
     max_num_seqs: int = 64
     max_num_batched_tokens: int | None = None
     max_num_queued_reqs: int = 1024
+    scheduling_policy: PolicyName = PolicyName.FCFS
+    priority_ageing_s: float = 30.0
+    max_skips: int = 16
     enable_prefix_caching: bool = True
     otlp_traces_endpoint: str | None = None
     log_level: str = "info"
@@ -86,7 +89,6 @@ def check_memory_options(config: EngineConfig) -> None:
     for option, value, allowed in (
         ("--kv-cache-dtype", config.kv_cache_dtype, KV_DTYPES),
         ("--attention-backend", config.attention_backend, ATTENTION_BACKENDS),
-        ("--preemption-mode", config.preemption_mode, PREEMPTION_MODES),
     ):
         if value not in allowed:
             raise ValueError(f"{option} is {value}, must be one of {', '.join(allowed)}")

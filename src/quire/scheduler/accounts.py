@@ -8,7 +8,12 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
 from quire.scheduler.step import Finish, Stats
 
-_CAPACITY = (Reason.WAITS_FOR_BLOCKS, Reason.WAITS_FOR_SEQUENCE, Reason.WAITS_AFTER_PREEMPTION)
+_CAPACITY = (
+    Reason.WAITS_FOR_BLOCKS,
+    Reason.WAITS_FOR_SEQUENCE,
+    Reason.WAITS_AFTER_PREEMPTION,
+    Reason.WAITS_FOR_SKIPPED,
+)
 
 
 @dataclass(slots=True)
@@ -22,9 +27,27 @@ class Counters:
     num_prompt_tokens: int = 0
     num_generation_tokens: int = 0
 
+    def note_admission(self, request: Request, num_hit: int, now: float) -> None:
+        if request.admitted_s is None:
+            request.admitted_s = now
+            request.num_cached = num_hit
+            self.num_prefix_queries += request.num_prompt_tokens
+            self.num_prefix_hits += num_hit
+            request.note(now, Reason.ADMITTED, num_hit)
+        else:
+            self.num_wasted_tokens += max(request.num_thrown - num_hit, 0)
+            request.note(now, Reason.RESUMED, num_hit)
+
+    def note_output(self, request: Request, now: float) -> None:
+        self.num_generation_tokens += 1
+        if request.first_token_s is None:
+            request.first_token_s = now
+            self.num_prompt_tokens += request.num_prompt_tokens
+            request.note(now, Reason.FIRST_TOKEN)
+
 
 def stats_of(counters: Counters, num_running: int, waiting: WaitingQueue, usage: Usage) -> Stats:
-    """The head of the line says what the line waits for: fcfs holds back everyone behind it."""
+    """The head of the line says what the line waits for: few are ever let past it."""
     head = waiting.head
     blocked = head is not None and bool(head.timeline) and head.timeline[-1].reason in _CAPACITY
     return Stats(

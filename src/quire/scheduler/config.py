@@ -2,16 +2,27 @@
 
 from dataclasses import dataclass
 
+from quire.scheduler.policy import Policy, PolicyName
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """`watermark` is the share of the pool that an admission must leave to those running."""
+    """`watermark` is the share of the pool that an admission must leave to those running.
+    `max_skips` times may others be admitted before a head of the line that lacks blocks.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
     max_num_queued_reqs: int
     watermark: float = 0.01
+    scheduling_policy: PolicyName = PolicyName.FCFS
+    priority_ageing_s: float = 30.0
+    max_skips: int = 16
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.scheduling_policy, self.priority_ageing_s)
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:
@@ -29,3 +40,7 @@ class SchedulerConfig:
             )
         if not 0 <= self.watermark < 1:
             raise ValueError(f"watermark is {self.watermark}, must be in [0, 1)")
+        if not self.priority_ageing_s >= 0:
+            raise ValueError(f"priority_ageing_s is {self.priority_ageing_s}, must be 0 or more")
+        if self.max_skips < 0:
+            raise ValueError(f"max_skips is {self.max_skips}, must be 0 or more")

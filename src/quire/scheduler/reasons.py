@@ -4,13 +4,13 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why something happened to a request; the number beside it in the timeline is said in
-    brackets.
+    """Why something happened to a request; the number beside it in the timeline and the other
+    request that had a part in it are said in brackets.
     """
 
     # queued (requests ahead)
     QUEUED = "queued"
-    # still waiting
+    # still waiting (; behind whom, if not as the first)
     WAITS_FOR_BLOCKS = "waits_for_blocks"  # (blocks short)
     WAITS_FOR_SEQUENCE = "waits_for_sequence"  # max_num_seqs are running (running)
     WAITS_FOR_BUDGET = "waits_for_budget"  # the step's token budget is spent (budget)
@@ -18,7 +18,7 @@ class Reason(StrEnum):
         "waits_after_preemption"  # this step took blocks back (requests preempted)
     )
     WAITS_FOR_PROMPT = "waits_for_prompt"  # of the request it forks from
-    WAITS_FOR_SKIPPED = "waits_for_skipped"  # one ahead was passed too often (times)
+    WAITS_FOR_SKIPPED = "waits_for_skipped"  # one ahead may not be passed again (times it was)
     # placed
     ADMITTED = "admitted"  # (tokens reused from the prefix cache)
     RESUMED = "resumed"  # (tokens reused from the prefix cache)
@@ -32,7 +32,7 @@ class Reason(StrEnum):
     MISS_SALT = "miss_salt"  # is cached, but for others (first token of it)
     MISS_NEW = "miss_new"  # nothing like it is known (first token of it)
     # put back
-    PREEMPTED_FOR_BLOCKS = "preempted_for_blocks"  # (computed tokens thrown away)
+    PREEMPTED_FOR_BLOCKS = "preempted_for_blocks"  # (tokens thrown away; for whom)
     SWAPPED_OUT = "swapped_out"  # kept by the host (computed tokens; for whom)
     # ended
     STOP_TOKEN = "stop_token"  # (token id)
@@ -41,7 +41,7 @@ class Reason(StrEnum):
     CONTEXT_END = "context_end"
     ABORTED = "aborted"
     NOT_FINITE = "not_finite"  # the model's logits held NaN or infinity
-    DEADLINE_EXCEEDED = "deadline_exceeded"
+    DEADLINE_EXCEEDED = "deadline_exceeded"  # its time limit has passed
     # refused
     DEADLINE_HOPELESS = "deadline_hopeless"  # those ahead take longer than there is time
     FORK_UNKNOWN = "fork_unknown"  # another prompt than the request it forks from

@@ -3,11 +3,14 @@ edits.
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from quire.cache.block_table import BlockTable
 from quire.cache.reuse import OPEN, Reuse
 from quire.scheduler.reasons import Reason
+
+Rank: TypeAlias = tuple[float, int]
+"""A place in an order, the least first; the number tells equals apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,10 @@ class NewRequest:
     """A request as it is handed over: tokens and numbers, never text.
 
     `reuse` says with whom it shares blocks. `prompt_logprobs` None is off; n asks for each prompt
-    token's log probability and the n likeliest. `tenant` and `weight`: who is served, and with what
-    share, under the fair policy. `priority`: less is sooner. `time_limit_s`: it must have ended by
-    then, from when it is added. `fork_of`: another request with the same prompt and reuse, whose
-    blocks it takes over.
+    token's log probability and the n likeliest. `tenant` and `weight` (above 0): who is served, and
+    with what share, under the fair policy. `priority`: less is sooner. `time_limit_s`: it must have
+    ended by then, from when it is added. `fork_of`: another request with the same prompt and reuse,
+    whose blocks it takes over.
     """
 
     id: str
@@ -95,18 +98,24 @@ class Request:
     has not come back. `joined_step` is the first step of its present residence: a late result of an
     earlier one is told apart by it. `num_thrown` tokens were computed before the last preemption.
     `num_scored` prompt tokens have had their log probabilities handed out; the first never gets
-    one.
+    one. `rank` is its place among the waiting of its `lane`, `seat` that among the running. As head
+    of the line it was skipped `num_skips` times. `num_charged` tokens are on its lane's account.
     """
 
     new: NewRequest
     table: BlockTable
     token_ids: list[int]
+    lane: str
+    rank: Rank
+    seat: Rank = (0.0, 0)
     num_computed: int = 0
     num_pending: int = 0
     num_cached: int = 0
     num_preemptions: int = 0
     num_thrown: int = 0
     num_scored: int = 1
+    num_skips: int = 0
+    num_charged: int = 0
     joined_step: int = 0
     arrived_s: float = 0.0
     admitted_s: float | None = None

@@ -6,20 +6,28 @@ way:
     add -> waiting -> admitted -> running -> finished
               ^--- preempted ------'
 
-Running requests are placed first, in the order of their admission, then waiting ones. Blocks run
-short from the tail of the same order, so that nothing already placed in a step is taken back. The
-first of the running can always go on, which is why every accepted request ends.
+Running requests are placed first, in the order of their seats, then waiting ones as the policy
+ranks them. Blocks run short from the tail of the running, so that nothing already placed in a step
+is taken back. The first of the running can always go on, which is why every accepted request ends.
 """
 
 from quire.cache.kv_cache import KVCache, Short
 from quire.scheduler.accounts import Counters, finish_of, stats_of
 from quire.scheduler.budget import StepDraft
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.deadlines import Deadlines
+from quire.scheduler.pace import Pace
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
+from quire.scheduler.refusals import hopeless, never_served, queue_full
 from quire.scheduler.request import NewRequest, Request
+from quire.scheduler.running import RunningSet
+from quire.scheduler.shares import Shares
 from quire.scheduler.step import BlockIds, Chunk, Delta, Finish, Refusal, Stats, Step, StepResult
-from quire.scheduler.stopping import reason_to_stop
+from quire.scheduler.stopping import num_uncomputed, reason_to_stop
+
+NUM_TRIED = 4
+"""So many behind a head that lacks blocks are tried in its stead in one step."""
 
 
 class Scheduler:
@@ -29,16 +37,24 @@ class Scheduler:
         self._config = config
         self._cache = cache
         self._keep_free = int(config.watermark * cache.num_usable_blocks)
+        self._policy = config.policy
+        self._shares = Shares()
         self._requests: dict[str, Request] = {}
-        self._waiting = WaitingQueue()
-        self._running: dict[str, Request] = {}
+        self._waiting = WaitingQueue(self._shares)
+        self._running = RunningSet(self._shares)
+        self._deadlines = Deadlines()
+        self._pace = Pace()
         self._drops: list[str] = []
+        self._expired: list[Delta] = []
         self._number = 0
+        self._num_added = 0
+        self._num_admitted = 0
         self._counters = Counters()
 
     @property
     def has_work(self) -> bool:
-        return bool(self._requests)
+        """Also while an update has yet to tell of a request that ran out of time."""
+        return bool(self._requests or self._expired)
 
     @property
     def stats(self) -> Stats:
@@ -49,12 +65,23 @@ class Scheduler:
         refusal = self._refusal(new)
         if refusal is not None:
             return refusal
+        self._num_added += 1
         request = Request(
-            new, self._cache.open_table(new.reuse), list(new.prompt_token_ids), arrived_s=now
+            new,
+            self._cache.open_table(new.reuse),
+            list(new.prompt_token_ids),
+            self._policy.lane(new),
+            self._policy.rank(new, arrived_s=now, number=self._num_added),
+            arrived_s=now,
         )
-        request.note(now, Reason.QUEUED, len(self._waiting))
+        refusal = hopeless(request, self._waiting, self._pace.tokens_per_s)
+        if refusal is not None:
+            return refusal
+        ahead = self._waiting.ahead(request)
+        request.note(now, Reason.QUEUED, ahead.num_requests, ahead.nearest)
         self._requests[new.id] = request
-        self._waiting.append(request)
+        self._deadlines.add(request)
+        self._waiting.add(request)
         return None
 
     def abort(self, request_id: str, now: float) -> Delta | None:
@@ -66,10 +93,13 @@ class Scheduler:
 
     def schedule(self, now: float) -> Step:
         """Choose the next step; it may be empty when all that is left awaits a late result."""
+        self._expire(now)
         draft = StepDraft(self._config.max_num_batched_tokens)
         self._place_running(draft, now)
         self._place_waiting(draft, now)
         self._number += 1
+        if self._waiting:
+            self._pace.begin(self._number, now)
         drops, self._drops = tuple(self._drops), []
         return draft.finished(self._number, drops)
 
@@ -77,6 +107,7 @@ class Scheduler:
         """Take in what the step drew. Results for requests that left or were preempted meanwhile
         are dropped.
         """
+        self._pace.end(step, now)
         deltas = []
         drawn = iter(result.token_ids)
         for chunk in step.chunks:
@@ -87,53 +118,55 @@ class Scheduler:
             delta = self._take_in(request, chunk, token_id, result, now)
             if delta is not None:
                 deltas.append(delta)
-        return deltas
+        self._expire(now)
+        expired, self._expired = self._expired, []
+        return deltas + expired
+
+    def _expire(self, now: float) -> None:
+        """End whoever has run out of time; the next update tells."""
+        for request in self._deadlines.passed(now):
+            if self._requests.get(request.id) is request:
+                finish = self._finish(request, Reason.DEADLINE_EXCEEDED, now)
+                self._expired.append(Delta(request.id, (), finish=finish))
 
     def _place_running(self, draft: StepDraft, now: float) -> None:
-        for request in list(self._running.values()):
+        max_model_len = self._config.max_model_len
+        for request in self._running:
             if not draft.tokens_left:
                 return
-            if request.id not in self._running:
-                return  # preempted just now, and so is everything behind it
-            num_tokens = min(self._num_uncomputed(request), draft.tokens_left)
+            if draft.num_preempted and request not in self._running:
+                continue
+            num_tokens = min(num_uncomputed(request, max_model_len), draft.tokens_left)
             if num_tokens == 0:
                 continue
             grown = self._grow(request, num_tokens, draft, now)
-            if grown is None:
-                return
-            draft.place(request, num_tokens, grown)
+            if grown is not None:
+                self._place(request, num_tokens, grown, draft)
 
-    def _num_uncomputed(self, request: Request) -> int:
-        """Tokens known, or drawn but still on their way; none beyond what the request may draw."""
-        num_pending = request.num_pending
-        if num_pending:
-            stopping = request.new.stopping
-            num_known = len(request.token_ids) + num_pending
-            if (
-                request.num_outputs + num_pending >= stopping.max_tokens
-                or num_known >= self._config.max_model_len
-            ):
-                return 0
-            return num_known - request.num_computed
-        return len(request.token_ids) - request.num_computed
+    def _place(self, request: Request, num_tokens: int, grown: BlockIds, draft: StepDraft) -> None:
+        if request.num_charged < request.num_prompt_tokens:
+            self._shares.charge_prompt(request, request.num_computed + num_tokens)
+        draft.place(request, num_tokens, grown)
 
     def _grow(
         self, request: Request, num_tokens: int, draft: StepDraft, now: float
     ) -> BlockIds | None:
-        """Blocks for the next `num_tokens`, taken from the tail of the running if need be; None if
-        that tail is this one.
+        """Blocks for the next `num_tokens`, taken from others if need be; None if it is this one
+        that must give up its own.
         """
         start, end = request.num_computed, request.num_computed + num_tokens
         while (grown := self._cache.grow(request.table, start, end)) is None:
-            _, victim = self._running.popitem()
-            self._preempt(victim, draft, now)
+            victim = self._running.victim(request)
+            self._preempt(victim, request, draft, now)
             if victim is request:
                 return None
         return grown
 
-    def _preempt(self, victim: Request, draft: StepDraft, now: float) -> None:
-        """Recompute later: blocks go back, outputs stay, the place in line is the first."""
-        victim.note(now, Reason.PREEMPTED_FOR_BLOCKS, victim.num_computed)
+    def _preempt(self, victim: Request, taker: Request, draft: StepDraft, now: float) -> None:
+        """Recompute later: blocks go back, outputs stay, and so does its rank in the line."""
+        other = "" if victim is taker else taker.id
+        victim.note(now, Reason.PREEMPTED_FOR_BLOCKS, victim.num_computed, other)
+        self._running.remove(victim)
         self._counters.num_preemptions += 1
         draft.num_preempted += 1
         self._cache.release(victim.table)
@@ -142,19 +175,41 @@ class Scheduler:
         victim.num_pending = 0
         victim.num_preemptions += 1
         self._drops.append(victim.id)
-        self._waiting.push_front(victim)
+        self._waiting.add(victim)
 
     def _place_waiting(self, draft: StepDraft, now: float) -> None:
         """Admit from the head while budget, places and blocks allow; the first that must wait is
-        told why.
+        told why. If it lacks blocks, smaller ones may go first.
         """
-        while (request := self._waiting.head) is not None:
-            blocker = self._blocker(draft)
-            if blocker is None:
-                blocker = self._admit(request, draft, now)
+        while (head := self._waiting.head) is not None:
+            blocker = self._blocker(draft) or self._admit(head, draft, now)
             if blocker is not None:
-                request.note(now, *blocker)
+                head.note(now, *blocker)
+                if blocker[0] is Reason.WAITS_FOR_BLOCKS:
+                    self._skip_ahead(head, draft, now)
                 return
+
+    def _skip_ahead(self, head: Request, draft: StepDraft, now: float) -> None:
+        """Admit some from behind the head, at the expense of all they pass, until one of those must
+        not be passed again.
+        """
+        passed = [head]
+        for request in self._waiting.first(1 + NUM_TRIED)[1:]:
+            holder = next((each for each in passed if self._holds_back(each)), None)
+            if holder is not None:
+                request.note(now, Reason.WAITS_FOR_SKIPPED, holder.num_skips, holder.id)
+                continue
+            blocker = self._blocker(draft) or self._admit(request, draft, now)
+            if blocker is not None:
+                request.note(now, *blocker, head.id)
+                passed.append(request)
+                continue
+            for each in passed:
+                each.num_skips += 1
+
+    def _holds_back(self, request: Request) -> bool:
+        """What was passed often enough has a reservation, and so has what was preempted."""
+        return request.num_preemptions > 0 or request.num_skips >= self._config.max_skips
 
     def _blocker(self, draft: StepDraft) -> tuple[Reason, int] | None:
         if draft.num_preempted:
@@ -178,25 +233,16 @@ class Scheduler:
         if isinstance(admitted, Short):
             return Reason.WAITS_FOR_BLOCKS, admitted.num_blocks
         self._waiting.remove(request)
-        self._running[request.id] = request
+        self._num_admitted += 1
+        request.seat = self._policy.seat(request, number=self._num_admitted)
+        self._running.add(request)
         request.joined_step = self._number + 1
         request.num_computed = admitted
-        self._note_admission(request, admitted, now)
+        self._counters.note_admission(request, admitted, now)
         draft.join(request)
         num_tokens = min(len(request.token_ids) - admitted, draft.tokens_left)
-        draft.place(request, num_tokens, ())
+        self._place(request, num_tokens, (), draft)
         return None
-
-    def _note_admission(self, request: Request, num_hit: int, now: float) -> None:
-        if request.admitted_s is None:
-            request.admitted_s = now
-            request.num_cached = num_hit
-            self._counters.num_prefix_queries += request.num_prompt_tokens
-            self._counters.num_prefix_hits += num_hit
-            request.note(now, Reason.ADMITTED, num_hit)
-        else:
-            self._counters.num_wasted_tokens += max(request.num_thrown - num_hit, 0)
-            request.note(now, Reason.RESUMED, num_hit)
 
     def _take_in(
         self, request: Request, chunk: Chunk, token_id: int | None, result: StepResult, now: float
@@ -211,21 +257,15 @@ class Scheduler:
         self._cache.advance(request.table, request.token_ids, chunk.start + chunk.num_tokens)
         if token_id is None:
             return Delta(request.id, (), (), scored) if scored else None
-        self._append(request, token_id, now)
+        request.num_pending -= 1
+        request.token_ids.append(token_id)
+        self._shares.charge_output(request)
+        self._counters.note_output(request, now)
         logprob = result.logprobs.get(request.id)
         logprobs = () if logprob is None else (logprob,)
         reason = reason_to_stop(request, self._config.max_model_len)
         finish = None if reason is None else self._finish(request, reason, now)
         return Delta(request.id, (token_id,), logprobs, scored, finish)
-
-    def _append(self, request: Request, token_id: int, now: float) -> None:
-        request.num_pending -= 1
-        request.token_ids.append(token_id)
-        self._counters.num_generation_tokens += 1
-        if request.first_token_s is None:
-            request.first_token_s = now
-            self._counters.num_prompt_tokens += request.num_prompt_tokens
-            request.note(now, Reason.FIRST_TOKEN)
 
     def _finish(self, request: Request, reason: Reason, now: float) -> Finish:
         request.note(now, reason, request.token_ids[-1])
@@ -234,46 +274,16 @@ class Scheduler:
 
     def _leave(self, request: Request) -> None:
         del self._requests[request.id]
-        if self._running.pop(request.id, None) is None:
+        if request not in self._running:
             self._waiting.remove(request)
             return
+        self._running.remove(request)
         self._cache.release(request.table)
         self._drops.append(request.id)
 
-    @property
-    def _num_free_places(self) -> int:
-        """Places that the waiting can take at once: none where the first was already held back."""
-        head = self._waiting.head
-        if head is not None and head.timeline[-1].reason.lasts:
-            return 0
-        return self._config.max_num_seqs - len(self._running)
-
     def _refusal(self, new: NewRequest) -> Refusal | None:
-        """The reason this request can never be served, or cannot be taken now."""
-        config, cache = self._config, self._cache
-        num_prompt, max_tokens = len(new.prompt_token_ids), new.stopping.max_tokens
-        num_blocks = cache.max_blocks(num_prompt + max_tokens)
-        num_places = self._num_free_places
         if new.id in self._requests:
             return Refusal(new.id, Reason.DUPLICATE_ID, f"a request {new.id!r} is still running")
-        if num_prompt == 0:
-            return Refusal(new.id, Reason.PROMPT_EMPTY, "the prompt has no tokens", "prompt")
-        if num_prompt + max_tokens > config.max_model_len:
-            message = (
-                f"{num_prompt} prompt tokens and {max_tokens} output tokens are "
-                f"{num_prompt + max_tokens}, more than the context of {config.max_model_len}"
-            )
-            return Refusal(new.id, Reason.CONTEXT_EXCEEDED, message, "max_tokens")
-        if num_blocks > cache.num_usable_blocks:
-            message = (
-                f"{num_prompt} prompt tokens and {max_tokens} output tokens need {num_blocks} KV "
-                f"blocks, more than the {cache.num_usable_blocks} there are"
-            )
-            return Refusal(new.id, Reason.NEVER_FITS, message, "max_tokens")
-        if len(self._waiting) >= config.max_num_queued_reqs + num_places:
-            message = (
-                f"{len(self._waiting)} requests are waiting, {num_places} of which can start "
-                f"at once; at most {config.max_num_queued_reqs} more may wait"
-            )
-            return Refusal(new.id, Reason.QUEUE_FULL, message)
-        return None
+        return never_served(new, self._config, self._cache) or queue_full(
+            new, self._config, self._waiting, num_running=len(self._running)
+        )

@@ -1,4 +1,6 @@
-"""When a request ends by what it drew: token ids, counts, the model's context."""
+"""When a request ends by what it drew: token ids, counts, the model's context; and what is left to
+compute until then.
+"""
 
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
@@ -21,3 +23,15 @@ def reason_to_stop(request: Request, max_model_len: int) -> Reason | None:
     if len(request.token_ids) >= max_model_len:
         return Reason.CONTEXT_END
     return None
+
+
+def num_uncomputed(request: Request, max_model_len: int) -> int:
+    """Tokens known, or drawn but still on their way; none beyond what the request may draw."""
+    num_pending = request.num_pending
+    if num_pending:
+        num_known = len(request.token_ids) + num_pending
+        num_outputs = request.num_outputs + num_pending
+        if num_outputs >= request.new.stopping.max_tokens or num_known >= max_model_len:
+            return 0
+        return num_known - request.num_computed
+    return len(request.token_ids) - request.num_computed

@@ -11,7 +11,9 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE
-from quire.engine.config import ATTENTION_BACKENDS, KV_DTYPES, PREEMPTION_MODES, EngineConfig
+from quire.engine.config import ATTENTION_BACKENDS, KV_DTYPES, EngineConfig
+from quire.scheduler.cost import PreemptionMode
+from quire.scheduler.policy import PolicyName
 from quire.server.config import GenerationConfig, MetricsCompat, ServerConfig
 from quire.server.option_values import (
     boolean,
@@ -127,7 +129,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "preemption-mode",
         ENGINE,
-        one_of(*PREEMPTION_MODES),
+        one_of(*PreemptionMode),
         "What happens to a request that must make room: its blocks go to swap space, or it is "
         "computed again, or what costs less by measured speeds.",
     ),
@@ -163,6 +165,26 @@ OPTIONS: tuple[Option, ...] = (
         "max-num-batched-tokens", ENGINE, count, "Most tokens computed in one step.", shown="auto"
     ),
     Option("max-num-queued-reqs", ENGINE, count, "Most requests waiting; more are answered 503."),
+    Option(
+        "scheduling-policy",
+        ENGINE,
+        one_of(*PolicyName),
+        "Who is served first: `fcfs` who came first, `priority` who has the least priority number, "
+        "`fair` the tenant that was served least for its weight.",
+    ),
+    Option(
+        "priority-ageing-s",
+        ENGINE,
+        seconds,
+        "Seconds of waiting that count as one priority better; with 0 a stream of better requests "
+        "may hold one back for ever.",
+    ),
+    Option(
+        "max-skips",
+        ENGINE,
+        integer(0),
+        "How many later requests may pass one that waits for blocks; after that all wait for it.",
+    ),
     Option(
         "enable-prefix-caching", ENGINE, boolean, "Reuse the KV blocks of equal prompt beginnings."
     ),

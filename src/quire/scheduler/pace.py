@@ -1,0 +1,34 @@
+"""How fast the waiting line moves: tokens a second of the recent steps that left someone waiting.
+
+Other steps say nothing about it: they had not more to compute.
+"""
+
+from quire.scheduler.step import Step
+
+FADING = 0.95
+"""What a step counts for when the next has ended."""
+
+
+class Pace:
+    """Each step counts from when it was scheduled, or its forerunner ended if that was later."""
+
+    def __init__(self) -> None:
+        self._began_s: dict[int, float] = {}
+        self._ended_s = 0.0
+        self._num_tokens = 0.0
+        self._seconds = 0.0
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """None: not yet known."""
+        return self._num_tokens / self._seconds if self._seconds > 0 else None
+
+    def begin(self, number: int, now: float) -> None:
+        self._began_s[number] = now
+
+    def end(self, step: Step, now: float) -> None:
+        began_s = self._began_s.pop(step.number, None)
+        if began_s is not None and step.num_tokens:
+            self._num_tokens = FADING * self._num_tokens + step.num_tokens
+            self._seconds = FADING * self._seconds + now - max(began_s, self._ended_s)
+        self._ended_s = now

@@ -1,0 +1,66 @@
+"""Why a request can never be served, or cannot be taken now; each refusal says the numbers."""
+
+from quire.cache.kv_cache import KVCache
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.queue import WaitingQueue
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import NewRequest, Request
+from quire.scheduler.step import Refusal
+
+
+def never_served(new: NewRequest, config: SchedulerConfig, cache: KVCache) -> Refusal | None:
+    num_prompt, max_tokens = len(new.prompt_token_ids), new.stopping.max_tokens
+    num_blocks = cache.max_blocks(num_prompt + max_tokens)
+    if num_prompt == 0:
+        return Refusal(new.id, Reason.PROMPT_EMPTY, "the prompt has no tokens", "prompt")
+    if num_prompt + max_tokens > config.max_model_len:
+        message = (
+            f"{num_prompt} prompt tokens and {max_tokens} output tokens are "
+            f"{num_prompt + max_tokens}, more than the context of {config.max_model_len}"
+        )
+        return Refusal(new.id, Reason.CONTEXT_EXCEEDED, message, "max_tokens")
+    if num_blocks > cache.num_usable_blocks:
+        message = (
+            f"{num_prompt} prompt tokens and {max_tokens} output tokens need {num_blocks} KV "
+            f"blocks, more than the {cache.num_usable_blocks} there are"
+        )
+        return Refusal(new.id, Reason.NEVER_FITS, message, "max_tokens")
+    return None
+
+
+def queue_full(
+    new: NewRequest, config: SchedulerConfig, waiting: WaitingQueue, *, num_running: int
+) -> Refusal | None:
+    """More may wait than may queue if some can start at once; none can where the first was already
+    held back.
+    """
+    head = waiting.head
+    held_back = head is not None and head.timeline[-1].reason.lasts
+    num_places = 0 if held_back else config.max_num_seqs - num_running
+    if len(waiting) < config.max_num_queued_reqs + num_places:
+        return None
+    message = (
+        f"{len(waiting)} requests are waiting, {num_places} of which can start "
+        f"at once; at most {config.max_num_queued_reqs} more may wait"
+    )
+    return Refusal(new.id, Reason.QUEUE_FULL, message)
+
+
+def hopeless(request: Request, waiting: WaitingQueue, tokens_per_s: float | None) -> Refusal | None:
+    """Its time limit is shorter than what those ahead need at the pace that was measured."""
+    new, limit_s = request.new, request.new.time_limit_s
+    if limit_s is None:
+        return None
+    if not limit_s > 0:
+        message = f"the time limit is {limit_s:g} s, it must be above 0"
+        return Refusal(new.id, Reason.DEADLINE_HOPELESS, message)
+    if tokens_per_s is None:
+        return None
+    num_tokens_ahead = waiting.num_tokens_ahead(request)
+    if num_tokens_ahead <= limit_s * tokens_per_s:
+        return None
+    message = (
+        f"{num_tokens_ahead} tokens are to be computed ahead of it, at {tokens_per_s:.0f} a second "
+        f"in {num_tokens_ahead / tokens_per_s:.1f} s; the time limit is {limit_s:g} s"
+    )
+    return Refusal(new.id, Reason.DEADLINE_HOPELESS, message)

@@ -1,0 +1,58 @@
+"""The running requests by seat: placed from the first on, preempted from the last."""
+
+from collections.abc import Iterator
+from operator import attrgetter
+
+from quire.scheduler.line import Line
+from quire.scheduler.request import Request
+from quire.scheduler.shares import Shares
+
+
+class RunningSet:
+    """Kept in order by insertion, as a whole and by lane."""
+
+    def __init__(self, shares: Shares) -> None:
+        self._shares = shares
+        self._by_id: dict[str, Request] = {}
+        self._order = Line(attrgetter("seat"))
+        self._lanes: dict[str, Line] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Request]:
+        """Those that run now, whatever happens on the way."""
+        return iter(self._order)
+
+    def __contains__(self, request: Request) -> bool:
+        return request.id in self._by_id
+
+    def get(self, request_id: str) -> Request | None:
+        return self._by_id.get(request_id)
+
+    def add(self, request: Request) -> None:
+        self._by_id[request.id] = request
+        self._order.add(request)
+        if request.lane not in self._lanes:
+            self._lanes[request.lane] = Line(attrgetter("seat"))
+        self._lanes[request.lane].add(request)
+
+    def remove(self, request: Request) -> None:
+        del self._by_id[request.id]
+        self._order.remove(request)
+        self._lanes[request.lane].remove(request)
+        if not self._lanes[request.lane]:
+            del self._lanes[request.lane]
+
+    def victim(self, request: Request) -> Request:
+        """Who gives up blocks for this request, which is being placed: the last of the lane that
+        was served most. Never one ahead of it, which may be placed already, nor the first of all,
+        which is why some request always goes on.
+        """
+        first = self._order.first
+        lasts = (line.last for line in self._lanes.values())
+        return max(
+            (each for each in lasts if each.seat >= request.seat and each is not first),
+            key=lambda each: (self._shares.served(each.lane), each.seat),
+            default=request,
+        )

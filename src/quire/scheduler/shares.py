@@ -1,0 +1,55 @@
+"""What each lane has been served: virtual token counters after Sheng et al., Fairness in Serving
+Large Language Models (arXiv 2401.00588).
+
+A counter grows by the prompt tokens computed and, at twice the price, the tokens drawn, over the
+request's weight. Prefix hits and recomputation cost nothing, so counters only grow.
+"""
+
+from quire.scheduler.request import Request
+
+PROMPT_PRICE = 1.0
+OUTPUT_PRICE = 2.0
+MIN_SWEEP = 1024
+
+
+class Shares:
+    """A lane that is not listed has no more than `_level`, which is where it starts."""
+
+    def __init__(self) -> None:
+        self._served: dict[str, float] = {}
+        self._level = 0.0
+        self._sweep_at = MIN_SWEEP
+
+    def served(self, lane: str) -> float:
+        return self._served.get(lane, self._level)
+
+    def enter(self, lane: str, level: float) -> None:
+        """The lane has someone waiting again: it starts no lower than `level`, that of the least
+        served who wait, since having been idle is no credit.
+        """
+        self._level = max(self._level, level)
+        self._served[lane] = max(self.served(lane), self._level)
+        if len(self._served) > self._sweep_at:
+            self._sweep()
+
+    def charge_prompt(self, request: Request, end: int) -> None:
+        """The tokens `num_computed .. end` are placed; those of an earlier residence are paid."""
+        first = max(request.num_computed, request.num_charged)
+        num_tokens = min(end, request.num_prompt_tokens) - first
+        if num_tokens > 0:
+            request.num_charged = first + num_tokens
+            self._charge(request, PROMPT_PRICE * num_tokens)
+
+    def charge_output(self, request: Request) -> None:
+        self._charge(request, OUTPUT_PRICE)
+
+    def _charge(self, request: Request, price: float) -> None:
+        lane = request.lane
+        self._served[lane] = self._served.get(lane, self._level) + price / request.new.weight
+
+    def _sweep(self) -> None:
+        """Forget the lanes that would be lifted if they came back."""
+        self._served = {
+            lane: served for lane, served in self._served.items() if served >= self._level
+        }
+        self._sweep_at = max(MIN_SWEEP, 2 * len(self._served))

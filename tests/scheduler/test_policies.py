@@ -1,0 +1,299 @@
+"""Who comes first under each policy, and that nobody waits for ever.
+
+The bounds: nobody is passed by more than `max_skips` requests that rank behind it. By arrival, that
+is the bound. By priority, those rank ahead that arrive before `ageing_s` times the difference has
+gone by. By tenant, two who both wait are served alike, up to what can be in flight.
+
+The planted faults at the end are each caught by one of the properties.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.policy import PolicyName
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import Request
+from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.shares import Shares
+from tests.scheduler.desk import BLOCK_SIZE, CONFIG, Desk, request
+
+FCFS = CONFIG
+PRIORITY = replace(CONFIG, scheduling_policy=PolicyName.PRIORITY, priority_ageing_s=4.0)
+FAIR = replace(CONFIG, scheduling_policy=PolicyName.FAIR)
+FIXED = settings(max_examples=300, derandomize=True, database=None, phases=[Phase.generate])
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> SchedulerConfig:
+    max_num_seqs = draw(st.integers(1, 4))
+    return replace(
+        CONFIG,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 12)),
+        max_skips=draw(st.integers(0, 3)),
+        scheduling_policy=draw(st.sampled_from(PolicyName)),
+        priority_ageing_s=draw(st.sampled_from([0.0, 1.0, 5.0])),
+    )
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> list[tuple[int, str, int]]:
+    """Arrivals of small and large: turn, tenant, priority; the sizes are in the requests."""
+    return draw(
+        st.lists(
+            st.tuples(st.integers(0, 12), st.sampled_from("ab"), st.integers(0, 3)),
+            min_size=2,
+            max_size=24,
+        )
+    )
+
+
+def check_passing(config: SchedulerConfig, crowd: list[tuple[int, str, int]]) -> None:
+    desk = Desk(config, num_blocks=12)
+    for turn in range(13):
+        for index, (arrives, tenant, priority) in enumerate(crowd):
+            if arrives == turn:
+                new = request(f"r{index:02}", 2 + 14 * (index % 3 == 1), 1 + index % 5)
+                desk.add(replace(new, tenant=tenant, priority=priority))
+        desk.turn()
+    desk.run()
+    most = max(Counter(times_passed(desk, config)).values(), default=0)
+    assert most <= config.max_skips
+
+
+def times_passed(desk: Desk, config: SchedulerConfig) -> list[str]:
+    """Each time that someone was admitted before one who ranks ahead and waited."""
+
+    def rank(name: str) -> float:
+        if config.scheduling_policy is not PolicyName.PRIORITY:
+            return 0.0
+        aged = desk.arrived_s[name] / config.priority_ageing_s if config.priority_ageing_s else 0.0
+        return desk.news[name].priority + aged
+
+    order = {name: place for place, name in enumerate(desk.news)}
+    by_tenant = config.scheduling_policy is PolicyName.FAIR
+    return [
+        name
+        for joined, waiting in desk.joins
+        for name in waiting
+        if (rank(name), order[name]) < (rank(joined), order[joined])
+        and not (by_tenant and desk.news[name].tenant != desk.news[joined].tenant)
+    ]
+
+
+@given(configs(), crowds())
+def test_nobody_is_passed_more_often_than_allowed(
+    config: SchedulerConfig, crowd: list[tuple[int, str, int]]
+) -> None:
+    check_passing(config, crowd)
+
+
+def stream_of_better(config: SchedulerConfig, num_turns: int) -> Desk:
+    """One of priority 3 among ones of priority 0 that come faster than they are served."""
+    desk = Desk(replace(config, max_num_seqs=1))
+    desk.add(request("first"))
+    desk.turn()
+    desk.add(replace(request("patient"), priority=3))
+    for turn in range(num_turns):
+        desk.add(request(f"s{turn}"))
+        desk.turn()
+    return desk
+
+
+def test_by_priority_ageing_brings_everyone_to_the_front() -> None:
+    desk = stream_of_better(PRIORITY, 100)
+    joined = [name for name, _ in desk.joins]
+    wait_s = 3 * PRIORITY.priority_ageing_s
+    ahead = [n for n, at in desk.arrived_s.items() if at < desk.arrived_s["patient"] + wait_s]
+    assert joined.index("patient") == len(ahead) - 1
+
+
+def test_by_priority_without_ageing_a_stream_of_better_ones_holds_back() -> None:
+    desk = stream_of_better(replace(PRIORITY, priority_ageing_s=0.0), 100)
+    assert "patient" in desk.waiting
+
+
+def stream_of_small(config: SchedulerConfig) -> Desk:
+    """One that needs all blocks among small ones that always fit."""
+    desk = Desk(config, num_blocks=9)
+    desk.add(request("s", 2, 6))
+    desk.turn()
+    desk.add(request("large", 14, 2))
+    for turn in range(60):
+        desk.add(request(f"s{turn}", 2, 6))
+        desk.turn()
+    return desk
+
+
+@pytest.mark.parametrize("policy", PolicyName)
+def test_small_ones_pass_a_large_one_so_often_and_then_it_goes_first(policy: PolicyName) -> None:
+    desk = stream_of_small(replace(CONFIG, scheduling_policy=policy, max_skips=5))
+    joined = [name for name, _ in desk.joins]
+    assert joined.index("large") == 1 + 5
+
+
+def test_those_held_back_are_told_for_whom() -> None:
+    desk = stream_of_small(replace(CONFIG, max_skips=5))
+    desk.run()
+    event = desk.finishes["s6"].timeline[1]
+    assert event[1:] == (Reason.WAITS_FOR_SKIPPED, 5, "large")
+
+
+def test_one_queued_is_told_how_many_are_ahead_and_behind_whom() -> None:
+    desk = Desk(PRIORITY)
+    for name, priority in (("a", 0), ("c", 2), ("b", 1)):
+        desk.add(replace(request(name), priority=priority))
+    desk.run()
+    told = {name: finish.timeline[0][2:] for name, finish in desk.finishes.items()}
+    assert told == {"a": (0, ""), "c": (1, "a"), "b": (1, "a")}
+
+
+@pytest.mark.parametrize(
+    ("config", "victim", "taker"), [(FCFS, "c", "a"), (PRIORITY, "b", "c"), (FAIR, "b", "a")]
+)
+def test_the_victim_is_the_last_in_order_or_of_the_tenant_served_most(
+    config: SchedulerConfig, victim: str, taker: str
+) -> None:
+    """Three that grow at once: by priority b is last, by tenant b has been served most."""
+    desk = Desk(replace(config, max_num_batched_tokens=32), num_blocks=8)
+    for name, num_prompt, priority in (("a", 4, 1), ("b", 6, 2), ("c", 4, 0)):
+        desk.add(replace(request(name, num_prompt, 6), tenant=name, priority=priority))
+    desk.turn()
+    assert desk.turn().drops == (victim,)
+    desk.run()
+    events = desk.finishes[victim].timeline
+    (event,) = [e for e in events if e.reason is Reason.PREEMPTED_FOR_BLOCKS]
+    assert event.other == taker
+
+
+@st.composite
+def rivals(draw: st.DrawFn) -> tuple[SchedulerConfig, list[int], dict[str, float], int]:
+    """Limits, prompts and outputs, weights, and how long the second tenant is idle at first."""
+    max_num_seqs = draw(st.integers(1, 4))
+    config = replace(
+        FAIR,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 12)),
+    )
+    sizes = draw(st.lists(st.integers(1, 10), min_size=2, max_size=8))
+    weights = {name: draw(st.sampled_from([1.0, 2.0, 4.0])) for name in "ab"}
+    return config, sizes, weights, draw(st.sampled_from([0, 3, 60]))
+
+
+def check_gap(rivalry: tuple[SchedulerConfig, list[int], dict[str, float], int]) -> None:
+    """While both wait, neither is served more than the other by over twice the largest prompt or
+    the price of all that fits, whichever is more.
+    """
+    config, sizes, weights, idle_turns = rivalry
+    desk = Desk(config, num_blocks=16)
+    bound = max(max(sizes), 2 * 15 * BLOCK_SIZE) / min(weights.values())
+    began: dict[str, float] = {}
+    for turn in range(idle_turns + 120):
+        backlogged = "ab" if turn >= idle_turns else "a"
+        for tenant in backlogged:
+            keep_waiting(desk, tenant, weights[tenant], sizes)
+        if turn == idle_turns:
+            began = dict(desk.served)
+        desk.turn()
+        if began or turn >= idle_turns:
+            a, b = (desk.served[name] - began.get(name, 0.0) for name in "ab")
+            assert abs(a - b) <= 2 * bound
+
+
+def keep_waiting(desk: Desk, tenant: str, weight: float, sizes: list[int]) -> None:
+    """More requests of the tenant than one step can admit."""
+    num_waiting = sum(desk.news[name].tenant == tenant for name in desk.waiting)
+    for _ in range(num_waiting, CONFIG.max_num_seqs + 1):
+        number = len(desk.news)
+        num_prompt, max_tokens = sizes[number % len(sizes)], sizes[number // 2 % len(sizes)]
+        new = request(f"{tenant}{number}", num_prompt, max_tokens)
+        desk.add(replace(new, tenant=tenant, weight=weight))
+
+
+@given(rivals())
+def test_tenants_who_both_wait_are_served_alike_by_weight(
+    rivalry: tuple[SchedulerConfig, list[int], dict[str, float], int],
+) -> None:
+    check_gap(rivalry)
+
+
+def test_a_flood_of_one_tenant_does_not_delay_another() -> None:
+    desk = Desk(replace(FAIR, max_num_seqs=1))
+    for index in range(50):
+        desk.add(replace(request(f"f{index}"), tenant="flood"))
+    desk.turn()
+    desk.add(replace(request("quiet"), tenant="quiet"))
+    desk.run()
+    assert [name for name, _ in desk.joins].index("quiet") <= 2
+
+
+def test_tenants_who_come_once_do_not_tilt_the_shares_of_those_who_stay() -> None:
+    """More of them than there are counters kept."""
+    desk = Desk(replace(FAIR, max_num_seqs=1))
+    for index in range(1500):
+        for name in "ab":
+            keep_waiting(desk, name, 1.0, [2, 2])
+        desk.add(replace(request(f"once{index}", 2, 1), tenant=f"once{index}"))
+        desk.turn()
+    assert len(desk.served) > 300
+    assert abs(desk.served["a"] - desk.served["b"]) <= 6
+
+
+def test_a_prefix_hit_is_not_charged() -> None:
+    """Of two tenants alike, the one whose prompts are cached gets more of them computed."""
+    desk = Desk(replace(FAIR, max_num_seqs=1), num_blocks=64, reuse=True)
+    for index in range(12):
+        same = request(f"s{index}", 16, 1)
+        same = replace(same, prompt_token_ids=tuple(range(16)), tenant="same")
+        desk.add(same)
+        desk.add(replace(request(f"n{index}", 16, 1), tenant="new"))
+    for _ in range(12):
+        desk.turn()
+    served = Counter(desk.news[name].tenant for name, _ in desk.joins)
+    assert served["same"] > served["new"] + 2
+
+
+def gives_credit_for_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shares, "enter", lambda _shares, _lane, _level: None)
+
+
+def forgets_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    charge = Shares.charge_output
+
+    def light(shares: Shares, request: Request) -> None:
+        for _ in range(int(request.new.weight)):
+            charge(shares, request)
+
+    monkeypatch.setattr(Shares, "charge_output", light)
+
+
+def skips_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scheduler, "_holds_back", lambda _scheduler, _request: False)
+
+
+@pytest.mark.parametrize(
+    "plant", [gives_credit_for_idleness, forgets_the_weights, skips_without_end]
+)
+def test_planted_fault_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+
+    @FIXED
+    @given(configs(), crowds(), rivals())
+    def laws(
+        config: SchedulerConfig,
+        crowd: list[tuple[int, str, int]],
+        rivalry: tuple[SchedulerConfig, list[int], dict[str, float], int],
+    ) -> None:
+        check_passing(config, crowd)
+        check_gap(rivalry)
+
+    with pytest.raises(AssertionError):
+        laws()
