@@ -25,6 +25,7 @@ from quire.engine.runner import Runner
 from quire.engine.sample_row import SampleRow
 from quire.engine.sampler import Drawn, Sampler
 from quire.models.toy import TWO_FULL
+from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
@@ -76,12 +77,14 @@ def shapes(draw: st.DrawFn) -> Shape:
         policy=draw(st.sampled_from(PolicyName)),
         ageing_s=draw(st.sampled_from([0.0, 1.0, 30.0])),
         max_skips=draw(st.integers(0, 3)),
+        num_host_blocks=draw(st.just(0) | st.integers(1, 30)),
+        preemption_mode=draw(st.sampled_from(PreemptionMode)),
     )
 
 
 @st.composite
 def arrivals(draw: st.DrawFn) -> list[Arrival]:
-    found = []
+    found: list[Arrival] = []
     for index in range(draw(st.integers(1, 8))):
         shared = COMMON[: draw(st.integers(0, 16))]
         own = tuple(draw(st.lists(TOKENS, max_size=6)))
@@ -103,6 +106,15 @@ def arrivals(draw: st.DrawFn) -> list[Arrival]:
             priority=draw(st.integers(-2, 2)),
             time_limit_s=draw(st.none() | st.integers(0, 40).map(float)),
         )
+        forks = draw(st.booleans())
+        if found and forks:
+            source = draw(st.sampled_from(found)).new
+            new = replace(
+                new,
+                prompt_token_ids=source.prompt_token_ids,
+                reuse=source.reuse,
+                fork_of=source.id,
+            )
         aborts = draw(st.none() | st.integers(0, 12))
         found.append(Arrival(new, turn, None if aborts is None else turn + aborts))
     return found
@@ -116,6 +128,7 @@ def check_laws(shape: Shape, script: list[Arrival]) -> None:
     usage = world.cache.usage
     assert usage.active == 0, "all blocks are home when idle"
     assert usage.free + usage.cached == shape.num_blocks - 1
+    assert world.cache.host_usage.swapped == 0
 
 
 def check_outcome(world: World, arrival: Arrival, layers: tuple[Retention, ...] = TWO_FULL) -> None:
@@ -178,6 +191,51 @@ def test_shared_prompts_hit_the_prefix_cache() -> None:
     check_laws(shape, script)
     world = play(shape, script, max_turns=1000)
     assert world.scheduler.stats.num_prefix_hits == 3 * 10
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+def test_forks_compute_the_prompt_once(late: bool) -> None:
+    """All but its last token, of which each draws its own next; without any prefix cache."""
+    shape = Shape(4, 40, 6, 64, reuse=False, watermark=0.0, late=late)
+    first = NewRequest("r0", COMMON[:14], Sampling(seed=0), Stopping(max_tokens=6))
+    others = [
+        replace(first, id=f"r{n}", sampling=Sampling(seed=n), fork_of="r0") for n in (1, 2, 3)
+    ]
+    script = [Arrival(new, turn=0) for new in (first, *others)]
+    check_laws(shape, script)
+    world = play(shape, script, max_turns=100)
+    assert world.num_computed == 14 + 3 * 1 + 4 * 5
+    assert world.scheduler.stats.num_copied == 3
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+@pytest.mark.parametrize("reuse", [False, True], ids=["no prefixes", "prefixes"])
+def test_a_request_that_was_swapped_out_computes_nothing_again(late: bool, reuse: bool) -> None:
+    shape = Shape(
+        2,
+        14,
+        6,
+        12,
+        reuse=reuse,
+        watermark=0.0,
+        late=late,
+        num_host_blocks=60,
+        preemption_mode=PreemptionMode.SWAP,
+    )
+    script = [
+        Arrival(
+            NewRequest(
+                f"r{index}", COMMON[index : 4 + 2 * index], Sampling(seed=index), Stopping(12)
+            ),
+            turn=0,
+        )
+        for index in range(6)
+    ]
+    check_laws(shape, script)
+    stats = play(shape, script, max_turns=1000).scheduler.stats
+    assert stats.num_swaps == stats.num_preemptions > 0
+    assert stats.num_wasted_tokens <= (stats.num_swaps if late else 0)
+    assert stats.num_moved_in > 0
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
@@ -319,7 +377,7 @@ def asks_no_window_for_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         found = find(pool, groups, hashes, block_size=block_size)
         return tuple(ids + [NULL_BLOCK] * (length - len(ids)) for ids in found)
 
-    monkeypatch.setattr("quire.cache.kv_cache.find_prefix", trusting)
+    monkeypatch.setattr("quire.cache.admission.find_prefix", trusting)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from quire.engine.sampler import Sampler
 from quire.models.config import KVSize
 from quire.models.toy import TWO_FULL, ToyModel, ToyText, toy_layout
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.request import NewRequest
 from quire.scheduler.scheduler import Scheduler
@@ -39,6 +40,8 @@ class Shape:
     policy: PolicyName = PolicyName.FCFS
     ageing_s: float = 30.0
     max_skips: int = 16
+    num_host_blocks: int = 0
+    preemption_mode: PreemptionMode = PreemptionMode.AUTO
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class World:
                 shape.reuse,
                 groups,
                 max_chunk_tokens=shape.max_num_batched_tokens,
+                num_host_blocks=shape.num_host_blocks,
             )
         )
         self.scheduler = Scheduler(
@@ -72,6 +76,7 @@ class World:
                 scheduling_policy=shape.policy,
                 priority_ageing_s=shape.ageing_s,
                 max_skips=shape.max_skips,
+                preemption_mode=shape.preemption_mode,
             ),
             self.cache,
         )
@@ -85,12 +90,13 @@ class World:
             ),
             ToyModel(
                 VOCAB_SIZE,
-                KVSize(shape.num_blocks, shape.block_size),
+                KVSize(shape.num_blocks, shape.block_size, shape.num_host_blocks),
                 shape.layers,
                 hybrid=shape.hybrid,
             ),
         )
         self._late = shape.late
+        self.num_computed = 0
         self._awaited: tuple[Step, StepResult] | None = None
         self.deltas: dict[str, list[Delta]] = {}
         self.refusals: dict[str, Refusal] = {}
@@ -113,6 +119,7 @@ class World:
         self.now += 1.0
         step = self.scheduler.schedule(self.now)
         assert step.num_tokens == sum(chunk.num_tokens for chunk in step.chunks)
+        self.num_computed += step.num_tokens
         self.cache.check()
         if self._late:
             self._update()

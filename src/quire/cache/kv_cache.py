@@ -192,6 +192,11 @@ class KVCache:
             table.num_passed[group] = 0
         table.num_sealed = table.num_covered = 0
 
+    @property
+    def block_stake(self) -> Stake:
+        """Of one block's tokens in every group."""
+        return Stake(len(self._groups), self._block_size)
+
     def stake(self, table: BlockTable, num_computed: int) -> Stake:
         """What a request that has computed so many tokens would lose by a release."""
         return stake_of(table, self._pool, num_computed, self._block_size)

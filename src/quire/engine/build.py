@@ -87,6 +87,7 @@ def scheduler_config(
         scheduling_policy=config.scheduling_policy,
         priority_ageing_s=config.priority_ageing_s,
         max_skips=config.max_skips,
+        preemption_mode=config.preemption_mode,
     )
 
 

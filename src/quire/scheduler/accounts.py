@@ -1,8 +1,11 @@
 """What the scheduler counts, and how a request's end is accounted for."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from quire.cache.block_pool import Usage
+from quire.cache.kv_cache import HostUsage
+from quire.cache.moves import Move, MoveKind
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
@@ -23,11 +26,15 @@ class Counters:
     num_prefix_queries: int = 0
     num_prefix_hits: int = 0
     num_preemptions: int = 0
+    num_swaps: int = 0
+    num_moved: dict[MoveKind, int] = field(default_factory=lambda: dict.fromkeys(MoveKind, 0))
     num_wasted_tokens: int = 0
     num_prompt_tokens: int = 0
     num_generation_tokens: int = 0
 
-    def note_admission(self, request: Request, num_hit: int, now: float) -> None:
+    def note_admission(
+        self, request: Request, num_hit: int, now: float, *, was_swapped: bool
+    ) -> None:
         if request.admitted_s is None:
             request.admitted_s = now
             request.num_cached = num_hit
@@ -36,7 +43,16 @@ class Counters:
             request.note(now, Reason.ADMITTED, num_hit)
         else:
             self.num_wasted_tokens += max(request.num_thrown - num_hit, 0)
-            request.note(now, Reason.RESUMED, num_hit)
+            request.note(now, Reason.SWAPPED_IN if was_swapped else Reason.RESUMED, num_hit)
+
+    def note_fork(self, request: Request, source: Request, num_shared: int, now: float) -> None:
+        request.admitted_s = now
+        request.num_cached = num_shared
+        request.note(now, Reason.FORKED, num_shared, source.id)
+
+    def note_moves(self, moves: Iterable[Move]) -> None:
+        for move in moves:
+            self.num_moved[move.kind] += 1
 
     def note_output(self, request: Request, now: float) -> None:
         self.num_generation_tokens += 1
@@ -46,7 +62,9 @@ class Counters:
             request.note(now, Reason.FIRST_TOKEN)
 
 
-def stats_of(counters: Counters, num_running: int, waiting: WaitingQueue, usage: Usage) -> Stats:
+def stats_of(
+    counters: Counters, num_running: int, waiting: WaitingQueue, usage: Usage, host: HostUsage
+) -> Stats:
     """The head of the line says what the line waits for: few are ever let past it."""
     head = waiting.head
     blocked = head is not None and bool(head.timeline) and head.timeline[-1].reason in _CAPACITY
@@ -57,9 +75,15 @@ def stats_of(counters: Counters, num_running: int, waiting: WaitingQueue, usage:
         num_blocks_free=usage.free,
         num_blocks_cached=usage.cached,
         num_blocks_active=usage.active,
+        num_blocks_swapped=host.swapped,
+        num_blocks_on_host=host.cached,
         num_prefix_queries=counters.num_prefix_queries,
         num_prefix_hits=counters.num_prefix_hits,
         num_preemptions=counters.num_preemptions,
+        num_swaps=counters.num_swaps,
+        num_moved_out=counters.num_moved[MoveKind.OUT],
+        num_moved_in=counters.num_moved[MoveKind.IN],
+        num_copied=counters.num_moved[MoveKind.COPY],
         num_wasted_tokens=counters.num_wasted_tokens,
         num_prompt_tokens=counters.num_prompt_tokens,
         num_generation_tokens=counters.num_generation_tokens,

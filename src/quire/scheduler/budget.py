@@ -1,5 +1,6 @@
 """The step being written: what is placed so far and how much may still be."""
 
+from quire.cache.moves import Move
 from quire.scheduler.request import Request
 from quire.scheduler.step import BlockIds, Chunk, Join, Step
 
@@ -30,6 +31,6 @@ class StepDraft:
             request.num_pending += 1
         self.tokens_left -= num_tokens
 
-    def finished(self, number: int, drops: tuple[str, ...]) -> Step:
+    def finished(self, number: int, drops: tuple[str, ...], moves: tuple[Move, ...]) -> Step:
         num_tokens = self._max_tokens - self.tokens_left
-        return Step(number, drops, tuple(self._joins), tuple(self._chunks), num_tokens)
+        return Step(number, drops, tuple(self._joins), tuple(self._chunks), num_tokens, moves)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import Policy, PolicyName
 
 
@@ -19,6 +20,7 @@ class SchedulerConfig:
     scheduling_policy: PolicyName = PolicyName.FCFS
     priority_ageing_s: float = 30.0
     max_skips: int = 16
+    preemption_mode: PreemptionMode = PreemptionMode.AUTO
 
     @property
     def policy(self) -> Policy:

@@ -87,16 +87,16 @@ class CostModel:
         """For a request about to lose `stake`: out and in again, or computed again. Where moving
         was never measured it is tried.
         """
-        if self._mode is not PreemptionMode.AUTO:
-            return self._mode is PreemptionMode.SWAP
+        if self._mode != PreemptionMode.AUTO:
+            return self._mode == PreemptionMode.SWAP
         return self._is_cheaper(2 * stake.num_blocks, stake.num_tokens)
 
     def prefers_host(self, stake: Stake, *, is_resumed: bool) -> bool:
         """Whether what lies on the host is moved in, and not computed. A forced mode is one of
         preemption: it does not speak of what a new request finds.
         """
-        if is_resumed and self._mode is not PreemptionMode.AUTO:
-            return self._mode is PreemptionMode.SWAP
+        if is_resumed and self._mode != PreemptionMode.AUTO:
+            return self._mode == PreemptionMode.SWAP
         return self._is_cheaper(stake.num_blocks, stake.num_tokens)
 
     def _is_cheaper(self, num_blocks: int, num_tokens: int) -> bool:

@@ -1,6 +1,5 @@
-"""How fast the waiting line moves: tokens a second of the recent steps that left someone waiting.
-
-Other steps say nothing about it: they had not more to compute.
+"""How long steps take, and how fast the waiting line moves: tokens a second of the recent steps
+that left someone waiting. Other steps say nothing about it: they had not more to compute.
 """
 
 from quire.scheduler.step import Step
@@ -13,7 +12,7 @@ class Pace:
     """Each step counts from when it was scheduled, or its forerunner ended if that was later."""
 
     def __init__(self) -> None:
-        self._began_s: dict[int, float] = {}
+        self._began: dict[int, tuple[float, bool]] = {}
         self._ended_s = 0.0
         self._num_tokens = 0.0
         self._seconds = 0.0
@@ -23,12 +22,15 @@ class Pace:
         """None: not yet known."""
         return self._num_tokens / self._seconds if self._seconds > 0 else None
 
-    def begin(self, number: int, now: float) -> None:
-        self._began_s[number] = now
+    def begin(self, number: int, now: float, *, leaves_someone: bool) -> None:
+        self._began[number] = now, leaves_someone
 
-    def end(self, step: Step, now: float) -> None:
-        began_s = self._began_s.pop(step.number, None)
-        if began_s is not None and step.num_tokens:
+    def end(self, step: Step, now: float) -> float:
+        """The seconds that the step took."""
+        began_s, left_someone = self._began.pop(step.number, (now, False))
+        seconds = now - max(began_s, self._ended_s)
+        if left_someone and step.num_tokens:
             self._num_tokens = FADING * self._num_tokens + step.num_tokens
-            self._seconds = FADING * self._seconds + now - max(began_s, self._ended_s)
+            self._seconds = FADING * self._seconds + seconds
         self._ended_s = now
+        return seconds

@@ -23,7 +23,7 @@ class Reason(StrEnum):
     ADMITTED = "admitted"  # (tokens reused from the prefix cache)
     RESUMED = "resumed"  # (tokens reused from the prefix cache)
     FORKED = "forked"  # (tokens shared; of whom)
-    SWAPPED_IN = "swapped_in"  # (blocks copied back)
+    SWAPPED_IN = "swapped_in"  # resumed, with what the host has kept (computed tokens)
     FIRST_TOKEN = "first_token"
     # not found in the prefix cache, beside what was
     MISS_TOO_SHORT = "miss_too_short"  # not one full block before the last token (tokens)
@@ -44,7 +44,7 @@ class Reason(StrEnum):
     DEADLINE_EXCEEDED = "deadline_exceeded"  # its time limit has passed
     # refused
     DEADLINE_HOPELESS = "deadline_hopeless"  # those ahead take longer than there is time
-    FORK_UNKNOWN = "fork_unknown"  # another prompt than the request it forks from
+    FORK_DIFFERS = "fork_differs"  # another prompt than the request it forks from
     PROMPT_EMPTY = "prompt_empty"
     CONTEXT_EXCEEDED = "context_exceeded"  # prompt and outputs exceed the model length
     NEVER_FITS = "never_fits"  # needs more blocks than the pool holds

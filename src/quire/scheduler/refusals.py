@@ -28,6 +28,16 @@ def never_served(new: NewRequest, config: SchedulerConfig, cache: KVCache) -> Re
     return None
 
 
+def fork_differs(new: NewRequest, source: Request | None) -> Refusal | None:
+    """A source that has ended, or was never here, only means that there is nothing to share."""
+    if source is None:
+        return None
+    if new.prompt_token_ids == source.new.prompt_token_ids and new.reuse == source.new.reuse:
+        return None
+    message = f"request {source.id!r}, which it forks from, has another prompt or cache salt"
+    return Refusal(new.id, Reason.FORK_DIFFERS, message)
+
+
 def queue_full(
     new: NewRequest, config: SchedulerConfig, waiting: WaitingQueue, *, num_running: int
 ) -> Refusal | None:

@@ -100,6 +100,7 @@ class Request:
     `num_scored` prompt tokens have had their log probabilities handed out; the first never gets
     one. `rank` is its place among the waiting of its `lane`, `seat` that among the running. As head
     of the line it was skipped `num_skips` times. `num_charged` tokens are on its lane's account.
+    `prompt_step` placed the last of its prompt. `journal` is everyone's: what is new in timelines.
     """
 
     new: NewRequest
@@ -120,7 +121,9 @@ class Request:
     arrived_s: float = 0.0
     admitted_s: float | None = None
     first_token_s: float | None = None
+    prompt_step: int | None = None
     timeline: list[Event] = field(default_factory=list)
+    journal: list[tuple[str, Event]] = field(default_factory=list)
 
     @property
     def id(self) -> str:
@@ -146,4 +149,6 @@ class Request:
         """Append to the timeline; a state that merely lasts is written once."""
         if self.timeline and self.timeline[-1].reason is reason and reason.lasts:
             return
-        self.timeline.append(Event(now, reason, number, other))
+        event = Event(now, reason, number, other)
+        self.timeline.append(event)
+        self.journal.append((self.id, event))

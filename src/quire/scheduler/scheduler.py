@@ -11,16 +11,19 @@ ranks them. Blocks run short from the tail of the running, so that nothing alrea
 is taken back. The first of the running can always go on, which is why every accepted request ends.
 """
 
+from typing import NamedTuple
+
 from quire.cache.kv_cache import KVCache, Short
 from quire.scheduler.accounts import Counters, finish_of, stats_of
 from quire.scheduler.budget import StepDraft
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
 from quire.scheduler.pace import Pace
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
-from quire.scheduler.refusals import hopeless, never_served, queue_full
-from quire.scheduler.request import NewRequest, Request
+from quire.scheduler.refusals import fork_differs, hopeless, never_served, queue_full
+from quire.scheduler.request import Event, NewRequest, Request
 from quire.scheduler.running import RunningSet
 from quire.scheduler.shares import Shares
 from quire.scheduler.step import BlockIds, Chunk, Delta, Finish, Refusal, Stats, Step, StepResult
@@ -28,6 +31,18 @@ from quire.scheduler.stopping import num_uncomputed, reason_to_stop
 
 NUM_TRIED = 4
 """So many behind a head that lacks blocks are tried in its stead in one step."""
+
+
+CALM_STEPS = 32
+"""So long after a preemption, admissions leave more blocks to those who run."""
+
+
+class Blocker(NamedTuple):
+    """Why a request must wait, the number that tells it, and for whom if it is for one."""
+
+    reason: Reason
+    number: int
+    other: str = ""
 
 
 class Scheduler:
@@ -44,8 +59,11 @@ class Scheduler:
         self._running = RunningSet(self._shares)
         self._deadlines = Deadlines()
         self._pace = Pace()
+        self._cost = CostModel(config.preemption_mode)
         self._drops: list[str] = []
         self._expired: list[Delta] = []
+        self._journal: list[tuple[str, Event]] = []
+        self._calm_at = 0
         self._number = 0
         self._num_added = 0
         self._num_admitted = 0
@@ -58,7 +76,19 @@ class Scheduler:
 
     @property
     def stats(self) -> Stats:
-        return stats_of(self._counters, len(self._running), self._waiting, self._cache.usage)
+        return stats_of(
+            self._counters,
+            len(self._running),
+            self._waiting,
+            self._cache.usage,
+            self._cache.host_usage,
+        )
+
+    def take_events(self) -> tuple[tuple[str, Event], ...]:
+        """What is new in all timelines since this was last asked, by request id."""
+        events = tuple(self._journal)
+        self._journal.clear()
+        return events
 
     def add(self, new: NewRequest, now: float) -> Refusal | None:
         """Take the request into the waiting line, or say why not, with the numbers."""
@@ -73,6 +103,7 @@ class Scheduler:
             self._policy.lane(new),
             self._policy.rank(new, arrived_s=now, number=self._num_added),
             arrived_s=now,
+            journal=self._journal,
         )
         refusal = hopeless(request, self._waiting, self._pace.tokens_per_s)
         if refusal is not None:
@@ -98,16 +129,19 @@ class Scheduler:
         self._place_running(draft, now)
         self._place_waiting(draft, now)
         self._number += 1
-        if self._waiting:
-            self._pace.begin(self._number, now)
+        self._pace.begin(self._number, now, leaves_someone=bool(self._waiting))
         drops, self._drops = tuple(self._drops), []
-        return draft.finished(self._number, drops)
+        moves = self._cache.take_moves()
+        self._counters.note_moves(moves)
+        return draft.finished(self._number, drops, moves)
 
     def update(self, step: Step, result: StepResult, now: float) -> list[Delta]:
         """Take in what the step drew. Results for requests that left or were preempted meanwhile
         are dropped.
         """
-        self._pace.end(step, now)
+        seconds = self._pace.end(step, now)
+        self._cost.see_step(step.num_tokens, seconds - result.move_s)
+        self._cost.see_moves(len(step.moves), result.move_s)
         deltas = []
         drawn = iter(result.token_ids)
         for chunk in step.chunks:
@@ -147,6 +181,8 @@ class Scheduler:
         if request.num_charged < request.num_prompt_tokens:
             self._shares.charge_prompt(request, request.num_computed + num_tokens)
         draft.place(request, num_tokens, grown)
+        if request.prompt_step is None and request.num_computed >= request.num_prompt_tokens:
+            request.prompt_step = self._number + 1
 
     def _grow(
         self, request: Request, num_tokens: int, draft: StepDraft, now: float
@@ -163,19 +199,33 @@ class Scheduler:
         return grown
 
     def _preempt(self, victim: Request, taker: Request, draft: StepDraft, now: float) -> None:
-        """Recompute later: blocks go back, outputs stay, and so does its rank in the line."""
+        """Go on later: blocks go back, to the host if that costs less than to compute them again.
+        Outputs stay, and so does its rank in the line.
+        """
         other = "" if victim is taker else taker.id
-        victim.note(now, Reason.PREEMPTED_FOR_BLOCKS, victim.num_computed, other)
+        if self._swap_out(victim):
+            self._counters.num_swaps += 1
+            victim.note(now, Reason.SWAPPED_OUT, victim.num_computed, other)
+        else:
+            self._cache.release(victim.table)
+            victim.note(now, Reason.PREEMPTED_FOR_BLOCKS, victim.num_computed, other)
         self._running.remove(victim)
         self._counters.num_preemptions += 1
+        self._calm_at = self._number + CALM_STEPS
         draft.num_preempted += 1
-        self._cache.release(victim.table)
         victim.num_thrown = victim.num_computed
         victim.num_computed = 0
         victim.num_pending = 0
+        victim.prompt_step = None
         victim.num_preemptions += 1
         self._drops.append(victim.id)
         self._waiting.add(victim)
+
+    def _swap_out(self, victim: Request) -> bool:
+        """What awaits its result is computed again, so that the result can be dropped."""
+        num_kept = min(victim.num_computed, len(victim.token_ids) - 1)
+        stake = self._cache.stake(victim.table, num_kept)
+        return self._cost.prefers_swap(stake) and self._cache.swap_out(victim.table, num_kept)
 
     def _place_waiting(self, draft: StepDraft, now: float) -> None:
         """Admit from the head while budget, places and blocks allow; the first that must wait is
@@ -185,7 +235,7 @@ class Scheduler:
             blocker = self._blocker(draft) or self._admit(head, draft, now)
             if blocker is not None:
                 head.note(now, *blocker)
-                if blocker[0] is Reason.WAITS_FOR_BLOCKS:
+                if blocker.reason is Reason.WAITS_FOR_BLOCKS:
                     self._skip_ahead(head, draft, now)
                 return
 
@@ -201,7 +251,7 @@ class Scheduler:
                 continue
             blocker = self._blocker(draft) or self._admit(request, draft, now)
             if blocker is not None:
-                request.note(now, *blocker, head.id)
+                request.note(now, blocker.reason, blocker.number, blocker.other or head.id)
                 passed.append(request)
                 continue
             for each in passed:
@@ -211,38 +261,89 @@ class Scheduler:
         """What was passed often enough has a reservation, and so has what was preempted."""
         return request.num_preemptions > 0 or request.num_skips >= self._config.max_skips
 
-    def _blocker(self, draft: StepDraft) -> tuple[Reason, int] | None:
+    def _blocker(self, draft: StepDraft) -> Blocker | None:
         if draft.num_preempted:
-            return Reason.WAITS_AFTER_PREEMPTION, draft.num_preempted
+            return Blocker(Reason.WAITS_AFTER_PREEMPTION, draft.num_preempted)
         if len(self._running) >= self._config.max_num_seqs:
-            return Reason.WAITS_FOR_SEQUENCE, len(self._running)
+            return Blocker(Reason.WAITS_FOR_SEQUENCE, len(self._running))
         if not draft.tokens_left:
-            return Reason.WAITS_FOR_BUDGET, self._config.max_num_batched_tokens
+            return Blocker(Reason.WAITS_FOR_BUDGET, self._config.max_num_batched_tokens)
         return None
 
-    def _admit(self, request: Request, draft: StepDraft, now: float) -> tuple[Reason, int] | None:
+    @property
+    def _num_to_spare(self) -> int:
+        """Blocks that an admission must leave: after a preemption one more for each that runs, so
+        that what has just come back is not the next to go.
+        """
+        if not self._running:
+            return 0
+        is_calm = self._number >= self._calm_at
+        return self._keep_free + (0 if is_calm else len(self._running))
+
+    def _admit(self, request: Request, draft: StepDraft, now: float) -> Blocker | None:
         """Blocks for everything known of the request, then its first chunk; or the reason it must
         wait.
         """
+        source = self._source_of(request)
+        if source is not None:
+            if source.prompt_step is None or source.prompt_step > self._number:
+                return Blocker(Reason.WAITS_FOR_PROMPT, 0, source.id)
+            return self._fork(request, source, draft, now)
+        return self._admit_alone(request, draft, now)
+
+    def _source_of(self, request: Request) -> Request | None:
+        """Whose blocks it takes over, while that one runs and there is something to take over."""
+        new = request.new
+        if new.fork_of is None or new.prompt_logprobs is not None or request.num_preemptions:
+            return None
+        return self._running.get(new.fork_of) if request.num_prompt_tokens > 1 else None
+
+    def _fork(
+        self, request: Request, source: Request, draft: StepDraft, now: float
+    ) -> Blocker | None:
+        """All but the last token of the prompt is taken over; that one draws its own next."""
+        num_shared = request.num_prompt_tokens - 1
+        forked = self._cache.fork(
+            source.table, request.table, num_shared, keep_free=self._num_to_spare
+        )
+        if isinstance(forked, Short):
+            return Blocker(Reason.WAITS_FOR_BLOCKS, forked.num_blocks)
+        if not forked:
+            return self._admit_alone(request, draft, now)
+        self._counters.note_fork(request, source, num_shared, now)
+        self._join(request, num_shared, draft)
+        return None
+
+    def _admit_alone(self, request: Request, draft: StepDraft, now: float) -> Blocker | None:
+        was_swapped = request.table.swap is not None
         admitted = self._cache.admit(
             request.table,
             request.token_ids,
-            keep_free=self._keep_free if self._running else 0,
+            keep_free=self._num_to_spare,
             reuse=request.new.prompt_logprobs is None,
+            use_host=self._cost.prefers_host(
+                self._cache.block_stake, is_resumed=request.num_preemptions > 0
+            ),
         )
         if isinstance(admitted, Short):
-            return Reason.WAITS_FOR_BLOCKS, admitted.num_blocks
+            return Blocker(Reason.WAITS_FOR_BLOCKS, admitted.num_blocks)
+        self._counters.note_admission(request, admitted, now, was_swapped=was_swapped)
+        self._join(request, admitted, draft)
+        return None
+
+    def _join(self, request: Request, num_computed: int, draft: StepDraft) -> None:
+        """Into the running set, with blocks for all that is known, and its first chunk placed."""
         self._waiting.remove(request)
         self._num_admitted += 1
         request.seat = self._policy.seat(request, number=self._num_admitted)
         self._running.add(request)
         request.joined_step = self._number + 1
-        request.num_computed = admitted
-        self._counters.note_admission(request, admitted, now)
+        request.num_computed = num_computed
+        if num_computed >= request.num_prompt_tokens:
+            request.prompt_step = self._number
         draft.join(request)
-        num_tokens = min(len(request.token_ids) - admitted, draft.tokens_left)
+        num_tokens = min(len(request.token_ids) - num_computed, draft.tokens_left)
         self._place(request, num_tokens, (), draft)
-        return None
 
     def _take_in(
         self, request: Request, chunk: Chunk, token_id: int | None, result: StepResult, now: float
@@ -276,6 +377,7 @@ class Scheduler:
         del self._requests[request.id]
         if request not in self._running:
             self._waiting.remove(request)
+            self._cache.forget(request.table)
             return
         self._running.remove(request)
         self._cache.release(request.table)
@@ -284,6 +386,9 @@ class Scheduler:
     def _refusal(self, new: NewRequest) -> Refusal | None:
         if new.id in self._requests:
             return Refusal(new.id, Reason.DUPLICATE_ID, f"a request {new.id!r} is still running")
-        return never_served(new, self._config, self._cache) or queue_full(
-            new, self._config, self._waiting, num_running=len(self._running)
+        source = self._requests.get(new.fork_of) if new.fork_of else None
+        return (
+            never_served(new, self._config, self._cache)
+            or fork_differs(new, source)
+            or queue_full(new, self._config, self._waiting, num_running=len(self._running))
         )

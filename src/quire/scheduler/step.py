@@ -109,7 +109,10 @@ class Refusal(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """The accounts after a step: gauges as they are, counters since start."""
+    """The accounts after a step: gauges as they are, counters since start. Of the host's blocks,
+    `num_blocks_swapped` belong to preempted requests and `num_blocks_on_host` may be found. Of
+    `num_preemptions`, `num_swaps` were by swap.
+    """
 
     num_running: int
     num_waiting: int
@@ -117,9 +120,15 @@ class Stats(NamedTuple):
     num_blocks_free: int
     num_blocks_cached: int
     num_blocks_active: int
+    num_blocks_swapped: int
+    num_blocks_on_host: int
     num_prefix_queries: int
     num_prefix_hits: int
     num_preemptions: int
+    num_swaps: int
+    num_moved_out: int
+    num_moved_in: int
+    num_copied: int
     num_wasted_tokens: int
     num_prompt_tokens: int
     num_generation_tokens: int
