@@ -14,8 +14,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from quire.cache.block_hash import BlockHash
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool
 from quire.cache.block_table import BlockTable
+from quire.cache.chain import Chain, Content
 from quire.cache.kv_cache import KVCache
 from quire.cache.prefix import find_prefix
 from quire.cache.reuse import Reuse
@@ -195,14 +197,21 @@ def search(max_examples: int) -> None:
 
 
 def forgets_parents(monkeypatch: pytest.MonkeyPatch) -> None:
-    def extend(
-        hashes: list[bytes], token_ids: Sequence[int], *, block_size: int, salt: bytes
-    ) -> None:
-        for start in range(len(hashes), len(token_ids) // block_size):
-            block = token_ids[start * block_size : (start + 1) * block_size]
-            hashes.append(salt + bytes(block))
+    """In the digest and in the proof, which alone makes up for any digest."""
 
-    monkeypatch.setattr("quire.cache.kv_cache.extend_hashes", extend)
+    def forgetful(block_hash: BlockHash, block_size: int, reuse: Reuse) -> Chain:
+        return Chain(BlockHash(b"", lambda parent, tokens, extra: tokens), block_size, reuse)
+
+    def matches(chain: Chain, content: Content, index: int) -> bool:
+        return (content.tokens, content.extra) == (chain.tokens(index), chain.extra(index))
+
+    def num_matching(chain: Chain, contents: list[Content]) -> int:
+        pairs = enumerate(contents)
+        return next((at for at, each in pairs if not matches(chain, each, at)), len(contents))
+
+    monkeypatch.setattr("quire.cache.kv_cache.Chain", forgetful)
+    monkeypatch.setattr(Chain, "matches", matches)
+    monkeypatch.setattr(Chain, "num_matching", num_matching)
 
 
 def seals_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,13 +274,15 @@ def noise_by_place_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def hits_one_block_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    find = BlockPool.find
+    find = find_prefix
 
-    def generous(pool: BlockPool, keys: Sequence[bytes]) -> list[int]:
-        found = find(pool, keys)
-        return found[:1] + found[:-1] if found else found
+    def generous(
+        pool: BlockPool, groups: Sequence[Retention], chain: Chain, most: int, *, block_size: int
+    ) -> tuple[list[int], ...]:
+        found = find(pool, groups, chain, most, block_size=block_size)
+        return tuple(ids[:1] + ids[:-1] for ids in found)
 
-    monkeypatch.setattr(BlockPool, "find", generous)
+    monkeypatch.setattr("quire.cache.kv_cache.find_prefix", generous)
 
 
 def gives_back_what_a_window_still_sees(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,14 +305,10 @@ def asks_no_window_for_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     find = find_prefix
 
     def trusting(
-        pool: BlockPool,
-        groups: Sequence[Retention],
-        hashes: Sequence[bytes],
-        *,
-        block_size: int,
+        pool: BlockPool, groups: Sequence[Retention], chain: Chain, most: int, *, block_size: int
     ) -> tuple[list[int], ...]:
-        length = len(find(pool, groups[:1], hashes, block_size=block_size)[0])
-        found = find(pool, groups, hashes, block_size=block_size)
+        length = len(find(pool, groups[:1], chain, most, block_size=block_size)[0])
+        found = find(pool, groups, chain, most, block_size=block_size)
         return tuple(ids + [NULL_BLOCK] * (length - len(ids)) for ids in found)
 
     monkeypatch.setattr("quire.cache.kv_cache.find_prefix", trusting)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from quire.cache.block_hash import BlockHash
 from quire.cache.spec import FULL, Retention
 
 
@@ -11,6 +12,8 @@ class CacheConfig:
     each layer group needs its tokens; there are none for a model without attention.
 
     No step computes more than `max_chunk_tokens` of a request: what bounds a window's blocks.
+    `block_hash` may collide; its default has a fixed root. `enable_kv_cache_events` collects what
+    is sealed and evicted, for someone to take.
     """
 
     num_blocks: int
@@ -18,6 +21,8 @@ class CacheConfig:
     enable_prefix_caching: bool = True
     groups: tuple[Retention, ...] = (FULL,)
     max_chunk_tokens: int = 1 << 30
+    block_hash: BlockHash = BlockHash()
+    enable_kv_cache_events: bool = False
 
     def __post_init__(self) -> None:
         if self.block_size < 1:

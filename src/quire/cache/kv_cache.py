@@ -11,11 +11,15 @@ last tokens (a window, a chunk) gives the blocks behind them back and goes on wi
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from quire.cache.block_hash import extend_hashes, group_key
+from quire.cache.block_hash import group_key
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, Usage
 from quire.cache.block_table import BlockTable
+from quire.cache.chain import Chain
 from quire.cache.config import CacheConfig
+from quire.cache.kv_events import KVEvent
 from quire.cache.prefix import find_prefix
+from quire.cache.prefix_log import PrefixLog
+from quire.cache.prefix_miss import Miss
 from quire.cache.reuse import OPEN, Reuse
 
 NO_BLOCKS: tuple[tuple[int, ...], ...] = ()
@@ -40,7 +44,10 @@ class KVCache:
         )
         self._max_chunk_tokens = config.max_chunk_tokens
         self._reuses = config.enable_prefix_caching and bool(config.groups)
-        self._pool = BlockPool(config.num_blocks)
+        self._hash = config.block_hash
+        self._log = PrefixLog(config)
+        self._pool = BlockPool(config.num_blocks, self._log.evicted)
+        self._epoch = 0
         self._held: set[BlockTable] = set()
 
     @property
@@ -62,7 +69,8 @@ class KVCache:
 
     def open_table(self, reuse: Reuse = OPEN) -> BlockTable:
         """An empty table, which shares blocks with those that `reuse` allows."""
-        return BlockTable(tuple([] for _ in self._groups), [0] * len(self._groups), reuse)
+        chain = Chain(self._hash, self._block_size, reuse)
+        return BlockTable(tuple([] for _ in self._groups), [0] * len(self._groups), chain)
 
     def admit(
         self,
@@ -96,6 +104,7 @@ class KVCache:
             table.num_passed[group] = ids.count(NULL_BLOCK)
             first += count
         table.num_sealed = num_found
+        table.epoch = self._epoch
         table.num_covered = min(map(len, table.block_ids), default=len(token_ids))
         self._held.add(table)
         return num_found * self._block_size
@@ -128,7 +137,7 @@ class KVCache:
         from here on, and those that no later token can see are given back.
         """
         num_full = num_computed // self._block_size
-        if num_full > table.num_sealed and self._reuses:
+        if num_full > table.num_sealed and self._reuses and table.epoch == self._epoch:
             self._seal(table, token_ids, num_full)
         self._give_back(table, num_computed)
 
@@ -145,6 +154,28 @@ class KVCache:
             table.num_passed[group] = 0
         table.num_sealed = table.num_covered = 0
 
+    def explain_miss(
+        self, table: BlockTable, token_ids: Sequence[int], num_found: int
+    ) -> Miss | None:
+        """Why the admission of this table found only `num_found` tokens; None where it could find
+        no more.
+        """
+        if not self._reuses:
+            return None
+        return self._log.explain_miss(table.chain, len(token_ids), num_found)
+
+    def reset(self) -> None:
+        """Nothing that is cached is found again. Tables that hold blocks go on, and what they
+        compute is not found either, since it was computed from what is to be forgotten.
+        """
+        self._pool.forget()
+        self._log.cleared()
+        self._epoch += 1
+
+    def take_kv_events(self) -> tuple[KVEvent, ...]:
+        """What was sealed and evicted since the last call; nothing unless it is enabled."""
+        return self._log.take_events()
+
     def check(self) -> None:
         """Raise AccountsError unless every block is free, idle, or held by the tables that list
         it.
@@ -160,10 +191,10 @@ class KVCache:
 
     def _find(self, table: BlockTable, token_ids: Sequence[int]) -> tuple[list[int], ...]:
         """By group, the blocks of the longest prefix that all of them still have."""
-        extend_hashes(table.hashes, token_ids, block_size=self._block_size, salt=table.reuse.salt)
+        table.chain.extend(token_ids)
         num_reusable = (len(token_ids) - 1) // self._block_size
         return find_prefix(
-            self._pool, self._groups, table.hashes[:num_reusable], block_size=self._block_size
+            self._pool, self._groups, table.chain, num_reusable, block_size=self._block_size
         )
 
     def _num_new(self, num_found: int, num_tokens: int) -> list[int]:
@@ -174,13 +205,18 @@ class KVCache:
         return [(whole if group.reach is None else chunk) - num_found for group in self._groups]
 
     def _seal(self, table: BlockTable, token_ids: Sequence[int], num_full: int) -> None:
-        if len(table.hashes) < num_full:
-            extend_hashes(
-                table.hashes, token_ids, block_size=self._block_size, salt=table.reuse.salt
-            )
+        chain = table.chain
+        chain.extend(token_ids)
         for group, block_ids in enumerate(table.block_ids):
-            for index in range(max(table.num_sealed, table.num_passed[group]), num_full):
-                self._pool.seal(block_ids[index], group_key(table.hashes[index], group))
+            first = max(table.num_sealed, table.num_passed[group])
+            sealed = [
+                index
+                for index in range(first, num_full)
+                if self._pool.seal(
+                    block_ids[index], group_key(chain.digests[index], group), chain.content(index)
+                )
+            ]
+            self._log.sealed(chain, group, sealed)
         table.num_sealed = num_full
 
     def _give_back(self, table: BlockTable, position: int) -> None:

@@ -1,7 +1,10 @@
 """From a configuration to an engine: load, measure, size, assemble. Each phase is timed."""
 
+import logging
+import os
 from collections.abc import Callable
 
+from quire.cache.block_hash import BlockHash, HashAlgorithm, build_block_hash
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.layout import Layout
@@ -16,6 +19,8 @@ from quire.models.batch import Model
 from quire.models.toy import ToyModel, toy_layout
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[str, int, int], None]
 Clock = Callable[[], float]
@@ -51,6 +56,8 @@ def assemble(
         config.enable_prefix_caching,
         groups=layout.retentions,
         max_chunk_tokens=facts.max_num_batched_tokens,
+        block_hash=block_hash(config),
+        enable_kv_cache_events=config.enable_kv_cache_events,
     )
     scheduler = Scheduler(
         scheduler_config(config, facts.max_num_batched_tokens, facts.max_model_len),
@@ -64,6 +71,18 @@ def assemble(
         num_groups=len(layout.groups),
     )
     return Engine(scheduler, Runner(runner_config, model), clock)
+
+
+def block_hash(config: EngineConfig) -> BlockHash:
+    """Its first parent is random unless the configuration has a seed."""
+    algorithm, seed = HashAlgorithm(config.prefix_caching_hash_algo), config.prefix_caching_seed
+    if algorithm is HashAlgorithm.SHA256_CBOR and seed is None:
+        logger.warning(
+            "--prefix-caching-hash-algo %s without --prefix-caching-seed: the digests of blocks "
+            "are of this process alone",
+            algorithm,
+        )
+    return build_block_hash(algorithm, seed=seed, noise=os.urandom(32))
 
 
 def scheduler_config(

@@ -4,6 +4,7 @@ environment.
 
 from dataclasses import dataclass
 
+from quire.cache.block_hash import HashAlgorithm
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE, Budget
 from quire.models.config import ATTENTION_BACKENDS as ATTENTION_BACKENDS
 from quire.models.config import QUANTISED, KVOptions
@@ -12,6 +13,7 @@ TOY_MODEL = "toy"
 """As `model`: the deterministic model of the tests; it needs no checkpoint."""
 
 KV_DTYPES = ("auto", *QUANTISED)
+HASH_ALGORITHMS = tuple(map(str, HashAlgorithm))
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class EngineConfig:
     reference or eager. KV memory is said in one way at most: `num_gpu_blocks_override` blocks,
     `kv_cache_memory_bytes`, `kv_cache_tokens` of context, or what the share
     `gpu_memory_utilization` of the device leaves beside the loaded model.
+    `prefix_caching_seed` makes the digests of blocks the same in every process.
     """
 
     model: str
@@ -44,6 +47,9 @@ class EngineConfig:
     max_num_batched_tokens: int | None = None
     max_num_queued_reqs: int = 1024
     enable_prefix_caching: bool = True
+    prefix_caching_hash_algo: str = "sha256"
+    prefix_caching_seed: str | None = None
+    enable_kv_cache_events: bool = False
     log_level: str = "info"
 
     @property
@@ -80,6 +86,7 @@ def check_memory_options(config: EngineConfig) -> None:
     for option, value, allowed in (
         ("--kv-cache-dtype", config.kv_cache_dtype, KV_DTYPES),
         ("--attention-backend", config.attention_backend, ATTENTION_BACKENDS),
+        ("--prefix-caching-hash-algo", config.prefix_caching_hash_algo, HASH_ALGORITHMS),
     ):
         if value not in allowed:
             raise ValueError(f"{option} is {value}, must be one of {', '.join(allowed)}")

@@ -1,8 +1,10 @@
 """What the scheduler counts, and how a request's end is accounted for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from quire.cache.block_pool import Usage
+from quire.cache.prefix_miss import Miss, MissKind
+from quire.scheduler.hit_rate import HitRate
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
@@ -13,7 +15,9 @@ _CAPACITY = (Reason.WAITS_FOR_BLOCKS, Reason.WAITS_FOR_SEQUENCE, Reason.WAITS_AF
 
 @dataclass(slots=True)
 class Counters:
-    """Only grow. Tokens of prefix queries and hits are counted at a request's first admission."""
+    """Only grow, but for `recent`. Prefix queries, hits (in tokens) and misses are counted at a
+    request's first admission.
+    """
 
     num_prefix_queries: int = 0
     num_prefix_hits: int = 0
@@ -21,11 +25,21 @@ class Counters:
     num_wasted_tokens: int = 0
     num_prompt_tokens: int = 0
     num_generation_tokens: int = 0
+    num_resets: int = 0
+    misses: dict[MissKind, int] = field(default_factory=lambda: dict.fromkeys(MissKind, 0))
+    recent: HitRate = field(default_factory=HitRate)
+
+    def count_prefix(self, num_queries: int, num_hits: int, miss: Miss | None) -> None:
+        self.num_prefix_queries += num_queries
+        self.num_prefix_hits += num_hits
+        self.recent.observe(num_queries, num_hits)
+        if miss is not None:
+            self.misses[miss.kind] += 1
 
 
 def stats_of(counters: Counters, num_running: int, waiting: WaitingQueue, usage: Usage) -> Stats:
     """The head of the line says what the line waits for: fcfs holds back everyone behind it."""
-    head = waiting.head
+    head, misses = waiting.head, counters.misses
     blocked = head is not None and bool(head.timeline) and head.timeline[-1].reason in _CAPACITY
     return Stats(
         num_running=num_running,
@@ -40,6 +54,14 @@ def stats_of(counters: Counters, num_running: int, waiting: WaitingQueue, usage:
         num_wasted_tokens=counters.num_wasted_tokens,
         num_prompt_tokens=counters.num_prompt_tokens,
         num_generation_tokens=counters.num_generation_tokens,
+        num_recent_queries=counters.recent.num_queries,
+        num_recent_hits=counters.recent.num_hits,
+        num_resets=counters.num_resets,
+        num_misses_too_short=misses[MissKind.TOO_SHORT],
+        num_misses_differing=misses[MissKind.DIFFERS],
+        num_misses_evicted=misses[MissKind.EVICTED],
+        num_misses_by_salt=misses[MissKind.SALT],
+        num_misses_new=misses[MissKind.NEW],
     )
 
 

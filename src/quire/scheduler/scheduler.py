@@ -12,6 +12,7 @@ first of the running can always go on, which is why every accepted request ends.
 """
 
 from quire.cache.kv_cache import KVCache, Short
+from quire.cache.kv_events import KVEvent
 from quire.scheduler.accounts import Counters, finish_of, stats_of
 from quire.scheduler.budget import StepDraft
 from quire.scheduler.config import SchedulerConfig
@@ -63,6 +64,14 @@ class Scheduler:
         if request is None:
             return None
         return Delta(request_id, (), finish=self._finish(request, Reason.ABORTED, now))
+
+    def reset_prefix_cache(self) -> None:
+        self._cache.reset()
+        self._counters.num_resets += 1
+        self._counters.recent.reset()
+
+    def take_kv_events(self) -> tuple[KVEvent, ...]:
+        return self._cache.take_kv_events()
 
     def schedule(self, now: float) -> Step:
         """Choose the next step; it may be empty when all that is left awaits a late result."""
@@ -191,12 +200,20 @@ class Scheduler:
         if request.admitted_s is None:
             request.admitted_s = now
             request.num_cached = num_hit
-            self._counters.num_prefix_queries += request.num_prompt_tokens
-            self._counters.num_prefix_hits += num_hit
             request.note(now, Reason.ADMITTED, num_hit)
+            self._note_prefix(request, num_hit, now)
         else:
             self._counters.num_wasted_tokens += max(request.num_thrown - num_hit, 0)
             request.note(now, Reason.RESUMED, num_hit)
+
+    def _note_prefix(self, request: Request, num_hit: int, now: float) -> None:
+        """What was found, and why no more; no reason where the request declined to look."""
+        miss = None
+        if request.new.prompt_logprobs is None:
+            miss = self._cache.explain_miss(request.table, request.token_ids, num_hit)
+        if miss is not None:
+            request.note(now, Reason(f"miss_{miss.kind}"), miss.number)
+        self._counters.count_prefix(request.num_prompt_tokens, num_hit, miss)
 
     def _take_in(
         self, request: Request, chunk: Chunk, token_id: int | None, result: StepResult, now: float

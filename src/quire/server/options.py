@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE
-from quire.engine.config import ATTENTION_BACKENDS, KV_DTYPES, EngineConfig
+from quire.engine.config import ATTENTION_BACKENDS, HASH_ALGORITHMS, KV_DTYPES, EngineConfig
 from quire.server.config import GenerationConfig, MetricsCompat, ServerConfig
 from quire.server.option_values import (
     boolean,
@@ -149,6 +149,26 @@ OPTIONS: tuple[Option, ...] = (
     Option("max-num-queued-reqs", ENGINE, count, "Most requests waiting; more are answered 503."),
     Option(
         "enable-prefix-caching", ENGINE, boolean, "Reuse the KV blocks of equal prompt beginnings."
+    ),
+    Option(
+        "prefix-caching-hash-algo",
+        ENGINE,
+        one_of(*HASH_ALGORITHMS),
+        "Hash that finds cached blocks: `sha256`, or `sha256_cbor`, which other programs can "
+        "compute too.",
+    ),
+    Option(
+        "prefix-caching-seed",
+        ENGINE,
+        text,
+        "Makes the hashes of blocks the same in every process that is given the same text.",
+        shown="random",
+    ),
+    Option(
+        "enable-kv-cache-events",
+        ENGINE,
+        boolean,
+        "Report each block that is cached or evicted.",
     ),
     Option("host", SERVER, text, "Address to listen on."),
     Option("port", SERVER, integer(0, 65535), "Port to listen on; 0 takes a free one."),
