@@ -3,6 +3,10 @@
 import pytest
 
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, Usage
+from quire.cache.chain import Content
+from quire.cache.extra_keys import NO_KEYS
+
+CONTENT = Content(b"key", b"tokens", NO_KEYS, None)
 
 
 def test_a_take_is_all_or_nothing() -> None:
@@ -34,7 +38,7 @@ def test_a_free_block_cannot_be_shared_or_sealed() -> None:
     with pytest.raises(AccountsError, match="cannot be shared"):
         pool.share([1])
     with pytest.raises(AccountsError, match="nobody holds it"):
-        pool.seal(1, b"key")
+        pool.seal(1, b"key", CONTENT)
 
 
 def test_a_shared_block_is_free_after_its_last_release() -> None:
@@ -49,15 +53,34 @@ def test_a_shared_block_is_free_after_its_last_release() -> None:
 
 
 def test_a_sealed_block_is_found_until_it_is_evicted() -> None:
-    pool = BlockPool(3)
+    told: list[tuple[int, bytes, Content]] = []
+    pool = BlockPool(3, on_evict=lambda *evicted: told.append(evicted))
     taken = pool.take(1)
     assert taken is not None
-    pool.seal(taken[0], b"key")
+    assert pool.seal(taken[0], b"key", CONTENT)
     pool.release(taken)
     assert pool.usage == Usage(free=1, cached=1, active=0)
     assert pool.find([b"key"]) == taken
+    assert pool.content_under(b"key") is CONTENT
     assert pool.take(2) is not None
     assert pool.find([b"key"]) == []
+    assert pool.content_under(b"key") is None
+    assert told == [(taken[0], b"key", CONTENT)]
+
+
+def test_forgetting_frees_what_is_idle_and_leaves_what_is_held() -> None:
+    pool = BlockPool(4)
+    held, idle = pool.take(1), pool.take(1)
+    assert held is not None and idle is not None
+    pool.seal(held[0], b"held", CONTENT)
+    pool.seal(idle[0], b"idle", CONTENT)
+    pool.release(idle)
+    pool.forget()
+    assert pool.usage == Usage(free=2, cached=0, active=1)
+    assert pool.find([b"held"]) == pool.find([b"idle"]) == []
+    pool.check({held[0]: 1})
+    pool.release(held)
+    assert pool.usage == Usage(free=3, cached=0, active=0)
 
 
 def test_check_sees_a_block_with_a_reference_nobody_has() -> None:

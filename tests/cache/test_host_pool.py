@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from quire.cache.block_pool import AccountsError
+from quire.cache.chain import Content
+from quire.cache.extra_keys import NO_KEYS
 from quire.cache.host_pool import HostPool
 
 KEYS = st.sampled_from([bytes([letter]) for letter in b"abcdefghij"])
@@ -28,7 +30,7 @@ class HostMachine(RuleBasedStateMachine):
     @rule(key=KEYS)
     def put(self, key: bytes) -> None:
         known = key in self.here
-        block_id = self.pool.put(key)
+        block_id = self.pool.put(key, Content(key, b"", NO_KEYS, None))
         if known:
             assert block_id is None
         if key in self.claimed:

@@ -1,5 +1,5 @@
 """Law 2 on the cache's door, as a state machine: accounts balance after every call, whatever the
-calls and the layer groups; and what examples make plain.
+calls, the layer groups and the hash; and what examples make plain.
 """
 
 from dataclasses import dataclass
@@ -8,12 +8,15 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from quire.cache.block_hash import BlockHash
 from quire.cache.block_pool import NULL_BLOCK, AccountsError
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache, Short
+from quire.cache.prefix_miss import MissKind
 from quire.cache.reuse import Reuse
 from quire.cache.spec import FULL, Kind, Retention
+from tests.cache.contents import COLLIDING, REUSES, SHA256, SHA256_CBOR, Shown, replay, shown
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=30)
 GROUPS = st.lists(
@@ -33,15 +36,21 @@ class Live:
     table: BlockTable
     tokens: list[int]
     num_computed: int
+    num_resets: int
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """Holds a model beside the cache: what was written to each block, by group."""
+    """Holds a model beside the cache: what was written to each block, by group, and after how many
+    resets; and the digests that can be found, as events tell them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.live: list[Live] = []
-        self.written: dict[int, tuple[int, Reuse, tuple[int, ...]]] = {}
+        self.written: dict[int, tuple[int, Shown]] = {}
+        self.written_after: dict[int, int] = {}
+        self.num_resets = 0
+        self.told: set[tuple[int, bytes]] = set()
 
     @initialize(
         num_blocks=st.integers(2, 40),
@@ -49,6 +58,7 @@ class CacheMachine(RuleBasedStateMachine):
         reuse=st.booleans(),
         groups=st.just((FULL,)) | GROUPS,
         max_chunk_tokens=st.integers(1, 12),
+        block_hash=st.sampled_from([SHA256, SHA256, SHA256_CBOR, *COLLIDING]),
     )
     def build(
         self,
@@ -57,15 +67,27 @@ class CacheMachine(RuleBasedStateMachine):
         reuse: bool,
         groups: tuple[Retention, ...],
         max_chunk_tokens: int,
+        block_hash: BlockHash,
     ) -> None:
         self.block_size = block_size
         self.reuse = reuse
         self.groups = groups
         self.max_chunk_tokens = max_chunk_tokens
-        self.cache = KVCache(CacheConfig(num_blocks, block_size, reuse, groups, max_chunk_tokens))
+        self.collides = block_hash in COLLIDING
+        self.cache = KVCache(
+            CacheConfig(
+                num_blocks,
+                block_size,
+                reuse,
+                groups,
+                max_chunk_tokens,
+                block_hash=block_hash,
+                enable_kv_cache_events=True,
+            )
+        )
 
-    def _content(self, live: Live, group: int, index: int) -> tuple[int, Reuse, tuple[int, ...]]:
-        return group, live.table.reuse, tuple(live.tokens[: (index + 1) * self.block_size])
+    def _content(self, live: Live, group: int, index: int) -> tuple[int, Shown]:
+        return group, shown(live.table.reuse, live.tokens, index, self.block_size)
 
     def _compute(self, live: Live, end: int) -> None:
         """Every block that the chunk fills now holds its whole prefix."""
@@ -73,12 +95,13 @@ class CacheMachine(RuleBasedStateMachine):
         for group, block_ids in enumerate(live.table.block_ids):
             for index in range(first, last):
                 self.written[block_ids[index]] = self._content(live, group, index)
+                self.written_after[block_ids[index]] = live.num_resets
         live.num_computed = end
 
-    @rule(tokens=TOKENS, salt=st.sampled_from([b"", b"a"]), keep_free=st.integers(0, 2))
-    def admit(self, tokens: list[int], salt: bytes, keep_free: int) -> None:
+    @rule(tokens=TOKENS, reuse=REUSES, keep_free=st.integers(0, 2))
+    def admit(self, tokens: list[int], reuse: Reuse, keep_free: int) -> None:
         before = self.cache.usage
-        table = self.cache.open_table(Reuse(salt))
+        table = self.cache.open_table(reuse)
         admitted = self.cache.admit(table, tokens, keep_free=keep_free)
         if isinstance(admitted, Short):
             assert admitted.num_blocks > 0
@@ -88,9 +111,37 @@ class CacheMachine(RuleBasedStateMachine):
         assert admitted < len(tokens), "one token at least is left to compute"
         assert admitted == 0 or self.reuse
         assert self.cache.usage.free + self.cache.usage.cached >= keep_free
-        live = Live(table, tokens, admitted)
+        live = Live(table, tokens, admitted, self.num_resets)
+        self._check_found(live)
         self._compute(live, min(len(tokens), admitted + self.max_chunk_tokens))
         self.live.append(live)
+
+    def _check_found(self, live: Live) -> None:
+        num_found, most = live.num_computed // self.block_size, len(live.tokens) - 1
+        for ids in live.table.block_ids:
+            for block_id in ids[:num_found]:
+                assert block_id == NULL_BLOCK or self.written_after[block_id] == self.num_resets
+        miss = self.cache.explain_miss(live.table, live.tokens, live.num_computed)
+        if not self.reuse or (num_found == most // self.block_size and num_found):
+            assert miss is None
+        elif most < self.block_size:
+            assert miss == (MissKind.TOO_SHORT, len(live.tokens))
+        else:
+            assert miss is not None
+            assert 0 <= miss.number - live.num_computed < self.block_size
+            assert miss.kind is MissKind.DIFFERS or miss.number == live.num_computed
+        if self.reuse and self.groups == (FULL,):
+            digests = live.table.chain.digests[: most // self.block_size]
+            told = [(0, digest) in self.told for digest in digests]
+            num_told = [*told, False].index(False)
+            assert num_found == num_told or (self.collides and num_found < num_told)
+
+    @rule()
+    def reset(self) -> None:
+        before = self.cache.usage
+        self.cache.reset()
+        self.num_resets += 1
+        assert self.cache.usage == (before.free + before.cached, 0, before.active)
 
     @precondition(lambda self: self.live)
     @rule(pick=st.integers(0, 100), more=st.lists(st.integers(0, 2), max_size=8))
@@ -134,6 +185,15 @@ class CacheMachine(RuleBasedStateMachine):
         assert sum(usage) == self.cache.num_usable_blocks
         owned = {block_id for live in self.live for block_id in held_by(live.table)}
         assert usage.active == len(owned)
+
+    @invariant()
+    def events_tell_what_can_be_found(self) -> None:
+        if not hasattr(self, "cache"):
+            return
+        for event in self.cache.take_kv_events():
+            replay(event, self.told)
+        usage = self.cache.usage
+        assert usage.cached <= len(self.told) <= usage.cached + usage.active
 
     @invariant()
     def every_group_has_what_its_next_token_can_see(self) -> None:

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cache.reuse import Reuse
+from quire.cache.kv_events import KVEvent
+from quire.cache.reuse import PromptItem, Reuse
 from quire.engine.line import Line, LineClosed, frame
-from quire.engine.messages import Abort, Submit
+from quire.engine.messages import Abort, Report, ResetPrefixCache, Submit, ToEngine
 from quire.scheduler.request import NewRequest, Sampling, Stopping
+from quire.scheduler.step import Stats
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=6), st.integers(1, 30))
@@ -38,6 +40,10 @@ def test_a_closed_line_is_said() -> None:
             line.send(Abort("a"))
 
 
+GROUPS = st.integers(0, 2**16 - 1)
+ITEMS = st.builds(PromptItem, st.binary(max_size=8), st.integers(0, 9), st.integers(0, 9))
+
+
 @given(
     st.builds(
         NewRequest,
@@ -45,9 +51,24 @@ def test_a_closed_line_is_said() -> None:
         prompt_token_ids=st.lists(st.integers(0, 2**31)).map(tuple),
         sampling=st.builds(Sampling, seed=st.integers(-(2**63), 2**63 - 1)),
         stopping=st.builds(Stopping, max_tokens=st.integers(1, 100)),
-        reuse=st.builds(Reuse, st.binary(max_size=8)),
+        reuse=st.builds(Reuse, st.binary(max_size=8), items=st.lists(ITEMS, max_size=2).map(tuple)),
     )
 )
 def test_a_request_crosses_unchanged(new: NewRequest) -> None:
     body = msgspec.msgpack.encode(Submit(new))
     assert msgspec.msgpack.decode(body, type=Submit | Abort) == Submit(new)
+
+
+EVENTS = st.builds(KVEvent, token_ids=st.lists(st.integers(0, 2**32 - 1)).map(tuple), group=GROUPS)
+
+
+@given(st.lists(EVENTS, max_size=4))
+def test_events_cross_unchanged(events: list[KVEvent]) -> None:
+    stats = Stats(*range(len(Stats._fields)))
+    report = Report(1, 2, 0.5, ("a",), (), (), stats, tuple(events))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=Report) == report
+
+
+def test_a_reset_is_told_from_other_messages() -> None:
+    decoder = msgspec.msgpack.Decoder[ToEngine](Submit | Abort | ResetPrefixCache)
+    assert decoder.decode(msgspec.msgpack.encode(ResetPrefixCache())) == ResetPrefixCache()

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from quire.cache.kv_events import KVEventKind
 from quire.engine.client import EngineClient, EngineDown, Phase, Refused, TokenStream
 from quire.engine.config import TOY_MODEL, EngineConfig
 from quire.engine.messages import Report
@@ -210,5 +211,30 @@ async def test_an_abort_is_heard_behind_a_long_line() -> None:
             await asyncio.gather(*waiting)
         assert finish is not None and finish.reason is Reason.ABORTED
         assert len(token_ids) < 200, "far from the 1500 it asked for"
+    finally:
+        await client.close()
+
+
+async def test_a_reset_makes_the_cache_forget_and_events_tell_it() -> None:
+    reports: list[Report] = []
+    config = replace(CONFIG, enable_kv_cache_events=True)
+    client = EngineClient(config, reports.append)
+    with pytest.raises(EngineDown):
+        client.reset_prefix_cache()
+    await client.start()
+    await ready(client)
+    try:
+        prompt = NewRequest("a", tuple(range(1, 40)), GREEDY, Stopping(max_tokens=1))
+        finishes = []
+        for turn in range(3):
+            if turn == 2:
+                client.reset_prefix_cache()
+            stream = await client.submit(replace(prompt, id=str(turn)))
+            finishes.append((await collect(stream))[1])
+        cached = [finish.num_cached_tokens for finish in finishes if finish is not None]
+        assert cached == [0, 32, 0]
+        assert reports[-1].stats.num_resets == 1
+        kinds = [event.kind for report in reports for event in report.kv_events]
+        assert kinds == [KVEventKind.STORED, KVEventKind.CLEARED, KVEventKind.STORED]
     finally:
         await client.close()

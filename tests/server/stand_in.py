@@ -222,5 +222,8 @@ class ScriptedEngine:
             num_wasted_tokens=0,
             num_prompt_tokens=sum(len(each.prompt_token_ids) for each in self.submitted),
             num_generation_tokens=self._num_drawn,
+            num_recent_queries=8,
+            num_recent_hits=2,
+            num_misses_evicted=3,
         )
         self._on_report(Report(1, len(deltas), 0.001, (), (), deltas, stats))

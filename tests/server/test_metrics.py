@@ -86,6 +86,16 @@ def test_a_finished_request_is_counted_once_everywhere() -> None:
         assert served.metric(ended) == 1
 
 
+def test_prefix_hits_and_misses_are_told() -> None:
+    with serving(plain_config()) as served:
+        assert served.metric("quire:prefix_cache_hit_rate") == 0
+        served.complete(prompt="x", max_tokens=1)
+        assert served.metric("quire:prefix_cache_hit_rate") == 0.25
+        missed = 'quire:prefix_cache_misses_total{engine="0",model_name="test-model",reason='
+        assert served.metric(missed + '"evicted"') == 3
+        assert served.metric(missed + '"new"') == 0
+
+
 def test_facts_are_metrics(served: Served) -> None:
     assert served.metric('quire:memory_bytes{engine="0",kind="kv_cache"') == 2000
     assert served.metric('quire:startup_seconds{engine="0",model_name="test-model",phase="load"}')

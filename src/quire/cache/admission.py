@@ -9,6 +9,7 @@ from typing import NamedTuple
 from quire.cache.block_hash import group_key
 from quire.cache.block_pool import NULL_BLOCK, BlockPool
 from quire.cache.block_table import BlockTable
+from quire.cache.chain import Chain, Content
 from quire.cache.host_pool import HostPool
 from quire.cache.prefix import find_prefix
 from quire.cache.spec import Retention
@@ -60,19 +61,21 @@ class Finder:
     def nothing(self) -> Found:
         return Found(0, 0, tuple([] for _ in self.groups), [])
 
-    def prefix(self, hashes: Sequence[bytes], *, use_host: bool) -> Found:
-        """The longest that every group still has, on the host too if that is to be used."""
+    def prefix(self, chain: Chain, most: int, *, use_host: bool) -> Found:
+        """The longest, of up to `most` blocks, that every group still has; on the host too if that
+        is to be used.
+        """
         if not use_host or self.host is None:
-            ids = find_prefix(self.pool, self.groups, hashes, block_size=self.block_size)
+            ids = find_prefix(self.pool, self.groups, chain, most, block_size=self.block_size)
             return self._found(ids, [])
         tiers = Tiers(self.pool, self.host)
-        ids = find_prefix(tiers, self.groups, hashes, block_size=self.block_size)
+        ids = find_prefix(tiers, self.groups, chain, most, block_size=self.block_size)
         arrivals = [
             Arrival(group, index, self.host.place_of(key), key)
             for group, blocks in enumerate(ids)
             for index, block_id in enumerate(blocks)
             if block_id == AWAY
-            for key in (group_key(hashes[index], group),)
+            for key in (group_key(chain.digests[index], group),)
         ]
         return self._found(ids, arrivals)
 
@@ -110,16 +113,17 @@ class Tiers:
     host: HostPool
 
     def find(self, keys: Sequence[bytes]) -> list[int]:
-        found = []
-        for key in keys:
-            block_id = self.block_of(key)
-            if block_id is None:
+        found: list[int] = []
+        while len(found) < len(keys):
+            found += self.pool.find(keys[len(found) :])
+            if len(found) == len(keys) or self.host.find(keys[len(found)]) is None:
                 break
-            found.append(block_id)
+            found.append(AWAY)
         return found
 
-    def block_of(self, key: bytes) -> int | None:
-        block_id = self.pool.block_of(key)
-        if block_id is None and self.host.find(key) is not None:
-            return AWAY
-        return block_id
+    def contents(self, keys: Sequence[bytes]) -> list[Content]:
+        contents = [self.content_under(key) for key in keys]
+        return [content for content in contents if content is not None]
+
+    def content_under(self, key: bytes) -> Content | None:
+        return self.pool.content_under(key) or self.host.content_under(key)

@@ -1,37 +1,59 @@
-"""The content hash of full blocks: SHA-256 chained over the parent's digest, so equal hashes mean
-equal prefixes.
-
-A digest of 32 bytes is its own proof: no tokens are compared on a hit, since finding two prefixes
-with one SHA-256 digest is beyond reach, even for a client that tries.
+"""The hash of full blocks, chained over the parent's digest. It finds blocks; that a found block is
+the right one is proven by its content (`chain.py`), so that no hash is too weak to be correct.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable
+from enum import StrEnum
 from hashlib import sha256
+from typing import NamedTuple, TypeAlias
 
-_TOKEN_BYTES = 4
+from quire.cache import cbor
+
+TOKEN_CODE = "I"
+TOKEN_BYTES = array(TOKEN_CODE).itemsize
+
+Digest: TypeAlias = Callable[[bytes, bytes, bytes], bytes]
+"""Of the parent's digest, the block's tokens and its encoded extra keys (empty if there are none).
+All digests are equally long."""
 
 
-def root_digest(salt: bytes) -> bytes:
-    """The parent of every first block under this salt. Another salt gives another tree, nothing
-    shared.
+class HashAlgorithm(StrEnum):
+    """`SHA256_CBOR` gives the same digests in every process and in other programs; `SHA256` is
+    faster.
     """
-    return sha256(b"quire block chain 1\0" + salt).digest()
+
+    SHA256 = "sha256"
+    SHA256_CBOR = "sha256_cbor"
 
 
-def extend_hashes(
-    hashes: list[bytes], token_ids: Sequence[int], *, block_size: int, salt: bytes
-) -> None:
-    """Append the digests of the full blocks of `token_ids` that `hashes` does not cover yet."""
-    first, last = len(hashes), len(token_ids) // block_size
-    if first >= last:
-        return
-    parent = hashes[-1] if hashes else root_digest(salt)
-    raw = array("I", token_ids[first * block_size : last * block_size]).tobytes()
-    width = block_size * _TOKEN_BYTES
-    for start in range(0, len(raw), width):
-        parent = sha256(parent + raw[start : start + width]).digest()
-        hashes.append(parent)
+def _sha256(parent: bytes, tokens: bytes, extra: bytes) -> bytes:
+    return sha256(parent + tokens + extra).digest()
+
+
+def _sha256_cbor(parent: bytes, tokens: bytes, extra: bytes) -> bytes:
+    encoded = (cbor.encode(parent), cbor.encode(ids_of(tokens)), extra or cbor.NULL)
+    return sha256(cbor.array_of(encoded)).digest()
+
+
+class BlockHash(NamedTuple):
+    """`root` is the parent of every first block."""
+
+    root: bytes = b""
+    digest: Digest = _sha256
+
+
+def build_block_hash(algorithm: HashAlgorithm, *, seed: str | None, noise: bytes) -> BlockHash:
+    """Without a seed the root is `noise`: then nobody outside can foretell a digest."""
+    digest = _sha256_cbor if algorithm is HashAlgorithm.SHA256_CBOR else _sha256
+    return BlockHash(noise if seed is None else sha256(cbor.encode(seed)).digest(), digest)
+
+
+def ids_of(tokens: bytes) -> list[int]:
+    """The token ids in a block's bytes."""
+    ids = array(TOKEN_CODE)
+    ids.frombytes(tokens)
+    return ids.tolist()
 
 
 def group_key(digest: bytes, group: int) -> bytes:
@@ -39,3 +61,8 @@ def group_key(digest: bytes, group: int) -> bytes:
     group.
     """
     return digest if group == 0 else digest + group.to_bytes(2, "little")
+
+
+def group_of(key: bytes, digest: bytes) -> int:
+    """The group that `group_key` made this key for."""
+    return int.from_bytes(key[len(digest) :], "little")

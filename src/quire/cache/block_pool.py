@@ -12,6 +12,7 @@ The idle blocks are evicted least recently released first.
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from quire.cache.chain import Content
 from quire.cache.idle_list import IdleList
 
 NULL_BLOCK = 0
@@ -31,16 +32,20 @@ class Usage(NamedTuple):
 
 
 class BlockPool:
-    """Counts and ids only. `take` is all or nothing; a release too many raises AccountsError."""
+    """`take` is all or nothing; a release too many raises AccountsError. `on_evict` is told each
+    block that can be found no more, with its key and its content.
+    """
 
     def __init__(
-        self, num_blocks: int, on_evict: Callable[[int, bytes], None] | None = None
+        self,
+        num_blocks: int,
+        on_evict: Callable[[int, bytes, Content], None] = lambda block_id, key, content: None,
     ) -> None:
-        """`on_evict` is told of each block that loses its contents, and its key."""
         self._free = list(range(num_blocks - 1, NULL_BLOCK, -1))
         self._idle = IdleList(num_blocks)
         self._num_refs = [0] * num_blocks
         self._key_of: list[bytes | None] = [None] * num_blocks
+        self._content_of: list[Content | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
         self._on_evict = on_evict
 
@@ -102,15 +107,26 @@ class BlockPool:
                     idle.append(block_id)
         self._idle.append(idle)
 
-    def seal(self, block_id: int, key: bytes) -> None:
+    def seal(self, block_id: int, key: bytes, content: Content) -> bool:
         """Make a held, filled block findable. A key that another block carries stays with that
-        one.
+        one: false.
         """
         if self._num_refs[block_id] == 0:
             raise AccountsError(f"block {block_id} is sealed but nobody holds it")
-        if self._key_of[block_id] is None and key not in self._block_of:
-            self._key_of[block_id] = key
-            self._block_of[key] = block_id
+        if self._key_of[block_id] is not None or key in self._block_of:
+            return False
+        self._key_of[block_id] = key
+        self._content_of[block_id] = content
+        self._block_of[key] = block_id
+        return True
+
+    def forget(self) -> None:
+        """Nothing is found any more: idle blocks are free, held ones as if never sealed."""
+        while self._idle:
+            self._free.append(self._idle.pop_oldest())
+        self._block_of.clear()
+        self._key_of = [None] * len(self._num_refs)
+        self._content_of = [None] * len(self._num_refs)
 
     def find(self, keys: Iterable[bytes]) -> list[int]:
         """The blocks of the leading keys that are sealed, up to the first that is not."""
@@ -122,9 +138,16 @@ class BlockPool:
             found.append(block_id)
         return found
 
-    def block_of(self, key: bytes) -> int | None:
-        """The block that carries this key, if it is still there."""
-        return self._block_of.get(key)
+    def contents(self, keys: Iterable[bytes]) -> list[Content]:
+        """What the blocks of these sealed keys hold."""
+        block_of, content_of = self._block_of, self._content_of
+        contents = [content_of[block_of[key]] for key in keys]
+        return [content for content in contents if content is not None]
+
+    def content_under(self, key: bytes) -> Content | None:
+        """What the block of this key holds, if it is still there."""
+        block_id = self._block_of.get(key)
+        return None if block_id is None else self._content_of[block_id]
 
     def num_holders(self, block_id: int) -> int:
         return self._num_refs[block_id]
@@ -156,11 +179,10 @@ class BlockPool:
         """Turn the oldest idle blocks into free ones."""
         for _ in range(num_blocks):
             block_id = self._idle.pop_oldest()
-            key = self._key_of[block_id]
-            if key is None:
+            key, content = self._key_of[block_id], self._content_of[block_id]
+            if key is None or content is None:
                 raise AccountsError(f"block {block_id} is idle but not sealed")
             del self._block_of[key]
-            self._key_of[block_id] = None
+            self._key_of[block_id] = self._content_of[block_id] = None
             self._free.append(block_id)
-            if self._on_evict is not None:
-                self._on_evict(block_id, key)
+            self._on_evict(block_id, key, content)

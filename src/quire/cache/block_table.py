@@ -1,12 +1,13 @@
-"""The blocks of one request: append-only lists of ids, one for each layer group, and the hashes of
+"""The blocks of one request: append-only lists of ids, one for each layer group, and the chain of
 its full blocks.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.cache.block_pool import NULL_BLOCK
-from quire.cache.reuse import OPEN, Reuse
+from quire.cache.chain import Chain
+from quire.cache.reuse import Reuse
 
 
 class Swap(NamedTuple):
@@ -25,18 +26,22 @@ class BlockTable:
     """Only the cache writes a table. The null block stands where a group needs its tokens no more:
     in the first `num_passed` places of that group.
 
-    `num_covered` is how many blocks' places every group has. `hashes` follow the token ids alone
-    and so outlive a release; `num_sealed` counts the leading blocks that have had their hash.
-    `swap` is set while the request is swapped out.
+    `num_covered` is how many blocks' places every group has. `num_sealed` counts the leading blocks
+    that have had their hash. Blocks taken before the cache was last reset (`epoch`) are never
+    sealed. `swap` is set while the request is swapped out.
     """
 
     block_ids: tuple[list[int], ...]
     num_passed: list[int]
-    reuse: Reuse = OPEN
-    hashes: list[bytes] = field(default_factory=list)
+    chain: Chain
     num_sealed: int = 0
     num_covered: int = 0
+    epoch: int = 0
     swap: Swap | None = None
+
+    @property
+    def reuse(self) -> Reuse:
+        return self.chain.reuse
 
 
 def tail_first(block_ids: tuple[list[int], ...]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from quire.cache.block_hash import BlockHash
 from quire.cache.spec import FULL, Retention
 
 
@@ -13,6 +14,8 @@ class CacheConfig:
     `num_host_blocks` of the host's memory take what is swapped out or evicted.
 
     No step computes more than `max_chunk_tokens` of a request: what bounds a window's blocks.
+    `block_hash` may collide; its default has a fixed root. `enable_kv_cache_events` collects what
+    is sealed and evicted, for someone to take.
     """
 
     num_blocks: int
@@ -21,6 +24,8 @@ class CacheConfig:
     groups: tuple[Retention, ...] = (FULL,)
     max_chunk_tokens: int = 1 << 30
     num_host_blocks: int = 0
+    block_hash: BlockHash = BlockHash()
+    enable_kv_cache_events: bool = False
 
     def __post_init__(self) -> None:
         if self.block_size < 1:

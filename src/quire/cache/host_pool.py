@@ -8,21 +8,28 @@ device come here when they are evicted there, and then find room. So the claims 
 blocks together are never more than the pool.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from quire.cache.block_pool import AccountsError
+from quire.cache.chain import Content
 
 
 class HostPool:
-    """Counts and ids only."""
+    """`on_evict` is told the key and the content of each block that can be found no more."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        on_evict: Callable[[bytes, Content], None] = lambda key, content: None,
+    ) -> None:
         self._free = list(range(num_blocks - 1, -1, -1))
         self._num_blocks = num_blocks
         self._cached: dict[bytes, int] = {}
         self._claimed: dict[bytes, int] = {}
         self._claims: dict[bytes, int] = {}
         self._private: set[int] = set()
+        self._content_of: dict[int, Content] = {}
+        self._on_evict = on_evict
 
     @property
     def num_blocks(self) -> int:
@@ -39,6 +46,10 @@ class HostPool:
 
     def find(self, key: bytes) -> int | None:
         return self._cached.get(key, self._claimed.get(key))
+
+    def content_under(self, key: bytes) -> Content | None:
+        block_id = self.find(key)
+        return None if block_id is None else self._content_of[block_id]
 
     def place_of(self, key: bytes) -> int:
         """Of a key that is here."""
@@ -79,7 +90,7 @@ class HostPool:
             self._private.remove(block_id)
             self._free.append(block_id)
 
-    def put(self, key: bytes) -> int | None:
+    def put(self, key: bytes, content: Content) -> int | None:
         """Where to copy the block that is evicted from the device under this key; None if it is
         here already, or if all that is here is worth more.
         """
@@ -91,6 +102,7 @@ class HostPool:
         if not self._free and not self._cached:
             return None
         block_id = self._take()
+        self._content_of[block_id] = content
         (self._claimed if key in self._claims else self._cached)[key] = block_id
         return block_id
 
@@ -99,6 +111,7 @@ class HostPool:
         self._free += [*self._cached.values(), *self._claimed.values()]
         self._cached.clear()
         self._claimed.clear()
+        self._content_of.clear()
 
     def check(self) -> None:
         """Raise AccountsError unless every block is in one state and every promise can be kept."""
@@ -107,11 +120,16 @@ class HostPool:
             raise AccountsError("a host block is in no state or in two")
         if len(self._claims) + len(self._private) > self._num_blocks:
             raise AccountsError("more host blocks are promised than there are")
+        if {*self._cached.values(), *self._claimed.values()} != self._content_of.keys():
+            raise AccountsError("the contents of a host block are not known")
         if self._claimed.keys() - self._claims.keys() or self._cached.keys() & self._claims.keys():
             raise AccountsError("a host block is claimed by nobody, or not kept for its claim")
 
     def _take(self) -> int:
         """A free block, or the oldest cached one's."""
         if not self._free:
-            self._free.append(self._cached.pop(next(iter(self._cached))))
+            key = next(iter(self._cached))
+            block_id = self._cached.pop(key)
+            self._on_evict(key, self._content_of.pop(block_id))
+            self._free.append(block_id)
         return self._free.pop()

@@ -12,12 +12,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from quire.cache.admission import Arrival, Finder, Found
-from quire.cache.block_hash import extend_hashes, group_key
+from quire.cache.block_hash import group_key
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, Usage
 from quire.cache.block_table import BlockTable, tail_first
+from quire.cache.chain import Chain, Content
 from quire.cache.config import CacheConfig
 from quire.cache.host_pool import HostPool
+from quire.cache.kv_events import KVEvent
 from quire.cache.moves import Move, MoveKind
+from quire.cache.prefix_log import PrefixLog
+from quire.cache.prefix_miss import Miss
 from quire.cache.reuse import OPEN, Reuse
 from quire.cache.swapping import Stake, can_fork, stake_of, swap_out
 
@@ -50,8 +54,15 @@ class KVCache:
         )
         self._max_chunk_tokens = config.max_chunk_tokens
         self._reuses = config.enable_prefix_caching and bool(config.groups)
-        self._host = HostPool(config.num_host_blocks) if config.num_host_blocks else None
-        self._pool = BlockPool(config.num_blocks, self._spill if self._host else None)
+        self._hash = config.block_hash
+        self._log = PrefixLog(config)
+        self._host = (
+            HostPool(config.num_host_blocks, self._log.gone_from_host)
+            if config.num_host_blocks
+            else None
+        )
+        self._pool = BlockPool(config.num_blocks, self._evicted)
+        self._epoch = 0
         self._finder = Finder(self._pool, self._host, config.groups, config.block_size)
         self._moves: list[Move] = []
         self._held: set[BlockTable] = set()
@@ -80,7 +91,8 @@ class KVCache:
 
     def open_table(self, reuse: Reuse = OPEN) -> BlockTable:
         """An empty table, which shares blocks with those that `reuse` allows."""
-        return BlockTable(tuple([] for _ in self._groups), [0] * len(self._groups), reuse)
+        chain = Chain(self._hash, self._block_size, reuse)
+        return BlockTable(tuple([] for _ in self._groups), [0] * len(self._groups), chain)
 
     def admit(
         self,
@@ -139,12 +151,14 @@ class KVCache:
             table.block_ids[group][place] = block_id
             self._moves.append(Move(MoveKind.IN, host_id, block_id))
             if key is not None:
-                self._pool.seal(block_id, key)
+                self._pool.seal(block_id, key, table.chain.content(place))
+                self._log.sealed(table.chain, group, [place])
         for group, count in enumerate(counts):
             table.block_ids[group].extend(taken[:count])
             del taken[:count]
         self.forget(table)
         table.num_sealed = found.num_sealed
+        table.epoch = self._epoch
         self._held.add(table)
 
     def grow(self, table: BlockTable, start: int, end: int) -> tuple[tuple[int, ...], ...] | None:
@@ -175,7 +189,7 @@ class KVCache:
         from here on, and those that no later token can see are given back.
         """
         num_full = num_computed // self._block_size
-        if num_full > table.num_sealed and self._reuses:
+        if num_full > table.num_sealed and self._reuses and table.epoch == self._epoch:
             self._seal(table, token_ids, num_full)
         self._give_back(table, num_computed)
 
@@ -243,11 +257,36 @@ class KVCache:
             if num_over:
                 self._moves.append(Move(MoveKind.COPY, ids[num_full], block_id))
         self.forget(table)
-        table.hashes = source.hashes[:num_full]
+        table.chain.adopt(source.chain, num_full)
+        table.epoch = source.epoch
         table.num_sealed = min(source.num_sealed, num_full)
         table.num_covered = num_full + 1
         self._held.add(table)
         return True
+
+    def explain_miss(
+        self, table: BlockTable, token_ids: Sequence[int], num_found: int
+    ) -> Miss | None:
+        """Why the admission of this table found only `num_found` tokens; None where it could find
+        no more.
+        """
+        if not self._reuses:
+            return None
+        return self._log.explain_miss(table.chain, len(token_ids), num_found)
+
+    def reset(self) -> None:
+        """Nothing that is cached is found again. Tables that hold blocks go on, and what they
+        compute is not found either, since it was computed from what is to be forgotten.
+        """
+        self._pool.forget()
+        if self._host is not None:
+            self._host.clear()
+        self._log.cleared()
+        self._epoch += 1
+
+    def take_kv_events(self) -> tuple[KVEvent, ...]:
+        """What was sealed and evicted since the last call; nothing unless it is enabled."""
+        return self._log.take_events()
 
     def take_moves(self) -> tuple[Move, ...]:
         """What is to be done before the next step runs, for all that was answered until now."""
@@ -272,13 +311,12 @@ class KVCache:
         """What of `token_ids` lies in blocks: all but the last token at most."""
         found, swap = self._finder.nothing(), table.swap
         if self._reuses and (reuse or swap is not None):
-            salt = table.reuse.salt
-            extend_hashes(table.hashes, token_ids, block_size=self._block_size, salt=salt)
+            table.chain.extend(token_ids)
             num_reusable = (len(token_ids) - 1) // self._block_size
             if not reuse and swap is not None:
                 num_reusable = min(num_reusable, swap.num_sealed)
             found = self._finder.prefix(
-                table.hashes[:num_reusable], use_host=use_host or swap is not None
+                table.chain, num_reusable, use_host=use_host or swap is not None
             )
         return self._finder.swapped(table, found)
 
@@ -292,20 +330,27 @@ class KVCache:
             for group, ids in zip(self._groups, found.block_ids, strict=True)
         ]
 
-    def _spill(self, block_id: int, key: bytes) -> None:
-        """A block of the device is evicted: its contents go to the host, if it has room."""
-        host_id = None if self._host is None else self._host.put(key)
+    def _evicted(self, block_id: int, key: bytes, content: Content) -> None:
+        """A block of the device is used again: its contents go to the host, if there is room."""
+        self._log.evicted(key, content)
+        host_id = None if self._host is None else self._host.put(key, content)
         if host_id is not None:
             self._moves.append(Move(MoveKind.OUT, block_id, host_id))
+            self._log.kept_by_host(key, content)
 
     def _seal(self, table: BlockTable, token_ids: Sequence[int], num_full: int) -> None:
-        if len(table.hashes) < num_full:
-            extend_hashes(
-                table.hashes, token_ids, block_size=self._block_size, salt=table.reuse.salt
-            )
+        chain = table.chain
+        chain.extend(token_ids)
         for group, block_ids in enumerate(table.block_ids):
-            for index in range(max(table.num_sealed, table.num_passed[group]), num_full):
-                self._pool.seal(block_ids[index], group_key(table.hashes[index], group))
+            first = max(table.num_sealed, table.num_passed[group])
+            sealed = [
+                index
+                for index in range(first, num_full)
+                if self._pool.seal(
+                    block_ids[index], group_key(chain.digests[index], group), chain.content(index)
+                )
+            ]
+            self._log.sealed(chain, group, sealed)
         table.num_sealed = num_full
 
     def _give_back(self, table: BlockTable, position: int) -> None:

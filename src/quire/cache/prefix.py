@@ -2,7 +2,8 @@
 
 A full group must have all of its blocks. A group that forgets needs only those that the next token
 can see, so that it may honour a long prefix and not a shorter one: the groups are asked in turn,
-each for no more than the others allow, until all agree.
+each for no more than the others allow, until all agree. A block counts where its content is the
+chain's: that it is found by its digest does not suffice.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Protocol
 
 from quire.cache.block_hash import group_key
 from quire.cache.block_pool import NULL_BLOCK
+from quire.cache.chain import Chain, Content
 from quire.cache.spec import Retention
 
 
@@ -20,42 +22,51 @@ class Lookup(Protocol):
         """The blocks of the leading keys that are here, up to the first that is not."""
         ...
 
-    def block_of(self, key: bytes) -> int | None: ...
+    def contents(self, keys: Sequence[bytes]) -> list[Content]:
+        """Of blocks that were just found."""
+        ...
+
+    def content_under(self, key: bytes) -> Content | None: ...
 
 
 def find_prefix(
-    pool: Lookup, groups: Sequence[Retention], hashes: Sequence[bytes], *, block_size: int
+    pool: Lookup, groups: Sequence[Retention], chain: Chain, most: int, *, block_size: int
 ) -> tuple[list[int], ...]:
-    """By group, the sealed blocks of as many leading `hashes` as all groups can honour, and the
-    null block where a group needs none. All lists are equally long.
+    """By group, the sealed blocks of as many of the chain's first `most` as all groups can honour,
+    and the null block where a group needs none. All lists are equally long.
     """
-    length = len(hashes)
+    length = most
     found: dict[int, list[int]] = {}
     for index, group in enumerate(groups):
         if group.reach is None:
-            found[index] = pool.find([group_key(digest, index) for digest in hashes[:length]])
-            length = len(found[index])
+            keys = [group_key(digest, index) for digest in chain.digests[:length]]
+            block_ids = pool.find(keys)
+            length = chain.num_matching(pool.contents(keys[: len(block_ids)]))
+            found[index] = block_ids[:length]
     forgetful = [
-        _Group(pool, index, group, block_size)
+        _Group(pool, chain, index, group, block_size)
         for index, group in enumerate(groups)
         if group.reach is not None
     ]
-    length = _agreed(forgetful, hashes, length)
+    length = _agreed(forgetful, length)
     for each in forgetful:
-        found[each.index] = each.blocks(hashes[:length])
+        found[each.index] = each.blocks(length)
     return tuple(found[index][:length] for index in range(len(groups)))
 
 
 class _Group:
     """One group that forgets."""
 
-    def __init__(self, pool: Lookup, index: int, retention: Retention, block_size: int) -> None:
+    def __init__(
+        self, pool: Lookup, chain: Chain, index: int, retention: Retention, block_size: int
+    ) -> None:
         self.index = index
         self._pool = pool
+        self._chain = chain
         self._retention = retention
         self._block_size = block_size
 
-    def longest(self, hashes: Sequence[bytes], most: int) -> int:
+    def longest(self, most: int) -> int:
         """The most blocks, up to `most`, after which all that is needed is here.
 
         Where a needed block is missing, every length beyond it needs it too, down to the one that
@@ -67,7 +78,7 @@ class _Group:
                 (
                     index
                     for index in range(length - 1, self._first_needed(length) - 1, -1)
-                    if self._block(hashes[index]) is None
+                    if not self._has(index)
                 ),
                 None,
             )
@@ -76,22 +87,23 @@ class _Group:
             length = missing
         return length
 
-    def blocks(self, hashes: Sequence[bytes]) -> list[int]:
-        first = self._first_needed(len(hashes))
-        keys = [group_key(digest, self.index) for digest in hashes[first:]]
-        return [NULL_BLOCK] * first + self._pool.find(keys)
+    def blocks(self, num_blocks: int) -> list[int]:
+        first = self._first_needed(num_blocks)
+        digests = self._chain.digests[first:num_blocks]
+        return [NULL_BLOCK] * first + self._pool.find([group_key(d, self.index) for d in digests])
 
-    def _block(self, digest: bytes) -> int | None:
-        return self._pool.block_of(group_key(digest, self.index))
+    def _has(self, index: int) -> bool:
+        content = self._pool.content_under(group_key(self._chain.digests[index], self.index))
+        return content is not None and self._chain.matches(content, index)
 
     def _first_needed(self, num_blocks: int) -> int:
         return self._retention.first_needed(num_blocks * self._block_size) // self._block_size
 
 
-def _agreed(groups: Sequence[_Group], hashes: Sequence[bytes], most: int) -> int:
+def _agreed(groups: Sequence[_Group], most: int) -> int:
     length = most
     while length > 0:
-        shorter = min((group.longest(hashes, length) for group in groups), default=length)
+        shorter = min((group.longest(length) for group in groups), default=length)
         if shorter == length:
             break
         length = shorter

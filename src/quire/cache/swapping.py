@@ -50,7 +50,7 @@ def swap_out(
             if block_id == NULL_BLOCK:
                 continue
             if index < table.num_sealed:
-                keys.append(group_key(table.hashes[index], group))
+                keys.append(group_key(table.chain.digests[index], group))
             else:
                 places.append((group, index))
     host_ids = host.claim(keys, len(places))

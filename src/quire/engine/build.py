@@ -1,9 +1,12 @@
 """From a configuration to an engine: load, measure, size, assemble. Each phase is timed."""
 
+import logging
+import os
 from collections.abc import Callable
 
 import psutil
 
+from quire.cache.block_hash import BlockHash, HashAlgorithm, build_block_hash
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.layout import Layout
@@ -21,6 +24,8 @@ from quire.models.config import KVSize
 from quire.models.toy import ToyModel, toy_layout
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[str, int, int], None]
 Clock = Callable[[], float]
@@ -58,6 +63,8 @@ def assemble(
         groups=layout.retentions,
         max_chunk_tokens=facts.max_num_batched_tokens,
         num_host_blocks=facts.num_host_blocks,
+        block_hash=block_hash(config),
+        enable_kv_cache_events=config.enable_kv_cache_events,
     )
     endpoint = config.otlp_traces_endpoint
     tracing = None if endpoint is None else open_tracing(endpoint)
@@ -74,6 +81,18 @@ def assemble(
     )
     on_close = None if tracing is None else tracing.close
     return Engine(scheduler, Runner(runner_config, model), clock, on_close)
+
+
+def block_hash(config: EngineConfig) -> BlockHash:
+    """Its first parent is random unless the configuration has a seed."""
+    algorithm, seed = HashAlgorithm(config.prefix_caching_hash_algo), config.prefix_caching_seed
+    if algorithm is HashAlgorithm.SHA256_CBOR and seed is None:
+        logger.warning(
+            "--prefix-caching-hash-algo %s without --prefix-caching-seed: the digests of blocks "
+            "are of this process alone",
+            algorithm,
+        )
+    return build_block_hash(algorithm, seed=seed, noise=os.urandom(32))
 
 
 def scheduler_config(

@@ -4,6 +4,7 @@ environment.
 
 from dataclasses import dataclass
 
+from quire.cache.block_hash import HashAlgorithm
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE, Budget
 from quire.models.config import ATTENTION_BACKENDS as ATTENTION_BACKENDS
 from quire.models.config import QUANTISED, KVOptions
@@ -14,6 +15,7 @@ TOY_MODEL = "toy"
 """As `model`: the deterministic model of the tests; it needs no checkpoint."""
 
 KV_DTYPES = ("auto", *QUANTISED)
+HASH_ALGORITHMS = tuple(map(str, HashAlgorithm))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,8 @@ class EngineConfig:
     reference or eager. KV memory is said in one way at most: `num_gpu_blocks_override` blocks,
     `kv_cache_memory_bytes`, `kv_cache_tokens` of context, or what the share
     `gpu_memory_utilization` of the device leaves beside the loaded model. `swap_space` is GiB of
-    the host; `preemption_mode` auto, swap or recompute.
+    the host; `preemption_mode` auto, swap or recompute. `prefix_caching_seed` makes the digests of
+    blocks the same in every process.
     """
 
     model: str
@@ -53,6 +56,9 @@ class EngineConfig:
     max_skips: int = 16
     enable_prefix_caching: bool = True
     otlp_traces_endpoint: str | None = None
+    prefix_caching_hash_algo: str = "sha256"
+    prefix_caching_seed: str | None = None
+    enable_kv_cache_events: bool = False
     log_level: str = "info"
 
     @property
@@ -89,6 +95,7 @@ def check_memory_options(config: EngineConfig) -> None:
     for option, value, allowed in (
         ("--kv-cache-dtype", config.kv_cache_dtype, KV_DTYPES),
         ("--attention-backend", config.attention_backend, ATTENTION_BACKENDS),
+        ("--prefix-caching-hash-algo", config.prefix_caching_hash_algo, HASH_ALGORITHMS),
     ):
         if value not in allowed:
             raise ValueError(f"{option} is {value}, must be one of {', '.join(allowed)}")

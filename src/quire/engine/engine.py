@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from quire.cache.kv_events import KVEvent
 from quire.engine.runner import Runner
 from quire.scheduler.request import NewRequest
 from quire.scheduler.scheduler import Scheduler
@@ -48,6 +49,13 @@ class Engine:
 
     def abort(self, request_id: str) -> Delta | None:
         return self._scheduler.abort(request_id, self._clock())
+
+    def reset_prefix_cache(self) -> None:
+        self._scheduler.reset_prefix_cache()
+
+    def take_kv_events(self) -> tuple[KVEvent, ...]:
+        """Those since they were last taken."""
+        return self._scheduler.take_kv_events()
 
     def turn(self) -> Turn:
         """One step from choice to outputs."""

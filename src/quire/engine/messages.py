@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from quire.cache.kv_events import KVEvent
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Refusal, Stats
 
@@ -20,6 +21,10 @@ class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
     """Server to engine: forget this request (client gone, stop string seen, deadline)."""
 
     request_id: str
+
+
+class ResetPrefixCache(msgspec.Struct, frozen=True, tag="reset_prefix_cache", array_like=True):
+    """Server to engine: find nothing again that is cached now."""
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading", array_like=True):
@@ -108,7 +113,8 @@ class Report(msgspec.Struct, frozen=True, tag="report", array_like=True):
     refused: tuple[Refusal, ...]
     deltas: tuple[Delta, ...]
     stats: Stats
+    kv_events: tuple[KVEvent, ...] = ()
 
 
-ToEngine: TypeAlias = Submit | Abort
+ToEngine: TypeAlias = Submit | Abort | ResetPrefixCache
 FromEngine: TypeAlias = Loading | Ready | Failed | Report

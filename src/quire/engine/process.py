@@ -19,7 +19,16 @@ from quire.engine.build import build_engine
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine, Turn
 from quire.engine.line import Line, LineClosed
-from quire.engine.messages import Abort, Failed, Loading, Ready, Report, Submit, ToEngine
+from quire.engine.messages import (
+    Abort,
+    Failed,
+    Loading,
+    Ready,
+    Report,
+    ResetPrefixCache,
+    Submit,
+    ToEngine,
+)
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.scheduler.step import Delta, Refusal
 
@@ -44,7 +53,7 @@ class EngineLoop:
     def __init__(self, engine: Engine, line: Line) -> None:
         self._engine = engine
         self._line = line
-        self._decoder = msgspec.msgpack.Decoder[ToEngine](Submit | Abort)
+        self._decoder = msgspec.msgpack.Decoder[ToEngine](Submit | Abort | ResetPrefixCache)
 
     def run(self) -> None:
         """Until the line closes."""
@@ -67,6 +76,7 @@ class EngineLoop:
                 refused=tuple(news.refused),
                 deltas=(*news.aborted, *turn.deltas),
                 stats=engine.stats,
+                kv_events=engine.take_kv_events(),
             )
         )
 
@@ -75,6 +85,9 @@ class EngineLoop:
             aborted = self._engine.abort(message.request_id)
             if aborted is not None:
                 news.aborted.append(aborted)
+            return
+        if isinstance(message, ResetPrefixCache):
+            self._engine.reset_prefix_cache()
             return
         refusal = self._engine.submit(message.request)
         if refusal is None:

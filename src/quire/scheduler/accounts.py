@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from quire.cache.block_pool import Usage
 from quire.cache.kv_cache import HostUsage
 from quire.cache.moves import Move, MoveKind
+from quire.cache.prefix_miss import Miss, MissKind
+from quire.scheduler.hit_rate import HitRate
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
@@ -21,7 +23,9 @@ _CAPACITY = (
 
 @dataclass(slots=True)
 class Counters:
-    """Only grow. Tokens of prefix queries and hits are counted at a request's first admission."""
+    """Only grow, but for `recent`. Prefix queries, hits (in tokens) and misses are counted at a
+    request's first admission.
+    """
 
     num_prefix_queries: int = 0
     num_prefix_hits: int = 0
@@ -31,19 +35,31 @@ class Counters:
     num_wasted_tokens: int = 0
     num_prompt_tokens: int = 0
     num_generation_tokens: int = 0
+    num_resets: int = 0
+    misses: dict[MissKind, int] = field(default_factory=lambda: dict.fromkeys(MissKind, 0))
+    recent: HitRate = field(default_factory=HitRate)
 
     def note_admission(
         self, request: Request, num_hit: int, now: float, *, was_swapped: bool
-    ) -> None:
-        if request.admitted_s is None:
-            request.admitted_s = now
-            request.num_cached = num_hit
-            self.num_prefix_queries += request.num_prompt_tokens
-            self.num_prefix_hits += num_hit
-            request.note(now, Reason.ADMITTED, num_hit)
-        else:
+    ) -> bool:
+        """Whether it was the first, of which the prefix is to be counted."""
+        if request.admitted_s is not None:
             self.num_wasted_tokens += max(request.num_thrown - num_hit, 0)
             request.note(now, Reason.SWAPPED_IN if was_swapped else Reason.RESUMED, num_hit)
+            return False
+        request.admitted_s = now
+        request.num_cached = num_hit
+        request.note(now, Reason.ADMITTED, num_hit)
+        return True
+
+    def note_prefix(self, request: Request, miss: Miss | None, now: float) -> None:
+        """What was found at the first admission, and why no more."""
+        self.num_prefix_queries += request.num_prompt_tokens
+        self.num_prefix_hits += request.num_cached
+        self.recent.observe(request.num_prompt_tokens, request.num_cached)
+        if miss is not None:
+            self.misses[miss.kind] += 1
+            request.note(now, Reason(f"miss_{miss.kind}"), miss.number)
 
     def note_fork(self, request: Request, source: Request, num_shared: int, now: float) -> None:
         request.admitted_s = now
@@ -66,7 +82,7 @@ def stats_of(
     counters: Counters, num_running: int, waiting: WaitingQueue, usage: Usage, host: HostUsage
 ) -> Stats:
     """The head of the line says what the line waits for: few are ever let past it."""
-    head = waiting.head
+    head, misses = waiting.head, counters.misses
     blocked = head is not None and bool(head.timeline) and head.timeline[-1].reason in _CAPACITY
     return Stats(
         num_running=num_running,
@@ -87,6 +103,14 @@ def stats_of(
         num_wasted_tokens=counters.num_wasted_tokens,
         num_prompt_tokens=counters.num_prompt_tokens,
         num_generation_tokens=counters.num_generation_tokens,
+        num_recent_queries=counters.recent.num_queries,
+        num_recent_hits=counters.recent.num_hits,
+        num_resets=counters.num_resets,
+        num_misses_too_short=misses[MissKind.TOO_SHORT],
+        num_misses_differing=misses[MissKind.DIFFERS],
+        num_misses_evicted=misses[MissKind.EVICTED],
+        num_misses_by_salt=misses[MissKind.SALT],
+        num_misses_new=misses[MissKind.NEW],
     )
 
 

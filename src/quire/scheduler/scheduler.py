@@ -11,10 +11,10 @@ ranks them. Blocks run short from the tail of the running, so that nothing alrea
 is taken back. The first of the running can always go on, which is why every accepted request ends.
 """
 
-from typing import NamedTuple
-
-from quire.cache.kv_cache import KVCache, Short
+from quire.cache.kv_cache import KVCache
+from quire.cache.kv_events import KVEvent
 from quire.scheduler.accounts import Counters, finish_of, stats_of
+from quire.scheduler.admission import Admission, Blocker
 from quire.scheduler.budget import StepDraft
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
@@ -33,25 +33,12 @@ NUM_TRIED = 4
 """So many behind a head that lacks blocks are tried in its stead in one step."""
 
 
-CALM_STEPS = 32
-"""So long after a preemption, admissions leave more blocks to those who run."""
-
-
-class Blocker(NamedTuple):
-    """Why a request must wait, the number that tells it, and for whom if it is for one."""
-
-    reason: Reason
-    number: int
-    other: str = ""
-
-
 class Scheduler:
     """`schedule` and `update` alternate; an update may come one step late."""
 
     def __init__(self, config: SchedulerConfig, cache: KVCache) -> None:
         self._config = config
         self._cache = cache
-        self._keep_free = int(config.watermark * cache.num_usable_blocks)
         self._policy = config.policy
         self._shares = Shares()
         self._requests: dict[str, Request] = {}
@@ -63,11 +50,11 @@ class Scheduler:
         self._drops: list[str] = []
         self._expired: list[Delta] = []
         self._journal: list[tuple[str, Event]] = []
-        self._calm_at = 0
         self._number = 0
         self._num_added = 0
         self._num_admitted = 0
         self._counters = Counters()
+        self._admission = Admission(config, cache, self._running, self._cost, self._counters)
 
     @property
     def has_work(self) -> bool:
@@ -121,6 +108,14 @@ class Scheduler:
         if request is None:
             return None
         return Delta(request_id, (), finish=self._finish(request, Reason.ABORTED, now))
+
+    def reset_prefix_cache(self) -> None:
+        self._cache.reset()
+        self._counters.num_resets += 1
+        self._counters.recent.reset()
+
+    def take_kv_events(self) -> tuple[KVEvent, ...]:
+        return self._cache.take_kv_events()
 
     def schedule(self, now: float) -> Step:
         """Choose the next step; it may be empty when all that is left awaits a late result."""
@@ -211,7 +206,7 @@ class Scheduler:
             victim.note(now, Reason.PREEMPTED_FOR_BLOCKS, victim.num_computed, other)
         self._running.remove(victim)
         self._counters.num_preemptions += 1
-        self._calm_at = self._number + CALM_STEPS
+        self._admission.note_preemption(self._number)
         draft.num_preempted += 1
         victim.num_thrown = victim.num_computed
         victim.num_computed = 0
@@ -270,64 +265,13 @@ class Scheduler:
             return Blocker(Reason.WAITS_FOR_BUDGET, self._config.max_num_batched_tokens)
         return None
 
-    @property
-    def _num_to_spare(self) -> int:
-        """Blocks that an admission must leave: after a preemption one more for each that runs, so
-        that what has just come back is not the next to go.
-        """
-        if not self._running:
-            return 0
-        is_calm = self._number >= self._calm_at
-        return self._keep_free + (0 if is_calm else len(self._running))
-
     def _admit(self, request: Request, draft: StepDraft, now: float) -> Blocker | None:
         """Blocks for everything known of the request, then its first chunk; or the reason it must
         wait.
         """
-        source = self._source_of(request)
-        if source is not None:
-            if source.prompt_step is None or source.prompt_step > self._number:
-                return Blocker(Reason.WAITS_FOR_PROMPT, 0, source.id)
-            return self._fork(request, source, draft, now)
-        return self._admit_alone(request, draft, now)
-
-    def _source_of(self, request: Request) -> Request | None:
-        """Whose blocks it takes over, while that one runs and there is something to take over."""
-        new = request.new
-        if new.fork_of is None or new.prompt_logprobs is not None or request.num_preemptions:
-            return None
-        return self._running.get(new.fork_of) if request.num_prompt_tokens > 1 else None
-
-    def _fork(
-        self, request: Request, source: Request, draft: StepDraft, now: float
-    ) -> Blocker | None:
-        """All but the last token of the prompt is taken over; that one draws its own next."""
-        num_shared = request.num_prompt_tokens - 1
-        forked = self._cache.fork(
-            source.table, request.table, num_shared, keep_free=self._num_to_spare
-        )
-        if isinstance(forked, Short):
-            return Blocker(Reason.WAITS_FOR_BLOCKS, forked.num_blocks)
-        if not forked:
-            return self._admit_alone(request, draft, now)
-        self._counters.note_fork(request, source, num_shared, now)
-        self._join(request, num_shared, draft)
-        return None
-
-    def _admit_alone(self, request: Request, draft: StepDraft, now: float) -> Blocker | None:
-        was_swapped = request.table.swap is not None
-        admitted = self._cache.admit(
-            request.table,
-            request.token_ids,
-            keep_free=self._num_to_spare,
-            reuse=request.new.prompt_logprobs is None,
-            use_host=self._cost.prefers_host(
-                self._cache.block_stake, is_resumed=request.num_preemptions > 0
-            ),
-        )
-        if isinstance(admitted, Short):
-            return Blocker(Reason.WAITS_FOR_BLOCKS, admitted.num_blocks)
-        self._counters.note_admission(request, admitted, now, was_swapped=was_swapped)
+        admitted = self._admission.admit(request, now, self._number)
+        if isinstance(admitted, Blocker):
+            return admitted
         self._join(request, admitted, draft)
         return None
 

@@ -111,7 +111,8 @@ class Refusal(NamedTuple):
 class Stats(NamedTuple):
     """The accounts after a step: gauges as they are, counters since start. Of the host's blocks,
     `num_blocks_swapped` belong to preempted requests and `num_blocks_on_host` may be found. Of
-    `num_preemptions`, `num_swaps` were by swap.
+    `num_preemptions`, `num_swaps` were by swap. `num_recent_*` are the tokens of prefix queries and
+    hits of the newest requests, `num_misses_*` requests.
     """
 
     num_running: int
@@ -132,3 +133,11 @@ class Stats(NamedTuple):
     num_wasted_tokens: int
     num_prompt_tokens: int
     num_generation_tokens: int
+    num_recent_queries: int = 0
+    num_recent_hits: int = 0
+    num_resets: int = 0
+    num_misses_too_short: int = 0
+    num_misses_differing: int = 0
+    num_misses_evicted: int = 0
+    num_misses_by_salt: int = 0
+    num_misses_new: int = 0

@@ -119,6 +119,13 @@ def _stats_rows(stats: Stats) -> dict[str, Rows]:
         "capacity": stats.num_waiting_for_capacity,
         "deferred": stats.num_waiting - stats.num_waiting_for_capacity,
     }
+    misses = {
+        "too_short": stats.num_misses_too_short,
+        "differs": stats.num_misses_differing,
+        "evicted": stats.num_misses_evicted,
+        "salt": stats.num_misses_by_salt,
+        "new": stats.num_misses_new,
+    }
     return {
         "num_requests_running": [((), stats.num_running)],
         "num_requests_waiting": [((), stats.num_waiting)],
@@ -126,6 +133,9 @@ def _stats_rows(stats: Stats) -> dict[str, Rows]:
         "kv_cache_usage_perc": [((), stats.num_blocks_active / max(num_blocks, 1))],
         "prefix_cache_queries_total": [((), stats.num_prefix_queries)],
         "prefix_cache_hits_total": [((), stats.num_prefix_hits)],
+        "prefix_cache_hit_rate": [((), stats.num_recent_hits / max(stats.num_recent_queries, 1))],
+        "prefix_cache_misses_total": _labelled(misses),
+        "prefix_cache_resets_total": [((), stats.num_resets)],
         "prompt_tokens_cached_total": [((), stats.num_prefix_hits)],
         "prompt_tokens_total": [((), stats.num_prompt_tokens)],
         "generation_tokens_total": [((), stats.num_generation_tokens)],

@@ -117,6 +117,18 @@ METRICS: tuple[Metric, ...] = (
         "cause",
         twin=False,
     ),
+    _counter(
+        "prefix_cache_misses_total",
+        "Requests of which less was cached than could be, by why.",
+        "reason",
+        twin=False,
+    ),
+    _gauge(
+        "prefix_cache_hit_rate",
+        "Share of the prompt tokens of the last 1000 requests found in the prefix cache, 0 to 1.",
+        twin=False,
+    ),
+    _counter("prefix_cache_resets_total", "Times the prefix cache was emptied.", twin=False),
     _counter("wasted_prefill_tokens_total", "Computed tokens thrown away.", twin=False),
     _gauge("memory_bytes", "The memory receipt.", "kind", twin=False),
     _gauge(

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE
-from quire.engine.config import ATTENTION_BACKENDS, KV_DTYPES, EngineConfig
+from quire.engine.config import ATTENTION_BACKENDS, HASH_ALGORITHMS, KV_DTYPES, EngineConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.server.config import GenerationConfig, MetricsCompat, ServerConfig
@@ -194,6 +194,26 @@ OPTIONS: tuple[Option, ...] = (
         http_url,
         "OpenTelemetry collector that gets a span for each call of the KV cache, by OTLP over "
         "HTTP: the whole URL, as in `http://localhost:4318/v1/traces`. Needs `quire[otel]`.",
+    ),
+    Option(
+        "prefix-caching-hash-algo",
+        ENGINE,
+        one_of(*HASH_ALGORITHMS),
+        "Hash that finds cached blocks: `sha256`, or `sha256_cbor`, which other programs can "
+        "compute too.",
+    ),
+    Option(
+        "prefix-caching-seed",
+        ENGINE,
+        text,
+        "Makes the hashes of blocks the same in every process that is given the same text.",
+        shown="random",
+    ),
+    Option(
+        "enable-kv-cache-events",
+        ENGINE,
+        boolean,
+        "Report each block that is cached or evicted.",
     ),
     Option("host", SERVER, text, "Address to listen on."),
     Option("port", SERVER, integer(0, 65535), "Port to listen on; 0 takes a free one."),

@@ -1,0 +1,60 @@
+"""What a block is told apart by beside its tokens: whose it is, and what its placeholders show."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from quire.cache import cbor
+from quire.cache.reuse import PromptItem, Reuse
+
+
+class ExtraKeys(NamedTuple):
+    """`items` are digests with the start of each, relative to the block: negative where the item
+    begins before it.
+    """
+
+    adapter: str = ""
+    items: tuple[tuple[bytes, int], ...] = ()
+    salt: bytes = b""
+
+    def encoded(self) -> bytes:
+        """Canonical CBOR of an array: the adapter as text, the items as arrays, the salt as bytes,
+        each only if it is there. Empty without any.
+        """
+        if self == NO_KEYS:
+            return b""
+        keys: list[cbor.Value] = [self.adapter] if self.adapter else []
+        keys += self.items
+        if self.salt:
+            keys.append(self.salt)
+        return cbor.encode(keys)
+
+
+NO_KEYS = ExtraKeys()
+
+
+def extra_keys(reuse: Reuse, first: int, last: int, *, block_size: int) -> list[ExtraKeys]:
+    """Of the blocks `first .. last`. The adapter is in each; the salt in the first block that is
+    not wholly public, which tells all after it apart as well.
+    """
+    items = _items_by_block(reuse.items, first, last, block_size)
+    salted = reuse.num_public_tokens // block_size
+    return [
+        ExtraKeys(
+            reuse.adapter,
+            tuple(items.get(index, ())),
+            reuse.salt if index == salted else b"",
+        )
+        for index in range(first, last)
+    ]
+
+
+def _items_by_block(
+    items: Iterable[PromptItem], first: int, last: int, block_size: int
+) -> dict[int, list[tuple[bytes, int]]]:
+    by_block: dict[int, list[tuple[bytes, int]]] = {}
+    for item in items:
+        end = -(-item.end // block_size)
+        for index in range(max(item.start // block_size, first), min(end, last)):
+            start = item.start - index * block_size
+            by_block.setdefault(index, []).append((item.digest, start))
+    return by_block

@@ -1,0 +1,90 @@
+"""What is sealed and evicted, told to those who want to know: who asks why a prefix was not found,
+and who follows the cache from outside.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from quire.cache.block_hash import group_of, ids_of
+from quire.cache.chain import Chain, Content
+from quire.cache.config import CacheConfig
+from quire.cache.kv_events import KVEvent, KVEventKind, Medium
+from quire.cache.prefix_miss import Miss, PrefixMisses
+
+
+class PrefixLog:
+    """Events are collected until they are taken, and only if the configuration asks for them."""
+
+    def __init__(self, config: CacheConfig) -> None:
+        self._root = config.block_hash.root
+        self._misses = PrefixMisses(config.num_blocks, config.block_size)
+        self._keeps_events = config.enable_kv_cache_events
+        self._events: list[KVEvent] = []
+
+    def sealed(self, chain: Chain, group: int, indices: Sequence[int]) -> None:
+        """These blocks of the chain, in order, can be found from now on."""
+        if group == 0:
+            for index in indices:
+                self._misses.sealed(chain.content(index), chain.parent_digest(index))
+        if self._keeps_events:
+            self._events += _stored(chain, group, indices)
+
+    def evicted(self, key: bytes, content: Content) -> None:
+        group = group_of(key, content.digest)
+        if group == 0:
+            parent = content.parent
+            self._misses.evicted(content, self._root if parent is None else parent.digest)
+        if self._keeps_events:
+            self._events.append(KVEvent(KVEventKind.REMOVED, (content.digest,), group=group))
+
+    def kept_by_host(self, key: bytes, content: Content) -> None:
+        """An evicted block can be found there from now on."""
+        if self._keeps_events:
+            self._events.append(_stored_on_host(key, content))
+
+    def gone_from_host(self, key: bytes, content: Content) -> None:
+        if self._keeps_events:
+            group = group_of(key, content.digest)
+            self._events.append(
+                KVEvent(KVEventKind.REMOVED, (content.digest,), group=group, medium=Medium.HOST)
+            )
+
+    def cleared(self) -> None:
+        self._misses.clear()
+        if self._keeps_events:
+            self._events.append(KVEvent(KVEventKind.CLEARED))
+
+    def take_events(self) -> tuple[KVEvent, ...]:
+        """Those since they were last taken."""
+        events, self._events = tuple(self._events), []
+        return events
+
+    def explain_miss(self, chain: Chain, num_tokens: int, num_found: int) -> Miss | None:
+        return self._misses.explain(chain, num_tokens, num_found)
+
+
+def _stored(chain: Chain, group: int, indices: Sequence[int]) -> Iterator[KVEvent]:
+    """One event for each run of consecutive blocks."""
+    for _, run in groupby(enumerate(indices), lambda pair: pair[1] - pair[0]):
+        places = [index for _, index in run]
+        first, end = places[0], places[-1] + 1
+        yield KVEvent(
+            KVEventKind.STORED,
+            tuple(chain.digests[first:end]),
+            chain.digests[first - 1] if first else None,
+            tuple(token for index in places for token in ids_of(chain.tokens(index))),
+            group,
+            adapter=chain.reuse.adapter,
+        )
+
+
+def _stored_on_host(key: bytes, content: Content) -> KVEvent:
+    return KVEvent(
+        KVEventKind.STORED,
+        (content.digest,),
+        None if content.parent is None else content.parent.digest,
+        tuple(ids_of(content.tokens)),
+        group_of(key, content.digest),
+        Medium.HOST,
+        content.extra.adapter,
+    )

@@ -1,0 +1,112 @@
+"""Who may run, and with what to begin: prefix hits, blocks of the host, another's blocks."""
+
+from typing import NamedTuple
+
+from quire.cache.kv_cache import KVCache, Short
+from quire.cache.prefix_miss import Miss
+from quire.scheduler.accounts import Counters
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.cost import CostModel
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import Request
+from quire.scheduler.running import RunningSet
+
+CALM_STEPS = 32
+"""So long after a preemption, admissions leave more blocks to those who run."""
+
+
+class Blocker(NamedTuple):
+    """Why a request must wait, the number that tells it, and for whom if it is for one."""
+
+    reason: Reason
+    number: int
+    other: str = ""
+
+
+class Admission:
+    """Asks the cache for a request's blocks. It changes the table, the accounts and the timeline,
+    and leaves the places of the request to the scheduler.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: KVCache,
+        running: RunningSet,
+        cost: CostModel,
+        counters: Counters,
+    ) -> None:
+        self._cache = cache
+        self._running = running
+        self._cost = cost
+        self._counters = counters
+        self._keep_free = int(config.watermark * cache.num_usable_blocks)
+        self._calm_at = 0
+
+    def note_preemption(self, number: int) -> None:
+        """In the step after the one of this `number`."""
+        self._calm_at = number + CALM_STEPS
+
+    def admit(self, request: Request, now: float, number: int) -> int | Blocker:
+        """After the step of this `number`: blocks for everything known of the request, and how many
+        of its tokens are computed already; or the reason it must wait.
+        """
+        num_spare = self._num_spare(number)
+        source = self._source_of(request)
+        if source is None:
+            return self._alone(request, num_spare, now)
+        if source.prompt_step is None or source.prompt_step > number:
+            return Blocker(Reason.WAITS_FOR_PROMPT, 0, source.id)
+        return self._forked(request, source, num_spare, now)
+
+    def _num_spare(self, number: int) -> int:
+        """Blocks that an admission must leave: after a preemption one more for each that runs, so
+        that what has just come back is not the next to go.
+        """
+        if not self._running:
+            return 0
+        return self._keep_free + (len(self._running) if number < self._calm_at else 0)
+
+    def _source_of(self, request: Request) -> Request | None:
+        """Whose blocks it takes over, while that one runs and there is something to take over."""
+        new = request.new
+        if new.fork_of is None or new.prompt_logprobs is not None or request.num_preemptions:
+            return None
+        return self._running.get(new.fork_of) if request.num_prompt_tokens > 1 else None
+
+    def _forked(
+        self, request: Request, source: Request, num_spare: int, now: float
+    ) -> int | Blocker:
+        """All but the last token of the prompt is taken over; that one draws its own next."""
+        num_shared = request.num_prompt_tokens - 1
+        forked = self._cache.fork(source.table, request.table, num_shared, keep_free=num_spare)
+        if isinstance(forked, Short):
+            return Blocker(Reason.WAITS_FOR_BLOCKS, forked.num_blocks)
+        if not forked:
+            return self._alone(request, num_spare, now)
+        self._counters.note_fork(request, source, num_shared, now)
+        return num_shared
+
+    def _alone(self, request: Request, num_spare: int, now: float) -> int | Blocker:
+        was_swapped = request.table.swap is not None
+        use_host = self._cost.prefers_host(
+            self._cache.block_stake, is_resumed=request.num_preemptions > 0
+        )
+        admitted = self._cache.admit(
+            request.table,
+            request.token_ids,
+            keep_free=num_spare,
+            reuse=request.new.prompt_logprobs is None,
+            use_host=use_host,
+        )
+        if isinstance(admitted, Short):
+            return Blocker(Reason.WAITS_FOR_BLOCKS, admitted.num_blocks)
+        if self._counters.note_admission(request, admitted, now, was_swapped=was_swapped):
+            self._counters.note_prefix(request, self._explain_miss(request), now)
+        return admitted
+
+    def _explain_miss(self, request: Request) -> Miss | None:
+        """Why no more of its prompt was found; no reason where the request declined to look."""
+        if request.new.prompt_logprobs is not None:
+            return None
+        return self._cache.explain_miss(request.table, request.token_ids, request.num_cached)

@@ -1,0 +1,34 @@
+"""How much of the newest requests was found in the prefix cache."""
+
+from collections import deque
+
+NUM_RECENT = 1000
+
+
+class HitRate:
+    """Sums over the last `max_requests` in which anything was looked up; never over more."""
+
+    def __init__(self, max_requests: int = NUM_RECENT) -> None:
+        self.num_queries = 0
+        self.num_hits = 0
+        self._max_requests = max_requests
+        self._requests: deque[tuple[int, int]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def observe(self, num_queries: int, num_hits: int) -> None:
+        """One request: the tokens looked up, and those found."""
+        if num_queries == 0:
+            return
+        self._requests.append((num_queries, num_hits))
+        self.num_queries += num_queries
+        self.num_hits += num_hits
+        if len(self._requests) > self._max_requests:
+            oldest_queries, oldest_hits = self._requests.popleft()
+            self.num_queries -= oldest_queries
+            self.num_hits -= oldest_hits
+
+    def reset(self) -> None:
+        self._requests.clear()
+        self.num_queries = self.num_hits = 0

@@ -1,0 +1,67 @@
+"""The cache's state machine on prompts that are nearly equal: that is where a hash that collides, a
+forgotten salt or a lost parent would share a wrong block.
+"""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.cache.block_hash import BlockHash
+from quire.cache.reuse import PromptItem, Reuse
+from quire.cache.spec import FULL, Retention
+from tests.cache.contents import COLLIDING, SHA256
+from tests.cache.test_kv_cache import GROUPS, CacheMachine
+
+SMALL_REUSES = st.builds(
+    Reuse,
+    salt=st.sampled_from([b"", b"", b"a"]),
+    num_public_tokens=st.integers(0, 3),
+    items=st.sampled_from(
+        [
+            (),
+            (),
+            (PromptItem(b"one", 0, 2),),
+            (PromptItem(b"one", 1, 3),),
+            (PromptItem(b"c", 1, 3),),
+        ]
+    ),
+)
+PROMPTS = st.tuples(
+    st.lists(st.integers(0, 1), min_size=1, max_size=7),
+    SMALL_REUSES,
+    st.integers(0, 3),
+    st.sampled_from([False, False, False, True]),
+)
+
+
+@given(
+    st.sampled_from([SHA256, *COLLIDING]),
+    st.just((FULL,)) | GROUPS,
+    st.integers(1, 3),
+    st.integers(5, 30),
+    st.lists(PROMPTS, min_size=2, max_size=14),
+)
+@settings(max_examples=500)
+def test_similar_prompts_share_nothing_wrong_under_any_hash(
+    block_hash: BlockHash,
+    groups: tuple[Retention, ...],
+    block_size: int,
+    num_blocks: int,
+    prompts: list[tuple[list[int], Reuse, int, bool]],
+) -> None:
+    """The same machine, going through each prompt to its end: hits are as many as can be."""
+    machine = CacheMachine()
+    machine.build(num_blocks, block_size, True, groups, 4, block_hash)
+    for tokens, reuse, keeps, resets in prompts:
+        num_live = len(machine.live)
+        machine.admit(list(tokens), reuse, 0)
+        if len(machine.live) > num_live:
+            for _ in tokens:
+                machine.grow(num_live, [])
+            if resets:
+                machine.reset()
+            machine.advance(num_live, 1.0)
+        machine.accounts_balance()
+        machine.events_tell_what_can_be_found()
+        machine.every_group_has_what_its_next_token_can_see()
+        while len(machine.live) > keeps:
+            machine.release(keeps)

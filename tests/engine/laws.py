@@ -1,0 +1,139 @@
+"""What the first laws are tried on, and how they are checked: any shape, any script."""
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from quire.cache.reuse import Reuse
+from quire.cache.spec import FULL, Kind, Retention
+from quire.models.toy import TWO_FULL
+from quire.scheduler.cost import PreemptionMode
+from quire.scheduler.policy import PolicyName
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import NewRequest, Sampling, Stopping
+from tests.engine.toy_world import MAX_MODEL_LEN, VOCAB_SIZE, Arrival, Shape, World, alone, play
+
+TOKENS = st.integers(0, VOCAB_SIZE - 1)
+COMMON = tuple((7 * index + 3) % VOCAB_SIZE for index in range(MAX_MODEL_LEN))
+"""Prompts start with a piece of it, so that prefixes are shared."""
+
+SAMPLINGS = st.one_of(
+    st.just(Sampling(temperature=0.0)),
+    st.builds(
+        Sampling,
+        temperature=st.sampled_from([0.7, 1.5]),
+        top_k=st.sampled_from([0, 3]),
+        top_p=st.sampled_from([1.0, 0.8]),
+        repetition_penalty=st.sampled_from([1.0, 1.3]),
+        seed=st.integers(0, 3),
+    ),
+)
+
+
+layer_stacks = st.lists(
+    st.one_of(
+        st.just(FULL),
+        st.builds(Retention, st.sampled_from([Kind.SLIDING, Kind.LOCAL]), st.integers(1, 12)),
+    ),
+    min_size=2,
+    max_size=4,
+).map(tuple)
+"""Layers that see all, a window or a chunk, in any mixture; each kind is a layer group."""
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    max_num_seqs = draw(st.integers(1, 6))
+    return Shape(
+        block_size=draw(st.integers(1, 8)),
+        num_blocks=draw(st.integers(4, 40)),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 20)),
+        reuse=draw(st.booleans()),
+        watermark=draw(st.sampled_from([0.0, 0.1])),
+        late=draw(st.booleans()),
+        layers=draw(st.just(TWO_FULL) | layer_stacks),
+        hybrid=draw(st.booleans()),
+        policy=draw(st.sampled_from(PolicyName)),
+        ageing_s=draw(st.sampled_from([0.0, 1.0, 30.0])),
+        max_skips=draw(st.integers(0, 3)),
+        num_host_blocks=draw(st.just(0) | st.integers(1, 30)),
+        preemption_mode=draw(st.sampled_from(PreemptionMode)),
+    )
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> list[Arrival]:
+    found: list[Arrival] = []
+    for index in range(draw(st.integers(1, 8))):
+        shared = COMMON[: draw(st.integers(0, 16))]
+        own = tuple(draw(st.lists(TOKENS, max_size=6)))
+        turn = draw(st.integers(0, 10))
+        stopping = Stopping(
+            max_tokens=draw(st.integers(1, 14)),
+            min_tokens=draw(st.integers(0, 1)),
+            eos_token_ids=draw(st.sampled_from([(), (5,)])),
+            stop_token_ids=draw(st.sampled_from([(), (2, 9)])),
+        )
+        new = NewRequest(
+            id=f"r{index}",
+            prompt_token_ids=shared + own or (1,),
+            sampling=draw(SAMPLINGS),
+            stopping=stopping,
+            reuse=Reuse(draw(st.sampled_from([b"", b"tenant"]))),
+            tenant=draw(st.sampled_from(["", "a", "b"])),
+            weight=draw(st.sampled_from([1.0, 0.5, 4.0])),
+            priority=draw(st.integers(-2, 2)),
+            time_limit_s=draw(st.none() | st.integers(0, 40).map(float)),
+        )
+        forks = draw(st.booleans())
+        if found and forks:
+            source = draw(st.sampled_from(found)).new
+            new = replace(
+                new,
+                prompt_token_ids=source.prompt_token_ids,
+                reuse=source.reuse,
+                fork_of=source.id,
+            )
+        aborts = draw(st.none() | st.integers(0, 12))
+        found.append(Arrival(new, turn, None if aborts is None else turn + aborts))
+    return found
+
+
+def check_laws(shape: Shape, script: list[Arrival]) -> None:
+    num_tokens = sum(len(a.new.prompt_token_ids) + a.new.stopping.max_tokens for a in script)
+    world = play(shape, script, max_turns=100 + 30 * num_tokens)
+    for arrival in script:
+        check_outcome(world, arrival, shape.layers)
+    usage = world.cache.usage
+    assert usage.active == 0, "all blocks are home when idle"
+    assert usage.free + usage.cached == shape.num_blocks - 1
+    assert world.cache.host_usage.swapped == 0
+
+
+def check_outcome(world: World, arrival: Arrival, layers: tuple[Retention, ...] = TWO_FULL) -> None:
+    """Refused with numbers, or ended with the text it would have alone, or aborted or out of time
+    within that text. The parts of its time add up.
+    """
+    new = arrival.new
+    refusal = world.refusals.get(new.id)
+    if refusal is not None:
+        assert refusal.reason in (Reason.NEVER_FITS, Reason.DEADLINE_HOPELESS)
+        assert any(char.isdigit() for char in refusal.message)
+        return
+    said, wanted = world.tokens_of(new.id), alone(new, layers)
+    finish = world.deltas[new.id][-1].finish
+    assert finish is not None
+    if finish.reason is Reason.ABORTED:
+        assert arrival.abort_turn is not None
+        assert said == wanted[: len(said)]
+    elif finish.reason is Reason.DEADLINE_EXCEEDED:
+        assert said == wanted[: len(said)]
+    else:
+        assert said == wanted
+    assert finish.num_output_tokens == len(said)
+    assert finish.queue_s >= 0 and finish.prefill_s >= 0 and finish.decode_s >= 0
+    lived_s = finish.timeline[-1].time_s - finish.timeline[0].time_s
+    assert finish.queue_s + finish.prefill_s + finish.decode_s == lived_s
+    if new.time_limit_s is not None:
+        assert lived_s <= new.time_limit_s + 1.0, "a deadline is passed by one step at most"

@@ -1,0 +1,216 @@
+"""Faults planted on purpose, each of which the first laws must see."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import Phase, given, settings
+from torch import Tensor
+
+from quire.cache.block_hash import BlockHash
+from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool
+from quire.cache.block_table import BlockTable
+from quire.cache.chain import Chain, Content
+from quire.cache.kv_cache import KVCache
+from quire.cache.moves import Move, MoveKind
+from quire.cache.prefix import find_prefix
+from quire.cache.reuse import Reuse
+from quire.cache.spec import Retention
+from quire.engine.runner import Runner
+from quire.engine.sample_row import SampleRow
+from quire.engine.sampler import Drawn, Sampler
+from quire.models.toy import ToyModel
+from quire.scheduler.admission import Admission
+from quire.scheduler.queue import WaitingQueue
+from quire.scheduler.request import Request
+from quire.scheduler.step import Step, StepResult
+from tests.engine.laws import arrivals, check_laws, shapes
+from tests.engine.toy_world import Arrival, Shape
+
+
+def search(max_examples: int) -> None:
+    """The law over a fixed set of cases, stopping at the first that breaks it."""
+
+    @settings(max_examples=max_examples, derandomize=True, database=None, phases=[Phase.generate])
+    @given(shapes(), arrivals())
+    def law(shape: Shape, script: list[Arrival]) -> None:
+        check_laws(shape, script)
+
+    law()
+
+
+def forgets_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the digest and in the proof, which alone makes up for any digest."""
+
+    def forgetful(block_hash: BlockHash, block_size: int, reuse: Reuse) -> Chain:
+        return Chain(BlockHash(b"", lambda parent, tokens, extra: tokens), block_size, reuse)
+
+    def matches(chain: Chain, content: Content, index: int) -> bool:
+        return (content.tokens, content.extra) == (chain.tokens(index), chain.extra(index))
+
+    def num_matching(chain: Chain, contents: list[Content]) -> int:
+        pairs = enumerate(contents)
+        return next((at for at, each in pairs if not matches(chain, each, at)), len(contents))
+
+    monkeypatch.setattr("quire.cache.kv_cache.Chain", forgetful)
+    monkeypatch.setattr(Chain, "matches", matches)
+    monkeypatch.setattr(Chain, "num_matching", num_matching)
+
+
+def seals_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    advance = KVCache.advance
+
+    def early(
+        cache: KVCache, table: BlockTable, token_ids: Sequence[int], num_computed: int
+    ) -> None:
+        advance(cache, table, token_ids, min(len(token_ids), num_computed + 8))
+
+    monkeypatch.setattr(KVCache, "advance", early)
+
+
+def gives_a_block_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = BlockPool.take
+
+    def twice(pool: BlockPool, num_blocks: int) -> list[int] | None:
+        taken = take(pool, num_blocks)
+        return [taken[0]] * num_blocks if taken and num_blocks > 1 else taken
+
+    monkeypatch.setattr(BlockPool, "take", twice)
+
+
+def loses_grown_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Runner.run
+
+    def deaf(runner: Runner, step: Step) -> StepResult:
+        chunks = tuple(chunk._replace(grown=()) for chunk in step.chunks)
+        return run(runner, Step(step.number, step.drops, step.joins, chunks, step.num_tokens))
+
+    monkeypatch.setattr(Runner, "run", deaf)
+
+
+def loses_outputs_when_preempting(monkeypatch: pytest.MonkeyPatch) -> None:
+    add = WaitingQueue.add
+
+    def forgetful(line: WaitingQueue, request: Request) -> None:
+        del request.token_ids[request.num_prompt_tokens :]
+        add(line, request)
+
+    monkeypatch.setattr(WaitingQueue, "add", forgetful)
+
+
+def noise_by_place_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = Sampler.draw
+
+    def placed(sampler: Sampler, logits: Tensor, rows: Sequence[SampleRow]) -> Drawn:
+        moved = [
+            SampleRow(
+                replace(row.sampling, seed=row.sampling.seed + place),
+                row.stopping,
+                row.token_ids,
+                row.num_prompt_tokens,
+            )
+            for place, row in enumerate(rows)
+        ]
+        return draw(sampler, logits, moved)
+
+    monkeypatch.setattr(Sampler, "draw", placed)
+
+
+def hits_one_block_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = find_prefix
+
+    def generous(
+        pool: BlockPool, groups: Sequence[Retention], chain: Chain, most: int, *, block_size: int
+    ) -> tuple[list[int], ...]:
+        found = find(pool, groups, chain, most, block_size=block_size)
+        return tuple(ids[:1] + ids[:-1] for ids in found)
+
+    monkeypatch.setattr("quire.cache.admission.find_prefix", generous)
+
+
+def gives_back_what_a_window_still_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    grow = KVCache.grow
+
+    def hasty(
+        cache: KVCache, table: BlockTable, start: int, end: int
+    ) -> tuple[tuple[int, ...], ...] | None:
+        return grow(cache, table, end, end)
+
+    monkeypatch.setattr(KVCache, "grow", hasty)
+
+
+def finds_another_groups_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    for user in ("kv_cache", "prefix"):
+        monkeypatch.setattr(f"quire.cache.{user}.group_key", lambda digest, _group: digest)
+
+
+def asks_no_window_for_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = find_prefix
+
+    def trusting(
+        pool: BlockPool, groups: Sequence[Retention], chain: Chain, most: int, *, block_size: int
+    ) -> tuple[list[int], ...]:
+        length = len(find(pool, groups[:1], chain, most, block_size=block_size)[0])
+        found = find(pool, groups, chain, most, block_size=block_size)
+        return tuple(ids + [NULL_BLOCK] * (length - len(ids)) for ids in found)
+
+    monkeypatch.setattr("quire.cache.admission.find_prefix", trusting)
+
+
+def forgets_to_move(monkeypatch: pytest.MonkeyPatch, kind: MoveKind) -> None:
+    move = ToyModel.move
+
+    def lazy(model: ToyModel, moves: Sequence[Move]) -> None:
+        move(model, [each for each in moves if each.kind is not kind])
+
+    monkeypatch.setattr(ToyModel, "move", lazy)
+
+
+def swaps_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgets_to_move(monkeypatch, MoveKind.OUT)
+
+
+def swaps_nothing_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgets_to_move(monkeypatch, MoveKind.IN)
+
+
+def forks_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgets_to_move(monkeypatch, MoveKind.COPY)
+
+
+def forks_before_the_prompt_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(admission: Admission, request: Request) -> Request | None:
+        source = source_of(admission, request)
+        if source is not None and source.table.block_ids:
+            source.prompt_step = 0
+        return source
+
+    source_of = Admission._source_of
+    monkeypatch.setattr(Admission, "_source_of", hasty)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        gives_back_what_a_window_still_sees,
+        finds_another_groups_block,
+        asks_no_window_for_its_blocks,
+        forgets_parents,
+        seals_too_early,
+        gives_a_block_twice,
+        loses_grown_blocks,
+        loses_outputs_when_preempting,
+        noise_by_place_in_the_batch,
+        hits_one_block_too_many,
+        swaps_nothing_out,
+        swaps_nothing_in,
+        forks_without_a_copy,
+        forks_before_the_prompt_is_computed,
+    ],
+)
+def test_planted_fault_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, AccountsError, ValueError, IndexError, KeyError)):
+        search(max_examples=4000)
