@@ -27,6 +27,7 @@ from quire.engine.messages import (
     Loading,
     Ready,
     Report,
+    ResetPrefixCache,
     Submit,
 )
 from quire.scheduler.reasons import Reason
@@ -181,6 +182,14 @@ class EngineClient:
         """
         if request_id in self._streams:
             self._send(self._encoder.encode(Abort(request_id)))
+
+    def reset_prefix_cache(self) -> None:
+        """Nothing cached until now is found by a request submitted after this; `num_resets` of the
+        next reports tells when it was done. Raises EngineDown.
+        """
+        if self.phase is not Phase.READY:
+            raise EngineDown(self.down_reason or f"the engine is {self.phase}")
+        self._send(self._encoder.encode(ResetPrefixCache()))
 
     async def close(self) -> None:
         """End the engine process: politely by closing the line, then by force."""

@@ -44,6 +44,7 @@ class EngineConfig:
     max_num_batched_tokens: int | None = None
     max_num_queued_reqs: int = 1024
     enable_prefix_caching: bool = True
+    enable_kv_cache_events: bool = False
     log_level: str = "info"
 
     @property

@@ -6,7 +6,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from quire.scheduler.request import NewRequest
+from quire.cache.kv_events import KVEvent
+from quire.scheduler.request import Event, NewRequest
 from quire.scheduler.step import Delta, Refusal, Stats
 
 
@@ -20,6 +21,10 @@ class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
     """Server to engine: forget this request (client gone, stop string seen, deadline)."""
 
     request_id: str
+
+
+class ResetPrefixCache(msgspec.Struct, frozen=True, tag="reset_prefix_cache", array_like=True):
+    """Server to engine: find nothing again that is cached now."""
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading", array_like=True):
@@ -98,7 +103,8 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
 class Report(msgspec.Struct, frozen=True, tag="report", array_like=True):
     """Engine to server: everything one turn of the loop has to say, in one message.
 
-    `num_tokens` were computed in `step_s` seconds; both are 0 for a turn without a step."""
+    `num_tokens` were computed in `step_s` seconds; both are 0 for a turn without a step. `events`
+    are new entries of the timelines of the requests beside them."""
 
     step: int
     num_tokens: int
@@ -107,7 +113,9 @@ class Report(msgspec.Struct, frozen=True, tag="report", array_like=True):
     refused: tuple[Refusal, ...]
     deltas: tuple[Delta, ...]
     stats: Stats
+    events: tuple[tuple[str, Event], ...] = ()
+    kv_events: tuple[KVEvent, ...] = ()
 
 
-ToEngine: TypeAlias = Submit | Abort
+ToEngine: TypeAlias = Submit | Abort | ResetPrefixCache
 FromEngine: TypeAlias = Loading | Ready | Failed | Report

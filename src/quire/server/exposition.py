@@ -72,6 +72,12 @@ class MetricsCollector(Collector):
         rows["admission_rejections_total"] = [
             (("max_num_queued_reqs",), self._metrics.num_rejected)
         ]
+        rows["deadline_exceeded_total"] = [
+            ((stage,), num) for stage, num in self._metrics.num_late.items()
+        ]
+        rows["tenant_tokens_total"] = [
+            (labels, num) for labels, num in self._metrics.tenant_tokens.items()
+        ]
         rows["last_step_age_seconds"] = [((), self._step_age_s())]
         facts = self._facts()
         if facts is not None:

@@ -118,6 +118,19 @@ METRICS: tuple[Metric, ...] = (
         twin=False,
     ),
     _counter("wasted_prefill_tokens_total", "Computed tokens thrown away.", twin=False),
+    _counter(
+        "deadline_exceeded_total",
+        "Requests whose `deadline_ms` ran out: not taken (refused) or ended (unfinished).",
+        "stage",
+        twin=False,
+    ),
+    _counter(
+        "tenant_tokens_total",
+        "Tokens of the named API keys: prompt, of these cached, and output.",
+        "tenant",
+        "kind",
+        twin=False,
+    ),
     _gauge("memory_bytes", "The memory receipt.", "kind", twin=False),
     _gauge(
         "kv_cache_tokens",
