@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from statistics import mean
 
 import httpx
 import openai
@@ -101,6 +102,44 @@ def test_several_choices_differ_and_the_first_is_the_single_one(client: openai.O
     many = client.completions.create(model=MODEL, prompt="O,", max_tokens=12, seed=9, n=4)
     assert many.choices[0].text == one.choices[0].text
     assert len({choice.text for choice in many.choices}) > 1
+
+
+def test_the_best_of_several_are_shown(client: openai.OpenAI) -> None:
+    def complete(n: int) -> openai.types.Completion:
+        return client.completions.create(
+            model=MODEL, prompt="O,", max_tokens=8, seed=9, n=n, best_of=4, logprobs=0
+        )
+
+    def score(choice: openai.types.CompletionChoice) -> float:
+        assert choice.logprobs is not None and choice.logprobs.token_logprobs is not None
+        return mean(choice.logprobs.token_logprobs)
+
+    best, drawn = complete(2), complete(4)
+    assert best.usage is not None and best.usage.completion_tokens == 32
+    assert [choice.index for choice in best.choices] == [0, 1]
+    ranked = sorted(drawn.choices, key=lambda choice: -score(choice))
+    assert [choice.text for choice in best.choices] == [choice.text for choice in ranked[:2]]
+
+
+def test_a_request_tells_its_timeline(client: openai.OpenAI) -> None:
+    done = client.completions.create(model=MODEL, prompt="O,", max_tokens=6, n=2)
+    told = client.get(f"/requests/{done.id}", cast_to=httpx.Response).json()
+    assert (told["object"], told["id"]) == ("request.timeline", done.id)
+    for choice in told["choices"]:
+        assert sum(choice["parts"].values()) == told["total_ms"]
+        assert choice["counts"]["output_tokens"] == 6
+        names = [event["event"] for event in choice["events"]]
+        assert names[0] == "queued" and "first_token" in names and names[-1] == choice["finish"]
+    with pytest.raises(openai.NotFoundError):
+        client.get("/requests/cmpl-unknown", cast_to=httpx.Response)
+
+
+def test_a_deadline_is_an_error_that_is_not_tried_again(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.APIStatusError) as late:
+        client.with_options(max_retries=2).completions.create(
+            model=MODEL, prompt="O,", max_tokens=200, extra_body={"deadline_ms": 0.001}
+        )
+    assert (late.value.status_code, late.value.code) == (504, "deadline_exceeded")
 
 
 def test_stop_string(client: openai.OpenAI) -> None:

@@ -11,7 +11,8 @@ from quire.cache.kv_events import KVEvent
 from quire.cache.reuse import PromptItem, Reuse
 from quire.engine.line import Line, LineClosed, frame
 from quire.engine.messages import Abort, Report, ResetPrefixCache, Submit, ToEngine
-from quire.scheduler.request import NewRequest, Sampling, Stopping
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import Event, NewRequest, Sampling, Stopping
 from quire.scheduler.step import Stats
 
 
@@ -59,13 +60,14 @@ def test_a_request_crosses_unchanged(new: NewRequest) -> None:
     assert msgspec.msgpack.decode(body, type=Submit | Abort) == Submit(new)
 
 
+EVENT = Event(1.5, Reason.SWAPPED_OUT, 3, "b")
 EVENTS = st.builds(KVEvent, token_ids=st.lists(st.integers(0, 2**32 - 1)).map(tuple), group=GROUPS)
 
 
 @given(st.lists(EVENTS, max_size=4))
 def test_events_cross_unchanged(events: list[KVEvent]) -> None:
     stats = Stats(*range(len(Stats._fields)))
-    report = Report(1, 2, 0.5, ("a",), (), (), stats, tuple(events))
+    report = Report(1, 2, 0.5, ("a",), (), (), stats, (("a", EVENT),), kv_events=tuple(events))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=Report) == report
 
 

@@ -5,11 +5,13 @@ By default it repeats the prompt's tokens, so that a test can say what text must
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import cycle
 from typing import TypeAlias
 
+from quire.cache.kv_events import KVEvent
 from quire.engine.client import EngineDown, Phase, Refused, TokenStream
 from quire.engine.config import EngineConfig
 from quire.engine.messages import (
@@ -20,7 +22,7 @@ from quire.engine.messages import (
     Report,
 )
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import NewRequest, TokenLogprobs
+from quire.scheduler.request import Event, NewRequest, TokenLogprobs
 from quire.scheduler.step import Delta, Finish, Refusal, Stats
 
 Script: TypeAlias = Callable[[NewRequest], Iterator[int]]
@@ -74,6 +76,13 @@ class Live:
     tokens: Iterator[int]
     stream: TokenStream
     drawn: list[int] = field(default_factory=list)
+    timeline: list[Event] = field(default_factory=list)
+    since_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_late(self) -> bool:
+        limit_s = self.request.time_limit_s
+        return limit_s is not None and time.monotonic() - self.since_s > limit_s
 
 
 class ScriptedEngine:
@@ -89,10 +98,12 @@ class ScriptedEngine:
         self.refuses: Reason | None = None
         self.submitted: list[NewRequest] = []
         self.aborted: list[str] = []
+        self.num_resets = 0
         self.progress_age_s = 0.0
         self.starts = asyncio.Event()
         self.gate = asyncio.Event()
         self._live: dict[str, Live] = {}
+        self._news: list[tuple[str, Event]] = []
         self._on_report = on_report
         self._num_drawn = 0
         self._work = asyncio.Event()
@@ -119,7 +130,10 @@ class ScriptedEngine:
             raise Refused(Refusal(request.id, self.refuses, "refused by the script", None))
         stream = TokenStream(request.id)
         self.submitted.append(request)
-        self._live[request.id] = Live(request, self.script(request), stream)
+        live = Live(request, self.script(request), stream)
+        self._note(live, Reason.QUEUED, len(self._live))
+        self._live[request.id] = live
+        self.tell()
         self._work.set()
         await asyncio.sleep(0)
         return stream
@@ -128,9 +142,26 @@ class ScriptedEngine:
         live = self._live.pop(request_id, None)
         if live is not None:
             self.aborted.append(request_id)
-            finish = self._finish(live, Reason.ABORTED, 0)
-            live.stream.put(Delta(request_id, (), finish=finish))
-            self._report(())
+            delta = Delta(request_id, (), finish=self._finish(live, Reason.ABORTED, 0))
+            live.stream.put(delta)
+            self._report((delta,))
+
+    def reset_prefix_cache(self) -> None:
+        self.num_resets += 1
+
+    def tell(
+        self,
+        events: tuple[tuple[str, Event], ...] = (),
+        kv_events: tuple[KVEvent, ...] = (),
+    ) -> None:
+        """A report of a turn without a step."""
+        self._news += events
+        self._report((), kv_events)
+
+    def _note(self, live: Live, reason: Reason, number: int = 0) -> None:
+        event = Event(time.monotonic(), reason, number)
+        live.timeline.append(event)
+        self._news.append((live.request.id, event))
 
     def die(self, reason: str) -> None:
         self.phase = Phase.DOWN
@@ -166,8 +197,15 @@ class ScriptedEngine:
 
     def _draw(self, live: Live) -> Delta:
         request = live.request
+        if live.is_late:
+            delta = Delta(request.id, (), finish=self._finish(live, Reason.DEADLINE_EXCEEDED, 0))
+            live.stream.put(delta)
+            return delta
         sampling = request.sampling
         token_id = next(live.tokens)
+        if not live.drawn:
+            self._note(live, Reason.ADMITTED, 3)
+            self._note(live, Reason.FIRST_TOKEN)
         live.drawn.append(token_id)
         self._num_drawn += 1
         logprobs: tuple[TokenLogprobs, ...] = ()
@@ -196,9 +234,12 @@ class ScriptedEngine:
 
     def _finish(self, live: Live, reason: Reason, token_id: int) -> Finish:
         num_prompt = len(live.request.prompt_token_ids)
-        return Finish(reason, token_id, num_prompt, len(live.drawn), 3, 0, 0.25, 0.5, 0.75, ())
+        self._note(live, reason, token_id)
+        timeline = tuple(live.timeline)
+        num_drawn = len(live.drawn)
+        return Finish(reason, token_id, num_prompt, num_drawn, 3, 0, 0.25, 0.5, 0.75, timeline)
 
-    def _report(self, deltas: tuple[Delta, ...]) -> None:
+    def _report(self, deltas: tuple[Delta, ...], kv_events: tuple[KVEvent, ...] = ()) -> None:
         num_active = sum(
             (len(live.request.prompt_token_ids) + len(live.drawn)) // BLOCK_SIZE + 1
             for live in self._live.values()
@@ -226,4 +267,6 @@ class ScriptedEngine:
             num_recent_hits=2,
             num_misses_evicted=3,
         )
-        self._on_report(Report(1, len(deltas), 0.001, (), (), deltas, stats))
+        events, self._news = tuple(self._news), []
+        num_tokens = sum(len(delta.token_ids) for delta in deltas)
+        self._on_report(Report(1, num_tokens, 0.001, (), (), deltas, stats, events, kv_events))

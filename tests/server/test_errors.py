@@ -69,6 +69,10 @@ def error_of(reply: httpx.Response) -> dict[str, object]:
         ("stream_options", {"include_usage": True}),
         ("cache_salt", ""),
         ("stream", "yes"),
+        ("priority", 1.5),
+        ("priority", 2**63),
+        ("deadline_ms", 0),
+        ("deadline_ms", "1"),
     ],
 )
 @pytest.mark.parametrize("endpoint", [COMPLETIONS, CHAT])
@@ -99,7 +103,10 @@ def test_value_out_of_range_names_the_field(
         ({"prompt": None}, "prompt"),
         ({"prompt": "x", "logprobs": 21}, "logprobs"),
         ({"prompt": "x", "max_tokens": 0}, "max_tokens"),
-        ({"prompt": "x", "best_of": 2}, "best_of"),
+        ({"prompt": "x", "best_of": 2, "n": 3}, "best_of"),
+        ({"prompt": "x", "best_of": 129}, "best_of"),
+        ({"prompt": "x", "best_of": 2, "stream": True}, "best_of"),
+        ({"prompt": ["x"] * 600, "best_of": 2}, "best_of"),
         ({"prompt": ["x"] * 1000, "n": 2}, "n"),
     ],
 )
@@ -204,6 +211,7 @@ def test_unknown_model_is_not_found(served: Served) -> None:
     [
         (Reason.QUEUE_FULL, 503, "server_overloaded"),
         (Reason.NEVER_FITS, 400, "never_fits"),
+        (Reason.DEADLINE_HOPELESS, 504, "deadline_exceeded"),
         (Reason.CONTEXT_EXCEEDED, 400, "context_length_exceeded"),
     ],
 )

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from quire.engine.client import Phase
+from quire.server.config import ApiKey
 from tests.server.served import BUNDLED, MODEL, Served, eventually, plain_config, serving
 
 
@@ -67,13 +68,14 @@ def test_information_is_served(served: Served, path: str) -> None:
 
 
 def test_server_info_has_facts_but_no_keys() -> None:
-    with serving(replace(plain_config(), api_keys=("hush-hush",))) as served:
+    keys = (ApiKey("hush-hush"),)
+    with serving(replace(plain_config(), api_keys=keys, tenant_secret="not-this")) as served:
         served.client.headers["authorization"] = "Bearer hush-hush"
         reply = served.client.get("/v1/server_info")
         assert reply.json()["facts"]["block_size"] == 16
         assert reply.json()["facts"]["receipt"][0] == ["weights", 1000]
         assert reply.json()["config"]["engine"]["model"] == BUNDLED
-        assert "hush" not in reply.text
+        assert "hush" not in reply.text and "not-this" not in reply.text
 
 
 def test_server_info_has_the_memory_receipt() -> None:

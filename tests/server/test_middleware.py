@@ -5,12 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from quire.server.config import ApiKey
 from tests.server.served import Served, plain_config, serving
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Served]:
-    with serving(replace(plain_config(), api_keys=("alpha", "bêta"), max_body_bytes=2000)) as s:
+    with serving(
+        replace(plain_config(), api_keys=(ApiKey("alpha"), ApiKey("bêta")), max_body_bytes=2000)
+    ) as s:
         yield s
 
 

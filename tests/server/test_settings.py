@@ -8,7 +8,7 @@ from quire.engine.config import EngineConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.server.cli import SPIN_COUNT, build_parser, calm_threads, main, read_config
-from quire.server.config import BUNDLED_MODEL_NAME, MetricsCompat, ServerConfig
+from quire.server.config import BUNDLED_MODEL_NAME, ApiKey, MetricsCompat, ServerConfig
 from quire.server.listen import bind
 from quire.server.option_values import InvalidOption
 from quire.server.options import OPTIONS, config_table
@@ -46,7 +46,8 @@ EVERY_FLAG = (
     *("--otlp-traces-endpoint", "https://collector:4318/v1/traces"),
     *("--scheduling-policy", "fair", "--priority-ageing-s", "2.5", "--max-skips", "0"),
     *("--prefix-caching-hash-algo", "sha256_cbor", "--prefix-caching-seed", "7"),
-    "--enable-kv-cache-events",
+    *("--enable-kv-cache-events", "--timeline-requests", "0", "--tenant-secret", "of the house"),
+    *("--shared-prefix-file", "prefixes.jsonl"),
     *("--no-enable-prefix-caching", "--served-model-name", "a", "--served-model-name", "b"),
     *("--api-key", "k1", "--api-key", "k,2", "--host", "::1", "--port", "0"),
     *("--max-body-bytes", "123", "--shutdown-timeout", "1.5", "--stuck-after", "2"),
@@ -85,7 +86,10 @@ def test_every_option_reaches_the_configuration() -> None:
             log_level="debug",
         ),
         served_model_names=("a", "b"),
-        api_keys=("k1", "k,2"),
+        api_keys=(ApiKey("k1"), ApiKey("k,2")),
+        tenant_secret="of the house",
+        shared_prefix_file="prefixes.jsonl",
+        timeline_requests=0,
         host="::1",
         port=0,
         max_body_bytes=123,
@@ -144,7 +148,7 @@ def test_every_option_has_a_variable() -> None:
     assert config.engine.model == "some/model"
     assert not config.engine.enable_prefix_caching
     assert config.served_model_names == ("a", "b")
-    assert config.api_keys == ("k1", "k2")
+    assert config.api_keys == (ApiKey("k1"), ApiKey("k2"))
     assert config.engine.max_num_seqs == 3
     assert len({option.variable for option in OPTIONS}) == len(OPTIONS)
 
@@ -181,6 +185,7 @@ def test_model_may_be_positional() -> None:
         ("QUIRE_SCHEDULING_POLICY", "lifo"),
         ("QUIRE_PRIORITY_AGEING_S", "-1"),
         ("QUIRE_MAX_SKIPS", "-1"),
+        ("QUIRE_TIMELINE_REQUESTS", "-1"),
         ("QUIRE_SERVED_MODEL_NAME", ","),
     ],
 )
@@ -195,11 +200,12 @@ def test_bad_value_names_what_holds_it(variable: str, value: str) -> None:
 
 def test_keys_come_from_a_file_too(tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    file.write_text("one\n\ntwo\n")
+    file.write_text("one\n\n two ann\nthree  b-1  0.5\n")
     assert config_of("--api-key-file", str(file), QUIRE_API_KEY="zero").api_keys == (
-        "zero",
-        "one",
-        "two",
+        ApiKey("zero"),
+        ApiKey("one"),
+        ApiKey("two", "ann"),
+        ApiKey("three", "b-1", 0.5),
     )
     file.write_text("")
     with pytest.raises(InvalidOption, match="no key"):
@@ -208,13 +214,38 @@ def test_keys_come_from_a_file_too(tmp_path: Path) -> None:
         config_of("--api-key-file", str(tmp_path / "none"))
 
 
+@pytest.mark.parametrize(
+    ("lines", "number", "why"),
+    [
+        ("hush ann\ntwo ann\n", 2, "the name is that of another key"),
+        ("hush\n\nhush\n", 3, "the key is given twice"),
+        ("zero\n", 1, "the key is given twice"),
+        ("hush a 1 2\n", 1, "got 4 words"),
+        ("hush a/b\n", 1, "a name has"),
+        ("hush a 0\n", 1, "above 0"),
+        ("hush a inf\n", 1, "above 0"),
+        ("two\nhush b x\n", 2, "above 0"),
+    ],
+)
+def test_bad_line_of_the_key_file_is_named_without_the_key(
+    tmp_path: Path, lines: str, number: int, why: str
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text(lines)
+    with pytest.raises(InvalidOption, match=f"line {number}: .*{why}") as wrong:
+        config_of("--api-key-file", str(file), "--api-key", "zero")
+    assert "hush" not in str(wrong.value)
+
+
 def test_unknown_variables_are_told() -> None:
     (warning,) = unknown_variables({"QUIRE_MAX_NUM_SEQ": "1", "QUIRE_PORT": "1", "HOME": "/"})
     assert "QUIRE_MAX_NUM_SEQS" in warning
 
 
 def test_secrets_are_not_shown() -> None:
-    assert "secret" not in repr(config_of("--api-key", "secret"))
+    config = config_of("--api-key", "hush", QUIRE_TENANT_SECRET="hushed")
+    assert "hush" not in repr(config) + repr(config.api_keys)
+    assert config.tenant_secret == "hushed"
 
 
 def test_table_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:

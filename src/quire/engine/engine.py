@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from quire.cache.kv_events import KVEvent
 from quire.engine.runner import Runner
-from quire.scheduler.request import NewRequest
+from quire.scheduler.request import Event, NewRequest
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Refusal, Stats
 
@@ -56,6 +56,10 @@ class Engine:
     def take_kv_events(self) -> tuple[KVEvent, ...]:
         """Those since they were last taken."""
         return self._scheduler.take_kv_events()
+
+    def take_events(self) -> tuple[tuple[str, Event], ...]:
+        """What is new in the timelines of requests, since this was last asked."""
+        return self._scheduler.take_events()
 
     def turn(self) -> Turn:
         """One step from choice to outputs."""

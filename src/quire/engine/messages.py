@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from quire.cache.kv_events import KVEvent
-from quire.scheduler.request import NewRequest
+from quire.scheduler.request import Event, NewRequest
 from quire.scheduler.step import Delta, Refusal, Stats
 
 
@@ -104,7 +104,8 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
 class Report(msgspec.Struct, frozen=True, tag="report", array_like=True):
     """Engine to server: everything one turn of the loop has to say, in one message.
 
-    `num_tokens` were computed in `step_s` seconds; both are 0 for a turn without a step."""
+    `num_tokens` were computed in `step_s` seconds; both are 0 for a turn without a step. `events`
+    are new entries of the timelines of the requests beside them."""
 
     step: int
     num_tokens: int
@@ -113,6 +114,7 @@ class Report(msgspec.Struct, frozen=True, tag="report", array_like=True):
     refused: tuple[Refusal, ...]
     deltas: tuple[Delta, ...]
     stats: Stats
+    events: tuple[tuple[str, Event], ...] = ()
     kv_events: tuple[KVEvent, ...] = ()
 
 

@@ -76,6 +76,7 @@ class EngineLoop:
                 refused=tuple(news.refused),
                 deltas=(*news.aborted, *turn.deltas),
                 stats=engine.stats,
+                events=engine.take_events(),
                 kv_events=engine.take_kv_events(),
             )
         )

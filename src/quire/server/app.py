@@ -15,22 +15,38 @@ from quire.server.config import ServerConfig
 from quire.server.door import OpenEngine
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.health_routes import HealthRoutes
+from quire.server.kv_event_feed import KVEventFeed
 from quire.server.metrics import ServerMetrics
 from quire.server.middleware import Gate
 from quire.server.openapi import describe
 from quire.server.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.replies import error_reply
-from quire.server.service import Service, Sources
+from quire.server.service import Service, Sources, Watchers
+from quire.server.tenants import build_tenants
 from quire.server.text_routes import TextRoutes
+from quire.server.timelines import Timelines
+from quire.server.watch_routes import WatchRoutes
 
 logger = logging.getLogger(__name__)
+
+EVENT_ID_BITS = 20
+"""Ids of events start at the time, so that those of a restarted server are above the old ones, up
+to a million events a second."""
 
 
 def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Sources) -> Service:
     """Inside a running event loop."""
-    metrics = ServerMetrics()
-    engine = open_engine(config.engine, metrics.on_report)
-    return Service(config, engine, metrics, sources)
+    secret = config.tenant_secret
+    tenants = build_tenants(
+        config.api_keys, sources.random_bytes(32) if secret is None else secret.encode()
+    )
+    watchers = Watchers(
+        ServerMetrics(tenants.names),
+        Timelines(config.timeline_requests, are_apart=tenants.are_apart),
+        KVEventFeed(first_id=int(sources.now()) << EVENT_ID_BITS),
+    )
+    engine = open_engine(config.engine, watchers.on_report)
+    return Service(config, engine, tenants, watchers, sources)
 
 
 def build_app(service: Service, on_failed_start: Callable[[], None] = lambda: None) -> FastAPI:
@@ -71,7 +87,7 @@ def build_app(service: Service, on_failed_start: Callable[[], None] = lambda: No
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
-    health, text = HealthRoutes(service), TextRoutes(service)
+    health, text, watch = HealthRoutes(service), TextRoutes(service), WatchRoutes(service)
     for path, handler in (
         ("/livez", health.livez),
         ("/readyz", health.readyz),
@@ -80,6 +96,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         ("/metrics", health.metrics),
         ("/version", health.version),
         ("/v1/server_info", health.server_info),
+        ("/v1/requests/{name:path}", watch.timeline),
+        ("/v1/kv_events", watch.kv_events),
         ("/v1/models", text.models),
         ("/v1/models/{name:path}", text.model),
     ):
@@ -89,6 +107,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         (CHAT, text.chat),
         ("/tokenize", text.tokenize),
         ("/detokenize", text.detokenize),
+        ("/reset_prefix_cache", watch.reset_prefix_cache),
     ):
         app.add_route(path, handler, methods=["POST"])
     describe(app)

@@ -28,6 +28,7 @@ class Choice:
         wants_prompt_logprobs: bool,
     ) -> None:
         self.num_tokens = 0
+        self._sum_logprobs = 0.0
         self._plan = plan
         self._prompt = prompt
         self._tokenizer = tokenizer
@@ -41,6 +42,11 @@ class Choice:
         self._waits_for_logprobs = wants_prompt_logprobs
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._num_chars = 0
+
+    @property
+    def mean_logprob(self) -> float:
+        """Of the tokens so far, as the model drew them."""
+        return self._sum_logprobs / max(self.num_tokens, 1)
 
     def open(self) -> Piece | None:
         """What can be given out before the engine has said anything."""
@@ -73,6 +79,8 @@ class Choice:
         for index, token_id in enumerate(delta.token_ids):
             self.num_tokens += 1
             if delta.logprobs:
+                self._sum_logprobs += delta.logprobs[index].logprob
+            if delta.logprobs and self._plan.logprobs:
                 logged.append(self._log(delta.logprobs[index]))
             scan = self._scan(token_id, delta.finish if index == last else None)
             text += scan.text

@@ -73,7 +73,7 @@ class CompletionShape:
             choice.finish_reason,
             choice.stop_reason,
             choice.token_ids,
-            self._job.prompt_of(choice.index).token_ids,
+            self._job.prompt_shown(choice.index).token_ids,
         )
 
     def _logprobs(self, logged: Sequence[Logged]) -> CompletionLogprobs:

@@ -24,14 +24,28 @@ class GenerationConfig(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key is a tenant. Without a name a digest of the key stands for it; `weight` is its share
+    under a fair policy."""
+
+    key: str = field(repr=False)
+    name: str | None = None
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     """`served_model_names` are the names clients may ask for; answers and metrics carry the first.
-    `api_keys` empty means that everyone may call.
+    `api_keys` empty means that everyone may call. Fields without a repr are secret: they are not
+    logged, and `/v1/server_info` leaves them out.
     """
 
     engine: EngineConfig
     served_model_names: tuple[str, ...]
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    api_keys: tuple[ApiKey, ...] = field(default=(), repr=False)
+    tenant_secret: str | None = field(default=None, repr=False)
+    shared_prefix_file: str | None = None
+    timeline_requests: int = 1000
     host: str = "127.0.0.1"
     port: int = 8000
     max_body_bytes: int = 8 * 1024 * 1024

@@ -1,6 +1,7 @@
 """A job's requests to the engine: one for each choice of each prompt."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quire.cache.reuse import Reuse
@@ -10,6 +11,7 @@ from quire.server.job import Prompt
 from quire.server.limits import OutputLimit, num_output_tokens
 from quire.server.protocol.fields import GenerationFields
 from quire.server.service import Tools
+from quire.server.tenants import Tenant
 
 _SEED_BITS = 63
 
@@ -31,27 +33,46 @@ class RequestMaker:
     limit: OutputLimit
     logprobs: Logprobs
     seed: int
+    tenant: Tenant
 
     def make(self, job_id: str, prompts: tuple[Prompt, ...]) -> tuple[NewRequest, ...]:
         """Each prompt's choices draw the same numbers whatever other prompts are beside it."""
-        num_choices = self.request.n or 1
-        samplings = [self._sampling(choice_seed(self.seed, k)) for k in range(num_choices)]
-        reuse = Reuse(salt=(self.request.cache_salt or "").encode())
+        samplings = [
+            self._sampling(choice_seed(self.seed, k)) for k in range(self.request.num_drawn)
+        ]
         made: list[NewRequest] = []
         for prompt in prompts:
-            stopping = self._stopping(len(prompt.token_ids))
-            for sampling in samplings:
-                made.append(
-                    NewRequest(
-                        f"{job_id}-{len(made)}",
-                        prompt.token_ids,
-                        sampling,
-                        stopping,
-                        reuse,
-                        self.logprobs.prompt,
-                    )
-                )
+            made += self._choices(f"{job_id}-", len(made), prompt.token_ids, samplings)
         return tuple(made)
+
+    def _choices(
+        self, prefix: str, first: int, token_ids: tuple[int, ...], samplings: list[Sampling]
+    ) -> Iterator[NewRequest]:
+        """The choices after the first fork from it, unless each must see all of the prompt anew to
+        score it."""
+        stopping = self._stopping(len(token_ids))
+        reuse = self._reuse(token_ids)
+        forks = self.logprobs.prompt is None
+        for index, sampling in enumerate(samplings):
+            yield NewRequest(
+                f"{prefix}{first + index}",
+                token_ids,
+                sampling,
+                stopping,
+                reuse,
+                prompt_logprobs=self.logprobs.prompt,
+                tenant=self.tenant.name,
+                weight=self.tenant.weight,
+                priority=self.request.priority or 0,
+                fork_of=f"{prefix}{first}" if forks and index else None,
+            )
+
+    def _reuse(self, token_ids: tuple[int, ...]) -> Reuse:
+        """A client that brings its own salt shares nothing beyond it."""
+        cache_salt = self.request.cache_salt
+        is_private = cache_salt is not None
+        num_public = 0 if is_private else self.tools.shared_prefixes.num_shared(token_ids)
+        return Reuse(self.tenant.salt(cache_salt), num_public)
 
     def _sampling(self, seed: int) -> Sampling:
         request = self.request
@@ -68,8 +89,14 @@ class RequestMaker:
             presence_penalty=_first(request.presence_penalty, None, 0.0),
             logit_bias=tuple((int(key), float(value)) for key, value in bias.items()),
             seed=seed,
-            num_logprobs=self.logprobs.output,
+            num_logprobs=self._num_logprobs,
         )
+
+    @property
+    def _num_logprobs(self) -> int | None:
+        """Outputs that are ranked are asked for their own tokens' at least."""
+        ranks = self.request.num_drawn > self.request.num_shown
+        return 0 if ranks and self.logprobs.output is None else self.logprobs.output
 
     def _stopping(self, num_prompt: int) -> Stopping:
         request = self.request

@@ -10,6 +10,7 @@ NOT_FOUND = 404
 TOO_LARGE = 413
 SERVER_ERROR = 500
 UNAVAILABLE = 503
+TOO_LATE = 504
 
 
 class RequestError(Exception):
@@ -53,6 +54,13 @@ class EngineGone(RequestError):
         super().__init__(message, code="engine_down", status=UNAVAILABLE, retry_after_s=10)
 
 
+class DeadlineExceeded(RequestError):
+    """The time that the client gave has passed, or would have."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, param="deadline_ms", code="deadline_exceeded", status=TOO_LATE)
+
+
 class ShuttingDown(RequestError):
     """The server drains; another replica should be asked."""
 
@@ -93,6 +101,8 @@ def error_headers(error: RequestError) -> dict[str, str]:
     headers: dict[str, str] = {}
     if error.retry_after_s is not None:
         headers["retry-after"] = str(error.retry_after_s)
+    if error.status == TOO_LATE:
+        headers["x-should-retry"] = "false"  # OpenAI's clients would ask again, past the deadline
     if error.status == UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
     return headers

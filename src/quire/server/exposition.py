@@ -72,6 +72,12 @@ class MetricsCollector(Collector):
         rows["admission_rejections_total"] = [
             (("max_num_queued_reqs",), self._metrics.num_rejected)
         ]
+        rows["deadline_exceeded_total"] = [
+            ((stage,), num) for stage, num in self._metrics.num_late.items()
+        ]
+        rows["tenant_tokens_total"] = [
+            (labels, num) for labels, num in self._metrics.tenant_tokens.items()
+        ]
         rows["last_step_age_seconds"] = [((), self._step_age_s())]
         facts = self._facts()
         if facts is not None:
@@ -112,13 +118,15 @@ def _stats_rows(stats: Stats) -> dict[str, Rows]:
         "free": stats.num_blocks_free,
         "cached": stats.num_blocks_cached,
         "active": stats.num_blocks_active,
-        "swapped": 0,
+        "swapped": stats.num_blocks_swapped,
+        "host_cached": stats.num_blocks_on_host,
         "pinned": 0,
     }
     waiting = {
         "capacity": stats.num_waiting_for_capacity,
         "deferred": stats.num_waiting - stats.num_waiting_for_capacity,
     }
+    moved = {"out": stats.num_moved_out, "in": stats.num_moved_in, "copy": stats.num_copied}
     misses = {
         "too_short": stats.num_misses_too_short,
         "differs": stats.num_misses_differing,
@@ -141,7 +149,11 @@ def _stats_rows(stats: Stats) -> dict[str, Rows]:
         "generation_tokens_total": [((), stats.num_generation_tokens)],
         "num_preemptions_total": [((), stats.num_preemptions)],
         "kv_blocks": _labelled(blocks),
-        "preemptions_total": [(("recompute", "blocks"), stats.num_preemptions)],
+        "preemptions_total": [
+            (("recompute", "blocks"), stats.num_preemptions - stats.num_swaps),
+            (("swap", "blocks"), stats.num_swaps),
+        ],
+        "kv_blocks_moved_total": _labelled(moved),
         "wasted_prefill_tokens_total": [((), stats.num_wasted_tokens)],
     }
 

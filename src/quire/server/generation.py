@@ -4,8 +4,9 @@ However it ends, no request of the job outlives it in the engine.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import NamedTuple
 
 from quire.engine.client import EngineDown, Refused
@@ -13,11 +14,12 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Finish
 from quire.server.choice import Choice
-from quire.server.errors import EngineGone, Overloaded, RequestError
+from quire.server.errors import DeadlineExceeded, EngineGone, Overloaded, RequestError
 from quire.server.job import Job, Piece
-from quire.server.metrics import Finished, RequestMeter
+from quire.server.metrics import Finished, Late, RequestMeter
 from quire.server.protocol.wire import CachedTokens, QuireAccount, Timing, Usage
 from quire.server.service import Service
+from quire.server.timelines import Timeline
 from quire.server.tokenizer import TextTokenizer
 
 _REFUSAL_CODES = {
@@ -37,13 +39,13 @@ class IndexedPiece(NamedTuple):
 class Generation:
     """Start it, then read `pieces` to the end; `abort` may come at any time."""
 
-    def __init__(
-        self, job: Job, service: Service, tokenizer: TextTokenizer, arrived_s: float
-    ) -> None:
+    def __init__(self, job: Job, service: Service, tokenizer: TextTokenizer) -> None:
         self.job = job
         self._engine = service.engine
         self._metrics = service.metrics
         self._clock = service.sources.clock
+        self._timelines = service.timelines
+        self._timeline: Timeline | None = None
         self._choices = [
             Choice(
                 job.text,
@@ -53,14 +55,19 @@ class Generation:
             )
             for index, request in enumerate(job.requests)
         ]
-        self._meters = [RequestMeter(service.metrics, arrived_s) for _ in job.requests]
+        self._meters = [
+            RequestMeter(service.metrics, job.arrival, len(request.prompt_token_ids))
+            for request in job.requests
+        ]
         self._finishes: dict[int, Finish] = {}
         self._stopped: set[int] = set()
         self._streams: list[AsyncIterator[Delta]] = []
 
     async def start(self) -> None:
         """Returns when the scheduler has taken every request; raises RequestError if it did not."""
-        requests = self.job.requests
+        now = self._clock()
+        self._timeline = self._timelines.open(self.job, now)
+        requests = self._in_time(now)
         try:
             if len(requests) == 1:
                 self._streams = [await self._engine.submit(requests[0])]
@@ -72,6 +79,26 @@ class Generation:
         except EngineDown as down:
             self.abort(Finished.ERROR)
             raise EngineGone(f"The engine is down: {down}") from None
+
+    def _in_time(self, now: float) -> tuple[NewRequest, ...]:
+        """The requests, with what is left of their time."""
+        limit_s = self.job.time_limit_s
+        if limit_s is None:
+            return self.job.requests
+        left_s = self.job.arrival.arrived_s + limit_s - now
+        if left_s <= 0:
+            self.abort(None)
+            self._note_refusal(Reason.DEADLINE_HOPELESS)
+            raise DeadlineExceeded("The deadline passed before the request reached the engine.")
+        return tuple(replace(request, time_limit_s=left_s) for request in self.job.requests)
+
+    def _note_refusal(self, reason: Reason) -> None:
+        if reason is Reason.QUEUE_FULL:
+            self._metrics.num_rejected += 1
+        if reason is Reason.DEADLINE_HOPELESS:
+            self._metrics.num_late[Late.REFUSED] += 1
+        if self._timeline is not None:
+            self._timeline.refused = reason
 
     async def _submit_all(self, requests: tuple[NewRequest, ...]) -> list[AsyncIterator[Delta]]:
         """All or none: the first refusal ends them all."""
@@ -87,8 +114,10 @@ class Generation:
     def _refusal(self, refused: Refused) -> RequestError:
         refusal = refused.refusal
         message = f"{refusal.message[:1].upper()}{refusal.message[1:]}."
+        self._note_refusal(refusal.reason)
+        if refusal.reason is Reason.DEADLINE_HOPELESS:
+            return DeadlineExceeded(message)
         if refusal.reason is Reason.QUEUE_FULL:
-            self._metrics.num_rejected += 1
             return Overloaded(f"The server is full: {refusal.message}.")
         code = _REFUSAL_CODES.get(refusal.reason, str(refusal.reason))
         return RequestError(message, param=refusal.field, code=code)
@@ -98,6 +127,11 @@ class Generation:
         for index, request in enumerate(self.job.requests):
             self._engine.abort(request.id)
             self._meters[index].end(Finished.STOP if index in self._stopped else reason)
+
+    def close(self) -> None:
+        """Nothing more is sent to the client."""
+        if self._timeline is not None:
+            self._timeline.ended_s = self._clock()
 
     async def pieces(self) -> AsyncGenerator[IndexedPiece, None]:
         """Every piece of every choice, as they come. Raises RequestError if the engine fails."""
@@ -116,6 +150,9 @@ class Generation:
             raise EngineGone(f"The engine went down: {down}") from None
 
     def _take(self, index: int, delta: Delta) -> Piece:
+        if delta.finish is not None and delta.finish.reason is Reason.DEADLINE_EXCEEDED:
+            self._metrics.num_late[Late.UNFINISHED] += 1
+            raise DeadlineExceeded("The deadline passed before the output was complete.")
         if delta.token_ids:
             self._meters[index].tokens(len(delta.token_ids), self._clock())
         piece = self._choices[index].take(delta)
@@ -134,8 +171,19 @@ class Generation:
 
     def _close(self, index: int, reason: Finished, finish: Finish) -> None:
         self._finishes[index] = finish
-        num_prompt_tokens = len(self.job.prompt_of(index).token_ids)
-        self._meters[index].succeed(reason, num_prompt_tokens, finish)
+        self._meters[index].succeed(reason, finish)
+
+    def best(self) -> list[int]:
+        """The choices to show, prompt by prompt; where some are left out, the likeliest first."""
+        num_drawn, num_shown = self.job.num_choices, self.job.num_shown
+        indices = range(len(self._choices))
+        if num_drawn == num_shown:
+            return list(indices)
+        by_prompt = [indices[i : i + num_drawn] for i in indices[::num_drawn]]
+        return [index for drawn in by_prompt for index in self._ranked(drawn)[:num_shown]]
+
+    def _ranked(self, drawn: Sequence[int]) -> list[int]:
+        return sorted(drawn, key=lambda index: -self._choices[index].mean_logprob)
 
     def usage(self) -> Usage:
         num_prompt = self.job.num_prompt_tokens
@@ -150,6 +198,8 @@ class Generation:
         return CachedTokens(sum(known)) if len(known) == len(finishes) else None
 
     def account(self) -> QuireAccount:
+        """Of the choices that are shown, by the index they are shown under."""
+        shown = enumerate(self._finishes.get(index) for index in self.best())
         return QuireAccount(
             tuple(
                 Timing(
@@ -160,7 +210,8 @@ class Generation:
                     finish.num_cached_tokens,
                     finish.num_preemptions,
                 )
-                for index, finish in sorted(self._finishes.items())
+                for index, finish in shown
+                if finish is not None
             )
         )
 

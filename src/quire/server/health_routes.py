@@ -68,12 +68,12 @@ class HealthRoutes:
         return json_reply({"version": __version__})
 
     async def server_info(self, request: Request) -> Response:
-        """Facts and configuration, without the keys."""
+        """Facts and configuration, without what is secret."""
         config = self._service.config
         shown = {
             field.name: getattr(config, field.name)
             for field in dataclasses.fields(config)
-            if field.name != "api_keys"
+            if field.repr
         }
         return json_reply(
             {

@@ -1,5 +1,6 @@
 """From a request model to a Job: prompts as tokens, limits checked, what is absent filled in."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from quire.server.engine_requests import Logprobs, RequestMaker, random_seed
@@ -16,6 +17,7 @@ from quire.server.protocol.chat import ChatRequest
 from quire.server.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from quire.server.protocol.fields import GenerationFields
 from quire.server.service import Sources, Tools
+from quire.server.tenants import Arrival
 
 
 class Intake(NamedTuple):
@@ -24,6 +26,7 @@ class Intake(NamedTuple):
     model: str
     tools: Tools
     sources: Sources
+    arrival: Arrival
 
     async def completion(self, request: CompletionRequest, no_effect: tuple[str, ...]) -> Job:
         check_shared(request, self.tools.facts.vocab_size)
@@ -43,8 +46,14 @@ class Intake(NamedTuple):
             ),
             Logprobs(request.logprobs, request.logprobs if echo else None),
             self._seed(request),
+            self.arrival.tenant,
         )
-        text = _text_plan(request, echo=echo, drop_output=drop_output)
+        text = replace(
+            _text_plan(request),
+            echo=echo,
+            drop_output=drop_output,
+            logprobs=request.logprobs is not None,
+        )
         warnings = _no_effect_warnings(no_effect) + self._doubled_bos(prompts)
         return self._job("cmpl", maker, prompts, text, warnings)
 
@@ -59,9 +68,11 @@ class Intake(NamedTuple):
             OutputLimit(_asked(request), None, "messages", _asked_field(request)),
             Logprobs(top_logprobs if request.logprobs else None),
             self._seed(request),
+            self.arrival.tenant,
         )
+        text = replace(_text_plan(request), logprobs=bool(request.logprobs))
         warnings = _no_effect_warnings(no_effect) + self._doubled_bos(prompts)
-        return self._job("chatcmpl", maker, prompts, _text_plan(request), warnings)
+        return self._job("chatcmpl", maker, prompts, text, warnings)
 
     def _job(
         self,
@@ -71,23 +82,26 @@ class Intake(NamedTuple):
         text: TextPlan,
         warnings: tuple[str, ...],
     ) -> Job:
-        num_choices = maker.request.n or 1
-        check_num_outputs(len(prompts), num_choices, self.tools.max_outputs)
+        asked = maker.request
+        check_num_outputs(len(prompts), asked, self.tools.max_outputs)
         job_id = f"{prefix}-{self.sources.random_bytes(16).hex()}"
-        options = maker.request.stream_options
+        options = asked.stream_options
         return Job(
             id=job_id,
+            arrival=self.arrival,
             created_s=int(self.sources.now()),
             model=self.model,
             prompts=prompts,
-            num_choices=num_choices,
+            num_choices=asked.num_drawn,
+            num_shown=asked.num_shown,
             requests=maker.make(job_id, prompts),
             text=text,
             delivery=Delivery(
-                stream=bool(maker.request.stream),
+                stream=bool(asked.stream),
                 include_usage=options is not None and bool(options.include_usage),
                 continuous_usage=options is not None and bool(options.continuous_usage_stats),
             ),
+            time_limit_s=None if asked.deadline_ms is None else asked.deadline_ms / 1000,
             warnings=warnings,
         )
 
@@ -117,15 +131,11 @@ def _no_effect_warnings(fields: tuple[str, ...]) -> tuple[str, ...]:
     return (f"accepted without effect: {', '.join(fields)}",) if fields else ()
 
 
-def _text_plan(
-    request: GenerationFields, *, echo: bool = False, drop_output: bool = False
-) -> TextPlan:
+def _text_plan(request: GenerationFields) -> TextPlan:
     return TextPlan(
         stop=tuple(request.stop or ()),
         include_stop=bool(request.include_stop_str_in_output),
         min_tokens=request.min_tokens or 0,
         skip_special_tokens=request.skip_special_tokens is not False,
-        echo=echo,
-        drop_output=drop_output,
         token_ids=bool(request.return_token_ids),
     )

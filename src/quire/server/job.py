@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.scheduler.request import NewRequest
+from quire.server.tenants import Arrival
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +12,7 @@ class TextPlan:
     """How the tokens of a job's outputs become text.
 
     `echo` gives the prompt's text before the output; `drop_output` gives nothing but that.
+    Log probabilities that come without `logprobs` are for the ranking alone.
     """
 
     stop: tuple[str, ...] = ()
@@ -20,6 +22,7 @@ class TextPlan:
     echo: bool = False
     drop_output: bool = False
     token_ids: bool = False
+    logprobs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +43,31 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`requests` has `num_choices` for each prompt, in the order of the choices' indices.
+    """`requests` has `num_choices` for each prompt, in the order of the choices' indices. Of these
+    the best `num_shown` are told, where that is less.
 
-    `warnings` are told to the client in a header.
+    `time_limit_s` counts from the arrival. `warnings` are told to the client in a header.
     """
 
     id: str
+    arrival: Arrival
     created_s: int
     model: str
     prompts: tuple[Prompt, ...]
     num_choices: int
+    num_shown: int
     requests: tuple[NewRequest, ...]
     text: TextPlan
     delivery: Delivery
+    time_limit_s: float | None = None
     warnings: tuple[str, ...] = ()
 
     def prompt_of(self, index: int) -> Prompt:
         return self.prompts[index // self.num_choices]
+
+    def prompt_shown(self, index: int) -> Prompt:
+        """Of the choice that the client knows by this index."""
+        return self.prompts[index // self.num_shown]
 
     @property
     def num_prompt_tokens(self) -> int:

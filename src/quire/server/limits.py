@@ -48,31 +48,42 @@ def check_shared(request: GenerationFields, vocab_size: int) -> None:
 
 
 def check_completion(request: CompletionRequest) -> None:
-    num_choices = request.n or 1
-    if request.best_of is not None and request.best_of != num_choices:
+    num_drawn = request.num_drawn
+    if num_drawn < request.num_shown:
         raise RequestError(
-            f"Quire does not support 'best_of' yet, unless it equals 'n' ({num_choices}).",
+            f"'best_of' is {num_drawn}, but 'n' asks for {request.num_shown} of them.",
             param="best_of",
-            code="unsupported_parameter",
+        )
+    if request.stream and num_drawn > request.num_shown:
+        raise RequestError(
+            "The best of several outputs are known at their end: 'best_of' above 'n' does not go "
+            "with 'stream'.",
+            param="best_of",
         )
     if request.max_tokens == 0 and not request.echo:
         raise RequestError("'max_tokens' can be 0 only with 'echo'.", param="max_tokens")
-    if len(request.prompt) * num_choices > MAX_SEQUENCES:
+    if len(request.prompt) * num_drawn > MAX_SEQUENCES:
+        name = _drawn_field(request)
         raise RequestError(
-            f"{len(request.prompt)} prompts with n {num_choices} are more than the "
+            f"{len(request.prompt)} prompts with {name} {num_drawn} are more than the "
             f"{MAX_SEQUENCES} outputs that one request may ask for.",
-            param="n",
+            param=name,
         )
 
 
-def check_num_outputs(num_prompts: int, num_choices: int, most: int) -> None:
+def check_num_outputs(num_prompts: int, request: GenerationFields, most: int) -> None:
     """More than the engine holds at once would be told for ever that the server is full."""
-    if num_prompts * num_choices > most:
+    if num_prompts * request.num_drawn > most:
+        name = _drawn_field(request)
         raise RequestError(
-            f"{num_prompts} prompts with n {num_choices} are more than the {most} outputs that "
-            "this server holds at once.",
-            param="n" if num_choices > 1 else "prompt",
+            f"{num_prompts} prompts with {name} {request.num_drawn} are more than the {most} "
+            "outputs that this server holds at once.",
+            param=name if request.num_drawn > 1 else "prompt",
         )
+
+
+def _drawn_field(request: GenerationFields) -> str:
+    return "best_of" if request.num_drawn > request.num_shown else "n"
 
 
 def check_chat(request: ChatRequest) -> None:

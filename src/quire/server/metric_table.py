@@ -108,7 +108,18 @@ METRICS: tuple[Metric, ...] = (
     _histogram("request_inference_time_seconds", "Admission to last token.", REQUEST_TIME_BUCKETS),
     _histogram("request_prompt_tokens", "Prompt tokens of a request.", UP_TO_MODEL_LENGTH),
     _histogram("request_generation_tokens", "Tokens a request generated.", UP_TO_MODEL_LENGTH),
-    _gauge("kv_blocks", "KV blocks by what they hold.", "state", twin=False),
+    _gauge(
+        "kv_blocks",
+        "KV blocks by what they hold; of the host's, swapped requests and cached prefixes.",
+        "state",
+        twin=False,
+    ),
+    _counter(
+        "kv_blocks_moved_total",
+        "KV blocks copied out to the host, in from it, and for a fork.",
+        "kind",
+        twin=False,
+    ),
     _gauge("last_step_age_seconds", "Time without progress while there is work.", twin=False),
     _counter(
         "preemptions_total",
@@ -130,6 +141,19 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter("prefix_cache_resets_total", "Times the prefix cache was emptied.", twin=False),
     _counter("wasted_prefill_tokens_total", "Computed tokens thrown away.", twin=False),
+    _counter(
+        "deadline_exceeded_total",
+        "Requests whose `deadline_ms` ran out: not taken (refused) or ended (unfinished).",
+        "stage",
+        twin=False,
+    ),
+    _counter(
+        "tenant_tokens_total",
+        "Tokens of the named API keys: prompt, of these cached, and output.",
+        "tenant",
+        "kind",
+        twin=False,
+    ),
     _gauge("memory_bytes", "The memory receipt.", "kind", twin=False),
     _gauge(
         "kv_cache_tokens",

@@ -4,12 +4,15 @@ Counters that the engine keeps are shown as its newest report has them, so that 
 stream sees the end of, is counted right too.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
+from itertools import product
 
 from quire.engine.messages import EngineFacts, Report
 from quire.scheduler.step import Finish, Stats
 from quire.server.histogram import Histogram
 from quire.server.metric_table import METRICS, UP_TO_MODEL_LENGTH, Kind, buckets_up_to
+from quire.server.tenants import Arrival
 
 NO_STATS = Stats(*(0,) * len(Stats._fields))
 
@@ -23,10 +26,26 @@ class Finished(StrEnum):
     ERROR = "error"
 
 
-class ServerMetrics:
-    """The values behind the table of metrics."""
+class Late(StrEnum):
+    """What a deadline did: the request was not taken, or its output is not complete."""
 
-    def __init__(self) -> None:
+    REFUSED = "refused"
+    UNFINISHED = "unfinished"
+
+
+class TenantTokens(StrEnum):
+    """Tokens of a tenant: of prompts that began to answer, those of them not computed, outputs."""
+
+    PROMPT = "prompt"
+    CACHED = "cached"
+    OUTPUT = "output"
+
+
+class ServerMetrics:
+    """The values behind the table of metrics. `tenants` are the named ones: no others are told
+    apart, so that labels stay few."""
+
+    def __init__(self, tenants: Sequence[str] = ()) -> None:
         self.stats = NO_STATS
         self.histograms = {
             metric.name: Histogram(metric.buckets)
@@ -35,6 +54,8 @@ class ServerMetrics:
         }
         self.num_finished = dict.fromkeys(Finished, 0)
         self.num_rejected = 0
+        self.num_late = dict.fromkeys(Late, 0)
+        self.tenant_tokens = dict.fromkeys(product(tenants, TenantTokens), 0)
         self._step_tokens = self.histograms["iteration_tokens_total"]
         self.token_gap = self.histograms["inter_token_latency_seconds"]
 
@@ -58,15 +79,24 @@ class ServerMetrics:
     def observe(self, name: str, value: float) -> None:
         self.histograms[name].observe(value)
 
+    def count_tokens(self, tenant: str, kind: TenantTokens, num_tokens: int) -> None:
+        if (tenant, kind) in self.tenant_tokens:
+            self.tenant_tokens[tenant, kind] += num_tokens
+
 
 class RequestMeter:
     """Times one engine request from its arrival at the HTTP handler. It ends once."""
 
-    __slots__ = ("_arrived_s", "_first_s", "_last_s", "_metrics", "_num_tokens", "_ended")
+    __slots__ = (
+        *("_arrived_s", "_ended", "_first_s", "_last_s", "_metrics", "_num_prompt_tokens"),
+        *("_num_tokens", "_tenant"),
+    )
 
-    def __init__(self, metrics: ServerMetrics, arrived_s: float) -> None:
+    def __init__(self, metrics: ServerMetrics, arrival: Arrival, num_prompt_tokens: int) -> None:
         self._metrics = metrics
-        self._arrived_s = arrived_s
+        self._tenant = arrival.tenant.name
+        self._arrived_s = arrived_s = arrival.arrived_s
+        self._num_prompt_tokens = num_prompt_tokens
         self._first_s: float | None = None
         self._last_s = arrived_s
         self._num_tokens = 0
@@ -76,18 +106,21 @@ class RequestMeter:
         if self._first_s is None:
             self._first_s = now
             self._metrics.observe("time_to_first_token_seconds", now - self._arrived_s)
+            self._metrics.count_tokens(self._tenant, TenantTokens.PROMPT, self._num_prompt_tokens)
         else:
             self._metrics.token_gap.observe(now - self._last_s)
         self._last_s = now
         self._num_tokens += num_tokens
+        self._metrics.count_tokens(self._tenant, TenantTokens.OUTPUT, num_tokens)
 
-    def succeed(self, reason: Finished, num_prompt_tokens: int, finish: Finish) -> None:
+    def succeed(self, reason: Finished, finish: Finish) -> None:
         if self._ended:
             return
         self.end(reason)
+        self._metrics.count_tokens(self._tenant, TenantTokens.CACHED, finish.num_cached_tokens)
         metrics, num_tokens = self._metrics, self._num_tokens
         metrics.observe("e2e_request_latency_seconds", self._last_s - self._arrived_s)
-        metrics.observe("request_prompt_tokens", num_prompt_tokens)
+        metrics.observe("request_prompt_tokens", self._num_prompt_tokens)
         metrics.observe("request_generation_tokens", num_tokens)
         if self._first_s is not None and num_tokens > 1:
             mean_s = (self._last_s - self._first_s) / (num_tokens - 1)

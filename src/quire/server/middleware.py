@@ -3,8 +3,6 @@
 Plain ASGI: nothing between the handlers and the socket but a function that adds one header.
 """
 
-import hashlib
-import hmac
 import logging
 import re
 from collections.abc import Sequence
@@ -15,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from quire.server.errors import SERVER_ERROR, UNAUTHORIZED, RequestError
 from quire.server.replies import error_reply
 from quire.server.service import Service
+from quire.server.tenants import ARRIVAL, Arrival
 
 logger = logging.getLogger("quire.access")
 
@@ -26,40 +25,12 @@ OPEN_PATHS = frozenset(
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
-class ApiKeys:
-    """Keys are kept and compared as digests, in a time that does not depend on them."""
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        self._digests = [_digest(key.encode()) for key in keys]
-
-    def admit(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
-        if not self._digests:
-            return True
-        given = _digest(_key_in(headers))
-        matches = [hmac.compare_digest(given, digest) for digest in self._digests]
-        return any(matches)
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
-
-
-def _key_in(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    for name, value in headers:
-        if name == b"authorization" and value[:7].lower() == b"bearer ":
-            return value[7:].strip()
-        if name == b"x-api-key":
-            return value
-    return b""
-
-
 class Gate:
     """The outermost layer of the application."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
         self._service = service
-        self._keys = ApiKeys(service.config.api_keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -71,10 +42,12 @@ class Gate:
         self._service.num_open += 1
         exchange = _Exchange(scope, send, self._service)
         try:
-            if self._keys.admit(scope["headers"]):
-                await exchange.run(self._app, receive)
-            else:
+            tenant = self._service.tenants.admit(scope["headers"])
+            if tenant is None:
                 await exchange.refuse(_NO_KEY, receive)
+            else:
+                scope[ARRIVAL] = Arrival(tenant, exchange.id, exchange.began_s)
+                await exchange.run(self._app, receive)
         finally:
             self._service.num_open -= 1
             exchange.log()
@@ -94,17 +67,17 @@ class _Exchange:
         self._scope = scope
         self._send = send
         self._clock = service.sources.clock
-        self._began_s = self._clock()
+        self.began_s = self._clock()
         self._status = 0
-        self._id = _request_id(scope["headers"], service)
+        self.id = _request_id(scope["headers"], service)
 
     async def run(self, app: ASGIApp, receive: Receive) -> None:
         try:
             await app(self._scope, receive, self.send)
         except Exception:
-            logger.exception("request %s crashed", self._id)
+            logger.exception("request %s crashed", self.id)
             if self._status == 0:
-                message = f"Internal error; the server's log has request {self._id}."
+                message = f"Internal error; the server's log has request {self.id}."
                 error = RequestError(message, code="internal", status=SERVER_ERROR)
                 await self.refuse(error, receive)
 
@@ -114,18 +87,18 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
-            MutableHeaders(scope=message)["x-request-id"] = self._id
+            MutableHeaders(scope=message)["x-request-id"] = self.id
         await self._send(message)
 
     def log(self) -> None:
         scope = self._scope
         logger.info(
             '%s "%s %s" %d %.3fs',
-            self._id,
+            self.id,
             scope["method"],
             scope["path"].encode("ascii", "backslashreplace").decode(),
             self._status,
-            self._clock() - self._began_s,
+            self._clock() - self.began_s,
         )
 
 

@@ -213,7 +213,8 @@ OPTIONS: tuple[Option, ...] = (
         "enable-kv-cache-events",
         ENGINE,
         boolean,
-        "Report each block that is cached or evicted.",
+        "Tell at `/v1/kv_events` which blocks the prefix cache gains and loses. Any API key may "
+        "read it, and it shows the token ids of everyone's prompts.",
     ),
     Option("host", SERVER, text, "Address to listen on."),
     Option("port", SERVER, integer(0, 65535), "Port to listen on; 0 takes a free one."),
@@ -224,7 +225,35 @@ OPTIONS: tuple[Option, ...] = (
         "Key that clients must send; repeat the flag (commas in the variable) for several.",
         shown="open",
     ),
-    Option("api-key-file", RESOLVED, text, "File with one API key on each line.", shown="none"),
+    Option(
+        "api-key-file",
+        RESOLVED,
+        text,
+        "File with a line `KEY [NAME [WEIGHT]]` for each API key: the name is told in metrics, the "
+        "weight (1 if not said) is the key's share under a fair policy.",
+        shown="none",
+    ),
+    Option(
+        "tenant-secret",
+        SERVER,
+        text,
+        "Secret that, with its key, sets a tenant's cached blocks apart; better given as the "
+        "variable. Replicas that share blocks need the same.",
+        shown="random at each start",
+    ),
+    Option(
+        "shared-prefix-file",
+        SERVER,
+        text,
+        'JSON Lines, each `{"text": ...}` or `{"messages": [...]}`: prompt beginnings whose '
+        "blocks all tenants may share.",
+    ),
+    Option(
+        "timeline-requests",
+        SERVER,
+        integer(0),
+        "How many of the last requests `/v1/requests/{id}` can tell of; 0 keeps none.",
+    ),
     Option("max-body-bytes", SERVER, count, "Largest request body."),
     Option(
         "shutdown-timeout",

@@ -8,7 +8,7 @@ from quire.server.chat_template import TemplateRefused
 from quire.server.errors import RequestError
 from quire.server.job import Prompt
 from quire.server.limits import check_prompt_ids
-from quire.server.protocol.chat import ChatRequest, Message
+from quire.server.protocol.chat import ChatRequest
 from quire.server.protocol.completions import CompletionRequest, PromptItem
 from quire.server.service import Tools
 from quire.server.token_bytes import Kind
@@ -62,7 +62,7 @@ def render_chat(request: ChatRequest, tools: Tools) -> str:
     adds_prompt = request.add_generation_prompt is not False and not continues
     try:
         return template.render(
-            [_shown(message) for message in request.messages],
+            [message.as_templates_know_it() for message in request.messages],
             add_generation_prompt=adds_prompt,
             continue_final_message=continues,
             extra=request.chat_template_kwargs or {},
@@ -73,13 +73,6 @@ def render_chat(request: ChatRequest, tools: Tools) -> str:
             param="messages",
             code="invalid_messages",
         ) from None
-
-
-def _shown(message: Message) -> dict[str, str]:
-    """As templates know it: they predate the developer, who took over the system's part."""
-    role = "system" if message.role == "developer" else message.role
-    shown = {"role": role, "content": message.content}
-    return shown if message.name is None else shown | {"name": message.name}
 
 
 def encode(text: str, field: str, tools: Tools, *, add_special_tokens: bool) -> tuple[int, ...]:

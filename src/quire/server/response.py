@@ -13,7 +13,13 @@ from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from quire.server.errors import SERVER_ERROR, RequestError, ShuttingDown, error_body
+from quire.server.errors import (
+    SERVER_ERROR,
+    DeadlineExceeded,
+    RequestError,
+    ShuttingDown,
+    error_body,
+)
 from quire.server.generation import Generation
 from quire.server.job import Piece, join
 from quire.server.metrics import Finished
@@ -58,6 +64,7 @@ class GenerationResponse(Response):
             await self._settle(produce, send)
         finally:
             self._generation.abort(Finished.ABORT)
+            self._generation.close()
             produce.cancel()
             watch.cancel()
             await asyncio.gather(produce, watch, return_exceptions=True)
@@ -66,7 +73,8 @@ class GenerationResponse(Response):
         if produce.done():
             error = produce.exception()
             if error is not None:
-                self._generation.abort(Finished.ERROR)
+                is_late = isinstance(error, DeadlineExceeded)
+                self._generation.abort(Finished.ABORT if is_late else Finished.ERROR)
                 await self._fail(error, send)
             return
         self._generation.abort(Finished.ABORT)
@@ -105,9 +113,8 @@ class GenerationResponse(Response):
         async with aclosing(generation.pieces()) as pieces:
             async for choice, piece in pieces:
                 parts[choice].append(piece)
-        whole = self._shape.whole(
-            [join(each) for each in parts], generation.usage(), generation.account()
-        )
+        outputs = [join(parts[index]) for index in generation.best()]
+        whole = self._shape.whole(outputs, generation.usage(), generation.account())
         body = msgspec.json.encode(whole)
         await self._begin(
             send,

@@ -63,7 +63,7 @@ class DrainingServer(uvicorn.Server):
         if self._num_signals and not leaves:
             leaves = self._drained()
         if leaves:
-            self.service.draining = True
+            self.service.drain()
             self.service.cut()
         return leaves
 
@@ -71,7 +71,7 @@ class DrainingServer(uvicorn.Server):
         service = self.service
         now = service.sources.clock()
         if self._deadline_s is None:
-            service.draining = True
+            service.drain()
             self._deadline_s = now + service.config.shutdown_timeout_s
             logger.info("draining: %d requests are open", service.num_open)
         if service.num_open and now < self._deadline_s:

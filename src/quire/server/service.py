@@ -8,12 +8,20 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from quire.engine.client import Phase
-from quire.engine.messages import EngineFacts
+from quire.engine.messages import EngineFacts, Report
 from quire.server.config import GenerationConfig, ServerConfig
 from quire.server.door import EngineDoor
 from quire.server.errors import EngineGone, ModelLoading, ShuttingDown
+from quire.server.kv_event_feed import KVEventFeed
 from quire.server.metrics import ServerMetrics
 from quire.server.sampling_defaults import SamplingDefaults, load_sampling_defaults
+from quire.server.shared_prefixes import (
+    SharedPrefixError,
+    SharedPrefixes,
+    load_shared_prefixes,
+)
+from quire.server.tenants import Tenants
+from quire.server.timelines import Timelines
 from quire.server.tokenizer import TextTokenizer, load_tokenizer
 from quire.server.tokenizer_files import TokenizerError
 
@@ -37,34 +45,55 @@ class Tools(NamedTuple):
     facts: EngineFacts
     tokenizer: TextTokenizer
     defaults: SamplingDefaults
+    shared_prefixes: SharedPrefixes
     max_outputs: int
 
 
+class Watchers(NamedTuple):
+    """Those who are shown every report of the engine."""
+
+    metrics: ServerMetrics
+    timelines: Timelines
+    kv_events: KVEventFeed
+
+    def on_report(self, report: Report) -> None:
+        for each in self:
+            each.on_report(report)
+
+
 class Service:
-    """`failure` says why the start failed; `draining` that no new request is taken; `cut_off` is
-    done when those that still run must end."""
+    """`failure` says why the start failed; `drains` is done when no new request is taken, `cut_off`
+    when those that still run must end."""
 
     def __init__(
-        self, config: ServerConfig, engine: EngineDoor, metrics: ServerMetrics, sources: Sources
+        self,
+        config: ServerConfig,
+        engine: EngineDoor,
+        tenants: Tenants,
+        watchers: Watchers,
+        sources: Sources,
     ) -> None:
         self.config = config
         self.engine = engine
-        self.metrics = metrics
+        self.tenants = tenants
+        self.metrics, self.timelines, self.kv_events = watchers
         self.sources = sources
         self.tokenizer: TextTokenizer | None = None
         self.defaults = SamplingDefaults()
+        self.shared_prefixes = SharedPrefixes()
         self.failure: str | None = None
-        self.draining = False
         self.num_open = 0
         self.began_s = sources.clock()
-        self.cut_off: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.drains: asyncio.Future[None] = loop.create_future()
+        self.cut_off: asyncio.Future[None] = loop.create_future()
 
     async def start(self) -> None:
         """Bring up engine and tokenizer side by side; ends when both are there or one failed."""
         try:
             await self.engine.start()
             await asyncio.to_thread(self._load)
-        except (TokenizerError, OSError) as error:
+        except (TokenizerError, SharedPrefixError, OSError) as error:
             self.failure = str(error)
             return
         while self.engine.phase not in (Phase.READY, Phase.DOWN):
@@ -79,7 +108,10 @@ class Service:
         engine = self.config.engine
         if self.config.generation_config is GenerationConfig.AUTO:
             self.defaults = load_sampling_defaults(engine.model, engine.revision)
-        self.tokenizer = load_tokenizer(engine.model, engine.revision)
+        tokenizer = load_tokenizer(engine.model, engine.revision)
+        if self.config.shared_prefix_file is not None:
+            self.shared_prefixes = load_shared_prefixes(self.config.shared_prefix_file, tokenizer)
+        self.tokenizer = tokenizer
 
     def tools(self) -> Tools:
         """Raises the RequestError that says why no request can be taken now."""
@@ -92,7 +124,7 @@ class Service:
             raise ModelLoading(f"The model is loading: {phase} {done}/{total}.")
         facts = self.engine.facts
         max_outputs = facts.max_num_seqs + self.config.engine.max_num_queued_reqs
-        return Tools(facts, self.tokenizer, self.defaults, max_outputs)
+        return Tools(facts, self.tokenizer, self.defaults, self.shared_prefixes, max_outputs)
 
     @property
     def is_loaded(self) -> bool:
@@ -105,6 +137,15 @@ class Service:
     @property
     def is_stuck(self) -> bool:
         return self.engine.last_progress_age_s() > self.config.stuck_after_s
+
+    @property
+    def draining(self) -> bool:
+        return self.drains.done()
+
+    def drain(self) -> None:
+        """Take no new request."""
+        if not self.drains.done():
+            self.drains.set_result(None)
 
     def cut(self) -> None:
         """End every response that still runs."""

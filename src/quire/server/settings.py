@@ -4,11 +4,11 @@ import argparse
 import difflib
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
-from pathlib import Path
 
 import msgspec
 
 from quire.engine.config import check_memory_options
+from quire.server.api_keys import read_api_keys
 from quire.server.config import BUNDLED_MODEL_NAME, ServerConfig
 from quire.server.option_values import InvalidOption, boolean, key_list, name_list, text
 from quire.server.options import ENGINE, OPTIONS, SERVER, Option, Value, shown_default
@@ -78,7 +78,7 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
 
 def build_config(values: Mapping[str, Value]) -> ServerConfig:
     """Raises InvalidOption."""
-    api_keys = _strings(values, "api_key") + _keys_in_file(values.get("api_key_file"))
+    api_keys = read_api_keys(_strings(values, "api_key"), _path(values, "api_key_file"))
     given = values.get("model")
     model = str(given) if given else str(files("quire.models") / "bundled")
     names = _strings(values, "served_model_name") or (str(given) if given else BUNDLED_MODEL_NAME,)
@@ -107,13 +107,6 @@ def _strings(values: Mapping[str, Value], key: str) -> tuple[str, ...]:
     return given if isinstance(given, tuple) else ()
 
 
-def _keys_in_file(path: Value) -> tuple[str, ...]:
-    if not path:
-        return ()
-    try:
-        lines = Path(str(path)).read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidOption(f"--api-key-file: cannot read {path}: {error}") from None
-    if not lines:
-        raise InvalidOption(f"--api-key-file: {path} holds no key")
-    return tuple(lines)
+def _path(values: Mapping[str, Value], key: str) -> str | None:
+    given = values.get(key)
+    return given if isinstance(given, str) else None

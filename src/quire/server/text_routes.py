@@ -22,6 +22,7 @@ from quire.server.protocol.wire import ModelCard, ModelList
 from quire.server.replies import json_reply, read_body
 from quire.server.response import GenerationResponse
 from quire.server.service import Service, Tools
+from quire.server.tenants import arrival_of
 
 
 class TokenizeRequest(BaseModel):
@@ -66,22 +67,20 @@ class TextRoutes:
         return ModelCard(name, self._created_s, self._service.config.model_name, most)
 
     async def completions(self, request: Request) -> Response:
-        arrived_s = self._service.sources.clock()
         body, tools = await self._read(request)
         asked, no_effect = parse_request(body, CompletionRequest, COMPLETIONS)
-        intake = self._intake(asked.model, tools)
+        intake = self._intake(request, asked.model, tools)
         job = await intake.completion(asked, no_effect)
-        generation = Generation(job, self._service, tools.tokenizer, arrived_s)
+        generation = Generation(job, self._service, tools.tokenizer)
         shape = CompletionShape(job, tools.tokenizer.token_bytes)
         return GenerationResponse(generation, shape, self._service)
 
     async def chat(self, request: Request) -> Response:
-        arrived_s = self._service.sources.clock()
         body, tools = await self._read(request)
         asked, no_effect = parse_request(body, ChatRequest, CHAT)
-        intake = self._intake(asked.model, tools)
+        intake = self._intake(request, asked.model, tools)
         job = await intake.chat(asked, no_effect)
-        generation = Generation(job, self._service, tools.tokenizer, arrived_s)
+        generation = Generation(job, self._service, tools.tokenizer)
         shape = ChatShape(job, tools.tokenizer.token_bytes)
         return GenerationResponse(generation, shape, self._service)
 
@@ -117,10 +116,10 @@ class TextRoutes:
         body = await read_body(request, self._service.config.max_body_bytes, self._service.cut_off)
         return body, self._service.tools()
 
-    def _intake(self, model: str | None, tools: Tools) -> Intake:
+    def _intake(self, request: Request, model: str | None, tools: Tools) -> Intake:
         self._check_model(model)
         name = model or self._service.config.model_name
-        return Intake(name, tools, self._service.sources)
+        return Intake(name, tools, self._service.sources, arrival_of(request))
 
     def _check_model(self, name: str | None) -> None:
         names = self._service.config.served_model_names

@@ -84,7 +84,6 @@ CAPABILITIES: tuple[Capability, ...] = (
         logits_processors=([],),
         lora=(),
         min_length=(0,),
-        priority=(0,),
         prompt_logprobs=(),
         repetition_detection=(),
         response_format=({"type": "text"},),

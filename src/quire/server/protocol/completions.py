@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias
 from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from quire.server.protocol.fields import MAX_LOGPROBS, GenerationFields, Positive
+from quire.server.protocol.fields import MAX_CHOICES, MAX_LOGPROBS, GenerationFields
 
 MAX_PROMPTS = 1024
 DEFAULT_MAX_TOKENS = 16
@@ -67,9 +67,14 @@ Prompts: TypeAlias = Annotated[
 
 
 class CompletionRequest(GenerationFields):
-    """`max_tokens` 0 is allowed with `echo`: the prompt comes back, with its log probabilities."""
+    """`max_tokens` 0 is allowed with `echo`: the prompt comes back, with its log probabilities.
+    Of `best_of` outputs the `n` of the highest mean log probability per token are shown."""
 
     prompt: Prompts
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    best_of: Positive | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+
+    @property
+    def num_drawn(self) -> int:
+        return self.best_of or super().num_drawn

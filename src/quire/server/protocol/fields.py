@@ -39,7 +39,8 @@ class StreamOptions(BaseModel):
 
 
 class GenerationFields(BaseModel):
-    """What both endpoints take. `max_tokens` is the older name of `max_completion_tokens`."""
+    """What both endpoints take. `max_tokens` is the older name of `max_completion_tokens`. Less
+    `priority` is sooner; `deadline_ms` counts from the arrival of the request."""
 
     model_config = STRICT
 
@@ -72,3 +73,15 @@ class GenerationFields(BaseModel):
     add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    priority: Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)] | None = None
+    deadline_ms: Annotated[float, Field(gt=0)] | None = None
+
+    @property
+    def num_shown(self) -> int:
+        """Outputs of each prompt that are told."""
+        return self.n or 1
+
+    @property
+    def num_drawn(self) -> int:
+        """Outputs of each prompt that are made."""
+        return self.num_shown

@@ -1,0 +1,101 @@
+"""Who calls. An API key is a tenant, and two tenants never share a block, because the salt of a
+block's hash is made from the key and a secret that no client knows.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from starlette.requests import Request
+
+from quire.server.config import ApiKey
+
+ARRIVAL = "quire.arrival"
+"""Where the scope of a request holds its `Arrival`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """`is_named` says that the name was chosen by the operator, not made from the key."""
+
+    name: str = ""
+    weight: float = 1.0
+    own_salt: bytes = field(default=b"", repr=False)
+    is_named: bool = False
+
+    def salt(self, cache_salt: str | None) -> bytes:
+        """With what the client adds; its length keeps the two parts apart."""
+        added = (cache_salt or "").encode()
+        if not self.own_salt or not added:
+            return self.own_salt or added
+        return self.own_salt + len(added).to_bytes(4, "big") + added
+
+
+EVERYONE = Tenant()
+
+
+class Arrival(NamedTuple):
+    """What is known of a request before its body is read; `arrived_s` is of the server's clock."""
+
+    tenant: Tenant
+    request_id: str
+    arrived_s: float
+
+
+def arrival_of(request: Request) -> Arrival:
+    arrival = request.scope[ARRIVAL]
+    assert isinstance(arrival, Arrival)
+    return arrival
+
+
+class Tenants:
+    """Keys are kept and compared as digests, in a time that does not depend on them."""
+
+    def __init__(self, by_digest: Sequence[tuple[bytes, Tenant]]) -> None:
+        self._by_digest = by_digest
+
+    @property
+    def are_apart(self) -> bool:
+        """False where no keys are asked for: everyone is one tenant."""
+        return bool(self._by_digest)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the named ones."""
+        return tuple(tenant.name for _, tenant in self._by_digest if tenant.is_named)
+
+    def admit(self, headers: Sequence[tuple[bytes, bytes]]) -> Tenant | None:
+        if not self._by_digest:
+            return EVERYONE
+        given = _digest(_key_in(headers))
+        found = None
+        for digest, tenant in self._by_digest:
+            if hmac.compare_digest(given, digest):
+                found = tenant
+        return found
+
+
+def build_tenants(keys: Sequence[ApiKey], secret: bytes) -> Tenants:
+    return Tenants([(_digest(each.key.encode()), _tenant(each, secret)) for each in keys])
+
+
+def _tenant(key: ApiKey, secret: bytes) -> Tenant:
+    raw = key.key.encode()
+    name = key.name or "key-" + hashlib.sha256(b"tenant of " + raw).hexdigest()[:12]
+    salt = hmac.digest(secret, raw, "sha256")
+    return Tenant(name, key.weight, salt, is_named=key.name is not None)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _key_in(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    for name, value in headers:
+        if name == b"authorization" and value[:7].lower() == b"bearer ":
+            return value[7:].strip()
+        if name == b"x-api-key":
+            return value
+    return b""

@@ -1,0 +1,48 @@
+"""What a client may know of its own requests, and of the prefix cache."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.server.errors import NOT_FOUND, RequestError
+from quire.server.kv_event_stream import KVEventStream, last_event_id
+from quire.server.replies import json_reply
+from quire.server.service import Service
+from quire.server.tenants import arrival_of
+from quire.server.timeline_view import show
+
+MAX_SHOWN_CHARS = 128
+
+
+class WatchRoutes:
+    """Timelines, the cache's events, and its reset."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def timeline(self, request: Request) -> Response:
+        name = str(request.path_params["name"])
+        timeline = self._service.timelines.find(arrival_of(request).tenant.name, name)
+        if timeline is not None:
+            return json_reply(show(timeline, self._service.sources.clock()))
+        most = self._service.config.timeline_requests
+        kept = f"the last {most} are kept" if most else "--timeline-requests 0 keeps none"
+        raise RequestError(
+            f"No request {name[:MAX_SHOWN_CHARS]!r} of yours is known; {kept}.",
+            code="request_not_found",
+            status=NOT_FOUND,
+        )
+
+    async def kv_events(self, request: Request) -> Response:
+        if not self._service.config.engine.enable_kv_cache_events:
+            raise RequestError(
+                "This server was started without --enable-kv-cache-events.",
+                code="kv_events_off",
+                status=NOT_FOUND,
+            )
+        self._service.tools()  # raises where no request can be taken
+        return KVEventStream(self._service.kv_events, self._service, last_event_id(request))
+
+    async def reset_prefix_cache(self, request: Request) -> Response:
+        self._service.tools()  # raises where no request can be taken
+        self._service.engine.reset_prefix_cache()
+        return json_reply({"status": "sent"})

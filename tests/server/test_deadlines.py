@@ -1,0 +1,76 @@
+"""Priorities are handed on; deadlines end a request in words, before or after its work began."""
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from quire.scheduler.reasons import Reason
+from tests.server.served import Served
+
+STAGE = 'quire:deadline_exceeded_total{engine="0",model_name="test-model",stage='
+FIELDS: dict[str, dict[str, object]] = {
+    "/v1/completions": {"prompt": "x", "max_tokens": 200},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 200},
+}
+
+
+def slow(_: object) -> Iterator[int]:
+    while True:
+        time.sleep(0.01)
+        yield 100
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_priority_and_time_reach_the_engine(served: Served, path: str) -> None:
+    served.client.post(path, json=FIELDS[path])
+    served.client.post(path, json=FIELDS[path] | {"priority": -7, "deadline_ms": 60_000, "n": 2})
+    plain, *hurried = served.engine.submitted
+    assert (plain.priority, plain.time_limit_s) == (0, None)
+    assert len(hurried) == 2
+    for request in hurried:
+        assert request.priority == -7
+        assert request.time_limit_s is not None and 30 < request.time_limit_s < 60
+
+
+@pytest.mark.parametrize("path", FIELDS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_output_that_is_late_is_an_error(served: Served, path: str, stream: bool) -> None:
+    before = served.metric(STAGE + '"unfinished"')
+    served.engine.script = slow
+    reply = served.client.post(path, json=FIELDS[path] | {"deadline_ms": 200, "stream": stream})
+    if stream:
+        assert reply.status_code == 200
+        *_, last, done = [line for line in reply.text.splitlines() if line]
+        assert done == "data: [DONE]"
+        error = json.loads(last.removeprefix("data: "))["error"]
+    else:
+        assert reply.status_code == 504
+        assert reply.headers["x-should-retry"] == "false"
+        error = reply.json()["error"]
+    assert (error["code"], error["param"]) == ("deadline_exceeded", "deadline_ms")
+    assert served.metric(STAGE + '"unfinished"') == before + 1
+    assert served.engine.num_live == 0
+
+
+def test_a_late_choice_ends_the_others(served: Served) -> None:
+    served.engine.script = slow
+    reply = served.complete(prompt="x", n=3, max_tokens=200, deadline_ms=200)
+    assert reply.status_code == 504
+    assert served.engine.num_live == 0
+
+
+def test_a_hopeless_deadline_is_refused_before_any_work(served: Served) -> None:
+    before = served.metric(STAGE + '"refused"')
+    reply = served.complete(prompt="x", deadline_ms=0.0001)
+    assert reply.status_code == 504
+    assert reply.json()["error"]["code"] == "deadline_exceeded"
+    assert served.engine.submitted == []
+    served.engine.refuses = Reason.DEADLINE_HOPELESS
+    assert served.complete(prompt="x", deadline_ms=5000).status_code == 504
+    assert served.metric(STAGE + '"refused"') == before + 2
+
+
+def test_what_is_in_time_is_answered(served: Served) -> None:
+    assert served.complete(prompt="x", deadline_ms=20_000.5).status_code == 200

@@ -1,0 +1,246 @@
+"""`GET /v1/requests/{id}`: what happened to a request, for its own tenant, adding up exactly."""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from quire.engine.messages import Report
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import Event, NewRequest, Sampling, Stopping
+from quire.scheduler.step import Delta, Finish
+from quire.server.config import ApiKey
+from quire.server.job import Delivery, Job, Prompt, TextPlan
+from quire.server.metrics import NO_STATS
+from quire.server.tenants import Arrival, Tenant
+from quire.server.timeline_view import TimelineOut, show
+from quire.server.timeline_words import WORDS, Part
+from quire.server.timelines import Timelines
+from tests.server.served import Served, eventually, plain_config, serving
+
+ANN, BOB = ApiKey("key-of-ann", "ann"), ApiKey("key-of-bob", "bob")
+SECONDS = st.floats(-10, 1000)
+EVENTS = st.lists(st.builds(Event, SECONDS, st.sampled_from(Reason), st.integers(0, 50)))
+
+
+def job(id: str = "cmpl-1", tenant: str = "ann", request_id: str = "req-1") -> Job:
+    request = NewRequest(id + "-0", (7, 8, 9), Sampling(), Stopping(max_tokens=5))
+    return Job(
+        id=id,
+        arrival=Arrival(Tenant(tenant), request_id, arrived_s=100.0),
+        created_s=5,
+        model="m",
+        prompts=(Prompt((7, 8, 9)),),
+        num_choices=1,
+        num_shown=1,
+        requests=(request,),
+        text=TextPlan(),
+        delivery=Delivery(),
+    )
+
+
+def report(*events: Event, of: str = "cmpl-1-0", deltas: tuple[Delta, ...] = ()) -> Report:
+    return Report(1, 0, 0.0, (), (), deltas, NO_STATS, tuple((of, each) for each in events))
+
+
+def account(*events: Event, of: str = "cmpl-1-0") -> Report:
+    finish = Finish(events[-1].reason, 9, 3, 5, 2, 1, 0.0, 0.0, 0.0, events)
+    return report(deltas=(Delta(of, (9,), finish=finish),))
+
+
+def shown(*reports: Report, handed_s: float = 101.0, end_s: float = 110.0) -> TimelineOut:
+    timelines = Timelines(5, are_apart=True)
+    timeline = timelines.open(job(), handed_s)
+    for each in reports:
+        timelines.on_report(each)
+    timeline.ended_s = end_s
+    return show(timeline, now=end_s + 1)
+
+
+def test_every_reason_has_its_words() -> None:
+    assert set(WORDS) == set(Reason)
+
+
+@given(events=EVENTS, handed_s=st.floats(100, 200), end_s=st.floats(100, 2000))
+def test_parts_add_up_to_the_total(events: list[Event], handed_s: float, end_s: float) -> None:
+    told = shown(report(*events), handed_s=handed_s, end_s=end_s)
+    (choice,) = told.choices
+    assert set(choice.parts) == set(Part)
+    assert min(choice.parts.values()) >= 0
+    assert sum(choice.parts.values()) == told.total_ms == sum(reversed(choice.parts.values()))
+    assert abs(told.total_ms - 1000 * (end_s - 100)) < 0.01
+
+
+def test_parts_of_a_preempted_request() -> None:
+    events = (
+        Event(102, Reason.QUEUED, 4),
+        Event(103, Reason.WAITS_FOR_BLOCKS, 2),
+        Event(104, Reason.ADMITTED, 2),
+        Event(104.5, Reason.FIRST_TOKEN, 0),
+        Event(105, Reason.PREEMPTED_FOR_BLOCKS, 30),
+        Event(106, Reason.RESUMED, 10),
+        Event(108, Reason.MAX_TOKENS, 9),
+    )
+    told = shown(account(*events))
+    (choice,) = told.choices
+    assert choice.parts == {
+        "received": 1000,
+        "queued": 3000,
+        "prefill": 500,
+        "decode": 2500,
+        "preempted": 1000,
+        "delivered": 2000,
+    }
+    counts = choice.counts
+    assert (counts.prompt_tokens, counts.cached_tokens, counts.output_tokens) == (3, 2, 5)
+    assert (counts.preemptions, counts.lost_tokens) == (1, 20)
+    assert (told.state, choice.finish) == ("ended", "max_tokens")
+    assert [(each.t_ms, each.event) for each in choice.events][1:3] == [
+        (3000, "waits_for_blocks"),
+        (4000, "admitted"),
+    ]
+    assert (choice.events[0].number, choice.events[0].meaning) == (4, "requests_ahead")
+
+
+def test_the_last_word_is_the_engines_whole_account() -> None:
+    early, late = Event(102, Reason.QUEUED, 0), Event(103, Reason.ABORTED, 9)
+    (choice,) = shown(report(early, early), account(early, late)).choices
+    assert [each.event for each in choice.events] == ["queued", "aborted"]
+
+
+def test_a_number_without_a_meaning_is_not_told() -> None:
+    """It may be a token of the prompt."""
+    (choice,) = shown(account(Event(102, Reason.ABORTED, 9))).choices
+    assert choice.events[0].number is UNSET
+
+
+@pytest.mark.parametrize("are_apart", [False, True])
+def test_others_are_not_told_of(are_apart: bool) -> None:
+    timelines = Timelines(5, are_apart=are_apart)
+    timelines.open(job("cmpl-2", "bob"), 101)
+    timelines.open(job("cmpl-3", "ann"), 101)
+    timeline = timelines.open(job("cmpl-1", "ann"), 101)
+    events = [
+        Event(102, Reason.MISS_SALT, 16),
+        Event(102, Reason.MISS_DIFFERS, 19),
+        *(Event(103, Reason.SWAPPED_OUT, 1, f"cmpl-{n}-0") for n in (2, 3, 9)),
+    ]
+    timelines.on_report(report(*events))
+    (choice,) = show(timeline, 104).choices
+    misses = [(each.event, each.number) for each in choice.events[:2]]
+    others = [each.other for each in choice.events[2:]]
+    if are_apart:
+        assert misses == [("miss_new", UNSET), ("miss_differs", 19)]
+        assert others == ["another tenant", "cmpl-3-0", "another tenant"]
+    else:
+        assert misses == [("miss_salt", 16), ("miss_differs", 19)]
+        assert others == ["cmpl-2-0", "cmpl-3-0", "cmpl-9-0"]
+
+
+@given(
+    most=st.integers(0, 4),
+    names=st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz")), max_size=10),
+)
+def test_the_newest_are_kept(most: int, names: list[tuple[str, str]]) -> None:
+    timelines = Timelines(most, are_apart=True)
+    opened = [
+        timelines.open(job(f"id-{index}", tenant, request_id), 101)
+        for index, (tenant, request_id) in enumerate(names)
+    ]
+    kept = opened[len(opened) - min(most, len(opened)) :]
+    for index, timeline in enumerate(opened):
+        found = timelines.find(timeline.tenant, f"id-{index}")
+        assert found is (timeline if timeline in kept else None)
+    for tenant in "ab":
+        for request_id in "xyz":
+            owned = [each for each in kept if each.names[1] == (tenant, request_id)]
+            assert timelines.find(tenant, request_id) is (owned[-1] if owned else None)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Served]:
+    with serving(replace(plain_config(), api_keys=(ANN, BOB), timeline_requests=3)) as served:
+        yield served
+
+
+def ask(served: Served, key: ApiKey, method: str, path: str, **rest: object) -> httpx.Response:
+    headers = {"authorization": f"Bearer {key.key}", "x-request-id": "mine"}
+    return served.client.request(method, path, json=rest or None, headers=headers)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_ended_request_is_told_to_its_tenant_alone(guarded: Served, stream: bool) -> None:
+    reply = ask(guarded, ANN, "POST", "/v1/completions", prompt=[5, 777], n=2, stream=stream)
+    assert reply.status_code == 200
+    job_id = guarded.engine.submitted[-1].id.rpartition("-")[0]
+    assert job_id in reply.text
+    for name in (job_id, "mine"):
+        wait_ended(guarded, name)
+        body = ask(guarded, ANN, "GET", f"/v1/requests/{name}").json()
+        assert (body["object"], body["id"], body["model"]) == (
+            "request.timeline",
+            job_id,
+            "test-model",
+        )
+        for index, choice in enumerate(body["choices"]):
+            assert choice["index"] == index
+            assert sum(choice["parts"].values()) == body["total_ms"]
+            names = [event["event"] for event in choice["events"]]
+            assert names == ["queued", "admitted", "first_token", "max_tokens"]
+            assert choice["counts"]["output_tokens"] == 16
+        hidden = ask(guarded, BOB, "GET", f"/v1/requests/{name}")
+        assert (hidden.status_code, hidden.json()["error"]["code"]) == (404, "request_not_found")
+
+
+def wait_ended(served: Served, name: str) -> None:
+    """The client may have its answer a moment before the server is done with it."""
+
+    def ended() -> bool:
+        body = ask(served, ANN, "GET", f"/v1/requests/{name}").json()
+        return bool(body["state"] == "ended")
+
+    assert eventually(ended)
+
+
+def test_a_live_request_is_told_as_its_events_come(guarded: Served) -> None:
+    guarded.do(guarded.engine.gate.clear)
+    thread = threading.Thread(
+        target=ask, args=(guarded, BOB, "POST", "/v1/completions"), kwargs={"prompt": "x"}
+    )
+    thread.start()
+    assert eventually(lambda: guarded.engine.num_live == 1)
+    request = guarded.engine.submitted[-1]
+    waits = Event(time.monotonic(), Reason.WAITS_FOR_SEQUENCE, 64)
+    guarded.do(lambda: guarded.engine.tell(events=((request.id, waits),)))
+    body = ask(guarded, BOB, "GET", "/v1/requests/mine").json()
+    guarded.do(guarded.engine.gate.set)
+    thread.join(10)
+    (choice,) = body["choices"]
+    assert (body["state"], choice["finish"]) == ("live", None)
+    assert [event["event"] for event in choice["events"]] == ["queued", "waits_for_sequence"]
+    assert choice["events"][1]["meaning"] == "requests_running"
+    assert choice["counts"]["prompt_tokens"] == len(request.prompt_token_ids)
+    assert choice["parts"]["queued"] > 0
+
+
+def test_a_refused_request_says_why(guarded: Served) -> None:
+    guarded.engine.refuses = Reason.QUEUE_FULL
+    reply = ask(guarded, BOB, "POST", "/v1/completions", prompt="x")
+    guarded.engine.refuses = None
+    assert reply.status_code == 503
+    body = ask(guarded, BOB, "GET", "/v1/requests/mine").json()
+    assert (body["state"], body["refused"]) == ("refused", "queue_full")
+
+
+def test_timelines_can_be_off() -> None:
+    with serving(replace(plain_config(), timeline_requests=0)) as served:
+        job_id = served.complete(prompt="x").json()["id"]
+        reply = served.client.get(f"/v1/requests/{job_id}")
+    assert reply.status_code == 404
+    assert "--timeline-requests" in reply.json()["error"]["message"]
