@@ -1,11 +1,12 @@
 """Preemption by swap, by recompute, and by measured cost, on real traffic with half the memory.
 
-    python -m bench.azure_trace --trace azure_llm_2023_conv.csv [--requests 4000]
+    python -m bench.azure_trace --trace azure_llm_2023_conv.csv [--requests 4000] [--outputs 8]
 
 Prompt and output lengths and arrival times are those of the trace (Azure LLM inference trace 2023,
 Splitwise, arXiv 2311.18677), lengths divided by eight and time sped up until the device is full.
 First a replay with ample blocks tells the working set; the others have half of it. Each link speed
-is replayed in all three modes over a device that only counts (`virtual.py`).
+is replayed in all three modes over a device that only counts (`virtual.py`). `--outputs` makes
+outputs so many times longer, and preemptions so much more frequent.
 """
 
 import argparse
@@ -32,7 +33,7 @@ LINKS = {"fast": 5e-6, "even": 400e-6, "slow": 20e-3}
 """Seconds to move a block; computing one's tokens takes 0.8 ms."""
 
 
-def read_trace(path: Path, num_requests: int) -> list[Arrival]:
+def read_trace(path: Path, num_requests: int, outputs: int) -> list[Arrival]:
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))[:num_requests]
     first_s = _seconds(rows[0]["TIMESTAMP"])
@@ -40,7 +41,7 @@ def read_trace(path: Path, num_requests: int) -> list[Arrival]:
     arrivals = []
     for index, row in enumerate(rows):
         num_prompt = max(1, int(row["ContextTokens"]) // SCALE)
-        num_output = max(1, int(row["GeneratedTokens"]) // SCALE)
+        num_output = max(1, outputs * int(row["GeneratedTokens"]) // SCALE)
         prompt = tuple(rng.choices(range(50_000), k=min(num_prompt, MAX_MODEL_LEN - num_output)))
         new = NewRequest(f"r{index}", prompt, Sampling(), Stopping(num_output))
         arrivals.append(Arrival((_seconds(row["TIMESTAMP"]) - first_s) / SPEED_UP, new))
@@ -71,8 +72,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.azure_trace", description=__doc__)
     parser.add_argument("--trace", type=Path, required=True)
     parser.add_argument("--requests", type=int, default=4000)
+    parser.add_argument("--outputs", type=int, default=1)
     args = parser.parse_args()
-    arrivals = read_trace(args.trace, args.requests)
+    arrivals = read_trace(args.trace, args.requests, args.outputs)
     ample = run(
         arrivals, num_blocks=AMPLE_BLOCKS, block_s=LINKS["even"], mode=PreemptionMode.RECOMPUTE
     )

@@ -75,6 +75,10 @@ class SwapMachine(RuleBasedStateMachine):
             CacheConfig(num_blocks, block_size, reuse, groups, 6, num_host_blocks=num_host_blocks)
         )
 
+    @rule(spills=st.booleans())
+    def spill_or_not(self, spills: bool) -> None:
+        self.cache.spills = spills
+
     @rule(tokens=TOKENS, salt=st.sampled_from([b"", b"a"]), use_host=st.booleans())
     def admit(self, tokens: list[int], salt: bytes, use_host: bool) -> None:
         live = Live(self.cache.open_table(Reuse(salt)), tokens)
@@ -263,6 +267,19 @@ def test_an_evicted_prefix_comes_back_from_the_host() -> None:
     ins = [move for move in cache.take_moves() if move.kind is MoveKind.IN]
     assert [move.source for move in ins] == [move.target for move in reversed(outs)]
     assert [move.target for move in ins] == table.block_ids[0][:2]
+
+
+def test_only_what_is_claimed_goes_to_the_host_where_spills_are_off() -> None:
+    cache = build(num_blocks=5)
+    cache.spills = False
+    claimed = admitted(cache, [1, 2, 3, 4, 5])
+    assert cache.swap_out(claimed, 5)
+    cache.take_moves()
+    cache.release(admitted(cache, [6, 7, 8, 9, 6, 7, 8, 9]))
+    assert len(cache.take_moves()) == 2, "of the swapped request"
+    cache.release(admitted(cache, [2, 2, 2, 2, 2, 2, 2, 2]))
+    assert not cache.take_moves()
+    assert cache.admit(claimed, [1, 2, 3, 4, 5, 6]) == 5
 
 
 def test_a_hit_that_the_host_loses_to_make_room_is_computed() -> None:

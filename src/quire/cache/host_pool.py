@@ -90,6 +90,10 @@ class HostPool:
             self._private.remove(block_id)
             self._free.append(block_id)
 
+    def is_claimed(self, key: bytes) -> bool:
+        """Whether a swapped request needs it."""
+        return key in self._claims
+
     def put(self, key: bytes, content: Content) -> int | None:
         """Where to copy the block that is evicted from the device under this key; None if it is
         here already, or if all that is here is worth more.

@@ -43,7 +43,8 @@ class HostUsage(NamedTuple):
 
 class KVCache:
     """All takes are all or nothing. A table is opened once per request and may be admitted again
-    after a release.
+    after a release. `spills` may be set at any time: whether evicted blocks that no swapped request
+    needs go to the host as well.
     """
 
     def __init__(self, config: CacheConfig) -> None:
@@ -65,6 +66,7 @@ class KVCache:
         self._epoch = 0
         self._finder = Finder(self._pool, self._host, config.groups, config.block_size)
         self._moves: list[Move] = []
+        self.spills = True
         self._held: set[BlockTable] = set()
 
     @property
@@ -333,7 +335,9 @@ class KVCache:
     def _evicted(self, block_id: int, key: bytes, content: Content) -> None:
         """A block of the device is used again: its contents go to the host, if there is room."""
         self._log.evicted(key, content)
-        host_id = None if self._host is None else self._host.put(key, content)
+        host_id = None
+        if self._host is not None and (self.spills or self._host.is_claimed(key)):
+            host_id = self._host.put(key, content)
         if host_id is not None:
             self._moves.append(Move(MoveKind.OUT, block_id, host_id))
             self._log.kept_by_host(key, content)

@@ -47,6 +47,12 @@ class Admission:
         """In the step after the one of this `number`."""
         self._calm_at = number + CALM_STEPS
 
+    def weigh_spills(self) -> None:
+        """By what is known now of speeds and of how much is asked for again."""
+        self._cache.spills = self._cost.prefers_spill(
+            self._cache.block_stake, self._counters.recent.rate
+        )
+
     def admit(self, request: Request, now: float, number: int) -> int | Blocker:
         """After the step of this `number`: blocks for everything known of the request, and how many
         of its tokens are computed already; or the reason it must wait.

@@ -17,6 +17,10 @@ LEAST_SPREAD = 1e-3
 """Of the tokens' variance over their square, below which a line cannot be told."""
 
 
+LEAST_CHANCE = 0.02
+"""That evicted tokens are asked for again, where nothing was until now."""
+
+
 class PreemptionMode(StrEnum):
     AUTO = "auto"
     SWAP = "swap"
@@ -98,6 +102,16 @@ class CostModel:
         if is_resumed and self._mode != PreemptionMode.AUTO:
             return self._mode == PreemptionMode.SWAP
         return self._is_cheaper(stake.num_blocks, stake.num_tokens)
+
+    def prefers_spill(self, block: Stake, hit_rate: float) -> bool:
+        """Whether evicted tokens, of which the share `hit_rate` is asked for again, are moved out
+        now and in then; or computed then.
+        """
+        block_s, token_s = self.block_s, self.token_s
+        if block_s is None or token_s is None:
+            return True
+        chance = max(hit_rate, LEAST_CHANCE)
+        return block.num_blocks * block_s * (1 + chance) < block.num_tokens * token_s * chance
 
     def _is_cheaper(self, num_blocks: int, num_tokens: int) -> bool:
         block_s, token_s = self.block_s, self.token_s

@@ -17,6 +17,11 @@ class HitRate:
     def __len__(self) -> int:
         return len(self._requests)
 
+    @property
+    def rate(self) -> float:
+        """The share of the tokens looked up that was found; 0 where nothing was."""
+        return self.num_hits / self.num_queries if self.num_queries else 0.0
+
     def observe(self, num_queries: int, num_hits: int) -> None:
         """One request: the tokens looked up, and those found."""
         if num_queries == 0:

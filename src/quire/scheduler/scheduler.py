@@ -121,6 +121,7 @@ class Scheduler:
         """Choose the next step; it may be empty when all that is left awaits a late result."""
         self._expire(now)
         draft = StepDraft(self._config.max_num_batched_tokens)
+        self._admission.weigh_spills()
         self._place_running(draft, now)
         self._place_waiting(draft, now)
         self._number += 1

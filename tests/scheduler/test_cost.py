@@ -1,0 +1,79 @@
+"""What the cost model learns from steps, and what it then prefers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.cache.swapping import Stake
+from quire.scheduler.cost import CostModel, PreemptionMode
+
+BLOCK = Stake(num_blocks=1, num_tokens=16)
+
+
+def learnt(token_s: float, block_s: float, *, base_s: float = 0.01) -> CostModel:
+    cost = CostModel(PreemptionMode.AUTO)
+    for num_tokens in (10, 500, 40, 300, 200):
+        cost.see_step(num_tokens, base_s + num_tokens * token_s)
+        cost.see_moves(num_tokens, num_tokens * block_s)
+    return cost
+
+
+@given(st.floats(1e-6, 1e-2), st.floats(1e-6, 1e-1), st.floats(0, 1))
+def test_the_cost_of_one_more_token_is_told_from_that_of_a_step(
+    token_s: float, block_s: float, base_s: float
+) -> None:
+    cost = learnt(token_s, block_s, base_s=base_s)
+    assert cost.token_s == pytest.approx(token_s, rel=1e-3)
+    assert cost.block_s == pytest.approx(block_s)
+
+
+def test_steps_of_one_size_share_out_their_time() -> None:
+    cost = CostModel(PreemptionMode.AUTO)
+    for _ in range(5):
+        cost.see_step(64, 0.1)
+    assert cost.token_s == pytest.approx(0.1 / 64)
+
+
+def test_old_speeds_are_forgotten() -> None:
+    cost = learnt(1.0, 1.0)
+    for index in range(900):
+        cost.see_step(10 + index % 50, (10 + index % 50) * 1e-3)
+        cost.see_moves(1, 1e-3)
+    assert cost.token_s == pytest.approx(1e-3, rel=0.05)
+    assert cost.block_s == pytest.approx(1e-3, rel=0.05)
+
+
+@given(st.floats(1e-5, 1e-2), st.floats(1e-5, 1.0), st.integers(1, 50), st.integers(0, 800))
+def test_a_preempted_request_goes_the_cheaper_way(
+    token_s: float, block_s: float, num_blocks: int, num_tokens: int
+) -> None:
+    cost = learnt(token_s, block_s)
+    out_and_in, again = 2 * num_blocks * block_s, num_tokens * token_s
+    if abs(out_and_in - again) > 1e-3 * again:
+        prefers = cost.prefers_swap(Stake(num_blocks, num_tokens))
+        assert prefers == (out_and_in < again)
+
+
+def test_what_was_never_measured_is_tried() -> None:
+    cost = CostModel(PreemptionMode.AUTO)
+    assert cost.prefers_swap(BLOCK) and cost.prefers_spill(BLOCK, 0.0)
+    assert cost.prefers_host(BLOCK, is_resumed=True)
+
+
+def test_a_forced_mode_speaks_of_preempted_requests_alone() -> None:
+    for mode in (PreemptionMode.SWAP, PreemptionMode.RECOMPUTE):
+        cost = CostModel(mode)
+        cost.see_step(100, 1.0)
+        cost.see_moves(1, 10.0)
+        assert cost.prefers_swap(BLOCK) == (mode is PreemptionMode.SWAP)
+        assert cost.prefers_host(BLOCK, is_resumed=True) == (mode is PreemptionMode.SWAP)
+        assert not cost.prefers_host(BLOCK, is_resumed=False)
+
+
+def test_spills_are_for_what_is_asked_for_again() -> None:
+    """A block's tokens take 16 ms to compute; out and in again takes 8."""
+    cost = learnt(1e-3, 4e-3)
+    assert not cost.prefers_spill(BLOCK, hit_rate=0.0)
+    assert not cost.prefers_spill(BLOCK, hit_rate=0.2)
+    assert cost.prefers_spill(BLOCK, hit_rate=0.5)
+    assert learnt(1e-3, 1e-5).prefers_spill(BLOCK, hit_rate=0.0), "it costs next to nothing"
