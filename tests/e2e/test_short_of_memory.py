@@ -1,0 +1,116 @@
+"""A server with KV memory for a few requests at once and swap space beside it: texts are those of a
+server that has enough, and it tells what it did.
+"""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+import httpx
+import pytest
+
+from tests.e2e.server_process import MODEL, ServerProcess, server_process
+
+Reply: TypeAlias = dict[str, Any]
+NUM_REQUESTS = 8
+NUM_TOKENS = 60
+PROMPTS = [f"Enter {name}, alone. {name}:\nMy lord, " * 2 for name in "ABCDEFGH"]
+FLAGS = ("--dtype", "float32", "--max-num-batched-tokens", "64", "--enable-kv-cache-events")
+FEW = ("--kv-cache-tokens", "300", "--max-model-len", "300")
+
+
+@pytest.fixture(scope="module", params=["swap", "recompute"])
+def short(request: pytest.FixtureRequest) -> Iterator[tuple[str, ServerProcess]]:
+    mode: str = request.param
+    with server_process(*FLAGS, *FEW, "--swap-space", "0.05", "--preemption-mode", mode) as running:
+        yield mode, running
+
+
+@pytest.fixture(scope="module")
+def enough() -> Iterator[list[str]]:
+    with server_process(*FLAGS) as running:
+        yield [complete(running, prompt)["choices"][0]["text"] for prompt in PROMPTS]
+
+
+def sample(server: ServerProcess, name: str, label: str) -> float:
+    """Of the metric with this label, such as `kind="swap"`."""
+    lines = server.client.get("/metrics").text.splitlines()
+    (line,) = [line for line in lines if line.startswith(f"quire:{name}{{") and label in line]
+    return float(line.rsplit(" ", 1)[1])
+
+
+def complete(server: ServerProcess, prompt: str, **fields: object) -> Reply:
+    body = {
+        "model": MODEL,
+        "prompt": prompt,
+        "max_tokens": NUM_TOKENS,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    reply = server.client.post("/v1/completions", json={**body, **fields})
+    assert reply.status_code == 200, reply.text
+    found: Reply = reply.json()
+    return found
+
+
+def test_texts_are_those_of_a_server_with_enough(
+    short: tuple[str, ServerProcess], enough: list[str]
+) -> None:
+    mode, server = short
+    with ThreadPoolExecutor(NUM_REQUESTS) as pool:
+        replies = list(pool.map(lambda prompt: complete(server, prompt), PROMPTS))
+    assert [reply["choices"][0]["text"] for reply in replies] == enough
+    by_kind = {
+        kind: sample(server, "preemptions_total", f'kind="{kind}"')
+        for kind in ("swap", "recompute")
+    }
+    assert by_kind[mode] > 0 and sum(by_kind.values()) == by_kind[mode]
+    wasted = server.metric("quire:wasted_prefill_tokens_total")
+    assert wasted == 0 if mode == "swap" else wasted > 0
+    assert sample(server, "kv_blocks", 'state="swapped"') == 0
+    assert sample(server, "kv_blocks", 'state="active"') == 0
+    reasons = {"swap": "swapped_out", "recompute": "preempted_for_blocks"}
+    timelines = [timeline_of(server, reply) for reply in replies]
+    events = [event for timeline in timelines for event in timeline["choices"][0]["events"]]
+    put_back = [event for event in events if event["event"] == reasons[mode]]
+    assert put_back and any(event.get("other") for event in put_back)
+
+
+def timeline_of(server: ServerProcess, reply: Reply) -> Reply:
+    found: Reply = server.client.get(f"/v1/requests/{reply['id']}").json()
+    for choice in found["choices"]:
+        assert sum(choice["parts"].values()) == found["total_ms"]
+    return found
+
+
+def test_choices_share_one_prompt(short: tuple[str, ServerProcess]) -> None:
+    _, server = short
+    before = sample(server, "kv_blocks_moved_total", 'kind="copy"')
+    prompt = "Now is the winter of our discontent made glorious summer by this sun of York"
+    reply = complete(server, prompt, n=4, max_tokens=5, temperature=1, seed=3)
+    events = [choice["events"] for choice in timeline_of(server, reply)["choices"]]
+    forked = [event for each in events for event in each if event["event"] == "forked"]
+    assert len(forked) == 3
+    assert sample(server, "kv_blocks_moved_total", 'kind="copy"') == before + 3
+    alone = complete(server, prompt, max_tokens=5, temperature=1, seed=3)
+    assert alone["choices"][0]["text"] == reply["choices"][0]["text"]
+
+
+def test_events_tell_of_blocks_and_of_a_reset(short: tuple[str, ServerProcess]) -> None:
+    _, server = short
+    complete(server, "A plague on both your houses! " * 4, max_tokens=2)
+    with httpx.stream(
+        "GET", f"{server.url}/v1/kv_events", headers={"Last-Event-ID": "0"}, timeout=20
+    ) as feed:
+        assert server.client.post("/reset_prefix_cache").status_code == 200
+        kinds = set()
+        for line in feed.iter_lines():
+            if line.startswith("data:"):
+                kinds.add(json.loads(line[5:])["type"])
+            if "AllBlocksCleared" in kinds:
+                break
+    assert "BlockStored" in kinds
+    hits = server.metric("quire:prefix_cache_hits_total")
+    complete(server, "A plague on both your houses! " * 4, max_tokens=2)
+    assert server.metric("quire:prefix_cache_hits_total") == hits
