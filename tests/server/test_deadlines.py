@@ -3,11 +3,13 @@
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
-from tests.server.served import Served
+from tests.server.served import Served, plain_config, serving
 
 STAGE = 'quire:deadline_exceeded_total{engine="0",model_name="test-model",stage='
 FIELDS: dict[str, dict[str, object]] = {
@@ -22,8 +24,27 @@ def slow(_: object) -> Iterator[int]:
         yield 100
 
 
+@pytest.fixture(scope="module")
+def by_priority() -> Iterator[Served]:
+    plain = plain_config()
+    engine = replace(plain.engine, scheduling_policy=PolicyName.PRIORITY)
+    with serving(replace(plain, engine=engine)) as running:
+        yield running
+
+
 @pytest.mark.parametrize("path", FIELDS)
-def test_priority_and_time_reach_the_engine(served: Served, path: str) -> None:
+def test_a_priority_that_nobody_looks_at_is_refused(served: Served, path: str) -> None:
+    refused = served.client.post(path, json=FIELDS[path] | {"priority": 3})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "priority"
+    assert "--scheduling-policy priority" in refused.json()["error"]["message"]
+    assert served.client.post(path, json=FIELDS[path] | {"priority": 0}).status_code == 200
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_priority_and_time_reach_the_engine(by_priority: Served, path: str) -> None:
+    served = by_priority
+    served.engine.submitted.clear()
     served.client.post(path, json=FIELDS[path])
     served.client.post(path, json=FIELDS[path] | {"priority": -7, "deadline_ms": 60_000, "n": 2})
     plain, *hurried = served.engine.submitted

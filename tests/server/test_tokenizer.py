@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire.scheduler.policy import PolicyName
 from quire.server.errors import RequestError
 from quire.server.prompts import encode
 from quire.server.sampling_defaults import SamplingDefaults
@@ -115,7 +116,7 @@ def test_broken_files_are_named(tmp_path: Path, name: str, content: str) -> None
 
 def test_tokens_without_an_embedding_are_refused(tokenizer: TextTokenizer) -> None:
     small = msgspec.structs.replace(FACTS, vocab_size=300)
-    tools = Tools(small, tokenizer, SamplingDefaults(), SharedPrefixes(), 10)
+    tools = Tools(small, tokenizer, SamplingDefaults(), SharedPrefixes(), 10, PolicyName.FCFS)
     with pytest.raises(RequestError, match="outside the vocabulary"):
         encode("the king", "prompt", tools, add_special_tokens=False)
 

@@ -10,6 +10,7 @@ from quire.server.limits import (
     check_chat,
     check_completion,
     check_num_outputs,
+    check_priority,
     check_shared,
 )
 from quire.server.prompts import read_chat, read_prompts
@@ -84,6 +85,7 @@ class Intake(NamedTuple):
     ) -> Job:
         asked = maker.request
         check_num_outputs(len(prompts), asked, self.tools.max_outputs)
+        check_priority(asked, self.tools.policy)
         job_id = f"{prefix}-{self.sources.random_bytes(16).hex()}"
         options = asked.stream_options
         return Job(

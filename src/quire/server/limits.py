@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from quire.engine.messages import EngineFacts
+from quire.scheduler.policy import PolicyName
 from quire.server.errors import RequestError
 from quire.server.protocol.chat import ChatRequest
 from quire.server.protocol.completions import CompletionRequest
@@ -79,6 +80,16 @@ def check_num_outputs(num_prompts: int, request: GenerationFields, most: int) ->
             f"{num_prompts} prompts with {name} {request.num_drawn} are more than the {most} "
             "outputs that this server holds at once.",
             param=name if request.num_drawn > 1 else "prompt",
+        )
+
+
+def check_priority(request: GenerationFields, policy: PolicyName) -> None:
+    """Nothing is ignored in silence."""
+    if request.priority and policy is not PolicyName.PRIORITY:
+        raise RequestError(
+            f"'priority' is {request.priority}, but this server serves by {policy}: only "
+            "--scheduling-policy priority looks at it.",
+            param="priority",
         )
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from quire.engine.client import Phase
 from quire.engine.messages import EngineFacts, Report
+from quire.scheduler.policy import PolicyName
 from quire.server.config import GenerationConfig, ServerConfig
 from quire.server.door import EngineDoor
 from quire.server.errors import EngineGone, ModelLoading, ShuttingDown
@@ -40,13 +41,14 @@ class Sources(NamedTuple):
 
 class Tools(NamedTuple):
     """What a request needs once the server is ready. `max_outputs` is how many requests the engine
-    holds at most, running and waiting."""
+    holds at most, running and waiting; `policy` whom it serves first."""
 
     facts: EngineFacts
     tokenizer: TextTokenizer
     defaults: SamplingDefaults
     shared_prefixes: SharedPrefixes
     max_outputs: int
+    policy: PolicyName
 
 
 class Watchers(NamedTuple):
@@ -124,7 +126,14 @@ class Service:
             raise ModelLoading(f"The model is loading: {phase} {done}/{total}.")
         facts = self.engine.facts
         max_outputs = facts.max_num_seqs + self.config.engine.max_num_queued_reqs
-        return Tools(facts, self.tokenizer, self.defaults, self.shared_prefixes, max_outputs)
+        return Tools(
+            facts,
+            self.tokenizer,
+            self.defaults,
+            self.shared_prefixes,
+            max_outputs,
+            self.config.engine.scheduling_policy,
+        )
 
     @property
     def is_loaded(self) -> bool:

@@ -11,6 +11,7 @@ MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
 INT64_MAX = 2**63 - 1
+MAX_PRIORITY = 10**9
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
@@ -73,7 +74,7 @@ class GenerationFields(BaseModel):
     add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    priority: Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)] | None = None
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     deadline_ms: Annotated[float, Field(gt=0)] | None = None
 
     @property
