@@ -4,6 +4,7 @@ The socket FD is its only way in and out. First comes the configuration; then it
 and takes turns until the line closes. An error is said as Failed before the process ends.
 """
 
+import gc
 import logging
 import signal
 import socket
@@ -108,6 +109,8 @@ def serve(line: Line) -> None:
     logging.getLogger().setLevel(config.log_level.upper())
     engine, facts = build_engine(config, on_progress=say, clock=time.monotonic)
     with closing(engine):
+        gc.collect()
+        gc.freeze()  # what was loaded stays: no collection need look at it again
         line.send(Ready(facts))
         EngineLoop(engine, line).run()
 
