@@ -28,7 +28,7 @@ from bench.report import progress_line, section
 from bench.results import Comparison, Run, ServerFacts
 from bench.servers import Launch, Server, running
 from bench.settings import Settings, parse_settings
-from bench.workloads import Workload
+from quire.bench.workloads import Workload
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "bench" / "RESULTS.md"

@@ -6,21 +6,21 @@ runs one workload against a server that is already up and prints the result as J
 """
 
 import argparse
-import asyncio
-import gc
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 
-from bench.exchange import Exchange, exchange, post_request
 from bench.peers import PEERS, BodyField
 from bench.prompts import Prompts, build_prompts
-from bench.replies import Failure, Reply, parse_reply
-from bench.workloads import WORKLOADS, Workload
+from bench.servers import HOST
+from bench.workloads import WORKLOADS
+from quire.bench.exchange import Address, build_request
+from quire.bench.load import ClosedLoop, Load, Percentiles, percentiles
+from quire.bench.replies import Failure, Reply, parse_reply
+from quire.bench.workloads import Workload
 
 COMPLETIONS_PATH = "/v1/completions"
 
@@ -33,14 +33,9 @@ class Target:
     model_name: str
     extra_fields: Mapping[str, BodyField]
 
-
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """Milliseconds; None where nothing was timed."""
-
-    p50_ms: float | None
-    p90_ms: float | None
-    p99_ms: float | None
+    @property
+    def address(self) -> Address:
+        return Address(HOST, self.port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +64,6 @@ class LoadResult:
     end_to_end: Percentiles
 
 
-def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Linear interpolation between the nearest ranks; None of an empty sequence."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    rank = (len(ordered) - 1) * percent / 100
-    low = int(rank)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (rank - low)
-
-
-def _percentiles(seconds: Sequence[float]) -> Percentiles:
-    milliseconds = [each * 1000 for each in seconds]
-    return Percentiles(*(percentile(milliseconds, percent) for percent in (50, 90, 99)))
-
-
 def _request(target: Target, workload: Workload, prompt: str) -> bytes:
     body = {
         "model": target.model_name,
@@ -95,30 +74,11 @@ def _request(target: Target, workload: Workload, prompt: str) -> bytes:
         "stream_options": {"include_usage": True},
         **target.extra_fields,
     }
-    return post_request(COMPLETIONS_PATH, msgspec.json.encode(body))
+    return build_request(target.address, COMPLETIONS_PATH, msgspec.json.encode(body))
 
 
-async def _closed_loop(
-    port: int, requests: Sequence[bytes], concurrency: int, deadline_s: float
-) -> list[Exchange]:
-    """Each of `concurrency` clients sends its next request when its last one has ended."""
-    waiting: Iterator[bytes] = iter(requests)
-    recorded: list[Exchange] = []
-
-    async def client() -> None:
-        for request in waiting:
-            recorded.append(await exchange(port, request, deadline_s))
-
-    async with asyncio.TaskGroup() as clients:
-        for _ in range(concurrency):
-            clients.create_task(client())
-    return recorded
-
-
-def _summary(
-    workload: Workload, exchanges: Sequence[Exchange], *, wall_s: float, client_cpu_s: float
-) -> LoadResult:
-    parsed = [parse_reply(each) for each in exchanges]
+def _summary(workload: Workload, load: Load) -> LoadResult:
+    parsed = [parse_reply(each) for each in load.exchanges]
     replies = [each for each in parsed if isinstance(each, Reply)]
     failures = [each for each in parsed if isinstance(each, Failure)]
     counts = [
@@ -130,23 +90,23 @@ def _summary(
     )
     times_s = [reply.text_times_s for reply in replies]
     return LoadResult(
-        num_requests=len(exchanges),
+        num_requests=len(load.exchanges),
         num_failed=len(failures),
         num_wrong_length=sum(count != workload.num_output_tokens for count in counts),
         num_without_usage=sum(reply.num_output_tokens is None for reply in replies),
         first_failure=failures[0].reason if failures else None,
         num_prompt_tokens=num_prompt_tokens,
-        num_cached_tokens=sum(reply.num_cached_tokens for reply in replies),
+        num_cached_tokens=sum(reply.num_cached_tokens or 0 for reply in replies),
         num_output_tokens=sum(counts),
-        wall_s=wall_s,
-        client_cpu_s=client_cpu_s,
-        output_tok_s=sum(counts) / wall_s,
-        total_tok_s=(num_prompt_tokens + sum(counts)) / wall_s,
-        first_token=_percentiles(
+        wall_s=load.wall_s,
+        client_cpu_s=load.client_cpu_s,
+        output_tok_s=sum(counts) / load.wall_s,
+        total_tok_s=(num_prompt_tokens + sum(counts)) / load.wall_s,
+        first_token=percentiles(
             [reply.text_times_s[0] - reply.start_s for reply in replies if reply.text_times_s]
         ),
-        inter_token=_percentiles([b - a for stamps in times_s for a, b in pairwise(stamps)]),
-        end_to_end=_percentiles([reply.end_s - reply.start_s for reply in replies]),
+        inter_token=percentiles([b - a for stamps in times_s for a, b in pairwise(stamps)]),
+        end_to_end=percentiles([reply.end_s - reply.start_s for reply in replies]),
     )
 
 
@@ -155,18 +115,8 @@ def run_workload(
 ) -> LoadResult:
     """Run the workload once; requests still open after timeout_s count as failed."""
     requests = [_request(target, workload, prompt) for prompt in prompts]
-    gc.collect()
-    gc.disable()
-    cpu_s, start_s = time.process_time(), time.perf_counter()
-    try:
-        exchanges = asyncio.run(
-            _closed_loop(target.port, requests, workload.concurrency, start_s + timeout_s)
-        )
-        wall_s = time.perf_counter() - start_s
-        client_cpu_s = time.process_time() - cpu_s
-    finally:
-        gc.enable()
-    return _summary(workload, exchanges, wall_s=wall_s, client_cpu_s=client_cpu_s)
+    loop = ClosedLoop(target.address, workload.concurrency, timeout_s)
+    return _summary(workload, loop.run(requests))
 
 
 def main() -> None:

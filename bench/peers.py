@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from bench.workloads import Workload
+from quire.bench.workloads import Workload
 
 BodyField = str | int | float | bool
 

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import signal
 import socket
 import subprocess
 import time
@@ -14,13 +13,13 @@ from pathlib import Path
 
 import psutil
 
-from bench.exchange import HOST
 from bench.peers import Peer
+from quire.bench.processes import stop_group
+
+HOST = "127.0.0.1"
 
 READY_POLL_S = 0.1
 MAX_LOG_CHARS = 3000
-# Softly first: a server that ends by itself also ends its workers.
-STOP_SIGNALS = ((signal.SIGINT, 15.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,22 +130,6 @@ def _await_ready(server: Server, start_timeout_s: float) -> float:
     return time.monotonic() - start_s
 
 
-def _signal_group(pid: int, signal_number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal_number)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    for signal_number, patience_s in STOP_SIGNALS:
-        if process.poll() is not None:
-            break
-        _signal_group(process.pid, signal_number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(patience_s)
-    # Workers that outlived their parent are still in its group.
-    _signal_group(process.pid, signal.SIGKILL)
-
-
 @contextmanager
 def running(launch: Launch, *, log_path: Path, start_timeout_s: float) -> Iterator[Server]:
     """The server, ready to answer; stopped with all its children on the way out."""
@@ -167,4 +150,4 @@ def running(launch: Launch, *, log_path: Path, start_timeout_s: float) -> Iterat
         print(f"{launch.label}: ready in {_await_ready(server, start_timeout_s):.1f} s", flush=True)
         yield server
     finally:
-        _stop(process)
+        stop_group(process)

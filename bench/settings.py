@@ -3,12 +3,13 @@
 import argparse
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.peers import PEERS
 from bench.servers import Launch
-from bench.workloads import WORKLOADS, Workload
+from bench.workloads import WORKLOADS
+from quire.bench.workloads import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,10 @@ def _workloads(names: str) -> tuple[Workload, ...]:
     if unknown:
         raise argparse.ArgumentTypeError(f"no such workload: {', '.join(sorted(unknown))}")
     return tuple(WORKLOADS[name] for name in names.split(","))
+
+
+def _cut(workload: Workload, max_requests: int) -> Workload:
+    return replace(workload, num_requests=min(max_requests, workload.num_requests))
 
 
 def _count(text: str) -> int:
@@ -99,7 +104,7 @@ def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Setti
         parser.error(f"{args.model} holds no tokenizer.json")
     workloads: tuple[Workload, ...] = args.workloads
     if args.max_requests:
-        workloads = tuple(workload.cut(args.max_requests) for workload in workloads)
+        workloads = tuple(_cut(workload, args.max_requests) for workload in workloads)
     second_label = args.peer if args.peer != args.subject else f"{args.peer}-2"
     return Settings(
         model_dir=args.model,

@@ -1,47 +1,9 @@
 """The five workloads that every comparison is made of, as counts of requests and tokens."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-MAX_WARM_UP_OUTPUT_TOKENS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """A closed loop of `concurrency` clients that together send `num_requests` requests."""
-
-    name: str
-    purpose: str
-    concurrency: int
-    num_requests: int
-    num_shared_tokens: int
-    num_unique_tokens: int
-    num_output_tokens: int
-    counts_prompt_tokens: bool = False
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Tokens of one prompt, the part shared by all requests included."""
-        return self.num_shared_tokens + self.num_unique_tokens
-
-    @property
-    def unit(self) -> str:
-        """What the throughput of this workload counts."""
-        return "total tok/s" if self.counts_prompt_tokens else "output tok/s"
-
-    def warm_up(self) -> "Workload":
-        """The same shape, one request per client and few tokens, to be run untimed."""
-        return replace(
-            self,
-            num_requests=min(self.concurrency, self.num_requests),
-            num_output_tokens=min(MAX_WARM_UP_OUTPUT_TOKENS, self.num_output_tokens),
-        )
-
-    def cut(self, max_requests: int) -> "Workload":
-        """The same shape with fewer requests, for smoke runs only."""
-        return replace(self, num_requests=min(max_requests, self.num_requests))
-
+from quire.bench.workloads import Workload
 
 _ALL = (
     Workload(

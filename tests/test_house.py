@@ -15,6 +15,8 @@ from quire import __version__
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("server", "engine", "scheduler", "cache", "models")
+DOORLESS_ROOM = "bench"
+"""At the top that name is the developers' benchmarks, which are built on the room (decision 14)."""
 TERMS = (
     *("block", "slot", "block table", "request", "chunk", "step", "batch", "token budget"),
     *("admit", "grow", "seal", "prefix hit", "release", "evict", "preempt", "swap", "fork"),
@@ -32,6 +34,12 @@ def test_room_has_a_door_at_the_top(room: str) -> None:
     assert door.readlink() == Path("src/quire") / room
     assert door.resolve() == ROOT.resolve() / "src/quire" / room
     assert (door / "__init__.py").is_file()
+
+
+def test_every_package_is_a_room() -> None:
+    packages = {path.parent.name for path in (ROOT / "src/quire").glob("*/__init__.py")}
+    assert packages == {*ROOMS, DOORLESS_ROOM}
+    assert not (ROOT / DOORLESS_ROOM).is_symlink()
 
 
 def test_version_is_said_alike_everywhere() -> None:

@@ -5,8 +5,9 @@ import time
 from contextlib import suppress
 
 import pytest
-from bench.exchange import Exchange, Read, exchange, post_request
-from bench.replies import Failure, Reply, parse_reply
+
+from quire.bench.exchange import Address, Exchange, Read, build_request, exchange
+from quire.bench.replies import Failure, Reply, parse_reply
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENTS = (
@@ -78,9 +79,9 @@ async def exchange_with(answer: bytes, *, timeout_s: float) -> Exchange:
 
     handled = asyncio.Event()
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        request = post_request("/v1/completions", b"body")
-        exchanged = await exchange(port, request, time.perf_counter() + timeout_s)
+        address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        request = build_request(address, "/v1/completions", b"body")
+        exchanged = await exchange(address, request, time.perf_counter() + timeout_s)
         await handled.wait()
         return exchanged
 

@@ -1,9 +1,11 @@
 """Percentiles, ratios of pairs, and what makes a run worthless."""
 
 import pytest
-from bench.load import LoadResult, Percentiles, percentile
+from bench.load import LoadResult
 from bench.results import Run, build_row
 from bench.workloads import WORKLOADS
+
+from quire.bench.load import Percentiles, percentile
 
 W4 = WORKLOADS["W4"]
 W2 = WORKLOADS["W2"]

@@ -3,10 +3,12 @@
 import argparse
 import logging
 import os
+import random
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 
 from quire import __version__
+from quire.bench.options import EPILOG, add_bench_options, read_options, split_serve_args
 from quire.server.config import ServerConfig
 from quire.server.listen import CannotListen, bind, url_of
 from quire.server.option_values import InvalidOption
@@ -39,6 +41,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="Hugging Face id or local folder [the bundled model]",
     )
     add_options(serving)
+    add_bench_options(
+        commands.add_parser(
+            "bench", help="measure a server, or compare two", epilog=EPILOG, allow_abbrev=False
+        )
+    )
     commands.add_parser("config-table")  # for the README; not in the help
     return parser
 
@@ -78,11 +85,31 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
     return run(config, listener)
 
 
+def bench_command(
+    arguments: Mapping[str, object], serve_args: tuple[str, ...], argv: Sequence[str]
+) -> int:
+    # Imported here: `quire serve` needs none of it.
+    from quire.bench.command import Invocation, read_addresses, run
+
+    try:
+        options = read_options(arguments, serve_args)
+        addresses = read_addresses(options)
+    except ValueError as error:
+        print(f"quire bench: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    return run(Invocation(options, addresses, tuple(argv), random.SystemRandom().getrandbits(32)))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = vars(build_parser().parse_args(argv))
-    if arguments.pop("command") == "config-table":
+    argv = sys.argv[1:] if argv is None else argv
+    own_argv, serve_args = split_serve_args(argv)
+    arguments = vars(build_parser().parse_args(own_argv))
+    command = arguments.pop("command")
+    if command == "config-table":
         print(config_table(), end="")
         return 0
+    if command == "bench":
+        return bench_command(arguments, serve_args, argv)
     calm_threads(os.environ)
     try:
         return serve_command(arguments, os.environ)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bench.exchange import Exchange, Read
+from quire.bench.exchange import Exchange, Read
 
 HEAD_END = b"\r\n\r\n"
 MAX_SHOWN_BYTES = 300
@@ -18,14 +18,14 @@ class BadReply(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answered request. Token counts are None where the server reported no usage."""
+    """One answered request. Token counts are None where the server did not tell them."""
 
     start_s: float
     end_s: float
     text_times_s: tuple[float, ...]
     num_prompt_tokens: int | None
     num_output_tokens: int | None
-    num_cached_tokens: int
+    num_cached_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,13 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _PromptDetails | None = None
 
 
+class _ChatDelta(msgspec.Struct):
+    content: str | None = None
+
+
 class _Choice(msgspec.Struct):
     text: str | None = None
+    delta: _ChatDelta | None = None
     finish_reason: str | None = None
 
 
@@ -104,26 +109,56 @@ def _payloads(reads: Sequence[Read]) -> Iterator[_Payload]:
                 yield _Payload(read.at_s, line[5:].strip())
 
 
-def _body(exchanged: Exchange) -> list[Read]:
-    """The reply's body in timed pieces, if its status is 200."""
+class _Opened(NamedTuple):
+    status: int
+    pieces: list[Read]
+
+
+def _open(exchanged: Exchange) -> _Opened:
+    """The status and the body in timed pieces."""
     if exchanged.failure is not None:
         raise BadReply(exchanged.failure)
     head, rest = _split_head(exchanged.reads)
     status_line, *headers = head.lower().split(b"\r\n")
-    if status_line.split()[1] != b"200":
-        shown = b"".join(read.data for read in rest)[:MAX_SHOWN_BYTES]
-        raise BadReply(f"{status_line.decode()}: {shown!r}")
     is_chunked = any(
         line.startswith(b"transfer-encoding:") and b"chunked" in line for line in headers
     )
-    return list(_unchunk(rest)) if is_chunked else rest
+    return _Opened(int(status_line.split()[1]), list(_unchunk(rest)) if is_chunked else rest)
+
+
+class Answer(NamedTuple):
+    """A reply that is no stream."""
+
+    status: int
+    body: bytes
+
+
+def read_answer(exchanged: Exchange) -> Answer:
+    """Raises BadReply if none came, or only a part."""
+    try:
+        status, pieces = _open(exchanged)
+    except (ValueError, IndexError) as error:
+        raise BadReply(f"no HTTP: {error}") from None
+    return Answer(status, b"".join(piece.data for piece in pieces))
+
+
+def _has_text(choice: _Choice) -> bool:
+    return bool(choice.text or (choice.delta and choice.delta.content))
+
+
+def _events_of(exchanged: Exchange) -> list[Read]:
+    status, pieces = _open(exchanged)
+    if status != 200:
+        shown = b"".join(piece.data for piece in pieces)[:MAX_SHOWN_BYTES]
+        raise BadReply(f"status {status}: {shown.decode(errors='replace')}")
+    return pieces
 
 
 def _parse_events(exchanged: Exchange) -> Reply:
     text_times_s: list[float] = []
     usage = _Usage()
     has_ended = False
-    for payload in _payloads(_body(exchanged)):
+    for payload in _payloads(_events_of(exchanged)):
         if payload.data == b"[DONE]":
             has_ended = True
             continue
@@ -131,7 +166,7 @@ def _parse_events(exchanged: Exchange) -> Reply:
         if bytes(event.error) != b"null":
             raise BadReply(bytes(event.error).decode()[:MAX_SHOWN_BYTES])
         usage = event.usage or usage
-        text_times_s += [payload.at_s for choice in event.choices if choice.text]
+        text_times_s += [payload.at_s for choice in event.choices if _has_text(choice)]
         has_ended = has_ended or any(choice.finish_reason for choice in event.choices)
     if not has_ended:
         raise BadReply("the stream ended without [DONE] or a finish reason")
@@ -142,7 +177,7 @@ def _parse_events(exchanged: Exchange) -> Reply:
         text_times_s=tuple(text_times_s),
         num_prompt_tokens=usage.prompt_tokens,
         num_output_tokens=usage.completion_tokens,
-        num_cached_tokens=details.cached_tokens or 0,
+        num_cached_tokens=details.cached_tokens,
     )
 
 

@@ -1,0 +1,225 @@
+"""`quire bench`: find the servers, measure, print, write.
+
+The exit status is 0, or 1 if a request failed or nothing could be measured.
+"""
+
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from quire import __version__
+from quire.bench.door import BenchError, Door
+from quire.bench.exchange import Address, parse_address
+from quire.bench.options import BenchOptions
+from quire.bench.plot import draw
+from quire.bench.probe import Server, find_server
+from quire.bench.processes import own_server
+from quire.bench.prompts import Prompts, common_pool
+from quire.bench.ratios import Run
+from quire.bench.report import Report, ServerFacts, show
+from quire.bench.session import Session, fit
+from quire.bench.workloads import Workload
+
+FAILED = 1
+INTERRUPTED = 130
+SECRET_FLAGS = ("--api-key", "--tenant-secret")
+LABELS = ("A", "B")
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where to go; `first` None is a server of our own."""
+
+    first: Address | None
+    second: Address | None
+
+
+def read_addresses(options: BenchOptions) -> Addresses:
+    """ValueError names the flag."""
+
+    def parsed(flag: str, url: str | None) -> Address | None:
+        try:
+            return None if url is None else parse_address(url)
+        except ValueError as error:
+            raise ValueError(f"{flag}: {error}") from None
+
+    return Addresses(parsed("--url", options.url), parsed("--vs", options.vs))
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """What was asked; `argv` is what stood after `quire`, `seed` makes the prompts."""
+
+    options: BenchOptions
+    addresses: Addresses
+    argv: tuple[str, ...]
+    seed: int
+
+
+def run(invocation: Invocation) -> int:
+    """The exit status."""
+    try:
+        report = measure(invocation)
+    except BenchError as error:
+        print(f"quire bench: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    print(show(report))
+    options = invocation.options
+    if options.json_path is not None:
+        options.json_path.write_bytes(encode(report))
+    if options.plot_path is not None:
+        options.plot_path.write_text(draw(report), encoding="utf-8")
+    return FAILED if report.num_failed else 0
+
+
+def encode(report: Report) -> bytes:
+    """The report with the ratios that follow from it, as indented JSON."""
+    ratios = msgspec.to_builtins(report.comparisons())
+    return msgspec.json.format(
+        msgspec.json.encode({**msgspec.to_builtins(report), "ratios": ratios})
+    )
+
+
+def measure(invocation: Invocation) -> Report:
+    """What is started here is stopped here. Raises BenchError."""
+    options = invocation.options
+    startup_s: tuple[float, ...] = ()
+    if options.measures_startup:
+        startup_s = tuple(_startup_times(options))
+    if not options.workloads:
+        return _report(invocation, startup_s=startup_s)
+    with ExitStack() as stack:
+        first = invocation.addresses.first
+        if first is None:
+            _say("starting quire serve")
+            first = parse_address(stack.enter_context(own_server(options.serve_args)).url)
+        servers = _find_servers(options, first, invocation.addresses.second)
+        return _measure_load(invocation, servers, startup_s)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _startup_times(options: BenchOptions) -> Iterator[float]:
+    for index in range(options.num_repeats):
+        _say(f"starting quire serve, {index + 1} of {options.num_repeats}")
+        with own_server(options.serve_args) as own:
+            yield own.startup_s
+
+
+def _find_servers(
+    options: BenchOptions, first: Address, second: Address | None
+) -> tuple[Server, ...]:
+    addresses = [first] if second is None else [first, second]
+    return tuple(
+        find_server(label, Door(address, options.api_key), options.model)
+        for label, address in zip(LABELS, addresses, strict=False)
+    )
+
+
+def _measure_load(
+    invocation: Invocation, servers: tuple[Server, ...], startup_s: tuple[float, ...]
+) -> Report:
+    options = invocation.options
+    prompts = Prompts(servers[0].rate, common_pool([server.pool for server in servers]))
+    workloads, notes = _fit_all(options, servers, is_exact=bool(prompts.pool))
+    num_requests = sum(each.num_requests for each in workloads) * len(servers)
+    total = num_requests * options.num_repeats
+    with tqdm(total=total, unit="req", disable=None, leave=False) as bar:
+        session = Session(
+            servers,
+            workloads,
+            prompts,
+            seed=invocation.seed,
+            on_load=bar.set_description,
+            on_request=bar.update,
+        )
+        session.warm_up()
+        runs = tuple(session.rounds(options.num_repeats))
+    return _report(
+        invocation,
+        startup_s=startup_s,
+        session=session,
+        runs=runs,
+        notes=notes,
+    )
+
+
+def _fit_all(
+    options: BenchOptions, servers: tuple[Server, ...], *, is_exact: bool
+) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
+    """What every server has room for. Prompts are cut only where nobody asked for their length."""
+    limits = [server.max_model_len for server in servers if server.max_model_len is not None]
+    most = min(limits, default=None)
+    fitted = tuple(fit(each, most, is_exact=is_exact) for each in options.workloads)
+    cut = [
+        (new.name, old.num_prompt_tokens, new.num_prompt_tokens)
+        for old, new in zip(options.workloads, fitted, strict=True)
+        if old != new
+    ]
+    if cut and options.num_input_tokens is not None:
+        name, asked, room = cut[0]
+        raise BenchError(f"{name}: {asked} input tokens asked, there is room for {room} of {most}")
+    notes = [
+        f"{name}: prompts of {room} tokens, not {asked}: the context is {most}"
+        for name, asked, room in cut
+    ]
+    return fitted, tuple(notes)
+
+
+def without_secrets(argv: Sequence[str]) -> str:
+    """The command line for the record."""
+    shown = []
+    hides_next = False
+    for word in argv:
+        flag, has_value, _ = word.partition("=")
+        is_secret = any(len(flag) > 3 and secret.startswith(flag) for secret in SECRET_FLAGS)
+        shown.append("***" if hides_next else f"{flag}=***" if is_secret and has_value else word)
+        hides_next = is_secret and not has_value and not hides_next
+    return shlex.join(["quire", *shown])
+
+
+def _report(
+    invocation: Invocation,
+    *,
+    startup_s: tuple[float, ...],
+    session: Session | None = None,
+    runs: tuple[Run, ...] = (),
+    notes: tuple[str, ...] = (),
+) -> Report:
+    return Report(
+        date=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+        command=without_secrets(invocation.argv),
+        quire=__version__,
+        python=platform.python_version(),
+        machine=f"{platform.platform()}, {os.cpu_count()} CPUs",
+        seed=invocation.seed,
+        prompts=session.prompts.kind if session else "",
+        notes=notes,
+        servers=tuple(_facts(server) for server in session.servers) if session else (),
+        startup_s=startup_s,
+        workloads=session.workloads if session else (),
+        runs=runs,
+    )
+
+
+def _facts(server: Server) -> ServerFacts:
+    return ServerFacts(
+        label=server.label,
+        url=server.door.address.url,
+        version=server.version,
+        model=server.model,
+        path=server.dialect.path,
+        asks_ignore_eos=server.dialect.asks_ignore_eos,
+    )
