@@ -26,6 +26,8 @@ from quire.models.config import KVOptions, KVSize, ModelFacts, UnsupportedModel
 from quire.models.hf import HFModel, PagedPort, attention_modules, plug, prepare
 from quire.models.kv_codec import choose_codec
 from quire.models.kv_store import build_kv_store
+from quire.models.linears import OtherUses, PackedLinears, pack_linears
+from quire.models.native.linear import LinearKernel
 from quire.models.packing import (
     BLOCK_SIZE,
     NUM_BLOCKS,
@@ -34,7 +36,7 @@ from quire.models.packing import (
     is_independent,
 )
 from quire.models.port import CurrentStep
-from quire.models.probe import TOKENS, Probe, first_logits, probe, rehearse
+from quire.models.probe import FORWARD_ERRORS, TOKENS, Probe, first_logits, probe, rehearse
 from quire.models.support import Layering, layering, max_model_len, refuse_unsupported
 
 logger = logging.getLogger(__name__)
@@ -93,9 +95,15 @@ class LoadedModel:
 
 
 def load_model(
-    source: ModelSource, *, dtype: str, device: torch.device, on_progress: Progress
+    source: ModelSource,
+    *,
+    dtype: str,
+    device: torch.device,
+    on_progress: Progress,
+    linear: LinearKernel | None = None,
 ) -> LoadedModel:
-    """`dtype`: auto, float32, float16 or bfloat16. Phases: download, weights, probe."""
+    """`dtype`: auto, float32, float16 or bfloat16. Phases: download, weights, probe. `linear`: in
+    torch's stead for the bfloat16 linear layers on a CPU; None: torch's."""
     from quire.models import pretrained
 
     folder = locate(source, on_progress)
@@ -126,12 +134,32 @@ def load_model(
         dtype_bytes=measured.kv_dtype.itemsize,
     )
     loaded = _plugged(module, facts, measured.kv_dtype, device)
-    if not is_independent(
-        loaded.attach(NUM_BLOCKS, BLOCK_SIZE, ONE_GROUP), TOKENS, measured.logits
-    ):
-        raise UnsupportedModel(facts.model_type, "requests packed into one row change each other")
+    with OtherUses() as uses:
+        if not _is_independent(loaded, measured.logits):
+            raise UnsupportedModel(
+                facts.model_type, "requests packed into one row change each other"
+            )
+    if linear is not None:
+        packed = pack_linears(module, linear, uses.ids)
+        _keep_if_right(packed, loaded, measured.logits)
     on_progress("probe", 1, 1)
     return loaded
+
+
+def _keep_if_right(packed: PackedLinears, loaded: LoadedModel, logits: Tensor) -> None:
+    """Unpack again where the model fails over packed weights, or says something else."""
+    try:
+        is_right = _is_independent(loaded, logits)
+    except FORWARD_ERRORS as error:
+        logger.info("%s models do not run over packed weights: %r", loaded.facts.model_type, error)
+        is_right = False
+    if not is_right:
+        packed.undo()
+        logger.info("the linear weights are unpacked again")
+
+
+def _is_independent(loaded: LoadedModel, logits: Tensor) -> bool:
+    return is_independent(loaded.attach(NUM_BLOCKS, BLOCK_SIZE, ONE_GROUP), TOKENS, logits)
 
 
 def _measure(module: nn.Module, model_type: str, layering: Layering, own: Tensor) -> Probe:

@@ -1,0 +1,152 @@
+"""Puts the packed linear kernel under a loaded model: each bfloat16 `nn.Linear` keeps its weight
+packed, and only so. An embedding that shares a head's weight looks its rows up in the packed one.
+
+The parameter that holds a packed weight keeps its name, dtype and bytes but not its shape, so that
+whoever uses it as a matrix fails instead of computing nonsense.
+"""
+
+import copy
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding, linear
+from torch.overrides import TorchFunctionMode
+
+from quire.models.latent import is_latent
+from quire.models.native.linear import LinearKernel, PackedWeight
+
+logger = logging.getLogger(__name__)
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class PackedForward:
+    """Stands in for the forward of an `nn.Linear`."""
+
+    kernel: LinearKernel
+    weight: PackedWeight
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.kernel.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLookup:
+    """Stands in for the forward of an `nn.Embedding`, or of a kind of it that does more with what
+    it has looked up: `twin` is one, given just the rows that are asked for."""
+
+    kernel: LinearKernel
+    weight: PackedWeight
+    twin: nn.Embedding
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        rows = self.kernel.rows(ids.flatten(), self.weight)
+        self.twin.weight = nn.Parameter(rows, requires_grad=False)
+        found: Tensor = self.twin(torch.arange(len(rows)).view(ids.shape))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """One weight packed, and the modules that have it."""
+
+    weight: PackedWeight
+    owners: tuple[nn.Module, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLinears:
+    kernel: LinearKernel
+    sharings: tuple[Sharing, ...]
+
+    def undo(self) -> None:
+        """Every module as it was."""
+        for sharing in self.sharings:
+            weight = nn.Parameter(self.kernel.unpack(sharing.weight), requires_grad=False)
+            for owner in sharing.owners:
+                delattr(owner, "forward")
+                setattr(owner, "weight", weight)  # noqa: B010
+
+
+class OtherUses(TorchFunctionMode):
+    """Within, notes the tensors that are operands of anything but a linear layer's product or an
+    embedding's look-up: some families compute with a layer's weight and never call the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: set[int] = set()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        if func not in (linear, embedding) and func.__name__ != "__get__":
+            self.ids.update(id(operand) for operand in args if isinstance(operand, nn.Parameter))
+        return func(*args, **(kwargs or {}))
+
+
+def pack_linears(
+    module: nn.Module, kernel: LinearKernel, used_otherwise: Collection[int] = ()
+) -> PackedLinears:
+    """Pack each weight of `module` that only linear layers and embeddings have, one at a time, so
+    that never more than one is there twice. `used_otherwise`: of `OtherUses`, left alone."""
+    found = [owners for owners in _packable(module) if id(owners[0].weight) not in used_otherwise]
+    sharings = tuple(_pack(owners, kernel) for owners in found)
+    num_bytes = sum(sharing.weight.packed.nbytes for sharing in sharings)
+    logger.info("packed %d linear weights, %.1f MiB", len(sharings), num_bytes / MIB)
+    return PackedLinears(kernel, sharings)
+
+
+def _packable(module: nn.Module) -> list[list[nn.Module]]:
+    """The owners of each such weight. Latent attention keeps views of `kv_b_proj`'s."""
+    kept = {id(part.get_submodule("kv_b_proj")) for part in module.modules() if is_latent(part)}
+    shared: dict[nn.Parameter, list[nn.Module]] = {}
+    for part in module.modules():
+        for parameter in part.parameters(recurse=False):
+            shared.setdefault(parameter, []).append(part)
+    return [
+        owners
+        for weight, owners in shared.items()
+        if any(type(owner) is nn.Linear for owner in owners)
+        and all(id(owner) not in kept and _can_pack(weight, owner) for owner in owners)
+    ]
+
+
+def _can_pack(weight: nn.Parameter, owner: nn.Module) -> bool:
+    if owner._parameters.get("weight") is not weight or "forward" in vars(owner):
+        return False
+    if weight.dtype != torch.bfloat16 or weight.device.type != "cpu" or weight.numel() == 0:
+        return False
+    if isinstance(owner, nn.Embedding):
+        return owner.max_norm is None
+    return type(owner) is nn.Linear and (owner.bias is None or owner.bias.dtype == weight.dtype)
+
+
+def _pack(owners: list[nn.Module], kernel: LinearKernel) -> Sharing:
+    packed = kernel.pack(owners[0].get_parameter("weight"))
+    parameter = nn.Parameter(packed.packed, requires_grad=False)
+    for owner in owners:
+        if isinstance(owner, nn.Embedding):
+            forward: PackedForward | PackedLookup = PackedLookup(kernel, packed, _twin(owner))
+        else:
+            assert isinstance(owner, nn.Linear)
+            forward = PackedForward(kernel, packed, owner.bias)
+        setattr(owner, "weight", parameter)  # noqa: B010
+        setattr(owner, "forward", forward)  # noqa: B010
+    return Sharing(packed, tuple(owners))
+
+
+def _twin(embedding: nn.Embedding) -> nn.Embedding:
+    """Without a weight of its own."""
+    twin = copy.copy(embedding)
+    twin._parameters = {**embedding._parameters, "weight": None}
+    twin.padding_idx = None
+    return twin

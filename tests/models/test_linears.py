@@ -1,0 +1,154 @@
+"""Models over packed weights say what they said; no weight is there twice; it can be undone."""
+
+import ctypes
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from quire.models.checkpoint import ModelSource
+from quire.models.config import KVOptions
+from quire.models.linears import pack_linears
+from quire.models.loader import LoadedModel, load_model
+from quire.models.native.linear import LinearKernel
+from tests.models.checkpoints import save_checkpoint
+from tests.models.driver import ignore_progress, load
+from tests.models.families import DENSE, Family
+from tests.models.paging import Paging
+from tests.models.reference import References
+
+NAMES = ("llama", "qwen2", "gpt2", "gemma2", "granite_swa", "deepseek_v3", "minicpm3", "mixtral")
+PROMPT = [5, 9, 2, 7, 30, 11, 4]
+WHOLE_PANELS = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 64}
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    fields = {**DENSE, **WHOLE_PANELS, "tie_word_embeddings": True}
+    folder = tmp_path_factory.mktemp("tied")
+    return save_checkpoint(Family("qwen2", fields=fields), folder, torch.bfloat16)
+
+
+def load_packed(folder: Path, kernel: LinearKernel, dtype: str = "bfloat16") -> LoadedModel:
+    return load_model(
+        ModelSource(str(folder)),
+        dtype=dtype,
+        device=torch.device("cpu"),
+        on_progress=ignore_progress,
+        linear=kernel,
+    )
+
+
+def logits(loaded: LoadedModel) -> Tensor:
+    num_groups = len(loaded.facts.layout(KVOptions()).groups)
+    paging = Paging(1, 16, block_size=4, num_groups=num_groups)
+    model = loaded.attach(paging.num_blocks, 4)
+    return model.forward(paging.batch([(0, 0, PROMPT)], rows=range(len(PROMPT)))).float()
+
+
+def weights_of(loaded: LoadedModel) -> dict[str, Tensor]:
+    return dict(loaded.module.named_parameters())
+
+
+def packed_names(loaded: LoadedModel) -> set[str]:
+    return {name for name, weight in weights_of(loaded).items() if weight.dim() == 4}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_packed_model_is_no_worse_than_the_plain_one(
+    name: str, references: References, kernel: LinearKernel
+) -> None:
+    checkpoint = references.checkpoint(name)
+    packed = load_packed(checkpoint, kernel)
+    truth = logits(load(checkpoint, "float32"))
+    plain = logits(load(checkpoint, "bfloat16"))
+    assert packed_names(packed)
+    assert (logits(packed) - truth).square().mean() <= 1.2 * (plain - truth).square().mean()
+
+
+def test_every_linear_weight_is_there_once_and_packed(tied: Path, kernel: LinearKernel) -> None:
+    packed, plain = load_packed(tied, kernel), load(tied, "bfloat16")
+    assert packed.weight_bytes == plain.weight_bytes
+    matrices = {name for name, weight in weights_of(plain).items() if weight.dim() == 2}
+    assert packed_names(packed) == matrices
+
+
+def test_head_and_embedding_go_on_sharing_one_weight(tied: Path, kernel: LinearKernel) -> None:
+    module = load_packed(tied, kernel).module
+    head, embedding = (module.get_submodule(name) for name in ("lm_head", "model.embed_tokens"))
+    assert head.get_parameter("weight") is embedding.get_parameter("weight")
+
+
+def test_latent_attention_keeps_its_views(references: References, kernel: LinearKernel) -> None:
+    names = packed_names(load_packed(references.checkpoint("deepseek_v3"), kernel))
+    assert names and not any("kv_b_proj" in name for name in names)
+
+
+def test_other_dtypes_are_left_alone(tied: Path, kernel: LinearKernel) -> None:
+    assert packed_names(load_packed(tied, kernel, "float32")) == set()
+
+
+def test_undone_the_model_is_as_it_was(tied: Path, kernel: LinearKernel) -> None:
+    loaded = load(tied, "bfloat16")
+    before, said = {k: v.clone() for k, v in weights_of(loaded).items()}, logits(loaded)
+    pack_linears(loaded.module, kernel).undo()
+    after = weights_of(loaded)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert torch.equal(logits(loaded), said)
+
+
+@pytest.mark.parametrize(
+    ("name", "used"),
+    [("longcat_flash", "router.classifier"), ("gemma4, text alone", "embed_tokens")],
+)
+def test_weight_that_the_model_computes_with_is_left_alone(
+    name: str, used: str, references: References, kernel: LinearKernel
+) -> None:
+    loaded = load_packed(references.checkpoint(name), kernel)
+    names = packed_names(loaded)
+    assert any(used in each for each in weights_of(loaded))
+    assert names and not any(used in each for each in names)
+
+
+def test_model_that_fails_over_packed_weights_is_unpacked_again(
+    tied: Path, kernel: LinearKernel
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no product")
+
+    loaded = load_packed(tied, dataclasses.replace(kernel, multiply=fail))
+    assert packed_names(loaded) == set()
+    assert torch.equal(logits(loaded), logits(load(tied, "bfloat16")))
+
+
+def test_model_that_says_something_else_over_packed_weights_is_unpacked_again(
+    tied: Path, kernel: LinearKernel
+) -> None:
+    def zero(x: int, m: int, packed: int, bias: int, n: int, k: int, y: int, threads: int) -> None:
+        ctypes.memset(y, 0, 2 * m * n)
+
+    loaded = load_packed(tied, dataclasses.replace(kernel, multiply=zero))
+    assert packed_names(loaded) == set()
+
+
+class ShiftedEmbedding(nn.Embedding):
+    """Adds to what it looks up, as families that scale do."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids) + 1
+
+
+def test_embedding_goes_on_doing_what_its_kind_does(kernel: LinearKernel) -> None:
+    embedding, head = ShiftedEmbedding(40, 24, padding_idx=39), nn.Linear(24, 40, bias=False)
+    model = nn.ModuleDict({"embedding": embedding, "head": head})
+    nn.Module.to(model, torch.bfloat16)
+    nn.Module.requires_grad_(model, False)
+    head.weight = embedding.weight
+    ids = torch.tensor([[3, 39, 3], [0, 1, 38]])
+    expected = embedding(ids)
+    pack_linears(model, kernel)
+    assert embedding.weight.dim() == 4
+    assert torch.equal(embedding(ids), expected)
