@@ -216,6 +216,7 @@ def _facts(
         receipt=receipt,
         memory=memory_facts(plan.room, plan.limits, plan.why, kv_dtype=kv_dtype),
         startup_s=startup_s,
+        attention=loaded.attention_name(config.kv_options),
     )
 
 
@@ -223,4 +224,5 @@ def _tell(facts: EngineFacts, layout: Layout) -> None:
     warning = padding_warning(layout)
     if warning is not None:
         logger.warning(warning)
+    logger.info("attention: %s", facts.attention)
     logger.info("%s", receipt_text(facts))

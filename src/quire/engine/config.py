@@ -23,7 +23,7 @@ class EngineConfig:
     """`None` means: decided from the model and the device, and said in the memory receipt.
 
     `device` is auto, cpu, cuda or cuda:N; `dtype` auto, float32, float16 or bfloat16;
-    `kv_cache_dtype` auto (as the model computes), fp8_e4m3 or int8; `attention_backend` auto,
+    `kv_cache_dtype` auto (as the model computes), fp8_e4m3 or int8; `attention_backend` auto, cpu,
     reference or eager. KV memory is said in one way at most: `num_gpu_blocks_override` blocks,
     `kv_cache_memory_bytes`, `kv_cache_tokens` of context, or what the share
     `gpu_memory_utilization` of the device leaves beside the loaded model. `swap_space` is GiB of

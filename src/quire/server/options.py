@@ -150,8 +150,9 @@ OPTIONS: tuple[Option, ...] = (
         "attention-backend",
         ENGINE,
         one_of(*ATTENTION_BACKENDS),
-        "`auto`: the fastest that runs here. `reference`: with PyTorch's fused kernels. `eager`: "
-        "every softmax written out in float32, slow, to compare with.",
+        "`auto`: the fastest that runs here. `cpu`: C++ kernels, K and V in float32 or bfloat16. "
+        "`reference`: with PyTorch's fused kernels. `eager`: every softmax written out in float32, "
+        "slow, to compare with.",
     ),
     Option(
         "max-model-len",
