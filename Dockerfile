@@ -26,7 +26,12 @@ project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
 print(*project['dependencies'], sep='\n')" > requirements.txt \
     && pip install -c constraints.txt -r requirements.txt
 
-COPY LICENSE README.md ./
+# For the C++ kernels; it stays in this stage.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/*
+
+COPY LICENSE README.md setup.py ./
 COPY src src
 RUN pip wheel --no-deps --wheel-dir dist . \
     && pip install --no-deps dist/*.whl

@@ -8,7 +8,8 @@ TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-CODE := src tests bench tools
+CODE := src tests bench tools setup.py
+NATIVE := setup.py $(wildcard src/quire/models/native/*.cpp src/quire/models/native/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
 .PHONY: help serve test check fmt bench wheel readme clean
@@ -46,10 +47,11 @@ readme: $(READY)  ## refresh the generated tables in README.md and docs/
 	$(BIN)/python -m tools.generated_docs
 
 clean:  ## remove everything that was made here
-	rm -rf $(VENV) build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+		src/quire/models/native/*.so
 
 # Python 3.11 or newer, then everything at the versions of constraints.txt.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 		"Quire needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)

@@ -8,21 +8,19 @@ bandwidth up to 8 rows, of the product's speed beyond. All figures are medians o
 """
 
 import argparse
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from statistics import median
 
 import torch
-from tools.build_linear import build_linear
 from torch import Tensor
 from torch.nn.functional import linear
 
-from quire.models.native.linear import LinearKernel, PackedWeight
+from quire.models.native import library
+from quire.models.native.linear import LinearKernel, PackedWeight, bind_linear
 
 SHAPES = {
     "q, o": (896, 896),
@@ -142,13 +140,15 @@ def compare(rows: Sequence[int], num_rounds: int, kernel: LinearKernel) -> None:
 
 
 def main() -> None:
-    """Build the kernel, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m bench.cpu_linear")
     parser.add_argument("--rows", default=",".join(map(str, ROWS)), help="of x, such as 1,8")
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        kernel = build_linear(Path(folder))
+    built = library()
+    kernel = None if built is None else bind_linear(built.handle, built.isa)
+    if kernel is None:
+        parser.error("the C++ linear kernel is not here, or this CPU has no bfloat16 dot product")
+    with torch.inference_mode():
         compare([int(each) for each in args.rows.split(",")], args.rounds, kernel)
 
 

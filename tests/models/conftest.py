@@ -1,9 +1,9 @@
 """Shows what the fidelity tests found, as one table at the end; lends the linear kernel."""
 
 import pytest
-from tools.build_linear import build_linear, can_build
 
-from quire.models.native.linear import LinearKernel
+from quire.models.native import library
+from quire.models.native.linear import LinearKernel, bind_linear
 from tests.models.fidelity_table import ROWS, lines
 
 
@@ -16,7 +16,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> LinearKernel:
-    if not can_build():
-        pytest.skip("needs g++ and a CPU with a bfloat16 dot product")
-    return build_linear(tmp_path_factory.mktemp("linear"))
+def kernel() -> LinearKernel:
+    built = library()
+    found = None if built is None else bind_linear(built.handle, built.isa)
+    if found is None:
+        pytest.skip("needs the C++ kernels and a CPU with a bfloat16 dot product")
+    return found

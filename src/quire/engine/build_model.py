@@ -24,6 +24,8 @@ from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
 from quire.models.checkpoint import ModelSource, locate
 from quire.models.loader import LoadedModel, load_model
+from quire.models.native import library
+from quire.models.native.linear import LinearKernel, bind_linear
 from quire.models.preview import look_ahead
 
 logger = logging.getLogger(__name__)
@@ -61,7 +63,13 @@ def build_model_engine(
     limits = _look_ahead(config, folder, device, on_progress)
     phases.end("outline")
     source = ModelSource(str(folder), trust_remote_code=config.trust_remote_code)
-    loaded = load_model(source, dtype=config.dtype, device=device, on_progress=on_progress)
+    loaded = load_model(
+        source,
+        dtype=config.dtype,
+        device=device,
+        on_progress=on_progress,
+        linear=_linear_kernel(config, device),
+    )
     phases.end("load")
     on_progress("profile", 0, 1)
     footprint = _profile(config, loaded, limits)
@@ -82,6 +90,12 @@ def build_model_engine(
     facts = _facts(config, loaded, plan, receipt, phases.seconds)
     _tell(facts, layout)
     return assemble(config, facts, layout, model, clock), facts
+
+
+def _linear_kernel(config: EngineConfig, device: torch.device) -> LinearKernel | None:
+    """None: torch's linear layers."""
+    kernels = library() if device.type == "cpu" and config.linear_backend == "auto" else None
+    return None if kernels is None else bind_linear(kernels.handle, kernels.isa)
 
 
 def choose_device(asked: str) -> torch.device:
@@ -216,6 +230,7 @@ def _facts(
         receipt=receipt,
         memory=memory_facts(plan.room, plan.limits, plan.why, kv_dtype=kv_dtype),
         startup_s=startup_s,
+        attention=loaded.attention_name(config.kv_options),
     )
 
 
@@ -223,4 +238,5 @@ def _tell(facts: EngineFacts, layout: Layout) -> None:
     warning = padding_warning(layout)
     if warning is not None:
         logger.warning(warning)
+    logger.info("attention: %s", facts.attention)
     logger.info("%s", receipt_text(facts))

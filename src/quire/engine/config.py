@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from quire.cache.block_hash import HashAlgorithm
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE, Budget
 from quire.models.config import ATTENTION_BACKENDS as ATTENTION_BACKENDS
+from quire.models.config import LINEAR_BACKENDS as LINEAR_BACKENDS
 from quire.models.config import QUANTISED, KVOptions
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
@@ -23,7 +24,7 @@ class EngineConfig:
     """`None` means: decided from the model and the device, and said in the memory receipt.
 
     `device` is auto, cpu, cuda or cuda:N; `dtype` auto, float32, float16 or bfloat16;
-    `kv_cache_dtype` auto (as the model computes), fp8_e4m3 or int8; `attention_backend` auto,
+    `kv_cache_dtype` auto (as the model computes), fp8_e4m3 or int8; `attention_backend` auto, cpu,
     reference or eager. KV memory is said in one way at most: `num_gpu_blocks_override` blocks,
     `kv_cache_memory_bytes`, `kv_cache_tokens` of context, or what the share
     `gpu_memory_utilization` of the device leaves beside the loaded model. `swap_space` is GiB of
@@ -47,6 +48,7 @@ class EngineConfig:
     kv_cache_dtype: str = "auto"
     disable_hybrid_kv_cache_manager: bool = False
     attention_backend: str = "auto"
+    linear_backend: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int | None = None
@@ -95,6 +97,7 @@ def check_memory_options(config: EngineConfig) -> None:
     for option, value, allowed in (
         ("--kv-cache-dtype", config.kv_cache_dtype, KV_DTYPES),
         ("--attention-backend", config.attention_backend, ATTENTION_BACKENDS),
+        ("--linear-backend", config.linear_backend, LINEAR_BACKENDS),
         ("--prefix-caching-hash-algo", config.prefix_caching_hash_algo, HASH_ALGORITHMS),
     ):
         if value not in allowed:

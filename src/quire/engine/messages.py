@@ -87,6 +87,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     receipt: tuple[ReceiptLine, ...]
     memory: MemoryFacts
     startup_s: dict[str, float]
+    attention: str = "none"
+    """The backend, and the instruction set of its kernels."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):

@@ -10,9 +10,11 @@ from quire.cache.layout import Layout, build_layout
 from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
 
 QUANTISED = ("fp8_e4m3", "int8")
-ATTENTION_BACKENDS = ("auto", "reference", "eager")
-"""`auto`: the fastest that runs here. `reference`: torch's fused kernels where they can. `eager`:
-every softmax written out in float32."""
+ATTENTION_BACKENDS = ("auto", "cpu", "reference", "eager")
+"""`auto`: the fastest that runs here. `cpu`: C++ kernels. `reference`: torch's fused kernels where
+they can. `eager`: every softmax written out in float32."""
+LINEAR_BACKENDS = ("auto", "torch")
+"""`auto`: bfloat16 weights packed for the C++ kernel where it runs. `torch`: as PyTorch has them."""
 SCALE_BYTES = 2
 """A scale is a bfloat16: its rounding does not matter, its range does."""
 

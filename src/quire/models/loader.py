@@ -19,7 +19,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from quire.models.attention.reference import ReferenceAttention
+from quire.models.attention.choice import attention_name, build_attention, cpu_library
+from quire.models.attention.cpu_scratch import cpu_scratch_bytes
 from quire.models.attention.scratch import StepKind, StepLimits, scratch_bytes
 from quire.models.checkpoint import ModelSource, Progress, locate
 from quire.models.config import KVOptions, KVSize, ModelFacts, UnsupportedModel
@@ -80,11 +81,20 @@ class LoadedModel:
             codec=choose_codec(options.dtype, self.kv_dtype),
             device=self.device,
         )
-        backend = ReferenceAttention(store, is_eager=options.is_eager)
+        backend = build_attention(store, options.attention, self.device.type)
         return HFModel(self.module, self.current, store, backend, self.facts.vocab_size)
+
+    def attention_name(self, options: KVOptions) -> str:
+        """For people: the backend that `attach` would choose."""
+        codec = choose_codec(options.dtype, self.kv_dtype)
+        return attention_name(options.attention, self.device.type, codec)
 
     def scratch_bytes(self, limits: StepLimits, options: KVOptions) -> int:
         """What attention allocates in the largest step beside the activations, from above."""
+        codec = choose_codec(options.dtype, self.kv_dtype)
+        kernels = cpu_library(options.attention, self.device.type, codec)
+        if kernels is not None:
+            return cpu_scratch_bytes(self.facts.layers, limits, kernels.num_threads)
         kind = StepKind(
             dtype_bytes=self.kv_dtype.itemsize,
             is_quantised=options.is_quantised,

@@ -11,7 +11,13 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE
-from quire.engine.config import ATTENTION_BACKENDS, HASH_ALGORITHMS, KV_DTYPES, EngineConfig
+from quire.engine.config import (
+    ATTENTION_BACKENDS,
+    HASH_ALGORITHMS,
+    KV_DTYPES,
+    LINEAR_BACKENDS,
+    EngineConfig,
+)
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.server.config import GenerationConfig, MetricsCompat, ServerConfig
@@ -150,8 +156,16 @@ OPTIONS: tuple[Option, ...] = (
         "attention-backend",
         ENGINE,
         one_of(*ATTENTION_BACKENDS),
-        "`auto`: the fastest that runs here. `reference`: with PyTorch's fused kernels. `eager`: "
-        "every softmax written out in float32, slow, to compare with.",
+        "`auto`: the fastest that runs here. `cpu`: C++ kernels, K and V in float32 or bfloat16. "
+        "`reference`: with PyTorch's fused kernels. `eager`: every softmax written out in float32, "
+        "slow, to compare with.",
+    ),
+    Option(
+        "linear-backend",
+        ENGINE,
+        one_of(*LINEAR_BACKENDS),
+        "`auto`: on a CPU, bfloat16 weights packed once for the C++ kernel where it runs. `torch`: "
+        "PyTorch's own.",
     ),
     Option(
         "max-model-len",

@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from quire.models.attention.choice import build_attention
 from quire.models.attention.reference import ReferenceAttention
 from quire.models.kv_codec import Encoded
 from tests.models.attention.cases import ATOL, KEPT_AS, KINDS, shapes, spans
 from tests.models.attention.scene import Backend, Scene, Sequence, Shape, Span, look
 
 BACKENDS: dict[str, Backend] = {
+    "auto": partial(build_attention, asked="auto", device_type="cpu"),
     "reference": ReferenceAttention,
     "eager": partial(ReferenceAttention, is_eager=True),
 }

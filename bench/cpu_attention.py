@@ -1,0 +1,176 @@
+"""Milliseconds of one layer's paged attention on this CPU, the C++ kernel against the reference.
+
+    python -m bench.cpu_attention [--repeats 20]
+
+Qwen2.5-0.5B's layer (14 heads, 2 K/V heads, width 64) in bfloat16. Every call takes the next of
+several layers, so that K and V come from memory as they do in a step. The two take turns, with
+reads of plain memory between them; medians.
+"""
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from quire.models.attention.backend import AttentionBackend
+from quire.models.attention.cpu import CPUAttention
+from quire.models.attention.reference import ReferenceAttention
+from quire.models.batch import Batch
+from quire.models.config import KVOptions, KVSize, LayerFacts, ModelFacts
+from quire.models.kv_codec import choose_codec
+from quire.models.kv_store import KVStore, build_kv_store
+from quire.models.native import library
+
+NUM_HEADS, NUM_KV_HEADS, WIDTH = 14, 2, 64
+BLOCK_SIZE = 16
+NUM_BYTES = 1 << 28
+"""Of K and V in all layers together, at least: several times a cache."""
+NUM_READ_FLOATS = 1 << 26
+DTYPE = torch.bfloat16
+
+
+class Case(NamedTuple):
+    """`num_seqs` contexts of `length`, the last `num_new` of each computed in this step."""
+
+    num_seqs: int
+    length: int
+    num_new: int
+
+    @property
+    def name(self) -> str:
+        if self.num_new == 1:
+            return f"decode {self.num_seqs} x {self.length}"
+        return f"prefill {self.num_new} after {self.length - self.num_new}"
+
+    @property
+    def layer_bytes(self) -> int:
+        return self.num_seqs * self.length * NUM_KV_HEADS * WIDTH * 2 * DTYPE.itemsize
+
+    @property
+    def num_flops(self) -> int:
+        """Of both products, of what is seen alone."""
+        num_seen = self.num_new * (2 * self.length - self.num_new + 1) // 2
+        return self.num_seqs * num_seen * NUM_HEADS * WIDTH * 4
+
+
+CASES = (Case(32, 512, 1), Case(8, 4096, 1), Case(1, 16384, 1), Case(1, 2560, 512))
+
+
+def build_layers(num_layers: int) -> tuple[LayerFacts, ...]:
+    return tuple(
+        LayerFacts(index, NUM_KV_HEADS, WIDTH, WIDTH, WIDTH**-0.5) for index in range(num_layers)
+    )
+
+
+def build_batch(case: Case) -> Batch:
+    """Blocks in shuffled order, none of them the null block."""
+    per_seq = -(-case.length // BLOCK_SIZE)
+    ids = list(range(1, case.num_seqs * per_seq + 1))
+    random.Random(0).shuffle(ids)
+    table = torch.tensor(ids, dtype=torch.int32).view(case.num_seqs, per_seq)
+    new = torch.arange(case.length - case.num_new, case.length)
+    slots = table[:, new // BLOCK_SIZE].long() * BLOCK_SIZE + new % BLOCK_SIZE
+    num_tokens = case.num_seqs * case.num_new
+    return Batch(
+        input_ids=torch.zeros(num_tokens, dtype=torch.int64),
+        positions=new.repeat(case.num_seqs),
+        slots=(slots.flatten(),),
+        block_tables=(table,),
+        query_starts=tuple(range(0, num_tokens + 1, case.num_new)),
+        context_lens=(case.length,) * case.num_seqs,
+        logit_rows=torch.zeros(0, dtype=torch.int64),
+    )
+
+
+def build_store(case: Case, layers: tuple[LayerFacts, ...]) -> KVStore:
+    facts = ModelFacts("bench", layers, 2, case.length, (), "bfloat16", DTYPE.itemsize)
+    num_blocks = case.num_seqs * -(-case.length // BLOCK_SIZE) + 1
+    store = build_kv_store(
+        facts.layout(KVOptions()),
+        KVSize(num_blocks, BLOCK_SIZE),
+        codec=choose_codec("auto", DTYPE),
+        device=torch.device("cpu"),
+    )
+    for tensor in store.tensors:
+        tensor.normal_()
+    return store
+
+
+def build_step(
+    backend: AttentionBackend, case: Case, layers: tuple[LayerFacts, ...]
+) -> Callable[[], object]:
+    """A whole step: every layer once."""
+    batch = build_batch(case)
+    query, key, value = (
+        torch.randn(len(batch.positions), heads, WIDTH).to(DTYPE)
+        for heads in (NUM_HEADS, NUM_KV_HEADS, NUM_KV_HEADS)
+    )
+
+    def step() -> Tensor:
+        running = backend.begin(batch)
+        for layer in layers:
+            out = running.attend(layer, query, key, value)
+        return out
+
+    return step
+
+
+def seconds(act: Callable[[], object]) -> float:
+    start_s = time.perf_counter()
+    act()
+    return time.perf_counter() - start_s
+
+
+def measure(case: Case, backends: dict[str, Callable[[KVStore], AttentionBackend]], n: int) -> str:
+    """One line for each backend: ms per layer, GB/s of K and V, share of the read bandwidth."""
+    layers = build_layers(max(2, -(-NUM_BYTES // case.layer_bytes)) if case.num_new == 1 else 4)
+    store = build_store(case, layers)
+    floats = torch.ones(NUM_READ_FLOATS)
+    acts = {name: build_step(build(store), case, layers) for name, build in backends.items()}
+    times_s: dict[str, list[float]] = {name: [] for name in [*acts, "read"]}
+    for act in acts.values():
+        act()
+    for _ in range(n):
+        times_s["read"].append(min(seconds(floats.sum) for _ in range(3)))
+        for name, act in acts.items():
+            times_s[name].append(seconds(act) / len(layers))
+    read_gb_s = floats.nbytes / statistics.median(times_s["read"]) / 1e9
+    lines = [f"{case.name}: reads of memory {read_gb_s:.1f} GB/s"]
+    for name in acts:
+        took_s = statistics.median(times_s[name])
+        gb_s = case.layer_bytes / took_s / 1e9
+        gflop_s = case.num_flops / took_s / 1e9
+        lines.append(
+            f"  {name:20} {1e3 * took_s:8.3f} ms (least {1e3 * min(times_s[name]):.3f})  "
+            f"{gb_s:6.1f} GB/s ({gb_s / read_gb_s:4.0%})  {gflop_s:6.0f} GFLOP/s"
+        )
+    return "\n".join(lines)
+
+
+@torch.inference_mode()
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--without-reference", action="store_true")
+    options = parser.parse_args()
+    kernels = library()
+    if kernels is None:
+        parser.error("the C++ kernels were not built")
+    backends: dict[str, Callable[[KVStore], AttentionBackend]] = {
+        f"cpu ({kernels.isa})": lambda store: CPUAttention(store, kernels),
+    }
+    if not options.without_reference:
+        backends["reference"] = ReferenceAttention
+    print(f"{torch.get_num_threads()} threads")
+    for case in CASES:
+        print(measure(case, backends, options.repeats))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Builds the native library of `quire.models.native`; everything else is in pyproject.toml.
+
+Every .cpp file there is compiled once for each instruction set that the target has. Without a
+compiler the installation goes on, and Quire runs without the library.
+"""
+
+import platform
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+NATIVE = Path("src/quire/models/native")
+COMMON_FLAGS = [
+    "-std=gnu++17",
+    "-O3",
+    "-g0",
+    "-fvisibility=hidden",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+]
+ISA_FLAGS = {
+    "portable": [],
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
+    "avx512": [
+        *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mfma"),
+        *("-mavx512vnni", "-mprefer-vector-width=512"),
+        # GCC's own headers.
+        *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),
+    ],
+}
+
+
+def isas() -> list[str]:
+    """Those of the machine that is built for."""
+    return list(ISA_FLAGS) if platform.machine() in ("x86_64", "AMD64") else ["portable"]
+
+
+class BuildNative(build_ext):
+    """The library is no Python module, but is built and installed like one."""
+
+    def build_extension(self, ext: Extension) -> None:
+        openmp = ["-fopenmp"] if sys.platform == "linux" else []
+        objects = [
+            compiled
+            for isa in isas()
+            for compiled in self.compiler.compile(
+                ext.sources,
+                output_dir=str(Path(self.build_temp) / isa),
+                extra_postargs=[*COMMON_FLAGS, *openmp, *ISA_FLAGS[isa], f"-DQUIRE_ISA={isa}"],
+                depends=ext.depends,
+            )
+        ]
+        self.compiler.link_shared_object(
+            objects, self.get_ext_fullpath(ext.name), build_temp=self.build_temp
+        )
+
+
+setup(
+    ext_modules=[
+        Extension(
+            "quire.models.native.kernels",
+            sources=sorted(map(str, NATIVE.glob("*.cpp"))),
+            depends=sorted(map(str, NATIVE.glob("*.h"))),
+            optional=True,
+        )
+    ],
+    cmdclass={"build_ext": BuildNative},
+)

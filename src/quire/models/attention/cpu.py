@@ -1,0 +1,150 @@
+"""Attention by the C++ kernel: writes K and V and attends over block tables in place, gathering
+nothing. K and V in float32 or bfloat16; quantised stores stay with the reference.
+"""
+
+import ctypes
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from quire.models.batch import Batch
+from quire.models.config import LayerFacts
+from quire.models.kv_codec import Codec
+from quire.models.kv_store import KVStore, Workspace
+from quire.models.native import Library
+
+POINTERS = (
+    *("query", "key", "value", "out", "keys", "values", "sinks", "slots", "table"),
+    *("query_starts", "context_lens", "scratch"),
+)
+COUNTS = (
+    *("query_token_stride", "query_head_stride", "key_token_stride", "key_head_stride"),
+    *("value_token_stride", "value_head_stride", "table_stride", "table_columns"),
+    *("num_tokens", "num_seqs", "num_blocks", "block_size"),
+    *("heads", "kv_heads", "k_width", "v_width", "window", "chunk", "is_bf16", "num_threads"),
+)
+
+
+class Call(ctypes.Structure):
+    """`Call` of native/plan.h, field by field, and room for what the kernel keeps with it."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in POINTERS),
+        *((name, ctypes.c_int64) for name in COUNTS),
+        ("scale", ctypes.c_double),
+        ("softcap", ctypes.c_double),
+        ("kept", ctypes.c_byte * 64),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CPUAttention:
+    """For stores that `why_not` has nothing against."""
+
+    store: KVStore
+    library: Library
+    workspace: Workspace = field(default_factory=Workspace)
+    calls: dict[int, Call] = field(default_factory=dict)
+
+    def begin(self, batch: Batch) -> "CPUStep":
+        return CPUStep(self, batch)
+
+    def call(self, layer: LayerFacts) -> Call:
+        """What stays the same from step to step is filled in once."""
+        known = self.calls.get(layer.index)
+        if known is not None:
+            return known
+        _, place = self.store.places[layer.index]
+        keys, values = self.store.keys[place], self.store.values[place]
+        call = Call(
+            keys=keys.elements.data_ptr(),
+            values=None if values is None else values.elements.data_ptr(),
+            num_blocks=len(keys.elements),
+            block_size=self.store.block_size,
+            kv_heads=layer.num_kv_heads,
+            k_width=layer.k_width,
+            v_width=layer.v_width,
+            window=layer.window or 0,
+            chunk=layer.chunk or 0,
+            is_bf16=keys.elements.dtype is torch.bfloat16,
+            scale=layer.scale,
+            softcap=layer.softcap or 0.0,
+        )
+        self.calls[layer.index] = call
+        return call
+
+
+def why_not(library: Library | None, device_type: str, codec: Codec) -> str | None:
+    """What keeps the kernel from this store, in words; None if nothing does."""
+    if device_type != "cpu":
+        return f"it runs on CPUs, not on {device_type}"
+    if codec.is_quantised:
+        return "it does not read quantised K and V"
+    if codec.dtype not in (torch.float32, torch.bfloat16):
+        return f"it has no {codec.dtype}"
+    return "its C++ kernels were not built: see the log" if library is None else None
+
+
+class CPUStep:
+    """The tensors whose addresses a call holds live as long as the step or the call."""
+
+    def __init__(self, backend: CPUAttention, batch: Batch) -> None:
+        longs = ctypes.c_int64 * len(batch.query_starts)
+        self._backend = backend
+        self._batch = batch
+        self._query_starts = longs(*batch.query_starts)
+        self._context_lens = longs(*batch.context_lens)
+        self._scratch_bytes: dict[tuple[int, ...], int] = {}
+        self._attend = backend.library.kernel("attend", Call, ctypes.c_int)
+
+    def attend(
+        self,
+        layer: LayerFacts,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        if layer.has_sinks != (sinks is not None):
+            raise ValueError(
+                f"layer {layer.index} has sinks: {layer.has_sinks}, given: {sinks is not None}"
+            )
+        query, key, value = (_dense_rows(tensor) for tensor in (query, key, value))
+        call = self._backend.call(layer)
+        out = query.new_empty(len(query), query.shape[1], layer.v_width)
+        for name, tensor in (("query", query), ("key", key), ("value", value)):
+            setattr(call, name, tensor.data_ptr())
+            setattr(call, f"{name}_token_stride", tensor.stride(0))
+            setattr(call, f"{name}_head_stride", tensor.stride(1))
+        call.out, call.heads = out.data_ptr(), query.shape[1]
+        logits = None if sinks is None else sinks.float().contiguous()
+        call.sinks = None if logits is None else logits.data_ptr()
+        self._place(call, self._backend.store.group(layer.index))
+        scratch = self._scratch(call, out)
+        call.scratch = scratch.data_ptr()
+        if self._attend(call):
+            raise IndexError(f"a slot or block of layer {layer.index} lies outside its store")
+        return out
+
+    def _place(self, call: Call, group: int) -> None:
+        table, slots = self._batch.block_tables[group], self._batch.slots[group]
+        call.slots, call.num_tokens = slots.data_ptr(), len(slots)
+        call.table, call.num_seqs = table.data_ptr(), len(self._batch.context_lens)
+        call.table_stride, call.table_columns = table.stride(0), table.shape[1]
+        call.query_starts = ctypes.addressof(self._query_starts)
+        call.context_lens = ctypes.addressof(self._context_lens)
+        call.num_threads = self._backend.library.num_threads
+
+    def _scratch(self, call: Call, like: Tensor) -> Tensor:
+        """Layers that are alike need as much."""
+        key = (call.heads, call.kv_heads, call.k_width, call.v_width, call.window, call.chunk)
+        if key not in self._scratch_bytes:
+            count = self._backend.library.kernel("attend_scratch", Call, ctypes.c_int64)
+            self._scratch_bytes[key] = count(call)
+        size = self._scratch_bytes[key]
+        return self._backend.workspace.take(like, torch.uint8, (size,))[0]
+
+
+def _dense_rows(tensor: Tensor) -> Tensor:
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

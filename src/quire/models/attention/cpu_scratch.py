@@ -1,0 +1,35 @@
+"""What the C++ kernel allocates in a step, from above: for each thread a tile of packed keys and
+values, with its queries and sums; the sums of what is cut along its keys; and the tasks. The
+constants are those of native/plan.h, sizes taken for the widest vectors.
+"""
+
+from collections.abc import Sequence
+
+from quire.models.attention.scratch import FLOAT32_BYTES, StepLimits
+from quire.models.config import LayerFacts
+
+TILE = 64
+MAX_LANES = 16
+MAX_ROWS = 128
+"""Of a task: 64, or as many query heads as share a K/V head. No model known here has more."""
+TASKS_PER_THREAD = 4
+TASK_BYTES = 88
+ROW_BYTES = 8
+LINE_BYTES = 64
+
+
+def cpu_scratch_bytes(layers: Sequence[LayerFacts], limits: StepLimits, num_threads: int) -> int:
+    """Layers take turns with the same memory."""
+    return max((_layer_bytes(layer, limits, num_threads) for layer in layers), default=0)
+
+
+def _layer_bytes(layer: LayerFacts, limits: StepLimits, num_threads: int) -> int:
+    k_width, v_width = (
+        -(-width // MAX_LANES) * MAX_LANES for width in (layer.k_width, layer.v_width)
+    )
+    tile = TILE * (k_width + v_width) * FLOAT32_BYTES
+    sums = MAX_ROWS * (v_width * FLOAT32_BYTES + ROW_BYTES) + 2 * LINE_BYTES
+    queries = MAX_ROWS * k_width * FLOAT32_BYTES
+    num_parts = 2 * TASKS_PER_THREAD * num_threads
+    num_tasks = limits.max_num_batched_tokens * layer.num_kv_heads + num_parts
+    return num_threads * (tile + queries + sums) + num_parts * sums + num_tasks * TASK_BYTES

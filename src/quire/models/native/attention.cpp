@@ -1,0 +1,288 @@
+// Paged attention of one layer: the step's K and V go into their slots, then every query attends
+// over its sequence's block table with an online softmax (Milakov and Gimelshein, 2018).
+//
+// Work is cut into tasks of (sequence, some queries, some K/V heads, a stretch of the keys they
+// see); all query heads of a K/V head are rows of the same product. Where a stretch is not the
+// whole, whoever finishes its last one adds the parts up, in their order.
+#include "plan.h"
+
+namespace {
+
+struct Shared {
+    const Call* call;
+    Plan plan;
+    char* workers;  // one Worker's memory each
+    int64_t worker_bytes;
+    int64_t next_worker, next_task, next_token;
+};
+
+template <class Stored>
+void write_row(const char* row, int64_t heads, int64_t head_stride, int64_t width, Stored* kept) {
+    for (int64_t head = 0; head < heads; head++)
+        memcpy(kept + head * width, (const Stored*)row + head * head_stride,
+               size_t(width) * sizeof(Stored));
+}
+
+constexpr int64_t TOKENS_AT_ONCE = 32;
+
+// What comes in is read and written as it is.
+template <class Stored>
+void write_tokens(void* argument) {
+    Shared& shared = *(Shared*)argument;
+    const Call& call = *shared.call;
+    const int64_t size = int64_t(sizeof(Stored));
+    for (;;) {
+        int64_t first = __atomic_fetch_add(&shared.next_token, TOKENS_AT_ONCE, __ATOMIC_RELAXED);
+        if (first >= call.num_tokens) return;
+        int64_t end = smaller(first + TOKENS_AT_ONCE, call.num_tokens);
+        for (int64_t token = first; token < end; token++) {
+            int64_t slot = call.slots[token];
+            write_row((const char*)call.key + token * call.key_token_stride * size, call.kv_heads,
+                      call.key_head_stride, call.k_width,
+                      (Stored*)call.keys + slot * call.kv_heads * call.k_width);
+            if (call.values)
+                write_row((const char*)call.value + token * call.value_token_stride * size,
+                          call.kv_heads, call.value_head_stride, call.v_width,
+                          (Stored*)call.values + slot * call.kv_heads * call.v_width);
+        }
+    }
+}
+
+template <class Way, class Stored>
+struct Worker {
+    // The tile after this one comes from memory while this one is computed, a few of its keys or
+    // values for each row: all at once they would wait for each other.
+    struct Ahead {
+        const Stored *const *keys, *const *values;
+        int64_t count, key_width, value_width, at_once, done;
+
+        static void fetch(const Stored* row, int64_t width) {
+            const char* end = (const char*)(row + width);
+            for (const char* line = (const char*)row; line < end; line += 64)
+                __builtin_prefetch(line, 0, 2);
+        }
+
+        void fetch_some() {
+            int64_t end = smaller(done + at_once, count);
+            for (; done < end; done++) {
+                fetch(keys[done], key_width);
+                if (value_width) fetch(values[done], value_width);
+            }
+        }
+    };
+
+    const Call& call;
+    const Task& task;
+    const Widths widths;
+    Memory memory;
+    Ahead next;
+
+    int64_t rows_of_head() const { return task.num_queries * call.group(); }
+
+    void take_queries() {
+        const Stored* query = (const Stored*)call.query;
+        for (int64_t head = 0; head < task.num_heads; head++)
+            for (int64_t i = 0; i < task.num_queries; i++)
+                for (int64_t j = 0; j < call.group(); j++) {
+                    int64_t row = head * rows_of_head() + i * call.group() + j;
+                    int64_t from = (task.head + head) * call.group() + j;
+                    take_query(query + (task.row + i) * call.query_token_stride +
+                                   from * call.query_head_stride,
+                               memory.queries + row * widths.depth);
+                }
+        for (int64_t row = 0; row < task.num_heads * rows_of_head(); row++)
+            memory.running[row] = {-INFINITE, 0};
+        memset(memory.sums, 0, size_t(task.num_heads * rows_of_head() * widths.values) * 4);
+    }
+
+    void take_query(const Stored* from, uint32_t* to) {
+        memset(to, 0, size_t(widths.depth) * 4);
+        if (Way::PER_ELEMENT == 2)
+            memcpy(to, from, size_t(call.k_width) * sizeof(Stored));
+        else
+            for (int64_t i = 0; i < call.k_width; i++) ((float*)to)[i] = to_float(from[i]);
+    }
+
+    // Where the first of the task's heads has the K and V of the positions from `first` on.
+    void find(int64_t first, int64_t count, const Stored** keys, const Stored** values) const {
+        const int32_t* table = call.table + task.seq * call.table_stride;
+        for (int64_t i = 0; i < count;) {
+            int64_t block = table[(first + i) / call.block_size];
+            int64_t offset = (first + i) % call.block_size;
+            int64_t slot = block * call.block_size + offset;
+            int64_t end = smaller(count, i + call.block_size - offset);
+            for (; i < end; i++, slot++) {
+                keys[i] = (const Stored*)call.keys +
+                          (slot * call.kv_heads + task.head) * call.k_width;
+                values[i] = call.values ? (const Stored*)call.values +
+                                              (slot * call.kv_heads + task.head) * call.v_width
+                                        : keys[i];
+            }
+        }
+    }
+
+    void attend() {
+        const Stored *keys[2][TILE], *values[2][TILE];
+        take_queries();
+        find(task.first, smaller(TILE, task.end - task.first), keys[0], values[0]);
+        for (int64_t at = task.first, turn = 0; at < task.end; at += TILE, turn ^= 1) {
+            int64_t count = smaller(TILE, task.end - at);
+            int64_t ahead = larger(smaller(TILE, task.end - at - TILE), 0);
+            find(at + TILE, ahead, keys[turn ^ 1], values[turn ^ 1]);
+            int64_t num_rows = task.num_heads * rows_of_head();
+            next = {keys[turn ^ 1], values[turn ^ 1], ahead, task.num_heads * call.k_width,
+                    call.values ? task.num_heads * call.v_width : 0, TILE / num_rows + 1, 0};
+            for (int64_t head = 0; head < task.num_heads; head++) {
+                pack_keys<Way>(keys[turn], count, call.k_width, memory.keys);
+                pack_values(values[turn], count, call.v_width, memory.values, widths.values, Way());
+                attend_head(head, at);
+                for (int64_t i = 0; i < count; i++) {
+                    keys[turn][i] += call.k_width;
+                    values[turn][i] += call.values ? call.v_width : call.k_width;
+                }
+            }
+        }
+    }
+
+    void attend_head(int64_t head, int64_t at) {
+        int64_t rows = rows_of_head(), pieces = (rows + MAX_ROWS - 1) / MAX_ROWS;
+        for (int64_t piece = 0; piece < pieces; piece++) {
+            int64_t begin = rows * piece / pieces, end = rows * (piece + 1) / pieces;
+            attend_rows(head, begin, end - begin, at);
+        }
+    }
+
+    void attend_rows(int64_t head, int64_t begin, int64_t num_rows, int64_t at) {
+        alignas(64) float products[MAX_ROWS * TILE], weights[MAX_ROWS * TILE];
+        constexpr int64_t STRIDE = TILE / Way::PER_ELEMENT;
+        float factors[MAX_ROWS];
+        int64_t row = head * rows_of_head() + begin;
+        int64_t first_position = task.position + begin / call.group();
+        int64_t last_position = task.position + (begin + num_rows - 1) / call.group();
+        if (at > last_position || at + TILE <= call.first_seen(first_position)) return;
+        multiply<Way>({memory.queries + row * widths.depth, widths.depth, memory.keys, TILE,
+                       widths.depth, products, TILE, nullptr},
+                      num_rows, TILE);
+        for (int64_t i = 0; i < num_rows; i++) {
+            next.fetch_some();
+            int64_t position = task.position + (begin + i) / call.group();
+            int64_t first = larger(call.first_seen(position), task.first) - at;
+            int64_t end = smaller(position + 1, task.end) - at;
+            factors[i] = weigh<Way>(products + i * TILE, first, smaller(end, TILE),
+                                    {call.scale, call.softcap}, &memory.running[row + i],
+                                    weights + i * STRIDE);
+        }
+        multiply<Way>({(const uint32_t*)weights, STRIDE, memory.values, widths.values, STRIDE,
+                       memory.sums + row * widths.values, widths.values, factors},
+                      num_rows, widths.values);
+    }
+
+    void keep(int64_t part) const {
+        Part kept = call.part(part, widths);
+        int64_t rows = task.num_heads * rows_of_head();
+        memcpy(kept.running, memory.running, size_t(rows) * sizeof(Running));
+        memcpy(kept.sums, memory.sums, size_t(rows * widths.values) * 4);
+    }
+
+    void add(int64_t part) {
+        Part kept = call.part(part, widths);
+        for (int64_t row = 0; row < task.num_heads * rows_of_head(); row++) {
+            Running& mine = memory.running[row];
+            const Running& other = kept.running[row];
+            float top = mine.top > other.top ? mine.top : other.top;
+            if (top == -INFINITE) continue;
+            float here = exponential(splat(mine.top - top))[0];
+            float there = exponential(splat(other.top - top))[0];
+            mine = {top, mine.total * here + other.total * there};
+            float* sums = memory.sums + row * widths.values;
+            for (int64_t i = 0; i < widths.values; i += LANES)
+                store(sums + i, load(sums + i) * here +
+                                    load(kept.sums + row * widths.values + i) * there);
+        }
+    }
+
+    void finish() {
+        for (int64_t head = 0; head < task.num_heads; head++)
+            for (int64_t i = 0; i < rows_of_head(); i++) {
+                int64_t row = head * rows_of_head() + i;
+                int64_t token = task.row + i / call.group();
+                int64_t from = (task.head + head) * call.group() + i % call.group();
+                Running running = memory.running[row];
+                if (call.sinks) {
+                    float sink = call.sinks[from] - running.top;
+                    running.total += exponential(splat(sink < 88 ? sink : 88))[0];
+                }
+                float share = 1 / running.total;
+                const float* sums = memory.sums + row * widths.values;
+                Stored* out = (Stored*)call.out + (token * call.heads + from) * call.v_width;
+                for (int64_t j = 0; j < call.v_width; j++) store_as(out + j, sums[j] * share);
+            }
+    }
+};
+
+template <class Way, class Stored>
+void run_task(const Shared& shared, const Task& task, char* memory) {
+    const Call& call = *shared.call;
+    Widths widths = widths_of(call, Way::PER_ELEMENT);
+    Worker<Way, Stored> worker{call, task, widths, Memory(call, widths, memory), {}};
+    worker.attend();
+    if (task.num_parts > 1) {
+        worker.keep(task.first_part + task.part);
+        int64_t* done = &call.finished[task.first_part];
+        if (__atomic_add_fetch(done, 1, __ATOMIC_ACQ_REL) < task.num_parts) return;
+        worker.take_queries();
+        for (int64_t part = 0; part < task.num_parts; part++) worker.add(task.first_part + part);
+    }
+    worker.finish();
+}
+
+template <class Way, class Stored>
+void run_tasks(void* argument) {
+    Shared& shared = *(Shared*)argument;
+    int64_t id = __atomic_fetch_add(&shared.next_worker, 1, __ATOMIC_RELAXED);
+    char* memory = shared.workers + id * shared.worker_bytes;
+    Task task;
+    for (;;) {
+        int64_t index = __atomic_fetch_add(&shared.next_task, 1, __ATOMIC_RELAXED);
+        if (!shared.plan.task(*shared.call, index, &task)) return;
+        run_task<Way, Stored>(shared, task, memory);
+    }
+}
+
+constexpr int64_t MIN_PARALLEL_TOKENS = 128;
+
+template <class Way, class Stored>
+void run(Shared& shared) {
+    const Call& call = *shared.call;
+    int64_t writers = call.num_tokens < MIN_PARALLEL_TOKENS ? 1 : call.num_threads;
+    in_parallel(writers, write_tokens<Stored>, &shared);
+    in_parallel(smaller(call.num_threads, shared.plan.num_tasks), run_tasks<Way, Stored>, &shared);
+}
+
+#if QUIRE_HAS_BF16_DOT
+typedef Dot BF16Way;
+#else
+typedef Fma BF16Way;
+#endif
+
+}  // namespace
+
+// Bytes of scratch that `attend` needs for this call.
+QUIRE_EXPORT(int64_t, attend_scratch)(const Call* given) {
+    Call call = *given;
+    return lay_out(call, call.is_bf16 ? BF16Way::PER_ELEMENT : 1, nullptr).num_bytes;
+}
+
+// 0, or 1 where a slot or an entry of a block table that is to be used lies outside the store:
+// then nothing has been read or written.
+QUIRE_EXPORT(int, attend)(const Call* given) {
+    Call call = *given;
+    if (!call.is_inside()) return 1;
+    Layout layout = lay_out(call, call.is_bf16 ? BF16Way::PER_ELEMENT : 1, call.scratch);
+    Shared shared{&call, layout.plan, layout.workers, layout.worker_bytes, 0, 0, 0};
+    if (call.is_bf16)
+        run<BF16Way, bf16>(shared);
+    else
+        run<Fma, float>(shared);
+    return 0;
+}

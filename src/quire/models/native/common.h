@@ -1,0 +1,91 @@
+// What all kernels share: the instruction set they are compiled for, its vectors, bfloat16, threads.
+//
+// Every .cpp file here is compiled once for each instruction set, with QUIRE_ISA naming it. So that
+// the linker never takes one set's code for another's, everything but the exported functions has
+// internal linkage, and no code of the C++ library is used.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <utility>
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#define QUIRE_HAS_BF16_DOT 1
+#else
+#define QUIRE_HAS_BF16_DOT 0
+#endif
+
+#define QUIRE_JOIN_(a, b) a##_##b
+#define QUIRE_JOIN(a, b) QUIRE_JOIN_(a, b)
+// extern "C" NAME_ISA, which Python finds by both.
+#define QUIRE_EXPORT(type, name) \
+    extern "C" __attribute__((visibility("default"))) type QUIRE_JOIN(name, QUIRE_ISA)
+
+// The OpenMP runtime is torch's own, loaded before this library; where there is none, these stay
+// null and everything runs on the calling thread.
+extern "C" __attribute__((weak)) void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned);
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+#elif defined(__AVX2__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+
+typedef float floats __attribute__((vector_size(LANES * 4)));
+typedef int32_t ints __attribute__((vector_size(LANES * 4)));
+
+struct bf16 {
+    uint16_t bits;
+};
+
+inline float to_float(float x) { return x; }
+
+inline float to_float(bf16 x) {
+    uint32_t bits = uint32_t(x.bits) << 16;
+    float out;
+    memcpy(&out, &bits, 4);
+    return out;
+}
+
+inline void store_as(float* place, float x) { *place = x; }
+
+// To the nearest, ties to even; a NaN stays one.
+inline void store_as(bf16* place, float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        place->bits = uint16_t(bits >> 16) | 0x40;
+    else
+        place->bits = uint16_t((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+
+inline floats load(const float* place) {
+    floats out;
+    memcpy(&out, place, sizeof out);
+    return out;
+}
+
+inline void store(float* place, floats x) { memcpy(place, &x, sizeof x); }
+
+inline floats splat(float x) { return floats{} + x; }
+
+inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+inline int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
+
+// `act(argument)` on up to `num_threads` threads at once, the caller among them.
+inline void in_parallel(int64_t num_threads, void (*act)(void*), void* argument) {
+    if (num_threads > 1 && GOMP_parallel)
+        GOMP_parallel(act, argument, unsigned(num_threads), 0);
+    else
+        act(argument);
+}
+
+}  // namespace

@@ -1,0 +1,107 @@
+"""Finds and opens the library of C++ kernels that the installation has built, if it could.
+
+Each kernel is in it once for every instruction set of ISAS that its machine knows; `library()` is
+the one to use here. Its threads are those of torch's own OpenMP runtime: a second one beside it
+would fight for the same cores.
+"""
+
+import ctypes
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+ISAS = ("portable", "avx2", "avx512")
+"""In the order of `quire_best_isa`. avx512 has bfloat16 dot products."""
+HERE = Path(__file__).parent
+
+NO_LIBRARY = (
+    "Quire's C++ kernels are not here, so attention on this CPU runs in PyTorch, several times "
+    "slower: have a C++17 compiler (g++ or clang++) and install Quire again"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """`isa`: whose kernels are called, one of ISAS. `isas`: those that can run here."""
+
+    handle: ctypes.CDLL
+    isa: str
+    isas: tuple[str, ...]
+    has_threads: bool
+
+    def of(self, isa: str) -> "Library":
+        """The same for another instruction set that can run here."""
+        if isa not in self.isas:
+            raise ValueError(f"{isa} does not run here, but {', '.join(self.isas)}")
+        return Library(self.handle, isa, self.isas, self.has_threads)
+
+    def kernel(
+        self,
+        name: str,
+        argument: type[ctypes.Structure],
+        result: type[ctypes.c_int64 | ctypes.c_int],
+    ) -> Callable[[ctypes.Structure], int]:
+        """The function that takes a pointer to one `argument`."""
+        function = getattr(self.handle, f"{name}_{self.isa}")
+        function.argtypes, function.restype = [ctypes.POINTER(argument)], result
+
+        def call(given: ctypes.Structure) -> int:
+            return int(function(ctypes.byref(given)))
+
+        return call
+
+    @property
+    def num_threads(self) -> int:
+        """As many as torch uses."""
+        return torch.get_num_threads() if self.has_threads else 1
+
+
+@cache
+def library() -> Library | None:
+    """None, and a warning, where none was built. Says once which instruction set it uses."""
+    path = next((p for p in map(_path, EXTENSION_SUFFIXES) if p.exists()), None)
+    if path is None:
+        logger.warning(NO_LIBRARY)
+        return None
+    _share_openmp()
+    try:
+        handle = ctypes.CDLL(str(path))
+        best, has_threads = handle.quire_best_isa(), bool(handle.quire_has_threads())
+    except (OSError, AttributeError) as error:
+        logger.warning("%s (%s)", NO_LIBRARY, error)
+        return None
+    opened = Library(handle, ISAS[best], ISAS[: best + 1], has_threads)
+    threads = "torch's threads" if has_threads else "one thread: torch's OpenMP was not found"
+    logger.info("C++ kernels for %s, on %s", opened.isa, threads)
+    return opened
+
+
+def _path(suffix: str) -> Path:
+    return HERE / f"kernels{suffix}"
+
+
+def _share_openmp() -> None:
+    """Make the runtime that torch has loaded visible to the library; never load another."""
+    if not hasattr(os, "RTLD_NOLOAD"):
+        return
+    home = Path(torch.__file__).parent
+    bundled = [
+        path
+        for folder in (home / "lib", home.parent / "torch.libs")
+        for name in ("libgomp*", "libomp*", "libiomp*")
+        for path in folder.glob(name)
+    ]
+    for name in (*map(str, bundled), "libgomp.so.1"):
+        try:
+            ctypes.CDLL(name, os.RTLD_NOLOAD | os.RTLD_GLOBAL)
+            return
+        except OSError:
+            continue

@@ -1,0 +1,220 @@
+// A call of attention, how it is cut into tasks, and where its scratch lies.
+#pragma once
+
+#include "softmax.h"
+
+namespace {
+
+struct Widths {
+    int64_t depth;   // elements of a packed key
+    int64_t values;  // of a packed value, and floats of a row's sum: a multiple of LANES
+};
+
+struct Part {
+    Running* running;
+    float* sums;
+};
+
+// Mirrored in attention/cpu.py. Strides and widths count elements, sizes tokens; `query` is
+// [num_tokens, heads, k_width], the last dimension dense, and so on for `key` and `value`; `keys`
+// and `values` are the store's, [num_blocks, block_size, kv_heads, width], dense. Null `values`:
+// they are the first elements of the keys. `reach` is that of `window` or `chunk`; both zero: all.
+struct Call {
+    const void *query, *key, *value;
+    void* out;
+    void *keys, *values;
+    const float* sinks;
+    const int64_t* slots;
+    const int32_t* table;
+    const int64_t *query_starts, *context_lens;
+    char* scratch;
+    int64_t query_token_stride, query_head_stride, key_token_stride, key_head_stride;
+    int64_t value_token_stride, value_head_stride, table_stride, table_columns;
+    int64_t num_tokens, num_seqs, num_blocks, block_size;
+    int64_t heads, kv_heads, k_width, v_width;
+    int64_t window, chunk, is_bf16, num_threads;
+    double scale_, softcap_;
+
+    // Set by lay_out.
+    float scale, softcap;
+    char* parts;
+    int64_t part_bytes, max_rows, group_size;
+    int64_t* finished;
+
+    int64_t group() const { return group_size; }  // query heads of a K/V head
+    int64_t element_bytes() const { return is_bf16 ? 2 : 4; }
+
+    int64_t first_seen(int64_t position) const {
+        if (window) return larger(position + 1 - window, 0);
+        return chunk ? position - position % chunk : 0;
+    }
+
+    Part part(int64_t index, Widths widths) const {
+        char* place = parts + index * part_bytes;
+        return {(Running*)(place + max_rows * widths.values * 4), (float*)place};
+    }
+
+    bool is_inside() const {
+        for (int64_t i = 0; i < num_tokens; i++)
+            if (slots[i] < 0 || slots[i] >= num_blocks * block_size) return false;
+        for (int64_t seq = 0; seq < num_seqs; seq++) {
+            int64_t num_new = query_starts[seq + 1] - query_starts[seq];
+            if (num_new <= 0) continue;
+            int64_t first = first_seen(context_lens[seq] - num_new) / block_size;
+            int64_t last = (context_lens[seq] - 1) / block_size;
+            if (num_new > context_lens[seq] || last >= table_columns) return false;
+            const int32_t* row = table + seq * table_stride;
+            for (int64_t i = first; i <= last; i++)
+                if (row[i] < 0 || row[i] >= num_blocks) return false;
+        }
+        return true;
+    }
+};
+
+struct Task {
+    int64_t seq, row, num_queries, position;  // `row` of the batch is at `position`
+    int64_t head, num_heads;                  // of K and V
+    int64_t first, end;                       // positions of keys
+    int64_t part, num_parts, first_part;
+};
+
+constexpr int64_t MAX_TASK_ROWS = 64;
+constexpr int64_t MIN_PART_KEYS = 256;
+constexpr int64_t TASKS_PER_THREAD = 4;
+constexpr int64_t MIN_STREAM_BYTES = 512;  // read of each token of a store at a time, if it has them
+
+struct Plan {
+    Task* tasks;
+    int64_t num_tasks, num_parts;
+    int64_t work_of_task;  // keys times rows
+
+    bool task(const Call&, int64_t index, Task* out) const {
+        if (index >= num_tasks) return false;
+        *out = tasks[index];
+        return true;
+    }
+
+    static int64_t queries_at_once(const Call& call) {
+        return larger(MAX_TASK_ROWS / call.group(), 1);
+    }
+
+    static int64_t heads_at_once(const Call& call, int64_t num_new) {
+        int64_t row_bytes = call.k_width * call.element_bytes();
+        int64_t most = num_new == 1 ? larger(MIN_STREAM_BYTES / row_bytes, 1) : 1;
+        return smaller(smaller(most, queries_at_once(call)), call.kv_heads);
+    }
+
+    // Every task whole, before it is cut along its keys.
+    template <class Act>
+    static void each(const Call& call, Act act) {
+        for (int64_t seq = 0; seq < call.num_seqs; seq++) {
+            int64_t begin = call.query_starts[seq], end = call.query_starts[seq + 1];
+            int64_t past = call.context_lens[seq] - (end - begin);
+            int64_t heads = heads_at_once(call, end - begin);
+            for (int64_t row = begin; row < end; row += queries_at_once(call)) {
+                int64_t count = smaller(queries_at_once(call), end - row);
+                int64_t position = past + row - begin;
+                for (int64_t head = 0; head < call.kv_heads; head += heads)
+                    act(Task{seq, row, count, position, head,
+                             smaller(heads, call.kv_heads - head), call.first_seen(position),
+                             position + count, 0, 1, 0});
+            }
+        }
+    }
+
+    static int64_t rows(const Call& call, const Task& task) {
+        return task.num_queries * task.num_heads * call.group();
+    }
+
+    int64_t part_keys(const Call& call, const Task& task) const {
+        return round_up(larger(work_of_task / rows(call, task), MIN_PART_KEYS), TILE);
+    }
+
+    // Where `tasks` is null, counts them only.
+    void cut(const Call& call) {
+        int64_t work = 0;
+        each(call, [&](Task task) { work += (task.end - task.first) * rows(call, task); });
+        bool is_alone = call.num_threads == 1;
+        work_of_task = is_alone ? work : work / (TASKS_PER_THREAD * call.num_threads);
+        num_tasks = num_parts = 0;
+        each(call, [&](Task task) {
+            int64_t size = part_keys(call, task), first = task.first, end = task.end;
+            task.num_parts = is_alone ? 1 : (end - first + size - 1) / size;
+            if (task.num_parts == 1) size = end - first;
+            task.first_part = num_parts;
+            for (int64_t i = 0; i < task.num_parts; i++) {
+                task.part = i;
+                task.first = first + i * size;
+                task.end = smaller(task.first + size, end);
+                if (tasks) tasks[num_tasks] = task;
+                num_tasks++;
+            }
+            if (task.num_parts > 1) num_parts += task.num_parts;
+        });
+    }
+};
+
+inline Widths widths_of(const Call& call, int64_t per_element) {
+    return {(call.k_width + per_element - 1) / per_element, round_up(call.v_width, LANES)};
+}
+
+// Cache lines taken one after the other; from null, they are only counted.
+struct Stretch {
+    char* base;
+    int64_t num_bytes;
+
+    template <class T>
+    T* take(int64_t count) {
+        char* place = base + num_bytes;
+        num_bytes += round_up(count * int64_t(sizeof(T)), 64);
+        return (T*)place;
+    }
+};
+
+struct Memory {
+    uint32_t *keys, *values, *queries;
+    float* sums;
+    Running* running;
+    int64_t num_bytes;
+
+    Memory(const Call& call, Widths widths, char* base) {
+        Stretch stretch{base, 0};
+        keys = stretch.take<uint32_t>(round_up(widths.depth, LANES) * TILE);
+        values = stretch.take<uint32_t>(widths.values * TILE);
+        queries = stretch.take<uint32_t>(call.max_rows * widths.depth);
+        sums = stretch.take<float>(call.max_rows * widths.values);
+        running = stretch.take<Running>(call.max_rows);
+        num_bytes = stretch.num_bytes;
+    }
+};
+
+struct Layout {
+    Plan plan;
+    char* workers;
+    int64_t worker_bytes, num_bytes;
+};
+
+// Null `base`: only `num_bytes` of the answer means something.
+inline Layout lay_out(Call& call, int64_t per_element, char* base) {
+    Widths widths = widths_of(call, per_element);
+    call.group_size = call.heads / call.kv_heads;
+    call.scale = float(call.scale_);
+    call.softcap = float(call.softcap_);
+    call.max_rows = larger(MAX_TASK_ROWS, call.group());
+    call.part_bytes = round_up(call.max_rows * (widths.values * 4 + int64_t(sizeof(Running))), 64);
+    Layout out{};
+    out.plan.cut(call);
+    Stretch stretch{base, 0};
+    out.worker_bytes = Memory(call, widths, nullptr).num_bytes;
+    out.workers = stretch.take<char>(out.worker_bytes * call.num_threads);
+    call.finished = stretch.take<int64_t>(out.plan.num_parts);
+    call.parts = stretch.take<char>(call.part_bytes * out.plan.num_parts);
+    out.plan.tasks = stretch.take<Task>(out.plan.num_tasks);
+    out.num_bytes = stretch.num_bytes;
+    if (!base) return out;
+    memset(call.finished, 0, size_t(out.plan.num_parts) * 8);
+    out.plan.cut(call);
+    return out;
+}
+
+}  // namespace

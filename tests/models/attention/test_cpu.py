@@ -1,0 +1,114 @@
+"""The C++ kernel's own: instruction sets that run here, threads, bounds, scratch."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.models.attention.choice import attention_name, build_attention
+from quire.models.attention.cpu import CPUAttention
+from quire.models.attention.cpu_scratch import cpu_scratch_bytes
+from quire.models.attention.scratch import StepLimits
+from quire.models.kv_codec import choose_codec
+from quire.models.kv_store import Workspace
+from quire.models.native import Library, library
+from quire.models.native.library import ISAS
+from tests.models.attention.cases import shapes, spans
+from tests.models.attention.scene import Scene, Shape, Span
+from tests.models.attention.test_backends import assert_right
+
+supported = shapes.filter(lambda s: s.kept_as == "auto" and s.dtype is not torch.float16)
+long_spans = st.lists(
+    st.builds(Span, st.integers(0, 1500), st.sampled_from([1, 1, 2, 70])), min_size=1, max_size=3
+)
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Library:
+    found = library()
+    if found is None:
+        pytest.skip("the C++ kernels were not built")
+    return found
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@settings(max_examples=60)
+@given(shape=supported, spans=spans, seed=st.integers(0, 2**32))
+def test_every_instruction_set_agrees_with_softmax_by_hand(
+    kernels: Library, isa: str, shape: Shape, spans: list[Span], seed: int
+) -> None:
+    if isa not in kernels.isas:
+        pytest.skip(f"{isa} does not run here")
+    assert_right(partial(CPUAttention, library=kernels.of(isa)), Scene(shape, spans, seed), seed)
+
+
+@pytest.mark.usefixtures("two_threads")
+@settings(max_examples=30)
+@given(shape=supported, spans=long_spans)
+def test_contexts_cut_among_threads_come_together_again(
+    kernels: Library, shape: Shape, spans: list[Span]
+) -> None:
+    assert_right(partial(CPUAttention, library=kernels), Scene(shape, spans))
+
+
+@settings(max_examples=30)
+@given(shape=supported, spans=long_spans)
+def test_scratch_is_no_more_than_counted(kernels: Library, shape: Shape, spans: list[Span]) -> None:
+    scene, workspace = Scene(shape, spans), Workspace()
+    paging = scene.paging()
+    backend = CPUAttention(scene.store(paging), kernels, workspace)
+    scene.attend(backend.begin(scene.batch(paging)))
+    limits = StepLimits(2000, len(spans), sum(span.num_new for span in spans))
+    taken = workspace.memory[torch.uint8].nbytes
+    assert taken <= cpu_scratch_bytes([scene.layer], limits, kernels.num_threads)
+
+
+@pytest.mark.parametrize("block", [-1, 1000, 2**31 - 1])
+def test_a_block_outside_the_store_is_refused_before_anything_is_written(
+    kernels: Library, block: int
+) -> None:
+    scene = Scene(Shape(block_size=4), [Span(9, 1), Span(5, 3)])
+    paging = scene.paging()
+    store, batch = scene.store(paging), scene.batch(paging)
+    batch.block_tables[scene.group][1][1] = block
+    before = [tensor.clone() for tensor in store.tensors]
+    with pytest.raises(IndexError, match="layer 1 lies outside its store"):
+        scene.attend(CPUAttention(store, kernels).begin(batch))
+    for kept, was in zip(store.tensors, before, strict=True):
+        assert torch.equal(kept.nan_to_num(-1.0), was.nan_to_num(-1.0))
+
+
+def test_a_slot_outside_the_store_is_refused(kernels: Library) -> None:
+    scene = Scene(Shape(), [Span(9, 1)])
+    paging = scene.paging()
+    batch = scene.batch(paging)
+    batch.slots[scene.group][0] = paging.num_blocks * scene.shape.block_size
+    with pytest.raises(IndexError, match="outside its store"):
+        scene.attend(CPUAttention(scene.store(paging), kernels).begin(batch))
+
+
+def test_what_the_kernel_cannot_is_left_to_the_reference(kernels: Library) -> None:
+    exact, packed = choose_codec("auto", torch.bfloat16), choose_codec("int8", torch.bfloat16)
+    assert attention_name("auto", "cpu", exact) == f"cpu ({kernels.isa})"
+    assert attention_name("auto", "cpu", packed) == "reference"
+    assert attention_name("auto", "cuda", exact) == "reference"
+    scene = Scene(replace(Shape(), kept_as="int8"), [Span(0, 1)])
+    with pytest.raises(ValueError, match="cannot be had: it does not read quantised K and V"):
+        build_attention(scene.store(scene.paging()), "cpu", "cpu")
+
+
+def test_an_instruction_set_that_does_not_run_here_is_refused(kernels: Library) -> None:
+    with pytest.raises(ValueError, match="sve9 does not run here"):
+        kernels.of("sve9")

@@ -1,0 +1,101 @@
+// Random calls of attention over memory of the exact size: whatever is read or written beyond it,
+// the sanitizer tells. Block tables are rubbish where no query sees.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "attention.cpp"
+
+namespace {
+
+int64_t below(int64_t n) { return rand() % n; }
+
+template <class T>
+T* fresh(int64_t count) {
+    T* place = (T*)malloc(size_t(count) * sizeof(T));
+    memset((void*)place, 0, size_t(count) * sizeof(T));
+    return place;
+}
+
+void run_one() {
+    static const int64_t WIDTHS[] = {8, 33, 64, 80, 256}, SIZES[] = {1, 3, 16, 33};
+    Call call{};
+    call.is_bf16 = below(2);
+    call.kv_heads = 1 + below(3);
+    call.heads = call.kv_heads * (1 + below(9));
+    call.k_width = WIDTHS[below(5)];
+    call.v_width = WIDTHS[below(5)];
+    call.block_size = SIZES[below(4)];
+    if (below(3) == 0) call.window = 1 + below(90);
+    else if (below(2)) call.chunk = 1 + below(90);
+    call.softcap_ = below(2);
+    call.scale_ = 0.1;
+    call.num_threads = 1 + below(4);
+    call.num_seqs = 1 + below(4);
+    bool is_latent = call.v_width <= call.k_width && below(3) == 0;
+    int64_t* starts = fresh<int64_t>(call.num_seqs + 1);
+    int64_t* lens = fresh<int64_t>(call.num_seqs);
+    int64_t longest = 0;
+    for (int64_t i = 0; i < call.num_seqs; i++) {
+        int64_t num_new = below(2) ? 1 : 1 + below(90);
+        starts[i + 1] = starts[i] + num_new;
+        lens[i] = num_new + below(900);
+        longest = larger(longest, lens[i]);
+    }
+    call.num_tokens = starts[call.num_seqs];
+    call.table_columns = call.table_stride = (longest + call.block_size - 1) / call.block_size;
+    call.num_blocks = 1 + call.num_seqs * call.table_columns;
+    int32_t* table = fresh<int32_t>(call.num_seqs * call.table_columns);
+    int64_t* slots = fresh<int64_t>(call.num_tokens);
+    for (int64_t i = 0; i < call.num_seqs; i++) {
+        int64_t num_new = starts[i + 1] - starts[i];
+        int64_t first = call.first_seen(lens[i] - num_new) / call.block_size;
+        int32_t* row = table + i * call.table_columns;
+        for (int64_t j = 0; j < call.table_columns; j++) {
+            bool is_seen = j >= first && j * call.block_size < lens[i];
+            row[j] = is_seen ? int32_t(call.num_blocks - 1 - i * call.table_columns - j)
+                             : int32_t(0x7fffffff);
+        }
+        for (int64_t j = 0; j < num_new; j++) {
+            int64_t position = lens[i] - num_new + j, block = position / call.block_size;
+            slots[starts[i] + j] = block < first ? 0
+                                                 : row[block] * call.block_size +
+                                                       position % call.block_size;
+        }
+    }
+    int64_t size = call.element_bytes(), tokens = call.num_tokens;
+    int64_t kept = call.num_blocks * call.block_size * call.kv_heads;
+    call.query_head_stride = call.key_head_stride = call.k_width;
+    call.value_head_stride = call.v_width;
+    call.query_token_stride = call.heads * call.k_width;
+    call.key_token_stride = call.kv_heads * call.k_width;
+    call.value_token_stride = call.kv_heads * call.v_width;
+    call.query = fresh<char>(tokens * call.query_token_stride * size);
+    call.key = fresh<char>(tokens * call.key_token_stride * size);
+    call.value = fresh<char>(tokens * call.value_token_stride * size);
+    call.out = fresh<char>(tokens * call.heads * call.v_width * size);
+    call.keys = fresh<char>(kept * call.k_width * size);
+    call.values = is_latent ? nullptr : fresh<char>(kept * call.v_width * size);
+    call.sinks = below(2) ? fresh<float>(call.heads) : nullptr;
+    call.slots = slots;
+    call.table = table;
+    call.query_starts = starts;
+    call.context_lens = lens;
+    int64_t num_bytes = QUIRE_JOIN(attend_scratch, QUIRE_ISA)(&call);
+    call.scratch = (char*)aligned_alloc(64, size_t(num_bytes));
+    if (QUIRE_JOIN(attend, QUIRE_ISA)(&call)) abort();
+    call.table_columns = 0;
+    if (!QUIRE_JOIN(attend, QUIRE_ISA)(&call)) abort();
+    const void* taken[] = {call.query, call.key,  call.value, call.out, call.keys,   call.values,
+                           call.sinks, slots,     table,      starts,   lens,        call.scratch};
+    for (const void* each : taken) free((void*)each);
+}
+
+}  // namespace
+
+int main() {
+    for (int i = 0; i < 300; i++) {
+        srand(unsigned(i));
+        run_one();
+    }
+    puts("clean");
+}

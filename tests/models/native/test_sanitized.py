@@ -1,0 +1,38 @@
+"""The kernels under AddressSanitizer and UndefinedBehaviorSanitizer, built from their sources."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import quire.models.native as native
+
+SOURCES = Path(native.__file__).parent
+FLAGS = {
+    "portable": [],
+    "avx2": ["-mavx2", "-mfma"],
+    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mfma"],
+}
+SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+
+def build(compiler: str, isa: str, program: Path) -> None:
+    driver = Path(__file__).parent / "sanitized.cpp"
+    flags = ["-std=gnu++17", "-O1", "-g0", *SANITIZE, *FLAGS[isa], f"-DQUIRE_ISA={isa}"]
+    command = [compiler, *flags, f"-I{SOURCES}", str(driver), "-o", str(program)]
+    subprocess.run(command, check=True)
+
+
+@pytest.mark.parametrize("isa", FLAGS)
+def test_attention_stays_within_its_memory(isa: str, tmp_path: Path) -> None:
+    compiler = shutil.which("g++")
+    kernels = native.library()
+    if compiler is None or kernels is None:
+        pytest.skip("no g++, or the kernels were not built")
+    if isa not in kernels.isas:
+        pytest.skip(f"{isa} does not run here")
+    program = tmp_path / "sanitized"
+    build(compiler, isa, program)
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "clean\n", "")
