@@ -14,7 +14,7 @@ ATTENTION_BACKENDS = ("auto", "cpu", "reference", "eager")
 """`auto`: the fastest that runs here. `cpu`: C++ kernels. `reference`: torch's fused kernels where
 they can. `eager`: every softmax written out in float32."""
 LINEAR_BACKENDS = ("auto", "torch")
-"""`auto`: bfloat16 weights packed for the C++ kernel where it runs. `torch`: as PyTorch has them."""
+"""`auto`: bfloat16 weights packed for the C++ kernel where it runs. `torch`: as they are."""
 SCALE_BYTES = 2
 """A scale is a bfloat16: its rounding does not matter, its range does."""
 
