@@ -9,7 +9,7 @@
 
 Raises CheckpointError (files missing or unusable) or UnsupportedModel (by name, with why).
 `attach` may be called again: for a profile, attach one block, and run chunks without earlier
-context whose slots all lie in it; such a model and its store are gone when dropped.
+context whose slots and tables all lie in it; such a model and its store are gone when dropped.
 """
 
 import logging
