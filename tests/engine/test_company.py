@@ -1,0 +1,57 @@
+"""With the C++ kernels bfloat16 text too is the same alone and in company: no row of a product, and
+no chunk's attention, depends on what runs beside it.
+"""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from quire.engine.build import build_engine
+from quire.engine.config import EngineConfig
+from quire.models.native import library
+from quire.models.native.linear import bind_linear
+from quire.scheduler.request import NewRequest, Sampling, Stopping
+from tests.models.reference import NUM_NEW, References, some_prompts
+from tests.models.test_bundled import FOLDER
+
+PROMPTS = some_prompts(12, 60)
+
+
+def has_kernels() -> bool:
+    kernels = library()
+    return kernels is not None and bind_linear(kernels.handle, kernels.isa) is not None
+
+
+def texts_of(checkpoint: Path, batches: list[list[int]]) -> dict[str, list[int]]:
+    """The outputs of PROMPTS by index, those of one batch run at once."""
+    config = EngineConfig(
+        str(checkpoint),
+        device="cpu",
+        dtype="bfloat16",
+        enable_prefix_caching=False,
+        max_model_len=96,
+        max_num_batched_tokens=1024,
+    )
+    engine, _ = build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
+    texts: dict[str, list[int]] = {}
+    for batch in batches:
+        for index in batch:
+            prompt = tuple(PROMPTS[index])
+            new = NewRequest(str(index), prompt, Sampling(temperature=0.0), Stopping(NUM_NEW))
+            assert engine.submit(new) is None
+        while engine.has_work:
+            for delta in engine.turn().deltas:
+                texts.setdefault(delta.request_id, []).extend(delta.token_ids)
+    return texts
+
+
+@pytest.mark.skipif(not has_kernels(), reason="needs the C++ kernels and a bfloat16 dot product")
+@pytest.mark.parametrize("family", ["bundled", "llama", "gemma2", "deepseek_v3"])
+def test_bfloat16_text_is_the_same_alone_and_in_company(
+    family: str, references: References
+) -> None:
+    checkpoint = FOLDER if family == "bundled" else references.checkpoint(family)
+    everyone = list(range(len(PROMPTS)))
+    alone = texts_of(checkpoint, [[index] for index in everyone])
+    assert texts_of(checkpoint, [everyone]) == alone
