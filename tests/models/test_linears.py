@@ -86,6 +86,16 @@ def test_latent_attention_keeps_its_views(references: References, kernel: Linear
     assert names and not any("kv_b_proj" in name for name in names)
 
 
+def test_the_checkpoint_does_not_stay_mapped(tied: Path, kernel: LinearKernel) -> None:
+    """Its pages would count as memory of the process, beside the packed weights."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("needs /proc/self/maps")
+    loaded = load_packed(tied, kernel)
+    assert str(tied) not in maps.read_text()
+    assert loaded.weight_bytes > 0
+
+
 def test_other_dtypes_are_left_alone(tied: Path, kernel: LinearKernel) -> None:
     assert packed_names(load_packed(tied, kernel, "float32")) == set()
 

@@ -101,13 +101,39 @@ def pack_linears(
     found = [owners for owners in _packable(module) if id(owners[0].weight) not in used_otherwise]
     sharings = tuple(_pack(owners, kernel) for owners in found)
     num_bytes = sum(sharing.weight.packed.nbytes for sharing in sharings)
+    _let_go_of_the_file(module, sharings, num_bytes)
     logger.info("packed %d linear weights, %.1f MiB", len(sharings), num_bytes / MIB)
     return PackedLinears(kernel, sharings)
 
 
+def _let_go_of_the_file(
+    module: nn.Module, sharings: Collection[Sharing], num_packed_bytes: int
+) -> None:
+    """Copy what is not packed, if that is less than what is: as long as one weight lies in the
+    mapped file, all of it counts as this process's memory. Views that latent attention keeps stay.
+    """
+    packed = {id(owner) for sharing in sharings for owner in sharing.owners}
+    kept = _latent_projections(module)
+    left = {
+        id(parameter): parameter
+        for part in module.modules()
+        if id(part) not in kept
+        for name, parameter in part.named_parameters(recurse=False)
+        if not (id(part) in packed and name == "weight")
+    }
+    if sum(parameter.nbytes for parameter in left.values()) < num_packed_bytes:
+        for parameter in left.values():
+            parameter.data = parameter.data.clone()
+
+
+def _latent_projections(module: nn.Module) -> set[int]:
+    """The ids of the modules whose weights latent attention keeps views of."""
+    return {id(part.get_submodule("kv_b_proj")) for part in module.modules() if is_latent(part)}
+
+
 def _packable(module: nn.Module) -> list[list[nn.Module]]:
-    """The owners of each such weight. Latent attention keeps views of `kv_b_proj`'s."""
-    kept = {id(part.get_submodule("kv_b_proj")) for part in module.modules() if is_latent(part)}
+    """The owners of each such weight."""
+    kept = _latent_projections(module)
     shared: dict[nn.Parameter, list[nn.Module]] = {}
     for part in module.modules():
         for parameter in part.parameters(recurse=False):
