@@ -70,6 +70,23 @@ class TracedKVCache(KVCache):
             super().advance(table, token_ids, num_computed)
             span.set_attribute("quire.num_sealed_blocks", table.num_sealed)
 
+    def swap_out(self, table: BlockTable, num_computed: int) -> bool:
+        with self._tracer.start_as_current_span("kv_cache.swap_out") as span:
+            is_kept = super().swap_out(table, num_computed)
+            span.set_attributes(
+                {"quire.num_computed_tokens": num_computed, "quire.is_short": not is_kept}
+            )
+            return is_kept
+
+    def fork(
+        self, source: BlockTable, table: BlockTable, num_tokens: int, *, keep_free: int = 0
+    ) -> bool | Short:
+        with self._tracer.start_as_current_span("kv_cache.fork") as span:
+            forked = super().fork(source, table, num_tokens, keep_free=keep_free)
+            span.set_attribute("quire.num_tokens", num_tokens)
+            span.set_attribute("quire.is_short", isinstance(forked, Short))
+            return forked
+
     def release(self, table: BlockTable) -> None:
         with self._tracer.start_as_current_span("kv_cache.release") as span:
             span.set_attribute("quire.num_blocks", _num_held(table))
