@@ -25,7 +25,7 @@ from quire.models.batch import Batch
 from quire.models.checkpoint import ModelSource, locate
 from quire.models.loader import LoadedModel, load_model
 from quire.models.native import library
-from quire.models.native.linear import LinearKernel, bind_linear
+from quire.models.native.model_kernels import ModelKernels, bind_kernels
 from quire.models.preview import look_ahead
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def build_model_engine(
         dtype=config.dtype,
         device=device,
         on_progress=on_progress,
-        linear=_linear_kernel(config, device),
+        kernels=_kernels(config, device),
     )
     phases.end("load")
     on_progress("profile", 0, 1)
@@ -92,10 +92,10 @@ def build_model_engine(
     return assemble(config, facts, layout, model, clock), facts
 
 
-def _linear_kernel(config: EngineConfig, device: torch.device) -> LinearKernel | None:
-    """None: torch's linear layers."""
-    kernels = library() if device.type == "cpu" and config.linear_backend == "auto" else None
-    return None if kernels is None else bind_linear(kernels.handle, kernels.isa)
+def _kernels(config: EngineConfig, device: torch.device) -> ModelKernels | None:
+    """None: torch's layers."""
+    built = library() if device.type == "cpu" and config.linear_backend == "auto" else None
+    return None if built is None else bind_kernels(built)
 
 
 def choose_device(asked: str) -> torch.device:

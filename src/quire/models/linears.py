@@ -8,7 +8,7 @@ whoever uses it as a matrix fails instead of computing nonsense.
 import copy
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -159,6 +159,7 @@ def _can_pack(weight: nn.Parameter, owner: nn.Module) -> bool:
 def _pack(owners: list[nn.Module], kernel: LinearKernel) -> Sharing:
     packed = kernel.pack(owners[0].get_parameter("weight"))
     parameter = nn.Parameter(packed.packed, requires_grad=False)
+    packed = replace(packed, packed=parameter)
     for owner in owners:
         if isinstance(owner, nn.Embedding):
             forward: PackedForward | PackedLookup = PackedLookup(kernel, packed, _twin(owner))

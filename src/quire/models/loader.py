@@ -13,6 +13,7 @@ context whose slots and tables all lie in it; such a model and its store are gon
 """
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,8 +28,8 @@ from quire.models.config import KVOptions, KVSize, ModelFacts, UnsupportedModel
 from quire.models.hf import HFModel, PagedPort, attention_modules, plug, prepare
 from quire.models.kv_codec import choose_codec
 from quire.models.kv_store import build_kv_store
-from quire.models.linears import OtherUses, PackedLinears, pack_linears
-from quire.models.native.linear import LinearKernel
+from quire.models.linears import OtherUses, pack_linears
+from quire.models.native.model_kernels import ModelKernels
 from quire.models.packing import (
     BLOCK_SIZE,
     NUM_BLOCKS,
@@ -39,6 +40,7 @@ from quire.models.packing import (
 from quire.models.port import CurrentStep
 from quire.models.probe import FORWARD_ERRORS, TOKENS, Probe, first_logits, probe, rehearse
 from quire.models.support import Layering, layering, max_model_len, refuse_unsupported
+from quire.models.surgery import operate
 
 logger = logging.getLogger(__name__)
 
@@ -110,10 +112,10 @@ def load_model(
     dtype: str,
     device: torch.device,
     on_progress: Progress,
-    linear: LinearKernel | None = None,
+    kernels: ModelKernels | None = None,
 ) -> LoadedModel:
-    """`dtype`: auto, float32, float16 or bfloat16. Phases: download, weights, probe. `linear`: in
-    torch's stead for the bfloat16 linear layers on a CPU; None: torch's."""
+    """`dtype`: auto, float32, float16 or bfloat16. Phases: download, weights, probe. `kernels`: in
+    torch's stead for the bfloat16 layers of a model on a CPU; None: torch's."""
     from quire.models import pretrained
 
     folder = locate(source, on_progress)
@@ -149,23 +151,36 @@ def load_model(
             raise UnsupportedModel(
                 facts.model_type, "requests packed into one row change each other"
             )
-    if linear is not None:
-        packed = pack_linears(module, linear, uses.ids)
-        _keep_if_right(packed, loaded, measured.logits)
+    if kernels is not None:
+        _speed_up(loaded, kernels, uses.ids, measured.logits)
     on_progress("probe", 1, 1)
     return loaded
 
 
-def _keep_if_right(packed: PackedLinears, loaded: LoadedModel, logits: Tensor) -> None:
-    """Unpack again where the model fails over packed weights, or says something else."""
-    try:
-        is_right = _is_independent(loaded, logits)
-    except FORWARD_ERRORS as error:
-        logger.info("%s models do not run over packed weights: %r", loaded.facts.model_type, error)
-        is_right = False
-    if not is_right:
+def _speed_up(
+    loaded: LoadedModel, kernels: ModelKernels, used_otherwise: Collection[int], logits: Tensor
+) -> None:
+    """Each change is taken back where the model then fails or says something else."""
+    model_type = loaded.facts.model_type
+
+    def is_right() -> bool:
+        try:
+            return _is_independent(loaded, logits)
+        except FORWARD_ERRORS as error:
+            logger.info("%s models do not run so: %r", model_type, error)
+            return False
+
+    packed = pack_linears(loaded.module, kernels.linear, used_otherwise)
+    if not is_right():
         packed.undo()
         logger.info("the linear weights are unpacked again")
+        return
+    if kernels.fused is None:
+        return
+    surgery = operate(loaded.module, kernels.fused, loaded.current, is_right)
+    if not is_right():
+        surgery.undo()
+        logger.info("the fused parts are taken out again")
 
 
 def _is_independent(loaded: LoadedModel, logits: Tensor) -> bool:

@@ -164,8 +164,8 @@ OPTIONS: tuple[Option, ...] = (
         "linear-backend",
         ENGINE,
         one_of(*LINEAR_BACKENDS),
-        "`auto`: on a CPU, bfloat16 weights packed once for the C++ kernel where it runs. `torch`: "
-        "PyTorch's own.",
+        "`auto`: on a CPU, bfloat16 weights packed once for the C++ kernel where it runs, and what "
+        "is between them fused. `torch`: PyTorch's own.",
     ),
     Option(
         "max-model-len",

@@ -1,7 +1,7 @@
 """The functions of linear.cpp over tensors: y = x W^T + bias in bfloat16, W packed once."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +40,18 @@ class LinearKernel:
             rows.data_ptr(), num_rows, num_columns, packed.data_ptr(), torch.get_num_threads()
         )
         return PackedWeight(packed, num_rows, num_columns)
+
+    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
+        """One weight of all their rows, of which they become views. None: not possible, since rows
+        do not fill their panels."""
+        if any(weight.num_rows % PANEL_ROWS for weight in weights[:-1]):
+            return None
+        joined = torch.cat([weight.packed for weight in weights])
+        parts = torch.split(joined, [len(weight.packed) for weight in weights])
+        for weight, part in zip(weights, parts, strict=True):
+            weight.packed.data = part
+        num_rows = sum(weight.num_rows for weight in weights)
+        return PackedWeight(joined, num_rows, weights[0].num_columns)
 
     def unpack(self, weight: PackedWeight) -> Tensor:
         """The same numbers as were packed."""

@@ -1,0 +1,160 @@
+"""Fused parts say what they stand for; what only looks like them is left alone."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.models.layers import AttentionForward, GatedForward, LayerForward, NormForward
+from quire.models.linears import pack_linears
+from quire.models.loader import LoadedModel
+from quire.models.native.model_kernels import ModelKernels
+from quire.models.surgery import operate
+from tests.models.checkpoints import save_checkpoint
+from tests.models.driver import load
+from tests.models.families import SERVED, Family
+from tests.models.test_linears import load_packed, logits
+
+WHOLE_PANELS = {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+}
+WHOLE_LAYERS = ("llama", "qwen2", "qwen3", "mistral, window", "phi3", "gemma", "granite", "smollm3")
+PARTS_ALONE = {
+    "gemma2": (NormForward, GatedForward, AttentionForward),
+    "stablelm": (AttentionForward, GatedForward),
+    "qwen3_moe": (NormForward, AttentionForward),
+    "cohere": (GatedForward,),
+    "olmo2": (NormForward, GatedForward),
+}
+"""Of layers that are made otherwise."""
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("surgery")
+
+
+def checkpoint(folder: Path, name: str, **more: object) -> Path:
+    """`more`: other fields of its configuration."""
+    family = SERVED[name]
+    fields = {**family.fields, **WHOLE_PANELS, **more}
+    path = folder / "-".join((name, *map(str, more.values())))
+    return (
+        path if path.exists() else save_checkpoint(Family(family.model_type, fields=fields), path)
+    )
+
+
+def kinds_in(loaded: LoadedModel) -> set[type]:
+    """Of the parts that stand in now."""
+    found = {type(vars(part).get("forward")) for part in loaded.module.modules()}
+    return found & {NormForward, GatedForward, AttentionForward, LayerForward}
+
+
+def errors(folder: Path, kernels: ModelKernels) -> tuple[float, float]:
+    """Mean squares, with kernels and without, against the model in float32."""
+    truth = logits(load(folder, "float32"))
+
+    def error(said: Tensor) -> float:
+        return float((said - truth).square().mean())
+
+    return error(logits(load_packed(folder, kernels))), error(logits(load(folder, "bfloat16")))
+
+
+@pytest.mark.parametrize("name", WHOLE_LAYERS)
+def test_plain_layers_are_fused_as_a_whole(
+    name: str, checkpoints: Path, kernels: ModelKernels
+) -> None:
+    loaded = load_packed(checkpoint(checkpoints, name), kernels)
+    assert LayerForward in kinds_in(loaded)
+
+
+@pytest.mark.parametrize("name", PARTS_ALONE)
+def test_other_layers_have_their_parts_fused(
+    name: str, checkpoints: Path, kernels: ModelKernels
+) -> None:
+    loaded = load_packed(checkpoint(checkpoints, name), kernels)
+    assert kinds_in(loaded) == set(PARTS_ALONE[name])
+
+
+def test_fused_models_are_no_worse_than_the_plain_ones(
+    checkpoints: Path, kernels: ModelKernels
+) -> None:
+    """On the whole: in one so small a single rounding may show."""
+    found = [
+        errors(checkpoint(checkpoints, name), kernels) for name in (*WHOLE_LAYERS, *PARTS_ALONE)
+    ]
+    assert sum(fused / plain for fused, plain in found) <= 1.2 * len(found)
+    assert all(fused <= 3 * plain for fused, plain in found)
+
+
+def test_residual_multipliers_are_not_lost(checkpoints: Path, kernels: ModelKernels) -> None:
+    folder = checkpoint(checkpoints, "granite", residual_multiplier=0.5)
+    assert LayerForward not in kinds_in(load_packed(folder, kernels))
+    fused, plain = errors(folder, kernels)
+    assert fused <= 3 * plain
+
+
+@pytest.mark.parametrize("act", ["relu", "gelu", "silu", "gelu_pytorch_tanh"])
+def test_only_known_activations_are_fused(
+    act: str, checkpoints: Path, kernels: ModelKernels
+) -> None:
+    loaded = load_packed(checkpoint(checkpoints, "llama", hidden_act=act), kernels)
+    assert (GatedForward in kinds_in(loaded)) == (act in ("silu", "gelu_pytorch_tanh"))
+
+
+def test_epsilon_is_that_of_the_model(checkpoints: Path, kernels: ModelKernels) -> None:
+    """Large enough to be seen in every norm."""
+    fused, plain = errors(checkpoint(checkpoints, "llama", rms_norm_eps=0.5), kernels)
+    assert fused <= 3 * plain
+
+
+def test_weights_that_are_joined_are_there_once(checkpoints: Path, kernels: ModelKernels) -> None:
+    loaded = load_packed(checkpoint(checkpoints, "llama"), kernels)
+    layer = loaded.module.get_submodule("model.layers.0")
+    for part, names in (("self_attn", "qkv"), ("mlp", ("gate", "up"))):
+        weights = [
+            layer.get_submodule(f"{part}.{name}_proj").get_parameter("weight") for name in names
+        ]
+        assert len({weight.untyped_storage().data_ptr() for weight in weights}) == 1
+
+
+def test_undone_the_model_is_as_it_was(checkpoints: Path, kernels: ModelKernels) -> None:
+    loaded = load_packed(checkpoint(checkpoints, "llama"), ModelKernels(kernels.linear, None))
+    said = logits(loaded)
+    assert kernels.fused is not None
+    surgery = operate(loaded.module, kernels.fused, loaded.current, lambda: logits(loaded))
+    assert kinds_in(loaded)
+    surgery.undo()
+    assert not kinds_in(loaded)
+    assert torch.equal(logits(loaded), said)
+
+
+def test_unpacked_after_surgery_the_weights_are_those_of_the_file(
+    checkpoints: Path, kernels: ModelKernels
+) -> None:
+    folder = checkpoint(checkpoints, "qwen2")
+    loaded, plain = load(folder, "bfloat16"), load(folder, "bfloat16")
+    packed = pack_linears(loaded.module, kernels.linear)
+    assert kernels.fused is not None
+    operate(loaded.module, kernels.fused, loaded.current, lambda: logits(loaded)).undo()
+    packed.undo()
+    kept = dict(plain.module.named_parameters())
+    assert all(torch.equal(weight, kept[name]) for name, weight in loaded.module.named_parameters())
+
+
+@pytest.mark.parametrize("name", ["norm_into", "rope_over", "gate_into", "sum_into"])
+def test_part_that_fails_is_left_out(name: str, checkpoints: Path, kernels: ModelKernels) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no kernel")
+
+    folder = checkpoint(checkpoints, "llama")
+    assert kernels.fused is not None
+    broken = dataclasses.replace(kernels.fused, **{name: fail})
+    loaded = load_packed(folder, kernels._replace(fused=broken))
+    assert LayerForward not in kinds_in(loaded)
+    assert torch.isfinite(logits(loaded)).all()
