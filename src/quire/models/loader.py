@@ -28,7 +28,6 @@ from quire.models.hf import HFModel, PagedPort, attention_modules, plug, prepare
 from quire.models.kv_codec import choose_codec
 from quire.models.kv_store import build_kv_store
 from quire.models.linears import OtherUses, PackedLinears, pack_linears
-from quire.models.native.linear import LinearKernel
 from quire.models.packing import (
     BLOCK_SIZE,
     NUM_BLOCKS,
@@ -38,7 +37,9 @@ from quire.models.packing import (
 )
 from quire.models.port import CurrentStep
 from quire.models.probe import FORWARD_ERRORS, TOKENS, Probe, first_logits, probe, rehearse
+from quire.models.quantised import check_quantised, tell_quantised
 from quire.models.support import Layering, layering, max_model_len, refuse_unsupported
+from quire.models.weight_kernel import WeightKernel
 
 logger = logging.getLogger(__name__)
 
@@ -110,10 +111,11 @@ def load_model(
     dtype: str,
     device: torch.device,
     on_progress: Progress,
-    linear: LinearKernel | None = None,
+    linear: WeightKernel | None = None,
 ) -> LoadedModel:
     """`dtype`: auto, float32, float16 or bfloat16. Phases: download, weights, probe. `linear`: in
-    torch's stead for the bfloat16 linear layers on a CPU; None: torch's."""
+    torch's stead for the linear layers of its dtypes on a CPU; None: torch's. Where it is not exact
+    and nothing can be quantised, or the model then says something else, it is UnsupportedModel."""
     from quire.models import pretrained
 
     folder = locate(source, on_progress)
@@ -151,7 +153,12 @@ def load_model(
             )
     if linear is not None:
         packed = pack_linears(module, linear, uses.ids)
-        _keep_if_right(packed, loaded, measured.logits)
+        if linear.is_exact:
+            _keep_if_right(packed, loaded, measured.logits)
+        else:
+            tell_quantised(module, packed, facts.model_type)
+            probed = loaded.attach(NUM_BLOCKS, BLOCK_SIZE, ONE_GROUP)
+            check_quantised(probed, facts.model_type, TOKENS, measured.logits)
     on_progress("probe", 1, 1)
     return loaded
 

@@ -19,6 +19,11 @@ class PackedWeight:
     num_rows: int
     num_columns: int
 
+    @property
+    def plain_bytes(self) -> int:
+        """What W took, of the dtype of `packed`."""
+        return self.num_rows * self.num_columns * self.packed.itemsize
+
 
 @dataclass(frozen=True, slots=True)
 class LinearKernel:
@@ -28,6 +33,14 @@ class LinearKernel:
     pack_into: Callable[..., None]
     multiply: Callable[..., None]
     copy_rows: Callable[..., bool]
+
+    @property
+    def dtypes(self) -> frozenset[torch.dtype]:
+        return frozenset({torch.bfloat16})
+
+    @property
+    def is_exact(self) -> bool:
+        return True
 
     def pack(self, weight: Tensor) -> PackedWeight:
         """`weight` [N, K] is left as it is."""
