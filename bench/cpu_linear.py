@@ -1,10 +1,12 @@
-"""Bfloat16 linear layers on the CPU: torch's, oneDNN's over weights it reordered, and ours.
+"""Bfloat16 linear layers on the CPU: torch's, oneDNN's over weights it reordered, and ours, over
+bfloat16 weights and over int8 ones.
 
     python -m bench.cpu_linear [--rows 1,8,32] [--rounds 7]
 
 takes the shapes of Qwen2.5-0.5B. In each round every way runs in turn over as many weights as no
 cache holds, and so do a plain read and a square product, for the shares in brackets: of the read
-bandwidth up to 8 rows, of the product's speed beyond. All figures are medians over single calls.
+bandwidth up to 8 rows, of the bfloat16 product's speed beyond. All figures are medians over single
+calls.
 """
 
 import argparse
@@ -20,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from quire.models.native import library
+from quire.models.native.int8 import Int8Kernel, bind_int8
 from quire.models.native.linear import LinearKernel, PackedWeight, bind_linear
 
 SHAPES = {
@@ -40,6 +43,7 @@ READ_PIECE_FLOATS = 2**22
 SQUARE = 640
 NUM_SQUARES = 32
 PACK_HINT_ROWS = 16
+INT8 = "int8"
 NO_MORE: tuple[None, str, list[float], str] = (None, "none", [], "")
 """oneDNN's bias, and what it would do to the product."""
 
@@ -64,30 +68,39 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
+class Kernels:
+    bfloat16: LinearKernel
+    int8: Int8Kernel
+
+
+@dataclass(frozen=True, slots=True)
 class Weights:
     """The same weights in each form."""
 
     plain: tuple[Tensor, ...]
     reordered: tuple[Tensor, ...]
     packed: tuple[PackedWeight, ...]
+    quantised: tuple[PackedWeight, ...]
 
-    def ways(self, x: Tensor, kernel: LinearKernel) -> tuple[Way, ...]:
+    def ways(self, x: Tensor, kernels: Kernels) -> tuple[Way, ...]:
         onednn = torch.ops.mkldnn._linear_pointwise
         return (
             Way("torch", tuple(partial(linear, x, w) for w in self.plain)),
             Way("oneDNN", tuple(partial(onednn, x, w, *NO_MORE) for w in self.reordered)),
-            Way("ours", tuple(partial(kernel.linear, x, w, None) for w in self.packed)),
+            Way("ours", tuple(partial(kernels.bfloat16.linear, x, w, None) for w in self.packed)),
+            Way(INT8, tuple(partial(kernels.int8.linear, x, w, None) for w in self.quantised)),
         )
 
 
-def build_weights(shape: tuple[int, int], kernel: LinearKernel) -> Weights:
+def build_weights(shape: tuple[int, int], kernels: Kernels) -> Weights:
     num_copies = max(COLD_BYTES // (2 * shape[0] * shape[1]), 1)
     plain = tuple(torch.randn(shape, dtype=torch.bfloat16) for _ in range(num_copies))
     reorder = torch.ops.mkldnn._reorder_linear_weight
     return Weights(
         plain,
         tuple(reorder(w, PACK_HINT_ROWS) for w in plain),
-        tuple(kernel.pack(w) for w in plain),
+        tuple(kernels.bfloat16.pack(w) for w in plain),
+        tuple(kernels.int8.pack(w) for w in plain),
     )
 
 
@@ -104,11 +117,12 @@ def medians_s(ways: Sequence[Way], num_rounds: int) -> dict[str, float]:
 
 def line(name: str, shape: tuple[int, int], num_rows: int, times_s: dict[str, float]) -> str:
     """One row of the table."""
-    num_bytes, num_operations = 2 * shape[0] * shape[1], 2 * num_rows * shape[0] * shape[1]
+    num_operations = 2 * num_rows * shape[0] * shape[1]
     read_bytes_s = 4 * READ_PIECE_FLOATS / times_s.pop("read")
     square_operations_s = 2 * SQUARE**3 / times_s.pop("square")
     cells = []
-    for time_s in times_s.values():
+    for way, time_s in times_s.items():
+        num_bytes = shape[0] * shape[1] * (1 if way == INT8 else 2)
         if num_rows <= MOST_ROWS_BY_BANDWIDTH:
             speed, share = f"{num_bytes / time_s / 1e9:.1f} GB/s", num_bytes / time_s / read_bytes_s
         else:
@@ -119,7 +133,7 @@ def line(name: str, shape: tuple[int, int], num_rows: int, times_s: dict[str, fl
     return f"| {name} | {num_rows} | {' | '.join(cells)} | {ceilings} |"
 
 
-def compare(rows: Sequence[int], num_rounds: int, kernel: LinearKernel) -> None:
+def compare(rows: Sequence[int], num_rounds: int, kernels: Kernels) -> None:
     """Print the table as it is measured."""
     floats = torch.ones(READ_FLOATS)
     starts = range(0, READ_FLOATS, READ_PIECE_FLOATS)
@@ -129,13 +143,13 @@ def compare(rows: Sequence[int], num_rounds: int, kernel: LinearKernel) -> None:
         Way("read", tuple(piece.sum for piece in pieces)),
         Way("square", (lambda: square @ square,) * NUM_SQUARES),
     )
-    print("| layer | rows | torch | oneDNN, reordered | ours | read, product |")
-    print("|---|---|---|---|---|---|")
+    print("| layer | rows | torch | oneDNN, reordered | ours | ours, int8 | read, product |")
+    print("|---|---|---|---|---|---|---|")
     for name, shape in SHAPES.items():
-        weights = build_weights(shape, kernel)
+        weights = build_weights(shape, kernels)
         for num_rows in rows:
             x = torch.randn(num_rows, shape[1], dtype=torch.bfloat16)
-            times_s = medians_s((*weights.ways(x, kernel), *ceilings), num_rounds)
+            times_s = medians_s((*weights.ways(x, kernels), *ceilings), num_rounds)
             print(line(name, shape, num_rows, times_s), flush=True)
 
 
@@ -145,11 +159,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     built = library()
-    kernel = None if built is None else bind_linear(built.handle, built.isa)
-    if kernel is None:
-        parser.error("the C++ linear kernel is not here, or this CPU has no bfloat16 dot product")
+    plain = None if built is None else bind_linear(built.handle, built.isa)
+    int8 = None if built is None else bind_int8(built.handle, built.isa)
+    if plain is None or int8 is None:
+        parser.error("the C++ linear kernels are not here, or this CPU lacks their dot products")
     with torch.inference_mode():
-        compare([int(each) for each in args.rows.split(",")], args.rounds, kernel)
+        compare([int(each) for each in args.rows.split(",")], args.rounds, Kernels(plain, int8))
 
 
 if __name__ == "__main__":

@@ -7,16 +7,12 @@ of 64 tokens, so that nearly every token attends to K and V that have been store
 """
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tokenizers import Tokenizer
-
-from bench.in_process import build_quietly
+from bench.perplexity import encode, perplexity
 from quire.engine.config import EngineConfig
-from quire.scheduler.request import NewRequest, Sampling, Stopping
 
 DTYPES = ("auto", "int8", "fp8_e4m3")
 CHUNK = 64
@@ -43,25 +39,8 @@ def measure(model_dir: Path, token_ids: Sequence[int], dtype: str) -> Quality:
         max_num_batched_tokens=CHUNK,
         enable_prefix_caching=False,
     )
-    engine, facts = build_quietly(config)
-    length = facts.max_model_len - 1
-    pieces = [token_ids[first : first + length] for first in range(0, len(token_ids), length)]
-    for index, piece in enumerate(pieces):
-        new = NewRequest(
-            str(index),
-            tuple(piece),
-            Sampling(temperature=0.0),
-            Stopping(max_tokens=1),
-            prompt_logprobs=0,
-        )
-        refusal = engine.submit(new)
-        if refusal is not None:
-            raise ValueError(refusal.message)
-    scores = []
-    while engine.has_work:
-        for delta in engine.turn().deltas:
-            scores += [score.logprob for score in delta.prompt_logprobs]
-    return Quality(dtype, math.exp(-sum(scores) / len(scores)), facts.num_blocks)
+    found, facts = perplexity(config, token_ids)
+    return Quality(dtype, found, facts.num_blocks)
 
 
 def table(model: str, found: Sequence[Quality]) -> str:
@@ -75,12 +54,6 @@ def table(model: str, found: Sequence[Quality]) -> str:
             f"{each.num_blocks:7} blocks ({each.num_blocks / plain.num_blocks:.2f}x)"
         )
     return "\n".join(lines)
-
-
-def encode(model_dir: Path, text: str) -> list[int]:
-    tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
-    token_ids: list[int] = tokenizer.encode(text).ids
-    return token_ids
 
 
 def main() -> None:

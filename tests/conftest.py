@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch loads
 
 if TYPE_CHECKING:
+    from quire.models.native.int8 import Int8Kernel
     from tests.models.reference import References
 
 settings.register_profile(
@@ -32,3 +33,15 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> "References":
     from tests.models.reference import References  # brings torch
 
     return References(tmp_path_factory.mktemp("references"))
+
+
+@pytest.fixture(scope="session")
+def int8_kernel() -> "Int8Kernel":
+    from quire.models.native import library  # brings torch
+    from quire.models.native.int8 import bind_int8
+
+    built = library()
+    found = None if built is None else bind_int8(built.handle, built.isa)
+    if found is None:
+        pytest.skip("needs the C++ kernels and a CPU with a product of bytes")
+    return found

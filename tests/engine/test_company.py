@@ -10,6 +10,7 @@ import pytest
 from quire.engine.build import build_engine
 from quire.engine.config import EngineConfig
 from quire.models.native import library
+from quire.models.native.int8 import bind_int8
 from quire.models.native.linear import bind_linear
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.models.reference import NUM_NEW, References, some_prompts
@@ -20,15 +21,19 @@ PROMPTS = some_prompts(12, 60)
 
 def has_kernels() -> bool:
     kernels = library()
-    return kernels is not None and bind_linear(kernels.handle, kernels.isa) is not None
+    binds = (bind_linear, bind_int8)
+    return kernels is not None and all(bind(kernels.handle, kernels.isa) for bind in binds)
 
 
-def texts_of(checkpoint: Path, batches: list[list[int]]) -> dict[str, list[int]]:
+def texts_of(
+    checkpoint: Path, batches: list[list[int]], quantization: str = "none"
+) -> dict[str, list[int]]:
     """The outputs of PROMPTS by index, those of one batch run at once."""
     config = EngineConfig(
         str(checkpoint),
         device="cpu",
         dtype="bfloat16",
+        quantization=quantization,
         enable_prefix_caching=False,
         max_model_len=96,
         max_num_batched_tokens=1024,
@@ -47,11 +52,12 @@ def texts_of(checkpoint: Path, batches: list[list[int]]) -> dict[str, list[int]]
 
 
 @pytest.mark.skipif(not has_kernels(), reason="needs the C++ kernels and a bfloat16 dot product")
+@pytest.mark.parametrize("quantization", ["none", "int8"])
 @pytest.mark.parametrize("family", ["bundled", "llama", "gemma2", "deepseek_v3"])
 def test_bfloat16_text_is_the_same_alone_and_in_company(
-    family: str, references: References
+    family: str, quantization: str, references: References
 ) -> None:
     checkpoint = FOLDER if family == "bundled" else references.checkpoint(family)
     everyone = list(range(len(PROMPTS)))
-    alone = texts_of(checkpoint, [[index] for index in everyone])
-    assert texts_of(checkpoint, [everyone]) == alone
+    alone = texts_of(checkpoint, [[index] for index in everyone], quantization)
+    assert texts_of(checkpoint, [everyone], quantization) == alone

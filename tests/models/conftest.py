@@ -2,10 +2,10 @@
 
 import pytest
 
+from quire.models.model_kernels import ModelKernels
 from quire.models.native import library
-from quire.models.native.fused import FusedKernels
-from quire.models.native.linear import LinearKernel
-from quire.models.native.model_kernels import ModelKernels, bind_kernels
+from quire.models.native.fused import FusedKernels, bind_fused
+from quire.models.native.linear import LinearKernel, bind_linear
 from tests.models.fidelity_table import ROWS, lines
 
 
@@ -20,14 +20,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def kernels() -> ModelKernels:
     built = library()
-    found = None if built is None else bind_kernels(built)
-    if found is None:
+    linear = None if built is None else bind_linear(built.handle, built.isa)
+    if built is None or linear is None:
         pytest.skip("needs the C++ kernels and a CPU with a bfloat16 dot product")
-    return found
+    return ModelKernels(linear, bind_fused(built.handle, built.isa))
 
 
 @pytest.fixture(scope="session")
 def kernel(kernels: ModelKernels) -> LinearKernel:
+    assert isinstance(kernels.linear, LinearKernel)
     return kernels.linear
 
 

@@ -4,7 +4,8 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from bench.kv_quality import DTYPES, encode, measure, table
+from bench.kv_quality import DTYPES, measure, table
+from bench.perplexity import encode
 
 from tests.models.reference import STORIES
 from tests.models.test_bundled import HELD_OUT_TEXT

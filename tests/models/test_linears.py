@@ -12,8 +12,8 @@ from quire.models.checkpoint import ModelSource
 from quire.models.config import KVOptions
 from quire.models.linears import pack_linears
 from quire.models.loader import LoadedModel, load_model
+from quire.models.model_kernels import ModelKernels
 from quire.models.native.linear import LinearKernel
-from quire.models.native.model_kernels import ModelKernels
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import ignore_progress, load
 from tests.models.families import DENSE, Family
@@ -62,7 +62,7 @@ def test_packed_model_is_no_worse_than_the_plain_one(
     name: str, references: References, kernel: LinearKernel
 ) -> None:
     checkpoint = references.checkpoint(name)
-    packed = load_packed(checkpoint, ModelKernels(kernel, None))
+    packed = load_packed(checkpoint, ModelKernels(kernel))
     truth = logits(load(checkpoint, "float32"))
     plain = logits(load(checkpoint, "bfloat16"))
     assert packed_names(packed)
@@ -70,22 +70,20 @@ def test_packed_model_is_no_worse_than_the_plain_one(
 
 
 def test_every_linear_weight_is_there_once_and_packed(tied: Path, kernel: LinearKernel) -> None:
-    packed, plain = load_packed(tied, ModelKernels(kernel, None)), load(tied, "bfloat16")
+    packed, plain = load_packed(tied, ModelKernels(kernel)), load(tied, "bfloat16")
     assert packed.weight_bytes == plain.weight_bytes
     matrices = {name for name, weight in weights_of(plain).items() if weight.dim() == 2}
     assert packed_names(packed) == matrices
 
 
 def test_head_and_embedding_go_on_sharing_one_weight(tied: Path, kernel: LinearKernel) -> None:
-    module = load_packed(tied, ModelKernels(kernel, None)).module
+    module = load_packed(tied, ModelKernels(kernel)).module
     head, embedding = (module.get_submodule(name) for name in ("lm_head", "model.embed_tokens"))
     assert head.get_parameter("weight") is embedding.get_parameter("weight")
 
 
 def test_latent_attention_keeps_its_views(references: References, kernel: LinearKernel) -> None:
-    names = packed_names(
-        load_packed(references.checkpoint("deepseek_v3"), ModelKernels(kernel, None))
-    )
+    names = packed_names(load_packed(references.checkpoint("deepseek_v3"), ModelKernels(kernel)))
     assert names and not any("kv_b_proj" in name for name in names)
 
 
@@ -94,13 +92,13 @@ def test_the_checkpoint_does_not_stay_mapped(tied: Path, kernel: LinearKernel) -
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("needs /proc/self/maps")
-    loaded = load_packed(tied, ModelKernels(kernel, None))
+    loaded = load_packed(tied, ModelKernels(kernel))
     assert str(tied) not in maps.read_text()
     assert loaded.weight_bytes > 0
 
 
 def test_other_dtypes_are_left_alone(tied: Path, kernel: LinearKernel) -> None:
-    assert packed_names(load_packed(tied, ModelKernels(kernel, None), "float32")) == set()
+    assert packed_names(load_packed(tied, ModelKernels(kernel), "float32")) == set()
 
 
 def test_undone_the_model_is_as_it_was(tied: Path, kernel: LinearKernel) -> None:
@@ -120,7 +118,7 @@ def test_undone_the_model_is_as_it_was(tied: Path, kernel: LinearKernel) -> None
 def test_weight_that_the_model_computes_with_is_left_alone(
     name: str, used: str, references: References, kernel: LinearKernel
 ) -> None:
-    loaded = load_packed(references.checkpoint(name), ModelKernels(kernel, None))
+    loaded = load_packed(references.checkpoint(name), ModelKernels(kernel))
     names = packed_names(loaded)
     assert any(used in each for each in weights_of(loaded))
     assert names and not any(used in each for each in names)
@@ -132,7 +130,7 @@ def test_model_that_fails_over_packed_weights_is_unpacked_again(
     def fail(*_: object) -> None:
         raise RuntimeError("no product")
 
-    loaded = load_packed(tied, ModelKernels(dataclasses.replace(kernel, multiply=fail), None))
+    loaded = load_packed(tied, ModelKernels(dataclasses.replace(kernel, multiply=fail)))
     assert packed_names(loaded) == set()
     assert torch.equal(logits(loaded), logits(load(tied, "bfloat16")))
 
@@ -143,7 +141,7 @@ def test_model_that_says_something_else_over_packed_weights_is_unpacked_again(
     def zero(x: int, m: int, packed: int, bias: int, n: int, k: int, y: int, threads: int) -> None:
         ctypes.memset(y, 0, 2 * m * n)
 
-    loaded = load_packed(tied, ModelKernels(dataclasses.replace(kernel, multiply=zero), None))
+    loaded = load_packed(tied, ModelKernels(dataclasses.replace(kernel, multiply=zero)))
     assert packed_names(loaded) == set()
 
 

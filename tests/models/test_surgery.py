@@ -10,7 +10,8 @@ from torch import Tensor
 from quire.models.layers import AttentionForward, GatedForward, LayerForward, NormForward
 from quire.models.linears import pack_linears
 from quire.models.loader import LoadedModel
-from quire.models.native.model_kernels import ModelKernels
+from quire.models.model_kernels import ModelKernels
+from quire.models.native.int8 import Int8Kernel
 from quire.models.surgery import operate
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
@@ -92,6 +93,24 @@ def test_fused_models_are_no_worse_than_the_plain_ones(
     assert all(fused <= 3 * plain for fused, plain in found)
 
 
+def test_layers_over_quantised_weights_are_fused_too(
+    checkpoints: Path, kernels: ModelKernels, int8_kernel: Int8Kernel
+) -> None:
+    folder = checkpoint(checkpoints, "qwen2")
+    fused = load_packed(folder, kernels._replace(linear=int8_kernel))
+    plain = load_packed(folder, ModelKernels(int8_kernel))
+    assert LayerForward in kinds_in(fused) and not kinds_in(plain)
+    spread = logits(plain).std()
+    assert (logits(fused) - logits(plain)).square().mean().sqrt() <= 0.05 * spread
+
+
+def test_quantised_float32_models_are_left_as_they_are(
+    checkpoints: Path, kernels: ModelKernels, int8_kernel: Int8Kernel
+) -> None:
+    folder = checkpoint(checkpoints, "qwen2")
+    assert not kinds_in(load_packed(folder, kernels._replace(linear=int8_kernel), "float32"))
+
+
 def test_residual_multipliers_are_not_lost(checkpoints: Path, kernels: ModelKernels) -> None:
     folder = checkpoint(checkpoints, "granite", residual_multiplier=0.5)
     assert LayerForward not in kinds_in(load_packed(folder, kernels))
@@ -124,7 +143,7 @@ def test_weights_that_are_joined_are_there_once(checkpoints: Path, kernels: Mode
 
 
 def test_undone_the_model_is_as_it_was(checkpoints: Path, kernels: ModelKernels) -> None:
-    loaded = load_packed(checkpoint(checkpoints, "llama"), ModelKernels(kernels.linear, None))
+    loaded = load_packed(checkpoint(checkpoints, "llama"), ModelKernels(kernels.linear))
     said = logits(loaded)
     assert kernels.fused is not None
     surgery = operate(loaded.module, kernels.fused, loaded.current, lambda: logits(loaded))

@@ -15,6 +15,7 @@ from quire.engine.build import Clock, OnProgress, assemble
 from quire.engine.config import EngineConfig
 from quire.engine.early_check import check_before_load
 from quire.engine.engine import Engine
+from quire.engine.kernels import choose_kernels
 from quire.engine.kv_plan import Device, KVPlan, Limits, plan_kv
 from quire.engine.memory import DeviceMemory, measure, peak_bytes, step_budget
 from quire.engine.messages import EngineFacts, ReceiptLine
@@ -24,8 +25,6 @@ from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
 from quire.models.checkpoint import ModelSource, locate
 from quire.models.loader import LoadedModel, load_model
-from quire.models.native import library
-from quire.models.native.model_kernels import ModelKernels, bind_kernels
 from quire.models.preview import look_ahead
 
 logger = logging.getLogger(__name__)
@@ -55,6 +54,7 @@ def build_model_engine(
     """Raises the loader's and sizing's errors, and ValueError for what the model cannot have."""
     phases = Phases(clock, last_s=clock())
     device = choose_device(config.device)
+    kernels = choose_kernels(config, device)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     source = ModelSource(config.model, config.revision, config.trust_remote_code)
@@ -68,7 +68,7 @@ def build_model_engine(
         dtype=config.dtype,
         device=device,
         on_progress=on_progress,
-        kernels=_kernels(config, device),
+        kernels=kernels,
     )
     phases.end("load")
     on_progress("profile", 0, 1)
@@ -90,12 +90,6 @@ def build_model_engine(
     facts = _facts(config, loaded, plan, receipt, phases.seconds)
     _tell(facts, layout)
     return assemble(config, facts, layout, model, clock), facts
-
-
-def _kernels(config: EngineConfig, device: torch.device) -> ModelKernels | None:
-    """None: torch's layers."""
-    built = library() if device.type == "cpu" and config.linear_backend == "auto" else None
-    return None if built is None else bind_kernels(built)
 
 
 def choose_device(asked: str) -> torch.device:
@@ -231,6 +225,7 @@ def _facts(
         memory=memory_facts(plan.room, plan.limits, plan.why, kv_dtype=kv_dtype),
         startup_s=startup_s,
         attention=loaded.attention_name(config.kv_options),
+        quantization=config.quantization,
     )
 
 

@@ -9,6 +9,7 @@ from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE, Budget
 from quire.models.config import ATTENTION_BACKENDS as ATTENTION_BACKENDS
 from quire.models.config import LINEAR_BACKENDS as LINEAR_BACKENDS
 from quire.models.config import QUANTISED, KVOptions
+from quire.models.config import QUANTIZATIONS as QUANTIZATIONS
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 
@@ -25,11 +26,11 @@ class EngineConfig:
 
     `device` is auto, cpu, cuda or cuda:N; `dtype` auto, float32, float16 or bfloat16;
     `kv_cache_dtype` auto (as the model computes), fp8_e4m3 or int8; `attention_backend` auto, cpu,
-    reference or eager. KV memory is said in one way at most: `num_gpu_blocks_override` blocks,
-    `kv_cache_memory_bytes`, `kv_cache_tokens` of context, or what the share
-    `gpu_memory_utilization` of the device leaves beside the loaded model. `swap_space` is GiB of
-    the host; `preemption_mode` auto, swap or recompute. `prefix_caching_seed` makes the digests of
-    blocks the same in every process.
+    reference or eager; `quantization` (of weights) none or int8. KV memory is said in one way at
+    most: `num_gpu_blocks_override` blocks, `kv_cache_memory_bytes`, `kv_cache_tokens` of context,
+    or what the share `gpu_memory_utilization` of the device leaves beside the loaded model.
+    `swap_space` is GiB of the host; `preemption_mode` auto, swap or recompute.
+    `prefix_caching_seed` makes the digests of blocks the same in every process.
     """
 
     model: str
@@ -49,6 +50,7 @@ class EngineConfig:
     disable_hybrid_kv_cache_manager: bool = False
     attention_backend: str = "auto"
     linear_backend: str = "auto"
+    quantization: str = "none"
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int | None = None
@@ -98,6 +100,7 @@ def check_memory_options(config: EngineConfig) -> None:
         ("--kv-cache-dtype", config.kv_cache_dtype, KV_DTYPES),
         ("--attention-backend", config.attention_backend, ATTENTION_BACKENDS),
         ("--linear-backend", config.linear_backend, LINEAR_BACKENDS),
+        ("--quantization", config.quantization, QUANTIZATIONS),
         ("--prefix-caching-hash-algo", config.prefix_caching_hash_algo, HASH_ALGORITHMS),
     ):
         if value not in allowed:

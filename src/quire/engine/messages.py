@@ -89,6 +89,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     startup_s: dict[str, float]
     attention: str = "none"
     """The backend, and the instruction set of its kernels."""
+    quantization: str = "none"
+    """Of the weights."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):

@@ -37,9 +37,10 @@ def receipt_text(facts: EngineFacts) -> str:
     """The memory receipt as people read it."""
     memory = facts.memory
     lines = [f"  {line.kind:12} {line.num_bytes / MIB:12,.1f} MiB" for line in facts.receipt]
+    weights = "" if facts.quantization == "none" else f", weights in {facts.quantization}"
     return "\n".join(
         [
-            f"memory receipt of {facts.device} ({facts.model_type}, {facts.dtype})",
+            f"memory receipt of {facts.device} ({facts.model_type}, {facts.dtype}{weights})",
             *lines,
             f"  KV: {facts.num_blocks} blocks of {facts.block_size} tokens in {memory.kv_dtype}, "
             f"{memory.kv_tokens:,} tokens, {memory.kv_token_bytes:,} bytes a token "

@@ -15,6 +15,8 @@ ATTENTION_BACKENDS = ("auto", "cpu", "reference", "eager")
 they can. `eager`: every softmax written out in float32."""
 LINEAR_BACKENDS = ("auto", "torch")
 """`auto`: bfloat16 weights packed for the C++ kernel where it runs. `torch`: as they are."""
+QUANTIZATIONS = ("none", "int8")
+"""Of weights. `int8`: linear layers on a CPU, with a scale for each row."""
 SCALE_BYTES = 2
 """A scale is a bfloat16: its rounding does not matter, its range does."""
 

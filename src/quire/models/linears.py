@@ -1,8 +1,8 @@
-"""Puts the packed linear kernel under a loaded model: each bfloat16 `nn.Linear` keeps its weight
+"""Puts a packed linear kernel under a loaded model: each `nn.Linear` of its dtypes keeps its weight
 packed, and only so. An embedding that shares a head's weight looks its rows up in the packed one.
 
-The parameter that holds a packed weight keeps its name, dtype and bytes but not its shape, so that
-whoever uses it as a matrix fails instead of computing nonsense.
+The parameter that holds a packed weight keeps its name and dtype but not its shape, so that whoever
+uses it as a matrix fails instead of computing nonsense.
 """
 
 import copy
@@ -16,7 +16,8 @@ from torch.nn.functional import embedding, linear
 from torch.overrides import TorchFunctionMode
 
 from quire.models.latent import is_latent
-from quire.models.native.linear import LinearKernel, PackedWeight
+from quire.models.native.linear import PackedWeight
+from quire.models.weight_kernel import WeightKernel
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ MIB = 2**20
 class PackedForward:
     """Stands in for the forward of an `nn.Linear`."""
 
-    kernel: LinearKernel
+    kernel: WeightKernel
     weight: PackedWeight
     bias: Tensor | None
 
@@ -40,7 +41,7 @@ class PackedLookup:
     """Stands in for the forward of an `nn.Embedding`, or of a kind of it that does more with what
     it has looked up: `twin` is one, given just the rows that are asked for."""
 
-    kernel: LinearKernel
+    kernel: WeightKernel
     weight: PackedWeight
     twin: nn.Embedding
 
@@ -61,11 +62,11 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class PackedLinears:
-    kernel: LinearKernel
+    kernel: WeightKernel
     sharings: tuple[Sharing, ...]
 
     def undo(self) -> None:
-        """Every module as it was."""
+        """Every module as it was, if the kernel is exact."""
         for sharing in self.sharings:
             weight = nn.Parameter(self.kernel.unpack(sharing.weight), requires_grad=False)
             for owner in sharing.owners:
@@ -94,21 +95,20 @@ class OtherUses(TorchFunctionMode):
 
 
 def pack_linears(
-    module: nn.Module, kernel: LinearKernel, used_otherwise: Collection[int] = ()
+    module: nn.Module, kernel: WeightKernel, used_otherwise: Collection[int] = ()
 ) -> PackedLinears:
     """Pack each weight of `module` that only linear layers and embeddings have, one at a time, so
     that never more than one is there twice. `used_otherwise`: of `OtherUses`, left alone."""
-    found = [owners for owners in _packable(module) if id(owners[0].weight) not in used_otherwise]
+    packable = _packable(module, kernel.dtypes)
+    found = [owners for owners in packable if id(owners[0].weight) not in used_otherwise]
     sharings = tuple(_pack(owners, kernel) for owners in found)
     num_bytes = sum(sharing.weight.packed.nbytes for sharing in sharings)
-    _let_go_of_the_file(module, sharings, num_bytes)
+    _let_go_of_the_file(module, sharings)
     logger.info("packed %d linear weights, %.1f MiB", len(sharings), num_bytes / MIB)
     return PackedLinears(kernel, sharings)
 
 
-def _let_go_of_the_file(
-    module: nn.Module, sharings: Collection[Sharing], num_packed_bytes: int
-) -> None:
+def _let_go_of_the_file(module: nn.Module, sharings: Collection[Sharing]) -> None:
     """Copy what is not packed, if that is less than what is: as long as one weight lies in the
     mapped file, all of it counts as this process's memory. Views that latent attention keeps stay.
     """
@@ -121,7 +121,8 @@ def _let_go_of_the_file(
         for name, parameter in part.named_parameters(recurse=False)
         if not (id(part) in packed and name == "weight")
     }
-    if sum(parameter.nbytes for parameter in left.values()) < num_packed_bytes:
+    num_bytes_left = sum(parameter.nbytes for parameter in left.values())
+    if num_bytes_left < sum(sharing.weight.plain_bytes for sharing in sharings):
         for parameter in left.values():
             parameter.data = parameter.data.clone()
 
@@ -131,7 +132,7 @@ def _latent_projections(module: nn.Module) -> set[int]:
     return {id(part.get_submodule("kv_b_proj")) for part in module.modules() if is_latent(part)}
 
 
-def _packable(module: nn.Module) -> list[list[nn.Module]]:
+def _packable(module: nn.Module, dtypes: Collection[torch.dtype]) -> list[list[nn.Module]]:
     """The owners of each such weight."""
     kept = _latent_projections(module)
     shared: dict[nn.Parameter, list[nn.Module]] = {}
@@ -142,21 +143,21 @@ def _packable(module: nn.Module) -> list[list[nn.Module]]:
         owners
         for weight, owners in shared.items()
         if any(type(owner) is nn.Linear for owner in owners)
-        and all(id(owner) not in kept and _can_pack(weight, owner) for owner in owners)
+        and all(id(owner) not in kept and _can_pack(weight, owner, dtypes) for owner in owners)
     ]
 
 
-def _can_pack(weight: nn.Parameter, owner: nn.Module) -> bool:
+def _can_pack(weight: nn.Parameter, owner: nn.Module, dtypes: Collection[torch.dtype]) -> bool:
     if owner._parameters.get("weight") is not weight or "forward" in vars(owner):
         return False
-    if weight.dtype != torch.bfloat16 or weight.device.type != "cpu" or weight.numel() == 0:
+    if weight.dtype not in dtypes or weight.device.type != "cpu" or weight.numel() == 0:
         return False
     if isinstance(owner, nn.Embedding):
         return owner.max_norm is None
     return type(owner) is nn.Linear and (owner.bias is None or owner.bias.dtype == weight.dtype)
 
 
-def _pack(owners: list[nn.Module], kernel: LinearKernel) -> Sharing:
+def _pack(owners: list[nn.Module], kernel: WeightKernel) -> Sharing:
     packed = kernel.pack(owners[0].get_parameter("weight"))
     parameter = nn.Parameter(packed.packed, requires_grad=False)
     packed = replace(packed, packed=parameter)

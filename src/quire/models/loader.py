@@ -13,7 +13,7 @@ context whose slots and tables all lie in it; such a model and its store are gon
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,16 +29,19 @@ from quire.models.hf import HFModel, PagedPort, attention_modules, plug, prepare
 from quire.models.kv_codec import choose_codec
 from quire.models.kv_store import build_kv_store
 from quire.models.linears import OtherUses, pack_linears
-from quire.models.native.model_kernels import ModelKernels
+from quire.models.model_kernels import ModelKernels
 from quire.models.packing import (
     BLOCK_SIZE,
     NUM_BLOCKS,
     OWN_TOLERANCE,
+    TOLERANCE,
     is_close,
     is_independent,
 )
 from quire.models.port import CurrentStep
 from quire.models.probe import FORWARD_ERRORS, TOKENS, Probe, first_logits, probe, rehearse
+from quire.models.quantised import TOLERANCE as QUANTISED_TOLERANCE
+from quire.models.quantised import check_quantised, tell_quantised
 from quire.models.support import Layering, layering, max_model_len, refuse_unsupported
 from quire.models.surgery import operate
 
@@ -115,7 +118,9 @@ def load_model(
     kernels: ModelKernels | None = None,
 ) -> LoadedModel:
     """`dtype`: auto, float32, float16 or bfloat16. Phases: download, weights, probe. `kernels`: in
-    torch's stead for the bfloat16 layers of a model on a CPU; None: torch's."""
+    torch's stead on a CPU, for the linear layers of their dtypes and what is between them; None:
+    torch's. Where they are not exact and nothing can be quantised, or the model then says something
+    else, it is UnsupportedModel."""
     from quire.models import pretrained
 
     folder = locate(source, on_progress)
@@ -160,18 +165,22 @@ def load_model(
 def _speed_up(
     loaded: LoadedModel, kernels: ModelKernels, used_otherwise: Collection[int], logits: Tensor
 ) -> None:
-    """Each change is taken back where the model then fails or says something else."""
-    model_type = loaded.facts.model_type
+    """Each change is taken back where the model then fails or says something else, but for
+    quantised weights: without them it is not served."""
+    model_type, is_exact = loaded.facts.model_type, kernels.linear.is_exact
 
     def is_right() -> bool:
         try:
-            return _is_independent(loaded, logits)
+            return _is_independent(loaded, logits, TOLERANCE if is_exact else QUANTISED_TOLERANCE)
         except FORWARD_ERRORS as error:
             logger.info("%s models do not run so: %r", model_type, error)
             return False
 
     packed = pack_linears(loaded.module, kernels.linear, used_otherwise)
-    if not is_right():
+    if not is_exact:
+        tell_quantised(loaded.module, packed, model_type)
+        check_quantised(_attach_small(loaded), model_type, TOKENS, logits)
+    elif not is_right():
         packed.undo()
         logger.info("the linear weights are unpacked again")
         return
@@ -183,8 +192,14 @@ def _speed_up(
         logger.info("the fused parts are taken out again")
 
 
-def _is_independent(loaded: LoadedModel, logits: Tensor) -> bool:
-    return is_independent(loaded.attach(NUM_BLOCKS, BLOCK_SIZE, ONE_GROUP), TOKENS, logits)
+def _is_independent(
+    loaded: LoadedModel, logits: Tensor, tolerance: Mapping[torch.dtype, float] = TOLERANCE
+) -> bool:
+    return is_independent(_attach_small(loaded), TOKENS, logits, tolerance=tolerance)
+
+
+def _attach_small(loaded: LoadedModel) -> HFModel:
+    return loaded.attach(NUM_BLOCKS, BLOCK_SIZE, ONE_GROUP)
 
 
 def _measure(module: nn.Module, model_type: str, layering: Layering, own: Tensor) -> Probe:

@@ -26,7 +26,12 @@ def is_close(logits: Tensor, expected: Tensor, tolerance: Mapping[torch.dtype, f
 
 
 def is_independent(
-    model: Model, tokens: tuple[int, ...], alone: Tensor, num_groups: int = 1
+    model: Model,
+    tokens: tuple[int, ...],
+    alone: Tensor,
+    num_groups: int = 1,
+    *,
+    tolerance: Mapping[torch.dtype, float] = TOLERANCE,
 ) -> bool:
     """`alone`: the logits after `tokens`, at most BLOCK_SIZE of them, without company. `model` has
     NUM_BLOCKS blocks of BLOCK_SIZE, all layers in one group."""
@@ -63,4 +68,4 @@ def is_independent(
             logit_rows=longs(len(COMPANY)),
         )
     )[0]
-    return is_close(packed, alone, TOLERANCE)
+    return is_close(packed, alone, tolerance)

@@ -19,6 +19,7 @@ from quire.models.hf import PORT, PagedPort
 from quire.models.layers import AttentionForward, GatedForward, LayerForward, NormForward
 from quire.models.linears import PackedForward
 from quire.models.native.fused import ACTS, KINDS, MAX_HEAD_WIDTH, FusedKernels, Heads, Scale
+from quire.models.native.linear import join
 from quire.models.port import CurrentStep
 from quire.models.probe import FORWARD_ERRORS
 from quire.models.trials import AttentionTrial, LayerTrial, Trial, is_same, root_mean_square
@@ -193,7 +194,7 @@ def _packed(module: nn.Module, names: Sequence[str]) -> PackedForward | None:
     forwards = []
     for name in names:
         forward = _forward_of(getattr(module, name, None))
-        if not isinstance(forward, PackedForward):
+        if not isinstance(forward, PackedForward) or forward.weight.packed.dtype != torch.bfloat16:
             return None
         forwards.append(forward)
     if len(forwards) == 1:
@@ -201,7 +202,7 @@ def _packed(module: nn.Module, names: Sequence[str]) -> PackedForward | None:
     kernel = forwards[0].kernel
     if len({forward.weight.num_columns for forward in forwards}) > 1:
         return None
-    joined = kernel.join([forward.weight for forward in forwards])
+    joined = join([forward.weight for forward in forwards])
     return None if joined is None else PackedForward(kernel, joined, _joined_bias(forwards))
 
 

@@ -16,6 +16,7 @@ from quire.engine.config import (
     HASH_ALGORITHMS,
     KV_DTYPES,
     LINEAR_BACKENDS,
+    QUANTIZATIONS,
     EngineConfig,
 )
 from quire.scheduler.cost import PreemptionMode
@@ -166,6 +167,14 @@ OPTIONS: tuple[Option, ...] = (
         one_of(*LINEAR_BACKENDS),
         "`auto`: on a CPU, bfloat16 weights packed once for the C++ kernel where it runs, and what "
         "is between them fused. `torch`: PyTorch's own.",
+    ),
+    Option(
+        "quantization",
+        ENGINE,
+        one_of(*QUANTIZATIONS),
+        "`int8`: on a CPU with AVX-512 VNNI, linear layers and the embedding they share keep their "
+        "weights in a byte with a scale for each row, and multiply bytes: less memory, faster, not "
+        "quite the same text.",
     ),
     Option(
         "max-model-len",

@@ -1,7 +1,6 @@
 """The packed linear kernel against float32 products of the same bfloat16 numbers."""
 
 import ctypes
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -35,14 +34,6 @@ def assert_product(
     allowed = ROUNDED * exact.abs() + SUMMED * x.shape[-1] * sizes
     assert given_y.dtype == torch.bfloat16
     assert ((given_y.double() - exact).abs() <= allowed).all()
-
-
-@pytest.fixture(params=(1, 2, 5))
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 @given(m=COUNTS, n=WIDTHS, k=WIDTHS, has_bias=st.booleans(), seed=st.integers(0, 99))

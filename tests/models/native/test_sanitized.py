@@ -12,13 +12,16 @@ SOURCES = Path(native.__file__).parent
 FLAGS = {
     "portable": [],
     "avx2": ["-mavx2", "-mfma"],
-    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mfma"],
+    "avx512": [
+        *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mfma"),
+        "-mavx512vnni",
+    ],
 }
+DRIVERS = [*(("sanitized", isa) for isa in FLAGS), ("sanitized_int8", "avx512")]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
-def build(compiler: str, isa: str, program: Path) -> None:
-    driver = Path(__file__).parent / "sanitized.cpp"
+def build(compiler: str, driver: Path, isa: str, program: Path) -> None:
     flags = ["-std=gnu++17", "-O1", "-g0", *SANITIZE, *FLAGS[isa], f"-DQUIRE_ISA={isa}"]
     command = [compiler, *flags, f"-I{SOURCES}", str(driver), "-o", str(program)]
     subprocess.run(command, check=True)
@@ -32,8 +35,8 @@ def has_sanitizers(compiler: str, folder: Path) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("isa", FLAGS)
-def test_attention_stays_within_its_memory(isa: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("driver", "isa"), DRIVERS)
+def test_kernel_stays_within_its_memory(driver: str, isa: str, tmp_path: Path) -> None:
     compiler = shutil.which("g++")
     kernels = native.library()
     if compiler is None or kernels is None:
@@ -43,6 +46,6 @@ def test_attention_stays_within_its_memory(isa: str, tmp_path: Path) -> None:
     if not has_sanitizers(compiler, tmp_path):
         pytest.skip("g++ has no sanitizer runtimes here")
     program = tmp_path / "sanitized"
-    build(compiler, isa, program)
+    build(compiler, Path(__file__).with_name(f"{driver}.cpp"), isa, program)
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "clean\n", "")

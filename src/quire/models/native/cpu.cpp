@@ -10,7 +10,7 @@ extern "C" __attribute__((visibility("default"))) int quire_best_isa() {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bf16"))
+        __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni"))
         return 2;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
 #endif

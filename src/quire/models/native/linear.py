@@ -19,6 +19,24 @@ class PackedWeight:
     num_rows: int
     num_columns: int
 
+    @property
+    def plain_bytes(self) -> int:
+        """What W took, of the dtype of `packed`."""
+        return self.num_rows * self.num_columns * self.packed.itemsize
+
+
+def join(weights: Sequence[PackedWeight]) -> PackedWeight | None:
+    """One weight of all their rows, of which they become views. None: not possible, since rows do
+    not fill their panels."""
+    if any(weight.num_rows % PANEL_ROWS for weight in weights[:-1]):
+        return None
+    joined = torch.cat([weight.packed for weight in weights])
+    parts = torch.split(joined, [len(weight.packed) for weight in weights])
+    for weight, part in zip(weights, parts, strict=True):
+        weight.packed.data = part
+    num_rows = sum(weight.num_rows for weight in weights)
+    return PackedWeight(joined, num_rows, weights[0].num_columns)
+
 
 @dataclass(frozen=True, slots=True)
 class LinearKernel:
@@ -28,6 +46,14 @@ class LinearKernel:
     pack_into: Callable[..., None]
     multiply: Callable[..., None]
     copy_rows: Callable[..., bool]
+
+    @property
+    def dtypes(self) -> frozenset[torch.dtype]:
+        return frozenset({torch.bfloat16})
+
+    @property
+    def is_exact(self) -> bool:
+        return True
 
     def pack(self, weight: Tensor) -> PackedWeight:
         """`weight` [N, K] is left as it is."""
@@ -40,18 +66,6 @@ class LinearKernel:
             rows.data_ptr(), num_rows, num_columns, packed.data_ptr(), torch.get_num_threads()
         )
         return PackedWeight(packed, num_rows, num_columns)
-
-    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
-        """One weight of all their rows, of which they become views. None: not possible, since rows
-        do not fill their panels."""
-        if any(weight.num_rows % PANEL_ROWS for weight in weights[:-1]):
-            return None
-        joined = torch.cat([weight.packed for weight in weights])
-        parts = torch.split(joined, [len(weight.packed) for weight in weights])
-        for weight, part in zip(weights, parts, strict=True):
-            weight.packed.data = part
-        num_rows = sum(weight.num_rows for weight in weights)
-        return PackedWeight(joined, num_rows, weights[0].num_columns)
 
     def unpack(self, weight: PackedWeight) -> Tensor:
         """The same numbers as were packed."""

@@ -1,0 +1,43 @@
+"""Which kernels run a model: torch's, or C++ ones over packed weights or quantised ones."""
+
+import torch
+
+from quire.engine.config import EngineConfig
+from quire.models.model_kernels import ModelKernels
+from quire.models.native import library
+from quire.models.native.fused import bind_fused
+from quire.models.native.int8 import bind_int8
+from quire.models.native.linear import bind_linear
+
+
+def choose_kernels(config: EngineConfig, device: torch.device) -> ModelKernels | None:
+    """None: torch's. Raises ValueError where weights are to be quantised and cannot be."""
+    if config.quantization != "none":
+        return _int8_kernels(config, device)
+    built = library() if device.type == "cpu" and config.linear_backend == "auto" else None
+    linear = None if built is None else bind_linear(built.handle, built.isa)
+    if built is None or linear is None:
+        return None
+    return ModelKernels(linear, bind_fused(built.handle, built.isa))
+
+
+def _int8_kernels(config: EngineConfig, device: torch.device) -> ModelKernels:
+    if device.type != "cpu":
+        raise _refusal(config, f"runs on a CPU only, not on {device}: pass --device cpu")
+    if config.linear_backend != "auto":
+        raise _refusal(config, "needs the C++ kernels: leave out --linear-backend torch")
+    if config.dtype == "float16":
+        raise _refusal(config, "computes in bfloat16 or float32: pass another --dtype than float16")
+    built = library()
+    kernel = None if built is None else bind_int8(built.handle, built.isa)
+    if built is None or kernel is None:
+        raise _refusal(
+            config,
+            "needs Quire's C++ kernels and a CPU with AVX-512 VNNI and BF16, such as AMD Zen 4 or "
+            "Intel Sapphire Rapids; here leave it out",
+        )
+    return ModelKernels(kernel, bind_fused(built.handle, built.isa))
+
+
+def _refusal(config: EngineConfig, why: str) -> ValueError:
+    return ValueError(f"--quantization {config.quantization} {why}")

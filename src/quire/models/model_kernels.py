@@ -1,0 +1,13 @@
+"""The kernels that go under a loaded model."""
+
+from typing import NamedTuple
+
+from quire.models.native.fused import FusedKernels
+from quire.models.weight_kernel import WeightKernel
+
+
+class ModelKernels(NamedTuple):
+    """`fused`: for what is between the linear layers of bfloat16 models; None: torch's."""
+
+    linear: WeightKernel
+    fused: FusedKernels | None = None

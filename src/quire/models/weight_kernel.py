@@ -1,0 +1,29 @@
+"""What loading asks of a kernel for linear layers, whatever it makes of their weights."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from quire.models.native.linear import PackedWeight
+
+
+class WeightKernel(Protocol):
+    @property
+    def dtypes(self) -> frozenset[torch.dtype]:
+        """Of the weights that it packs; x, bias and y are of the weight's."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Is what is packed the same numbers?"""
+
+    def pack(self, weight: Tensor) -> PackedWeight: ...
+
+    def unpack(self, weight: PackedWeight) -> Tensor:
+        """[N, K], of the dtype that was packed."""
+
+    def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
+        """[..., K] to [..., N]: x W^T + bias. No row of it depends on those beside."""
+
+    def rows(self, indices: Tensor, weight: PackedWeight) -> Tensor:
+        """Rows of W: [..., K]. Raises IndexError."""

@@ -1,0 +1,84 @@
+"""`--quantization int8`: the engine generates over fewer bytes, or says at once why it cannot."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from quire.engine import kernels
+from quire.engine.build import build_engine
+from quire.engine.config import EngineConfig
+from quire.engine.engine import Engine
+from quire.engine.messages import EngineFacts
+from quire.engine.receipt import receipt_text
+from quire.models.native.int8 import Int8Kernel
+from quire.scheduler.request import NewRequest, Sampling, Stopping
+from tests.models.test_bundled import FOLDER
+
+NOWHERE = "/no/such/model"
+BUNDLED = EngineConfig(
+    str(FOLDER), device="cpu", quantization="int8", kv_cache_tokens=256, max_model_len=128
+)
+NUM_NEW = 12
+
+
+def build(config: EngineConfig) -> tuple[Engine, EngineFacts]:
+    return build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
+
+
+def weight_bytes(facts: EngineFacts) -> int:
+    return next(line.num_bytes for line in facts.receipt if line.kind == "weights")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_quantised_engine_generates_over_fewer_bytes(dtype: str, int8_kernel: Int8Kernel) -> None:
+    config = replace(BUNDLED, dtype=dtype)
+    engine, facts = build(config)
+    prompt = tuple(range(3, 20))
+    new = NewRequest("0", prompt, Sampling(temperature=0.0), Stopping(NUM_NEW))
+    assert engine.submit(new) is None
+    token_ids: list[int] = []
+    while engine.has_work:
+        for delta in engine.turn().deltas:
+            token_ids += delta.token_ids
+    assert len(token_ids) == NUM_NEW
+    _, plain = build(replace(config, quantization="none"))
+    assert weight_bytes(facts) < 0.6 * weight_bytes(plain)
+    assert (facts.quantization, facts.dtype) == ("int8", dtype)
+    assert f"{dtype}, weights in int8" in receipt_text(facts)
+    assert "weights in" not in receipt_text(plain)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            EngineConfig(NOWHERE, quantization="int4"),
+            "--quantization is int4, must be one of none, int8",
+        ),
+        (
+            EngineConfig(NOWHERE, quantization="int8", device="cuda:0"),
+            "--quantization int8 runs on a CPU only, not on cuda:0: pass --device cpu",
+        ),
+        (
+            EngineConfig(NOWHERE, quantization="int8", device="cpu", linear_backend="torch"),
+            "--quantization int8 needs the C.. kernels: leave out --linear-backend torch",
+        ),
+        (
+            EngineConfig(NOWHERE, quantization="int8", device="cpu", dtype="float16"),
+            "--quantization int8 computes in bfloat16 or float32: pass another --dtype",
+        ),
+    ],
+    ids=["unknown", "device", "backend", "dtype"],
+)
+def test_what_cannot_be_is_refused_before_the_model_is_looked_for(
+    config: EngineConfig, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        build(config)
+
+
+def test_a_machine_without_the_kernel_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "library", lambda: None)
+    with pytest.raises(ValueError, match="--quantization int8 needs .* AVX-512 VNNI"):
+        build(EngineConfig(NOWHERE, quantization="int8", device="cpu"))

@@ -1,0 +1,51 @@
+// Random products over memory of the exact size: whatever is read or written beyond it, the
+// sanitizer tells.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "int8.cpp"
+
+namespace {
+
+int64_t below(int64_t n) { return rand() % n; }
+
+template <class T>
+T* fresh(int64_t count) {
+    T* place = (T*)malloc(size_t(count) * sizeof(T));
+    char* bytes = (char*)place;
+    for (int64_t i = 0; i < count * int64_t(sizeof(T)); i++) bytes[i] = char(below(64));
+    return place;
+}
+
+void run_one() {
+    static const int64_t WIDTHS[] = {1, 3, 16, 63, 64, 257, 600};
+    const bool is_bf16 = below(2);
+    const int64_t m = 1 + below(90), n = 1 + below(200), k = WIDTHS[below(7)];
+    const int64_t size = is_bf16 ? 2 : 4, num_threads = 1 + below(4);
+    char* x = fresh<char>(m * k * size);
+    char* weight = fresh<char>(n * k * size);
+    char* bias = below(2) ? fresh<char>(n * size) : nullptr;
+    char* y = fresh<char>(m * n * size);
+    uint8_t* packed = fresh<uint8_t>(ratio_up(n, LANES) * (ratio_up(k, STEP) + 1) * LINE);
+    char* scratch = fresh<char>(m * QUIRE_JOIN(quire_int8_scratch, QUIRE_ISA)(k));
+    int64_t* indices = fresh<int64_t>(3);
+    char* rows = fresh<char>(3 * k * size);
+    for (int64_t i = 0; i < 3; i++) indices[i] = below(n);
+    QUIRE_JOIN(quire_int8_pack, QUIRE_ISA)(weight, is_bf16, n, k, packed, num_threads);
+    QUIRE_JOIN(quire_int8, QUIRE_ISA)(x, is_bf16, m, packed, bias, n, k, y, scratch, num_threads);
+    if (!QUIRE_JOIN(quire_int8_rows, QUIRE_ISA)(indices, 3, packed, is_bf16, n, k, rows)) abort();
+    indices[2] = n;
+    if (QUIRE_JOIN(quire_int8_rows, QUIRE_ISA)(indices, 3, packed, is_bf16, n, k, rows)) abort();
+    const void* taken[] = {x, weight, bias, y, packed, scratch, indices, rows};
+    for (const void* each : taken) free((void*)each);
+}
+
+}  // namespace
+
+int main() {
+    for (int i = 0; i < 300; i++) {
+        srand(unsigned(i));
+        run_one();
+    }
+    puts("clean");
+}
