@@ -17,8 +17,8 @@ FLAGS = {
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
-def build(compiler: str, isa: str, program: Path) -> None:
-    driver = Path(__file__).parent / "sanitized.cpp"
+def build(compiler: str, isa: str, name: str, program: Path) -> None:
+    driver = Path(__file__).parent / f"sanitized_{name}.cpp"
     flags = ["-std=gnu++17", "-O1", "-g0", *SANITIZE, *FLAGS[isa], f"-DQUIRE_ISA={isa}"]
     command = [compiler, *flags, f"-I{SOURCES}", str(driver), "-o", str(program)]
     subprocess.run(command, check=True)
@@ -32,8 +32,9 @@ def has_sanitizers(compiler: str, folder: Path) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.parametrize("name", ["attention", "sampling"])
 @pytest.mark.parametrize("isa", FLAGS)
-def test_attention_stays_within_its_memory(isa: str, tmp_path: Path) -> None:
+def test_a_kernel_stays_within_its_memory(isa: str, name: str, tmp_path: Path) -> None:
     compiler = shutil.which("g++")
     kernels = native.library()
     if compiler is None or kernels is None:
@@ -43,6 +44,6 @@ def test_attention_stays_within_its_memory(isa: str, tmp_path: Path) -> None:
     if not has_sanitizers(compiler, tmp_path):
         pytest.skip("g++ has no sanitizer runtimes here")
     program = tmp_path / "sanitized"
-    build(compiler, isa, program)
+    build(compiler, isa, name, program)
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "clean\n", "")
