@@ -1,6 +1,7 @@
 """Rows to draw from, and the naive sampler they are judged by: dense edits, full sorts, fp64."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,8 @@ from quire.scheduler.request import Sampling, Stopping
 
 VOCAB_SIZES = (32, 33, 127, 128, 129, 1000, 2000, 15_000)
 CPU = torch.device("cpu")
+Make = Callable[[int], Sampler]
+"""A sampler for a vocabulary of that size."""
 UNSURE = 2e-6
 """Numbers nearer to a cut than this may fall on either side: the sampler rounds in fp32."""
 
@@ -85,8 +88,8 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, list[SampleRow]]:
     return draw(logits_of(vocab_size, len(rows))), rows
 
 
-def draw_all(logits: Tensor, rows: list[SampleRow]) -> Drawn:
-    return Sampler(logits.shape[1], CPU).draw(logits, rows)
+def draw_all(make: Make, logits: Tensor, rows: list[SampleRow]) -> Drawn:
+    return make(logits.shape[1]).draw(logits, rows)
 
 
 def row_of(sampling: Sampling, token_ids: list[int], num_prompt_tokens: int = 1) -> SampleRow:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -16,9 +17,11 @@ from quire.cache.moves import Move, MoveKind
 from quire.cache.prefix import find_prefix
 from quire.cache.reuse import Reuse
 from quire.cache.spec import Retention
+from quire.engine.native_sampler import NativeSampler
 from quire.engine.runner import Runner
 from quire.engine.sample_row import SampleRow
-from quire.engine.sampler import Drawn, Sampler
+from quire.engine.sampler import Drawn
+from quire.engine.torch_sampler import TorchSampler
 from quire.models.toy import ToyModel
 from quire.scheduler.admission import Admission
 from quire.scheduler.queue import WaitingQueue
@@ -98,10 +101,12 @@ def loses_outputs_when_preempting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WaitingQueue, "add", forgetful)
 
 
-def noise_by_place_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = Sampler.draw
+AnySampler = TypeVar("AnySampler")
+Draw = Callable[[AnySampler, Tensor, Sequence[SampleRow]], Drawn]
 
-    def placed(sampler: Sampler, logits: Tensor, rows: Sequence[SampleRow]) -> Drawn:
+
+def placed(draw: Draw[AnySampler]) -> Draw[AnySampler]:
+    def draw_by_place(sampler: AnySampler, logits: Tensor, rows: Sequence[SampleRow]) -> Drawn:
         moved = [
             SampleRow(
                 replace(row.sampling, seed=row.sampling.seed + place),
@@ -113,7 +118,12 @@ def noise_by_place_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
         return draw(sampler, logits, moved)
 
-    monkeypatch.setattr(Sampler, "draw", placed)
+    return draw_by_place
+
+
+def noise_by_place_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NativeSampler, "draw", placed(NativeSampler.draw))
+    monkeypatch.setattr(TorchSampler, "draw", placed(TorchSampler.draw))
 
 
 def hits_one_block_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.engine.sampler import token_logprobs
 from quire.scheduler.request import Sampling, TokenLogprobs
-from tests.engine.sampler_cases import VOCAB_SIZES, draw_all, logits_of, row_of
+from tests.engine.sampler_cases import VOCAB_SIZES, Make, draw_all, logits_of, row_of
 
 CLOSE = 1e-5
 
@@ -16,31 +15,32 @@ def is_close(found: float, wanted: float) -> bool:
 
 
 @given(st.data())
-def test_log_probabilities_are_those_of_log_softmax(data: st.DataObject) -> None:
+def test_log_probabilities_are_those_of_log_softmax(make: Make, data: st.DataObject) -> None:
     vocab_size = data.draw(st.sampled_from(VOCAB_SIZES))
     logits = data.draw(logits_of(vocab_size, 2))
     ids = data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=2, max_size=2))
     num_top = data.draw(st.sampled_from((0, 1, 5, 33, 131, 1001)))
     dense = logits.double().log_softmax(-1)
     order = logits.float().sort(descending=True, stable=True).indices.tolist()
-    for place, scored in enumerate(token_logprobs(logits, ids, num_top)):
+    for place, scored in enumerate(make(logits.shape[1]).score(logits, ids, num_top)):
         assert scored.token_id == ids[place]
         assert is_close(scored.logprob, float(dense[place, ids[place]]))
         assert [token_id for token_id, _ in scored.top] == order[place][:num_top]
         assert all(is_close(found, float(dense[place, top_id])) for top_id, found in scored.top)
 
 
-def test_large_vocabularies_are_scored_a_slab_at_a_time() -> None:
+def test_large_vocabularies_are_scored_a_slab_at_a_time(make: Make) -> None:
     logits = torch.randn(20, 151_936, generator=torch.Generator().manual_seed(3)) * 3
-    scored = token_logprobs(logits, list(range(20)), 2)
+    sampler = make(logits.shape[1])
+    scored = sampler.score(logits, list(range(20)), 2)
     dense = logits.double().log_softmax(-1)
     for place, each in enumerate(scored):
         assert is_close(each.logprob, float(dense[place, place]))
         assert each.top[0][0] == int(logits[place].argmax())
-        assert scored[place : place + 1] == token_logprobs(logits[place : place + 1], [place], 2)
+        assert scored[place : place + 1] == sampler.score(logits[place : place + 1], [place], 2)
 
 
-def test_only_rows_that_ask_are_scored_and_by_the_unedited_logits() -> None:
+def test_only_rows_that_ask_are_scored_and_by_the_unedited_logits(make: Make) -> None:
     logits = torch.tensor([[1.0, 2.0, 3.0, 2.0]] * 4)
     forced = Sampling(temperature=0.1, top_k=1, logit_bias=((0, 50.0),))
     none, chosen, two = (None, 0, 2)
@@ -56,7 +56,7 @@ def test_only_rows_that_ask_are_scored_and_by_the_unedited_logits() -> None:
         )
         for asked in (two, none, chosen, none)
     ]
-    drawn = draw_all(logits, rows)
+    drawn = draw_all(make, logits, rows)
     dense = logits[0].double().log_softmax(-1).tolist()
     assert drawn.token_ids == [0, 0, 0, 0]
     first, second, third, fourth = drawn.logprobs
@@ -69,12 +69,12 @@ def test_only_rows_that_ask_are_scored_and_by_the_unedited_logits() -> None:
     assert third == TokenLogprobs(0, first.logprob, ())
 
 
-def test_numbers_are_python_numbers() -> None:
-    (scored,) = token_logprobs(torch.zeros(1, 32, dtype=torch.bfloat16), [3], 1)
+def test_numbers_are_python_numbers(make: Make) -> None:
+    (scored,) = make(32).score(torch.zeros(1, 32, dtype=torch.bfloat16), [3], 1)
     assert type(scored.token_id) is int
     assert type(scored.logprob) is float
     assert [(type(token_id), type(value)) for token_id, value in scored.top] == [(int, float)]
 
 
-def test_no_rows_are_no_scores() -> None:
-    assert token_logprobs(torch.empty(0, 32), [], 3) == []
+def test_no_rows_are_no_scores(make: Make) -> None:
+    assert make(32).score(torch.empty(0, 32), [], 3) == []

@@ -8,17 +8,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.engine.sampler import Sampler
 from quire.scheduler.request import Sampling
-from tests.engine.sampler_cases import CPU, UNSURE, draw_all, logits_of, reference, row_of
+from tests.engine.sampler_cases import UNSURE, Make, draw_all, logits_of, reference, row_of
 
 PREFIXES = [[0] * (1 + position) for position in range(400)]
 TOKENS_3000 = torch.linspace(0, 3, 3000)
 
 
-def support(logits: Tensor, sampling: Sampling) -> set[int]:
+def support(make: Make, logits: Tensor, sampling: Sampling) -> set[int]:
     rows = [row_of(sampling, prefix) for prefix in PREFIXES]
-    return set(draw_all(logits.expand(len(rows), -1), rows).token_ids)
+    return set(draw_all(make, logits.expand(len(rows), -1), rows).token_ids)
 
 
 def of_probabilities(*probabilities: float) -> Tensor:
@@ -26,7 +25,7 @@ def of_probabilities(*probabilities: float) -> Tensor:
 
 
 @given(st.data())
-def test_only_kept_tokens_are_drawn_and_all_likely_ones(data: st.DataObject) -> None:
+def test_only_kept_tokens_are_drawn_and_all_likely_ones(make: Make, data: st.DataObject) -> None:
     logits = data.draw(logits_of(data.draw(st.sampled_from((32, 129, 300))), 1))[0]
     sampling = Sampling(
         temperature=data.draw(st.sampled_from((0.5, 1.0, 3.0))),
@@ -37,7 +36,7 @@ def test_only_kept_tokens_are_drawn_and_all_likely_ones(data: st.DataObject) -> 
     )
     judged = reference(logits, row_of(sampling, [0]))
     assume(judged.margin > UNSURE)
-    drawn = support(logits, sampling)
+    drawn = support(make, logits, sampling)
     may = set(judged.probabilities.nonzero()[:, 0].tolist())
     must = set((judged.probabilities > 0.08).nonzero()[:, 0].tolist())
     assert must <= drawn <= may
@@ -54,10 +53,12 @@ def test_only_kept_tokens_are_drawn_and_all_likely_ones(data: st.DataObject) -> 
     ],
 )
 @given(data=st.data())
-def test_the_narrowest_options_are_greedy(sampling: Sampling, data: st.DataObject) -> None:
+def test_the_narrowest_options_are_greedy(
+    make: Make, sampling: Sampling, data: st.DataObject
+) -> None:
     logits = data.draw(logits_of(data.draw(st.sampled_from((32, 1000, 9000))), 3))
-    greedy = draw_all(logits, [row_of(Sampling(temperature=0.0), [0])] * 3).token_ids
-    narrow = draw_all(logits, [row_of(sampling, [0])] * 3).token_ids
+    greedy = draw_all(make, logits, [row_of(Sampling(temperature=0.0), [0])] * 3).token_ids
+    narrow = draw_all(make, logits, [row_of(sampling, [0])] * 3).token_ids
     if sampling.temperature < 1:  # as likely tokens stay as likely
         places = torch.arange(3)
         assert torch.equal(logits[places, narrow], logits[places, greedy])
@@ -75,56 +76,56 @@ def test_the_narrowest_options_are_greedy(sampling: Sampling, data: st.DataObjec
         Sampling(min_p=1e-9),
     ],
 )
-def test_the_widest_options_keep_every_token(wide: Sampling) -> None:
+def test_the_widest_options_keep_every_token(make: Make, wide: Sampling) -> None:
     rows = [row_of(wide, prefix) for prefix in PREFIXES]
     free = [row_of(Sampling(), prefix) for prefix in PREFIXES]
     logits = TOKENS_3000.expand(len(rows), -1)
-    assert draw_all(logits, rows).token_ids == draw_all(logits, free).token_ids
+    assert draw_all(make, logits, rows).token_ids == draw_all(make, logits, free).token_ids
 
 
-def test_equally_likely_tokens_are_kept_by_rising_id() -> None:
+def test_equally_likely_tokens_are_kept_by_rising_id(make: Make) -> None:
     logits = torch.zeros(300)
     logits[200] = math.log(2)
-    assert support(logits, Sampling(top_k=4)) == {0, 1, 2, 200}
-    assert support(logits, Sampling(top_p=4.5 / 301)) == {0, 1, 2, 200}
-    assert support(logits, Sampling(min_p=1.0)) == {200}
-    assert support(torch.zeros(32), Sampling(min_p=1.0)) == set(range(32))
-    assert support(torch.zeros(32), Sampling(top_p=0.5)) == set(range(16))
+    assert support(make, logits, Sampling(top_k=4)) == {0, 1, 2, 200}
+    assert support(make, logits, Sampling(top_p=4.5 / 301)) == {0, 1, 2, 200}
+    assert support(make, logits, Sampling(min_p=1.0)) == {200}
+    assert support(make, torch.zeros(32), Sampling(min_p=1.0)) == set(range(32))
+    assert support(make, torch.zeros(32), Sampling(top_p=0.5)) == set(range(16))
 
 
-def test_ties_at_the_cut_of_a_wide_nucleus_are_kept_by_rising_id() -> None:
+def test_ties_at_the_cut_of_a_wide_nucleus_are_kept_by_rising_id(make: Make) -> None:
     logits = torch.zeros(4096)
-    assert support(logits, Sampling(top_p=2**-6)) == set(range(64))
-    drawn = support(logits, Sampling(top_p=0.25))
+    assert support(make, logits, Sampling(top_p=2**-6)) == set(range(64))
+    drawn = support(make, logits, Sampling(top_p=0.25))
     assert max(drawn) < 1024
     assert len(drawn) > 300
 
 
-def test_top_p_counts_what_top_k_left() -> None:
+def test_top_p_counts_what_top_k_left(make: Make) -> None:
     """0.5 of all tokens is 0.625 of the two that top_k keeps: enough for a top_p of 0.6."""
     logits = of_probabilities(0.3, 0.5, 0.2)
-    assert support(logits, Sampling(top_k=2, top_p=0.6)) == {1}
-    assert support(logits, Sampling(top_p=0.6)) == {0, 1}
+    assert support(make, logits, Sampling(top_k=2, top_p=0.6)) == {1}
+    assert support(make, logits, Sampling(top_p=0.6)) == {0, 1}
 
 
-def test_top_p_counts_what_min_p_left() -> None:
+def test_top_p_counts_what_min_p_left(make: Make) -> None:
     """0.7 of all tokens is 0.78 of the three that min_p keeps: enough for a top_p of 0.75."""
     logits = of_probabilities(0.4, 0.3, 0.2, 0.1)
-    assert support(logits, Sampling(min_p=0.45, top_p=0.75)) == {0, 1}
-    assert support(logits, Sampling(top_p=0.75)) == {0, 1, 2}
+    assert support(make, logits, Sampling(min_p=0.45, top_p=0.75)) == {0, 1}
+    assert support(make, logits, Sampling(top_p=0.75)) == {0, 1, 2}
 
 
-def test_options_apply_after_temperature() -> None:
+def test_options_apply_after_temperature(make: Make) -> None:
     logits = of_probabilities(0.7, 0.2, 0.1)
-    assert support(logits, Sampling(top_p=0.65)) == {0}
-    assert support(logits, Sampling(temperature=4.0, top_p=0.65)) == {0, 1}
-    assert support(logits, Sampling(min_p=0.3)) == {0}
-    assert support(logits, Sampling(temperature=4.0, min_p=0.7)) == {0, 1}
+    assert support(make, logits, Sampling(top_p=0.65)) == {0}
+    assert support(make, logits, Sampling(temperature=4.0, top_p=0.65)) == {0, 1}
+    assert support(make, logits, Sampling(min_p=0.3)) == {0}
+    assert support(make, logits, Sampling(temperature=4.0, min_p=0.7)) == {0, 1}
 
 
-def test_a_nucleus_of_any_width_is_found() -> None:
+def test_a_nucleus_of_any_width_is_found(make: Make) -> None:
     """Of many draws the least likely is within the nucleus, and among its last hundredths."""
-    sampler = Sampler(3000, CPU)
+    sampler = make(3000)
     probabilities = TOKENS_3000.double().softmax(0).flip(0)
     for top_p in (0.001, 0.05, 0.3, 0.9, 0.999):
         width = int((probabilities.cumsum(0) - probabilities < top_p).sum())

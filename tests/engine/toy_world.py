@@ -8,9 +8,9 @@ import torch
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.spec import Retention
+from quire.engine.build_sampler import build_sampler
 from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.sample_row import SampleRow
-from quire.engine.sampler import Sampler
 from quire.models.config import KVSize
 from quire.models.toy import TWO_FULL, ToyModel, ToyText, toy_layout
 from quire.scheduler.config import SchedulerConfig
@@ -164,7 +164,7 @@ def alone(new: NewRequest, layers: tuple[Retention, ...] = TWO_FULL) -> tuple[in
 
 @lru_cache(maxsize=100_000)
 def _alone(new: NewRequest, layers: tuple[Retention, ...]) -> tuple[int, ...]:
-    sampler = Sampler(VOCAB_SIZE, torch.device("cpu"))
+    sampler = build_sampler(VOCAB_SIZE, torch.device("cpu"))
     tokens, outputs = list(new.prompt_token_ids), 0
     text = ToyText(VOCAB_SIZE, layers)
     for token in tokens:

@@ -11,13 +11,6 @@ from quire.engine.weights import unit_of, weigh_tiles
 from quire.scheduler.request import TokenLogprobs
 
 
-def token_logprobs(logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
-    """Of each row of `logits` [rows, vocab] the token `token_ids[row]` and the `num_top` likeliest,
-    equals by rising id. A row that is not finite gives NaN."""
-    space = Workspace(logits.shape[1], logits.device, max(len(token_ids), 1))
-    return list(score(space, logits, range(len(token_ids)), token_ids, num_top))
-
-
 def score(
     space: Workspace,
     logits: Tensor,
@@ -25,7 +18,8 @@ def score(
     token_ids: Sequence[int],
     num_top: int,
 ) -> Iterator[TokenLogprobs]:
-    """The same of the rows at rising `places`, one token id for each."""
+    """Of the rows of `logits` [any, vocab] at rising `places` one given token each, and the
+    `num_top` likeliest, equals by rising id. A row that is not finite gives NaN."""
     for start in range(0, len(places), space.max_rows):
         end = start + space.max_rows
         loaded = space.load(logits, places[start:end])

@@ -6,13 +6,16 @@ a few vectorised look-ups.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.engine.sampler import Drawn, Sampler, SampleRow, token_logprobs
+from quire.engine.build_sampler import build_sampler
+from quire.engine.sample_row import SampleRow
+from quire.engine.sampler import Drawn
 from quire.models.batch import Batch, Model
 from quire.scheduler.request import TokenLogprobs
 from quire.scheduler.step import BlockIds, Chunk, Join, Step, StepResult
@@ -51,7 +54,7 @@ class Runner:
         self._config = config
         self._model = model
         self._clock = clock
-        self._sampler = Sampler(model.vocab_size, torch.device(config.device))
+        self._sampler = build_sampler(model.vocab_size, torch.device(config.device))
         self._rows: dict[str, Row] = {}
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         shape = (config.num_groups, config.max_num_seqs, config.max_num_blocks)
@@ -102,13 +105,14 @@ class Runner:
         positions = np.arange(step.num_tokens) - np.repeat(starts[:-1] - firsts, counts)
         longest = int((firsts + counts).max() - 1) // self._config.block_size + 1
         tables = self._block_ids[:, [row.index for row in rows], :longest]
-        logit_rows, spans = _logit_rows(step.chunks, rows, starts)
+        query_starts = starts.tolist()
+        logit_rows, spans = _logit_rows(step.chunks, rows, query_starts)
         batch = Batch(
             input_ids=self._tensor(_token_ids(step.chunks, rows)),
             positions=self._tensor(positions),
             slots=tuple(self._tensor(self._slots(table, owners, positions)) for table in tables),
             block_tables=tuple(self._tensor(table) for table in tables),
-            query_starts=tuple(starts.tolist()),
+            query_starts=tuple(query_starts),
             context_lens=tuple((firsts + counts).tolist()),
             logit_rows=self._tensor(logit_rows),
         )
@@ -153,7 +157,7 @@ class Runner:
             num_scored = min(len(targets), end - first)
             if num_scored > 0:
                 scored[chunk.request_id] = tuple(
-                    token_logprobs(
+                    self._sampler.score(
                         logits[first : first + num_scored],
                         targets[:num_scored],
                         row.prompt_logprobs,
@@ -173,15 +177,14 @@ def _token_ids(chunks: tuple[Chunk, ...], rows: list[Row]) -> Counts:
 
 
 def _logit_rows(
-    chunks: tuple[Chunk, ...], rows: list[Row], starts: Counts
+    chunks: tuple[Chunk, ...], rows: list[Row], starts: list[int]
 ) -> tuple[Counts, list[tuple[int, int]]]:
     """Of each chunk its last token if it samples, all its tokens if its prompt is scored, else
     none.
     """
     wanted: list[int] = []
     spans: list[tuple[int, int]] = []
-    for index, (chunk, row) in enumerate(zip(chunks, rows, strict=True)):
-        first, end = int(starts[index]), int(starts[index + 1])
+    for chunk, row, (first, end) in zip(chunks, rows, pairwise(starts), strict=True):
         before = len(wanted)
         if row.prompt_logprobs is not None and chunk.start < row.draw.num_prompt_tokens:
             wanted.extend(range(first, end))

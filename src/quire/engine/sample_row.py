@@ -31,6 +31,9 @@ class SeenTokens:
             self.counts[place] += position >= num_prompt_tokens
         self._num_followed = len(token_ids)
 
+    def place_of(self, token_id: int) -> int | None:
+        return self._places.get(token_id)
+
 
 @dataclass(slots=True, eq=False)
 class SampleRow:
@@ -66,6 +69,11 @@ class SampleRow:
         if self.num_outputs >= self.stopping.min_tokens:
             return ()
         return self.stopping.eos_token_ids + self.stopping.stop_token_ids
+
+    @property
+    def has_edits(self) -> bool:
+        """Does the row ask for other logits than the model's?"""
+        return bool(self.sampling.logit_bias or self.asks_penalties or self.banned_token_ids)
 
     def seen(self) -> SeenTokens:
         self._seen.follow(self.token_ids, self.num_prompt_tokens)

@@ -2,23 +2,18 @@
 and its options alone, bit for bit, whatever runs beside it.
 
 bans, biases -> penalties -> the likeliest, or temperature -> min_p -> top_k -> top_p -> one drawn
+
+On one machine. The C++ kernels' exponentials may differ from torch's in the last bit, and then a
+weight in its last: the noise of one draw in millions may fall between the two.
 """
 
-from collections.abc import Iterator, Sequence
-from enum import Enum, auto
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
-from quire.engine.logit_edits import edit_logits
-from quire.engine.logprobs import score, token_logprobs
 from quire.engine.sample_row import SampleRow
-from quire.engine.tiles import Slab, Workspace, likeliest
-from quire.engine.truncation import build_options, draw_bounded, draw_nucleus, draw_whole
-from quire.scheduler.request import Sampling, TokenLogprobs
-
-__all__ = ["Drawn", "SampleRow", "Sampler", "token_logprobs"]
+from quire.scheduler.request import TokenLogprobs
 
 
 class Drawn(NamedTuple):
@@ -31,76 +26,13 @@ class Drawn(NamedTuple):
     not_finite: list[bool]
 
 
-class _Kind(Enum):
-    """What a draw looks at: the peak; all tokens; those within a bound; a share of the whole."""
-
-    GREEDY = auto()
-    WHOLE = auto()
-    BOUNDED = auto()
-    NUCLEUS = auto()
-
-
-def _kind_of(asked: Sampling) -> _Kind:
-    if asked.temperature == 0:
-        return _Kind.GREEDY
-    if asked.top_k > 0 or asked.min_p > 0:
-        return _Kind.BOUNDED
-    return _Kind.NUCLEUS if asked.top_p < 1 else _Kind.WHOLE
-
-
-class Sampler:
-    """Holds the working memory of its draws: 12 bytes for each logit worked on at once."""
-
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
-        self._space = Workspace(vocab_size, device)
-
+class Sampler(Protocol):
     def draw(self, logits: Tensor, rows: Sequence[SampleRow]) -> Drawn:
         """Draw one token for each row of `logits` [rows, vocab_size], of any float type; they are
         only read.
         """
-        token_ids = torch.zeros(len(rows), dtype=torch.int64, device=logits.device)
-        finite = torch.zeros_like(token_ids)
-        for kind, places in self._parts(rows):
-            index = torch.tensor(places, device=logits.device)
-            part = [rows[place] for place in places]
-            edit_logits(self._space.load(logits, places), part)
-            slab = self._space.slab(len(part))
-            finite[index] = slab.peaks[:, 0].isfinite().long()
-            token_ids[index] = self._draw(kind, slab, part)
-        drawn, fine = torch.stack((token_ids * finite, finite)).tolist()
-        return Drawn(drawn, self._logprobs(logits, rows, drawn, fine), [not each for each in fine])
 
-    def _parts(self, rows: Sequence[SampleRow]) -> Iterator[tuple[_Kind, list[int]]]:
-        """The places of rows of one kind, at most a slab of them at once."""
-        groups: dict[_Kind, list[int]] = {}
-        for place, row in enumerate(rows):
-            groups.setdefault(_kind_of(row.sampling), []).append(place)
-        for kind, places in groups.items():
-            for start in range(0, len(places), self._space.max_rows):
-                yield kind, places[start : start + self._space.max_rows]
-
-    def _draw(self, kind: _Kind, slab: Slab, rows: Sequence[SampleRow]) -> Tensor:
-        if kind is _Kind.GREEDY:
-            return likeliest(slab)
-        options = build_options(rows, self._space.vocab_size, slab.peaks.device)
-        if kind is _Kind.BOUNDED:
-            return draw_bounded(slab, options)
-        if kind is _Kind.NUCLEUS:
-            return draw_nucleus(slab, options, self._space)
-        return draw_whole(slab, options, self._space)
-
-    def _logprobs(
-        self, logits: Tensor, rows: Sequence[SampleRow], drawn: Sequence[int], fine: Sequence[int]
-    ) -> list[TokenLogprobs | None]:
-        found: list[TokenLogprobs | None] = [None] * len(rows)
-        asked = {
-            place: row.sampling.num_logprobs
-            for place, row in enumerate(rows)
-            if fine[place] and row.sampling.num_logprobs is not None
-        }
-        if asked:
-            ids = [drawn[place] for place in asked]
-            scored = score(self._space, logits, list(asked), ids, max(asked.values()))
-            for (place, num_top), each in zip(asked.items(), scored, strict=True):
-                found[place] = each._replace(top=each.top[:num_top])
-        return found
+    def score(self, logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
+        """Of each row of `logits` the token `token_ids[row]` and the `num_top` likeliest, equals by
+        rising id: log probabilities of the model's own distribution, before anything a request asks
+        of it. A row that is not finite gives NaN."""

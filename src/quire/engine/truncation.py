@@ -7,13 +7,12 @@ neighbour's sake, and draws the same.
 """
 
 from collections.abc import Sequence
-from math import inf, log
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from quire.engine.noise import uniform
+from quire.engine.asked import numbers_of
 from quire.engine.sample_row import SampleRow
 from quire.engine.tiles import (
     TILE,
@@ -31,7 +30,6 @@ _NUM_FIRST_TILES = 64
 _NUM_BUCKETS = 1024
 _BUCKETS_PER_NAT = 40
 """Together as deep as the smallest weight: 25.6 nats are 37 bits."""
-_COLDEST, _HOTTEST = 1e-20, 1e20
 
 
 class Options(NamedTuple):
@@ -48,19 +46,8 @@ class Options(NamedTuple):
 
 
 def build_options(rows: Sequence[SampleRow], vocab_size: int, device: torch.device) -> Options:
-    """Off values become ones that keep everything."""
-    asked = [row.sampling for row in rows]
-    table = torch.tensor(
-        [
-            [uniform(row.sampling.seed, row.position) for row in rows],
-            [min(max(each.temperature, _COLDEST), _HOTTEST) for each in asked],
-            [min(each.top_k or vocab_size, vocab_size) for each in asked],
-            [each.top_p for each in asked],
-            [log(each.min_p) if each.min_p > 0 else -inf for each in asked],
-        ],
-        dtype=torch.float64,
-        device=device,
-    )
+    numbers = [numbers_of(row, vocab_size) for row in rows]
+    table = torch.tensor(numbers, dtype=torch.float64, device=device).T.contiguous()
     noise, temperature, top_k, top_p, log_min_p = table[..., None].unbind()
     return Options(noise[:, 0], temperature.float(), top_k.long(), top_p, log_min_p)
 

@@ -17,7 +17,10 @@ FLAGS = {
         "-mavx512vnni",
     ],
 }
-DRIVERS = [*(("sanitized", isa) for isa in FLAGS), ("sanitized_int8", "avx512")]
+DRIVERS = [
+    *((name, isa) for name in ("attention", "sampling") for isa in FLAGS),
+    ("int8", "avx512"),
+]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
@@ -46,6 +49,6 @@ def test_kernel_stays_within_its_memory(driver: str, isa: str, tmp_path: Path) -
     if not has_sanitizers(compiler, tmp_path):
         pytest.skip("g++ has no sanitizer runtimes here")
     program = tmp_path / "sanitized"
-    build(compiler, Path(__file__).with_name(f"{driver}.cpp"), isa, program)
+    build(compiler, Path(__file__).with_name(f"sanitized_{driver}.cpp"), isa, program)
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "clean\n", "")

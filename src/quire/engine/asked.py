@@ -1,0 +1,21 @@
+"""What a row asks of its draw, as numbers."""
+
+from math import inf, log
+
+from quire.engine.noise import uniform
+from quire.engine.sample_row import SampleRow
+
+_COLDEST, _HOTTEST = 1e-20, 1e20
+
+
+def numbers_of(row: SampleRow, vocab_size: int) -> tuple[float, float, float, float, float]:
+    """Its noise, temperature, top_k, top_p and the logarithm of min_p, for a row that is not
+    greedy. Off values become ones that keep everything."""
+    asked = row.sampling
+    return (
+        uniform(asked.seed, row.position),
+        min(max(asked.temperature, _COLDEST), _HOTTEST),
+        min(asked.top_k or vocab_size, vocab_size),
+        asked.top_p,
+        log(asked.min_p) if asked.min_p > 0 else -inf,
+    )

@@ -1,0 +1,124 @@
+"""The functions of sampling.cpp over tensors: one token of each row of logits, and its score."""
+
+import ctypes
+from array import array
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from quire.models.native.library import Library
+
+POINTERS = (
+    *("logits", "asked", "edit_starts", "edit_ids", "edit_values"),
+    *("token_ids", "logprobs", "top_ids", "top_logprobs", "memory"),
+)
+COUNTS = ("num_rows", "row_stride", "vocab_size", "max_top", "is_bf16", "num_threads")
+NUM_ASKED = 6
+"""Fields of `Asked` of sampling.cpp, in this order: noise, temperature, top_k, top_p, log_min_p,
+num_top."""
+
+
+class Call(ctypes.Structure):
+    """`Call` of sampling.cpp, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in POINTERS),
+        *((name, ctypes.c_int64) for name in COUNTS),
+    )
+
+
+class Edits(NamedTuple):
+    """Logits to take instead of the model's: those of row i are `ids` and `values`, fp32, from
+    `starts[i]` to before `starts[i + 1]`; no id is twice in a row."""
+
+    starts: Tensor
+    ids: Tensor
+    values: Tensor
+
+
+class Asked(NamedTuple):
+    """`numbers`: NUM_ASKED for each row, whose num_top is at most `max_top`."""
+
+    numbers: "array[float]"
+    max_top: int
+    edits: Edits | None
+
+
+class Sampled(NamedTuple):
+    """Of each row a token id, -1 where nothing can be drawn; where asked for, its log probability
+    and the likeliest tokens with theirs, [rows, max_top]. What was not asked for means nothing.
+    """
+
+    token_ids: Tensor
+    logprobs: Tensor
+    top_ids: Tensor
+    top_logprobs: Tensor
+
+
+class SamplingKernel:
+    """Runs on as many threads as torch does and keeps their memory, 32 bytes for each logit of a
+    row. `logits` [rows, vocab_size] are on the CPU, of any float type; they are only read."""
+
+    def __init__(self, library: Library, vocab_size: int) -> None:
+        self._library = library
+        self._vocab_size = vocab_size
+        self._sample = library.kernel("quire_sample", Call, ctypes.c_int)
+        self._num_bytes = library.kernel("quire_sampling_memory", Call, ctypes.c_int64)
+        self._memory = torch.empty(0, dtype=torch.int64)
+
+    def draw(self, logits: Tensor, asked: Asked) -> Sampled:
+        """Raises ValueError for other logits and IndexError for ids that they do not have, as
+        `score` does."""
+        token_ids = torch.empty(len(logits), dtype=torch.int64)
+        numbers, _ = asked.numbers.buffer_info()
+        call = Call(asked=numbers, max_top=asked.max_top)
+        if asked.edits is not None:
+            self._check_ids(asked.edits.ids)
+            call.edit_starts = asked.edits.starts.data_ptr()
+            call.edit_ids = asked.edits.ids.data_ptr()
+            call.edit_values = asked.edits.values.data_ptr()
+        return self._run(call, logits, token_ids)
+
+    def score(self, logits: Tensor, token_ids: Tensor, num_top: int) -> Sampled:
+        """Of each row one given token, int64, and the `num_top` likeliest; NaN where a row is not
+        finite."""
+        self._check_ids(token_ids)
+        return self._run(Call(max_top=num_top), logits, token_ids)
+
+    def _check_ids(self, ids: Tensor) -> None:
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self._vocab_size:
+            raise IndexError(f"an id is not within the vocabulary of {self._vocab_size}")
+
+    def _run(self, call: Call, logits: Tensor, token_ids: Tensor) -> Sampled:
+        if logits.device.type != "cpu" or logits.shape[1] != self._vocab_size:
+            raise ValueError(
+                f"{tuple(logits.shape)} on {logits.device}: must be {self._vocab_size} wide "
+                "and on the CPU"
+            )
+        if logits.dtype not in (torch.bfloat16, torch.float32):
+            logits = logits.float()
+        if logits.stride(1) != 1:
+            logits = logits.contiguous()
+        num_rows, max_top = len(logits), call.max_top
+        sampled = Sampled(
+            token_ids,
+            torch.empty(num_rows, dtype=torch.float64),
+            torch.empty(num_rows, max_top, dtype=torch.int64),
+            torch.empty(num_rows, max_top, dtype=torch.float64),
+        )
+        for name, tensor in zip(Sampled._fields, sampled, strict=True):
+            setattr(call, name, tensor.data_ptr())
+        call.logits, call.row_stride = logits.data_ptr(), logits.stride(0)
+        call.is_bf16 = logits.dtype is torch.bfloat16
+        call.num_rows, call.vocab_size = num_rows, self._vocab_size
+        call.num_threads = self._library.num_threads
+        call.memory = self._memory_for(call)
+        self._sample(call)
+        return sampled
+
+    def _memory_for(self, call: Call) -> int:
+        needed = self._num_bytes(call) * call.num_threads // 8
+        if len(self._memory) < needed:
+            self._memory = torch.empty(needed, dtype=torch.int64)
+        return self._memory.data_ptr()

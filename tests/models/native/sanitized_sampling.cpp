@@ -1,0 +1,91 @@
+// Random calls of the sampler over memory of the exact size: whatever is read or written beyond it,
+// the sanitizer tells. Logits are rubbish now and then.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "sampling.cpp"
+
+namespace {
+
+int64_t below(int64_t n) { return rand() % n; }
+
+template <class T>
+T* fresh(int64_t count) {
+    T* place = (T*)malloc(size_t(count) * sizeof(T));
+    memset((void*)place, 0, size_t(count) * sizeof(T));
+    return place;
+}
+
+float logit() {
+    if (below(50000) == 0) return below(2) ? INFINITE : INFINITE - INFINITE;
+    if (below(20) == 0) return -INFINITE;
+    return float(below(4000)) / 400 - 5;
+}
+
+Asked some_asked(const Call& call) {
+    static const double TEMPERATURES[] = {0, 1e-20, 0.5, 1, 1e20}, TOP_PS[] = {0, 0.1, 0.9, 1};
+    Asked asked = {};
+    asked.noise = double(below(1000)) / 1000;
+    asked.temperature = TEMPERATURES[below(5)];
+    asked.top_k = double(below(2) ? call.vocab_size : 1 + below(call.vocab_size));
+    asked.top_p = TOP_PS[below(4)];
+    asked.log_min_p = below(2) ? -double(INFINITE) : -double(below(30));
+    asked.num_top = double(below(call.max_top + 2) - 1);
+    return asked;
+}
+
+void run_one() {
+    static const int64_t SIZES[] = {1, 17, 127, 128, 129, 1000, 20000};
+    Call call{};
+    call.vocab_size = call.row_stride = SIZES[below(7)];
+    call.num_rows = 1 + below(6);
+    call.max_top = below(3) ? below(smaller(call.vocab_size, 9)) : call.vocab_size;
+    call.is_bf16 = below(2);
+    call.num_threads = 1 + below(3);
+    int64_t num_logits = call.num_rows * call.vocab_size;
+    float* wide = fresh<float>(num_logits);
+    bf16* narrow = fresh<bf16>(num_logits);
+    Asked* asked = fresh<Asked>(call.num_rows);
+    int64_t* starts = fresh<int64_t>(call.num_rows + 1);
+    int64_t* ids = fresh<int64_t>(call.num_rows);
+    float* values = fresh<float>(call.num_rows);
+    call.token_ids = fresh<int64_t>(call.num_rows);
+    for (int64_t i = 0; i < num_logits; i++) {
+        wide[i] = logit();
+        store_as(narrow + i, wide[i]);
+    }
+    for (int64_t i = 0; i < call.num_rows; i++) {
+        asked[i] = some_asked(call);
+        starts[i + 1] = starts[i] + below(2);
+        ids[i] = below(call.vocab_size);
+        values[i] = logit();
+        call.token_ids[i] = below(call.vocab_size);
+    }
+    call.logits = call.is_bf16 ? (void*)narrow : (void*)wide;
+    call.asked = below(4) ? asked : nullptr;
+    call.edit_starts = call.asked && below(2) ? starts : nullptr;
+    call.edit_ids = ids;
+    call.edit_values = values;
+    call.logprobs = fresh<double>(call.num_rows);
+    call.top_ids = fresh<int64_t>(call.num_rows * call.max_top);
+    call.top_logprobs = fresh<double>(call.num_rows * call.max_top);
+    int64_t num_bytes = QUIRE_JOIN(quire_sampling_memory, QUIRE_ISA)(&call);
+    call.memory = fresh<char>(num_bytes * call.num_threads);
+    if (QUIRE_JOIN(quire_sample, QUIRE_ISA)(&call)) abort();
+    for (int64_t i = 0; i < call.num_rows; i++)
+        if (call.token_ids[i] < -1 || call.token_ids[i] >= call.vocab_size) abort();
+    const void* taken[] = {wide,   narrow,         asked,         starts,       ids,
+                           values, call.token_ids, call.logprobs, call.top_ids, call.top_logprobs,
+                           call.memory};
+    for (const void* each : taken) free((void*)each);
+}
+
+}  // namespace
+
+int main() {
+    for (int i = 0; i < 300; i++) {
+        srand(unsigned(i));
+        run_one();
+    }
+    puts("clean");
+}
