@@ -1,11 +1,12 @@
 """Parts of a decoder over packed weights and fused kernels: RMSNorm, gated MLP, attention with
-rotary heads, and the layer made of these alone. Each stands in for the forward of a transformers
+rotary heads, the layer made of these alone, and the model made of such layers. Each stands in for the forward of a transformers
 module; `surgery.py` finds where.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from quire.models.hf import PagedPort
 from quire.models.linears import PackedForward
@@ -89,3 +90,31 @@ class LayerForward:
         )
         normed = kernels.norm(hidden_states, self.between, attended)
         return kernels.sum(hidden_states, self.mlp(normed))
+
+
+class Said(NamedTuple):
+    """What a model returns, of all that transformers' would: logits [1, R, vocab_size]."""
+
+    logits: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderForward:
+    """Stands in for the forward of a whole model: an embedding, layers, a norm and a head. What is
+    not asked for is neither normed nor given to the head."""
+
+    embedding: nn.Module
+    rotary: nn.Module
+    layers: tuple[LayerForward, ...]
+    kernels: FusedKernels
+    scale: Scale
+    head: nn.Module
+
+    def __call__(
+        self, input_ids: Tensor, position_ids: Tensor, logits_to_keep: Tensor, **_: object
+    ) -> Said:
+        states = self.embedding(input_ids)
+        turns = self.rotary(states, position_ids)
+        for layer in self.layers:
+            states = layer(states, turns)
+        return Said(self.head(self.kernels.norm(states[:, logits_to_keep], self.scale)))

@@ -16,13 +16,19 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 
 from quire.models.hf import PORT, PagedPort
-from quire.models.layers import AttentionForward, GatedForward, LayerForward, NormForward
+from quire.models.layers import (
+    AttentionForward,
+    DecoderForward,
+    GatedForward,
+    LayerForward,
+    NormForward,
+)
 from quire.models.linears import PackedForward
 from quire.models.native.fused import ACTS, KINDS, MAX_HEAD_WIDTH, FusedKernels, Heads, Scale
 from quire.models.native.linear import join
 from quire.models.port import CurrentStep
 from quire.models.probe import FORWARD_ERRORS
-from quire.models.trials import AttentionTrial, LayerTrial, Trial, is_same, root_mean_square
+from quire.models.trials import AttentionTrial, LayerTrial, ModelTrial, Trial, is_same, root_mean_square
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +44,8 @@ BIG = 3.0
 TRIAL_SIZES = (1.0, 2.0**-10)
 """Root mean squares of what norms are tried on: beside the smaller one their epsilon shows."""
 NUM_TRIAL_ROWS = 3
+MODEL_PARTS = {"model", "lm_head"}
+BASE_PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
 LAYER_PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 
 
@@ -91,6 +99,9 @@ def operate(
     surgery.try_out(
         [LayerTrial(part, layer) for part in parts if (layer := _layer(part, kernels))], rehearse
     )
+    decoder = _decoder(module, kernels)
+    if decoder is not None:
+        surgery.try_out([ModelTrial(module, decoder)], rehearse)
     kinds = Counter(type(part.forward).__name__ for part in surgery.modules)
     logger.info("fused: %s", ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
     return surgery
@@ -187,6 +198,24 @@ def _layer(module: nn.Module, kernels: FusedKernels) -> LayerForward | None:
 def _forward_of(part: object) -> object:
     """What stands in for its own, if anything."""
     return vars(part).get("forward") if isinstance(part, nn.Module) else None
+
+
+def _decoder(module: nn.Module, kernels: FusedKernels) -> DecoderForward | None:
+    parts = dict(module.named_children())
+    if parts.keys() != MODEL_PARTS:
+        return None
+    base = dict(parts["model"].named_children())
+    if base.keys() != BASE_PARTS or not isinstance(base["layers"], nn.ModuleList):
+        return None
+    layers = tuple(vars(layer).get("forward") for layer in base["layers"])
+    norm = _forward_of(base["norm"])
+    if not all(isinstance(layer, LayerForward) for layer in layers):
+        return None
+    if not isinstance(norm, NormForward):
+        return None
+    return DecoderForward(
+        base["embed_tokens"], base["rotary_emb"], layers, kernels, norm.scale, parts["lm_head"]
+    )
 
 
 def _packed(module: nn.Module, names: Sequence[str]) -> PackedForward | None:

@@ -124,3 +124,21 @@ class LayerTrial:
             is_good = False
         self.is_good = is_good and self.is_good is not False
         return self._forward(*args, **options)
+
+
+class ModelTrial:
+    def __init__(self, module: nn.Module, candidate: Forward) -> None:
+        self.module = module
+        self.candidate = candidate
+        self.is_good: bool | None = None
+        self._forward = module.forward
+
+    def __call__(self, *args: Tensor, **options: object) -> object:
+        expected = self._forward(*args, **options)
+        try:
+            found = self.candidate(*args, **options)
+            is_good = is_same(found.logits, expected.logits)  # type: ignore[attr-defined]
+        except FORWARD_ERRORS:
+            is_good = False
+        self.is_good = is_good and self.is_good is not False
+        return expected
