@@ -1,19 +1,23 @@
 """The functions of linear.cpp over tensors: y = x W^T + bias in bfloat16, W packed once."""
 
 import ctypes
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-PANEL_ROWS = 16
+PANEL_ROWS = 32
+GROUP_PANELS = 2
 PAIR = 2
+HUGE_PAGE_BYTES = 2**21
 
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """W [num_rows, num_columns] as `packed` [panels, pairs, PANEL_ROWS, PAIR], padded by zeros."""
+    """W [num_rows, num_columns] as `packed` [panels, pairs, PANEL_ROWS, PAIR], padded by zeros
+    to whole pairs and GROUP_PANELS."""
 
     packed: Tensor
     num_rows: int
@@ -33,8 +37,8 @@ class LinearKernel:
         """`weight` [N, K] is left as it is."""
         num_rows, num_columns = weight.shape
         _check(weight, num_columns)
-        panels, pairs = -(-num_rows // PANEL_ROWS), -(-num_columns // PAIR)
-        packed = torch.empty(panels, pairs, PANEL_ROWS, PAIR, dtype=torch.bfloat16)
+        groups, pairs = -(-num_rows // (PANEL_ROWS * GROUP_PANELS)), -(-num_columns // PAIR)
+        packed = _aligned(groups * GROUP_PANELS, pairs, PANEL_ROWS, PAIR)
         rows = weight.contiguous()
         self.pack_into(
             rows.data_ptr(), num_rows, num_columns, packed.data_ptr(), torch.get_num_threads()
@@ -78,6 +82,17 @@ class LinearKernel:
         ):
             raise IndexError(f"an index is not within the {weight.num_rows} rows")
         return out
+
+
+def _aligned(*shape: int) -> Tensor:
+    """At the start of a huge page, if it can fill one; what lies before it is never touched."""
+    count = math.prod(shape)
+    page = HUGE_PAGE_BYTES // torch.bfloat16.itemsize
+    if count < page:
+        return torch.empty(shape, dtype=torch.bfloat16)
+    numbers = torch.empty(count + page, dtype=torch.bfloat16)
+    start = -numbers.data_ptr() % HUGE_PAGE_BYTES // torch.bfloat16.itemsize
+    return numbers[start : start + count].view(shape)
 
 
 def _check(numbers: Tensor, width: int) -> None:
