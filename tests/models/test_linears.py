@@ -22,7 +22,8 @@ from tests.models.reference import References
 
 NAMES = ("llama", "qwen2", "gpt2", "gemma2", "granite_swa", "deepseek_v3", "minicpm3", "mixtral")
 PROMPT = [5, 9, 2, 7, 30, 11, 4]
-WHOLE_PANELS = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 64}
+WHOLE_PANELS = {"vocab_size": 128, "hidden_size": 128, "intermediate_size": 192, "head_dim": 32}
+"""Nothing is padded."""
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.models.layers import AttentionForward, GatedForward, LayerForward, NormForward
+from quire.models.layers import (
+    AttentionForward,
+    DecoderForward,
+    GatedForward,
+    LayerForward,
+    NormForward,
+)
 from quire.models.linears import pack_linears
 from quire.models.loader import LoadedModel
 from quire.models.model_kernels import ModelKernels
@@ -53,7 +59,7 @@ def checkpoint(folder: Path, name: str, **more: object) -> Path:
 def kinds_in(loaded: LoadedModel) -> set[type]:
     """Of the parts that stand in now."""
     found = {type(vars(part).get("forward")) for part in loaded.module.modules()}
-    return found & {NormForward, GatedForward, AttentionForward, LayerForward}
+    return found & {NormForward, GatedForward, AttentionForward, LayerForward, DecoderForward}
 
 
 def errors(folder: Path, kernels: ModelKernels) -> tuple[float, float]:
@@ -71,7 +77,7 @@ def test_plain_layers_are_fused_as_a_whole(
     name: str, checkpoints: Path, kernels: ModelKernels
 ) -> None:
     loaded = load_packed(checkpoint(checkpoints, name), kernels)
-    assert LayerForward in kinds_in(loaded)
+    assert {LayerForward, DecoderForward} <= kinds_in(loaded)
 
 
 @pytest.mark.parametrize("name", PARTS_ALONE)
@@ -114,6 +120,14 @@ def test_quantised_float32_models_are_left_as_they_are(
 def test_residual_multipliers_are_not_lost(checkpoints: Path, kernels: ModelKernels) -> None:
     folder = checkpoint(checkpoints, "granite", residual_multiplier=0.5)
     assert LayerForward not in kinds_in(load_packed(folder, kernels))
+    fused, plain = errors(folder, kernels)
+    assert fused <= 3 * plain
+
+
+def test_scaled_logits_are_not_lost(checkpoints: Path, kernels: ModelKernels) -> None:
+    folder = checkpoint(checkpoints, "granite", logits_scaling=2.0)
+    found = kinds_in(load_packed(folder, kernels))
+    assert LayerForward in found and DecoderForward not in found
     fused, plain = errors(folder, kernels)
     assert fused <= 3 * plain
 

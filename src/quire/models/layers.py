@@ -1,6 +1,6 @@
 """Parts of a decoder over packed weights and fused kernels: RMSNorm, gated MLP, attention with
-rotary heads, the layer made of these alone, and the model made of such layers. Each stands in for the forward of a transformers
-module; `surgery.py` finds where.
+rotary heads, the layer made of these alone, and the model made of such layers. Each stands in for
+the forward of a transformers module; `surgery.py` finds where.
 """
 
 from dataclasses import dataclass

@@ -42,8 +42,9 @@ from quire.models.port import CurrentStep
 from quire.models.probe import FORWARD_ERRORS, TOKENS, Probe, first_logits, probe, rehearse
 from quire.models.quantised import TOLERANCE as QUANTISED_TOLERANCE
 from quire.models.quantised import check_quantised, tell_quantised
+from quire.models.settle import settle
 from quire.models.support import Layering, layering, max_model_len, refuse_unsupported
-from quire.models.surgery import operate
+from quire.models.surgery import operate, packed_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -158,6 +159,7 @@ def load_model(
             )
     if kernels is not None:
         _speed_up(loaded, kernels, uses.ids, measured.logits)
+        settle(packed_tensors(module))
     on_progress("probe", 1, 1)
     return loaded
 

@@ -23,12 +23,19 @@ from quire.models.layers import (
     LayerForward,
     NormForward,
 )
-from quire.models.linears import PackedForward
+from quire.models.linears import PackedForward, PackedLookup
 from quire.models.native.fused import ACTS, KINDS, MAX_HEAD_WIDTH, FusedKernels, Heads, Scale
 from quire.models.native.linear import join
 from quire.models.port import CurrentStep
 from quire.models.probe import FORWARD_ERRORS
-from quire.models.trials import AttentionTrial, LayerTrial, ModelTrial, Trial, is_same, root_mean_square
+from quire.models.trials import (
+    AttentionTrial,
+    LayerTrial,
+    ModelTrial,
+    Trial,
+    is_same,
+    root_mean_square,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +112,22 @@ def operate(
     kinds = Counter(type(part.forward).__name__ for part in surgery.modules)
     logger.info("fused: %s", ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
     return surgery
+
+
+def packed_tensors(module: nn.Module) -> list[Tensor]:
+    """Of all packed weights, in about the order in which a step reads them."""
+    found: dict[int, Tensor] = {}
+    for part in module.modules():
+        forward = _forward_of(part)
+        whole: tuple[object, ...] = (forward,)
+        if isinstance(forward, AttentionForward):
+            whole = (forward.qkv, forward.out)
+        elif isinstance(forward, GatedForward):
+            whole = (forward.gate_up, forward.down)
+        for each in whole:
+            if isinstance(each, PackedForward | PackedLookup):
+                found[id(each.weight.packed)] = each.weight.packed
+    return list(found.values())
 
 
 def _norm(module: nn.Module, kernels: FusedKernels) -> NormForward | None:
@@ -207,11 +230,10 @@ def _decoder(module: nn.Module, kernels: FusedKernels) -> DecoderForward | None:
     base = dict(parts["model"].named_children())
     if base.keys() != BASE_PARTS or not isinstance(base["layers"], nn.ModuleList):
         return None
-    layers = tuple(vars(layer).get("forward") for layer in base["layers"])
+    forwards = [_forward_of(layer) for layer in base["layers"]]
+    layers = tuple(forward for forward in forwards if isinstance(forward, LayerForward))
     norm = _forward_of(base["norm"])
-    if not all(isinstance(layer, LayerForward) for layer in layers):
-        return None
-    if not isinstance(norm, NormForward):
+    if len(layers) < len(forwards) or not isinstance(norm, NormForward):
         return None
     return DecoderForward(
         base["embed_tokens"], base["rotary_emb"], layers, kernels, norm.scale, parts["lm_head"]

@@ -11,7 +11,7 @@ from quire.models.config import LayerFacts
 TILE = 64
 MAX_LANES = 16
 MAX_ROWS = 128
-"""Of a task: 64, or as many query heads as share a K/V head. No model known here has more."""
+"""Of a task, or as many query heads as share a K/V head. No model known here has more."""
 TASKS_PER_THREAD = 4
 TASK_BYTES = 88
 ROW_BYTES = 8

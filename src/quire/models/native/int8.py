@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quire.models.native.linear import PANEL_ROWS, PackedWeight
+from quire.models.native.linear import PackedWeight
 
+PANEL_ROWS = 16
 STEP_COLUMNS = 4
 DTYPES = frozenset({torch.bfloat16, torch.float32})
 

@@ -1,12 +1,15 @@
 // y[M, N] = x[M, K] W[N, K]^T + bias in bfloat16, summed in floats, over weights packed once.
 //
-// Packed: panels of 16 rows of W, so that one vector holds the same pair of columns of 16 rows:
+// Packed: panels of 32 rows of W, so that a vector holds the same pair of columns of 16 rows:
 //
-//     panel[N / 16][K / 2][16 rows][2 columns]        padded with zeros to whole pairs and panels
+//     panel[N / 32][K / 2][32 rows][2 columns]        padded with zeros to whole pairs and panels
 //
-// A tile keeps up to 24 vectors of sums in registers while it runs down the pairs: 4 panels by 6
-// rows of x, or 2 panels by 12. Compiled once for each instruction set, QUIRE_ISA naming it; sets
-// without the bfloat16 dot product export nothing.
+// A tile keeps the 4 vectors of a group of two panels for each of up to 6 rows of x in registers while it runs
+// down the pairs. Tiles that share a group take it stretch by stretch, and while they compute with
+// one they fetch the next into the cache, evenly spread, so that memory and arithmetic overlap. A
+// tile that has a group to itself leaves that to the hardware, which does it better: two streams
+// at once, best on huge pages, since it stops at the end of a page. Compiled once for
+// each instruction set, QUIRE_ISA naming it; sets without the bfloat16 dot product export nothing.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -27,8 +30,13 @@ extern "C" __attribute__((weak)) void GOMP_parallel(void (*)(void*), void*, unsi
 namespace {
 
 constexpr int64_t LANES = 16;
-constexpr int WIDE = 4, WIDE_ROWS = 6;
-constexpr int NARROW = 2, NARROW_ROWS = 12;
+constexpr int VECTORS = 4;
+constexpr int64_t PANEL = 32;               // rows of W whose pairs lie together
+constexpr int64_t GROUP = VECTORS * LANES;  // rows of W of a tile
+constexpr int MAX_ROWS = 6;                 // of x in a tile
+constexpr int64_t MAX_SUMS = MAX_ROWS * GROUP;
+constexpr int64_t STRETCH_PAIRS = 256;
+constexpr int64_t MAX_STRETCH_TILES = 8;  // with more of them the first one's wait is little
 constexpr int64_t TASKS_PER_THREAD = 4;
 
 struct Weights {
@@ -38,8 +46,13 @@ struct Weights {
     int64_t num_columns;     // K
 
     int64_t num_pairs() const { return (num_columns + 1) / 2; }
-    int64_t num_panels() const { return (num_rows + LANES - 1) / LANES; }
-    const uint32_t* panel(int64_t i) const { return packed + i * num_pairs() * LANES; }
+    int64_t num_groups() const { return (num_rows + GROUP - 1) / GROUP; }
+    const uint32_t* group(int64_t i) const { return packed + i * num_pairs() * GROUP; }
+    // Of a group's vector. The last panel stands in for one beyond it, whose sums are dropped.
+    int64_t place(int64_t group, int v) const {
+        bool is_there = group * GROUP + v * LANES / PANEL * PANEL < num_rows;
+        return (is_there ? v * LANES / PANEL * num_pairs() * PANEL : 0) + v * LANES % PANEL;
+    }
 };
 
 struct Linear {
@@ -49,9 +62,19 @@ struct Linear {
     int64_t num_rows;  // M
     int64_t block_rows;
     int64_t num_blocks;
-    int num_vectors;  // panels of a tile
+    int64_t num_stretches;
     int64_t num_tasks;
     int64_t next_task;
+};
+
+// Some rows of x by a stretch of a group, the pairs from `begin` to before `end`. Between stretches
+// the sums wait in memory. From `ahead` on, unless it is null, this tile fetches its share of what
+// comes next, 1 / num_tiles.
+struct Tile {
+    int64_t row, group, begin, end;
+    float* sums;
+    const char* ahead;
+    int64_t num_tiles;
 };
 
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -86,100 +109,157 @@ inline uint32_t pair_at(const uint16_t* x) {
     return out;
 }
 
-template <int ROWS, int VECTORS>
-__attribute__((always_inline)) inline void add(__m512 (&sums)[ROWS][VECTORS],
-                                               const uint32_t* const (&panels)[VECTORS], int64_t at,
-                                               const uint32_t (&pairs)[ROWS]) {
-    __m512bh w[VECTORS];
+template <int ROWS>
+__attribute__((always_inline)) inline void begin(const Weights& weights, const Tile& t,
+                                                 __m512 (&sums)[ROWS][VECTORS]) {
 #pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; v++)
-        w[v] = (__m512bh)_mm512_loadu_si512(panels[v] + at * LANES);
-#pragma GCC unroll 12
-    for (int r = 0; r < ROWS; r++) {
-        __m512bh pair = (__m512bh)_mm512_set1_epi32(int(pairs[r]));
-#pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) sums[r][v] = _mm512_dpbf16_ps(sums[r][v], w[v], pair);
+    for (int v = 0; v < VECTORS; v++) {
+        __m512 bias = bias_of(weights, t.group * GROUP + v * LANES);
+#pragma GCC unroll 6
+        for (int r = 0; r < ROWS; r++)
+            sums[r][v] = t.begin ? _mm512_load_ps(t.sums + r * GROUP + v * LANES) : bias;
     }
 }
 
-// ROWS rows of x from `first` by VECTORS panels from `panel`. The last panel stands in for those
-// beyond it, whose sums are then dropped.
-template <int ROWS, int VECTORS>
-__attribute__((noinline)) void tile(const Linear& l, int64_t first, int64_t panel) {
-    const Weights& weights = l.weights;
-    const int64_t k = weights.num_columns, last = weights.num_panels() - 1;
-    const uint16_t* x = l.x + first * k;
-    const uint32_t* panels[VECTORS];
-    __m512 sums[ROWS][VECTORS];
-#pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; v++) {
-        panels[v] = weights.panel(smaller(panel + v, last));
-        __m512 bias = bias_of(weights, (panel + v) * LANES);
-#pragma GCC unroll 12
-        for (int r = 0; r < ROWS; r++) sums[r][v] = bias;
-    }
-    uint32_t pairs[ROWS];
-    for (int64_t i = 0; i < k / 2; i++) {
-#pragma GCC unroll 12
-        for (int r = 0; r < ROWS; r++) pairs[r] = pair_at(x + r * k + 2 * i);
-        add(sums, panels, i, pairs);
-    }
-    if (k % 2) {
-#pragma GCC unroll 12
-        for (int r = 0; r < ROWS; r++) pairs[r] = x[r * k + k - 1];
-        add(sums, panels, k / 2, pairs);
-    }
-#pragma GCC unroll 12
+template <int ROWS>
+__attribute__((always_inline)) inline void end(const Linear& l, const Tile& t,
+                                               const __m512 (&sums)[ROWS][VECTORS]) {
+    const int64_t n = l.weights.num_rows;
+    bool is_last = t.end == l.weights.num_pairs();
+#pragma GCC unroll 6
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) {
-            int64_t row = (panel + v) * LANES;
-            put(l.y + (first + r) * weights.num_rows + row, sums[r][v], weights.num_rows - row);
+            int64_t row = t.group * GROUP + v * LANES;
+            if (is_last)
+                put(l.y + (t.row + r) * n + row, sums[r][v], n - row);
+            else
+                _mm512_store_ps(t.sums + r * GROUP + v * LANES, sums[r][v]);
         }
 }
 
-typedef void (*Tile)(const Linear&, int64_t, int64_t);
+// Where the vectors of a group's pair lie.
+struct Places {
+    int64_t of[VECTORS];
 
-const Tile WIDE_TILES[WIDE_ROWS] = {tile<1, WIDE>, tile<2, WIDE>, tile<3, WIDE>,
-                                    tile<4, WIDE>, tile<5, WIDE>, tile<6, WIDE>};
-const Tile NARROW_TILES[NARROW_ROWS] = {
-    tile<1, NARROW>, tile<2, NARROW>, tile<3, NARROW>,  tile<4, NARROW>,
-    tile<5, NARROW>, tile<6, NARROW>, tile<7, NARROW>,  tile<8, NARROW>,
-    tile<9, NARROW>, tile<10, NARROW>, tile<11, NARROW>, tile<12, NARROW>};
+    Places(const Weights& weights, int64_t group) {
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) of[v] = weights.place(group, v);
+    }
 
-// One block of rows by one tile's panels; its rows are shared out evenly among the tiles.
-void do_task(const Linear& l, int64_t task) {
-    bool is_wide = l.num_vectors == WIDE;
-    int64_t panel = task / l.num_blocks * l.num_vectors;
-    int64_t first = task % l.num_blocks * l.block_rows;
-    int64_t num_rows = smaller(l.block_rows, l.num_rows - first);
-    int64_t num_tiles = ratio_up(num_rows, is_wide ? WIDE_ROWS : NARROW_ROWS);
-    for (int64_t i = 0; i < num_tiles; i++) {
-        int64_t from = num_rows * i / num_tiles, upto = num_rows * (i + 1) / num_tiles;
-        (is_wide ? WIDE_TILES : NARROW_TILES)[upto - from - 1](l, first + from, panel);
+    // The same lines several times over, where several tiles share the work: that costs nothing.
+    void fetch(const char* pair) const {
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++)
+            __builtin_prefetch(pair + of[v] * int64_t(sizeof(uint32_t)), 0, 2);
+    }
+};
+
+template <int ROWS>
+__attribute__((always_inline)) inline void add(__m512 (&sums)[ROWS][VECTORS], const uint32_t* w,
+                                               const Places& places,
+                                               const uint32_t (&pairs)[ROWS]) {
+    __m512bh vectors[VECTORS];
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; v++)
+        vectors[v] = (__m512bh)_mm512_loadu_si512(w + places.of[v]);
+#pragma GCC unroll 6
+    for (int r = 0; r < ROWS; r++) {
+        __m512bh pair = (__m512bh)_mm512_set1_epi32(int(pairs[r]));
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++)
+            sums[r][v] = _mm512_dpbf16_ps(sums[r][v], vectors[v], pair);
     }
 }
 
-void do_tasks(void* argument) {
-    Linear& l = *(Linear*)argument;
-    int64_t task;
-    while ((task = __atomic_fetch_add(&l.next_task, 1, __ATOMIC_RELAXED)) < l.num_tasks)
-        do_task(l, task);
+template <int ROWS>
+__attribute__((noinline)) void add_tile(const Linear& l, const Tile& t) {
+    const int64_t k = l.weights.num_columns, whole = smaller(t.end, k / 2);
+    const int64_t step = PANEL * int64_t(sizeof(uint32_t)) / t.num_tiles;
+    const uint16_t* x = l.x + t.row * k;
+    const uint32_t* w = l.weights.group(t.group) + t.begin * PANEL;
+    const char* ahead = t.ahead;
+    const Places places(l.weights, t.group);
+    __m512 sums[ROWS][VECTORS];
+    begin(l.weights, t, sums);
+    uint32_t pairs[ROWS];
+    for (int64_t i = t.begin; i < whole; i++, w += PANEL) {
+        if (ahead) {
+            places.fetch(ahead);
+            ahead += step;
+        }
+#pragma GCC unroll 6
+        for (int r = 0; r < ROWS; r++) pairs[r] = pair_at(x + r * k + 2 * i);
+        add(sums, w, places, pairs);
+    }
+    if (whole < t.end) {
+#pragma GCC unroll 6
+        for (int r = 0; r < ROWS; r++) pairs[r] = x[r * k + k - 1];
+        add(sums, w, places, pairs);
+    }
+    end(l, t, sums);
 }
 
-// Wide tiles, unless the rows fill just one narrow tile, or there are too few wide ones to share.
+typedef void (*AddTile)(const Linear&, const Tile&);
+
+const AddTile ADD_TILE[MAX_ROWS] = {add_tile<1>, add_tile<2>, add_tile<3>,
+                                    add_tile<4>, add_tile<5>, add_tile<6>};
+
+// A stretch of a group by all rows of a block, shared out evenly among the tiles.
+struct Stretch {
+    int64_t group, begin, end;
+    int64_t first, num_rows;  // of x
+    const uint32_t* ahead;
+};
+
+void add_stretch(const Linear& l, const Stretch& s, float* sums) {
+    const int64_t num_tiles = ratio_up(s.num_rows, MAX_ROWS);
+    const bool is_shared = num_tiles > 1 && num_tiles <= MAX_STRETCH_TILES;
+    for (int64_t i = 0; i < num_tiles; i++) {
+        const int64_t from = s.num_rows * i / num_tiles, upto = s.num_rows * (i + 1) / num_tiles;
+        Tile tile{s.first + from, s.group, s.begin, s.end, sums, nullptr, num_tiles};
+        if (is_shared) {
+            tile.sums = sums + i * MAX_SUMS;
+            tile.ahead = (const char*)(s.ahead + (s.end - s.begin) * i / num_tiles * PANEL);
+        }
+        ADD_TILE[upto - from - 1](l, tile);
+    }
+}
+
+// One block of rows by one group; `next` is the task after it.
+void do_task(const Linear& l, int64_t task, int64_t next) {
+    alignas(64) float sums[MAX_STRETCH_TILES * MAX_SUMS];
+    const int64_t num_pairs = l.weights.num_pairs(), first = task % l.num_blocks * l.block_rows;
+    Stretch s{task / l.num_blocks, 0, 0, first, smaller(l.block_rows, l.num_rows - first), nullptr};
+    for (int64_t i = 1; i <= l.num_stretches; i++) {
+        s.begin = s.end;
+        s.end = num_pairs * i / l.num_stretches;
+        s.ahead = i < l.num_stretches ? l.weights.group(s.group) + s.end * PANEL
+                                      : l.weights.group(next / l.num_blocks);
+        add_stretch(l, s, sums);
+    }
+}
+
+int64_t claim(Linear& l) { return __atomic_fetch_add(&l.next_task, 1, __ATOMIC_RELAXED); }
+
+void do_tasks(void* argument) {
+    Linear& l = *(Linear*)argument;
+    for (int64_t task = claim(l), next; task < l.num_tasks; task = next) {
+        next = claim(l);
+        do_task(l, task, smaller(next, l.num_tasks - 1));
+    }
+}
+
+// Rows are cut into blocks only where there are too few groups to share, and stretches serve
+// several tiles.
 void plan(Linear& l, int64_t num_threads) {
     int64_t num_wanted = num_threads > 1 ? TASKS_PER_THREAD * num_threads : 1;
-    int64_t num_panels = l.weights.num_panels();
-    bool is_narrow = l.num_rows > WIDE_ROWS ? l.num_rows <= NARROW_ROWS
-                                            : ratio_up(num_panels, WIDE) < num_wanted;
-    l.num_vectors = is_narrow ? NARROW : WIDE;
-    int64_t most_rows = is_narrow ? NARROW_ROWS : WIDE_ROWS;
-    int64_t num_groups = ratio_up(num_panels, l.num_vectors);
-    int64_t num_tiles = ratio_up(l.num_rows, most_rows);
+    int64_t num_groups = l.weights.num_groups(), num_tiles = ratio_up(l.num_rows, MAX_ROWS);
     int64_t num_blocks = smaller(num_tiles, ratio_up(num_wanted, num_groups));
-    l.block_rows = ratio_up(num_tiles, num_blocks) * most_rows;
+    l.block_rows = ratio_up(num_tiles, num_blocks) * MAX_ROWS;
     l.num_blocks = ratio_up(l.num_rows, l.block_rows);
+    bool is_shared = l.num_rows > MAX_ROWS && l.block_rows <= MAX_STRETCH_TILES * MAX_ROWS;
+    l.num_stretches = is_shared ? ratio_up(l.weights.num_pairs(), STRETCH_PAIRS) : 1;
     l.num_tasks = num_groups * l.num_blocks;
     l.next_task = 0;
 }
@@ -193,26 +273,26 @@ struct Packing {
 
 void pack_panel(const Packing& p, int64_t panel) {
     const int64_t k = p.num_columns, num_pairs = (k + 1) / 2;
-    const uint16_t* rows = p.weight + panel * LANES * k;
-    uint32_t* out = p.packed + panel * num_pairs * LANES;
-    int64_t count = smaller(LANES, p.num_rows - panel * LANES);
+    const uint16_t* rows = p.weight + panel * PANEL * k;
+    uint32_t* out = p.packed + panel * num_pairs * PANEL;
+    int64_t count = smaller(PANEL, p.num_rows - panel * PANEL);
     for (int64_t i = 0; i < num_pairs; i++)
-        for (int64_t r = 0; r < LANES; r++) {
+        for (int64_t r = 0; r < PANEL; r++) {
             const uint16_t* from = rows + r * k + 2 * i;
-            out[i * LANES + r] = r >= count ? 0 : 2 * i + 1 < k ? pair_at(from) : *from;
+            out[i * PANEL + r] = r >= count ? 0 : 2 * i + 1 < k ? pair_at(from) : *from;
         }
 }
 
 void pack_panels(void* argument) {
     Packing& p = *(Packing*)argument;
-    int64_t num_panels = ratio_up(p.num_rows, LANES), panel;
+    int64_t num_panels = ratio_up(p.num_rows, PANEL), panel;
     while ((panel = __atomic_fetch_add(&p.next_panel, 1, __ATOMIC_RELAXED)) < num_panels)
         pack_panel(p, panel);
 }
 
 }  // namespace
 
-// packed: ceil(N / 16) * ceil(K / 2) * 16 pairs.
+// packed: ceil(N / 32) * 32 * ceil(K / 2) pairs.
 QUIRE_EXPORT(void, quire_linear_pack)
 (const uint16_t* weight, int64_t n, int64_t k, uint32_t* packed, int64_t num_threads) {
     Packing packing = {weight, packed, n, k, 0};
@@ -239,9 +319,9 @@ QUIRE_EXPORT(bool, quire_linear_rows)
     const int64_t num_pairs = (k + 1) / 2;
     for (int64_t i = 0; i < count; i++, y += k) {
         if (indices[i] < 0 || indices[i] >= n) return false;
-        const uint32_t* from = packed + indices[i] / LANES * num_pairs * LANES + indices[i] % LANES;
-        for (int64_t j = 0; j < k / 2; j++) memcpy(y + 2 * j, from + j * LANES, 4);
-        if (k % 2) y[k - 1] = uint16_t(from[(num_pairs - 1) * LANES]);
+        const uint32_t* from = packed + indices[i] / PANEL * num_pairs * PANEL + indices[i] % PANEL;
+        for (int64_t j = 0; j < k / 2; j++) memcpy(y + 2 * j, from + j * PANEL, 4);
+        if (k % 2) y[k - 1] = uint16_t(from[(num_pairs - 1) * PANEL]);
     }
     return true;
 }

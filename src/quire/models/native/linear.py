@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-PANEL_ROWS = 16
+PANEL_ROWS = 32
 PAIR = 2
 
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """W [num_rows, num_columns] as `packed` [panels, pairs, PANEL_ROWS, PAIR], padded by zeros."""
+    """W [num_rows, num_columns] as `packed` [panels, steps, rows of a panel, columns of a step],
+    padded by zeros to whole panels and steps."""
 
     packed: Tensor
     num_rows: int
@@ -28,7 +29,8 @@ class PackedWeight:
 def join(weights: Sequence[PackedWeight]) -> PackedWeight | None:
     """One weight of all their rows, of which they become views. None: not possible, since rows do
     not fill their panels."""
-    if any(weight.num_rows % PANEL_ROWS for weight in weights[:-1]):
+    panel_rows = weights[0].packed.shape[2]
+    if any(weight.num_rows % panel_rows for weight in weights[:-1]):
         return None
     joined = torch.cat([weight.packed for weight in weights])
     parts = torch.split(joined, [len(weight.packed) for weight in weights])

@@ -78,7 +78,7 @@ struct Task {
     int64_t part, num_parts, first_part;
 };
 
-constexpr int64_t MAX_TASK_ROWS = 64;
+constexpr int64_t MAX_TASK_ROWS = 128;
 constexpr int64_t MIN_PART_KEYS = 256;
 constexpr int64_t TASKS_PER_THREAD = 4;
 constexpr int64_t MIN_STREAM_BYTES = 512;  // read of each token of a store at a time, if it has them

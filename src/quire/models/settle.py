@@ -1,0 +1,44 @@
+"""Moves tensors that are read in every step into one stretch of memory, in their order, on huge
+pages where the system has them: smaller ones cost a product at one row a tenth of its speed, since
+a processor's read-ahead stops at the end of a page.
+"""
+
+import mmap
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+LINE_BYTES = 64
+
+
+def settle(tensors: Sequence[Tensor]) -> None:
+    """Each goes on as the same object, and those that share memory go on sharing it. No more than
+    one is there twice at a time. The memory lives as long as one of them."""
+    shared: dict[int, list[Tensor]] = {}
+    for tensor in tensors:
+        shared.setdefault(tensor.untyped_storage().data_ptr(), []).append(tensor)
+    num_bytes = sum(_line_up(group[0].untyped_storage().nbytes()) for group in shared.values())
+    if num_bytes == 0 or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return
+    pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages.madvise(mmap.MADV_HUGEPAGE)
+    place, offset = torch.frombuffer(pages, dtype=torch.uint8), 0
+    for group in shared.values():
+        storage = group[0].untyped_storage()
+        old = torch.empty(0, dtype=torch.uint8).set_(storage)
+        new = place[offset : offset + len(old)].copy_(old)
+        for tensor in group:
+            tensor.data = _view_like(tensor, new)
+        offset += _line_up(len(old))
+
+
+def _view_like(tensor: Tensor, memory: Tensor) -> Tensor:
+    """Where `tensor` lies in its own memory, in `memory`."""
+    first = memory.storage_offset() // tensor.itemsize + tensor.storage_offset()
+    view = torch.empty(0, dtype=tensor.dtype)
+    return view.set_(memory.untyped_storage(), first, tensor.shape, tensor.stride())
+
+
+def _line_up(num_bytes: int) -> int:
+    return -(-num_bytes // LINE_BYTES) * LINE_BYTES
