@@ -53,9 +53,10 @@ class AttentionForward:
     def __call__(
         self, hidden_states: Tensor, position_embeddings: Embeddings, **_: object
     ) -> tuple[Tensor, None]:
-        return self.attend(hidden_states, position_embeddings), None
+        return self.out(self.attend(hidden_states, position_embeddings)), None
 
     def attend(self, hidden_states: Tensor, position_embeddings: Embeddings) -> Tensor:
+        """What goes to `out`."""
         step, (cosines, sines) = self.port.current.attention, position_embeddings
         if step is None:
             raise RuntimeError("the module was called outside of HFModel.forward")
@@ -67,7 +68,7 @@ class AttentionForward:
             [num_query, num_key, heads.shape[1] - num_query - num_key], 1
         )
         found = step.attend(self.port.layer, query, key, value)
-        return self.out(found.view(1, len(rows), -1))
+        return found.view(1, len(rows), -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +85,16 @@ class LayerForward:
     def __call__(
         self, hidden_states: Tensor, position_embeddings: Embeddings, **_: object
     ) -> Tensor:
+        return self.finish(hidden_states, self.attend(hidden_states, position_embeddings))
+
+    def attend(self, hidden_states: Tensor, position_embeddings: Embeddings) -> Tensor:
+        normed = self.kernels.norm(hidden_states, self.before)
+        return self.attention.attend(normed, position_embeddings)
+
+    def finish(self, hidden_states: Tensor, attended: Tensor) -> Tensor:
+        """Of the same rows, whichever they are."""
         kernels = self.kernels
-        attended = self.attention.attend(
-            kernels.norm(hidden_states, self.before), position_embeddings
-        )
-        normed = kernels.norm(hidden_states, self.between, attended)
+        normed = kernels.norm(hidden_states, self.between, self.attention.out(attended))
         return kernels.sum(hidden_states, self.mlp(normed))
 
 
@@ -100,8 +106,8 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DecoderForward:
-    """Stands in for the forward of a whole model: an embedding, layers, a norm and a head. What is
-    not asked for is neither normed nor given to the head."""
+    """Stands in for the forward of a whole model: an embedding, layers, a norm and a head. What
+    comes after the last attention is computed of the tokens alone whose logits are wanted."""
 
     embedding: nn.Module
     rotary: nn.Module
@@ -115,6 +121,10 @@ class DecoderForward:
     ) -> Said:
         states = self.embedding(input_ids)
         turns = self.rotary(states, position_ids)
-        for layer in self.layers:
+        for layer in self.layers[:-1]:
             states = layer(states, turns)
-        return Said(self.head(self.kernels.norm(states[:, logits_to_keep], self.scale)))
+        last = self.layers[-1]
+        attended = last.attend(states, turns)
+        if len(logits_to_keep) < states.shape[1]:
+            states, attended = states[:, logits_to_keep], attended[:, logits_to_keep]
+        return Said(self.head(self.kernels.norm(last.finish(states, attended), self.scale)))
