@@ -4,6 +4,7 @@ import pytest
 
 from quire.models.model_kernels import ModelKernels
 from quire.models.native import library
+from quire.models.native.decoder import bind_decoder
 from quire.models.native.fused import FusedKernels, bind_fused
 from quire.models.native.linear import LinearKernel, bind_linear
 from tests.models.fidelity_table import ROWS, lines
@@ -23,7 +24,8 @@ def kernels() -> ModelKernels:
     linear = None if built is None else bind_linear(built.handle, built.isa)
     if built is None or linear is None:
         pytest.skip("needs the C++ kernels and a CPU with a bfloat16 dot product")
-    return ModelKernels(linear, bind_fused(built.handle, built.isa))
+    place = (built.handle, built.isa)
+    return ModelKernels(linear, bind_fused(*place), bind_decoder(*place))
 
 
 @pytest.fixture(scope="session")

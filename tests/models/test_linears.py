@@ -2,6 +2,7 @@
 
 import ctypes
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -43,11 +44,11 @@ def load_packed(folder: Path, kernels: ModelKernels, dtype: str = "bfloat16") ->
     )
 
 
-def logits(loaded: LoadedModel) -> Tensor:
+def logits(loaded: LoadedModel, rows: Sequence[int] = range(len(PROMPT))) -> Tensor:
     num_groups = len(loaded.facts.layout(KVOptions()).groups)
     paging = Paging(1, 16, block_size=4, num_groups=num_groups)
     model = loaded.attach(paging.num_blocks, 4)
-    return model.forward(paging.batch([(0, 0, PROMPT)], rows=range(len(PROMPT)))).float()
+    return model.forward(paging.batch([(0, 0, PROMPT)], rows=rows)).float()
 
 
 def weights_of(loaded: LoadedModel) -> dict[str, Tensor]:

@@ -7,13 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.models.layers import (
-    AttentionForward,
-    DecoderForward,
-    GatedForward,
-    LayerForward,
-    NormForward,
-)
+from quire.models.decoder import DecoderForward
+from quire.models.layers import AttentionForward, GatedForward, LayerForward, NormForward
 from quire.models.linears import pack_linears
 from quire.models.loader import LoadedModel
 from quire.models.model_kernels import ModelKernels
@@ -22,7 +17,8 @@ from quire.models.surgery import operate
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
 from tests.models.families import SERVED, Family
-from tests.models.test_linears import load_packed, logits
+from tests.models.paging import Paging
+from tests.models.test_linears import PROMPT, load_packed, logits
 
 WHOLE_PANELS = {
     "hidden_size": 64,
@@ -117,6 +113,28 @@ def test_quantised_float32_models_are_left_as_they_are(
     assert not kinds_in(load_packed(folder, kernels._replace(linear=int8_kernel), "float32"))
 
 
+@pytest.mark.parametrize("name", ["qwen2, windows in the upper layers", "qwen3"])
+def test_layers_at_once_say_what_they_say_one_by_one(
+    name: str, checkpoints: Path, kernels: ModelKernels, int8_kernel: Int8Kernel
+) -> None:
+    folder = checkpoint(checkpoints, name)
+    for linear in (kernels.linear, int8_kernel):
+        at_once = load_packed(folder, kernels._replace(linear=linear))
+        one_by_one = load_packed(folder, kernels._replace(linear=linear, decoder=None))
+        assert DecoderForward in kinds_in(at_once)
+        for rows in ([], [len(PROMPT) - 1], [0, 3], range(len(PROMPT))):
+            assert torch.equal(logits(at_once, rows), logits(one_by_one, rows))
+
+
+def test_block_outside_of_the_store_is_an_error(checkpoints: Path, kernels: ModelKernels) -> None:
+    loaded = load_packed(checkpoint(checkpoints, "llama"), kernels)
+    paging = Paging(1, 16, block_size=4)
+    batch = paging.batch([(0, 0, PROMPT)], rows=[0])
+    slots = (batch.slots[0].clone().fill_(4 * paging.num_blocks),)
+    with pytest.raises(IndexError, match="outside"):
+        loaded.attach(paging.num_blocks, 4).forward(dataclasses.replace(batch, slots=slots))
+
+
 def test_residual_multipliers_are_not_lost(checkpoints: Path, kernels: ModelKernels) -> None:
     folder = checkpoint(checkpoints, "granite", residual_multiplier=0.5)
     assert LayerForward not in kinds_in(load_packed(folder, kernels))
@@ -159,8 +177,7 @@ def test_weights_that_are_joined_are_there_once(checkpoints: Path, kernels: Mode
 def test_undone_the_model_is_as_it_was(checkpoints: Path, kernels: ModelKernels) -> None:
     loaded = load_packed(checkpoint(checkpoints, "llama"), ModelKernels(kernels.linear))
     said = logits(loaded)
-    assert kernels.fused is not None
-    surgery = operate(loaded.module, kernels.fused, loaded.current, lambda: logits(loaded))
+    surgery = operate(loaded.module, kernels, loaded.current, lambda: logits(loaded))
     assert kinds_in(loaded)
     surgery.undo()
     assert not kinds_in(loaded)
@@ -173,8 +190,7 @@ def test_unpacked_after_surgery_the_weights_are_those_of_the_file(
     folder = checkpoint(checkpoints, "qwen2")
     loaded, plain = load(folder, "bfloat16"), load(folder, "bfloat16")
     packed = pack_linears(loaded.module, kernels.linear)
-    assert kernels.fused is not None
-    operate(loaded.module, kernels.fused, loaded.current, lambda: logits(loaded)).undo()
+    operate(loaded.module, kernels, loaded.current, lambda: logits(loaded)).undo()
     packed.undo()
     kept = dict(plain.module.named_parameters())
     assert all(torch.equal(weight, kept[name]) for name, weight in loaded.module.named_parameters())

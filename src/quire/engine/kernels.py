@@ -4,10 +4,12 @@ import torch
 
 from quire.engine.config import EngineConfig
 from quire.models.model_kernels import ModelKernels
-from quire.models.native import library
+from quire.models.native import Library, library
+from quire.models.native.decoder import bind_decoder
 from quire.models.native.fused import bind_fused
 from quire.models.native.int8 import bind_int8
 from quire.models.native.linear import bind_linear
+from quire.models.weight_kernel import WeightKernel
 
 
 def choose_kernels(config: EngineConfig, device: torch.device) -> ModelKernels | None:
@@ -18,7 +20,7 @@ def choose_kernels(config: EngineConfig, device: torch.device) -> ModelKernels |
     linear = None if built is None else bind_linear(built.handle, built.isa)
     if built is None or linear is None:
         return None
-    return ModelKernels(linear, bind_fused(built.handle, built.isa))
+    return _with_fused(built, linear)
 
 
 def _int8_kernels(config: EngineConfig, device: torch.device) -> ModelKernels:
@@ -36,7 +38,12 @@ def _int8_kernels(config: EngineConfig, device: torch.device) -> ModelKernels:
             "needs Quire's C++ kernels and a CPU with AVX-512 VNNI and BF16, such as AMD Zen 4 or "
             "Intel Sapphire Rapids; here leave it out",
         )
-    return ModelKernels(kernel, bind_fused(built.handle, built.isa))
+    return _with_fused(built, kernel)
+
+
+def _with_fused(built: Library, linear: WeightKernel) -> ModelKernels:
+    place = (built.handle, built.isa)
+    return ModelKernels(linear, bind_fused(*place), bind_decoder(*place))
 
 
 def _refusal(config: EngineConfig, why: str) -> ValueError:

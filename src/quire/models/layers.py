@@ -1,12 +1,11 @@
 """Parts of a decoder over packed weights and fused kernels: RMSNorm, gated MLP, attention with
-rotary heads, the layer made of these alone, and the model made of such layers. Each stands in for
-the forward of a transformers module; `surgery.py` finds where.
+rotary heads, and the layer made of these alone. Each stands in for the forward of a transformers
+module; `surgery.py` finds where.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from quire.models.hf import PagedPort
 from quire.models.linears import PackedForward
@@ -96,35 +95,3 @@ class LayerForward:
         kernels = self.kernels
         normed = kernels.norm(hidden_states, self.between, self.attention.out(attended))
         return kernels.sum(hidden_states, self.mlp(normed))
-
-
-class Said(NamedTuple):
-    """What a model returns, of all that transformers' would: logits [1, R, vocab_size]."""
-
-    logits: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderForward:
-    """Stands in for the forward of a whole model: an embedding, layers, a norm and a head. What
-    comes after the last attention is computed of the tokens alone whose logits are wanted."""
-
-    embedding: nn.Module
-    rotary: nn.Module
-    layers: tuple[LayerForward, ...]
-    kernels: FusedKernels
-    scale: Scale
-    head: nn.Module
-
-    def __call__(
-        self, input_ids: Tensor, position_ids: Tensor, logits_to_keep: Tensor, **_: object
-    ) -> Said:
-        states = self.embedding(input_ids)
-        turns = self.rotary(states, position_ids)
-        for layer in self.layers[:-1]:
-            states = layer(states, turns)
-        last = self.layers[-1]
-        attended = last.attend(states, turns)
-        if len(logits_to_keep) < states.shape[1]:
-            states, attended = states[:, logits_to_keep], attended[:, logits_to_keep]
-        return Said(self.head(self.kernels.norm(last.finish(states, attended), self.scale)))

@@ -186,9 +186,7 @@ def _speed_up(
         packed.undo()
         logger.info("the linear weights are unpacked again")
         return
-    if kernels.fused is None:
-        return
-    surgery = operate(loaded.module, kernels.fused, loaded.current, is_right)
+    surgery = operate(loaded.module, kernels, loaded.current, is_right)
     if not is_right():
         surgery.undo()
         logger.info("the fused parts are taken out again")

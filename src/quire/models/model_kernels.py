@@ -2,12 +2,15 @@
 
 from typing import NamedTuple
 
+from quire.models.native.decoder import DecoderKernel
 from quire.models.native.fused import FusedKernels
 from quire.models.weight_kernel import WeightKernel
 
 
 class ModelKernels(NamedTuple):
-    """`fused`: for what is between the linear layers of bfloat16 models; None: torch's."""
+    """`fused`: for what is between the linear layers of bfloat16 models; None: torch's. `decoder`:
+    for all layers at once; None: they run one by one."""
 
     linear: WeightKernel
     fused: FusedKernels | None = None
+    decoder: DecoderKernel | None = None

@@ -15,19 +15,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 
+from quire.models.decoder import DecoderForward
 from quire.models.hf import PORT, PagedPort
 from quire.models.layers import (
     AttentionForward,
-    DecoderForward,
     GatedForward,
     LayerForward,
     NormForward,
 )
 from quire.models.linears import PackedForward, PackedLookup
+from quire.models.model_kernels import ModelKernels
 from quire.models.native.fused import ACTS, KINDS, MAX_HEAD_WIDTH, FusedKernels, Heads, Scale
 from quire.models.native.linear import join
 from quire.models.port import CurrentStep
 from quire.models.probe import FORWARD_ERRORS
+from quire.models.program import Program
 from quire.models.trials import (
     AttentionTrial,
     LayerTrial,
@@ -86,10 +88,12 @@ class Surgery:
 
 
 def operate(
-    module: nn.Module, kernels: FusedKernels, current: CurrentStep, rehearse: Callable[[], object]
+    module: nn.Module, given: ModelKernels, current: CurrentStep, rehearse: Callable[[], object]
 ) -> Surgery:
     """`rehearse` runs the module through steps of several tokens, with `current` set."""
-    surgery = Surgery()
+    surgery, kernels = Surgery(), given.fused
+    if kernels is None:
+        return surgery
     parts = [part for part in module.modules() if "forward" not in vars(part)]
     for part in parts:
         forward = _norm(part, kernels) or _gated(part, kernels)
@@ -106,7 +110,7 @@ def operate(
     surgery.try_out(
         [LayerTrial(part, layer) for part in parts if (layer := _layer(part, kernels))], rehearse
     )
-    decoder = _decoder(module, kernels)
+    decoder = _decoder(module, given, kernels)
     if decoder is not None:
         surgery.try_out([ModelTrial(module, decoder)], rehearse)
     kinds = Counter(type(part.forward).__name__ for part in surgery.modules)
@@ -223,7 +227,9 @@ def _forward_of(part: object) -> object:
     return vars(part).get("forward") if isinstance(part, nn.Module) else None
 
 
-def _decoder(module: nn.Module, kernels: FusedKernels) -> DecoderForward | None:
+def _decoder(
+    module: nn.Module, given: ModelKernels, kernels: FusedKernels
+) -> DecoderForward | None:
     parts = dict(module.named_children())
     if parts.keys() != MODEL_PARTS:
         return None
@@ -235,8 +241,17 @@ def _decoder(module: nn.Module, kernels: FusedKernels) -> DecoderForward | None:
     norm = _forward_of(base["norm"])
     if len(layers) < len(forwards) or not isinstance(norm, NormForward):
         return None
+    program = None
+    if given.decoder is not None:
+        program = Program(given.decoder, layers, norm.scale, given.linear.is_exact)
     return DecoderForward(
-        base["embed_tokens"], base["rotary_emb"], layers, kernels, norm.scale, parts["lm_head"]
+        embedding=base["embed_tokens"],
+        rotary=base["rotary_emb"],
+        layers=layers,
+        kernels=kernels,
+        scale=norm.scale,
+        head=parts["lm_head"],
+        program=program,
     )
 
 

@@ -87,14 +87,18 @@ def why_not(library: Library | None, device_type: str, codec: Codec) -> str | No
 
 
 class CPUStep:
-    """The tensors whose addresses a call holds live as long as the step or the call."""
+    """The tensors whose addresses a call holds live as long as the step or the call. `places`, for
+    each layer group: the addresses of its slots and table, the table's row stride and columns."""
 
     def __init__(self, backend: CPUAttention, batch: Batch) -> None:
-        longs = ctypes.c_int64 * len(batch.query_starts)
-        self._backend = backend
+        self.backend = backend
+        self.query_starts = (ctypes.c_int64 * len(batch.query_starts))(*batch.query_starts)
+        self.context_lens = (ctypes.c_int64 * len(batch.context_lens))(*batch.context_lens)
+        self.places = [
+            (slots.data_ptr(), table.data_ptr(), table.stride(0), table.shape[1])
+            for slots, table in zip(batch.slots, batch.block_tables, strict=True)
+        ]
         self._batch = batch
-        self._query_starts = longs(*batch.query_starts)
-        self._context_lens = longs(*batch.context_lens)
         self._scratch_bytes: dict[tuple[int, ...], int] = {}
         self._attend = backend.library.kernel("attend", Call, ctypes.c_int)
 
@@ -111,7 +115,7 @@ class CPUStep:
                 f"layer {layer.index} has sinks: {layer.has_sinks}, given: {sinks is not None}"
             )
         query, key, value = (_dense_rows(tensor) for tensor in (query, key, value))
-        call = self._backend.call(layer)
+        call = self.backend.call(layer)
         out = query.new_empty(len(query), query.shape[1], layer.v_width)
         for name, tensor in (("query", query), ("key", key), ("value", value)):
             setattr(call, name, tensor.data_ptr())
@@ -120,7 +124,7 @@ class CPUStep:
         call.out, call.heads = out.data_ptr(), query.shape[1]
         logits = None if sinks is None else sinks.float().contiguous()
         call.sinks = None if logits is None else logits.data_ptr()
-        self._place(call, self._backend.store.group(layer.index))
+        self._place(call, self.backend.store.group(layer.index))
         scratch = self._scratch(call, out)
         call.scratch = scratch.data_ptr()
         if self._attend(call):
@@ -128,22 +132,20 @@ class CPUStep:
         return out
 
     def _place(self, call: Call, group: int) -> None:
-        table, slots = self._batch.block_tables[group], self._batch.slots[group]
-        call.slots, call.num_tokens = slots.data_ptr(), len(slots)
-        call.table, call.num_seqs = table.data_ptr(), len(self._batch.context_lens)
-        call.table_stride, call.table_columns = table.stride(0), table.shape[1]
-        call.query_starts = ctypes.addressof(self._query_starts)
-        call.context_lens = ctypes.addressof(self._context_lens)
-        call.num_threads = self._backend.library.num_threads
+        call.slots, call.table, call.table_stride, call.table_columns = self.places[group]
+        call.num_tokens, call.num_seqs = len(self._batch.positions), len(self.context_lens)
+        call.query_starts = ctypes.addressof(self.query_starts)
+        call.context_lens = ctypes.addressof(self.context_lens)
+        call.num_threads = self.backend.library.num_threads
 
     def _scratch(self, call: Call, like: Tensor) -> Tensor:
         """Layers that are alike need as much."""
         key = (call.heads, call.kv_heads, call.k_width, call.v_width, call.window, call.chunk)
         if key not in self._scratch_bytes:
-            count = self._backend.library.kernel("attend_scratch", Call, ctypes.c_int64)
+            count = self.backend.library.kernel("attend_scratch", Call, ctypes.c_int64)
             self._scratch_bytes[key] = count(call)
         size = self._scratch_bytes[key]
-        return self._backend.workspace.take(like, torch.uint8, (size,))[0]
+        return self.backend.workspace.take(like, torch.uint8, (size,))[0]
 
 
 def _dense_rows(tensor: Tensor) -> Tensor:
