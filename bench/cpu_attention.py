@@ -2,9 +2,9 @@
 
     python -m bench.cpu_attention [--repeats 20]
 
-Qwen2.5-0.5B's layer (14 heads, 2 K/V heads, width 64) in bfloat16. Every call takes the next of
-several layers, so that K and V come from memory as they do in a step. The two take turns, with
-reads of plain memory between them; medians.
+Layers of Qwen2.5-0.5B, of a 15M model without shared K/V heads, and of one like Llama 8B. Every
+call takes the next of several layers, so that K and V come from memory as they do in a step. The
+two take turns, with reads of plain memory between them; medians.
 """
 
 import argparse
@@ -26,12 +26,30 @@ from quire.models.kv_codec import choose_codec
 from quire.models.kv_store import KVStore, build_kv_store
 from quire.models.native import library
 
-NUM_HEADS, NUM_KV_HEADS, WIDTH = 14, 2, 64
 BLOCK_SIZE = 16
 NUM_BYTES = 1 << 28
 """Of K and V in all layers together, at least: several times a cache."""
 NUM_READ_FLOATS = 1 << 26
-DTYPE = torch.bfloat16
+
+
+class Shape(NamedTuple):
+    """Of a layer's heads."""
+
+    num_heads: int
+    num_kv_heads: int
+    width: int
+    dtype: torch.dtype = torch.bfloat16
+
+    @property
+    def name(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{self.num_heads}/{self.num_kv_heads} heads of {self.width}, {dtype}"
+
+
+QWEN = Shape(14, 2, 64)
+SMALL = Shape(6, 6, 48)
+SMALL_FLOAT32 = Shape(6, 6, 48, torch.float32)
+LLAMA = Shape(32, 8, 128)
 
 
 class Case(NamedTuple):
@@ -40,30 +58,40 @@ class Case(NamedTuple):
     num_seqs: int
     length: int
     num_new: int
+    shape: Shape = QWEN
 
     @property
     def name(self) -> str:
         if self.num_new == 1:
-            return f"decode {self.num_seqs} x {self.length}"
-        return f"prefill {self.num_new} after {self.length - self.num_new}"
+            return f"decode {self.num_seqs} x {self.length}, {self.shape.name}"
+        return f"prefill {self.num_new} after {self.length - self.num_new}, {self.shape.name}"
 
     @property
     def layer_bytes(self) -> int:
-        return self.num_seqs * self.length * NUM_KV_HEADS * WIDTH * 2 * DTYPE.itemsize
+        row_bytes = self.shape.width * self.shape.dtype.itemsize
+        return self.num_seqs * self.length * self.shape.num_kv_heads * row_bytes * 2
 
     @property
     def num_flops(self) -> int:
         """Of both products, of what is seen alone."""
         num_seen = self.num_new * (2 * self.length - self.num_new + 1) // 2
-        return self.num_seqs * num_seen * NUM_HEADS * WIDTH * 4
+        return self.num_seqs * num_seen * self.shape.num_heads * self.shape.width * 4
 
 
-CASES = (Case(32, 512, 1), Case(8, 4096, 1), Case(1, 16384, 1), Case(1, 2560, 512))
+CASES = (
+    *(Case(32, 512, 1), Case(8, 4096, 1), Case(1, 16384, 1)),
+    *(Case(64, 96, 1, shape) for shape in (SMALL, SMALL_FLOAT32)),
+    *(Case(32, 256, 1, shape) for shape in (SMALL, SMALL_FLOAT32)),
+    Case(16, 1024, 1, LLAMA),
+    Case(1, 2560, 512),
+)
 
 
-def build_layers(num_layers: int) -> tuple[LayerFacts, ...]:
+def build_layers(shape: Shape, num_layers: int) -> tuple[LayerFacts, ...]:
+    width = shape.width
     return tuple(
-        LayerFacts(index, NUM_KV_HEADS, WIDTH, WIDTH, WIDTH**-0.5) for index in range(num_layers)
+        LayerFacts(index, shape.num_kv_heads, width, width, width**-0.5)
+        for index in range(num_layers)
     )
 
 
@@ -88,12 +116,14 @@ def build_batch(case: Case) -> Batch:
 
 
 def build_store(case: Case, layers: tuple[LayerFacts, ...]) -> KVStore:
-    facts = ModelFacts("bench", layers, 2, case.length, (), "bfloat16", DTYPE.itemsize)
+    dtype = case.shape.dtype
+    name = str(dtype).removeprefix("torch.")
+    facts = ModelFacts("bench", layers, 2, case.length, (), name, dtype.itemsize)
     num_blocks = case.num_seqs * -(-case.length // BLOCK_SIZE) + 1
     store = build_kv_store(
         facts.layout(KVOptions()),
         KVSize(num_blocks, BLOCK_SIZE),
-        codec=choose_codec("auto", DTYPE),
+        codec=choose_codec("auto", dtype),
         device=torch.device("cpu"),
     )
     for tensor in store.tensors:
@@ -105,10 +135,10 @@ def build_step(
     backend: AttentionBackend, case: Case, layers: tuple[LayerFacts, ...]
 ) -> Callable[[], object]:
     """A whole step: every layer once."""
-    batch = build_batch(case)
+    batch, shape = build_batch(case), case.shape
     query, key, value = (
-        torch.randn(len(batch.positions), heads, WIDTH).to(DTYPE)
-        for heads in (NUM_HEADS, NUM_KV_HEADS, NUM_KV_HEADS)
+        torch.randn(len(batch.positions), heads, shape.width).to(shape.dtype)
+        for heads in (shape.num_heads, shape.num_kv_heads, shape.num_kv_heads)
     )
 
     def step() -> Tensor:
@@ -128,7 +158,8 @@ def seconds(act: Callable[[], object]) -> float:
 
 def measure(case: Case, backends: dict[str, Callable[[KVStore], AttentionBackend]], n: int) -> str:
     """One line for each backend: ms per layer, GB/s of K and V, share of the read bandwidth."""
-    layers = build_layers(max(2, -(-NUM_BYTES // case.layer_bytes)) if case.num_new == 1 else 4)
+    num_layers = max(2, -(-NUM_BYTES // case.layer_bytes)) if case.num_new == 1 else 4
+    layers = build_layers(case.shape, num_layers)
     store = build_store(case, layers)
     floats = torch.ones(NUM_READ_FLOATS)
     acts = {name: build_step(build(store), case, layers) for name, build in backends.items()}

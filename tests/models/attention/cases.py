@@ -47,12 +47,12 @@ options = st.builds(
 
 @st.composite
 def _shapes(draw: st.DrawFn) -> Shape:
-    shape = replace(draw(options), num_heads=draw(st.sampled_from([1, 2, 7])))
+    shape = replace(draw(options), num_heads=draw(st.sampled_from([1, 2, 3, 4, 7, 8, 12, 17])))
     if draw(st.sampled_from([False, False, False, True])):
         k_width, v_width = draw(st.sampled_from([(48, 32), (80, 64), (32, 32), (33, 31)]))
         return replace(shape, num_kv_heads=1, head_dim=k_width, v_width=v_width, is_latent=True)
     heads = draw(st.sampled_from([1, 2, 3]))
-    k_width = draw(st.sampled_from([32, 48, 64, 80, 128]))
+    k_width = draw(st.sampled_from([32, 33, 40, 48, 64, 80, 128, 256]))
     window, chunk = draw(reaches)
     return replace(
         shape,

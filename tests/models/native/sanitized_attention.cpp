@@ -21,7 +21,7 @@ void run_one() {
     Call call{};
     call.is_bf16 = below(2);
     call.kv_heads = 1 + below(3);
-    call.heads = call.kv_heads * (1 + below(9));
+    call.heads = call.kv_heads * (1 + below(17));
     call.k_width = WIDTHS[below(5)];
     call.v_width = WIDTHS[below(5)];
     call.block_size = SIZES[below(4)];

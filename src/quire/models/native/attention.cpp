@@ -4,7 +4,7 @@
 // Work is cut into tasks of (sequence, some queries, some K/V heads, a stretch of the keys they
 // see); all query heads of a K/V head are rows of the same product. Where a stretch is not the
 // whole, whoever finishes its last one adds the parts up, in their order.
-#include "plan.h"
+#include "direct.h"
 
 namespace {
 
@@ -52,7 +52,7 @@ template <class Way, class Stored>
 struct Worker {
     // The tile after this one comes from memory while this one is computed, a few of its keys or
     // values for each row: all at once they would wait for each other.
-    struct Ahead {
+    struct Next {
         const Stored *const *keys, *const *values;
         int64_t count, key_width, value_width, at_once, done;
 
@@ -71,25 +71,34 @@ struct Worker {
         }
     };
 
+    struct Places {
+        const Stored *keys[TILE], *values[TILE];
+    };
+
     const Call& call;
     const Task& task;
     const Widths widths;
     Memory memory;
-    Ahead next;
+    Next next;
 
     int64_t rows_of_head() const { return task.num_queries * call.group(); }
 
+    // The j-th of those that share the task's `head`.
+    const Stored* query_of(int64_t head, int64_t i, int64_t j) const {
+        return (const Stored*)call.query + (task.row + i) * call.query_token_stride +
+               ((task.head + head) * call.group() + j) * call.query_head_stride;
+    }
+
     void take_queries() {
-        const Stored* query = (const Stored*)call.query;
         for (int64_t head = 0; head < task.num_heads; head++)
             for (int64_t i = 0; i < task.num_queries; i++)
                 for (int64_t j = 0; j < call.group(); j++) {
                     int64_t row = head * rows_of_head() + i * call.group() + j;
-                    int64_t from = (task.head + head) * call.group() + j;
-                    take_query(query + (task.row + i) * call.query_token_stride +
-                                   from * call.query_head_stride,
-                               memory.queries + row * widths.depth);
+                    take_query(query_of(head, i, j), memory.queries + row * widths.depth);
                 }
+    }
+
+    void forget() {
         for (int64_t row = 0; row < task.num_heads * rows_of_head(); row++)
             memory.running[row] = {-INFINITE, 0};
         memset(memory.sums, 0, size_t(task.num_heads * rows_of_head() * widths.values) * 4);
@@ -103,46 +112,119 @@ struct Worker {
             for (int64_t i = 0; i < call.k_width; i++) ((float*)to)[i] = to_float(from[i]);
     }
 
-    // Where the first of the task's heads has the K and V of the positions from `first` on.
-    void find(int64_t first, int64_t count, const Stored** keys, const Stored** values) const {
-        const int32_t* table = call.table + task.seq * call.table_stride;
+    // Where the first of a task's heads has the K and V of the positions from `first` on. What lies
+    // beyond them is read too where there are few, though not seen: the last one again.
+    void find(const Task& from, int64_t first, Places& places) const {
+        const int32_t* table = call.table + from.seq * call.table_stride;
+        int64_t count = smaller(TILE, from.end - first);
         for (int64_t i = 0; i < count;) {
             int64_t block = table[(first + i) / call.block_size];
             int64_t offset = (first + i) % call.block_size;
             int64_t slot = block * call.block_size + offset;
             int64_t end = smaller(count, i + call.block_size - offset);
             for (; i < end; i++, slot++) {
-                keys[i] = (const Stored*)call.keys +
-                          (slot * call.kv_heads + task.head) * call.k_width;
-                values[i] = call.values ? (const Stored*)call.values +
-                                              (slot * call.kv_heads + task.head) * call.v_width
-                                        : keys[i];
+                places.keys[i] = (const Stored*)call.keys +
+                                 (slot * call.kv_heads + from.head) * call.k_width;
+                places.values[i] = call.values
+                                       ? (const Stored*)call.values +
+                                             (slot * call.kv_heads + from.head) * call.v_width
+                                       : places.keys[i];
+            }
+        }
+        for (int64_t i = count; i < TILE; i++) {
+            places.keys[i] = places.keys[count - 1];
+            places.values[i] = places.values[count - 1];
+        }
+    }
+
+    // `following`: the task whose first tile is fetched during this one's last; null: none.
+    void attend(const Task* following) {
+        Places places[2];
+        bool is_direct = call.is_direct(task.seq);
+        is_direct ? take_pieces() : take_queries();
+        forget();
+        find(task, task.first, places[0]);
+        for (int64_t at = task.first, turn = 0; at < task.end; at += TILE, turn ^= 1) {
+            Places &here = places[turn], &ahead = places[turn ^ 1];
+            if (at + TILE < task.end) find(task, at + TILE, ahead);
+            else if (following) find(*following, following->first, ahead);
+            else ahead = here;
+            is_direct ? attend_directly(here, ahead, at) : attend_packed(here, ahead, at);
+        }
+    }
+
+    void attend_packed(Places& here, const Places& ahead, int64_t at) {
+        int64_t count = smaller(TILE, task.end - at);
+        next = {ahead.keys, ahead.values, TILE, task.num_heads * call.k_width,
+                call.values ? task.num_heads * call.v_width : 0,
+                TILE / (task.num_heads * rows_of_head()) + 1, 0};
+        for (int64_t head = 0; head < task.num_heads; head++) {
+            pack_keys<Way>(here.keys, count, call.k_width, memory.keys);
+            pack_values(here.values, count, call.v_width, memory.values, widths.values, Way());
+            attend_head(head, at);
+            for (int64_t i = 0; i < count; i++) {
+                here.keys[i] += call.k_width;
+                here.values[i] += call.values ? call.v_width : call.k_width;
             }
         }
     }
 
-    void attend() {
-        const Stored *keys[2][TILE], *values[2][TILE];
-        take_queries();
-        find(task.first, smaller(TILE, task.end - task.first), keys[0], values[0]);
-        for (int64_t at = task.first, turn = 0; at < task.end; at += TILE, turn ^= 1) {
-            int64_t count = smaller(TILE, task.end - at);
-            int64_t ahead = larger(smaller(TILE, task.end - at - TILE), 0);
-            find(at + TILE, ahead, keys[turn ^ 1], values[turn ^ 1]);
-            int64_t num_rows = task.num_heads * rows_of_head();
-            next = {keys[turn ^ 1], values[turn ^ 1], ahead, task.num_heads * call.k_width,
-                    call.values ? task.num_heads * call.v_width : 0, TILE / num_rows + 1, 0};
-            for (int64_t head = 0; head < task.num_heads; head++) {
-                pack_keys<Way>(keys[turn], count, call.k_width, memory.keys);
-                pack_values(values[turn], count, call.v_width, memory.values, widths.values, Way());
-                attend_head(head, at);
-                for (int64_t i = 0; i < count; i++) {
-                    keys[turn][i] += call.k_width;
-                    values[turn][i] += call.values ? call.v_width : call.k_width;
-                }
-            }
-        }
+#if QUIRE_HAS_BF16_DOT
+    Piece piece_of(int64_t head, int64_t query, int64_t index) const {
+        int64_t begin = call.group() * index / call.num_pieces();
+        int64_t end = call.group() * (index + 1) / call.num_pieces();
+        int64_t row = head * rows_of_head() + query * call.group() + begin;
+        // No row has two slots or more to itself.
+        float* queries = (float*)memory.queries + row * 2 * round_up(widths.depth, LANES);
+        return {queries, memory.running + row, memory.sums + row * widths.values, end - begin,
+                widths.values};
     }
+
+    template <class Act>
+    void each_piece(Act act) {
+        for (int64_t head = 0; head < task.num_heads; head++)
+            for (int64_t i = 0; i < task.num_queries; i++)
+                for (int64_t j = 0, row = 0; j < call.num_pieces(); j++) {
+                    Piece piece = piece_of(head, i, j);
+                    act(piece, query_of(head, i, row));
+                    row += piece.num_rows;
+                }
+    }
+
+    void take_pieces() {
+        each_piece([&](const Piece& piece, const Stored* query) {
+            for (int64_t row = 0; row < piece.num_rows; row++) {
+                take_query(query + row * call.query_head_stride, memory.keys);
+                spread(memory.keys, widths.depth, row, piece);
+            }
+        });
+    }
+
+    void attend_directly(const Places& here, const Places& ahead, int64_t at) {
+        int64_t size = int64_t(sizeof(Stored));
+        int64_t value_width = call.values ? call.v_width : call.k_width;
+        Ahead keys{(const char**)ahead.keys, TILE, task.num_heads * call.k_width * size, 0};
+        Ahead values{(const char**)ahead.values, call.values ? TILE : 0,
+                     task.num_heads * call.v_width * size, 0};
+        for (int64_t head = 0; head < task.num_heads; head++)
+            for (int64_t i = 0; i < task.num_queries; i++) {
+                int64_t position = task.position + i;
+                Seen seen{larger(larger(call.first_seen(position), task.first) - at, 0),
+                          smaller(smaller(position + 1, task.end) - at, TILE)};
+                if (seen.first >= seen.end) continue;
+                DirectTile<Stored> tile{{here.keys, head * call.k_width, call.k_width, &keys},
+                                        {here.values, head * value_width, call.v_width, &values},
+                                        seen};
+                for (int64_t j = 0; j < call.num_pieces(); j++)
+                    attend_rows_directly<Way>(call, tile, piece_of(head, i, j));
+            }
+        keys.fetch_rest();
+        values.fetch_rest();
+    }
+#else
+    void take_pieces() {}
+    void attend_directly(const Places&, const Places&, int64_t) {}
+#endif
 
     void attend_head(int64_t head, int64_t at) {
         int64_t rows = rows_of_head(), pieces = (rows + MAX_ROWS - 1) / MAX_ROWS;
@@ -221,16 +303,16 @@ struct Worker {
 };
 
 template <class Way, class Stored>
-void run_task(const Shared& shared, const Task& task, char* memory) {
+void run_task(const Shared& shared, const Task& task, const Task* following, char* memory) {
     const Call& call = *shared.call;
     Widths widths = widths_of(call, Way::PER_ELEMENT);
     Worker<Way, Stored> worker{call, task, widths, Memory(call, widths, memory), {}};
-    worker.attend();
+    worker.attend(following);
     if (task.num_parts > 1) {
         worker.keep(task.first_part + task.part);
         int64_t* done = &call.finished[task.first_part];
         if (__atomic_add_fetch(done, 1, __ATOMIC_ACQ_REL) < task.num_parts) return;
-        worker.take_queries();
+        worker.forget();
         for (int64_t part = 0; part < task.num_parts; part++) worker.add(task.first_part + part);
     }
     worker.finish();
@@ -241,11 +323,14 @@ void run_tasks(void* argument) {
     Shared& shared = *(Shared*)argument;
     int64_t id = __atomic_fetch_add(&shared.next_worker, 1, __ATOMIC_RELAXED);
     char* memory = shared.workers + id * shared.worker_bytes;
-    Task task;
-    for (;;) {
+    auto take = [&](Task* task) {
         int64_t index = __atomic_fetch_add(&shared.next_task, 1, __ATOMIC_RELAXED);
-        if (!shared.plan.task(*shared.call, index, &task)) return;
-        run_task<Way, Stored>(shared, task, memory);
+        return shared.plan.task(index, task);
+    };
+    Task task, following;
+    for (bool has = take(&task); has; task = following) {
+        has = take(&following);
+        run_task<Way, Stored>(shared, task, has ? &following : nullptr, memory);
     }
 }
 

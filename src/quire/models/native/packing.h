@@ -97,13 +97,14 @@ void pack_values(const Stored* const* rows, int64_t count, int64_t width, uint32
 }
 
 #if QUIRE_HAS_BF16_DOT
+alignas(64) const uint16_t INTERLEAVE[32] = {
+    0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+    8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+
 // Into packed[TILE / 2, stride]: an element holds two keys' values.
 __attribute__((noinline, unused)) void pack_values(const bf16* const* rows, int64_t count, int64_t width, uint32_t* packed,
                         int64_t stride, Dot) {
-    alignas(64) static const uint16_t LOW[32] = {
-        0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
-        8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
-    const __m512i lows = _mm512_load_si512(LOW);
+    const __m512i lows = _mm512_load_si512(INTERLEAVE);
     const __m512i highs = _mm512_add_epi16(lows, _mm512_set1_epi16(16));
     for (int64_t key = 0; key < TILE; key += 2)
         for (int64_t at = 0; at < stride; at += 32) {

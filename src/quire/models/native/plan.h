@@ -5,6 +5,11 @@
 
 namespace {
 
+constexpr int64_t MOST_SLOTS = 8;
+constexpr int64_t MAX_DIRECT_GROUP = 16;
+constexpr int64_t MAX_DIRECT_QUERIES = 8;  // as many as are drafted, mostly
+constexpr int64_t MAX_DIRECT_ROWS = 64;    // half a task's, for their queries are spread out
+
 struct Widths {
     int64_t depth;   // elements of a packed key
     int64_t values;  // of a packed value, and floats of a row's sum: a multiple of LANES
@@ -49,6 +54,18 @@ struct Call {
         return chunk ? position - position % chunk : 0;
     }
 
+    int64_t num_new(int64_t seq) const { return query_starts[seq + 1] - query_starts[seq]; }
+
+    // Whether K and V of a sequence are read in place, or packed first for its many rows.
+    bool is_direct(int64_t seq) const {
+        return QUIRE_HAS_BF16_DOT && group() <= MAX_DIRECT_GROUP &&
+               num_new(seq) <= MAX_DIRECT_QUERIES && num_new(seq) * group() <= MAX_DIRECT_ROWS;
+    }
+
+    // A direct task's rows are those of one query and one K/V head, at most MOST_SLOTS at a time,
+    // whose numbers do not depend on other queries.
+    int64_t num_pieces() const { return (group() + MOST_SLOTS - 1) / MOST_SLOTS; }
+
     Part part(int64_t index, Widths widths) const {
         char* place = parts + index * part_bytes;
         return {(Running*)(place + max_rows * widths.values * 4), (float*)place};
@@ -81,14 +98,14 @@ struct Task {
 constexpr int64_t MAX_TASK_ROWS = 128;
 constexpr int64_t MIN_PART_KEYS = 256;
 constexpr int64_t TASKS_PER_THREAD = 4;
-constexpr int64_t MIN_STREAM_BYTES = 512;  // read of each token of a store at a time, if it has them
+constexpr int64_t STREAM_BYTES = 1024;  // read of each token of a store at a time, if it has them
 
 struct Plan {
     Task* tasks;
     int64_t num_tasks, num_parts;
     int64_t work_of_task;  // keys times rows
 
-    bool task(const Call&, int64_t index, Task* out) const {
+    bool task(int64_t index, Task* out) const {
         if (index >= num_tasks) return false;
         *out = tasks[index];
         return true;
@@ -98,10 +115,15 @@ struct Plan {
         return larger(MAX_TASK_ROWS / call.group(), 1);
     }
 
-    static int64_t heads_at_once(const Call& call, int64_t num_new) {
+    // Heads of a token lie side by side: so many as make a long read, in tasks of like size.
+    static int64_t heads_at_once(const Call& call, int64_t seq) {
+        int64_t num_new = call.num_new(seq), max_rows = MAX_TASK_ROWS;
+        if (call.is_direct(seq)) max_rows = MAX_DIRECT_ROWS;
+        else if (num_new > 1) return 1;
         int64_t row_bytes = call.k_width * call.element_bytes();
-        int64_t most = num_new == 1 ? larger(MIN_STREAM_BYTES / row_bytes, 1) : 1;
-        return smaller(smaller(most, queries_at_once(call)), call.kv_heads);
+        int64_t most = smaller(STREAM_BYTES / row_bytes, max_rows / (num_new * call.group()));
+        int64_t parts = (call.kv_heads - 1) / larger(most, 1) + 1;
+        return (call.kv_heads - 1) / parts + 1;
     }
 
     // Every task whole, before it is cut along its keys.
@@ -110,7 +132,7 @@ struct Plan {
         for (int64_t seq = 0; seq < call.num_seqs; seq++) {
             int64_t begin = call.query_starts[seq], end = call.query_starts[seq + 1];
             int64_t past = call.context_lens[seq] - (end - begin);
-            int64_t heads = heads_at_once(call, end - begin);
+            int64_t heads = heads_at_once(call, seq);
             for (int64_t row = begin; row < end; row += queries_at_once(call)) {
                 int64_t count = smaller(queries_at_once(call), end - row);
                 int64_t position = past + row - begin;
@@ -181,7 +203,7 @@ struct Memory {
         Stretch stretch{base, 0};
         keys = stretch.take<uint32_t>(round_up(widths.depth, LANES) * TILE);
         values = stretch.take<uint32_t>(widths.values * TILE);
-        queries = stretch.take<uint32_t>(call.max_rows * widths.depth);
+        queries = stretch.take<uint32_t>(call.max_rows * round_up(widths.depth, LANES));
         sums = stretch.take<float>(call.max_rows * widths.values);
         running = stretch.take<Running>(call.max_rows);
         num_bytes = stretch.num_bytes;
