@@ -6,10 +6,12 @@
 //
 // A tile keeps the 4 vectors of a group of two panels for each of up to 6 rows of x in registers while it runs
 // down the pairs. Tiles that share a group take it stretch by stretch, and while they compute with
-// one they fetch the next into the cache, evenly spread, so that memory and arithmetic overlap. A
-// tile that has a group to itself leaves that to the hardware, which does it better: two streams
-// at once, best on huge pages, since it stops at the end of a page. Compiled once for
-// each instruction set, QUIRE_ISA naming it; sets without the bfloat16 dot product export nothing.
+// one they fetch the next into the cache, evenly spread, so that memory and arithmetic overlap.
+//
+// Where all rows of x fit one tile, memory is all that matters, and the hardware's read-ahead is
+// best left to itself: each thread reads panel after panel of a range of its own, one stream, and
+// helps with another's only at the end. Compiled once for each instruction set, QUIRE_ISA naming it;
+// sets without the bfloat16 dot product export nothing.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -38,6 +40,8 @@ constexpr int64_t MAX_SUMS = MAX_ROWS * GROUP;
 constexpr int64_t STRETCH_PAIRS = 256;
 constexpr int64_t MAX_STRETCH_TILES = 8;  // with more of them the first one's wait is little
 constexpr int64_t TASKS_PER_THREAD = 4;
+constexpr int PANEL_VECTORS = PANEL / LANES;
+constexpr int64_t MAX_RANGES = 64;
 
 struct Weights {
     const uint32_t* packed;  // pairs
@@ -46,6 +50,8 @@ struct Weights {
     int64_t num_columns;     // K
 
     int64_t num_pairs() const { return (num_columns + 1) / 2; }
+    int64_t num_panels() const { return (num_rows + PANEL - 1) / PANEL; }
+    const uint32_t* panel(int64_t i) const { return packed + i * num_pairs() * PANEL; }
     int64_t num_groups() const { return (num_rows + GROUP - 1) / GROUP; }
     const uint32_t* group(int64_t i) const { return packed + i * num_pairs() * GROUP; }
     // Of a group's vector. The last panel stands in for one beyond it, whose sums are dropped.
@@ -250,6 +256,76 @@ void do_tasks(void* argument) {
     }
 }
 
+// All rows of x, at most one tile, by one panel.
+template <int ROWS>
+__attribute__((noinline)) void add_panel(const Linear& l, int64_t panel) {
+    const int64_t k = l.weights.num_columns, n = l.weights.num_rows;
+    const uint32_t* w = l.weights.panel(panel);
+    __m512 sums[ROWS][PANEL_VECTORS];
+#pragma GCC unroll 2
+    for (int v = 0; v < PANEL_VECTORS; v++) {
+        __m512 bias = bias_of(l.weights, panel * PANEL + v * LANES);
+#pragma GCC unroll 6
+        for (int r = 0; r < ROWS; r++) sums[r][v] = bias;
+    }
+    for (int64_t i = 0; i < l.weights.num_pairs(); i++, w += PANEL) {
+        const bool is_whole = 2 * i + 1 < k;
+#pragma GCC unroll 6
+        for (int r = 0; r < ROWS; r++) {
+            const uint16_t* x = l.x + r * k + 2 * i;
+            __m512bh pair = (__m512bh)_mm512_set1_epi32(int(is_whole ? pair_at(x) : *x));
+#pragma GCC unroll 2
+            for (int v = 0; v < PANEL_VECTORS; v++)
+                sums[r][v] = _mm512_dpbf16_ps(
+                    sums[r][v], (__m512bh)_mm512_loadu_si512(w + v * LANES), pair);
+        }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 2
+        for (int v = 0; v < PANEL_VECTORS; v++) {
+            int64_t row = panel * PANEL + v * LANES;
+            put(l.y + r * n + row, sums[r][v], n - row);
+        }
+}
+
+typedef void (*AddPanel)(const Linear&, int64_t);
+
+const AddPanel ADD_PANEL[MAX_ROWS] = {add_panel<1>, add_panel<2>, add_panel<3>,
+                                      add_panel<4>, add_panel<5>, add_panel<6>};
+
+struct alignas(64) Counter {
+    int64_t next;
+};
+
+// A range of panels for each thread.
+struct Ranges {
+    const Linear& linear;
+    int64_t count, num_workers;
+    Counter taken[MAX_RANGES];
+
+    void work() {
+        const int64_t worker = __atomic_fetch_add(&num_workers, 1, __ATOMIC_RELAXED);
+        const int64_t num_panels = linear.weights.num_panels();
+        for (int64_t turn = 0; turn < count; turn++) {
+            const int64_t range = (worker + turn) % count;
+            const int64_t first = num_panels * range / count;
+            const int64_t size = num_panels * (range + 1) / count - first;
+            int64_t at;
+            while ((at = __atomic_fetch_add(&taken[range].next, 1, __ATOMIC_RELAXED)) < size)
+                ADD_PANEL[linear.num_rows - 1](linear, first + at);
+        }
+    }
+};
+
+void work_on_ranges(void* argument) { ((Ranges*)argument)->work(); }
+
+void multiply_by_panels(const Linear& l, int64_t num_threads) {
+    const int64_t most = smaller(num_threads, MAX_RANGES);
+    Ranges ranges{l, smaller(most, l.weights.num_panels()), 0, {}};
+    in_parallel(ranges.count, work_on_ranges, &ranges);
+}
+
 // Rows are cut into blocks only where there are too few groups to share, and stretches serve
 // several tiles.
 void plan(Linear& l, int64_t num_threads) {
@@ -309,6 +385,7 @@ QUIRE_EXPORT(void, quire_linear)
     linear.x = x;
     linear.y = y;
     linear.num_rows = m;
+    if (m <= MAX_ROWS) return multiply_by_panels(linear, num_threads);
     plan(linear, num_threads);
     in_parallel(smaller(num_threads, linear.num_tasks), do_tasks, &linear);
 }
