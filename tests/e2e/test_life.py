@@ -78,7 +78,7 @@ def test_death_of_the_engine_is_seen_and_told() -> None:
 
 def test_drain_lets_running_requests_finish() -> None:
     with server_process("--shutdown-timeout", "60") as server:
-        reader = Reader(server, LONG)
+        reader = Reader(server, {**LONG, "n": 8})
         assert reader.began.wait(60)
         server.process.terminate()
         assert eventually(lambda: server.client.get("/readyz").status_code == 503, 5)
