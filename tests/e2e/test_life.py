@@ -11,7 +11,7 @@ import httpx
 
 from tests.e2e.server_process import ServerProcess, eventually, server_process
 
-LONG = {"prompt": "x", "max_tokens": 900, "ignore_eos": True, "stream": True}
+LONG = {"prompt": "x", "n": 8, "max_tokens": 900, "ignore_eos": True, "stream": True}
 
 
 class Reader:
@@ -61,7 +61,7 @@ def test_health_answers_while_the_model_loads() -> None:
 
 def test_death_of_the_engine_is_seen_and_told() -> None:
     with server_process("--max-num-seqs", "8") as server:
-        readers = [Reader(server, {**LONG, "prompt": f"{index}"}) for index in range(12)]
+        readers = [Reader(server, {**LONG, "n": 1, "prompt": f"{index}"}) for index in range(12)]
         assert eventually(lambda: sum(reader.began.is_set() for reader in readers) == 8, 60)
         assert eventually(lambda: server.metric("quire:num_requests_waiting{") == 4, 10)
         server.engine_process().kill()
@@ -78,7 +78,7 @@ def test_death_of_the_engine_is_seen_and_told() -> None:
 
 def test_drain_lets_running_requests_finish() -> None:
     with server_process("--shutdown-timeout", "60") as server:
-        reader = Reader(server, {**LONG, "n": 8})
+        reader = Reader(server, LONG)
         assert reader.began.wait(60)
         server.process.terminate()
         assert eventually(lambda: server.client.get("/readyz").status_code == 503, 5)

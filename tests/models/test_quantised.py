@@ -9,18 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from quire.models.checkpoint import ModelSource
 from quire.models.config import UnsupportedModel
 from quire.models.linears import pack_linears
-from quire.models.loader import LoadedModel, load_model
+from quire.models.loader import LoadedModel
 from quire.models.model_kernels import ModelKernels
 from quire.models.native.int8 import Int8Kernel
 from quire.models.quantised import tell_quantised
 from tests.models.checkpoints import save_checkpoint
-from tests.models.driver import ignore_progress, load
+from tests.models.driver import load
 from tests.models.families import DENSE, Family
 from tests.models.reference import References
-from tests.models.test_linears import WHOLE_PANELS, logits, packed_names
+from tests.models.test_linears import WHOLE_PANELS, load_packed, logits, packed_names
 
 NAMES = ("llama", "qwen2", "gpt2", "gemma2", "deepseek_v3", "mixtral")
 DTYPES = ("bfloat16", "float32")
@@ -36,13 +35,7 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load_int8(folder: Path, kernel: Int8Kernel, dtype: str = "bfloat16") -> LoadedModel:
-    return load_model(
-        ModelSource(str(folder)),
-        dtype=dtype,
-        device=torch.device("cpu"),
-        on_progress=ignore_progress,
-        kernels=ModelKernels(kernel),
-    )
+    return load_packed(folder, ModelKernels(kernel), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

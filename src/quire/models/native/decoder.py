@@ -4,6 +4,8 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from quire.models.native.binding import Signatures, bind
+
 ADDRESS, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
 
@@ -49,13 +51,13 @@ class DecoderKernel:
     run: Callable[..., int]
 
 
+SIGNATURES: Signatures = {
+    "quire_decoder_scratch": (COUNT, (ctypes.POINTER(DecoderFields),)),
+    "quire_decoder": (ctypes.c_int, (ctypes.POINTER(DecoderFields),)),
+}
+
+
 def bind_decoder(library: ctypes.CDLL, isa: str) -> DecoderKernel | None:
     """None: the library has none for `isa`, an instruction set without a bfloat16 dot product."""
-    functions = []
-    for name, result in (("quire_decoder_scratch", COUNT), ("quire_decoder", ctypes.c_int)):
-        function = getattr(library, f"{name}_{isa}", None)
-        if function is None:
-            return None
-        function.argtypes, function.restype = [ctypes.POINTER(DecoderFields)], result
-        functions.append(function)
-    return DecoderKernel(*functions)
+    functions = bind(library, isa, SIGNATURES)
+    return None if functions is None else DecoderKernel(*functions)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quire.models.native.binding import Signatures, bind
+
 KINDS = ("rounded_first", "one_more")
 """How a norm multiplies by its weight: w * round(x), or (1 + w) * x rounded after."""
 ACTS = ("silu", "gelu_tanh")
@@ -104,27 +106,24 @@ class FusedKernels:
 
 
 ADDRESS, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-SIGNATURES = {
+SIGNATURES: Signatures = {
     "quire_norm": (
-        *(ADDRESS, ADDRESS, ADDRESS, COUNT, COUNT),
-        *(NUMBER, COUNT, ADDRESS, COUNT),
+        None,
+        (*(ADDRESS, ADDRESS, ADDRESS, COUNT, COUNT), *(NUMBER, COUNT, ADDRESS, COUNT)),
     ),
     "quire_rope": (
-        *(ADDRESS, COUNT, COUNT, COUNT, COUNT, COUNT),
-        *(ADDRESS, ADDRESS, COUNT, ADDRESS, ADDRESS, NUMBER, NUMBER, COUNT, COUNT),
+        None,
+        (
+            *(ADDRESS, COUNT, COUNT, COUNT, COUNT, COUNT),
+            *(ADDRESS, ADDRESS, COUNT, ADDRESS, ADDRESS, NUMBER, NUMBER, COUNT, COUNT),
+        ),
     ),
-    "quire_gate": (ADDRESS, COUNT, COUNT, COUNT, ADDRESS, COUNT),
-    "quire_sum": (ADDRESS, ADDRESS, COUNT, COUNT, ADDRESS, COUNT),
+    "quire_gate": (None, (ADDRESS, COUNT, COUNT, COUNT, ADDRESS, COUNT)),
+    "quire_sum": (None, (ADDRESS, ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
 }
 
 
 def bind_fused(library: ctypes.CDLL, isa: str) -> FusedKernels | None:
     """None: the library has none for `isa`, an instruction set without a bfloat16 dot product."""
-    functions = []
-    for name, arguments in SIGNATURES.items():
-        function = getattr(library, f"{name}_{isa}", None)
-        if function is None:
-            return None
-        function.restype, function.argtypes = None, arguments
-        functions.append(function)
-    return FusedKernels(*functions)
+    functions = bind(library, isa, SIGNATURES)
+    return None if functions is None else FusedKernels(*functions)

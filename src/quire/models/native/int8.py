@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quire.models.native.binding import Signatures, bind
 from quire.models.native.linear import PackedWeight
 
 PANEL_ROWS = 16
@@ -113,7 +114,7 @@ def _check(numbers: Tensor, width: int, dtype: torch.dtype) -> None:
 
 
 ADDRESS, COUNT, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_bool
-SIGNATURES = {
+SIGNATURES: Signatures = {
     "quire_int8_pack": (None, (ADDRESS, FLAG, COUNT, COUNT, ADDRESS, COUNT)),
     "quire_int8": (
         None,
@@ -126,11 +127,5 @@ SIGNATURES = {
 
 def bind_int8(library: ctypes.CDLL, isa: str) -> Int8Kernel | None:
     """None: the library has none for `isa`, an instruction set without a product of bytes."""
-    functions = []
-    for name, (result, arguments) in SIGNATURES.items():
-        function = getattr(library, f"{name}_{isa}", None)
-        if function is None:
-            return None
-        function.restype, function.argtypes = result, arguments
-        functions.append(function)
-    return Int8Kernel(*functions)
+    functions = bind(library, isa, SIGNATURES)
+    return None if functions is None else Int8Kernel(*functions)

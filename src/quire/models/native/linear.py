@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quire.models.native.binding import Signatures, bind
+
 PANEL_ROWS = 32
 PAIR = 2
 
@@ -116,7 +118,7 @@ def _check(numbers: Tensor, width: int) -> None:
 
 
 ADDRESS, COUNT = ctypes.c_void_p, ctypes.c_int64
-SIGNATURES = {
+SIGNATURES: Signatures = {
     "quire_linear_pack": (None, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
     "quire_linear": (None, (ADDRESS, COUNT, ADDRESS, ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
     "quire_linear_rows": (ctypes.c_bool, (ADDRESS, COUNT, ADDRESS, COUNT, COUNT, ADDRESS)),
@@ -125,11 +127,5 @@ SIGNATURES = {
 
 def bind_linear(library: ctypes.CDLL, isa: str) -> LinearKernel | None:
     """None: the library has none for `isa`, an instruction set without a bfloat16 dot product."""
-    functions = []
-    for name, (result, arguments) in SIGNATURES.items():
-        function = getattr(library, f"{name}_{isa}", None)
-        if function is None:
-            return None
-        function.restype, function.argtypes = result, arguments
-        functions.append(function)
-    return LinearKernel(*functions)
+    functions = bind(library, isa, SIGNATURES)
+    return None if functions is None else LinearKernel(*functions)
