@@ -64,7 +64,7 @@ def measure(
         for sampler, times in zip(samplers, taken, strict=True):
             logits = copies[number % len(copies)]
             began = time.perf_counter()
-            sampler.draw(logits, rows)
+            sampler.draw(logits, rows).result()
             times.append(1e3 * (time.perf_counter() - began))
             copies.reverse()
     return [median(times) for times in taken]

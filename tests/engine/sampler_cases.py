@@ -89,7 +89,7 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, list[SampleRow]]:
 
 
 def draw_all(make: Make, logits: Tensor, rows: list[SampleRow]) -> Drawn:
-    return make(logits.shape[1]).draw(logits, rows)
+    return make(logits.shape[1]).draw(logits, rows).result()
 
 
 def row_of(sampling: Sampling, token_ids: list[int], num_prompt_tokens: int = 1) -> SampleRow:

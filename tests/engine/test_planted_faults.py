@@ -20,7 +20,7 @@ from quire.cache.spec import Retention
 from quire.engine.native_sampler import NativeSampler
 from quire.engine.runner import Runner
 from quire.engine.sample_row import SampleRow
-from quire.engine.sampler import Drawn
+from quire.engine.sampler import PendingDraw
 from quire.engine.torch_sampler import TorchSampler
 from quire.models.toy import ToyModel
 from quire.scheduler.admission import Admission
@@ -102,11 +102,12 @@ def loses_outputs_when_preempting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 AnySampler = TypeVar("AnySampler")
-Draw = Callable[[AnySampler, Tensor, Sequence[SampleRow]], Drawn]
+AnyDraw = TypeVar("AnyDraw", bound=PendingDraw)
+Draw = Callable[[AnySampler, Tensor, Sequence[SampleRow]], AnyDraw]
 
 
-def placed(draw: Draw[AnySampler]) -> Draw[AnySampler]:
-    def draw_by_place(sampler: AnySampler, logits: Tensor, rows: Sequence[SampleRow]) -> Drawn:
+def placed(draw: Draw[AnySampler, AnyDraw]) -> Draw[AnySampler, AnyDraw]:
+    def draw_by_place(sampler: AnySampler, logits: Tensor, rows: Sequence[SampleRow]) -> AnyDraw:
         moved = [
             SampleRow(
                 replace(row.sampling, seed=row.sampling.seed + place),

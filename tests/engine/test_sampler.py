@@ -101,7 +101,7 @@ def test_large_vocabularies_draw_the_same_alone_and_together(
     sampler = make(logits.shape[1])
     torch.set_num_threads(1)
     for place, row in enumerate(rows):
-        alone = sampler.draw(logits[place : place + 1], [fresh(row)])
+        alone = sampler.draw(logits[place : place + 1], [fresh(row)]).result()
         assert entries(alone) == [together[place]]
 
 
@@ -120,8 +120,8 @@ def test_every_sampler_draws_alike(make: Make) -> None:
     rows += [row_of(replace(MIXED[i % 8], seed=i), [i, 3 * i, i]) for i in range(1000)]
     logits = torch.cat((logits, logits[:8].repeat(125, 1)))[:, -9000:]
     naive = TorchSampler(logits.shape[1], CPU)
-    wanted = naive.draw(logits, [fresh(row) for row in rows])
-    assert make(logits.shape[1]).draw(logits, rows).token_ids == wanted.token_ids
+    wanted = naive.draw(logits, [fresh(row) for row in rows]).result()
+    assert make(logits.shape[1]).draw(logits, rows).result().token_ids == wanted.token_ids
 
 
 @given(st.data())
@@ -138,8 +138,8 @@ def test_a_resumed_row_draws_as_one_that_went_on(make: Make, data: st.DataObject
     row = data.draw(sample_rows(vocab_size))
     sampler = make(vocab_size)
     for logits in data.draw(logits_of(vocab_size, 4))[:, None]:
-        went_on = sampler.draw(logits, [row])
-        assert entries(sampler.draw(logits, [fresh(row)])) == entries(went_on)
+        went_on = sampler.draw(logits, [row]).result()
+        assert entries(sampler.draw(logits, [fresh(row)]).result()) == entries(went_on)
         row.token_ids.append(went_on.token_ids[0])
 
 

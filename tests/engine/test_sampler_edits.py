@@ -89,7 +89,7 @@ def test_ends_are_banned_up_to_min_tokens(make: Make) -> None:
     sampler = make(4)
     drawn = []
     for _ in range(4):
-        drawn += sampler.draw(logits, [row]).token_ids
+        drawn += sampler.draw(logits, [row]).result().token_ids
         row.token_ids.append(drawn[-1])
     assert drawn == [2, 2, 0, 0]
 

@@ -172,7 +172,7 @@ def _alone(new: NewRequest, layers: tuple[Retention, ...]) -> tuple[int, ...]:
     row = SampleRow(new.sampling, new.stopping, tokens, len(new.prompt_token_ids))
     stops = {*new.stopping.eos_token_ids, *new.stopping.stop_token_ids}
     while outputs < new.stopping.max_tokens and len(tokens) < MAX_MODEL_LEN:
-        (token,) = sampler.draw(text.logits()[None], [row]).token_ids
+        (token,) = sampler.draw(text.logits()[None], [row]).result().token_ids
         tokens.append(token)
         text.append(token)
         outputs += 1

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import inf
 
 import torch
@@ -17,13 +18,33 @@ from quire.scheduler.request import TokenLogprobs
 _GREEDY = (0.0, 0.0, 0.0, 1.0, -inf)
 
 
+@dataclass(frozen=True, slots=True)
+class NativeDraw:
+    """`asked_tops`: by row, how many of the likeliest are asked for; None: no log probability."""
+
+    sampled: Sampled
+    asked_tops: list[int | None]
+
+    @property
+    def token_ids(self) -> Tensor:
+        return self.sampled.token_ids.clamp(min=0)
+
+    def result(self) -> Drawn:
+        drawn = self.sampled.token_ids.tolist()
+        return Drawn(
+            [max(token_id, 0) for token_id in drawn],
+            _asked_scores(self.sampled, self.asked_tops),
+            [token_id < 0 for token_id in drawn],
+        )
+
+
 class NativeSampler:
     """For logits on the CPU."""
 
     def __init__(self, kernel: SamplingKernel) -> None:
         self._kernel = kernel
 
-    def draw(self, logits: Tensor, rows: Sequence[SampleRow]) -> Drawn:
+    def draw(self, logits: Tensor, rows: Sequence[SampleRow]) -> NativeDraw:
         vocab_size = logits.shape[1]
         numbers = array("d")
         asked_tops: list[int | None] = []
@@ -35,12 +56,7 @@ class NativeSampler:
             numbers.append(-1 if num_top is None else min(num_top, vocab_size))
         max_top = max((min(top, vocab_size) for top in asked_tops if top is not None), default=0)
         sampled = self._kernel.draw(logits, Asked(numbers, max_top, find_edits(logits, rows)))
-        drawn = sampled.token_ids.tolist()
-        return Drawn(
-            [max(token_id, 0) for token_id in drawn],
-            _asked_scores(sampled, asked_tops),
-            [token_id < 0 for token_id in drawn],
-        )
+        return NativeDraw(sampled, asked_tops)
 
     def score(self, logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
         wanted = torch.tensor(token_ids, dtype=torch.int64)

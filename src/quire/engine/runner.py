@@ -139,7 +139,7 @@ class Runner:
         if len(sampling) < len(logits):
             logits = logits[[index for _, index in sampling]]
         rows = [self._rows[request_id].draw for request_id, _ in sampling]
-        drawn = self._sampler.draw(logits, rows)
+        drawn = self._sampler.draw(logits, rows).result()
         for row, token_id in zip(rows, drawn.token_ids, strict=True):
             row.token_ids.append(token_id)
         return _step_result(step.number, [request_id for request_id, _ in sampling], drawn, scored)

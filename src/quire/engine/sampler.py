@@ -26,10 +26,21 @@ class Drawn(NamedTuple):
     not_finite: list[bool]
 
 
+class PendingDraw(Protocol):
+    """A draw that the device may still be computing."""
+
+    @property
+    def token_ids(self) -> Tensor:
+        """int64 [rows], on the device of the logits."""
+
+    def result(self) -> Drawn:
+        """Waits for it."""
+
+
 class Sampler(Protocol):
-    def draw(self, logits: Tensor, rows: Sequence[SampleRow]) -> Drawn:
+    def draw(self, logits: Tensor, rows: Sequence[SampleRow]) -> PendingDraw:
         """Draw one token for each row of `logits` [rows, vocab_size], of any float type; they are
-        only read.
+        only read, and not once this has returned.
         """
 
     def score(self, logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:

@@ -1,6 +1,7 @@
 """The sampler in torch, for any device: a slab of rows at a time."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 
 import torch
@@ -32,13 +33,22 @@ def _kind_of(asked: Sampling, vocab_size: int) -> _Kind:
     return _Kind.NUCLEUS if asked.top_p < 1 else _Kind.WHOLE
 
 
+@dataclass(frozen=True, slots=True)
+class TorchDraw:
+    token_ids: Tensor
+    drawn: Drawn
+
+    def result(self) -> Drawn:
+        return self.drawn
+
+
 class TorchSampler:
     """Holds the working memory of its draws: 12 bytes for each logit worked on at once."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._space = Workspace(vocab_size, device)
 
-    def draw(self, logits: Tensor, rows: Sequence[SampleRow]) -> Drawn:
+    def draw(self, logits: Tensor, rows: Sequence[SampleRow]) -> TorchDraw:
         token_ids = torch.zeros(len(rows), dtype=torch.int64, device=logits.device)
         finite = torch.zeros_like(token_ids)
         for kind, places in self._parts(rows):
@@ -51,7 +61,8 @@ class TorchSampler:
             finite[index] = slab.peaks[:, 0].isfinite().long()
             token_ids[index] = self._draw(kind, slab, part)
         drawn, fine = torch.stack((token_ids * finite, finite)).tolist()
-        return Drawn(drawn, self._logprobs(logits, rows, drawn, fine), [not each for each in fine])
+        logprobs = self._logprobs(logits, rows, drawn, fine)
+        return TorchDraw(token_ids * finite, Drawn(drawn, logprobs, [not each for each in fine]))
 
     def score(self, logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
         return list(score(self._space, logits, range(len(token_ids)), token_ids, num_top))
