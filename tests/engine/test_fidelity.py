@@ -28,7 +28,12 @@ EACH_WAY = ("llama", "gemma2", "gpt_oss", "llama4_text", "deepseek_v3")
 
 
 def build(
-    checkpoint: Path, *, is_tight: bool = True, attention: str = "auto", kv_dtype: str = "auto"
+    checkpoint: Path,
+    *,
+    is_tight: bool = True,
+    attention: str = "auto",
+    kv_dtype: str = "auto",
+    is_overlapped: bool = False,
 ) -> Engine:
     """Tight: budget and blocks are so few that requests are cut into chunks and preempted."""
     config = EngineConfig(
@@ -42,6 +47,7 @@ def build(
         kv_cache_tokens=3 * MAX_LEN if is_tight else None,
         attention_backend=attention,
         kv_cache_dtype=kv_dtype,
+        async_scheduling=is_overlapped,
     )
     engine, _ = build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
     return engine
@@ -70,6 +76,14 @@ def test_greedy_tokens_are_those_of_generate(family: str, references: References
 def test_every_softmax_written_out_says_the_same(family: str, references: References) -> None:
     engine = build(references.checkpoint(family), attention="eager")
     assert texts_of(engine, fidelity_prompts()) == references.greedy_texts(family)
+
+
+@pytest.mark.parametrize("family", EACH_WAY)
+def test_steps_that_are_launched_ahead_say_the_same(family: str, references: References) -> None:
+    engine = build(references.checkpoint(family), is_overlapped=True)
+    assert texts_of(engine, fidelity_prompts()) == references.greedy_texts(family)
+    assert engine.stats.num_preemptions > 0
+    assert engine.stats.num_blocks_active == 0
 
 
 @pytest.mark.parametrize("dtype", QUANTISED)

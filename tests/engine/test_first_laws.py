@@ -104,7 +104,7 @@ def test_a_request_of_twenty_windows_lives_in_its_worst_case(kind: Kind, late: b
     new = NewRequest("r", COMMON[:20], Sampling(temperature=0.0), Stopping(max_tokens=24))
     world = World(shape)
     world.add(new)
-    while world.scheduler.has_work:
+    while world.has_work:
         world.turn()
         assert world.cache.usage.active <= worst
     assert world.tokens_of("r") == alone(new, shape.layers)

@@ -18,7 +18,7 @@ from quire.cache.prefix import find_prefix
 from quire.cache.reuse import Reuse
 from quire.cache.spec import Retention
 from quire.engine.native_sampler import NativeSampler
-from quire.engine.runner import Runner
+from quire.engine.runner import Launched, Runner
 from quire.engine.sample_row import SampleRow
 from quire.engine.sampler import PendingDraw
 from quire.engine.torch_sampler import TorchSampler
@@ -26,7 +26,7 @@ from quire.models.toy import ToyModel
 from quire.scheduler.admission import Admission
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.request import Request
-from quire.scheduler.step import Step, StepResult
+from quire.scheduler.step import Step
 from tests.engine.laws import arrivals, check_laws, shapes
 from tests.engine.toy_world import Arrival, Shape
 
@@ -82,13 +82,23 @@ def gives_a_block_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def loses_grown_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Runner.run
+    launch = Runner.launch
 
-    def deaf(runner: Runner, step: Step) -> StepResult:
+    def deaf(runner: Runner, step: Step) -> Launched:
         chunks = tuple(chunk._replace(grown=()) for chunk in step.chunks)
-        return run(runner, Step(step.number, step.drops, step.joins, chunks, step.num_tokens))
+        return launch(runner, replace(step, chunks=chunks))
 
-    monkeypatch.setattr(Runner, "run", deaf)
+    monkeypatch.setattr(Runner, "launch", deaf)
+
+
+def feeds_forward_what_was_drawn_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = Runner.draw
+
+    def forgetful(runner: Runner, launched: Launched) -> None:
+        launched.seats = None
+        draw(runner, launched)
+
+    monkeypatch.setattr(Runner, "draw", forgetful)
 
 
 def loses_outputs_when_preempting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +220,7 @@ def forks_before_the_prompt_is_computed(monkeypatch: pytest.MonkeyPatch) -> None
         seals_too_early,
         gives_a_block_twice,
         loses_grown_blocks,
+        feeds_forward_what_was_drawn_before,
         loses_outputs_when_preempting,
         noise_by_place_in_the_batch,
         hits_one_block_too_many,

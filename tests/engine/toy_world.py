@@ -9,6 +9,7 @@ from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.spec import Retention
 from quire.engine.build_sampler import build_sampler
+from quire.engine.engine import Engine
 from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.sample_row import SampleRow
 from quire.models.config import KVSize
@@ -18,7 +19,7 @@ from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.request import NewRequest
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.step import Delta, Refusal, Step, StepResult
+from quire.scheduler.step import Delta, Refusal
 
 VOCAB_SIZE = 24
 MAX_MODEL_LEN = 48
@@ -52,7 +53,7 @@ class Arrival:
 
 
 class World:
-    """Turns a shape into cache, scheduler and runner; `late` holds each result back by one step."""
+    """Turns a shape into cache, scheduler and runner; `late`: by an engine that is overlapped."""
 
     def __init__(self, shape: Shape) -> None:
         groups = toy_layout(shape.layers, hybrid=shape.hybrid).retentions
@@ -80,7 +81,7 @@ class World:
             ),
             self.cache,
         )
-        self._runner = Runner(
+        runner = Runner(
             RunnerConfig(
                 max_num_seqs=shape.max_num_seqs,
                 max_num_blocks=-(-MAX_MODEL_LEN // shape.block_size),
@@ -95,46 +96,36 @@ class World:
                 hybrid=shape.hybrid,
             ),
         )
-        self._late = shape.late
+        self.now = 0.0
+        self._engine = Engine(self.scheduler, runner, lambda: self.now, is_overlapped=shape.late)
         self.num_computed = 0
-        self._awaited: tuple[Step, StepResult] | None = None
         self.deltas: dict[str, list[Delta]] = {}
         self.refusals: dict[str, Refusal] = {}
-        self.now = 0.0
+
+    @property
+    def has_work(self) -> bool:
+        return self._engine.has_work
 
     def add(self, new: NewRequest) -> None:
-        refusal = self.scheduler.add(new, self.now)
+        refusal = self._engine.submit(new)
         if refusal is None:
             self.deltas[new.id] = []
         else:
             self.refusals[new.id] = refusal
 
     def abort(self, request_id: str) -> None:
-        aborted = self.scheduler.abort(request_id, self.now)
+        aborted = self._engine.abort(request_id)
         if aborted is not None:
             self.deltas[request_id].append(aborted)
 
     def turn(self) -> None:
         """One step; every turn checks the accounts."""
         self.now += 1.0
-        step = self.scheduler.schedule(self.now)
-        assert step.num_tokens == sum(chunk.num_tokens for chunk in step.chunks)
-        self.num_computed += step.num_tokens
-        self.cache.check()
-        if self._late:
-            self._update()
-            self._awaited = (step, self._runner.run(step))
-        else:
-            self._awaited = (step, self._runner.run(step))
-            self._update()
-        self.cache.check()
-
-    def _update(self) -> None:
-        if self._awaited is None:
-            return
-        for delta in self.scheduler.update(*self._awaited, self.now):
+        turn = self._engine.turn()
+        self.num_computed += turn.num_tokens
+        for delta in turn.deltas:
             self.deltas[delta.request_id].append(delta)
-        self._awaited = None
+        self.cache.check()
 
     def tokens_of(self, request_id: str) -> tuple[int, ...]:
         return tuple(token for delta in self.deltas[request_id] for token in delta.token_ids)
@@ -151,7 +142,7 @@ def play(shape: Shape, arrivals: list[Arrival], max_turns: int) -> World:
             if arrival.abort_turn == turn:
                 world.abort(arrival.new.id)
         world.turn()
-        if turn > last + 1 and not world.scheduler.has_work:
+        if turn > last + 1 and not world.has_work:
             return world
     raise AssertionError(f"not done after {max_turns} turns")
 

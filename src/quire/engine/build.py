@@ -80,7 +80,13 @@ def assemble(
         num_groups=len(layout.groups),
     )
     on_close = None if tracing is None else tracing.close
-    return Engine(scheduler, Runner(runner_config, model), clock, on_close)
+    return Engine(
+        scheduler,
+        Runner(runner_config, model),
+        clock,
+        on_close,
+        is_overlapped=facts.async_scheduling,
+    )
 
 
 def block_hash(config: EngineConfig) -> BlockHash:
@@ -143,6 +149,7 @@ def _build_toy(config: EngineConfig, clock: Clock) -> tuple[Engine, EngineFacts]
         receipt=(),
         memory=memory_facts(room, limits, why, kv_dtype="uint64"),
         startup_s={},
+        async_scheduling=bool(config.async_scheduling),
     )
     model = ToyModel(TOY_VOCAB_SIZE, KVSize(room.num_blocks, size, num_host))
     return assemble(config, facts, TOY_LAYOUT, model, clock), facts

@@ -99,6 +99,13 @@ def choose_device(asked: str) -> torch.device:
     return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
+def is_overlapped(config: EngineConfig, device: torch.device) -> bool:
+    """Unless it is said: where the host has nothing to do while the device computes."""
+    if config.async_scheduling is None:
+        return device.type != "cpu"
+    return config.async_scheduling
+
+
 def choose_limits(config: EngineConfig, made_for: int, device: torch.device) -> Limits:
     """What is asked, held against the model; what is not asked, from the model and the device."""
     max_model_len = config.max_model_len or made_for
@@ -226,6 +233,7 @@ def _facts(
         startup_s=startup_s,
         attention=loaded.attention_name(config.kv_options),
         quantization=config.quantization,
+        async_scheduling=is_overlapped(config, loaded.device),
     )
 
 

@@ -59,6 +59,7 @@ class EngineConfig:
     priority_ageing_s: float = 30.0
     max_skips: int = 16
     enable_prefix_caching: bool = True
+    async_scheduling: bool | None = None
     otlp_traces_endpoint: str | None = None
     prefix_caching_hash_algo: str = "sha256"
     prefix_caching_seed: str | None = None

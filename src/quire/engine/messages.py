@@ -91,6 +91,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     """The backend, and the instruction set of its kernels."""
     quantization: str = "none"
     """Of the weights."""
+    async_scheduling: bool = False
+    """Is a step scheduled while the device computes the one before?"""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):

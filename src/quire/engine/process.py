@@ -18,7 +18,7 @@ import msgspec
 from quire.cache.sizing import TooLittleMemory
 from quire.engine.build import build_engine
 from quire.engine.config import EngineConfig
-from quire.engine.engine import Engine, Turn
+from quire.engine.engine import NO_TURN, Engine
 from quire.engine.line import Line, LineClosed
 from quire.engine.messages import (
     Abort,
@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 EXPECTED = (CheckpointError, TooLittleMemory, UnsupportedModel, ValueError)
 """What a user's settings can lead to: the text says it all."""
-NO_TURN = Turn(0, 0, 0.0, [])
 
 
 class News(NamedTuple):

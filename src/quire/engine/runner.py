@@ -1,11 +1,16 @@
 """Step -> Batch -> model -> sampler -> StepResult. Keeps, for each running request, the tokens to
 draw from and its block ids as a row of one array for each layer group, so that a batch is built by
 a few vectorised look-ups.
+
+A step is taken in three: `launch` computes its logits, `draw` its next tokens, `collect` waits for
+both. A step may be launched when its forerunner is drawn and not yet collected: what the host does
+not know of its input is taken from where the device has it.
 """
 
+import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,13 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.engine.build_sampler import build_sampler
+from quire.engine.inputs import Array, Numbers, send
 from quire.engine.sample_row import SampleRow
-from quire.engine.sampler import Drawn
-from quire.models.batch import Batch, Model
+from quire.engine.sampler import Drawn, PendingDraw
+from quire.models.batch import Batch, Model, halves
 from quire.scheduler.request import TokenLogprobs
 from quire.scheduler.step import BlockIds, Chunk, Join, Step, StepResult
 
-Counts = NDArray[np.int64]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,22 @@ class Row:
     prompt_logprobs: int | None
 
 
+@dataclass(slots=True)
+class Launched:
+    """A step under way. `spans`: of each chunk its rows among the logits; `drawing`: the chunks
+    that draw, and where the device keeps what they drew."""
+
+    step: Step
+    rows: list[Row] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    logits: Tensor | None = None
+    move_s: float = 0.0
+    drawing: list[int] = field(default_factory=list)
+    seats: Tensor | None = None
+    draw: PendingDraw | None = None
+    scored: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+
+
 class Runner:
     """Applies a step's drops, moves and joins, then computes its chunks. `clock` gives seconds that
     only grow."""
@@ -52,31 +74,71 @@ class Runner:
         self, config: RunnerConfig, model: Model, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._config = config
+        self._device = torch.device(config.device)
         self._model = model
         self._clock = clock
-        self._sampler = build_sampler(model.vocab_size, torch.device(config.device))
+        self._sampler = build_sampler(model.vocab_size, self._device)
         self._rows: dict[str, Row] = {}
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         shape = (config.num_groups, config.max_num_seqs, config.max_num_blocks)
         self._block_ids = np.zeros(shape, dtype=np.int32)
+        self._newest = torch.zeros(config.max_num_seqs, dtype=torch.int64, device=self._device)
 
     def run(self, step: Step) -> StepResult:
+        """The whole step."""
+        launched = self.launch(step)
+        self.draw(launched)
+        return self.collect(launched)
+
+    def launch(self, step: Step) -> Launched:
+        """Up to the logits. The step launched before must have been drawn."""
         for request_id in step.drops:
             self._free_rows.append(self._rows.pop(request_id).index)
-        began = self._clock()
+        launched = Launched(step)
         if step.moves:
+            began = self._clock()
             self._model.move(step.moves)
-        move_s = self._clock() - began
+            launched.move_s = self._clock() - began
         for join in step.joins:
             self._join(join)
-        if not step.chunks:
-            return StepResult(step.number, (), move_s=move_s)
-        for chunk in step.chunks:
-            if chunk.grown:
-                self._extend(self._rows[chunk.request_id], chunk.grown)
-        batch, spans = self._batch(step)
-        logits = self._model.forward(batch)
-        return replace(self._result(step, logits, spans), move_s=move_s)
+        if step.chunks:
+            for chunk in step.chunks:
+                if chunk.grown:
+                    self._extend(self._rows[chunk.request_id], chunk.grown)
+            launched.rows = [self._rows[chunk.request_id] for chunk in step.chunks]
+            batch = self._batch(launched)
+            launched.logits = self._forward(batch)
+        return launched
+
+    def draw(self, launched: Launched) -> None:
+        """The next tokens. The step launched before must have been collected, since what a token is
+        drawn from may be told by those before it."""
+        logits = launched.logits
+        if logits is None:
+            return
+        launched.scored = self._score(launched, logits)
+        if launched.drawing:
+            ends = [launched.spans[place][1] - 1 for place in launched.drawing]
+            if len(ends) < len(logits):
+                (wanted,) = send([_numbers(ends)], self._device)
+                logits = logits.index_select(0, wanted)
+            rows = [launched.rows[place].draw for place in launched.drawing]
+            launched.draw = self._sampler.draw(logits, rows)
+            if launched.seats is not None:
+                self._newest.index_copy_(0, launched.seats, launched.draw.token_ids)
+        launched.logits = None
+
+    def collect(self, launched: Launched) -> StepResult:
+        """What was drawn, once it is there."""
+        number = launched.step.number
+        result = StepResult(number, (), prompt_logprobs=launched.scored, move_s=launched.move_s)
+        if launched.draw is None:
+            return result
+        drawn = launched.draw.result()
+        for place, token_id in zip(launched.drawing, drawn.token_ids, strict=True):
+            launched.rows[place].draw.token_ids.append(token_id)
+        chunks = launched.step.chunks
+        return _with_drawn(result, [chunks[place].request_id for place in launched.drawing], drawn)
 
     def _join(self, join: Join) -> None:
         new = join.new
@@ -95,62 +157,66 @@ class Runner:
             self._block_ids[group, row.index, first:end] = block_ids
             row.num_blocks[group] = end
 
-    def _batch(self, step: Step) -> tuple[Batch, list[tuple[int, int]]]:
-        """The step's tensors, and each chunk's span of rows among the logits."""
-        rows = [self._rows[chunk.request_id] for chunk in step.chunks]
-        counts = np.array([chunk.num_tokens for chunk in step.chunks], dtype=np.int64)
-        firsts = np.array([chunk.start for chunk in step.chunks], dtype=np.int64)
+    def _batch(self, launched: Launched) -> Batch:
+        """The step's tensors; notes each chunk's span of rows among the logits."""
+        step, rows = launched.step, launched.rows
+        counts = _numbers([chunk.num_tokens for chunk in step.chunks])
+        firsts = _numbers([chunk.start for chunk in step.chunks])
         starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
         owners = np.repeat(np.arange(len(rows)), counts)
         positions = np.arange(step.num_tokens) - np.repeat(starts[:-1] - firsts, counts)
         longest = int((firsts + counts).max() - 1) // self._config.block_size + 1
         tables = self._block_ids[:, [row.index for row in rows], :longest]
         query_starts = starts.tolist()
-        logit_rows, spans = _logit_rows(step.chunks, rows, query_starts)
-        batch = Batch(
-            input_ids=self._tensor(_token_ids(step.chunks, rows)),
-            positions=self._tensor(positions),
-            slots=tuple(self._tensor(self._slots(table, owners, positions)) for table in tables),
-            block_tables=tuple(self._tensor(table) for table in tables),
+        logit_rows, launched.spans = _logit_rows(step.chunks, rows, query_starts)
+        launched.drawing = [place for place, chunk in enumerate(step.chunks) if chunk.samples]
+        seats = _numbers([rows[place].index for place in launched.drawing])
+        token_ids, awaited = _token_ids(step.chunks, rows)
+        num_groups = self._config.num_groups
+        arrays: list[Array] = [token_ids, positions, logit_rows, seats, *awaited]
+        arrays += [self._slots(table, owners, positions) for table in tables]
+        arrays += list(tables)
+        sent = send(arrays, self._device)
+        input_ids, launched.seats = sent[0], sent[3]
+        if len(awaited[0]):
+            input_ids.index_copy_(0, sent[4], self._newest.index_select(0, sent[5]))
+        return Batch(
+            input_ids=input_ids,
+            positions=sent[1],
+            slots=tuple(sent[6 : 6 + num_groups]),
+            block_tables=tuple(sent[6 + num_groups :]),
             query_starts=tuple(query_starts),
             context_lens=tuple((firsts + counts).tolist()),
-            logit_rows=self._tensor(logit_rows),
+            logit_rows=sent[2],
         )
-        return batch, spans
 
-    def _slots(self, table: NDArray[np.int32], owners: Counts, positions: Counts) -> Counts:
+    def _forward(self, batch: Batch) -> Tensor:
+        """Where memory does not suffice for the whole step at once, in parts."""
+        try:
+            return self._model.forward(batch)
+        except torch.OutOfMemoryError:
+            parts = halves(batch)
+            if parts is None:
+                raise
+            logger.warning(
+                "a step of %d tokens found no memory and is computed in two parts",
+                len(batch.positions),
+            )
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        return torch.cat([self._forward(part) for part in parts])
+
+    def _slots(self, table: NDArray[np.int32], owners: Numbers, positions: Numbers) -> Numbers:
         block_size = self._config.block_size
-        slots: Counts = table[owners, positions // block_size].astype(np.int64) * block_size
+        slots: Numbers = table[owners, positions // block_size].astype(np.int64) * block_size
         slots += positions % block_size
         return slots
 
-    def _tensor(self, array: Counts | NDArray[np.int32]) -> Tensor:
-        return torch.from_numpy(array).to(self._config.device, non_blocking=True)
-
-    def _result(self, step: Step, logits: Tensor, spans: list[tuple[int, int]]) -> StepResult:
-        scored = self._score(step.chunks, logits, spans)
-        sampling = [
-            (chunk.request_id, span[1] - 1)
-            for chunk, span in zip(step.chunks, spans, strict=True)
-            if chunk.samples
-        ]
-        if not sampling:
-            return StepResult(step.number, (), prompt_logprobs=scored)
-        if len(sampling) < len(logits):
-            logits = logits[[index for _, index in sampling]]
-        rows = [self._rows[request_id].draw for request_id, _ in sampling]
-        drawn = self._sampler.draw(logits, rows).result()
-        for row, token_id in zip(rows, drawn.token_ids, strict=True):
-            row.token_ids.append(token_id)
-        return _step_result(step.number, [request_id for request_id, _ in sampling], drawn, scored)
-
-    def _score(
-        self, chunks: tuple[Chunk, ...], logits: Tensor, spans: list[tuple[int, int]]
-    ) -> dict[str, tuple[TokenLogprobs, ...]]:
+    def _score(self, launched: Launched, logits: Tensor) -> dict[str, tuple[TokenLogprobs, ...]]:
         """Log probabilities of the prompt tokens that these chunks predict."""
         scored = {}
-        for chunk, (first, end) in zip(chunks, spans, strict=True):
-            row = self._rows[chunk.request_id]
+        chunks = zip(launched.step.chunks, launched.rows, launched.spans, strict=True)
+        for chunk, row, (first, end) in chunks:
             if row.prompt_logprobs is None:
                 continue
             targets = row.draw.token_ids[chunk.start + 1 : row.draw.num_prompt_tokens]
@@ -166,19 +232,32 @@ class Runner:
         return scored
 
 
-def _token_ids(chunks: tuple[Chunk, ...], rows: list[Row]) -> Counts:
+def _token_ids(
+    chunks: tuple[Chunk, ...], rows: list[Row]
+) -> tuple[Numbers, tuple[Numbers, Numbers]]:
+    """The step's tokens; and where those stand that are drawn and not yet known here, and of which
+    row each is the newest."""
     token_ids: list[int] = []
+    places: list[int] = []
+    seats: list[int] = []
     for chunk, row in zip(chunks, rows, strict=True):
-        if chunk.num_tokens == 1:
-            token_ids.append(row.draw.token_ids[chunk.start])
-        else:
-            token_ids += row.draw.token_ids[chunk.start : chunk.start + chunk.num_tokens]
-    return np.array(token_ids, dtype=np.int64)
+        known = row.draw.token_ids
+        end = chunk.start + chunk.num_tokens
+        token_ids += known[chunk.start : end]
+        if end > len(known):
+            places.append(len(token_ids))
+            seats.append(row.index)
+            token_ids.append(0)
+    return _numbers(token_ids), (_numbers(places), _numbers(seats))
+
+
+def _numbers(values: Sequence[int]) -> Numbers:
+    return np.array(values, dtype=np.int64)
 
 
 def _logit_rows(
     chunks: tuple[Chunk, ...], rows: list[Row], starts: list[int]
-) -> tuple[Counts, list[tuple[int, int]]]:
+) -> tuple[Numbers, list[tuple[int, int]]]:
     """Of each chunk its last token if it samples, all its tokens if its prompt is scored, else
     none.
     """
@@ -191,18 +270,15 @@ def _logit_rows(
         elif chunk.samples:
             wanted.append(end - 1)
         spans.append((before, len(wanted)))
-    return np.array(wanted, dtype=np.int64), spans
+    return _numbers(wanted), spans
 
 
-def _step_result(
-    number: int, request_ids: list[str], drawn: Drawn, scored: dict[str, tuple[TokenLogprobs, ...]]
-) -> StepResult:
+def _with_drawn(result: StepResult, request_ids: list[str], drawn: Drawn) -> StepResult:
     pairs = zip(request_ids, drawn.logprobs, strict=True)
     flags = zip(request_ids, drawn.not_finite, strict=True)
-    return StepResult(
-        number,
-        tuple(drawn.token_ids),
-        {request_id: logprobs for request_id, logprobs in pairs if logprobs is not None},
-        scored,
-        frozenset(request_id for request_id, bad in flags if bad),
+    return replace(
+        result,
+        token_ids=tuple(drawn.token_ids),
+        logprobs={request_id: logprobs for request_id, logprobs in pairs if logprobs is not None},
+        not_finite=frozenset(request_id for request_id, bad in flags if bad),
     )

@@ -2,6 +2,7 @@
 values lie.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -29,6 +30,41 @@ class Batch:
     query_starts: tuple[int, ...]
     context_lens: tuple[int, ...]
     logit_rows: Tensor
+
+
+def halves(batch: Batch) -> tuple[Batch, Batch] | None:
+    """Two steps that, one after the other, come to the same: the tokens before the middle and those
+    from there on, each with its rows of logits. None: a single token. Waits for the device."""
+    starts, num_tokens = batch.query_starts, batch.query_starts[-1]
+    if num_tokens < 2:
+        return None
+    middle = num_tokens // 2
+    num_rows = int((batch.logit_rows < middle).sum())
+    first_end = bisect_left(starts, middle)
+    second = bisect_right(starts, middle) - 1
+    left_out = starts[first_end] - middle  # of the chunk that is cut, if one is
+    first_lens = list(batch.context_lens[:first_end])
+    first_lens[-1] -= left_out
+    return (
+        Batch(
+            input_ids=batch.input_ids[:middle],
+            positions=batch.positions[:middle],
+            slots=tuple(slots[:middle] for slots in batch.slots),
+            block_tables=tuple(table[:first_end] for table in batch.block_tables),
+            query_starts=(*starts[:first_end], middle),
+            context_lens=tuple(first_lens),
+            logit_rows=batch.logit_rows[:num_rows],
+        ),
+        Batch(
+            input_ids=batch.input_ids[middle:],
+            positions=batch.positions[middle:],
+            slots=tuple(slots[middle:] for slots in batch.slots),
+            block_tables=tuple(table[second:] for table in batch.block_tables),
+            query_starts=(0, *(start - middle for start in starts[second + 1 :])),
+            context_lens=batch.context_lens[second:],
+            logit_rows=batch.logit_rows[num_rows:] - middle,
+        ),
+    )
 
 
 class Model(Protocol):

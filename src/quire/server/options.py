@@ -196,6 +196,14 @@ OPTIONS: tuple[Option, ...] = (
         "`fair` the tenant that was served least for its weight.",
     ),
     Option(
+        "async-scheduling",
+        ENGINE,
+        boolean,
+        "Schedule and launch a step while the device computes the one before it; what that one "
+        "draws is fed forward on the device.",
+        shown="on beside a GPU, off on a CPU",
+    ),
+    Option(
         "priority-ageing-s",
         ENGINE,
         seconds,

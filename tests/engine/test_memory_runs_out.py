@@ -1,0 +1,81 @@
+"""A step that finds no memory is computed in parts, and its requests say the same."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from quire.cache.moves import Move
+from quire.engine.runner import Runner, RunnerConfig
+from quire.models.batch import Batch
+from quire.models.config import KVSize
+from quire.models.toy import ToyModel
+from quire.scheduler.request import NewRequest, Sampling, Stopping
+from quire.scheduler.step import Chunk, Join, Step, StepResult
+
+VOCAB_SIZE, BLOCK_SIZE = 24, 4
+
+
+class Narrow:
+    """The toy, with memory for steps of at most `num_tokens`."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self._toy = ToyModel(VOCAB_SIZE, KVSize(64, BLOCK_SIZE))
+        self._num_tokens = num_tokens
+
+    @property
+    def vocab_size(self) -> int:
+        return self._toy.vocab_size
+
+    def move(self, moves: Sequence[Move]) -> None:
+        self._toy.move(moves)
+
+    def forward(self, batch: Batch) -> Tensor:
+        if len(batch.positions) > self._num_tokens:
+            raise torch.OutOfMemoryError("no memory for so many tokens")
+        return self._toy.forward(batch)
+
+
+def step_of(lengths: Sequence[int], scored: Sequence[bool]) -> Step:
+    """All prompts at once, each of a request that draws its first token."""
+    joins, chunks, next_block = [], [], 1
+    for index, length in enumerate(lengths):
+        prompt = tuple((7 * index + 3 * place) % VOCAB_SIZE for place in range(length))
+        new = NewRequest(
+            str(index),
+            prompt,
+            Sampling(temperature=0.0),
+            Stopping(4),
+            prompt_logprobs=2 if scored[index] else None,
+        )
+        num_blocks = length // BLOCK_SIZE + 1
+        blocks = tuple(range(next_block, next_block + num_blocks))
+        next_block += num_blocks
+        joins.append(Join(new, prompt, (blocks,)))
+        chunks.append(Chunk(new.id, 0, length, (), samples=True))
+    return Step(1, (), tuple(joins), tuple(chunks), sum(lengths))
+
+
+def results(num_tokens: int, lengths: Sequence[int], scored: Sequence[bool]) -> list[StepResult]:
+    """Of the prompts, and of a step after them that reads all they have stored."""
+    runner = Runner(RunnerConfig(8, 16, BLOCK_SIZE, "cpu"), Narrow(num_tokens))
+    first = step_of(lengths, scored)
+    chunks = tuple(Chunk(str(i), length, 1, (), True) for i, length in enumerate(lengths))
+    return [runner.run(first), runner.run(Step(2, (), (), chunks, len(chunks)))]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 11), st.booleans()), min_size=1, max_size=6),
+    st.integers(1, 40),
+)
+def test_parts_come_to_the_whole(prompts: list[tuple[int, bool]], num_tokens: int) -> None:
+    lengths, scored = [length for length, _ in prompts], [asked for _, asked in prompts]
+    assert results(num_tokens, lengths, scored) == results(1000, lengths, scored)
+
+
+def test_a_single_token_that_finds_no_memory_is_an_error() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        results(0, [3], [False])
