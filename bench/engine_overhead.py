@@ -7,7 +7,7 @@ Prints medians in milliseconds of schedule, run without the forward (batch, samp
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from statistics import median, quantiles
 
 from torch import Tensor
@@ -39,8 +39,8 @@ class TimedModel:
     def vocab_size(self) -> int:
         return self._model.vocab_size
 
-    def move(self, moves: Sequence[Move]) -> None:
-        self._model.move(moves)
+    def move(self, moves: Sequence[Move], claimed: Collection[int]) -> Callable[[], float]:
+        return self._model.move(moves, claimed)
 
     def forward(self, batch: Batch) -> Tensor:
         began = time.perf_counter()

@@ -1,6 +1,6 @@
 """A step that finds no memory is computed in parts, and its requests say the same."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pytest
 import torch
@@ -30,8 +30,8 @@ class Narrow:
     def vocab_size(self) -> int:
         return self._toy.vocab_size
 
-    def move(self, moves: Sequence[Move]) -> None:
-        self._toy.move(moves)
+    def move(self, moves: Sequence[Move], claimed: Collection[int]) -> Callable[[], float]:
+        return self._toy.move(moves, claimed)
 
     def forward(self, batch: Batch) -> Tensor:
         if len(batch.positions) > self._num_tokens:

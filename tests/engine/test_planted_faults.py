@@ -1,6 +1,6 @@
 """Faults planted on purpose, each of which the first laws must see."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -181,8 +181,10 @@ def asks_no_window_for_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def forgets_to_move(monkeypatch: pytest.MonkeyPatch, kind: MoveKind) -> None:
     move = ToyModel.move
 
-    def lazy(model: ToyModel, moves: Sequence[Move]) -> None:
-        move(model, [each for each in moves if each.kind is not kind])
+    def lazy(
+        model: ToyModel, moves: Sequence[Move], claimed: Collection[int]
+    ) -> Callable[[], float]:
+        return move(model, [each for each in moves if each.kind is not kind], claimed)
 
     monkeypatch.setattr(ToyModel, "move", lazy)
 

@@ -6,10 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from quire.cache.layout import Layout
-from quire.cache.moves import Move, MoveKind, batches
 from quire.models.attention.plan import MAX_PADDING, group_by_length
 from quire.models.config import KVOptions, KVSize, LayerFacts, ModelFacts
 from quire.models.kv_codec import choose_codec
@@ -131,45 +129,6 @@ def test_memory_that_nobody_wrote_is_not_touched(kept_as: str) -> None:
     token = torch.ones(1, 8, 4096)
     store.write(0, token, token, torch.tensor([70001]))
     assert resident_bytes() - before < 16 * 2**20
-
-
-moves = st.lists(
-    st.builds(Move, st.sampled_from(MoveKind), st.integers(0, 4), st.integers(0, 4)), max_size=12
-)
-
-
-@settings(max_examples=100)
-@given(moves, st.sampled_from(["full", "latent"]), st.sampled_from(KEPT_AS))
-def test_moves_in_batches_are_moves_one_by_one(moves: list[Move], kind: str, kept_as: str) -> None:
-    """Block by block, over the contents of the device's five blocks and of the host's."""
-    layout = layout_of([layer(2, (12, 8), kind, 0)] * 2, torch.float32, KVOptions(kept_as))
-    store = build(layout, torch.float32, kept_as, num_blocks=5, num_host_blocks=5)
-    for tensor in (*store.tensors, *store.host):
-        tensor.view(torch.uint8).random_(0, 100)
-    expected = [
-        (list(kept.clone()), list(host.clone()))
-        for kept, host in zip(store.tensors, store.host, strict=True)
-    ]
-    store.move(moves)
-    for move in moves:
-        for device, host in expected:
-            source = host if move.kind is MoveKind.IN else device
-            target = host if move.kind is MoveKind.OUT else device
-            target[move.target] = source[move.source].clone()
-    for (device, host), kept, kept_by_host in zip(expected, store.tensors, store.host, strict=True):
-        assert_same_bytes(kept, device)
-        assert_same_bytes(kept_by_host, host)
-
-
-def assert_same_bytes(kept: Tensor, blocks: list[Tensor]) -> None:
-    assert torch.equal(kept.view(torch.uint8), torch.stack(blocks).view(torch.uint8))
-
-
-def test_a_few_moves_are_few_batches() -> None:
-    out = [Move(MoveKind.OUT, block, block + 1) for block in range(4)]
-    copies = [Move(MoveKind.COPY, 1, 2), Move(MoveKind.COPY, 1, 3)]
-    chain = [Move(MoveKind.COPY, 3, 4)]
-    assert [len(batch.sources) for batch in batches([*out, *copies, *chain])] == [4, 2, 1]
 
 
 def resident_bytes() -> int:

@@ -8,7 +8,6 @@ not know of its input is taken from where the device has it.
 """
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -59,7 +58,7 @@ class Launched:
     rows: list[Row] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
     logits: Tensor | None = None
-    move_s: float = 0.0
+    move_s: Callable[[], float] | None = None
     drawing: list[int] = field(default_factory=list)
     seats: Tensor | None = None
     draw: PendingDraw | None = None
@@ -67,16 +66,12 @@ class Launched:
 
 
 class Runner:
-    """Applies a step's drops, moves and joins, then computes its chunks. `clock` gives seconds that
-    only grow."""
+    """Applies a step's drops, moves and joins, then computes its chunks."""
 
-    def __init__(
-        self, config: RunnerConfig, model: Model, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, config: RunnerConfig, model: Model) -> None:
         self._config = config
         self._device = torch.device(config.device)
         self._model = model
-        self._clock = clock
         self._sampler = build_sampler(model.vocab_size, self._device)
         self._rows: dict[str, Row] = {}
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
@@ -95,10 +90,9 @@ class Runner:
         for request_id in step.drops:
             self._free_rows.append(self._rows.pop(request_id).index)
         launched = Launched(step)
-        if step.moves:
-            began = self._clock()
-            self._model.move(step.moves)
-            launched.move_s = self._clock() - began
+        claimed = _claimed(step)
+        if step.moves or claimed:
+            launched.move_s = self._model.move(step.moves, claimed)
         for join in step.joins:
             self._join(join)
         if step.chunks:
@@ -131,7 +125,8 @@ class Runner:
     def collect(self, launched: Launched) -> StepResult:
         """What was drawn, once it is there."""
         number = launched.step.number
-        result = StepResult(number, (), prompt_logprobs=launched.scored, move_s=launched.move_s)
+        move_s = 0.0 if launched.move_s is None else launched.move_s()
+        result = StepResult(number, (), prompt_logprobs=launched.scored, move_s=move_s)
         if launched.draw is None:
             return result
         drawn = launched.draw.result()
@@ -230,6 +225,13 @@ class Runner:
                     )
                 )
         return scored
+
+
+def _claimed(step: Step) -> set[int]:
+    """The blocks of all groups that requests get in this step."""
+    grown = [chunk.grown for chunk in step.chunks if chunk.grown]
+    joined = [join.block_ids for join in step.joins]
+    return {block for block_ids in grown + joined for ids in block_ids for block in ids}
 
 
 def _token_ids(

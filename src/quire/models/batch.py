@@ -3,7 +3,7 @@ values lie.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,8 +73,10 @@ class Model(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def move(self, moves: Sequence[Move]) -> None:
-        """Do them in their order: what is read afterwards lies where they have put it."""
+    def move(self, moves: Sequence[Move], claimed: Collection[int]) -> Callable[[], float]:
+        """Before a step: do them in their order, so that what the step reads lies where they have
+        put it. `claimed`: the blocks that its requests get anew; what moves out of others may go on
+        beside it. Returns what tells the seconds that the moves took, once they are done."""
         ...
 
     def forward(self, batch: Batch) -> Tensor:

@@ -4,7 +4,7 @@ Each attention module carries a port, and the one registered attention function 
 some families drop keyword arguments on the way, so nothing of the step is passed by keyword.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,10 +14,10 @@ from quire.cache.moves import Move
 from quire.models.attention.backend import AttentionBackend
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
-from quire.models.kv_store import KVStore
 from quire.models.latent import is_latent, keep_latent, latent_port
 from quire.models.port import CurrentStep, Port
 from quire.models.temperature import is_tempered, switch_off, tempered_port
+from quire.models.transfers import Mover
 
 PORT = "quire_port"
 
@@ -53,18 +53,18 @@ class PagedPort:
 
 @dataclass(frozen=True, slots=True)
 class HFModel:
-    """Implements `Model`. `backend` attends over `store`; several may share one `module` in
+    """Implements `Model`. `backend` and `mover` are of one store; several may share one `module` in
     turn."""
 
     module: nn.Module
     current: CurrentStep
-    store: KVStore
+    mover: Mover
     backend: AttentionBackend
     vocab_size: int
 
     @torch.inference_mode()
-    def move(self, moves: Sequence[Move]) -> None:
-        self.store.move(moves)
+    def move(self, moves: Sequence[Move], claimed: Collection[int]) -> Callable[[], float]:
+        return self.mover.move(moves, claimed)
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:

@@ -5,7 +5,7 @@ quantised, their scales beside them. Latent layers keep keys alone.
 A slot is a row of the first two dimensions taken as one. Only attention reads and writes here.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from quire.cache.layout import Layout
-from quire.cache.moves import Move, MoveKind, batches
 from quire.models.config import KVSize
 from quire.models.kv_codec import Codec, Encoded
 
@@ -79,15 +78,6 @@ class KVStore:
     def group(self, layer: int) -> int:
         return self.places[layer][0]
 
-    def move(self, moves: Iterable[Move]) -> None:
-        """Whole blocks, in all layers, in their order; as many at once as that allows."""
-        for batch in batches(moves):
-            for kept, host in zip(self.tensors, self.host or self.tensors, strict=True):
-                source = host if batch.kind is MoveKind.IN else kept
-                target = host if batch.kind is MoveKind.OUT else kept
-                rows = source.index_select(0, _index(batch.sources, source))
-                target.index_copy_(0, _index(batch.targets, target), rows.to(target.device))
-
     def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         """Put token i's `keys[i]` and `values[i]` ([heads, width]) into `slots[i]`."""
         _, place = self.places[layer]
@@ -151,10 +141,6 @@ def build_kv_store(layout: Layout, size: KVSize, *, codec: Codec, device: torch.
     if not size.num_host_blocks:
         return store
     return replace(store, host=tuple(on_host(tensor) for tensor in store.tensors))
-
-
-def _index(blocks: list[int], of: Tensor) -> Tensor:
-    return torch.tensor(blocks, device=of.device)
 
 
 def zeros_on_touch(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

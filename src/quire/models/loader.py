@@ -45,6 +45,7 @@ from quire.models.quantised import check_quantised, tell_quantised
 from quire.models.settle import settle
 from quire.models.support import Layering, layering, max_model_len, refuse_unsupported
 from quire.models.surgery import operate, packed_tensors
+from quire.models.transfers import build_mover
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,8 @@ class LoadedModel:
             device=self.device,
         )
         backend = build_attention(store, options.attention, self.device.type)
-        return HFModel(self.module, self.current, store, backend, self.facts.vocab_size)
+        mover = build_mover(store, self.device)
+        return HFModel(self.module, self.current, mover, backend, self.facts.vocab_size)
 
     def attention_name(self, options: KVOptions) -> str:
         """For people: the backend that `attach` would choose."""

@@ -7,7 +7,7 @@ slot, a skipped write or a broken hash chain changes the output. `ToyText` is th
 alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import torch
@@ -69,13 +69,14 @@ class ToyModel:
     def vocab_size(self) -> int:
         return self._vocab_size
 
-    def move(self, moves: Sequence[Move]) -> None:
+    def move(self, moves: Sequence[Move], claimed: Collection[int]) -> Callable[[], float]:
         """One by one: what batches of moves must come to."""
         device = self._store.reshape(*self._store.shape[:1], -1, self._block_size)
         for kind, source, target in moves:
             read = self._host if kind is MoveKind.IN else device
             written = self._host if kind is MoveKind.OUT else device
             written[:, target] = read[:, source]
+        return lambda: 0.0
 
     def forward(self, batch: Batch) -> Tensor:
         positions = batch.positions.numpy()

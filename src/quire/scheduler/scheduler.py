@@ -136,7 +136,7 @@ class Scheduler:
         are dropped.
         """
         seconds = self._pace.end(step, now)
-        self._cost.see_step(step.num_tokens, seconds - result.move_s)
+        self._cost.see_step(step.num_tokens, max(seconds - result.move_s, 0.0))
         self._cost.see_moves(len(step.moves), result.move_s)
         deltas = []
         drawn = iter(result.token_ids)

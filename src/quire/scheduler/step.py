@@ -58,7 +58,7 @@ class StepResult:
 
     `prompt_logprobs` of a chunk are those of the prompt tokens `start + 1 ...` it predicts.
     `not_finite` names requests whose logits held NaN; their token id means nothing. `move_s` went
-    into the step's moves."""
+    into the step's moves, some of it perhaps while it computed."""
 
     number: int
     token_ids: tuple[int, ...]

@@ -1,0 +1,185 @@
+"""Blocks move in the order that was asked, whenever the copies beside the computing really run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from quire.cache.moves import Move, MoveBatch, MoveKind, batches
+from quire.models.config import KVOptions, KVSize, LayerFacts, ModelFacts
+from quire.models.kv_codec import choose_codec
+from quire.models.kv_store import KVStore, build_kv_store
+from quire.models.transfers import Mark, Mover, build_mover, runs
+
+CPU = torch.device("cpu")
+NUM_BLOCKS = 5
+
+
+class Late:
+    """A queue as a GPU may run it: no copy is done before something waits for it."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], object]] = []
+        self.num_done = 0
+
+    def begin(self) -> None:
+        pass
+
+    def copy(self, target: Tensor, source: Tensor, blocks: MoveBatch) -> None:
+        for to, since, length in runs(blocks):
+            there, here = target[to : to + length], source[since : since + length]
+            self.waiting.append(partial(there.copy_, here))
+
+    def mark(self) -> Mark:
+        return LateMark(self, len(self.waiting))
+
+    def run(self, end: int) -> None:
+        for copy in self.waiting[self.num_done : end]:
+            copy()
+        self.num_done = max(self.num_done, end)
+
+
+@dataclass(frozen=True)
+class LateMark:
+    queue: Late
+    end: int
+
+    @property
+    def is_reached(self) -> bool:
+        return self.end <= self.queue.num_done
+
+    def hold_computing(self) -> None:
+        self.queue.run(self.end)
+
+    def seconds_since(self, earlier: Mark) -> float:
+        self.queue.run(self.end)
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Moves, and then a step that writes all over the blocks it claims."""
+
+    moves: list[Move]
+    claimed: set[int]
+
+
+@dataclass
+class Blocks:
+    """What the device and the host hold, moved one by one and at once."""
+
+    store: KVStore
+    device: list[Tensor] = field(init=False)
+    host: list[Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.device = [tensor.clone() for tensor in self.store.tensors]
+        self.host = [tensor.clone() for tensor in self.store.host]
+
+    def move(self, move: Move) -> None:
+        for device, host in zip(self.device, self.host, strict=True):
+            source = host if move.kind is MoveKind.IN else device
+            target = host if move.kind is MoveKind.OUT else device
+            target[move.target] = source[move.source].clone()
+
+    def check(self, block: int) -> None:
+        for kept, expected in zip(self.store.tensors, self.device, strict=True):
+            assert same_bytes(kept[block], expected[block])
+
+    def check_all(self) -> None:
+        pairs = zip(
+            (*self.store.tensors, *self.store.host), (*self.device, *self.host), strict=True
+        )
+        assert all(same_bytes(kept, expected) for kept, expected in pairs)
+
+
+def same_bytes(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+def build(kind: str, kept_as: str) -> KVStore:
+    layer = LayerFacts(0, 2, 12, 8, scale=1.0, is_latent=kind == "latent")
+    facts = ModelFacts("made up", (layer, layer), 2, 1000, (), "any", 4)
+    store = build_kv_store(
+        facts.layout(KVOptions(kept_as)),
+        KVSize(NUM_BLOCKS, 4, NUM_BLOCKS),
+        codec=choose_codec(kept_as, torch.float32),
+        device=CPU,
+    )
+    for tensor in (*store.tensors, *store.host):
+        tensor.view(torch.uint8).random_(0, 100)
+    return store
+
+
+blocks = st.integers(0, NUM_BLOCKS - 1)
+turns = st.lists(
+    st.builds(
+        Turn,
+        st.lists(st.builds(Move, st.sampled_from(MoveKind), blocks, blocks), max_size=8),
+        st.sets(blocks, max_size=2),
+    ),
+    max_size=6,
+)
+
+
+@pytest.mark.parametrize("queue", [Late, None], ids=["late", "at once"])
+@settings(max_examples=100)
+@given(turns, st.sampled_from(["full", "latent"]), st.sampled_from(["auto", "int8", "fp8_e4m3"]))
+def test_moves_beside_the_computing_are_moves_one_by_one(
+    queue: type[Late] | None, turns: list[Turn], kind: str, kept_as: str
+) -> None:
+    store = build(kind, kept_as)
+    expected = Blocks(store)
+    mover = build_mover(store, CPU) if queue is None else Mover(store, queue())
+    taken = []
+    for number, turn in enumerate(turns):
+        taken.append(mover.move(turn.moves, turn.claimed))
+        for move in turn.moves:
+            expected.move(move)
+        for move in turn.moves:
+            if move.kind is not MoveKind.OUT:
+                expected.check(move.target)
+        for kept in (store.tensors, expected.device):
+            for tensor in kept:
+                tensor.view(torch.uint8)[list(turn.claimed)] = 100 + number
+    assert all(seconds() >= 0 for seconds in taken)
+    expected.check_all()
+
+
+def test_what_nobody_claims_goes_out_while_the_step_computes() -> None:
+    store, queue = build("full", "auto"), Late()
+    mover = Mover(store, queue)
+    out = [Move(MoveKind.OUT, block, block) for block in range(4)]
+    taken = mover.move(out, {2})
+    num_tensors = len(store.tensors)
+    assert queue.num_done == num_tensors, "block 2, in each tensor"
+    mover.move([], {4})
+    assert queue.num_done == num_tensors
+    mover.move([], {0})
+    assert queue.num_done == len(queue.waiting)
+    assert taken() == 0.0
+
+
+@given(st.lists(st.tuples(blocks, blocks), unique_by=lambda pair: pair[1]))
+def test_runs_are_the_pairs_in_order_neighbours_together(pairs: list[tuple[int, int]]) -> None:
+    batch = MoveBatch(MoveKind.OUT, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+    found = list(runs(batch))
+    each = [
+        (since + offset, to + offset) for to, since, length in found for offset in range(length)
+    ]
+    assert each == pairs
+    for (to, since, length), (next_to, next_since, _) in pairwise(found):
+        assert (next_to, next_since) != (to + length, since + length)
+
+
+def test_a_few_moves_are_few_batches() -> None:
+    out = [Move(MoveKind.OUT, block, block + 1) for block in range(4)]
+    copies = [Move(MoveKind.COPY, 1, 2), Move(MoveKind.COPY, 1, 3)]
+    chain = [Move(MoveKind.COPY, 3, 4)]
+    assert [len(batch.sources) for batch in batches([*out, *copies, *chain])] == [4, 2, 1]
