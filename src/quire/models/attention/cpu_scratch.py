@@ -1,6 +1,6 @@
 """What the C++ kernel allocates in a step, from above: for each thread a tile of packed keys and
-values, with its queries and sums; the sums of what is cut along its keys; and the tasks. The
-constants are those of native/plan.h, sizes taken for the widest vectors.
+values, with its queries, sums and totals; the sums of what is cut along its keys; and the tasks.
+The constants are those of native/plan.h, sizes taken for the widest vectors.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from quire.models.config import LayerFacts
 
 TILE = 64
 MAX_LANES = 16
-MAX_ROWS = 128
+MAX_ROWS = 256
 """Of a task, or as many query heads as share a K/V head. No model known here has more."""
 TASKS_PER_THREAD = 4
 TASK_BYTES = 88
@@ -29,7 +29,7 @@ def _layer_bytes(layer: LayerFacts, limits: StepLimits, num_threads: int) -> int
     )
     tile = TILE * (k_width + v_width) * FLOAT32_BYTES
     sums = MAX_ROWS * (v_width * FLOAT32_BYTES + ROW_BYTES) + 2 * LINE_BYTES
-    queries = MAX_ROWS * k_width * FLOAT32_BYTES
+    queries = MAX_ROWS * (k_width + MAX_LANES) * FLOAT32_BYTES
     num_parts = 2 * TASKS_PER_THREAD * num_threads
     num_tasks = limits.max_num_batched_tokens * layer.num_kv_heads + num_parts
     return num_threads * (tile + queries + sums) + num_parts * sums + num_tasks * TASK_BYTES

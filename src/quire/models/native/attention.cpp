@@ -5,6 +5,7 @@
 // see); all query heads of a K/V head are rows of the same product. Where a stretch is not the
 // whole, whoever finishes its last one adds the parts up, in their order.
 #include "direct.h"
+#include "writing.h"
 
 namespace {
 
@@ -13,45 +14,13 @@ struct Shared {
     Plan plan;
     char* workers;  // one Worker's memory each
     int64_t worker_bytes;
-    int64_t next_worker, next_task, next_token;
+    int64_t next_worker, next_task;
 };
-
-template <class Stored>
-void write_row(const char* row, int64_t heads, int64_t head_stride, int64_t width, Stored* kept) {
-    for (int64_t head = 0; head < heads; head++)
-        memcpy(kept + head * width, (const Stored*)row + head * head_stride,
-               size_t(width) * sizeof(Stored));
-}
-
-constexpr int64_t TOKENS_AT_ONCE = 32;
-
-// What comes in is read and written as it is.
-template <class Stored>
-void write_tokens(void* argument) {
-    Shared& shared = *(Shared*)argument;
-    const Call& call = *shared.call;
-    const int64_t size = int64_t(sizeof(Stored));
-    for (;;) {
-        int64_t first = __atomic_fetch_add(&shared.next_token, TOKENS_AT_ONCE, __ATOMIC_RELAXED);
-        if (first >= call.num_tokens) return;
-        int64_t end = smaller(first + TOKENS_AT_ONCE, call.num_tokens);
-        for (int64_t token = first; token < end; token++) {
-            int64_t slot = call.slots[token];
-            write_row((const char*)call.key + token * call.key_token_stride * size, call.kv_heads,
-                      call.key_head_stride, call.k_width,
-                      (Stored*)call.keys + slot * call.kv_heads * call.k_width);
-            if (call.values)
-                write_row((const char*)call.value + token * call.value_token_stride * size,
-                          call.kv_heads, call.value_head_stride, call.v_width,
-                          (Stored*)call.values + slot * call.kv_heads * call.v_width);
-        }
-    }
-}
 
 template <class Way, class Stored>
 struct Worker {
     // The tile after this one comes from memory while this one is computed, a few of its keys or
-    // values for each row: all at once they would wait for each other.
+    // values for every MAX_ROWS rows: all at once they would wait for each other.
     struct Next {
         const Stored *const *keys, *const *values;
         int64_t count, key_width, value_width, at_once, done;
@@ -78,6 +47,7 @@ struct Worker {
     const Call& call;
     const Task& task;
     const Widths widths;
+    const Slope slope;
     Memory memory;
     Next next;
 
@@ -101,6 +71,7 @@ struct Worker {
     void forget() {
         for (int64_t row = 0; row < task.num_heads * rows_of_head(); row++)
             memory.running[row] = {-INFINITE, 0};
+        memset(memory.totals, 0, size_t(task.num_heads * rows_of_head() * LANES) * 4);
         memset(memory.sums, 0, size_t(task.num_heads * rows_of_head() * widths.values) * 4);
     }
 
@@ -151,13 +122,23 @@ struct Worker {
             else ahead = here;
             is_direct ? attend_directly(here, ahead, at) : attend_packed(here, ahead, at);
         }
+        if (!is_direct) sum_up();
+    }
+
+    // From what `weigh` keeps of the rows to what all tasks do.
+    void sum_up() {
+        for (int64_t row = 0; row < task.num_heads * rows_of_head(); row++) {
+            Running& running = memory.running[row];
+            running = {running.top * (slope.slope / TO_POWER),
+                       total(load(memory.totals + row * LANES))};
+        }
     }
 
     void attend_packed(Places& here, const Places& ahead, int64_t at) {
         int64_t count = smaller(TILE, task.end - at);
         next = {ahead.keys, ahead.values, TILE, task.num_heads * call.k_width,
                 call.values ? task.num_heads * call.v_width : 0,
-                TILE / (task.num_heads * rows_of_head()) + 1, 0};
+                TILE * MAX_ROWS / (task.num_heads * rows_of_head()) + 1, 0};
         for (int64_t head = 0; head < task.num_heads; head++) {
             pack_keys<Way>(here.keys, count, call.k_width, memory.keys);
             pack_values(here.values, count, call.v_width, memory.values, widths.values, Way());
@@ -228,35 +209,72 @@ struct Worker {
 
     void attend_head(int64_t head, int64_t at) {
         int64_t rows = rows_of_head(), pieces = (rows + MAX_ROWS - 1) / MAX_ROWS;
-        for (int64_t piece = 0; piece < pieces; piece++) {
-            int64_t begin = rows * piece / pieces, end = rows * (piece + 1) / pieces;
-            attend_rows(head, begin, end - begin, at);
+        bool is_whole = seen_by(0, at).end == TILE && seen_by(rows - 1, at).first == 0;
+        for (int64_t piece = 0, begin = 0; piece < pieces; piece++) {
+            int64_t end = rows * (piece + 1) / pieces;
+            if (is_whole) attend_rows(head, begin, end - begin);
+            else attend_some(head, begin, end - begin, at);
+            begin = end;
         }
     }
 
-    void attend_rows(int64_t head, int64_t begin, int64_t num_rows, int64_t at) {
-        alignas(64) float products[MAX_ROWS * TILE], weights[MAX_ROWS * TILE];
-        constexpr int64_t STRIDE = TILE / Way::PER_ELEMENT;
-        float factors[MAX_ROWS];
-        int64_t row = head * rows_of_head() + begin;
-        int64_t first_position = task.position + begin / call.group();
-        int64_t last_position = task.position + (begin + num_rows - 1) / call.group();
-        if (at > last_position || at + TILE <= call.first_seen(first_position)) return;
+    // What the rows from `begin` on see of the tile at `at`, each row by itself.
+    Seen seen_by(int64_t begin, int64_t at) const {
+        int64_t position = task.position + begin / call.group();
+        return {larger(larger(call.first_seen(position), task.first) - at, 0),
+                smaller(smaller(position + 1, task.end) - at, TILE)};
+    }
+
+    Row row_of(int64_t row) const {
+        return {&memory.running[row].top, memory.totals + row * LANES,
+                memory.sums + row * widths.values, widths.values};
+    }
+
+    void score(int64_t row, int64_t num_rows, int64_t columns, float* products) {
         multiply<Way>({memory.queries + row * widths.depth, widths.depth, memory.keys, TILE,
-                       widths.depth, products, TILE, nullptr},
-                      num_rows, TILE);
-        for (int64_t i = 0; i < num_rows; i++) {
-            next.fetch_some();
-            int64_t position = task.position + (begin + i) / call.group();
-            int64_t first = larger(call.first_seen(position), task.first) - at;
-            int64_t end = smaller(position + 1, task.end) - at;
-            factors[i] = weigh<Way>(products + i * TILE, first, smaller(end, TILE),
-                                    {call.scale, call.softcap}, &memory.running[row + i],
-                                    weights + i * STRIDE);
-        }
-        multiply<Way>({(const uint32_t*)weights, STRIDE, memory.values, widths.values, STRIDE,
-                       memory.sums + row * widths.values, widths.values, factors},
+                       widths.depth, products, TILE, false},
+                      num_rows, columns);
+        next.fetch_some();
+        if (call.softcap != 0) cap(products, num_rows * TILE, call.scale, call.softcap);
+    }
+
+    void add_values(const uint32_t* weights, int64_t row, int64_t num_rows, int64_t num_keys) {
+        multiply<Way>({weights, TILE / Way::PER_ELEMENT, memory.values, widths.values,
+                       num_keys / Way::PER_ELEMENT, memory.sums + row * widths.values,
+                       widths.values, true},
                       num_rows, widths.values);
+    }
+
+    // Rows that see the whole tile.
+    void attend_rows(int64_t head, int64_t begin, int64_t num_rows) {
+        alignas(64) float products[MAX_ROWS * TILE];
+        alignas(64) uint32_t weights[MAX_ROWS * TILE / Way::PER_ELEMENT];
+        int64_t row = head * rows_of_head() + begin;
+        score(row, num_rows, TILE, products);
+        for (int64_t i = 0; i < num_rows; i++)
+            weigh<Way, false>(products + i * TILE, TILE, {0, TILE}, slope, row_of(row + i),
+                              weights + i * TILE / Way::PER_ELEMENT);
+        add_values(weights, row, num_rows, TILE);
+    }
+
+    void attend_some(int64_t head, int64_t begin, int64_t num_rows, int64_t at) {
+        alignas(64) float products[MAX_ROWS * TILE];
+        alignas(64) uint32_t weights[MAX_ROWS * TILE / Way::PER_ELEMENT];
+        int64_t row = head * rows_of_head() + begin;
+        Seen last = seen_by(begin + num_rows - 1, at);
+        if (last.end <= 0 || seen_by(begin, at).first >= TILE) return;
+        int64_t columns = round_up(last.end, LANES);
+        score(row, num_rows, columns, products);
+        for (int64_t i = 0; i < num_rows; i++) {
+            uint32_t* own = weights + i * TILE / Way::PER_ELEMENT;
+            Seen seen = seen_by(begin + i, at);
+            if (seen.first < seen.end)
+                weigh<Way, true>(products + i * TILE, round_up(columns, 2 * LANES), seen, slope,
+                                 row_of(row + i), own);
+            else
+                memset(own, 0, size_t(columns / Way::PER_ELEMENT) * 4);
+        }
+        add_values(weights, row, num_rows, columns);
     }
 
     void keep(int64_t part) const {
@@ -306,7 +324,8 @@ template <class Way, class Stored>
 void run_task(const Shared& shared, const Task& task, const Task* following, char* memory) {
     const Call& call = *shared.call;
     Widths widths = widths_of(call, Way::PER_ELEMENT);
-    Worker<Way, Stored> worker{call, task, widths, Memory(call, widths, memory), {}};
+    Slope slope((call.softcap != 0 ? 1 : call.scale) * TO_POWER);
+    Worker<Way, Stored> worker{call, task, widths, slope, Memory(call, widths, memory), {}};
     worker.attend(following);
     if (task.num_parts > 1) {
         worker.keep(task.first_part + task.part);
@@ -340,7 +359,8 @@ template <class Way, class Stored>
 void run(Shared& shared) {
     const Call& call = *shared.call;
     int64_t writers = call.num_tokens < MIN_PARALLEL_TOKENS ? 1 : call.num_threads;
-    in_parallel(writers, write_tokens<Stored>, &shared);
+    Writing writing{&call, 0};
+    in_parallel(writers, write_tokens<Stored>, &writing);
     in_parallel(smaller(call.num_threads, shared.plan.num_tasks), run_tasks<Way, Stored>, &shared);
 }
 
@@ -364,7 +384,7 @@ QUIRE_EXPORT(int, attend)(const Call* given) {
     Call call = *given;
     if (!call.is_inside()) return 1;
     Layout layout = lay_out(call, call.is_bf16 ? BF16Way::PER_ELEMENT : 1, call.scratch);
-    Shared shared{&call, layout.plan, layout.workers, layout.worker_bytes, 0, 0, 0};
+    Shared shared{&call, layout.plan, layout.workers, layout.worker_bytes, 0, 0};
     if (call.is_bf16)
         run<BF16Way, bf16>(shared);
     else

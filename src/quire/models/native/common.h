@@ -74,7 +74,7 @@ inline floats load(const float* place) {
 
 inline void store(float* place, floats x) { memcpy(place, &x, sizeof x); }
 
-inline floats splat(float x) { return floats{} + x; }
+inline floats splat(float x) { return x - floats{}; }
 
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -68,9 +68,26 @@ template <class Way, int SLOTS, class Stored>
 __attribute__((noinline)) void score(Rows<Stored> keys, const float* queries, float scale,
                                      float* scores) {
     constexpr int64_t PART = 64 / SLOTS / int64_t(sizeof(Stored));
+    constexpr int SIDE = 2;  // keys side by side: a sum waits for its last product
     floats sums[LANES] = {};
     Ahead ahead = *keys.ahead;
     int64_t at = 0;
+    for (; at + SLOTS * PART <= keys.width; at += SLOTS * PART, queries += SLOTS * LANES) {
+        floats query[SLOTS];
+#pragma GCC unroll 8
+        for (int j = 0; j < SLOTS; j++) query[j] = load(queries + j * LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i += SIDE) {
+#pragma GCC unroll 4
+            for (int k = 0; k < SIDE; k++) ahead.fetch();
+#pragma GCC unroll 8
+            for (int j = 0; j < SLOTS; j++)
+#pragma GCC unroll 4
+                for (int k = i; k < i + SIDE; k++)
+                    sums[k] = dot(sums[k], query[j],
+                                  repeat<SLOTS>((const char*)keys.at(k, at + j * PART)), Way());
+        }
+    }
     for (; at + PART <= keys.width; at += PART, queries += LANES) {
         floats query = load(queries);
 #pragma GCC unroll 16
@@ -111,17 +128,12 @@ inline void put(uint32_t* place, const floats (&weights)[2], Dot) {
     _mm512_storeu_si512(place, both);
 }
 
-struct Seen {
-    int64_t first, end;  // places of a tile
-};
-
 // The scores of all the vectors that hold the first `seen.end` keys become weights; what was added
 // up so far is to be multiplied by `factors`. Every row sees a key.
 template <class Way, int SLOTS>
 __attribute__((noinline)) void weigh_all(float* scores, Seen seen, float softcap,
                                          const Piece& piece, uint32_t* weights, float* factors) {
     typedef Lanes<SLOTS> L;
-    constexpr float TO_POWER = 1.44269504088896f;
     int64_t count = round_up((seen.end + L::KEYS - 1) / L::KEYS, 2);
     if (softcap != 0)
         for (int64_t i = 0; i < count; i++)
@@ -138,7 +150,6 @@ __attribute__((noinline)) void weigh_all(float* scores, Seen seen, float softcap
         store(scores + i * LANES, choose((keys >= int(seen.first)) & (keys < int(seen.end)),
                                          load(scores + i * LANES), splat(-INFINITE)));
     }
-    auto most = [](floats a, floats b) { return a > b ? a : b; };
     floats high[2] = {splat(-3e38f), splat(-3e38f)};
     for (int64_t i = 0; i < count; i += 2)
         for (int j = 0; j < 2; j++) high[j] = most(load(scores + (i + j) * LANES), high[j]);

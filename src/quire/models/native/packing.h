@@ -60,7 +60,8 @@ inline void transpose_from(ints (&rows)[LANES]) {
 
 // `count` keys, of which `rows[i]` is the i-th, into packed[width / PER_ELEMENT, TILE].
 template <class Way, class Stored>
-__attribute__((noinline)) void pack_keys(const Stored* const* rows, int64_t count, int64_t width, uint32_t* packed) {
+__attribute__((noinline)) void pack_keys(const Stored* const* rows, int64_t count, int64_t width,
+                                         uint32_t* packed) {
     constexpr int64_t STEP = LANES * Way::PER_ELEMENT;
     int64_t depth = (width + Way::PER_ELEMENT - 1) / Way::PER_ELEMENT;
     for (int64_t key = 0; key < TILE; key += LANES)
@@ -102,8 +103,9 @@ alignas(64) const uint16_t INTERLEAVE[32] = {
     8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
 
 // Into packed[TILE / 2, stride]: an element holds two keys' values.
-__attribute__((noinline, unused)) void pack_values(const bf16* const* rows, int64_t count, int64_t width, uint32_t* packed,
-                        int64_t stride, Dot) {
+__attribute__((noinline, unused)) void pack_values(const bf16* const* rows, int64_t count,
+                                                   int64_t width, uint32_t* packed, int64_t stride,
+                                                   Dot) {
     const __m512i lows = _mm512_load_si512(INTERLEAVE);
     const __m512i highs = _mm512_add_epi16(lows, _mm512_set1_epi16(16));
     for (int64_t key = 0; key < TILE; key += 2)

@@ -1,14 +1,14 @@
 // A call of attention, how it is cut into tasks, and where its scratch lies.
 #pragma once
 
-#include "softmax.h"
+#include "weights.h"
 
 namespace {
 
 constexpr int64_t MOST_SLOTS = 8;
 constexpr int64_t MAX_DIRECT_GROUP = 16;
 constexpr int64_t MAX_DIRECT_QUERIES = 8;  // as many as are drafted, mostly
-constexpr int64_t MAX_DIRECT_ROWS = 64;    // half a task's, for their queries are spread out
+constexpr int64_t MAX_DIRECT_ROWS = 64;    // half a task's at most: their queries are spread out
 
 struct Widths {
     int64_t depth;   // elements of a packed key
@@ -95,7 +95,8 @@ struct Task {
     int64_t part, num_parts, first_part;
 };
 
-constexpr int64_t MAX_TASK_ROWS = 128;
+constexpr int64_t MIN_TASK_ROWS = 128;  // where there are as many
+constexpr int64_t MAX_TASK_ROWS = 256;
 constexpr int64_t MIN_PART_KEYS = 256;
 constexpr int64_t TASKS_PER_THREAD = 4;
 constexpr int64_t STREAM_BYTES = 1024;  // read of each token of a store at a time, if it has them
@@ -107,17 +108,22 @@ struct Plan {
 
     bool task(int64_t index, Task* out) const {
         if (index >= num_tasks) return false;
-        *out = tasks[index];
+        *out = tasks[num_tasks - 1 - index];
         return true;
     }
 
-    static int64_t queries_at_once(const Call& call) {
-        return larger(MAX_TASK_ROWS / call.group(), 1);
+    // More rows share what is packed; fewer keep all threads busy to the end. How many, no other
+    // sequence decides.
+    static int64_t queries_at_once(const Call& call, int64_t seq) {
+        int64_t num_rows = call.num_new(seq) * call.heads;
+        int64_t most = num_rows / (2 * TASKS_PER_THREAD * call.num_threads);
+        int64_t rows = smaller(larger(most, MIN_TASK_ROWS), MAX_TASK_ROWS);
+        return larger(rows / call.group(), 1);
     }
 
     // Heads of a token lie side by side: so many as make a long read, in tasks of like size.
     static int64_t heads_at_once(const Call& call, int64_t seq) {
-        int64_t num_new = call.num_new(seq), max_rows = MAX_TASK_ROWS;
+        int64_t num_new = call.num_new(seq), max_rows = MIN_TASK_ROWS;
         if (call.is_direct(seq)) max_rows = MAX_DIRECT_ROWS;
         else if (num_new > 1) return 1;
         int64_t row_bytes = call.k_width * call.element_bytes();
@@ -132,9 +138,9 @@ struct Plan {
         for (int64_t seq = 0; seq < call.num_seqs; seq++) {
             int64_t begin = call.query_starts[seq], end = call.query_starts[seq + 1];
             int64_t past = call.context_lens[seq] - (end - begin);
-            int64_t heads = heads_at_once(call, seq);
-            for (int64_t row = begin; row < end; row += queries_at_once(call)) {
-                int64_t count = smaller(queries_at_once(call), end - row);
+            int64_t heads = heads_at_once(call, seq), most = queries_at_once(call, seq);
+            for (int64_t row = begin; row < end; row += most) {
+                int64_t count = smaller(most, end - row);
                 int64_t position = past + row - begin;
                 for (int64_t head = 0; head < call.kv_heads; head += heads)
                     act(Task{seq, row, count, position, head,
@@ -195,7 +201,7 @@ struct Stretch {
 
 struct Memory {
     uint32_t *keys, *values, *queries;
-    float* sums;
+    float *sums, *totals;
     Running* running;
     int64_t num_bytes;
 
@@ -205,6 +211,7 @@ struct Memory {
         values = stretch.take<uint32_t>(widths.values * TILE);
         queries = stretch.take<uint32_t>(call.max_rows * round_up(widths.depth, LANES));
         sums = stretch.take<float>(call.max_rows * widths.values);
+        totals = stretch.take<float>(call.max_rows * LANES);
         running = stretch.take<Running>(call.max_rows);
         num_bytes = stretch.num_bytes;
     }

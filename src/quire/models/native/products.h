@@ -41,7 +41,7 @@ struct Product {
     int64_t depth;
     float* c;
     int64_t c_stride;
-    const float* factors;  // C is multiplied by its row's before anything is added; null: zeroed.
+    bool is_sum;  // or else C is zeroed before anything is added
 };
 
 template <class Way, int ROWS, int VECTORS>
@@ -51,8 +51,7 @@ __attribute__((noinline)) void multiply_tile(const Product& p, int64_t column) {
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 8
         for (int j = 0; j < VECTORS; j++)
-            sums[i][j] = p.factors ? load(p.c + i * p.c_stride + column + j * LANES) * p.factors[i]
-                                   : floats{};
+            sums[i][j] = p.is_sum ? load(p.c + i * p.c_stride + column + j * LANES) : floats{};
     const uint32_t* b = p.b + column;
     for (int64_t k = 0; k < p.depth; k++, b += p.b_stride)
 #pragma GCC unroll 8

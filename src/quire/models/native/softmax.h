@@ -1,4 +1,4 @@
-// Exponential and hyperbolic tangent of vectors, and one row's share of an online softmax.
+// Exponential and hyperbolic tangent of vectors, and reductions.
 #pragma once
 
 #include "packing.h"
@@ -6,13 +6,13 @@
 namespace {
 
 const float INFINITE = __builtin_inff();
+constexpr float TO_INTEGER = 12582912.0f;  // 1.5 * 2^23: adding it rounds
 
 inline floats choose(ints mask, floats yes, floats no) { return mask ? yes : no; }
 
 // exp(x) for x <= 88, within 2e-7 of it; zero below -87. x = n log 2 + r, and a Taylor polynomial
 // of r in [-0.35, 0.35].
 inline floats exponential(floats x) {
-    const float TO_INTEGER = 12582912.0f;  // 1.5 * 2^23: adding it rounds
     floats shifted = x * 1.44269504088896f + TO_INTEGER;
     floats n = shifted - TO_INTEGER;
     floats r = x - n * 0.693359375f;
@@ -42,18 +42,20 @@ inline floats tangent(floats x) {
     return choose(size < 0.625f, y, far);
 }
 
-inline void put_weights(float* place, floats weights, Fma) { store(place, weights); }
-
-#if QUIRE_HAS_BF16_DOT
-inline void put_weights(float* place, floats weights, Dot) {
-    _mm256_storeu_si256((__m256i*)place, (__m256i)_mm512_cvtneps_pbh((__m512)weights));
-}
-#endif
-
 #if defined(__AVX512F__)
+inline floats most(floats a, floats b) { return (floats)_mm512_max_ps((__m512)a, (__m512)b); }
+inline bool exceeds(floats x, float limit) {
+    return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(limit), _CMP_GT_OQ) != 0;
+}
 inline float largest(floats x) { return _mm512_reduce_max_ps((__m512)x); }
 inline float total(floats x) { return _mm512_reduce_add_ps((__m512)x); }
 #else
+inline floats most(floats a, floats b) { return choose(a > b, a, b); }
+inline bool exceeds(floats x, float limit) {
+    bool out = false;
+    for (int i = 0; i < LANES; i++) out |= x[i] > limit;
+    return out;
+}
 inline float largest(floats x) {
     float out = x[0];
     for (int i = 1; i < LANES; i++) out = x[i] > out ? x[i] : out;
@@ -67,55 +69,5 @@ inline float total(floats x) {
     return x[0];
 }
 #endif
-
-struct Scoring {
-    float scale;
-    float softcap;  // zero: none
-};
-
-struct Running {
-    float top;    // of the scores so far
-    float total;  // of exp(score - top)
-};
-
-// TILE products become weights for the places from `first` to before `end`; what was added up so
-// far is to be multiplied by the returned factor.
-template <class Way>
-__attribute__((noinline)) float weigh(float* products, int64_t first, int64_t end, Scoring scoring, Running* row,
-            float* weights) {
-    constexpr int VECTORS = TILE / LANES;
-    floats scores[VECTORS], most = splat(-INFINITE);
-#pragma GCC unroll 16
-    for (int i = 0; i < VECTORS; i++) scores[i] = load(products + i * LANES) * scoring.scale;
-    if (scoring.softcap != 0)
-        for (int i = 0; i < VECTORS; i++)
-            scores[i] = tangent(scores[i] / scoring.softcap) * scoring.softcap;
-    if (first > 0 || end < TILE) {
-        ints place;
-        for (int i = 0; i < LANES; i++) place[i] = i;
-        for (int i = 0; i < VECTORS; i++, place += LANES)
-            scores[i] = choose((place >= int(first)) & (place < int(end)), scores[i],
-                               splat(-INFINITE));
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < VECTORS; i++) most = choose(scores[i] > most, scores[i], most);
-    float top = largest(most);
-    top = top > row->top ? top : row->top;
-    if (top == -INFINITE) {
-        memset(weights, 0, TILE / Way::PER_ELEMENT * 4);
-        return 1;
-    }
-    floats sum = {};
-#pragma GCC unroll 16
-    for (int i = 0; i < VECTORS; i++) {
-        floats each = exponential(scores[i] - top);
-        sum += each;
-        put_weights(weights + i * LANES / Way::PER_ELEMENT, each, Way());
-    }
-    float factor = exponential(splat(row->top - top))[0];
-    row->top = top;
-    row->total = row->total * factor + total(sum);
-    return factor;
-}
 
 }  // namespace
