@@ -43,7 +43,9 @@ READ_PIECE_FLOATS = 2**22
 SQUARE = 640
 NUM_SQUARES = 32
 PACK_HINT_ROWS = 16
-INT8 = "int8"
+OURS, INT8 = "ours", "int8"
+WEIGHT_BYTES = {OURS: 1.51, INT8: 1.0}
+"""What is read for each; two bytes by other ways."""
 NO_MORE: tuple[None, str, list[float], str] = (None, "none", [], "")
 """oneDNN's bias, and what it would do to the product."""
 
@@ -87,7 +89,7 @@ class Weights:
         return (
             Way("torch", tuple(partial(linear, x, w) for w in self.plain)),
             Way("oneDNN", tuple(partial(onednn, x, w, *NO_MORE) for w in self.reordered)),
-            Way("ours", tuple(partial(kernels.bfloat16.linear, x, w, None) for w in self.packed)),
+            Way(OURS, tuple(partial(kernels.bfloat16.linear, x, w, None) for w in self.packed)),
             Way(INT8, tuple(partial(kernels.int8.linear, x, w, None) for w in self.quantised)),
         )
 
@@ -122,7 +124,7 @@ def line(name: str, shape: tuple[int, int], num_rows: int, times_s: dict[str, fl
     square_operations_s = 2 * SQUARE**3 / times_s.pop("square")
     cells = []
     for way, time_s in times_s.items():
-        num_bytes = shape[0] * shape[1] * (1 if way == INT8 else 2)
+        num_bytes = shape[0] * shape[1] * WEIGHT_BYTES.get(way, 2)
         if num_rows <= MOST_ROWS_BY_BANDWIDTH:
             speed, share = f"{num_bytes / time_s / 1e9:.1f} GB/s", num_bytes / time_s / read_bytes_s
         else:

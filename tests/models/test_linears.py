@@ -73,7 +73,7 @@ def test_packed_model_is_no_worse_than_the_plain_one(
 
 def test_every_linear_weight_is_there_once_and_packed(tied: Path, kernel: LinearKernel) -> None:
     packed, plain = load_packed(tied, ModelKernels(kernel)), load(tied, "bfloat16")
-    assert packed.weight_bytes == plain.weight_bytes
+    assert packed.weight_bytes < 0.9 * plain.weight_bytes
     matrices = {name for name, weight in weights_of(plain).items() if weight.dim() == 2}
     assert packed_names(packed) == matrices
 

@@ -102,9 +102,14 @@ def pack_linears(
     packable = _packable(module, kernel.dtypes)
     found = [owners for owners in packable if id(owners[0].weight) not in used_otherwise]
     sharings = tuple(_pack(owners, kernel) for owners in found)
-    num_bytes = sum(sharing.weight.packed.nbytes for sharing in sharings)
+    weights = [sharing.weight for sharing in sharings]
     _let_go_of_the_file(module, sharings)
-    logger.info("packed %d linear weights, %.1f MiB", len(sharings), num_bytes / MIB)
+    logger.info(
+        "packed %d linear weights from %.1f to %.1f MiB",
+        len(weights),
+        sum(weight.plain_bytes for weight in weights) / MIB,
+        sum(weight.packed.nbytes for weight in weights) / MIB,
+    )
     return PackedLinears(kernel, sharings)
 
 

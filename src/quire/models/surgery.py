@@ -26,7 +26,6 @@ from quire.models.layers import (
 from quire.models.linears import PackedForward, PackedLookup
 from quire.models.model_kernels import ModelKernels
 from quire.models.native.fused import ACTS, KINDS, MAX_HEAD_WIDTH, FusedKernels, Heads, Scale
-from quire.models.native.linear import join
 from quire.models.port import CurrentStep
 from quire.models.probe import FORWARD_ERRORS
 from quire.models.program import Program
@@ -268,7 +267,7 @@ def _packed(module: nn.Module, names: Sequence[str]) -> PackedForward | None:
     kernel = forwards[0].kernel
     if len({forward.weight.num_columns for forward in forwards}) > 1:
         return None
-    joined = join([forward.weight for forward in forwards])
+    joined = kernel.join([forward.weight for forward in forwards])
     return None if joined is None else PackedForward(kernel, joined, _joined_bias(forwards))
 
 

@@ -1,5 +1,6 @@
 """What loading asks of a kernel for linear layers, whatever it makes of their weights."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -18,6 +19,10 @@ class WeightKernel(Protocol):
         """Is what is packed the same numbers?"""
 
     def pack(self, weight: Tensor) -> PackedWeight: ...
+
+    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
+        """One weight of all their rows, of which they become views. None: not possible, since rows
+        do not fill their panels."""
 
     def unpack(self, weight: PackedWeight) -> Tensor:
         """[N, K], of the dtype that was packed."""

@@ -165,8 +165,8 @@ OPTIONS: tuple[Option, ...] = (
         "linear-backend",
         ENGINE,
         one_of(*LINEAR_BACKENDS),
-        "`auto`: on a CPU, bfloat16 weights packed once for the C++ kernel where it runs, and what "
-        "is between them fused. `torch`: PyTorch's own.",
+        "`auto`: on a CPU, bfloat16 weights packed once, in 12 bits each without loss, for the C++ "
+        "kernel where it runs, and what is between them fused. `torch`: PyTorch's own.",
     ),
     Option(
         "quantization",

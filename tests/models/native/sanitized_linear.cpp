@@ -25,16 +25,27 @@ void run_one() {
     uint16_t* weight = fresh<uint16_t>(n * k);
     uint16_t* bias = below(2) ? fresh<uint16_t>(n) : nullptr;
     uint16_t* y = fresh<uint16_t>(m * n);
-    uint32_t* packed = fresh<uint32_t>(ratio_up(n, PANEL) * PANEL * ratio_up(k, 2));
+    // Of some weights nearly all have a code, of others few.
+    const int64_t num_high_bytes = 1 + below(20), rare = 1 + below(2000);
+    for (int64_t i = 0; i < n * k; i++)
+        weight[i] = uint16_t((below(rare) ? below(num_high_bytes) : below(256)) << 8 | below(256));
+    const int64_t head_bytes = ratio_up(n, PANEL) * LINE;
+    uint8_t* heads = fresh<uint8_t>(head_bytes);
+    const int64_t num_bytes =
+        QUIRE_JOIN(quire_linear_heads, QUIRE_ISA)(weight, n, k, heads, num_threads);
+    uint8_t* packed = fresh<uint8_t>(num_bytes);
+    memcpy(packed, heads, size_t(head_bytes));
     int64_t* indices = fresh<int64_t>(3);
     uint16_t* rows = fresh<uint16_t>(3 * k);
     for (int64_t i = 0; i < 3; i++) indices[i] = below(n);
     QUIRE_JOIN(quire_linear_pack, QUIRE_ISA)(weight, n, k, packed, num_threads);
     QUIRE_JOIN(quire_linear, QUIRE_ISA)(x, m, packed, bias, n, k, y, num_threads);
     if (!QUIRE_JOIN(quire_linear_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
+    for (int64_t i = 0; i < 3; i++)
+        if (memcmp(rows + i * k, weight + indices[i] * k, size_t(k) * 2)) abort();
     indices[2] = n;
     if (QUIRE_JOIN(quire_linear_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
-    const void* taken[] = {x, weight, bias, y, packed, indices, rows};
+    const void* taken[] = {x, weight, bias, y, heads, packed, indices, rows};
     for (const void* each : taken) free((void*)each);
 }
 

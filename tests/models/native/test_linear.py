@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.models.native.linear import LinearKernel, PackedWeight, bind_linear
+from quire.models.native.linear import PANEL_ROWS, LinearKernel, PackedWeight, bind_linear
 
 ROUNDED = 2.0**-8
 """What rounding to bfloat16 may change, relative."""
@@ -22,6 +22,28 @@ COUNTS = st.one_of(st.integers(1, 40), st.sampled_from((64, 97, 200)))
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator).bfloat16()
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """By which every NaN is one of its own, and zeros have a sign."""
+    return tensor.contiguous().view(torch.int16)
+
+
+@st.composite
+def wild_numbers(draw: st.DrawFn, n: int, k: int) -> torch.Tensor:
+    """[n, k]: any bits, few exponents, zeros, numbers as trained weights are; some of each."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+    any_bits = torch.randint(-(2**15), 2**15, (n, k), generator=generator, dtype=torch.int16)
+    few = any_bits & draw(st.sampled_from((0x007F, 0x01FF, 0x0FFF, -0x7F01)))
+    plain = bits(torch.randn(n, k, generator=generator).bfloat16())
+    zeros = torch.zeros(n, k, dtype=torch.int16)
+    kinds = st.sampled_from((any_bits, few, plain, zeros))
+    most, rare = draw(kinds), draw(kinds)
+    is_rare = torch.rand(n, k, generator=generator) < draw(st.sampled_from((0.0, 1e-3, 0.1)))
+    return torch.where(is_rare, rare, most).view(torch.bfloat16)
+
+
+WILD = st.tuples(WIDTHS, WIDTHS).flatmap(lambda shape: wild_numbers(*shape))
 
 
 def assert_product(
@@ -64,19 +86,72 @@ def test_row_has_the_same_product_alone_and_in_company(
     assert torch.equal(together, torch.cat(alone))
 
 
-@given(n=WIDTHS, k=WIDTHS)
-def test_unpacked_weight_is_the_one_that_was_packed(kernel: LinearKernel, n: int, k: int) -> None:
-    weight = numbers(n, k)
-    assert torch.equal(kernel.unpack(kernel.pack(weight)), weight)
-
-
-@given(n=WIDTHS, k=WIDTHS, data=st.data())
-def test_rows_are_those_of_the_weight(
-    kernel: LinearKernel, n: int, k: int, data: st.DataObject
+@given(weight=WILD, m=st.integers(1, 70), seed=st.integers(0, 99))
+def test_wild_weights_have_the_same_products_alone_and_in_company(
+    kernel: LinearKernel, weight: torch.Tensor, m: int, seed: int
 ) -> None:
-    weight = numbers(n, k)
-    indices = torch.tensor(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=9)))
-    assert torch.equal(kernel.rows(indices, kernel.pack(weight)), weight[indices])
+    x, packed = numbers(m, weight.shape[1], seed=seed), kernel.pack(weight)
+    together = kernel.linear(x, packed, None)
+    alone = [kernel.linear(row[None], packed, None) for row in x]
+    assert torch.equal(bits(together), bits(torch.cat(alone)))
+
+
+@given(weight=WILD)
+def test_each_weight_is_multiplied_as_it_is(kernel: LinearKernel, weight: torch.Tensor) -> None:
+    """But for denormal ones, which the product takes for zeros."""
+    weight[~(weight.float().abs() < torch.inf)] = 1
+    weight[weight.float().abs() < torch.finfo(torch.bfloat16).tiny] = 0
+    packed, ones = kernel.pack(weight), torch.eye(weight.shape[1], dtype=torch.bfloat16)
+    assert torch.equal(kernel.linear(ones, packed, None), weight.T)
+    assert torch.equal(kernel.linear(ones[-1:], packed, None), weight.T[-1:])
+
+
+@given(weight=WILD)
+def test_unpacked_weight_is_the_one_that_was_packed(
+    kernel: LinearKernel, weight: torch.Tensor
+) -> None:
+    assert torch.equal(bits(kernel.unpack(kernel.pack(weight))), bits(weight))
+
+
+@given(weight=WILD, data=st.data())
+def test_rows_are_those_of_the_weight(
+    kernel: LinearKernel, weight: torch.Tensor, data: st.DataObject
+) -> None:
+    rows = st.lists(st.integers(0, len(weight) - 1), min_size=1, max_size=9)
+    indices = torch.tensor(data.draw(rows))
+    assert torch.equal(bits(kernel.rows(indices, kernel.pack(weight))), bits(weight[indices]))
+
+
+@given(sizes=st.lists(st.integers(1, 3), min_size=1, max_size=4), k=WIDTHS, data=st.data())
+def test_joined_weights_are_one_and_stay_what_they_were(
+    kernel: LinearKernel, sizes: list[int], k: int, data: st.DataObject
+) -> None:
+    weights = [data.draw(wild_numbers(PANEL_ROWS * size, k)) for size in sizes]
+    weights[-1] = weights[-1][: data.draw(st.integers(1, len(weights[-1])))]
+    parts = [kernel.pack(weight) for weight in weights]
+    whole = kernel.join(parts)
+    assert whole is not None
+    assert torch.equal(bits(kernel.unpack(whole)), bits(torch.cat(weights)))
+    for part, weight in zip(parts, weights, strict=True):
+        assert torch.equal(bits(kernel.unpack(part)), bits(weight))
+        assert part.packed.untyped_storage().data_ptr() == whole.packed.untyped_storage().data_ptr()
+
+
+def test_weights_that_do_not_fill_their_panels_are_not_joined(kernel: LinearKernel) -> None:
+    assert kernel.join([kernel.pack(numbers(rows, 20)) for rows in (33, 32)]) is None
+
+
+@given(weight=wild_numbers(64, 400))
+def test_no_weight_takes_more_than_a_line_for_16_steps_more_than_it_took(
+    kernel: LinearKernel, weight: torch.Tensor
+) -> None:
+    packed = kernel.pack(weight)
+    assert packed.packed.nbytes <= packed.plain_bytes + 2 * (1 + 7) * 64
+
+
+def test_weights_as_they_are_trained_take_three_quarters(kernel: LinearKernel) -> None:
+    packed = kernel.pack(numbers(64, 4000))
+    assert packed.packed.nbytes < 0.77 * packed.plain_bytes
 
 
 def test_leading_dimensions_are_kept(kernel: LinearKernel) -> None:

@@ -2,14 +2,14 @@
 each row, x quantised in each call with a scale for each row and 256 columns."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from quire.models.native.binding import Signatures, bind
-from quire.models.native.linear import PackedWeight
+from quire.models.native.linear import PackedWeight, fill_panels, joined
 
 PANEL_ROWS = 16
 STEP_COLUMNS = 4
@@ -56,6 +56,11 @@ class Int8Kernel:
             torch.get_num_threads(),
         )
         return PackedWeight(packed.view(weight.dtype), num_rows, num_columns)
+
+    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
+        """One weight of all their rows, of which they become views. None: not possible, since rows
+        do not fill their panels."""
+        return joined(weights) if fill_panels(weights, PANEL_ROWS) else None
 
     def unpack(self, weight: PackedWeight) -> Tensor:
         """About what was packed: within half a step, a 127th of the largest number in the row."""

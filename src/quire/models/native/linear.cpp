@@ -1,25 +1,19 @@
-// y[M, N] = x[M, K] W[N, K]^T + bias in bfloat16, summed in floats, over weights packed once.
+// y[M, N] = x[M, K] W[N, K]^T + bias in bfloat16, summed in floats, over weights packed once, in 12
+// bits each: coded.h says how. Whichever way, sums run pair by pair, in the order of columns.
 //
-// Packed: panels of 32 rows of W, so that a vector holds the same pair of columns of 16 rows:
+// Where x has few rows, memory is all that matters: each thread reads panel after panel of a range
+// of its own, one stream, decodes what it multiplies, and helps with another's only at the end.
 //
-//     panel[N / 32][K / 2][32 rows][2 columns]        padded with zeros to whole pairs and panels
+// With more rows a tile keeps the sums of up to 6 rows by a group of two panels in registers. The
+// first tile decodes a stretch of the group, for those that follow as well, and meanwhile all of
+// them fetch the next one into the cache, evenly spread, so that memory and arithmetic overlap.
 //
-// A tile keeps the 4 vectors of a group of two panels for each of up to 6 rows of x in registers while it runs
-// down the pairs. Tiles that share a group take it stretch by stretch, and while they compute with
-// one they fetch the next into the cache, evenly spread, so that memory and arithmetic overlap.
-//
-// Where all rows of x fit one tile, memory is all that matters, and the hardware's read-ahead is
-// best left to itself: each thread reads panel after panel of a range of its own, one stream, and
-// helps with another's only at the end. Compiled once for each instruction set, QUIRE_ISA naming it;
-// sets without the bfloat16 dot product export nothing.
-
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
+// Compiled once for each instruction set, QUIRE_ISA naming it; sets without the bfloat16 dot
+// product export nothing.
 
 #if defined(__AVX512BF16__)
 
-#include <immintrin.h>
+#include "coding.h"
 
 #define QUIRE_JOIN_(a, b) a##_##b
 #define QUIRE_JOIN(a, b) QUIRE_JOIN_(a, b)
@@ -31,33 +25,33 @@ extern "C" __attribute__((weak)) void GOMP_parallel(void (*)(void*), void*, unsi
 
 namespace {
 
-constexpr int64_t LANES = 16;
-constexpr int VECTORS = 4;
-constexpr int64_t PANEL = 32;               // rows of W whose pairs lie together
-constexpr int64_t GROUP = VECTORS * LANES;  // rows of W of a tile
-constexpr int MAX_ROWS = 6;                 // of x in a tile
-constexpr int64_t MAX_SUMS = MAX_ROWS * GROUP;
-constexpr int64_t STRETCH_PAIRS = 256;
-constexpr int64_t MAX_STRETCH_TILES = 8;  // with more of them the first one's wait is little
-constexpr int64_t TASKS_PER_THREAD = 4;
 constexpr int PANEL_VECTORS = PANEL / LANES;
+constexpr int VECTORS = 2 * PANEL_VECTORS;
+constexpr int64_t GROUP = 2 * PANEL;  // rows of W of a tile
+constexpr int MAX_PANEL_ROWS = 8;     // of x, where memory is all that matters
+constexpr int MAX_ROWS = 6;           // of x in a tile
+constexpr int64_t MAX_TILES = 42;     // of a block of rows
+constexpr int64_t MAX_SUMS = MAX_ROWS * GROUP;
+constexpr int64_t STRETCH_STEPS = 256;
+constexpr int64_t MAX_FETCHING = 8;  // tiles
+constexpr int64_t TASKS_PER_THREAD = 4;
 constexpr int64_t MAX_RANGES = 64;
+// How far before a cursor the cache is filled, in bytes: from memory, and from the outer cache.
+constexpr int64_t FAR = 3072, NEAR = 768;
 
 struct Weights {
-    const uint32_t* packed;  // pairs
-    const uint16_t* bias;    // null: none
-    int64_t num_rows;        // N
-    int64_t num_columns;     // K
+    const uint8_t* packed;
+    const uint16_t* bias;  // null: none
+    int64_t num_rows;      // N
+    int64_t num_columns;   // K
 
-    int64_t num_pairs() const { return (num_columns + 1) / 2; }
-    int64_t num_panels() const { return (num_rows + PANEL - 1) / PANEL; }
-    const uint32_t* panel(int64_t i) const { return packed + i * num_pairs() * PANEL; }
-    int64_t num_groups() const { return (num_rows + GROUP - 1) / GROUP; }
-    const uint32_t* group(int64_t i) const { return packed + i * num_pairs() * GROUP; }
-    // Of a group's vector. The last panel stands in for one beyond it, whose sums are dropped.
-    int64_t place(int64_t group, int v) const {
-        bool is_there = group * GROUP + v * LANES / PANEL * PANEL < num_rows;
-        return (is_there ? v * LANES / PANEL * num_pairs() * PANEL : 0) + v * LANES % PANEL;
+    int64_t num_pairs() const { return ratio_up(num_columns, 2); }
+    int64_t num_steps() const { return ratio_up(num_columns, STEP); }
+    int64_t num_panels() const { return ratio_up(num_rows, PANEL); }
+    int64_t num_groups() const { return ratio_up(num_rows, GROUP); }
+    // The last panel stands in for one beyond it, whose sums are dropped.
+    Cursor panel(int64_t i, int64_t first_step) const {
+        return Cursor(packed, smaller(i, num_panels() - 1), first_step);
     }
 };
 
@@ -73,18 +67,23 @@ struct Linear {
     int64_t next_task;
 };
 
-// Some rows of x by a stretch of a group, the pairs from `begin` to before `end`. Between stretches
-// the sums wait in memory. From `ahead` on, unless it is null, this tile fetches its share of what
-// comes next, 1 / num_tiles.
-struct Tile {
-    int64_t row, group, begin, end;
-    float* sums;
-    const char* ahead;
-    int64_t num_tiles;
+// Of a group, the pairs from `begin` to before `end`. Its panels' cursors are at the begin.
+struct Stretch {
+    int64_t group, begin, end;
+    Cursor panels[2];
+
+    int64_t num_bytes() const { return (end - begin) * CODED_BYTES / STEP_PAIRS; }
 };
 
-inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-inline int64_t ratio_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// Some rows of x by a stretch. Between stretches the sums wait in memory. For each pair `fetch`
+// bytes of the stretch `after` are fetched, from `fetched` on.
+struct Tile {
+    const Stretch &stretch, &after;
+    int64_t row;
+    uint32_t* pairs;  // decoded, [end - begin, GROUP]
+    float* sums;
+    int64_t fetched, fetch;
+};
 
 inline void in_parallel(int64_t num_threads, void (*act)(void*), void* argument) {
     if (num_threads > 1 && GOMP_parallel)
@@ -93,26 +92,41 @@ inline void in_parallel(int64_t num_threads, void (*act)(void*), void* argument)
         act(argument);
 }
 
+inline __mmask16 first_lanes(int64_t count) {
+    return count >= LANES ? 0xffff : count > 0 ? __mmask16((1 << count) - 1) : 0;
+}
+
 inline __m512 bias_of(const Weights& weights, int64_t row) {
-    uint32_t bits[LANES] = {};
-    if (weights.bias)
-        for (int64_t i = 0; i < LANES && row + i < weights.num_rows; i++)
-            bits[i] = uint32_t(weights.bias[row + i]) << 16;
-    return _mm512_loadu_ps(bits);
+    if (!weights.bias) return _mm512_setzero_ps();
+    const __mmask16 is_there = first_lanes(weights.num_rows - row);
+    __m256i bits = _mm256_maskz_loadu_epi16(is_there, weights.bias + row);
+    return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16);
 }
 
 inline void put(uint16_t* place, __m512 sums, int64_t count) {
-    __m256i rounded = (__m256i)_mm512_cvtneps_pbh(sums);
-    if (count >= LANES)
-        _mm256_storeu_si256((__m256i*)place, rounded);
-    else if (count > 0)
-        memcpy(place, &rounded, size_t(count) * 2);
+    _mm256_mask_storeu_epi16(place, first_lanes(count), (__m256i)_mm512_cvtneps_pbh(sums));
 }
 
-inline uint32_t pair_at(const uint16_t* x) {
+// Two numbers of a row of x, or the last one and zero.
+inline uint32_t pair_at(const uint16_t* x, bool is_whole) {
+    if (!is_whole) return *x;
     uint32_t out;
     memcpy(&out, x, 4);
     return out;
+}
+
+// x: of the first row, those that follow `stride` apart.
+template <int ROWS, int COUNT>
+__attribute__((always_inline)) inline void add_pair(__m512 (&sums)[ROWS][COUNT], const __m512i* w,
+                                                    const uint16_t* x, int64_t stride,
+                                                    bool is_whole) {
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++) {
+        __m512bh pair = (__m512bh)_mm512_set1_epi32(int(pair_at(x + r * stride, is_whole)));
+#pragma GCC unroll 4
+        for (int v = 0; v < COUNT; v++)
+            sums[r][v] = _mm512_dpbf16_ps(sums[r][v], (__m512bh)w[v], pair);
+    }
 }
 
 template <int ROWS>
@@ -120,10 +134,10 @@ __attribute__((always_inline)) inline void begin(const Weights& weights, const T
                                                  __m512 (&sums)[ROWS][VECTORS]) {
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; v++) {
-        __m512 bias = bias_of(weights, t.group * GROUP + v * LANES);
+        __m512 bias = bias_of(weights, t.stretch.group * GROUP + v * LANES);
 #pragma GCC unroll 6
         for (int r = 0; r < ROWS; r++)
-            sums[r][v] = t.begin ? _mm512_load_ps(t.sums + r * GROUP + v * LANES) : bias;
+            sums[r][v] = t.stretch.begin ? _mm512_load_ps(t.sums + r * GROUP + v * LANES) : bias;
     }
 }
 
@@ -131,12 +145,12 @@ template <int ROWS>
 __attribute__((always_inline)) inline void end(const Linear& l, const Tile& t,
                                                const __m512 (&sums)[ROWS][VECTORS]) {
     const int64_t n = l.weights.num_rows;
-    bool is_last = t.end == l.weights.num_pairs();
+    bool is_last = t.stretch.end == l.weights.num_pairs();
 #pragma GCC unroll 6
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) {
-            int64_t row = t.group * GROUP + v * LANES;
+            int64_t row = t.stretch.group * GROUP + v * LANES;
             if (is_last)
                 put(l.y + (t.row + r) * n + row, sums[r][v], n - row);
             else
@@ -144,105 +158,95 @@ __attribute__((always_inline)) inline void end(const Linear& l, const Tile& t,
         }
 }
 
-// Where the vectors of a group's pair lie.
-struct Places {
-    int64_t of[VECTORS];
-
-    Places(const Weights& weights, int64_t group) {
+// A step of a panel, among those of its group.
+__attribute__((always_inline)) inline void decode(Cursor& panel, uint32_t* pairs) {
+    __m512i vectors[STEP_PAIRS * PANEL_VECTORS];
+    panel.fetch(NEAR);
+    panel.take(vectors);
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) of[v] = weights.place(group, v);
-    }
-
-    // The same lines several times over, where several tiles share the work: that costs nothing.
-    void fetch(const char* pair) const {
-#pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++)
-            __builtin_prefetch(pair + of[v] * int64_t(sizeof(uint32_t)), 0, 2);
-    }
-};
-
-template <int ROWS>
-__attribute__((always_inline)) inline void add(__m512 (&sums)[ROWS][VECTORS], const uint32_t* w,
-                                               const Places& places,
-                                               const uint32_t (&pairs)[ROWS]) {
-    __m512bh vectors[VECTORS];
-#pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; v++)
-        vectors[v] = (__m512bh)_mm512_loadu_si512(w + places.of[v]);
-#pragma GCC unroll 6
-    for (int r = 0; r < ROWS; r++) {
-        __m512bh pair = (__m512bh)_mm512_set1_epi32(int(pairs[r]));
-#pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++)
-            sums[r][v] = _mm512_dpbf16_ps(sums[r][v], vectors[v], pair);
-    }
+    for (int v = 0; v < STEP_PAIRS * PANEL_VECTORS; v++)
+        _mm512_store_si512(pairs + v / PANEL_VECTORS * GROUP + v % PANEL_VECTORS * LANES,
+                           vectors[v]);
 }
 
-template <int ROWS>
+template <int ROWS, bool IS_FIRST>
 __attribute__((noinline)) void add_tile(const Linear& l, const Tile& t) {
-    const int64_t k = l.weights.num_columns, whole = smaller(t.end, k / 2);
-    const int64_t step = PANEL * int64_t(sizeof(uint32_t)) / t.num_tiles;
+    const int64_t k = l.weights.num_columns;
     const uint16_t* x = l.x + t.row * k;
-    const uint32_t* w = l.weights.group(t.group) + t.begin * PANEL;
-    const char* ahead = t.ahead;
-    const Places places(l.weights, t.group);
+    const uint8_t* ahead = t.after.panels[0].at + t.fetched;
+    const uint8_t* next = t.after.panels[1].at + t.fetched;
+    uint32_t* pairs = t.pairs;
+    Cursor panel = t.stretch.panels[0], next_panel = t.stretch.panels[1];
     __m512 sums[ROWS][VECTORS];
     begin(l.weights, t, sums);
-    uint32_t pairs[ROWS];
-    for (int64_t i = t.begin; i < whole; i++, w += PANEL) {
-        if (ahead) {
-            places.fetch(ahead);
-            ahead += step;
+    const auto add = [&](int64_t i, bool is_whole) __attribute__((always_inline)) {
+        if (IS_FIRST && i % STEP_PAIRS == 0) {
+            decode(panel, pairs);
+            decode(next_panel, pairs + PANEL);
         }
-#pragma GCC unroll 6
-        for (int r = 0; r < ROWS; r++) pairs[r] = pair_at(x + r * k + 2 * i);
-        add(sums, w, places, pairs);
+        add_pair(sums, (const __m512i*)pairs, x + 2 * i, k, is_whole);
+    };
+    const int64_t whole = smaller(t.stretch.end, k / 2);
+    for (int64_t i = t.stretch.begin; i < whole; i++, pairs += GROUP) {
+        if (t.fetch) {
+            __builtin_prefetch(ahead, 0, 2);
+            __builtin_prefetch(next, 0, 2);
+            ahead += t.fetch;
+            next += t.fetch;
+        }
+        add(i, true);
     }
-    if (whole < t.end) {
-#pragma GCC unroll 6
-        for (int r = 0; r < ROWS; r++) pairs[r] = x[r * k + k - 1];
-        add(sums, w, places, pairs);
-    }
+    if (whole < t.stretch.end) add(whole, false);
     end(l, t, sums);
 }
 
 typedef void (*AddTile)(const Linear&, const Tile&);
 
-const AddTile ADD_TILE[MAX_ROWS] = {add_tile<1>, add_tile<2>, add_tile<3>,
-                                    add_tile<4>, add_tile<5>, add_tile<6>};
+const AddTile ADD_TILE[MAX_ROWS] = {add_tile<1, false>, add_tile<2, false>, add_tile<3, false>,
+                                    add_tile<4, false>, add_tile<5, false>, add_tile<6, false>};
+const AddTile ADD_FIRST_TILE[MAX_ROWS] = {add_tile<1, true>, add_tile<2, true>, add_tile<3, true>,
+                                          add_tile<4, true>, add_tile<5, true>, add_tile<6, true>};
 
-// A stretch of a group by all rows of a block, shared out evenly among the tiles.
-struct Stretch {
-    int64_t group, begin, end;
-    int64_t first, num_rows;  // of x
-    const uint32_t* ahead;
+// A thread's own: the pairs of a stretch, and the sums of a block's tiles.
+struct alignas(LINE) Space {
+    uint32_t pairs[STRETCH_STEPS * STEP_PAIRS * GROUP];
+    float sums[MAX_TILES * MAX_SUMS];
 };
 
-void add_stretch(const Linear& l, const Stretch& s, float* sums) {
-    const int64_t num_tiles = ratio_up(s.num_rows, MAX_ROWS);
-    const bool is_shared = num_tiles > 1 && num_tiles <= MAX_STRETCH_TILES;
+// A stretch by the rows of x from `first` on, shared out evenly among the tiles.
+void add_stretch(const Linear& l, const Stretch& s, const Stretch& after, int64_t first,
+                 Space& space) {
+    const int64_t num_rows = smaller(l.block_rows, l.num_rows - first);
+    const int64_t num_tiles = ratio_up(num_rows, MAX_ROWS);
+    const int64_t num_fetching = smaller(num_tiles, MAX_FETCHING), ahead = after.num_bytes();
     for (int64_t i = 0; i < num_tiles; i++) {
-        const int64_t from = s.num_rows * i / num_tiles, upto = s.num_rows * (i + 1) / num_tiles;
-        Tile tile{s.first + from, s.group, s.begin, s.end, sums, nullptr, num_tiles};
-        if (is_shared) {
-            tile.sums = sums + i * MAX_SUMS;
-            tile.ahead = (const char*)(s.ahead + (s.end - s.begin) * i / num_tiles * PANEL);
+        const int64_t from = num_rows * i / num_tiles, upto = num_rows * (i + 1) / num_tiles;
+        Tile tile{s, after, first + from, space.pairs, space.sums + i * MAX_SUMS, 0, 0};
+        if (i < num_fetching) {
+            tile.fetched = ahead * i / num_fetching;
+            tile.fetch = ratio_up(ahead, num_fetching * (s.end - s.begin));
         }
-        ADD_TILE[upto - from - 1](l, tile);
+        (i ? ADD_TILE : ADD_FIRST_TILE)[upto - from - 1](l, tile);
     }
 }
 
+Stretch stretch_of(const Linear& l, int64_t task, int64_t i) {
+    const int64_t num_steps = l.weights.num_steps(), group = task / l.num_blocks;
+    const int64_t begin = num_steps * i / l.num_stretches;
+    const int64_t end = num_steps * (i + 1) / l.num_stretches * STEP_PAIRS;
+    return {group,
+            begin * STEP_PAIRS,
+            smaller(end, l.weights.num_pairs()),
+            {l.weights.panel(2 * group, begin), l.weights.panel(2 * group + 1, begin)}};
+}
+
 // One block of rows by one group; `next` is the task after it.
-void do_task(const Linear& l, int64_t task, int64_t next) {
-    alignas(64) float sums[MAX_STRETCH_TILES * MAX_SUMS];
-    const int64_t num_pairs = l.weights.num_pairs(), first = task % l.num_blocks * l.block_rows;
-    Stretch s{task / l.num_blocks, 0, 0, first, smaller(l.block_rows, l.num_rows - first), nullptr};
-    for (int64_t i = 1; i <= l.num_stretches; i++) {
-        s.begin = s.end;
-        s.end = num_pairs * i / l.num_stretches;
-        s.ahead = i < l.num_stretches ? l.weights.group(s.group) + s.end * PANEL
-                                      : l.weights.group(next / l.num_blocks);
-        add_stretch(l, s, sums);
+void do_task(const Linear& l, int64_t task, int64_t next, Space& space) {
+    const int64_t first = task % l.num_blocks * l.block_rows;
+    for (int64_t i = 0; i < l.num_stretches; i++) {
+        const bool is_last = i + 1 == l.num_stretches;
+        const Stretch after = is_last ? stretch_of(l, next, 0) : stretch_of(l, task, i + 1);
+        add_stretch(l, stretch_of(l, task, i), after, first, space);
     }
 }
 
@@ -250,51 +254,48 @@ int64_t claim(Linear& l) { return __atomic_fetch_add(&l.next_task, 1, __ATOMIC_R
 
 void do_tasks(void* argument) {
     Linear& l = *(Linear*)argument;
+    Space space;
     for (int64_t task = claim(l), next; task < l.num_tasks; task = next) {
         next = claim(l);
-        do_task(l, task, smaller(next, l.num_tasks - 1));
+        do_task(l, task, smaller(next, l.num_tasks - 1), space);
     }
 }
 
-// All rows of x, at most one tile, by one panel.
+// All rows of x by one panel.
 template <int ROWS>
-__attribute__((noinline)) void add_panel(const Linear& l, int64_t panel) {
+__attribute__((noinline)) void add_panel(const Linear& l, int64_t i) {
     const int64_t k = l.weights.num_columns, n = l.weights.num_rows;
-    const uint32_t* w = l.weights.panel(panel);
+    Cursor panel = l.weights.panel(i, 0);
     __m512 sums[ROWS][PANEL_VECTORS];
 #pragma GCC unroll 2
     for (int v = 0; v < PANEL_VECTORS; v++) {
-        __m512 bias = bias_of(l.weights, panel * PANEL + v * LANES);
-#pragma GCC unroll 6
+        __m512 bias = bias_of(l.weights, i * PANEL + v * LANES);
+#pragma GCC unroll 8
         for (int r = 0; r < ROWS; r++) sums[r][v] = bias;
     }
-    for (int64_t i = 0; i < l.weights.num_pairs(); i++, w += PANEL) {
-        const bool is_whole = 2 * i + 1 < k;
-#pragma GCC unroll 6
-        for (int r = 0; r < ROWS; r++) {
-            const uint16_t* x = l.x + r * k + 2 * i;
-            __m512bh pair = (__m512bh)_mm512_set1_epi32(int(is_whole ? pair_at(x) : *x));
-#pragma GCC unroll 2
-            for (int v = 0; v < PANEL_VECTORS; v++)
-                sums[r][v] = _mm512_dpbf16_ps(
-                    sums[r][v], (__m512bh)_mm512_loadu_si512(w + v * LANES), pair);
-        }
+    __m512i vectors[STEP_PAIRS * PANEL_VECTORS];
+    for (int64_t column = 0; column < k; column += STEP) {
+        panel.fetch(FAR);
+        panel.take(vectors);
+        add_pair(sums, vectors, l.x + column, k, column + 1 < k);
+        if (column + 2 < k)
+            add_pair(sums, vectors + PANEL_VECTORS, l.x + column + 2, k, column + 3 < k);
     }
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 2
         for (int v = 0; v < PANEL_VECTORS; v++) {
-            int64_t row = panel * PANEL + v * LANES;
+            int64_t row = i * PANEL + v * LANES;
             put(l.y + r * n + row, sums[r][v], n - row);
         }
 }
 
 typedef void (*AddPanel)(const Linear&, int64_t);
 
-const AddPanel ADD_PANEL[MAX_ROWS] = {add_panel<1>, add_panel<2>, add_panel<3>,
-                                      add_panel<4>, add_panel<5>, add_panel<6>};
+const AddPanel ADD_PANEL[MAX_PANEL_ROWS] = {add_panel<1>, add_panel<2>, add_panel<3>, add_panel<4>,
+                                            add_panel<5>, add_panel<6>, add_panel<7>, add_panel<8>};
 
-struct alignas(64) Counter {
+struct alignas(LINE) Counter {
     int64_t next;
 };
 
@@ -326,79 +327,57 @@ void multiply_by_panels(const Linear& l, int64_t num_threads) {
     in_parallel(ranges.count, work_on_ranges, &ranges);
 }
 
-// Rows are cut into blocks only where there are too few groups to share, and stretches serve
-// several tiles.
+// Rows are cut into blocks where there are too few groups to share, or a block's sums too many.
 void plan(Linear& l, int64_t num_threads) {
     int64_t num_wanted = num_threads > 1 ? TASKS_PER_THREAD * num_threads : 1;
     int64_t num_groups = l.weights.num_groups(), num_tiles = ratio_up(l.num_rows, MAX_ROWS);
     int64_t num_blocks = smaller(num_tiles, ratio_up(num_wanted, num_groups));
-    l.block_rows = ratio_up(num_tiles, num_blocks) * MAX_ROWS;
+    l.block_rows = smaller(ratio_up(num_tiles, num_blocks), MAX_TILES) * MAX_ROWS;
     l.num_blocks = ratio_up(l.num_rows, l.block_rows);
-    bool is_shared = l.num_rows > MAX_ROWS && l.block_rows <= MAX_STRETCH_TILES * MAX_ROWS;
-    l.num_stretches = is_shared ? ratio_up(l.weights.num_pairs(), STRETCH_PAIRS) : 1;
+    l.num_stretches = ratio_up(l.weights.num_steps(), STRETCH_STEPS);
     l.num_tasks = num_groups * l.num_blocks;
     l.next_task = 0;
 }
 
-struct Packing {
-    const uint16_t* weight;
-    uint32_t* packed;
-    int64_t num_rows, num_columns;
-    int64_t next_panel;
-};
-
-void pack_panel(const Packing& p, int64_t panel) {
-    const int64_t k = p.num_columns, num_pairs = (k + 1) / 2;
-    const uint16_t* rows = p.weight + panel * PANEL * k;
-    uint32_t* out = p.packed + panel * num_pairs * PANEL;
-    int64_t count = smaller(PANEL, p.num_rows - panel * PANEL);
-    for (int64_t i = 0; i < num_pairs; i++)
-        for (int64_t r = 0; r < PANEL; r++) {
-            const uint16_t* from = rows + r * k + 2 * i;
-            out[i * PANEL + r] = r >= count ? 0 : 2 * i + 1 < k ? pair_at(from) : *from;
-        }
-}
-
-void pack_panels(void* argument) {
-    Packing& p = *(Packing*)argument;
-    int64_t num_panels = ratio_up(p.num_rows, PANEL), panel;
-    while ((panel = __atomic_fetch_add(&p.next_panel, 1, __ATOMIC_RELAXED)) < num_panels)
-        pack_panel(p, panel);
-}
-
 }  // namespace
 
-// packed: ceil(N / 32) * 32 * ceil(K / 2) pairs.
+// Bytes that `packed` takes, and its heads: a line for each 32 rows of `weight`.
+QUIRE_EXPORT(int64_t, quire_linear_heads)
+(const uint16_t* weight, int64_t n, int64_t k, void* heads, int64_t num_threads) {
+    Packing packing = {weight, (uint8_t*)heads, n, k, true, 0};
+    in_parallel(num_threads, pack_panels, &packing);
+    return packing.place_streams();
+}
+
+// packed: its heads, and room for the rest.
 QUIRE_EXPORT(void, quire_linear_pack)
-(const uint16_t* weight, int64_t n, int64_t k, uint32_t* packed, int64_t num_threads) {
-    Packing packing = {weight, packed, n, k, 0};
+(const uint16_t* weight, int64_t n, int64_t k, void* packed, int64_t num_threads) {
+    Packing packing = {weight, (uint8_t*)packed, n, k, false, 0};
     in_parallel(num_threads, pack_panels, &packing);
 }
 
 // x [M, K] and y [M, N] are contiguous; bias [N] or null.
 QUIRE_EXPORT(void, quire_linear)
-(const uint16_t* x, int64_t m, const uint32_t* packed, const uint16_t* bias, int64_t n, int64_t k,
+(const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n, int64_t k,
  uint16_t* y, int64_t num_threads) {
     if (m == 0 || n == 0) return;
     Linear linear = {};
-    linear.weights = {packed, bias, n, k};
+    linear.weights = {(const uint8_t*)packed, bias, n, k};
     linear.x = x;
     linear.y = y;
     linear.num_rows = m;
-    if (m <= MAX_ROWS) return multiply_by_panels(linear, num_threads);
+    if (m <= MAX_PANEL_ROWS) return multiply_by_panels(linear, num_threads);
     plan(linear, num_threads);
     in_parallel(smaller(num_threads, linear.num_tasks), do_tasks, &linear);
 }
 
-// Rows of W [N, K] by their index, out of the packed form: y [count, K]. False: an index is not of N.
+// Rows of W [N, K] by their index, out of the packed form: y [count, K]. False: one is not of N.
 QUIRE_EXPORT(bool, quire_linear_rows)
-(const int64_t* indices, int64_t count, const uint32_t* packed, int64_t n, int64_t k, uint16_t* y) {
-    const int64_t num_pairs = (k + 1) / 2;
-    for (int64_t i = 0; i < count; i++, y += k) {
+(const int64_t* indices, int64_t count, const void* packed, int64_t n, int64_t k, uint16_t* y) {
+    for (int64_t i = 0; i < count; i++) {
         if (indices[i] < 0 || indices[i] >= n) return false;
-        const uint32_t* from = packed + indices[i] / PANEL * num_pairs * PANEL + indices[i] % PANEL;
-        for (int64_t j = 0; j < k / 2; j++) memcpy(y + 2 * j, from + j * PANEL, 4);
-        if (k % 2) y[k - 1] = uint16_t(from[(num_pairs - 1) * PANEL]);
+        const Cursor panel((const uint8_t*)packed, indices[i] / PANEL, 0);
+        copy_row(panel, indices[i] % PANEL, k, y + i * k);
     }
     return true;
 }

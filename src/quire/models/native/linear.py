@@ -1,4 +1,5 @@
-"""The functions of linear.cpp over tensors: y = x W^T + bias in bfloat16, W packed once."""
+"""The functions of linear.cpp over tensors: y = x W^T + bias in bfloat16, W packed once, in 12 bits
+for each weight and without loss."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -10,13 +11,16 @@ from torch import Tensor
 from quire.models.native.binding import Signatures, bind
 
 PANEL_ROWS = 32
-PAIR = 2
+LINE_BYTES = 64
+OFFSET = 0
+"""Among the int64s of a panel's head: where the panel begins, in bytes from the first head."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """W [num_rows, num_columns] as `packed` [panels, steps, rows of a panel, columns of a step],
-    padded by zeros to whole panels and steps."""
+    """W [num_rows, num_columns] as its kernel packs it, panels of rows one after the other.
+    `packed` is of W's dtype, whatever it holds, and of four dimensions, never those of a matrix.
+    """
 
     packed: Tensor
     num_rows: int
@@ -28,18 +32,20 @@ class PackedWeight:
         return self.num_rows * self.num_columns * self.packed.itemsize
 
 
-def join(weights: Sequence[PackedWeight]) -> PackedWeight | None:
-    """One weight of all their rows, of which they become views. None: not possible, since rows do
-    not fill their panels."""
-    panel_rows = weights[0].packed.shape[2]
-    if any(weight.num_rows % panel_rows for weight in weights[:-1]):
-        return None
-    joined = torch.cat([weight.packed for weight in weights])
-    parts = torch.split(joined, [len(weight.packed) for weight in weights])
-    for weight, part in zip(weights, parts, strict=True):
-        weight.packed.data = part
+def joined(weights: Sequence[PackedWeight], *, before: Sequence[Tensor] = ()) -> PackedWeight:
+    """One weight of all their rows, of which they become views. `before`: tensors to begin it."""
+    whole = torch.cat([*before, *(weight.packed for weight in weights)])
+    start = sum(map(len, before))
+    for weight in weights:
+        weight.packed.data = whole[start : start + len(weight.packed)]
+        start += len(weight.packed)
     num_rows = sum(weight.num_rows for weight in weights)
-    return PackedWeight(joined, num_rows, weights[0].num_columns)
+    return PackedWeight(whole, num_rows, weights[0].num_columns)
+
+
+def fill_panels(weights: Sequence[PackedWeight], panel_rows: int) -> bool:
+    """Does each but the last end where a panel does? Only then can they be joined."""
+    return not any(weight.num_rows % panel_rows for weight in weights[:-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,7 @@ class LinearKernel:
     """Runs on as many threads as torch does. All numbers are bfloat16, on the CPU; raises
     ValueError for others, and where shapes do not fit."""
 
+    write_heads: Callable[..., int]
     pack_into: Callable[..., None]
     multiply: Callable[..., None]
     copy_rows: Callable[..., bool]
@@ -60,16 +67,34 @@ class LinearKernel:
         return True
 
     def pack(self, weight: Tensor) -> PackedWeight:
-        """`weight` [N, K] is left as it is."""
+        """`weight` [N, K] is left as it is. `packed` is [lines, 1, 1, 32]: a head for each panel,
+        then the panels, as coded.h says."""
         num_rows, num_columns = weight.shape
         _check(weight, num_columns)
-        panels, pairs = -(-num_rows // PANEL_ROWS), -(-num_columns // PAIR)
-        packed = torch.empty(panels, pairs, PANEL_ROWS, PAIR, dtype=torch.bfloat16)
-        rows = weight.contiguous()
-        self.pack_into(
-            rows.data_ptr(), num_rows, num_columns, packed.data_ptr(), torch.get_num_threads()
-        )
-        return PackedWeight(packed, num_rows, num_columns)
+        rows, num_threads = weight.contiguous(), torch.get_num_threads()
+        given = (rows.data_ptr(), num_rows, num_columns)
+        heads = torch.empty(_num_panels(num_rows) * LINE_BYTES, dtype=torch.uint8)
+        num_bytes = self.write_heads(*given, heads.data_ptr(), num_threads)
+        packed = torch.empty(num_bytes, dtype=torch.uint8)
+        packed[: len(heads)] = heads
+        self.pack_into(*given, packed.data_ptr(), num_threads)
+        lines = packed.view(torch.bfloat16).view(-1, 1, 1, LINE_BYTES // 2)
+        return PackedWeight(lines, num_rows, num_columns)
+
+    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
+        """One weight of all their rows, of which they become views. None: not possible, since rows
+        do not fill their panels."""
+        if not fill_panels(weights, PANEL_ROWS):
+            return None
+        heads = [
+            weight.packed[: _num_panels(weight.num_rows)].view(torch.int64).clone()
+            for weight in weights
+        ]
+        start = sum(map(len, heads))
+        for head, weight in zip(heads, weights, strict=True):
+            head[..., OFFSET] += start * LINE_BYTES
+            start += len(weight.packed)
+        return joined(weights, before=[head.view(torch.bfloat16) for head in heads])
 
     def unpack(self, weight: PackedWeight) -> Tensor:
         """The same numbers as were packed."""
@@ -110,6 +135,10 @@ class LinearKernel:
         return out
 
 
+def _num_panels(num_rows: int) -> int:
+    return -(-num_rows // PANEL_ROWS)
+
+
 def _check(numbers: Tensor, width: int) -> None:
     if numbers.dtype != torch.bfloat16 or numbers.device.type != "cpu":
         raise ValueError(f"{numbers.dtype} on {numbers.device}: must be bfloat16 on the CPU")
@@ -119,6 +148,7 @@ def _check(numbers: Tensor, width: int) -> None:
 
 ADDRESS, COUNT = ctypes.c_void_p, ctypes.c_int64
 SIGNATURES: Signatures = {
+    "quire_linear_heads": (COUNT, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
     "quire_linear_pack": (None, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
     "quire_linear": (None, (ADDRESS, COUNT, ADDRESS, ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
     "quire_linear_rows": (ctypes.c_bool, (ADDRESS, COUNT, ADDRESS, COUNT, COUNT, ADDRESS)),
