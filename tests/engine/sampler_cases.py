@@ -17,6 +17,18 @@ VOCAB_SIZES = (32, 33, 127, 128, 129, 1000, 2000, 15_000)
 CPU = torch.device("cpu")
 Make = Callable[[int], Sampler]
 """A sampler for a vocabulary of that size."""
+MIXED = (
+    Sampling(temperature=0.0),
+    Sampling(),
+    Sampling(temperature=0.7, top_p=0.95, num_logprobs=2),
+    Sampling(temperature=3.0, top_p=0.9),
+    Sampling(top_k=50, top_p=0.9),
+    Sampling(top_k=3000),
+    Sampling(min_p=0.02, num_logprobs=0),
+    Sampling(min_p=0.02, top_p=0.9),
+    Sampling(frequency_penalty=0.5, repetition_penalty=1.3),
+)
+"""Of every kind."""
 UNSURE = 2e-6
 """Numbers nearer to a cut than this may fall on either side: the sampler rounds in fp32."""
 

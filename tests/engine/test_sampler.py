@@ -16,6 +16,7 @@ from quire.engine.torch_sampler import TorchSampler
 from quire.scheduler.request import Sampling
 from tests.engine.sampler_cases import (
     CPU,
+    MIXED,
     Make,
     batches,
     draw_all,
@@ -23,17 +24,6 @@ from tests.engine.sampler_cases import (
     logits_of,
     row_of,
     sample_rows,
-)
-
-MIXED = (
-    Sampling(temperature=0.0),
-    Sampling(),
-    Sampling(temperature=0.7, top_p=0.95, num_logprobs=2),
-    Sampling(temperature=3.0, top_p=0.9),
-    Sampling(top_k=50, top_p=0.9),
-    Sampling(top_k=3000),
-    Sampling(min_p=0.02, num_logprobs=0),
-    Sampling(frequency_penalty=0.5, repetition_penalty=1.3),
 )
 
 
@@ -51,7 +41,7 @@ def large_batch(dtype: torch.dtype) -> tuple[Tensor, list[SampleRow]]:
     generator = torch.Generator().manual_seed(5)
     logits = torch.randn(24, 151_936, generator=generator) * 2
     logits[:, :64] += torch.rand(24, 64, generator=generator) * 12
-    rows = [row_of(replace(MIXED[i % 8], seed=i), [i, 2 * i, i]) for i in range(24)]
+    rows = [row_of(replace(MIXED[i % len(MIXED)], seed=i), [i, 2 * i, i]) for i in range(24)]
     return logits.to(dtype), rows
 
 
@@ -117,7 +107,7 @@ def test_large_vocabularies_draw_what_the_naive_sampler_draws(make: Make) -> Non
 def test_every_sampler_draws_alike(make: Make) -> None:
     """Where exponentials differ in their last bit, one draw in millions may; none of these does."""
     logits, rows = large_batch(torch.bfloat16)
-    rows += [row_of(replace(MIXED[i % 8], seed=i), [i, 3 * i, i]) for i in range(1000)]
+    rows += [row_of(replace(MIXED[i % len(MIXED)], seed=i), [i, 3 * i, i]) for i in range(1000)]
     logits = torch.cat((logits, logits[:8].repeat(125, 1)))[:, -9000:]
     naive = TorchSampler(logits.shape[1], CPU)
     wanted = naive.draw(logits, [fresh(row) for row in rows]).result()

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,31 +19,77 @@ _NO_PENALTIES = (1.0, 0.0, 0.0)
 _NOTHING_SEEN = SeenTokens()
 
 
-def find_edits(logits: Tensor, rows: Sequence[SampleRow]) -> Edits | None:
-    """Of `logits` [len(rows), vocab], of any float type. None: all rows are left as they are."""
+class Touched(NamedTuple):
+    """The ids that some rows edit, all in one row. A row has two stretches of `lengths`, each with
+    its three `penalties`: the ids seen, with `counts`, and others. `addends` are for the ids at
+    `places`."""
+
+    lengths: Tensor
+    penalties: Tensor
+    ids: Tensor
+    counts: Tensor
+    places: Tensor
+    addends: Tensor
+
+
+class Edited(NamedTuple):
+    """Logits to take instead, fp32, each with its row and id."""
+
+    rows: Tensor
+    ids: Tensor
+    values: Tensor
+
+
+class Found(NamedTuple):
+    """`starts` says where each row's ids start, and the last end. None: nothing is edited."""
+
+    starts: list[int]
+    touched: Touched | None
+
+
+def find_touched(rows: Sequence[SampleRow], vocab_size: int) -> Found:
+    """What `rows` edit, on the host."""
     if not any(row.has_edits for row in rows):
-        return None
-    touched = _Touched(logits.shape[1])
+        return Found([], None)
+    collected = _Collected(vocab_size)
     for row in rows:
-        touched.add(row)
-    return touched.edits(logits)
+        collected.add(row)
+    starts = list(accumulate(collected.lengths, initial=0))[::2]
+    return Found(starts, collected.touched())
 
 
-def apply_edits(logits: Tensor, edits: Edits) -> None:
-    """Put the edits in their places among `logits`, fp32."""
-    logits[_rows_of(edits.starts), edits.ids] = edits.values
+def edit(logits: Tensor, index: Tensor, touched: Touched) -> Edited:
+    """Of `logits` [any, vocab_size], of any float type, row `index[i]` is that of row i."""
+    stretches = torch.repeat_interleave(touched.lengths, output_size=len(touched.ids))
+    rows = stretches // 2
+    values = logits[index[rows], touched.ids].float()
+    values.index_add_(0, touched.places, touched.addends)
+    repetition, frequency, presence = touched.penalties.view(-1, 3)[stretches].unbind(-1)
+    values = torch.where(values > 0, values / repetition, values * repetition)
+    counts = touched.counts
+    return Edited(rows, touched.ids, values - frequency * counts - presence * (counts > 0))
+
+
+def find_edits(logits: Tensor, rows: Sequence[SampleRow]) -> Edits | None:
+    """Of `logits` [len(rows), vocab_size] on the CPU, of any float type. None: all rows are left
+    as they are."""
+    starts, touched = find_touched(rows, logits.shape[1])
+    if touched is None:
+        return None
+    edited = edit(logits, torch.arange(len(rows)), touched)
+    return Edits(torch.tensor(starts), edited.ids, edited.values)
 
 
 @dataclass(slots=True)
-class _Touched:
-    """The ids that rows edit, row by row: first those seen, which penalties are for, then others
-    that have a ban or bias. `addends` are those, at `places` among the ids."""
+class _Collected:
+    """What becomes `Touched`: of each row first the ids seen, which penalties are for, then others
+    that have a ban or bias."""
 
     vocab_size: int
     ids: "array[int]" = field(default_factory=lambda: array("q"))
     counts: "array[int]" = field(default_factory=lambda: array("q"))
     lengths: list[int] = field(default_factory=list)
-    penalties: list[tuple[float, float, float]] = field(default_factory=list)
+    penalties: list[float] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     addends: list[float] = field(default_factory=list)
 
@@ -64,35 +111,23 @@ class _Touched:
         self.ids.extend(others)
         self.counts.extend([0] * len(others))
         self.lengths += [len(seen.ids), len(others)]
-        self.penalties += [
-            (asked.repetition_penalty, asked.frequency_penalty, asked.presence_penalty),
-            _NO_PENALTIES,
-        ]
+        self.penalties += (
+            *(asked.repetition_penalty, asked.frequency_penalty, asked.presence_penalty),
+            *_NO_PENALTIES,
+        )
 
-    def edits(self, logits: Tensor) -> Edits:
-        device = logits.device
-        ends = list(accumulate(self.lengths, initial=0))
-        starts = torch.tensor(ends[::2], device=device)
-        ids = _tensor(self.ids, device)
-        values = logits[_rows_of(starts), ids].float()
-        if self.places:
-            addends = torch.tensor(self.addends, dtype=torch.float32, device=device)
-            index = (torch.tensor(self.places, device=device),)
-            values.index_put_(index, addends, accumulate=True)
-        lengths = torch.tensor(self.lengths, device=device)
-        penalties = torch.tensor(self.penalties, dtype=torch.float32, device=device)
-        repetition, frequency, presence = penalties.repeat_interleave(lengths, 0).unbind(-1)
-        values = torch.where(values > 0, values / repetition, values * repetition)
-        counts = _tensor(self.counts, device)
-        return Edits(starts, ids, values - frequency * counts - presence * (counts > 0))
+    def touched(self) -> Touched:
+        return Touched(
+            torch.tensor(self.lengths),
+            torch.tensor(self.penalties, dtype=torch.float32),
+            _tensor(self.ids),
+            _tensor(self.counts),
+            torch.tensor(self.places, dtype=torch.int64),
+            torch.tensor(self.addends, dtype=torch.float32),
+        )
 
 
-def _rows_of(starts: Tensor) -> Tensor:
-    """The row of each edit."""
-    return torch.arange(len(starts) - 1, device=starts.device).repeat_interleave(starts.diff())
-
-
-def _tensor(numbers: "array[int]", device: torch.device) -> Tensor:
+def _tensor(numbers: "array[int]") -> Tensor:
     if not numbers:
-        return torch.empty(0, dtype=torch.int64, device=device)
-    return torch.frombuffer(numbers, dtype=torch.int64).to(device)
+        return torch.empty(0, dtype=torch.int64)
+    return torch.frombuffer(numbers, dtype=torch.int64)

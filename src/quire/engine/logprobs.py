@@ -2,47 +2,72 @@
 bounded memory: a slab of rows at a time."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from quire.engine.tiles import Slab, Workspace, candidates, least_of_top
+from quire.engine.tiles import Slab, Workspace, likeliest_of
 from quire.engine.weights import unit_of, weigh_tiles
 from quire.scheduler.request import TokenLogprobs
 
 
-def score(
-    space: Workspace,
-    logits: Tensor,
-    places: Sequence[int],
-    token_ids: Sequence[int],
-    num_top: int,
-) -> Iterator[TokenLogprobs]:
-    """Of the rows of `logits` [any, vocab] at rising `places` one given token each, and the
-    `num_top` likeliest, equals by rising id. A row that is not finite gives NaN."""
-    for start in range(0, len(places), space.max_rows):
-        end = start + space.max_rows
-        loaded = space.load(logits, places[start:end])
+class Scores(NamedTuple):
+    """Of each row the log probability of one token, fp64 [rows], and the likeliest tokens, equals
+    by rising id, with theirs, [rows, num_top]. All NaN, and the ids any, where a row is not finite.
+    """
+
+    logprobs: Tensor
+    top_ids: Tensor
+    top_logprobs: Tensor
+
+    def packed(self) -> Tensor:
+        """As one row of fp64."""
+        return torch.cat([each.flatten().double() for each in self])
+
+
+def unpacked(numbers: Tensor, num_rows: int) -> Scores:
+    """What `packed` packed, of so many rows."""
+    num_tops = (len(numbers) - num_rows) // 2
+    logprobs, top_ids, top_logprobs = torch.split(numbers, [num_rows, num_tops, num_tops])
+    num_top = num_tops // max(num_rows, 1)
+    return Scores(
+        logprobs, top_ids.long().view(num_rows, num_top), top_logprobs.view(num_rows, num_top)
+    )
+
+
+class Scored(NamedTuple):
+    """The rows of some logits to be scored, at rising `places`, which are `rows` on the device,
+    and the token of each, int64 [rows]."""
+
+    places: Sequence[int]
+    rows: Tensor
+    token_ids: Tensor
+
+
+def score(space: Workspace, logits: Tensor, scored: Scored, num_top: int) -> Scores:
+    """Of each row its token and the `num_top` likeliest, for one row or more."""
+    slabs = []
+    for start in range(0, len(scored.places), space.max_rows):
+        some = slice(start, start + space.max_rows)
+        loaded = space.load(logits, scored.places[some], scored.rows[some])
         slab = space.slab(len(loaded))
         logs = _log_totals(slab, space)
-        chosen = torch.tensor(token_ids[start:end], device=logits.device)[:, None]
-        drawn = (loaded.gather(1, chosen).double() - logs)[:, 0].tolist()
-        top_ids, top_logits = _top(slab, min(num_top, space.vocab_size))
-        top_logprobs = (top_logits.double() - logs).tolist()
-        for row in zip(token_ids[start:end], drawn, top_ids.tolist(), top_logprobs, strict=True):
-            token_id, logprob, ids, logprobs = row
-            yield TokenLogprobs(token_id, logprob, tuple(zip(ids, logprobs, strict=True)))
+        logprobs = (loaded.gather(1, scored.token_ids[some, None]).double() - logs)[:, 0]
+        top = likeliest_of(slab, max(num_top, 1))
+        top_ids = top.ids[:, :num_top].clamp(max=space.vocab_size - 1)
+        slabs.append(Scores(logprobs, top_ids, top.logits[:, :num_top].double() - logs))
+    return Scores(*map(torch.cat, zip(*slabs, strict=True)))
+
+
+def told(token_ids: Sequence[int], scores: Scores) -> Iterator[TokenLogprobs]:
+    """Of each row, its token given again."""
+    columns = (token_ids, *(each.tolist() for each in scores))
+    for token_id, logprob, ids, logprobs in zip(*columns, strict=True):
+        yield TokenLogprobs(token_id, logprob, tuple(zip(ids, logprobs, strict=True)))
 
 
 def _log_totals(slab: Slab, space: Workspace) -> Tensor:
     """The logarithm of the sum of exponentials of each row, [rows, 1], fp64."""
     totals = weigh_tiles(slab, torch.ones_like(slab.peaks), space).sum(-1, keepdim=True)
     return slab.peaks.double() + (totals / unit_of(slab)).log()
-
-
-def _top(slab: Slab, num_top: int) -> tuple[Tensor, Tensor]:
-    """The likeliest ids and their logits, [rows, num_top]."""
-    ranks = torch.full_like(slab.peaks, max(num_top, 1), dtype=torch.int64)
-    among = candidates(slab, least_of_top(slab, ranks))
-    order = among.ranked()[:, :num_top]
-    return among.ids.gather(1, order), among.logits.gather(1, order)

@@ -3,7 +3,6 @@
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
 
 import torch
 from torch import Tensor
@@ -14,8 +13,6 @@ from quire.engine.sample_row import SampleRow
 from quire.engine.sampler import Drawn
 from quire.models.native.sampling import Asked, Sampled, SamplingKernel
 from quire.scheduler.request import TokenLogprobs
-
-_GREEDY = (0.0, 0.0, 0.0, 1.0, -inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +46,9 @@ class NativeSampler:
         numbers = array("d")
         asked_tops: list[int | None] = []
         for row in rows:
-            asked = row.sampling
-            num_top = asked.num_logprobs
+            num_top = row.sampling.num_logprobs
             asked_tops.append(num_top)
-            numbers.extend(_GREEDY if asked.temperature == 0 else numbers_of(row, vocab_size))
+            numbers.extend(numbers_of(row, vocab_size))
             numbers.append(-1 if num_top is None else min(num_top, vocab_size))
         max_top = max((min(top, vocab_size) for top in asked_tops if top is not None), default=0)
         sampled = self._kernel.draw(logits, Asked(numbers, max_top, find_edits(logits, rows)))

@@ -1,5 +1,5 @@
 """A few rows of logits in fp32, cut in tiles of neighbouring ids, and what is found by looking at
-few of the tiles.
+few of the tiles. No shape depends on what the logits are, so that nobody waits for a device.
 
 logits [rows, tiles, TILE] -> maxima [rows, tiles] -> peaks [rows, 1]
 """
@@ -27,12 +27,12 @@ class Slab(NamedTuple):
     maxima: Tensor
     peaks: Tensor
 
-    def select(self, places: Tensor) -> "Slab":
-        return Slab(self.logits[places], self.maxima[places], self.peaks[places])
-
 
 class Workspace:
-    """Memory for one slab at a time, kept so that no step pays for fresh pages."""
+    """Memory for one slab at a time, kept so that no step pays for fresh pages: 28 bytes for each
+    logit worked on at once. While a draw runs it takes up to 10 more for each; with a top_k of as
+    many tokens as there are tiles 16, of the whole vocabulary 55.
+    """
 
     def __init__(self, vocab_size: int, device: torch.device, max_rows: int = _MAX_ROWS) -> None:
         num_tiles = -(-vocab_size // TILE)
@@ -43,16 +43,18 @@ class Workspace:
         self._logits = torch.empty(shape, device=device)
         self._logits.flatten(1)[:, vocab_size:] = -torch.inf
         self.floats = torch.empty(shape, device=device)
-        self.ticks = torch.empty(shape, dtype=torch.int32, device=device)
+        self.ints = torch.empty(shape, dtype=torch.int32, device=device)
+        self.longs = torch.empty(shape, dtype=torch.int64, device=device)
+        self.doubles = torch.empty(shape, dtype=torch.float64, device=device)
 
-    def load(self, logits: Tensor, places: Sequence[int]) -> Tensor:
-        """Copy in the rows of `logits` at rising `places`, at most max_rows, and return them
-        [rows, vocab_size] to be edited."""
+    def load(self, logits: Tensor, places: Sequence[int], index: Tensor) -> Tensor:
+        """Copy in the rows of `logits` at `places`, at most max_rows, which are `index` on the
+        device, and return them [rows, vocab_size] to be edited."""
         loaded = self._logits[: len(places)].flatten(1)[:, : self.vocab_size]
         first, end = places[0], places[-1] + 1
-        if end - first == len(places):
+        if end - first == len(places):  # places rise
             return loaded.copy_(logits[first:end])
-        return loaded.copy_(logits.index_select(0, torch.tensor(places, device=logits.device)))
+        return loaded.copy_(logits.index_select(0, index))
 
     def slab(self, num_rows: int) -> Slab:
         """The rows last loaded, as edited."""
@@ -61,53 +63,65 @@ class Workspace:
         return Slab(logits, maxima, maxima.amax(-1, keepdim=True))
 
 
-def likeliest(slab: Slab) -> Tensor:
+def peak_ids(slab: Slab) -> Tensor:
     """The id of each row's peak, the lowest of equals: the first lane of the first tile."""
     tiles = slab.maxima.argmax(-1)
+    return tiles * TILE + lanes_of(slab.logits, tiles).argmax(-1)
+
+
+def lanes_of(tokens: Tensor, tiles: Tensor) -> Tensor:
+    """Of some [rows, tiles, TILE] one tile [TILE] of each row, or some [any, TILE] of each."""
     rows = torch.arange(len(tiles), device=tiles.device)
-    return tiles * TILE + slab.logits[rows, tiles].argmax(-1)
+    return tokens[rows.view(-1, *(1,) * (tiles.dim() - 1)), tiles]
 
 
-def least_of_top(slab: Slab, ranks: Tensor) -> Tensor:
-    """A threshold [rows, 1] that at least `ranks` [rows, 1] tokens reach and not many more: the
-    maximum of so many tiles where there are enough, else the logit of that rank."""
-    everything = ranks >= slab.logits[0].numel()
-    ranks = ranks.masked_fill(everything, 1)
-    largest = int(ranks.max())
-    source = slab.maxima if largest <= slab.maxima.shape[1] * 3 // 4 else slab.logits.flatten(1)
-    least = source.topk(largest).values.gather(1, ranks - 1)
-    return least.masked_fill_(everything, -torch.inf)
-
-
-class Candidates(NamedTuple):
-    """Some tokens of each row, [rows, most], by rising id, filled up with (0, -inf)."""
+class Tokens(NamedTuple):
+    """Some tokens of each row, [rows, any]."""
 
     ids: Tensor
     logits: Tensor
 
-    def ranked(self) -> Tensor:
-        """For each row its places by falling logit, equal ones by rising id."""
-        bits = (0.0 - self.logits).view(torch.int32)  # 0.0 - x makes the two zeros one
-        rising = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long()
-        places = torch.arange(bits.shape[1], device=bits.device)
-        return ((rising << 32) | places).sort().values & 0xFFFFFFFF
+
+def likeliest_of(slab: Slab, count: int) -> Tokens:
+    """The `count` likeliest of each row, in order of falling logit and rising id. The tiles of the
+    so many largest maxima, in that same order, hold them all: each tile left out has so many tokens
+    before its own. Ids of a row that is not finite may lie in the fill."""
+    if count > slab.maxima.shape[1] * 3 // 4:
+        logits = slab.logits.flatten(1)
+        ids = _ranked(logits, count)
+        return Tokens(ids, logits.gather(1, ids))
+    tiles = _ranked(slab.maxima, count).sort().values
+    lanes = lanes_of(slab.logits, tiles).flatten(1)
+    places = _ranked(lanes, count)
+    ids = tiles.gather(1, places // TILE) * TILE + places % TILE
+    return Tokens(ids, lanes.gather(1, places))
 
 
-def candidates(slab: Slab, threshold: Tensor) -> Candidates:
-    """The tokens with logits of at least `threshold` [rows, 1]; only their tiles are looked at."""
-    row_of_tile, tiles = (slab.maxima >= threshold).nonzero().unbind(1)
-    lanes = slab.logits[row_of_tile, tiles]
-    places, lane_ids = (lanes >= threshold[row_of_tile]).nonzero().unbind(1)
-    rows, ids = row_of_tile[places], tiles[places] * TILE + lane_ids
-    return gather_candidates(slab, rows, ids)
+def _ranked(logits: Tensor, count: int) -> Tensor:
+    """The places of the `count` largest of each row, falling, equal ones by rising place."""
+    places = torch.arange(logits.shape[1], device=logits.device)
+    items = (_ranks_of(logits).long() << 32) | places
+    return items.topk(count, largest=False).values & 0xFFFFFFFF
 
 
-def gather_candidates(slab: Slab, rows: Tensor, ids: Tensor) -> Candidates:
-    """The tokens `ids` of `rows`, listed by row and then by id."""
-    counts = rows.bincount(minlength=len(slab.logits))
-    columns = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
-    shape = (len(counts), max(int(counts.max()), 1))
-    found = Candidates(ids.new_zeros(shape), slab.peaks.new_full(shape, -torch.inf))
-    found.ids[rows, columns] = ids
-    found.logits[rows, columns] = slab.logits.flatten(1)[rows, ids]
-    return found
+def rank_all(slab: Slab, space: Workspace) -> Tensor:
+    """The ranks of all tokens, int32 [rows, tiles, TILE]: larger logits, smaller ranks; the two
+    zeros are one. Of NaN: anything. They lie in `space.ints`; `space.floats` is overwritten."""
+    num_rows = len(slab.logits)
+    bits = torch.neg(slab.logits, out=space.floats[:num_rows]).add_(0.0).view(torch.int32)
+    return _flipped(bits, space.ints[:num_rows])
+
+
+def logits_of_rank(ranks: Tensor) -> Tensor:
+    return 0.0 - _flipped(ranks, torch.empty_like(ranks)).view(torch.float32)
+
+
+def _ranks_of(logits: Tensor) -> Tensor:
+    bits = (0.0 - logits).view(torch.int32)
+    return _flipped(bits, torch.empty_like(bits))
+
+
+def _flipped(bits: Tensor, out: Tensor) -> Tensor:
+    """Between the bits of floats and integers in the same order; it is its own inverse."""
+    flips = torch.bitwise_right_shift(bits, 31, out=out)
+    return flips.bitwise_and_(0x7FFFFFFF).bitwise_xor_(bits)

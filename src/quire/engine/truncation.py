@@ -2,38 +2,38 @@
 rising id): min_p first, then top_k, then top_p of what these left, as in vLLM's sampler. The kept
 tokens are drawn by inverse CDF in order of id.
 
-How many tokens are looked at is a matter of speed, and each row's own: it may look at more for a
-neighbour's sake, and draws the same.
+Where top_k bounds them the few likeliest are listed. Else all tokens are weighed and nothing is
+listed: of those at the cut a row keeps so many, lowest ids first.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from quire.engine.asked import numbers_of
-from quire.engine.sample_row import SampleRow
+from quire.engine.nucleus import find_cut, pick_before
 from quire.engine.tiles import (
     TILE,
-    Candidates,
     Slab,
     Workspace,
-    candidates,
-    gather_candidates,
-    least_of_top,
+    lanes_of,
+    likeliest_of,
+    logits_of_rank,
+    rank_all,
 )
-from quire.engine.weights import pick, weigh, weigh_lanes, weigh_tiles
-
-_NUM_FIRST_TILES = 64
-"""A nucleus is first sought among the tokens above the 64th largest tile maximum."""
-_NUM_BUCKETS = 1024
-_BUCKETS_PER_NAT = 40
-"""Together as deep as the smallest weight: 25.6 nats are 37 bits."""
+from quire.engine.weights import (
+    pick,
+    points_of,
+    weigh,
+    weigh_all,
+    weigh_lanes,
+    weigh_likely,
+    weigh_tiles,
+)
 
 
 class Options(NamedTuple):
-    """The options of some rows as tensors [rows, 1], `noise` [rows]."""
+    """The options of some rows as tensors [rows, 1], in the order of `asked.numbers_of`."""
 
     noise: Tensor
     temperature: Tensor
@@ -41,87 +41,72 @@ class Options(NamedTuple):
     top_p: Tensor
     log_min_p: Tensor
 
-    def select(self, places: Tensor) -> "Options":
-        return Options(*(each[places] for each in self))
 
-
-def build_options(rows: Sequence[SampleRow], vocab_size: int, device: torch.device) -> Options:
-    numbers = [numbers_of(row, vocab_size) for row in rows]
-    table = torch.tensor(numbers, dtype=torch.float64, device=device).T.contiguous()
-    noise, temperature, top_k, top_p, log_min_p = table[..., None].unbind()
-    return Options(noise[:, 0], temperature.float(), top_k.long(), top_p, log_min_p)
+def options_of(numbers: Tensor) -> Options:
+    """Of `numbers` fp64 [rows, 5]."""
+    noise, temperature, top_k, top_p, log_min_p = numbers.T.contiguous()[..., None].unbind()
+    return Options(noise, temperature.float(), top_k.long(), top_p, log_min_p)
 
 
 def draw_whole(slab: Slab, options: Options, space: Workspace) -> Tensor:
     """Draw where no token is cut: a tile first, then a lane of it."""
-    tiles, rest = pick(weigh_tiles(slab, options.temperature, space), options.noise)
-    lanes, _ = pick(weigh_lanes(slab, tiles, options.temperature), rest)
-    return tiles * TILE + lanes
+    sums = weigh_tiles(slab, options.temperature, space)
+    tiles = pick(sums, points_of(sums, options.noise))
+    ticks = weigh_lanes(slab, tiles.places, options.temperature)
+    lanes = pick(ticks, points_of(ticks, tiles.within / tiles.weights))
+    return tiles.places * TILE + lanes.places
 
 
-def draw_bounded(slab: Slab, options: Options) -> Tensor:
-    """Draw where top_k or min_p bound the kept tokens: both are thresholds known beforehand."""
-    least = (slab.peaks + options.temperature * options.log_min_p).float()
-    among = candidates(slab, torch.maximum(least, least_of_top(slab, options.top_k)))
-    order = among.ranked()
-    weights = weigh(slab, among.logits, options.temperature).gather(1, order)
-    weights *= torch.arange(order.shape[1], device=order.device) < options.top_k
-    kept = _leading(weights, options.top_p * weights.sum(-1, keepdim=True))
-    return _pick_candidate(among, order, kept, options.noise)
+def draw_top(slab: Slab, options: Options, max_top_k: int) -> Tensor:
+    """Draw where every row has a top_k, of at most `max_top_k`."""
+    among = likeliest_of(slab, max_top_k)
+    ranks = torch.arange(max_top_k, device=among.ids.device)
+    weights = weigh(slab, among.logits, options.temperature)
+    weights *= (ranks < options.top_k) & (among.logits >= _least_likely(slab, options))
+    weights *= _is_leading(weights, options.top_p * weights.sum(-1, keepdim=True))
+    ids, order = among.ids.sort()
+    weights = weights.gather(1, order)
+    places = pick(weights, points_of(weights, options.noise)).places
+    return ids.gather(1, places[:, None])[:, 0]
 
 
-def draw_nucleus(slab: Slab, options: Options, space: Workspace) -> Tensor:
-    """Draw where top_p alone cuts: among the top tiles where they hold the nucleus, else wider."""
-    totals = weigh_tiles(slab, options.temperature, space).sum(-1, keepdim=True)
-    wanted = options.top_p * totals
-    first = torch.full_like(options.top_k, _NUM_FIRST_TILES)
-    among = candidates(slab, least_of_top(slab, first))
-    order = among.ranked()
-    weights = weigh(slab, among.logits, options.temperature).gather(1, order)
-    ids = _pick_candidate(among, order, _leading(weights, wanted), options.noise)
-    wide = (weights.sum(-1) < wanted[:, 0]).nonzero()[:, 0]
-    if len(wide):
-        ids[wide] = _draw_wide(slab.select(wide), options.select(wide), wanted[wide])
-    return ids
+def draw_likely(slab: Slab, options: Options, space: Workspace) -> Tensor:
+    """Draw where min_p alone cuts."""
+    weights = weigh_likely(slab, options.temperature, _least_likely(slab, options), space)
+    sums = weights.sum(-1, dtype=torch.float64)
+    tiles = pick(sums, points_of(sums, options.noise))
+    lanes = lanes_of(weights, tiles.places).double()
+    return tiles.places * TILE + pick(lanes, tiles.within).places
 
 
-def _draw_wide(slab: Slab, options: Options, wanted: Tensor) -> Tensor:
-    """As above for a nucleus of any width. Buckets of logits are kept or dropped whole; only in the
-    one where the weight reaches `wanted` do tokens need an order."""
-    logits = slab.logits.flatten(1)
-    weights = weigh(slab, logits, options.temperature)
-    depths = (logits - slab.peaks) / options.temperature * -_BUCKETS_PER_NAT
-    buckets = depths.clamp_(max=_NUM_BUCKETS - 1).long()
-    histogram = weights.new_zeros(len(weights), _NUM_BUCKETS).scatter_add_(1, buckets, weights)
-    sums = histogram.cumsum(-1)
-    last = (sums < wanted).sum(-1, keepdim=True).clamp_(max=_NUM_BUCKETS - 1)
-    above = (sums - histogram).gather(1, last)
-    among = gather_candidates(slab, *(buckets == last).nonzero().unbind(1))
-    order = among.ranked()
-    inside = weigh(slab, among.logits, options.temperature).gather(1, order)
-    inside = torch.zeros_like(inside).scatter_(1, order, _leading(inside, wanted - above))
-    weights *= buckets < last
-    weights.scatter_add_(1, among.ids, inside)
-    return _pick_by_tiles(weights, options.noise)
+def weight_of_likely(slab: Slab, options: Options, space: Workspace) -> Tensor:
+    """What the tokens weigh together that min_p leaves, [rows, 1]."""
+    weights = weigh_likely(slab, options.temperature, _least_likely(slab, options), space)
+    return weights.flatten(1).sum(-1, keepdim=True, dtype=torch.float64)
 
 
-def _leading(weights: Tensor, wanted: Tensor) -> Tensor:
+def weight_of_whole(slab: Slab, options: Options, space: Workspace) -> Tensor:
+    """What all tokens weigh together, [rows, 1], by tiles as in the C++ kernel."""
+    return weigh_tiles(slab, options.temperature, space).sum(-1, keepdim=True)
+
+
+def draw_nucleus(slab: Slab, options: Options, totals: Tensor, space: Workspace) -> Tensor:
+    """Draw where top_p cuts, of `totals` [rows, 1]: what min_p has cut comes after all of that."""
+    ranks = rank_all(slab, space)
+    weights = weigh_all(slab, options.temperature, space)
+    wanted = (options.top_p * totals).clamp_(min=0.5)  # the first token is always kept
+    cut = find_cut(ranks, weights, wanted, space)
+    own = weigh(slab, logits_of_rank(cut.rank), options.temperature).long().clamp_(min=1)
+    return pick_before(cut, ranks=ranks, weights=weights, own=own, noise=options.noise)
+
+
+def _least_likely(slab: Slab, options: Options) -> Tensor:
+    """The logit that min_p asks for, [rows, 1]; -inf where it is off."""
+    return (slab.peaks + options.temperature * options.log_min_p).float()
+
+
+def _is_leading(weights: Tensor, wanted: Tensor) -> Tensor:
     """Of `weights` in rank order those with less than `wanted` before them; always the first."""
-    before = weights.cumsum(-1) - weights
-    kept = before < wanted
-    kept[:, 0] = True
-    return weights * kept
-
-
-def _pick_candidate(among: Candidates, order: Tensor, weights: Tensor, noise: Tensor) -> Tensor:
-    """Draw among candidates that weigh `weights` in rank order."""
-    places, _ = pick(torch.zeros_like(weights).scatter_(1, order, weights), noise)
-    return among.ids.gather(1, places[:, None])[:, 0]
-
-
-def _pick_by_tiles(weights: Tensor, noise: Tensor) -> Tensor:
-    by_tile = weights.view(len(weights), -1, TILE)
-    tiles, rest = pick(by_tile.sum(-1), noise)
-    rows = torch.arange(len(tiles), device=tiles.device)
-    lanes, _ = pick(by_tile[rows, tiles], rest)
-    return tiles * TILE + lanes
+    is_leading = weights.cumsum(-1) - weights < wanted
+    is_leading[:, 0] = True
+    return is_leading
