@@ -65,6 +65,8 @@ def declared(extra: str | None = None) -> set[str]:
 
 EXTRAS = ("otel",)
 """What some options need; the rest of `src` runs without."""
+BROUGHT = {"triton"}
+"""By torch, on the machines that can use it; the rest of `src` runs without."""
 
 
 def test_every_dependency_is_pinned() -> None:
@@ -86,7 +88,7 @@ def test_every_import_is_a_declared_dependency() -> None:
     names = {name for path in (ROOT / "src").rglob("*.py") for name in imported(path)}
     owners = packages_distributions()
     foreign = names - sys.stdlib_module_names - {"quire", "pydantic_core"}  # pydantic pins its core
-    known = declared().union(*map(declared, EXTRAS))
+    known = declared().union(BROUGHT, *map(declared, EXTRAS))
     unknown = {name for name in foreign if not known & set(map(normalised, owners.get(name, ())))}
     assert unknown == set()
 

@@ -142,7 +142,7 @@ def test_groups_can_be_switched_off(tmp_path: Path) -> None:
         ),
         (
             EngineConfig(NOWHERE, attention_backend="flash"),
-            "--attention-backend is flash, must be one of auto, cpu, reference, eager",
+            "--attention-backend is flash, must be one of auto, cpu, triton, reference, eager",
         ),
         (
             EngineConfig(NOWHERE, kv_cache_tokens=9, kv_cache_memory_bytes=9),

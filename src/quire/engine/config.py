@@ -26,9 +26,10 @@ class EngineConfig:
 
     `device` is auto, cpu, cuda or cuda:N; `dtype` auto, float32, float16 or bfloat16;
     `kv_cache_dtype` auto (as the model computes), fp8_e4m3 or int8; `attention_backend` auto, cpu,
-    reference or eager; `quantization` (of weights) none or int8. KV memory is said in one way at
-    most: `num_gpu_blocks_override` blocks, `kv_cache_memory_bytes`, `kv_cache_tokens` of context,
-    or what the share `gpu_memory_utilization` of the device leaves beside the loaded model.
+    triton, reference or eager; `quantization` (of weights) none or int8. KV memory is said in one
+    way at most: `num_gpu_blocks_override` blocks, `kv_cache_memory_bytes`, `kv_cache_tokens` of
+    context, or what the share `gpu_memory_utilization` of the device leaves beside the loaded
+    model.
     `swap_space` is GiB of the host; `preemption_mode` auto, swap or recompute.
     `prefix_caching_seed` makes the digests of blocks the same in every process.
     """

@@ -10,9 +10,9 @@ from quire.cache.layout import Layout, build_layout
 from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
 
 QUANTISED = ("fp8_e4m3", "int8")
-ATTENTION_BACKENDS = ("auto", "cpu", "reference", "eager")
-"""`auto`: the fastest that runs here. `cpu`: C++ kernels. `reference`: torch's fused kernels where
-they can. `eager`: every softmax written out in float32."""
+ATTENTION_BACKENDS = ("auto", "cpu", "triton", "reference", "eager")
+"""`auto`: the fastest that runs here. `cpu`: C++ kernels. `triton`: kernels for NVIDIA GPUs.
+`reference`: torch's fused kernels where they can. `eager`: every softmax written out in float32."""
 LINEAR_BACKENDS = ("auto", "torch")
 """`auto`: bfloat16 weights packed for the C++ kernel where it runs. `torch`: as they are."""
 QUANTIZATIONS = ("none", "int8")

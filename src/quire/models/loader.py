@@ -20,9 +20,16 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from quire.models.attention.choice import attention_name, build_attention, cpu_library
+from quire.models.attention.choice import (
+    attention_name,
+    build_attention,
+    cpu_library,
+    triton_device,
+)
 from quire.models.attention.cpu_scratch import cpu_scratch_bytes
 from quire.models.attention.scratch import StepKind, StepLimits, scratch_bytes
+from quire.models.attention.triton.scratch import triton_scratch_bytes
+from quire.models.attention.triton.support import Site
 from quire.models.checkpoint import ModelSource, Progress, locate
 from quire.models.config import KVOptions, KVSize, ModelFacts, UnsupportedModel
 from quire.models.hf import HFModel, PagedPort, attention_modules, plug, prepare
@@ -88,21 +95,23 @@ class LoadedModel:
             codec=choose_codec(options.dtype, self.kv_dtype),
             device=self.device,
         )
-        backend = build_attention(store, options.attention, self.device.type)
+        backend = build_attention(store, options.attention)
         mover = build_mover(store, self.device)
         return HFModel(self.module, self.current, mover, backend, self.facts.vocab_size)
 
     def attention_name(self, options: KVOptions) -> str:
         """For people: the backend that `attach` would choose."""
-        codec = choose_codec(options.dtype, self.kv_dtype)
-        return attention_name(options.attention, self.device.type, codec)
+        return attention_name(options.attention, self._site(options))
 
     def scratch_bytes(self, limits: StepLimits, options: KVOptions) -> int:
         """What attention allocates in the largest step beside the activations, from above."""
-        codec = choose_codec(options.dtype, self.kv_dtype)
-        kernels = cpu_library(options.attention, self.device.type, codec)
+        site = self._site(options)
+        kernels = cpu_library(options.attention, self.device.type, site.codec)
         if kernels is not None:
             return cpu_scratch_bytes(self.facts.layers, limits, kernels.num_threads)
+        device = triton_device(options.attention, site)
+        if device is not None:
+            return triton_scratch_bytes(self.facts.layers, limits, site.codec, device)
         kind = StepKind(
             dtype_bytes=self.kv_dtype.itemsize,
             is_quantised=options.is_quantised,
@@ -110,6 +119,12 @@ class LoadedModel:
             device_type=self.device.type,
         )
         return scratch_bytes(self.facts.layers, limits, kind)
+
+    def _site(self, options: KVOptions) -> Site:
+        layers = self.facts.layers
+        codec = choose_codec(options.dtype, self.kv_dtype)
+        k_width = max(layer.k_width for layer in layers)
+        return Site(self.device, codec, k_width, max(layer.v_width for layer in layers))
 
 
 def load_model(

@@ -158,6 +158,7 @@ OPTIONS: tuple[Option, ...] = (
         ENGINE,
         one_of(*ATTENTION_BACKENDS),
         "`auto`: the fastest that runs here. `cpu`: C++ kernels, K and V in float32 or bfloat16. "
+        "`triton`: Triton's kernels, on NVIDIA GPUs from compute capability 8.0 on. "
         "`reference`: with PyTorch's fused kernels. `eager`: every softmax written out in float32, "
         "slow, to compare with.",
     ),

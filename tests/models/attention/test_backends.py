@@ -9,17 +9,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from quire.models.attention.backend import AttentionBackend
 from quire.models.attention.choice import build_attention
 from quire.models.attention.reference import ReferenceAttention
+from quire.models.attention.triton.support import INTERPRETED
 from quire.models.kv_codec import Encoded
+from quire.models.kv_store import KVStore
 from tests.models.attention.cases import ATOL, KEPT_AS, KINDS, shapes, spans
 from tests.models.attention.scene import Backend, Scene, Sequence, Shape, Span, look
 
+
+def interpreted_triton(store: KVStore) -> AttentionBackend:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from quire.models.attention.triton.backend import TritonAttention
+
+    return TritonAttention(store, INTERPRETED)
+
+
 BACKENDS: dict[str, Backend] = {
-    "auto": partial(build_attention, asked="auto", device_type="cpu"),
+    "auto": partial(build_attention, asked="auto"),
     "reference": ReferenceAttention,
     "eager": partial(ReferenceAttention, is_eager=True),
+    "triton": interpreted_triton,
 }
+FAST = [name for name in BACKENDS if name != "triton"]
+"""An interpreter is slow: its random steps are fewer, and in its own tests."""
 
 
 @pytest.fixture(params=list(BACKENDS))
@@ -38,7 +52,7 @@ def assert_right(backend: Backend, scene: Scene, seed: int = 0) -> None:
     assert_close(scene.run(backend, paging, scene.store(paging)), scene)
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", FAST)
 @settings(max_examples=60)
 @given(shapes, spans, st.integers(0, 2**32))
 def test_random_steps_agree_with_softmax_by_hand(
@@ -87,34 +101,42 @@ def test_one_chunk_over_many_windows_gets_every_token_right(
 
 
 @settings(max_examples=40)
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", FAST)
 @given(shapes, spans)
 def test_a_sequence_gets_the_same_alone_and_in_company(
     name: str, shape: Shape, spans: list[Span]
 ) -> None:
+    assert_same_in_company(BACKENDS[name], shape, spans)
+
+
+def assert_same_in_company(backend: Backend, shape: Shape, spans: list[Span]) -> None:
     scene = Scene(replace(shape, dtype=torch.float32), spans)
     paging = scene.paging(1)
-    together = scene.run(BACKENDS[name], paging, scene.store(paging))
+    together = scene.run(backend, paging, scene.store(paging))
     alone: list[Tensor] = []
     for sequence in scene.sequences:
         solo = _solo(scene, sequence)
         paging = solo.paging(2)
-        alone.append(solo.run(BACKENDS[name], paging, solo.store(paging)))
+        alone.append(solo.run(backend, paging, solo.store(paging)))
     torch.testing.assert_close(together, torch.cat(alone), atol=1e-6, rtol=1e-6)
 
 
 @settings(max_examples=40)
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", FAST)
 @given(shapes, st.lists(st.integers(1, 30), min_size=2, max_size=5))
 def test_a_prompt_gets_the_same_however_it_is_cut(
     name: str, shape: Shape, sizes: list[int]
 ) -> None:
+    assert_same_however_cut(BACKENDS[name], shape, sizes)
+
+
+def assert_same_however_cut(backend: Backend, shape: Shape, sizes: list[int]) -> None:
     """Quantised K and V too, to the bit in the store: far less than a quantum apart is 1e-6."""
     whole = Scene(replace(shape, dtype=torch.float32), [Span(0, sum(sizes))])
     (sequence,) = whole.sequences
     paging = whole.paging()
     store, pieces_store = whole.store(paging), whole.store(paging)
-    at_once = whole.run(BACKENDS[name], paging, store)
+    at_once = whole.run(backend, paging, store)
     pieces, past = [], 0
     for size in sizes:
         end = past + size
@@ -124,7 +146,7 @@ def test_a_prompt_gets_the_same_however_it_is_cut(
                 Span(past, size), sequence.query[past:end], sequence.key[:end], sequence.value[:end]
             ),
         )
-        pieces.append(piece.run(BACKENDS[name], paging, pieces_store))
+        pieces.append(piece.run(backend, paging, pieces_store))
         past = end
     torch.testing.assert_close(torch.cat(pieces), at_once, atol=1e-6, rtol=1e-6)
     for one, other in zip(store.tensors, pieces_store.tensors, strict=True):

@@ -13,6 +13,7 @@ from quire.models.attention.choice import attention_name, build_attention
 from quire.models.attention.cpu import CPUAttention
 from quire.models.attention.cpu_scratch import cpu_scratch_bytes
 from quire.models.attention.scratch import StepLimits
+from quire.models.attention.triton.support import Site
 from quire.models.kv_codec import choose_codec
 from quire.models.kv_store import Workspace
 from quire.models.native import Library, library
@@ -101,12 +102,12 @@ def test_a_slot_outside_the_store_is_refused(kernels: Library) -> None:
 
 def test_what_the_kernel_cannot_is_left_to_the_reference(kernels: Library) -> None:
     exact, packed = choose_codec("auto", torch.bfloat16), choose_codec("int8", torch.bfloat16)
-    assert attention_name("auto", "cpu", exact) == f"cpu ({kernels.isa})"
-    assert attention_name("auto", "cpu", packed) == "reference"
-    assert attention_name("auto", "cuda", exact) == "reference"
+    here = torch.device("cpu")
+    assert attention_name("auto", Site(here, exact, 64, 64)) == f"cpu ({kernels.isa})"
+    assert attention_name("auto", Site(here, packed, 64, 64)) == "reference"
     scene = Scene(replace(Shape(), kept_as="int8"), [Span(0, 1)])
     with pytest.raises(ValueError, match="cannot be had: it does not read quantised K and V"):
-        build_attention(scene.store(scene.paging()), "cpu", "cpu")
+        build_attention(scene.store(scene.paging()), "cpu")
 
 
 def test_an_instruction_set_that_does_not_run_here_is_refused(kernels: Library) -> None:

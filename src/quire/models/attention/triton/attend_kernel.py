@@ -1,0 +1,268 @@
+"""Attention over block tables with an online softmax (arXiv 2205.14135), and what brings the parts
+of a context cut along its keys together again (its log-sum-exps are enough for that).
+
+A program has the rows of one K/V head: tokens of one sequence times query heads of the group. Keys
+are met from the first that its first token sees to the last that its last one sees, and nothing
+else is looked at, neither of the store nor of the block table. Scores are in powers of two.
+
+All is Triton's language, a part of Python: what is uppercase is known when the kernel is compiled.
+"""
+
+import triton
+import triton.language as tl
+
+from quire.models.attention.triton.number_kernel import decode
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _find(query_starts, num_seqs, tile, TOKENS: tl.constexpr):
+    """The sequence of `tile`, where sequence s has the tiles from query_starts[s] // TOKENS + s:
+    enough for its tokens, and at most one too many."""
+    low = 0
+    high = num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        is_later = tl.load(query_starts + middle) // TOKENS + middle <= tile
+        low = tl.where(is_later, middle, low)
+        high = tl.where(is_later, high, middle)
+    return low
+
+
+@triton.jit
+def _first_visible(position, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
+    first = position * 0
+    if WINDOW > 0:
+        first = tl.maximum(position - (WINDOW - 1), 0)
+    if CHUNK > 0:
+        first = position // CHUNK * CHUNK
+    return first
+
+
+@triton.jit
+def _tanh(x):
+    small = tl.exp2(-2 * 1.4426950408889634 * tl.abs(x))
+    positive = (1 - small) / (1 + small)
+    return tl.where(x < 0, -positive, positive)
+
+
+@triton.jit
+def _read(
+    elements,
+    scales,
+    rows,
+    seen,
+    WIDTH: tl.constexpr,
+    FIRST: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    FORMAT: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """Columns from FIRST of the `rows` [N] that are `seen`; zeros for others and beyond WIDTH."""
+    columns = FIRST + tl.arange(0, COLUMNS)
+    inside = seen[:, None] & (columns < WIDTH)[None, :]
+    kept = tl.load(elements + rows[:, None] * WIDTH + columns[None, :], mask=inside, other=0)
+    if FORMAT != 0:
+        kept = decode(kept, scales, FORMAT)
+    return kept.to(COMPUTE)
+
+
+@triton.jit(do_not_specialize=["num_seqs", "table_stride", "query_starts", "context_lens", "table"])
+def attend(
+    query,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    sinks,
+    out,
+    log_sums,
+    query_starts,
+    context_lens,
+    table,
+    num_seqs,
+    table_stride,
+    token_stride,
+    head_stride,
+    scale,
+    cap,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    K_WIDTH: tl.constexpr,
+    V_WIDTH: tl.constexpr,
+    K_MAIN: tl.constexpr,
+    K_REST: tl.constexpr,
+    V_COLUMNS: tl.constexpr,
+    VALUE_STRIDE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    FORMAT: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    HEADS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    IS_SINGLE: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
+):
+    """Grid (tiles, K/V heads x tiles of HEADS, splits). IS_SINGLE: the sequences of one token in
+    this step, a tile each; otherwise those of more. VALUE_STRIDE 0: the value is the key's first
+    K_MAIN columns. IS_SPLIT, of these alone: `out` is [sequences, heads, splits, V_WIDTH] and
+    `log_sums`, its weights, [sequences, heads, splits], both float32, and sinks are left to
+    `combine`.
+
+    `scale` makes scores powers of two, or, with HAS_CAP, fractions of `cap`, which does it then.
+    """
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest contexts of a chunk start first
+    if IS_SINGLE:
+        seq = tile
+        first = 0
+    else:
+        seq = _find(query_starts, num_seqs, tile, TOKENS)
+        first = (tile - tl.load(query_starts + seq) // TOKENS - seq) * TOKENS
+    start = tl.load(query_starts + seq)
+    num_new = tl.load(query_starts + seq + 1) - start
+    if IS_SINGLE:
+        if num_new != 1:
+            return
+    elif (first >= num_new) | (num_new == 1):
+        return
+    num_past = tl.load(context_lens + seq) - num_new
+    HEAD_TILES: tl.constexpr = (GROUP + HEADS - 1) // HEADS
+    kv_head = tl.program_id(1) // HEAD_TILES
+    row = tl.arange(0, ROWS)
+    token = first + row // HEADS
+    head = tl.program_id(1) % HEAD_TILES * HEADS + row % HEADS
+    is_live = (row < TOKENS * HEADS) & (token < num_new) & (head < GROUP)
+    head += kv_head * GROUP
+    position = num_past + token
+    first_seen = _first_visible(position, WINDOW, CHUNK)
+
+    place = (start + token).to(tl.int64) * token_stride + head.to(tl.int64) * head_stride
+    column = tl.arange(0, K_MAIN)
+    mine = is_live[:, None] & (column < K_WIDTH)[None, :]
+    main = tl.load(query + place[:, None] + column[None, :], mask=mine, other=0).to(COMPUTE)
+    if K_REST > 0:
+        column = K_MAIN + tl.arange(0, K_REST)
+        mine = is_live[:, None] & (column < K_WIDTH)[None, :]
+        rest = tl.load(query + place[:, None] + column[None, :], mask=mine, other=0).to(COMPUTE)
+
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    if HAS_SINKS and not IS_SPLIT:
+        top = tl.load(sinks + head, mask=is_live, other=0).to(tl.float32) * LOG2_E
+        total += 1
+    sums = tl.zeros([ROWS, V_COLUMNS], tl.float32)
+
+    begin = _first_visible(num_past + first, WINDOW, CHUNK)
+    end = num_past + tl.minimum(first + TOKENS, num_new)
+    if IS_SPLIT:
+        share = tl.cdiv(tl.cdiv(end - begin, KEYS), tl.num_programs(2)) * KEYS
+        begin += tl.program_id(2) * share
+        end = tl.minimum(end, begin + share)
+    for low in range(begin, end, KEYS):
+        other = low + tl.arange(0, KEYS)
+        seen = other < end
+        block = tl.load(table + seq.to(tl.int64) * table_stride + other // BLOCK_SIZE, seen, 0)
+        slot = block.to(tl.int64) * BLOCK_SIZE + other % BLOCK_SIZE
+        rows = slot * KV_HEADS + kv_head
+        key_scale = rows
+        if FORMAT != 0:
+            key_scale = tl.load(key_scales + rows, seen, 0)
+        key = _read(keys, key_scale, rows, seen, K_WIDTH, 0, K_MAIN, FORMAT, COMPUTE)
+        scores = tl.dot(main, tl.trans(key), input_precision="ieee")
+        if K_REST > 0:
+            more = _read(keys, key_scale, rows, seen, K_WIDTH, K_MAIN, K_REST, FORMAT, COMPUTE)
+            scores = tl.dot(rest, tl.trans(more), scores, input_precision="ieee")
+        scores *= scale
+        if HAS_CAP:
+            scores = _tanh(scores) * cap
+        is_seen = other[None, :] <= position[:, None]
+        if IS_SPLIT:
+            is_seen = is_seen & seen[None, :]
+        if WINDOW > 0 or CHUNK > 0:
+            is_seen = is_seen & (other[None, :] >= first_seen[:, None])
+        scores = tl.where(is_seen, scores, float("-inf"))
+
+        higher = tl.maximum(top, tl.max(scores, 1))
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        weights = tl.exp2(scores - base[:, None])
+        fading = tl.exp2(top - base)
+        total = total * fading + tl.sum(weights, 1)
+        top = higher
+        if VALUE_STRIDE == 0:
+            value = key
+        else:
+            value_scale = rows
+            if FORMAT != 0:
+                value_scale = tl.load(value_scales + rows, seen, 0)
+            value = _read(
+                values, value_scale, rows, seen, VALUE_STRIDE, 0, V_COLUMNS, FORMAT, COMPUTE
+            )
+        sums = tl.dot(weights.to(COMPUTE), value, sums * fading[:, None], input_precision="ieee")
+
+    some = tl.where(total == 0, 1.0, total)
+    sums = sums / some[:, None]
+    if IS_SPLIT:
+        place = (seq.to(tl.int64) * (KV_HEADS * GROUP) + head) * tl.num_programs(2)
+        place += tl.program_id(2)
+        log_sum = tl.where(total == 0, float("-inf"), top + tl.log2(some))
+        tl.store(log_sums + place, log_sum, is_live)
+    else:
+        place = (start + token).to(tl.int64) * (KV_HEADS * GROUP) + head
+    column = tl.arange(0, V_COLUMNS)
+    mine = is_live[:, None] & (column < V_WIDTH)[None, :]
+    at = out + place[:, None] * V_WIDTH + column[None, :]
+    tl.store(at, sums.to(out.dtype.element_ty), mine)
+
+
+@triton.jit(do_not_specialize=["num_splits", "query_starts"])
+def combine(
+    sums,
+    log_sums,
+    sinks,
+    out,
+    query_starts,
+    num_splits,
+    HEADS: tl.constexpr,
+    V_WIDTH: tl.constexpr,
+    V_COLUMNS: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    MAX_SPLITS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+):
+    """Grid (sequences, heads): `out` [T, heads, V_WIDTH] of the sequences of one token, from the
+    `num_splits` parts of each, at most MAX_SPLITS."""
+    start = tl.load(query_starts + tl.program_id(0))
+    if tl.load(query_starts + tl.program_id(0) + 1) - start != 1:
+        return
+    place = tl.program_id(0).to(tl.int64) * HEADS + tl.program_id(1)
+    split = tl.arange(0, MAX_SPLITS)
+    logs = tl.load(log_sums + place * num_splits + split, split < num_splits, float("-inf"))
+    top = tl.max(logs, 0)
+    if HAS_SINKS:
+        sink = tl.load(sinks + tl.program_id(1)).to(tl.float32) * LOG2_E
+        top = tl.maximum(top, sink)
+    total = tl.sum(tl.exp2(logs - top), 0)
+    if HAS_SINKS:
+        total += tl.exp2(sink - top)
+
+    column = tl.arange(0, V_COLUMNS)
+    whole = tl.zeros([V_COLUMNS], tl.float32)
+    for low in range(0, num_splits, AT_ONCE):
+        some = low + tl.arange(0, AT_ONCE)
+        weights = tl.load(log_sums + place * num_splits + some, some < num_splits, float("-inf"))
+        at = (place * num_splits + some)[:, None] * V_WIDTH + column[None, :]
+        mine = (some < num_splits)[:, None] & (column < V_WIDTH)[None, :]
+        parts = tl.load(sums + at, mine, 0)
+        whole += tl.sum(parts * tl.exp2(weights - top)[:, None], 0)
+    place = start.to(tl.int64) * HEADS + tl.program_id(1)
+    tl.store(
+        out + place * V_WIDTH + column,
+        (whole / total).to(out.dtype.element_ty),
+        column < V_WIDTH,
+    )

@@ -1,0 +1,119 @@
+"""What each kernel is compiled for: the constants that a layer, a store and a tile make."""
+
+from dataclasses import dataclass
+
+import torch
+import triton.language as tl
+
+from quire.models.attention.triton.tiles import (
+    MAX_SPLITS,
+    WRITE_ELEMENTS,
+    Device,
+    Tile,
+    choose_tile,
+    columns,
+    split_width,
+)
+from quire.models.config import LayerFacts
+from quire.models.kv_codec import Codec
+
+NUM_WARPS = 4
+"""Of the kernels that move numbers only: what Triton takes unasked."""
+DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+COMBINED_AT_ONCE = 8
+"""Parts of a context: few enough that 512 columns of each fit in registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A layer of `num_heads` query heads, with its store, on a device."""
+
+    layer: LayerFacts
+    num_heads: int
+    codec: Codec
+    block_size: int
+    device: Device
+
+    @property
+    def group(self) -> int:
+        return self.num_heads // self.layer.num_kv_heads
+
+    @property
+    def number(self) -> int:
+        """FORMAT of the kernels."""
+        if not self.codec.is_quantised:
+            return 0
+        return 2 if self.codec.number.is_floating_point else 1
+
+    def tile(self, longest_chunk: int) -> Tile:
+        most_rows = longest_chunk * self.group
+        return choose_tile(self.layer.k_width, self.codec, most_rows, self.device)
+
+    def heads(self, tile: Tile) -> int:
+        """Of a tile's rows: query heads of one K/V head."""
+        return min(self.group, tile.rows)
+
+    def tokens(self, tile: Tile) -> int:
+        return tile.rows // self.heads(tile)
+
+    @property
+    def write_rows(self) -> int:
+        """Vectors that one program writes."""
+        return max(1, WRITE_ELEMENTS // columns(max(self.layer.k_width, self.layer.v_width)))
+
+    def num_head_tiles(self, tile: Tile) -> int:
+        return self.layer.num_kv_heads * -(-self.group // self.heads(tile))
+
+    def attend_constants(self, tile: Tile, *, is_single: bool, is_split: bool) -> dict[str, object]:
+        """The interpreter's products know no bfloat16: there it computes in float32."""
+        layer = self.layer
+        main, rest = split_width(layer.k_width)
+        v_columns = columns(layer.v_width)
+        is_key = layer.is_latent and v_columns == main
+        compute = torch.float32 if self.device.is_interpreted else self.codec.dtype
+        return {
+            "KV_HEADS": layer.num_kv_heads,
+            "GROUP": self.group,
+            "K_WIDTH": layer.k_width,
+            "V_WIDTH": layer.v_width,
+            "K_MAIN": main,
+            "K_REST": rest,
+            "V_COLUMNS": v_columns,
+            "VALUE_STRIDE": 0 if is_key else layer.k_width if layer.is_latent else layer.v_width,
+            "BLOCK_SIZE": self.block_size,
+            "WINDOW": layer.window or 0,
+            "CHUNK": layer.chunk or 0,
+            "HAS_CAP": layer.softcap is not None,
+            "HAS_SINKS": layer.has_sinks,
+            "FORMAT": self.number,
+            "COMPUTE": DTYPES[compute],
+            "ROWS": tile.rows,
+            "KEYS": tile.keys,
+            "HEADS": self.heads(tile),
+            "TOKENS": 1 if is_single else self.tokens(tile),
+            "IS_SINGLE": is_single,
+            "IS_SPLIT": is_split,
+        }
+
+    def combine_constants(self) -> dict[str, object]:
+        return {
+            "HEADS": self.num_heads,
+            "V_WIDTH": self.layer.v_width,
+            "V_COLUMNS": columns(self.layer.v_width),
+            "HAS_SINKS": self.layer.has_sinks,
+            "MAX_SPLITS": MAX_SPLITS,
+            "AT_ONCE": COMBINED_AT_ONCE,
+        }
+
+    def write_constants(self) -> dict[str, object]:
+        layer = self.layer
+        return {
+            "HEADS": layer.num_kv_heads,
+            "K_WIDTH": layer.k_width,
+            "V_WIDTH": 0 if layer.is_latent else layer.v_width,
+            "K_COLUMNS": columns(layer.k_width),
+            "V_COLUMNS": columns(layer.v_width),
+            "ROWS": self.write_rows,
+            "FORMAT": self.number,
+            "PEAK": self.codec.peak or 0.0,
+        }

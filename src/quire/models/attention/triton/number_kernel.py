@@ -1,0 +1,60 @@
+"""The one-byte numbers of `kv_codec`, by their bits: the same on every GPU, also on those that
+cannot convert float8, and to the bit what the codec makes of them.
+
+FORMAT: 0 as computed, 1 int8, 2 float8 e4m3.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def decode(kept, scales, FORMAT: tl.constexpr):
+    """int8 `kept` [N, columns] times its `scales` [N], in float32.
+
+    An e4m3, shifted to where a float16 has its exponent and mantissa, is that number / 2**8:
+    subnormals too.
+    """
+    wide = scales.to(tl.float32)
+    if FORMAT == 1:
+        number = kept.to(tl.float32)
+    else:
+        bits = (kept.to(tl.int16) << 7) & -16512  # sign, and seven bits from the tenth down
+        number = bits.to(tl.float16, bitcast=True).to(tl.float32)
+        wide = wide * 256.0
+    return number * wide[:, None]
+
+
+@triton.jit
+def choose_scale(tensor, PEAK: tl.constexpr):
+    """The bits, as int32, of a bfloat16 for each row of float32 `tensor`: amax / PEAK rounded up.
+
+    The bits of positive floats, read as integers, count upwards with them, and those of a NaN are
+    above all: so the largest bits are those of amax, or of a NaN if there is one.
+    """
+    bits = tensor.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    amax = tl.max(bits, 1).to(tl.float32, bitcast=True)
+    exact = tl.div_rn(amax, tl.zeros_like(amax) + PEAK)
+    exact = tl.where(exact < 1.1754943508222875e-38, 1.1754943508222875e-38, exact)
+    is_number = exact == exact
+    bits = tl.where(is_number, exact, 1.0).to(tl.int32, bitcast=True)
+    return tl.where(is_number, (bits + 0xFFFF) >> 16, 0x7FC0)
+
+
+@triton.jit
+def encode(tensor, scale, FORMAT: tl.constexpr, PEAK: tl.constexpr):
+    """float32 `tensor` [N, columns] over `scale` [N, 1], as the int8 that is kept, rounded to the
+    nearest, to even between two: adding a large number does that, since the sum has no bits for
+    more."""
+    number = tl.div_rn(tensor, tl.zeros_like(tensor) + scale)
+    number = tl.where(number > PEAK, PEAK, tl.where(number < -PEAK, -PEAK, number))
+    number = tl.where(number == number, number, 0.0)
+    if FORMAT == 1:
+        return ((number + 12582912.0) - 12582912.0).to(tl.int8)
+    bits = number.to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - 960
+    sum_bits = (tl.abs(number) + 16384.0).to(tl.int32, bitcast=True)
+    subnormal = sum_bits - 0x46800000
+    small = tl.where(size < 0x3C800000, subnormal, normal)
+    return (small | ((bits >> 24) & 0x80)).to(tl.int8)

@@ -1,0 +1,94 @@
+"""How large the kernels' tiles are and into how many parts a context is cut: pure functions of what
+a layer is and what the device has, so that nothing is tried out while requests wait.
+"""
+
+from typing import NamedTuple
+
+from quire.models.kv_codec import Codec
+
+MIN_ROWS = 16
+"""A tensor core multiplies no fewer."""
+MAX_K_WIDTH, MAX_V_WIDTH = 576, 512
+"""Wider ones would not fit beside each other in registers."""
+MAX_SPLITS = 64
+MIN_SPLIT_KEYS = 256
+"""A part of fewer keys costs more to bring back together than it saves."""
+PROGRAMS_PER_SM = 2
+WRITE_ELEMENTS = 2048
+"""That one program writes, 16 bytes for each of its threads at a time."""
+
+
+class Tile(NamedTuple):
+    """`rows`: tokens times query heads. `keys` are met at once; five stages have two tiles of them
+    on their way to shared memory, three have one, since the block ids come a stage before."""
+
+    rows: int
+    keys: int
+    num_warps: int
+    num_stages: int
+
+
+class Device(NamedTuple):
+    """`capability`: 80 for 8.0. `num_sms`: multiprocessors to keep busy."""
+
+    capability: int
+    num_sms: int
+    is_interpreted: bool = False
+
+
+INTERPRETED_TILE = Tile(64, 128, 1, 1)
+"""An interpreter takes as long for any tile, and so the fewer the better."""
+
+
+def choose_tile(k_width: int, codec: Codec, most_rows: int, device: Device) -> Tile:
+    """`most_rows`: tokens of the longest chunk times query heads of a group.
+
+    The largest that spill no registers and leave a GPU with 99 KiB of shared memory (8.6, 8.9) room
+    for one program: `tools/triton_figures.py` prints what each takes. Many rows, so that keys are
+    read seldom; few where there are no more, so that many programs share a multiprocessor and wait
+    for memory in turn. From 9.0 on a product reads its keys from shared memory, which leaves
+    registers for more of them.
+    """
+    if device.is_interpreted:
+        return INTERPRETED_TILE
+    if codec.dtype.itemsize > 2:
+        return _exact_tile(k_width)
+    if most_rows <= MIN_ROWS:
+        return Tile(MIN_ROWS, 32, 4, 5) if k_width <= 256 else Tile(MIN_ROWS, 16, 4, 5)
+    if k_width > 256:
+        return Tile(32, 32, 8, 3)
+    if k_width > 128:
+        rows = 32 if codec.is_quantised and device.capability < 90 else 64
+        return Tile(rows, 32, 8, 3)
+    if device.capability >= 90:
+        return Tile(128, 64, 8, 3)
+    return Tile(64 if codec.is_quantised else 128, 32, 8, 5)
+
+
+def _exact_tile(k_width: int) -> Tile:
+    """Without tensor cores, which would not be exact: small, or registers spill."""
+    if k_width <= 128:
+        return Tile(MIN_ROWS, 16, 8, 3)
+    return Tile(MIN_ROWS, 16, 4 if k_width <= 256 else 8, 2)
+
+
+def columns(width: int) -> int:
+    """Of a tile that holds `width`: a power of two, and no fewer than a tensor core multiplies."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def split_width(width: int) -> tuple[int, int]:
+    """`columns` of two tiles that hold `width` between them with less waste than one, as 128 and 64
+    for 192; the second 0 where one will do."""
+    main = 1 << (width.bit_length() - 1)
+    rest = columns(width - main) if width > main else 0
+    return (columns(width), 0) if main < 16 or rest in (0, main) else (main, rest)
+
+
+def num_splits(num_programs: int, max_visible: int, device: Device) -> int:
+    """Parts that contexts of up to `max_visible` keys are cut into, where `num_programs` would run
+    without: as many as keep the device busy. A power of two: few contexts longer or shorter leave
+    it as it is."""
+    wanted = PROGRAMS_PER_SM * device.num_sms // max(num_programs, 1)
+    most = min(wanted, max_visible // MIN_SPLIT_KEYS, MAX_SPLITS)
+    return 1 << (most.bit_length() - 1) if most > 1 else 1

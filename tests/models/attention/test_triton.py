@@ -1,0 +1,288 @@
+"""The Triton kernels' own: tiles and parts of any size, replayed steps, numbers to the bit, scratch
+and where they can run. All under the interpreter; what they take of a GPU by compiling them.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.models.attention.choice import attention_name, build_attention
+from quire.models.attention.scratch import StepLimits
+from quire.models.attention.triton import tiles
+from quire.models.attention.triton.inputs import StepBounds, step_inputs
+from quire.models.attention.triton.scratch import triton_scratch_bytes
+from quire.models.attention.triton.support import INTERPRETED, Site
+from quire.models.attention.triton.tiles import Device, Tile
+from quire.models.config import KVOptions
+from quire.models.kv_codec import Encoded, choose_codec
+from tests.models.attention.cases import KEPT_AS, shapes, spans
+from tests.models.attention.scene import Scene, Shape, Span, look
+from tests.models.attention.test_backends import (
+    assert_close,
+    assert_right,
+    assert_same_however_cut,
+    assert_same_in_company,
+    interpreted_triton,
+)
+from tests.models.attention.test_reference import peak_bytes
+from tests.models.driver import load
+from tests.models.paging import Paging
+from tests.models.reference import References
+
+pytest.importorskip("triton", reason="triton is not installed")
+from quire.models.attention.triton.backend import TritonAttention  # noqa: E402
+
+ROOT = Path(__file__).parents[3]
+SMALL = Shape(num_heads=4, num_kv_heads=2, block_size=8)
+sizes = st.sampled_from([16, 32, 64, 128])
+long_spans = st.lists(
+    st.builds(Span, st.integers(0, 400), st.sampled_from([1, 1, 1, 20])), min_size=1, max_size=3
+)
+
+
+@contextmanager
+def tiles_of(rows: int, keys: int, min_split_keys: int) -> Iterator[None]:
+    with (
+        mock.patch.object(tiles, "INTERPRETED_TILE", Tile(rows, keys, 1, 1)),
+        mock.patch.object(tiles, "MIN_SPLIT_KEYS", min_split_keys),
+    ):
+        yield
+
+
+@settings(max_examples=18)
+@given(shapes, spans, st.integers(0, 2**32), sizes, sizes)
+def test_tiles_may_be_of_any_size(
+    shape: Shape, spans: list[Span], seed: int, rows: int, keys: int
+) -> None:
+    with tiles_of(rows, keys, min_split_keys=256):
+        assert_right(interpreted_triton, Scene(shape, spans, seed), seed)
+
+
+@settings(max_examples=18)
+@given(shapes, long_spans, st.integers(1, 60), st.integers(1, 100))
+def test_contexts_cut_among_programs_come_together_again(
+    shape: Shape, spans: list[Span], min_split_keys: int, num_sms: int
+) -> None:
+    with tiles_of(16, 32, min_split_keys):
+        backend = partial(TritonAttention, device=Device(80, num_sms, is_interpreted=True))
+        assert_right(backend, Scene(shape, spans))
+
+
+@settings(max_examples=10)
+@given(shapes, spans)
+def test_a_sequence_gets_the_same_alone_and_in_company(shape: Shape, spans: list[Span]) -> None:
+    assert_same_in_company(interpreted_triton, shape, spans)
+
+
+@settings(max_examples=10)
+@given(shapes, st.lists(st.integers(1, 30), min_size=2, max_size=5))
+def test_a_prompt_gets_the_same_however_it_is_cut(shape: Shape, sizes: list[int]) -> None:
+    assert_same_however_cut(interpreted_triton, shape, sizes)
+
+
+@pytest.mark.parametrize("kind", [SMALL, replace(SMALL, window=20, kept_as="fp8_e4m3")])
+def test_a_step_is_right_again_when_its_tensors_are_filled_anew(kind: Shape) -> None:
+    """As a captured graph is replayed: fewer sequences and tokens, in the same tensors."""
+    first = Scene(kind, [Span(n, 1) for n in (90, 3, 40)])
+    second = Scene(kind, [Span(60, 1), Span(2, 1)], seed=1)
+    paging = first.paging()
+    with tiles_of(16, 16, min_split_keys=16):
+        store = first.store(paging)
+        backend = TritonAttention(store, INTERPRETED)
+        inputs = step_inputs(first.batch(paging))
+        inputs = replace(inputs, bounds=StepBounds(200, True, False, 1))
+        step = backend.over(inputs)
+        assert_close(first.attend(step), first)
+
+        second.fill(store, paging)
+        new = step_inputs(second.batch(paging))
+        inputs.query_starts.copy_(torch.tensor([*new.query_starts.tolist(), 2]))
+        inputs.context_lens[:2] = new.context_lens
+        for table, rows in zip(inputs.block_tables, new.block_tables, strict=True):
+            table[:2, : rows.shape[1]] = rows
+        for kept, slots in zip(inputs.slots, new.slots, strict=True):
+            kept[:] = torch.tensor([*slots.tolist(), -1])
+        query, key, value = (torch.cat((each, each[:1])) for each in second.inputs())
+        assert_close(step.attend(second.layer, query, key, value)[:2], second)
+
+
+def bits(dtype: torch.dtype) -> st.SearchStrategy[torch.Tensor]:
+    """Two vectors of any numbers: subnormal, infinite, not a number."""
+    kind = {2: torch.int16, 4: torch.int32}[dtype.itemsize]
+    least, most = torch.iinfo(kind).min, torch.iinfo(kind).max
+    numbers = st.lists(st.integers(least, most), min_size=32, max_size=32)
+    return numbers.map(lambda some: torch.tensor(some, dtype=kind).view(dtype).view(2, 1, 16))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("kept_as", KEPT_AS[1:])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@settings(max_examples=40)
+@given(data=st.data(), scale=st.sampled_from([1.0, 1e-3, 1e30]))
+def test_what_is_written_is_what_the_codec_makes_of_it(
+    dtype: torch.dtype, kept_as: str, data: st.DataObject, scale: float
+) -> None:
+    """To the bit; where not all is finite, it reads as no number is."""
+    shape = Shape(1, 1, 16, 16, kept_as=kept_as, dtype=dtype)
+    scene = Scene(shape, [Span(0, 2)])
+    paging = scene.paging()
+    store = scene.store(paging)
+    query, _, value = scene.inputs()
+    key = data.draw(bits(dtype)) if scale == 1 else (value * scale)
+    step = TritonAttention(store, INTERPRETED).begin(scene.batch(paging))
+    step.attend(scene.layer, torch.zeros_like(query), key, value)
+    wanted = store.codec.encode(key)
+    kept, scales = store.keys[scene.place]
+    assert scales is not None and wanted.scales is not None
+    for token in range(2):
+        slot = paging.slot(0, token, scene.group)
+        stored = Encoded(look(kept, slot), look(scales, slot))
+        if key[token].isfinite().all():
+            assert torch.equal(stored.elements, wanted.elements[token])
+            assert torch.equal(look(scales, slot), wanted.scales[token])
+        else:
+            read = store.codec.decode(stored, torch.empty_like(key[token]))
+            assert not read.isfinite().any()
+
+
+@given(st.integers(1, 576))
+def test_two_tiles_hold_a_width_between_them(width: int) -> None:
+    main, rest = tiles.split_width(width)
+    assert {main.bit_count(), max(rest, 1).bit_count()} == {1} and main >= 16
+    assert width <= main + rest <= tiles.columns(width)
+
+
+@given(st.integers(1, 5000), st.integers(1, 200_000), st.integers(1, 200))
+def test_parts_are_no_more_than_keep_a_device_busy(
+    num_programs: int, max_visible: int, num_sms: int
+) -> None:
+    splits = tiles.num_splits(num_programs, max_visible, Device(90, num_sms))
+    assert 1 <= splits <= tiles.MAX_SPLITS
+    if splits > 1:
+        assert splits * num_programs <= tiles.PROGRAMS_PER_SM * num_sms
+        assert splits * tiles.MIN_SPLIT_KEYS <= max_visible
+
+
+WORST = {
+    "few long": [Span(600, 1)] * 2,
+    "one": [Span(900, 1)],
+    "many": [Span(40, 1)] * 20,
+    "mixed": [Span(500, 1), Span(3, 30)],
+}
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("spans", WORST.values(), ids=WORST)
+@pytest.mark.parametrize("shape", [SMALL, replace(SMALL, num_heads=34)], ids=["4", "34"])
+def test_a_step_allocates_no_more_than_scratch_says(
+    shape: Shape, spans: list[Span], tmp_path: Path
+) -> None:
+    scene = Scene(shape, spans)
+    paging = scene.paging()
+    backend = TritonAttention(scene.store(paging), INTERPRETED)
+    batch, inputs = scene.batch(paging), scene.inputs()
+
+    def step() -> None:
+        backend.begin(batch).attend(scene.layer, *inputs)
+
+    num_tokens = sum(span.num_new for span in spans)
+    limits = StepLimits(1000, len(spans), num_tokens)
+    out_bytes = 4 * num_tokens * shape.num_heads * shape.v_width
+    most = triton_scratch_bytes([scene.layer], limits, shape.codec, INTERPRETED)
+    assert peak_bytes(step, tmp_path / "memory.json") <= out_bytes + most
+
+
+def test_sinks_must_be_there_just_if_the_layer_has_them() -> None:
+    scene = Scene(Shape(has_sinks=True), [Span(0, 3)])
+    scene.sinks = None
+    paging = scene.paging()
+    with pytest.raises(ValueError, match="layer 1 has sinks: True, given: False"):
+        scene.run(interpreted_triton, paging, scene.store(paging))
+
+
+EXACT, PACKED = choose_codec("auto", torch.float32), choose_codec("int8", torch.float32)
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+def test_it_runs_where_it_is_asked_for_and_can() -> None:
+    assert attention_name("triton", Site(CPU, EXACT, 576, 512)) == "triton"
+    assert attention_name("auto", Site(CPU, PACKED, 64, 64)) == "reference"
+    assert attention_name("reference", Site(GPU, EXACT, 64, 64)) == "reference"
+    why = "TRITON_INTERPRET is set, which runs it on a CPU"
+    assert attention_name("auto", Site(GPU, EXACT, 64, 64)) == f"reference (not triton: {why})"
+    scene = Scene(SMALL, [Span(9, 1), Span(0, 3)])
+    assert_right(partial(build_attention, asked="triton"), scene)
+
+
+@pytest.mark.parametrize(
+    ("site", "why"),
+    [
+        (Site(GPU, EXACT, 64, 64), "TRITON_INTERPRET is set"),
+        (Site(CPU, EXACT, 640, 512), "keys of 640 or values of 512 elements are too wide"),
+        (Site(CPU, PACKED, 256, 64), "float32 times quantised keys of over 128"),
+    ],
+)
+def test_where_it_cannot_run_it_is_refused_in_words(site: Site, why: str) -> None:
+    with pytest.raises(ValueError, match=f"--attention-backend triton cannot be had: {why}"):
+        attention_name("triton", site)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "deepseek_v3"])
+def test_a_model_says_by_it_what_it_says_by_the_reference(
+    family: str, references: References
+) -> None:
+    loaded = load(references.checkpoint(family))
+    num_groups = len(loaded.facts.layout(KVOptions()).groups)
+    paging = Paging(2, 30, block_size=8, num_groups=num_groups)
+    batches = [
+        paging.batch(chunks) for chunks in ([(0, 0, range(25))], [(0, 25, [7]), (1, 0, [3])])
+    ]
+    ways = [KVOptions(attention=name) for name in ("triton", "reference")]
+    assert loaded.attention_name(ways[0]) == "triton"
+    assert loaded.scratch_bytes(StepLimits(30, 2, 30), ways[0]) > 0
+    one, other = (loaded.attach(paging.num_blocks, 8, way) for way in ways)
+    for batch in batches:
+        torch.testing.assert_close(one.forward(batch), other.forward(batch), atol=1e-5, rtol=1e-5)
+
+
+def python(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
+    """Where kernels are compiled, not interpreted."""
+    environment = {name: os.environ[name] for name in os.environ if name != "TRITON_INTERPRET"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**environment, "TRITON_CACHE_DIR": str(cache)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_cpu_is_refused_where_nothing_interprets(tmp_path: Path) -> None:
+    code = (
+        "import torch; from quire.models.attention.choice import *; "
+        "from quire.models.kv_codec import choose_codec; "
+        "codec = choose_codec('auto', torch.float32); "
+        "attention_name('triton', Site(torch.device('cpu'), codec, 64, 64))"
+    )
+    said = python("-c", code, cache=tmp_path).stderr
+    assert "cannot be had: it runs on NVIDIA GPUs, not on cpu" in said
+
+
+def test_no_kernel_spills_registers_or_takes_too_much_shared_memory(tmp_path: Path) -> None:
+    """Compiled for 8.0 and 9.0, which needs no GPU."""
+    done = python("-m", "tools.triton_figures", "--few", cache=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(", ") > 4 * 8
