@@ -26,6 +26,7 @@ from quire.models.kv_codec import choose_codec
 from quire.models.kv_store import KVStore, build_kv_store
 from quire.models.native import library
 
+CPU = torch.device("cpu")
 BLOCK_SIZE = 16
 NUM_BYTES = 1 << 28
 """Of K and V in all layers together, at least: several times a cache."""
@@ -95,7 +96,7 @@ def build_layers(shape: Shape, num_layers: int) -> tuple[LayerFacts, ...]:
     )
 
 
-def build_batch(case: Case) -> Batch:
+def build_batch(case: Case, device: torch.device = CPU) -> Batch:
     """Blocks in shuffled order, none of them the null block."""
     per_seq = -(-case.length // BLOCK_SIZE)
     ids = list(range(1, case.num_seqs * per_seq + 1))
@@ -105,17 +106,17 @@ def build_batch(case: Case) -> Batch:
     slots = table[:, new // BLOCK_SIZE].long() * BLOCK_SIZE + new % BLOCK_SIZE
     num_tokens = case.num_seqs * case.num_new
     return Batch(
-        input_ids=torch.zeros(num_tokens, dtype=torch.int64),
-        positions=new.repeat(case.num_seqs),
-        slots=(slots.flatten(),),
-        block_tables=(table,),
+        input_ids=torch.zeros(num_tokens, dtype=torch.int64, device=device),
+        positions=new.repeat(case.num_seqs).to(device),
+        slots=(slots.flatten().to(device),),
+        block_tables=(table.to(device),),
         query_starts=tuple(range(0, num_tokens + 1, case.num_new)),
         context_lens=(case.length,) * case.num_seqs,
-        logit_rows=torch.zeros(0, dtype=torch.int64),
+        logit_rows=torch.zeros(0, dtype=torch.int64, device=device),
     )
 
 
-def build_store(case: Case, layers: tuple[LayerFacts, ...]) -> KVStore:
+def build_store(case: Case, layers: tuple[LayerFacts, ...], device: torch.device = CPU) -> KVStore:
     dtype = case.shape.dtype
     name = str(dtype).removeprefix("torch.")
     facts = ModelFacts("bench", layers, 2, case.length, (), name, dtype.itemsize)
@@ -124,7 +125,7 @@ def build_store(case: Case, layers: tuple[LayerFacts, ...]) -> KVStore:
         facts.layout(KVOptions()),
         KVSize(num_blocks, BLOCK_SIZE),
         codec=choose_codec("auto", dtype),
-        device=torch.device("cpu"),
+        device=device,
     )
     for tensor in store.tensors:
         tensor.normal_()
@@ -132,12 +133,15 @@ def build_store(case: Case, layers: tuple[LayerFacts, ...]) -> KVStore:
 
 
 def build_step(
-    backend: AttentionBackend, case: Case, layers: tuple[LayerFacts, ...]
+    backend: AttentionBackend,
+    case: Case,
+    layers: tuple[LayerFacts, ...],
+    device: torch.device = CPU,
 ) -> Callable[[], object]:
     """A whole step: every layer once."""
-    batch, shape = build_batch(case), case.shape
+    batch, shape = build_batch(case, device), case.shape
     query, key, value = (
-        torch.randn(len(batch.positions), heads, shape.width).to(shape.dtype)
+        torch.randn(len(batch.positions), heads, shape.width, dtype=shape.dtype, device=device)
         for heads in (shape.num_heads, shape.num_kv_heads, shape.num_kv_heads)
     )
 

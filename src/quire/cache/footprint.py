@@ -45,7 +45,8 @@ class Footprint:
     `block_bytes`: one block of KV. `token_bytes`: what each token of a step takes at the peak: its
     activations, logits, id, position, place to write. `pair_bytes`: masks and places to read for
     each pair of a step's token and a token of its context, where an attention keeps them; 0 where
-    none does. `fixed_bytes`: work space and whatever else does not grow.
+    none does. `fixed_bytes`: work space and whatever else does not grow; `graph_bytes` of them for
+    recorded steps.
     """
 
     block_size: int
@@ -53,6 +54,7 @@ class Footprint:
     token_bytes: int
     pair_bytes: int = 0
     fixed_bytes: int = 0
+    graph_bytes: int = 0
 
     def __post_init__(self) -> None:
         if min(self.block_size, self.block_bytes, self.token_bytes) < 1:

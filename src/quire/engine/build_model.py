@@ -15,6 +15,7 @@ from quire.engine.build import Clock, OnProgress, assemble
 from quire.engine.config import EngineConfig
 from quire.engine.early_check import check_before_load
 from quire.engine.engine import Engine
+from quire.engine.graphs import graph_bytes, with_graphs
 from quire.engine.kernels import choose_kernels
 from quire.engine.kv_plan import Device, KVPlan, Limits, plan_kv
 from quire.engine.memory import DeviceMemory, measure, peak_bytes, step_budget
@@ -24,6 +25,7 @@ from quire.engine.swap_space import num_host_blocks
 from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
 from quire.models.checkpoint import ModelSource, locate
+from quire.models.graphs import GraphedModel
 from quire.models.loader import LoadedModel, load_model
 from quire.models.preview import look_ahead
 
@@ -86,10 +88,13 @@ def build_model_engine(
         num_host_blocks=plan.num_host_blocks,
     )
     phases.end("kv_cache")
+    recorded = with_graphs(config, model, device, plan, on_progress)
+    if isinstance(recorded, GraphedModel):
+        phases.end("graphs")
     receipt = _receipt(loaded, footprint, plan, memory)
     facts = _facts(config, loaded, plan, receipt, phases.seconds)
     _tell(facts, layout)
-    return assemble(config, facts, layout, model, clock), facts
+    return assemble(config, facts, layout, recorded, clock), facts
 
 
 def choose_device(asked: str) -> torch.device:
@@ -171,11 +176,14 @@ def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footp
     facts = loaded.facts
     step_limits = StepLimits(limits.max_model_len, limits.max_num_seqs, limits.most_tokens)
     least = facts.vocab_size * facts.dtype_bytes + (2 + len(layout.groups)) * INDEX_BYTES
+    token_bytes = max(-(-peak // num_tokens), least)
+    graphs = graph_bytes(config, model, loaded.device, token_bytes)
     return Footprint(
         block_size=config.block_size,
         block_bytes=layout.block_bytes(config.block_size),
-        token_bytes=max(-(-peak // num_tokens), least),
-        fixed_bytes=loaded.scratch_bytes(step_limits, config.kv_options),
+        token_bytes=token_bytes,
+        fixed_bytes=loaded.scratch_bytes(step_limits, config.kv_options) + graphs,
+        graph_bytes=graphs,
     )
 
 
@@ -200,7 +208,8 @@ def _receipt(
         ReceiptLine("device", memory.total),
         ReceiptLine("weights", loaded.weight_bytes),
         ReceiptLine("activation", plan.num_tokens * footprint.token_bytes),
-        ReceiptLine("scratch", footprint.fixed_bytes),
+        ReceiptLine("scratch", footprint.fixed_bytes - footprint.graph_bytes),
+        ReceiptLine("graphs", footprint.graph_bytes),
         ReceiptLine("kv", plan.room.num_blocks * footprint.block_bytes),
         ReceiptLine("swap", plan.num_host_blocks * footprint.block_bytes),
         ReceiptLine("unused", max(memory.available - plan.num_bytes, 0)),

@@ -61,6 +61,7 @@ class EngineConfig:
     max_skips: int = 16
     enable_prefix_caching: bool = True
     async_scheduling: bool | None = None
+    enforce_eager: bool = False
     otlp_traces_endpoint: str | None = None
     prefix_caching_hash_algo: str = "sha256"
     prefix_caching_seed: str | None = None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from quire.cache.moves import Move
-from quire.models.attention.backend import AttentionBackend
+from quire.models.attention.backend import AttentionBackend, AttentionStep
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
 from quire.models.latent import is_latent, keep_latent, latent_port
@@ -68,14 +68,20 @@ class HFModel:
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:
-        self.current.attention = self.backend.begin(batch)
-        self.current.positions = batch.positions
+        attention = self.backend.begin(batch)
+        return self.compute(batch.input_ids, batch.positions, batch.logit_rows, attention)
+
+    def compute(
+        self, input_ids: Tensor, positions: Tensor, logit_rows: Tensor, attention: AttentionStep
+    ) -> Tensor:
+        """As `forward`, of the tensors of a Batch, where `attention` knows the rest of it."""
+        self.current.attention, self.current.positions = attention, positions
         try:
             logits: Tensor = self.module(
-                input_ids=batch.input_ids[None],
-                position_ids=batch.positions[None],
+                input_ids=input_ids[None],
+                position_ids=positions[None],
                 use_cache=False,
-                logits_to_keep=batch.logit_rows,
+                logits_to_keep=logit_rows,
             ).logits
         finally:
             self.current.attention = self.current.positions = None

@@ -1,0 +1,57 @@
+"""Whether the decode steps of an engine are recorded, what that takes, and the recording."""
+
+import torch
+
+from quire.engine.build import OnProgress
+from quire.engine.config import EngineConfig
+from quire.engine.kv_plan import KVPlan
+from quire.models.graphs import (
+    Buffers,
+    CUDAGraphs,
+    DecodeLimits,
+    GraphedModel,
+    ReplayableBackend,
+    record_bytes,
+    record_decode,
+)
+from quire.models.hf import HFModel
+
+
+def is_recorded(config: EngineConfig, model: HFModel, device: torch.device) -> bool:
+    """On GPUs, where attention reads all that it is to do from the device."""
+    if device.type != "cuda" or config.enforce_eager:
+        return False
+    return isinstance(model.backend, ReplayableBackend)
+
+
+def graph_bytes(
+    config: EngineConfig, model: HFModel, device: torch.device, token_bytes: int
+) -> int:
+    """To be kept free for it. `token_bytes`: what a token of a step takes."""
+    if not is_recorded(config, model, device):
+        return 0
+    return record_bytes(config.max_num_seqs, token_bytes)
+
+
+def with_graphs(
+    config: EngineConfig,
+    model: HFModel,
+    device: torch.device,
+    plan: KVPlan,
+    on_progress: OnProgress,
+) -> HFModel | GraphedModel:
+    """`model`, its decode steps recorded if they are to be and can be."""
+    backend, limits = model.backend, plan.limits
+    if not is_recorded(config, model, device) or not isinstance(backend, ReplayableBackend):
+        return model
+    sizes = DecodeLimits(
+        limits.max_num_seqs,
+        limits.max_model_len,
+        -(-limits.max_model_len // config.block_size),
+        len(plan.room.layout.groups),
+    )
+
+    def say(done: int, total: int) -> None:
+        on_progress("graphs", done, total)
+
+    return record_decode(model, backend, Buffers(sizes, device), CUDAGraphs(device), say)

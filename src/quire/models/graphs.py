@@ -1,0 +1,225 @@
+"""Decode steps as recorded launches: on a GPU a step of few tokens takes longer to launch, one
+operation after the other, than to compute. So steps in which every request computes one token are
+recorded once for each size of a ladder, over tensors that stay where they are; to run one is to
+fill those and launch the record. A step of another kind, or larger, is computed as ever.
+
+CUDA graphs: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs
+"""
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from quire.cache.moves import Move
+from quire.models.attention.backend import AttentionStep
+from quire.models.attention.triton.inputs import StepBounds, StepInputs
+from quire.models.batch import Batch
+from quire.models.hf import HFModel
+
+logger = logging.getLogger(__name__)
+
+FINE_UPTO, FINE_STEP, COARSE_STEP = 256, 8, 16
+"""Sizes between which a step is padded: few requests more than it has."""
+NO_SLOT = -1
+RECORD_BYTES = 16 << 20
+"""That a driver keeps of one record: a guess on the safe side, to be held against the receipt."""
+
+Launch = Callable[[], None]
+
+
+class Recorder(Protocol):
+    """What a device has to keep launches."""
+
+    def record(self, compute: Launch) -> Launch:
+        """Run `compute`, and return what launches the same again, over the same tensors. Raises
+        RuntimeError where that cannot be."""
+
+
+@runtime_checkable
+class ReplayableBackend(Protocol):
+    def over(self, inputs: StepInputs) -> AttentionStep:
+        """A step that reads what it is to do from tensors, each time it is launched."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeLimits:
+    """`max_num_blocks`: of one request, in each of `num_groups` layer groups."""
+
+    max_num_seqs: int
+    max_model_len: int
+    max_num_blocks: int
+    num_groups: int
+
+
+def ladder(max_num_seqs: int) -> list[int]:
+    """The sizes that are recorded, rising."""
+    fine = range(FINE_STEP, min(max_num_seqs, FINE_UPTO) + 1, FINE_STEP)
+    coarse = range(FINE_UPTO + COARSE_STEP, max_num_seqs + 1, COARSE_STEP)
+    sizes = {1, 2, 4, *fine, *coarse, max_num_seqs}
+    return sorted(size for size in sizes if size <= max_num_seqs)
+
+
+def record_bytes(max_num_seqs: int, token_bytes: int) -> int:
+    """What recording takes: the records, one step's activations beside those of other steps, and
+    the logits that stay. `token_bytes`: a token's activations and logits."""
+    return len(ladder(max_num_seqs)) * RECORD_BYTES + 2 * max_num_seqs * token_bytes
+
+
+class Buffers:
+    """The tensors of a decode step, for as many requests as there may be. The first rows of each
+    are those of a smaller step."""
+
+    def __init__(self, limits: DecodeLimits, device: torch.device) -> None:
+        size = limits.max_num_seqs
+        self._limits = limits
+        self._counts = torch.arange(size + 1, dtype=torch.int32, device=device)
+        self.input_ids = torch.zeros(size, dtype=torch.int64, device=device)
+        self.positions = torch.zeros(size, dtype=torch.int64, device=device)
+        self.query_starts = torch.zeros_like(self._counts)
+        self.context_lens = torch.ones(size, dtype=torch.int32, device=device)
+        rows = (limits.num_groups, size)
+        self.slots = torch.full(rows, NO_SLOT, dtype=torch.int64, device=device)
+        tables = (*rows, limits.max_num_blocks)
+        self.block_tables = torch.zeros(tables, dtype=torch.int32, device=device)
+        self.logit_rows = torch.arange(size, device=device)
+
+    def inputs(self, size: int) -> StepInputs:
+        return StepInputs(
+            self.query_starts[: size + 1],
+            self.context_lens[:size],
+            tuple(table[:size] for table in self.block_tables),
+            tuple(slots[:size] for slots in self.slots),
+            StepBounds(
+                max_context=self._limits.max_model_len,
+                has_singles=True,
+                has_longer=False,
+                longest_chunk=1,
+            ),
+        )
+
+    def fill(self, batch: Batch, size: int) -> None:
+        """With a step of at most `size` requests of one token each; the rest compute nothing that
+        is kept. All of it on the device."""
+        count = len(batch.context_lens)
+        self.input_ids[:count].copy_(batch.input_ids)
+        self.positions[:count].copy_(batch.positions)
+        torch.clamp(self._counts[: size + 1], max=count, out=self.query_starts[: size + 1])
+        torch.add(batch.positions, 1, out=self.context_lens[:count])
+        self.input_ids[count:size].zero_()
+        self.positions[count:size].zero_()
+        for group, (slots, table) in enumerate(zip(batch.slots, batch.block_tables, strict=True)):
+            self.slots[group, :count].copy_(slots)
+            self.slots[group, count:size].fill_(NO_SLOT)
+            self.block_tables[group, :count, : table.shape[1]].copy_(table)
+
+
+class GraphedModel:
+    """Implements `Model`: `model`, whose decode steps of up to the largest of `launches` are
+    launched as recorded. `logits` [requests, vocab_size] are where those leave them, until the next
+    step."""
+
+    def __init__(
+        self, model: HFModel, buffers: Buffers, launches: dict[int, Launch], logits: Tensor
+    ) -> None:
+        self._model = model
+        self._buffers = buffers
+        self._launches = launches
+        self._sizes = sorted(launches)
+        self._logits = logits
+
+    @property
+    def vocab_size(self) -> int:
+        return self._model.vocab_size
+
+    def move(self, moves: Sequence[Move], claimed: Collection[int]) -> Callable[[], float]:
+        return self._model.move(moves, claimed)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Tensor:
+        size = self._size(batch)
+        if size is None:
+            return self._model.forward(batch)
+        self._buffers.fill(batch, size)
+        self._launches[size]()
+        return self._logits[: len(batch.context_lens)]
+
+    def _size(self, batch: Batch) -> int | None:
+        """That of the record to launch."""
+        count = len(batch.context_lens)
+        is_decode = len(batch.positions) == len(batch.logit_rows) == count
+        if not is_decode or count > self._sizes[-1]:
+            return None
+        return next(size for size in self._sizes if size >= count)
+
+
+class CUDAGraphs:
+    """Records of one device, which share their memory: only one runs at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, compute: Launch) -> Launch:
+        """What is made at first use, kernels and workspaces, is made before."""
+        beside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        beside.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(beside):
+            compute()
+        torch.cuda.synchronize(self._device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            compute()
+        return graph.replay
+
+
+class _Decode:
+    """One step over the buffers, its logits copied to where they stay."""
+
+    def __init__(self, model: HFModel, backend: ReplayableBackend, buffers: Buffers) -> None:
+        self._model = model
+        self._backend = backend
+        self._buffers = buffers
+        self.logits: Tensor | None = None
+
+    def run(self, size: int) -> None:
+        buffers = self._buffers
+        logits = self._model.compute(
+            buffers.input_ids[:size],
+            buffers.positions[:size],
+            buffers.logit_rows[:size],
+            self._backend.over(buffers.inputs(size)),
+        )
+        if self.logits is None:
+            self.logits = logits.new_empty(len(buffers.input_ids), logits.shape[1])
+        self.logits[:size].copy_(logits)
+
+
+@torch.inference_mode()
+def record_decode(
+    model: HFModel,
+    backend: ReplayableBackend,
+    buffers: Buffers,
+    recorder: Recorder,
+    on_progress: Callable[[int, int], None],
+) -> HFModel | GraphedModel:
+    """`model` with its decode steps recorded, the largest first: the memory that it takes does for
+    the others. `backend` is the model's. The model as it is where they cannot be."""
+    sizes = ladder(len(buffers.input_ids))
+    launches: dict[int, Launch] = {}
+    decode = _Decode(model, backend, buffers)
+    try:
+        for number, size in enumerate(reversed(sizes)):
+            on_progress(number, len(sizes))
+            launches[size] = recorder.record(partial(decode.run, size))
+    except RuntimeError as error:
+        logger.warning("decode steps are launched operation by operation: %s", error)
+        return model
+    on_progress(len(sizes), len(sizes))
+    if decode.logits is None:
+        return model
+    return GraphedModel(model, buffers, launches, decode.logits)
