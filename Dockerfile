@@ -43,6 +43,14 @@ LABEL org.opencontainers.image.title="Quire" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="0.1.0"
 
+# Triton compiles what launches its kernels when it first runs: for a GPU it wants a C compiler.
+ARG VARIANT=cpu
+RUN if [ "$VARIANT" = cuda ]; then \
+        apt-get update \
+        && apt-get install -y --no-install-recommends gcc libc6-dev \
+        && rm -rf /var/lib/apt/lists/*; \
+    fi
+
 # Any UID will do, as long as its group is 0: that is how OpenShift runs containers.
 RUN useradd --no-log-init --uid 10001 --gid 0 --no-create-home --home-dir /cache quire \
     && mkdir -p /cache/huggingface /cache/xdg /cache/torch /cache/triton /cache/inductor \

@@ -26,6 +26,7 @@ from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
 from quire.models.checkpoint import ModelSource, locate
 from quire.models.graphs import GraphedModel
+from quire.models.hf import HFModel
 from quire.models.loader import LoadedModel, load_model
 from quire.models.preview import look_ahead
 
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_BATCHED_TOKENS = {"cpu": 512, "cuda": 2048}
 """The largest step where none is given: where each device's matrix product is about best."""
 INDEX_BYTES = 8
+WARM_UP_TOKENS = (64, 2, 1)
 
 
 @dataclass(slots=True)
@@ -88,6 +90,9 @@ def build_model_engine(
         num_host_blocks=plan.num_host_blocks,
     )
     phases.end("kv_cache")
+    if device.type == "cuda":
+        _warm_up(model, len(layout.groups), device)
+        phases.end("warm_up")
     recorded = with_graphs(config, model, device, plan, on_progress)
     if isinstance(recorded, GraphedModel):
         phases.end("graphs")
@@ -185,6 +190,13 @@ def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footp
         fixed_bytes=loaded.scratch_bytes(step_limits, config.kv_options) + graphs,
         graph_bytes=graphs,
     )
+
+
+def _warm_up(model: HFModel, num_groups: int, device: torch.device) -> None:
+    """On the null block, so that no request waits while kernels are compiled: those for long chunks,
+    for short ones and for single tokens."""
+    for num_tokens in WARM_UP_TOKENS:
+        model.forward(_fresh_chunk(num_tokens, num_groups, device))
 
 
 def _fresh_chunk(num_tokens: int, num_groups: int, device: torch.device) -> Batch:
