@@ -193,8 +193,8 @@ def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footp
 
 
 def _warm_up(model: HFModel, num_groups: int, device: torch.device) -> None:
-    """On the null block, so that no request waits while kernels are compiled: those for long chunks,
-    for short ones and for single tokens."""
+    """On the null block, so that no request waits while kernels are compiled: those for long
+    chunks, for short ones and for single tokens."""
     for num_tokens in WARM_UP_TOKENS:
         model.forward(_fresh_chunk(num_tokens, num_groups, device))
 
