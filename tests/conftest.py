@@ -1,7 +1,8 @@
 """Hypothesis profiles: `default` for every run, `long` by `HYPOTHESIS_PROFILE=long make test`.
 
 And one thread for torch, here and in every server started from here: the models are tiny, so that
-threads would only wait for each other. Triton's kernels are interpreted, which needs no GPU.
+threads would only wait for each other. Triton's kernels are interpreted, which needs no GPU; on one
+`TRITON_INTERPRET=0 pytest tests/engine/test_fidelity.py` runs them there.
 """
 
 import os
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch loads
-os.environ["TRITON_INTERPRET"] = "1"  # read when triton loads
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton loads
 
 if TYPE_CHECKING:
     from quire.models.native.int8 import Int8Kernel
