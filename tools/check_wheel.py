@@ -1,8 +1,9 @@
 """Does the wheel work where there is no checkout? `python -m tools.check_wheel WHEEL [PIP_ARG ...]`
 
 Its content is compared with `src`; then it is installed with its dependencies in a new environment
-outside the checkout, every module is imported there, and the `quire` command is asked its version. Without a GPU's PyTorch
-there is no triton: modules that are its kernels are only looked for.
+outside the checkout, every module is imported there, and the `quire` command is asked its version.
+Triton comes with the PyTorch of GPUs alone: where it is missing, modules that are its kernels are
+not imported.
 """
 
 import subprocess
