@@ -43,7 +43,7 @@ def test_quantised_engine_generates_over_fewer_bytes(dtype: str, int8_kernel: In
             token_ids += delta.token_ids
     assert len(token_ids) == NUM_NEW
     _, plain = build(replace(config, quantization="none"))
-    assert weight_bytes(facts) < 0.6 * weight_bytes(plain)
+    assert weight_bytes(facts) < 0.7 * weight_bytes(plain), "of 12 bits, or of 32"
     assert (facts.quantization, facts.dtype) == ("int8", dtype)
     assert f"{dtype}, weights in int8" in receipt_text(facts)
     assert "weights in" not in receipt_text(plain)

@@ -166,6 +166,17 @@ def test_what_nobody_claims_goes_out_while_the_step_computes() -> None:
     assert taken() == 0.0
 
 
+def test_copies_within_the_device_are_made_block_by_block() -> None:
+    """The run from 1 and 2 to 0 and 1 would read what it writes."""
+    store = build("full", "auto")
+    expected, mover = Blocks(store), Mover(store, Late())
+    moves = [Move(MoveKind.COPY, 1, 0), Move(MoveKind.COPY, 2, 1)]
+    mover.move(moves, ())
+    for move in moves:
+        expected.move(move)
+    expected.check_all()
+
+
 @given(st.lists(st.tuples(blocks, blocks), unique_by=lambda pair: pair[1]))
 def test_runs_are_the_pairs_in_order_neighbours_together(pairs: list[tuple[int, int]]) -> None:
     batch = MoveBatch(MoveKind.OUT, [pair[0] for pair in pairs], [pair[1] for pair in pairs])

@@ -175,12 +175,14 @@ class SideStream:
 
 def runs(blocks: MoveBatch) -> Iterator[tuple[int, int, int]]:
     """(first target, first source, length) of what lies side by side at both ends, in the order of
-    the batch: a block may be read and then written."""
+    the batch: a block may be read and then written. Within the device runs might overlap, and so
+    every block is one."""
     pairs = list(zip(blocks.targets, blocks.sources, strict=True))
     first = 0
     for end in range(1, len(pairs) + 1):
         target, source = pairs[first]
         length = end - first
-        if end == len(pairs) or pairs[end] != (target + length, source + length):
+        is_alone = blocks.kind is MoveKind.COPY or end == len(pairs)
+        if is_alone or pairs[end] != (target + length, source + length):
             yield target, source, length
             first = end
