@@ -139,7 +139,6 @@ def busy_share(engine: Engine, num_requests: int, vocab: int) -> float:
     for _ in range(NUM_OUTPUT // 2):
         engine.turn()
     activities = [torch.profiler.ProfilerActivity.CUDA]
-    began_s = time.perf_counter()
     with torch.profiler.profile(activities=activities) as profile:
         torch.cuda.synchronize()
         began_s = time.perf_counter()

@@ -1,8 +1,8 @@
 """Hypothesis profiles: `default` for every run, `long` by `HYPOTHESIS_PROFILE=long make test`.
 
 And one thread for torch, here and in every server started from here: the models are tiny, so that
-threads would only wait for each other. Triton's kernels are interpreted, which needs no GPU; on one
-`TRITON_INTERPRET=0 pytest tests/engine/test_fidelity.py` runs them there.
+threads would only wait for each other. Triton's kernels are interpreted, which needs no GPU;
+`TRITON_INTERPRET=0` runs them on one.
 """
 
 import os

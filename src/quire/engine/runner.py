@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.engine.build_sampler import build_sampler
-from quire.engine.inputs import Array, Numbers, send
+from quire.engine.inputs import send
 from quire.engine.sample_row import SampleRow
 from quire.engine.sampler import Drawn, PendingDraw
 from quire.models.batch import Batch, Model, halves
 from quire.scheduler.request import TokenLogprobs
 from quire.scheduler.step import BlockIds, Chunk, Join, Step, StepResult
+
+Numbers = NDArray[np.int64]
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +116,7 @@ class Runner:
         if launched.drawing:
             ends = [launched.spans[place][1] - 1 for place in launched.drawing]
             if len(ends) < len(logits):
-                (wanted,) = send([_numbers(ends)], self._device)
+                (wanted,) = send([torch.tensor(ends)], self._device)
                 logits = logits.index_select(0, wanted)
             rows = [launched.rows[place].draw for place in launched.drawing]
             launched.draw = self._sampler.draw(logits, rows)
@@ -168,10 +170,9 @@ class Runner:
         seats = _numbers([rows[place].index for place in launched.drawing])
         token_ids, awaited = _token_ids(step.chunks, rows)
         num_groups = self._config.num_groups
-        arrays: list[Array] = [token_ids, positions, logit_rows, seats, *awaited]
-        arrays += [self._slots(table, owners, positions) for table in tables]
-        arrays += list(tables)
-        sent = send(arrays, self._device)
+        slots = [self._slots(table, owners, positions) for table in tables]
+        arrays = (token_ids, positions, logit_rows, seats, *awaited, *slots, *tables)
+        sent = send([torch.from_numpy(array) for array in arrays], self._device)
         input_ids, launched.seats = sent[0], sent[3]
         if len(awaited[0]):
             input_ids.index_copy_(0, sent[4], self._newest.index_select(0, sent[5]))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quire.engine.draw_plan import DrawPlan, Kind, Part, Sent, build_plan
 from quire.engine.host_link import Arrival, build_host_link
+from quire.engine.inputs import send
 from quire.engine.logit_edits import Edited, edit
 from quire.engine.logprobs import Scored, score, told, unpacked
 from quire.engine.sample_row import SampleRow
@@ -63,11 +64,12 @@ class TorchSampler:
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._space = Workspace(vocab_size, device)
+        self._device = device
         self._link = build_host_link(device)
 
     def draw(self, logits: Tensor, rows: Sequence[SampleRow]) -> TorchDraw:
         plan = build_plan(rows, self._space.vocab_size, self._space.max_rows)
-        sent = plan.received(self._link.send(plan.pieces()))
+        sent = plan.received(send(plan.pieces(), self._device))
         token_ids, is_finite = self._draw_parts(logits, plan, sent)
         found = [token_ids.double(), is_finite.double()]
         if plan.scored:
@@ -81,7 +83,7 @@ class TorchSampler:
             return []
         places = range(len(token_ids))
         pieces = [torch.tensor(places), torch.tensor(token_ids)]
-        wanted = Scored(places, *self._link.send(pieces))
+        wanted = Scored(places, *send(pieces, self._device))
         scores = score(self._space, logits, wanted, min(num_top, self._space.vocab_size))
         return list(told(token_ids, scores))
 

@@ -36,5 +36,18 @@ class AttentionStep(Protocol):
         ...
 
 
+def check_sinks(layer: LayerFacts, sinks: Tensor | None) -> None:
+    """Raises ValueError unless they are there where the layer has them."""
+    if layer.has_sinks != (sinks is not None):
+        raise ValueError(
+            f"layer {layer.index} has sinks: {layer.has_sinks}, given: {sinks is not None}"
+        )
+
+
+def dense_rows(tensor: Tensor) -> Tensor:
+    """With neighbouring elements side by side, as kernels read them."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
 class AttentionBackend(Protocol):
     def begin(self, batch: Batch) -> AttentionStep: ...

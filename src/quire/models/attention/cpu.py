@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from quire.models.attention.backend import check_sinks, dense_rows
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
 from quire.models.kv_codec import Codec
@@ -110,11 +111,8 @@ class CPUStep:
         value: Tensor,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        if layer.has_sinks != (sinks is not None):
-            raise ValueError(
-                f"layer {layer.index} has sinks: {layer.has_sinks}, given: {sinks is not None}"
-            )
-        query, key, value = (_dense_rows(tensor) for tensor in (query, key, value))
+        check_sinks(layer, sinks)
+        query, key, value = (dense_rows(tensor) for tensor in (query, key, value))
         call = self.backend.call(layer)
         out = query.new_empty(len(query), query.shape[1], layer.v_width)
         for name, tensor in (("query", query), ("key", key), ("value", value)):
@@ -146,7 +144,3 @@ class CPUStep:
             self._scratch_bytes[key] = count(call)
         size = self._scratch_bytes[key]
         return self.backend.workspace.take(like, torch.uint8, (size,))[0]
-
-
-def _dense_rows(tensor: Tensor) -> Tensor:
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

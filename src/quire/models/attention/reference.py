@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from quire.models.attention.backend import check_sinks
 from quire.models.attention.plan import Chunk, DecodeBucket, Plans
 from quire.models.attention.softmax import (
     attend_fused,
@@ -56,10 +57,7 @@ class ReferenceStep:
         value: Tensor,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        if layer.has_sinks != (sinks is not None):
-            raise ValueError(
-                f"layer {layer.index} has sinks: {layer.has_sinks}, given: {sinks is not None}"
-            )
+        check_sinks(layer, sinks)
         group = self.store.group(layer.index)
         self.store.write(layer.index, key, value, self.plans.batch.slots[group])
         plan = self.plans.get(group, layer)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quire.models.attention.backend import check_sinks, dense_rows
 from quire.models.attention.triton.attend_kernel import attend, combine
 from quire.models.attention.triton.inputs import StepInputs, step_inputs
 from quire.models.attention.triton.launch import Form
@@ -47,11 +48,8 @@ class TritonStep:
         value: Tensor,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        if layer.has_sinks != (sinks is not None):
-            raise ValueError(
-                f"layer {layer.index} has sinks: {layer.has_sinks}, given: {sinks is not None}"
-            )
-        query, key, value = (_dense_rows(tensor) for tensor in (query, key, value))
+        check_sinks(layer, sinks)
+        query, key, value = (dense_rows(tensor) for tensor in (query, key, value))
         store = self.backend.store
         form = Form(layer, query.shape[1], store.codec, store.block_size, self.backend.device)
         self._write(form, key, value)
@@ -164,7 +162,3 @@ class _Call:
             num_warps=how[0],
             num_stages=how[1],
         )
-
-
-def _dense_rows(tensor: Tensor) -> Tensor:
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
