@@ -3,8 +3,9 @@
     python -m bench.cpu_attention [--repeats 20]
 
 Layers of Qwen2.5-0.5B, of a 15M model without shared K/V heads, and of one like Llama 8B. Every
-call takes the next of several layers, so that K and V come from memory as they do in a step. The
-two take turns, with reads of plain memory between them; medians.
+call takes the next of several layers, so that K and V come from memory as they do in a step. Blocks
+are shuffled, as a pool's are after long use, or in runs, as a fresh pool gives them. The two take
+turns, with reads of plain memory between them; medians.
 """
 
 import argparse
@@ -60,12 +61,15 @@ class Case(NamedTuple):
     length: int
     num_new: int
     shape: Shape = QWEN
+    is_in_runs: bool = False
 
     @property
     def name(self) -> str:
+        order = ", blocks in runs" if self.is_in_runs else ""
         if self.num_new == 1:
-            return f"decode {self.num_seqs} x {self.length}, {self.shape.name}"
-        return f"prefill {self.num_new} after {self.length - self.num_new}, {self.shape.name}"
+            return f"decode {self.num_seqs} x {self.length}, {self.shape.name}{order}"
+        past = self.length - self.num_new
+        return f"prefill {self.num_new} after {past}, {self.shape.name}{order}"
 
     @property
     def layer_bytes(self) -> int:
@@ -80,7 +84,8 @@ class Case(NamedTuple):
 
 
 CASES = (
-    *(Case(32, 512, 1), Case(8, 4096, 1), Case(1, 16384, 1)),
+    *(Case(32, 512, 1), Case(32, 512, 1, is_in_runs=True)),
+    *(Case(8, 4096, 1), Case(8, 4096, 1, is_in_runs=True), Case(1, 16384, 1)),
     *(Case(64, 96, 1, shape) for shape in (SMALL, SMALL_FLOAT32)),
     *(Case(32, 256, 1, shape) for shape in (SMALL, SMALL_FLOAT32)),
     Case(16, 1024, 1, LLAMA),
@@ -97,10 +102,11 @@ def build_layers(shape: Shape, num_layers: int) -> tuple[LayerFacts, ...]:
 
 
 def build_batch(case: Case, device: torch.device = CPU) -> Batch:
-    """Blocks in shuffled order, none of them the null block."""
+    """None of the blocks is the null block."""
     per_seq = -(-case.length // BLOCK_SIZE)
-    ids = list(range(1, case.num_seqs * per_seq + 1))
-    random.Random(0).shuffle(ids)
+    ids = list(range(case.num_seqs * per_seq, 0, -1))
+    if not case.is_in_runs:
+        random.Random(0).shuffle(ids)
     table = torch.tensor(ids, dtype=torch.int32).view(case.num_seqs, per_seq)
     new = torch.arange(case.length - case.num_new, case.length)
     slots = table[:, new // BLOCK_SIZE].long() * BLOCK_SIZE + new % BLOCK_SIZE

@@ -9,16 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from quire.cache.layout import Layout
 from quire.models.config import KVSize
 from quire.models.kv_codec import Codec, Encoded
-
-CACHE_LINE_BYTES = 64
-
+from quire.models.pages import zeros_on_touch
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -118,13 +115,13 @@ def build_kv_store(layout: Layout, size: KVSize, *, codec: Codec, device: torch.
 
     def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if device.type == "cpu":
-            return zeros_on_touch(shape, dtype)
+            return _untouched(shape, dtype)
         return torch.zeros(shape, dtype=dtype, device=device)
 
     def on_host(tensor: Tensor) -> Tensor:
         shape = (size.num_host_blocks, *tensor.shape[1:])
         if device.type == "cpu":
-            return zeros_on_touch(shape, tensor.dtype)
+            return _untouched(shape, tensor.dtype)
         return torch.zeros(shape, dtype=tensor.dtype, pin_memory=True)
 
     def encoded(num_heads: int, width: int) -> Encoded:
@@ -143,11 +140,7 @@ def build_kv_store(layout: Layout, size: KVSize, *, codec: Codec, device: torch.
     return replace(store, host=tuple(on_host(tensor) for tensor in store.tensors))
 
 
-def zeros_on_touch(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros whose pages the system hands out only when they are written. `torch.zeros` writes them
-    all at once: gigabytes of memory and seconds of start-up for blocks that may never be used.
-    """
-    num_bytes = prod(shape) * dtype.itemsize
-    memory = np.zeros(num_bytes + CACHE_LINE_BYTES, dtype=np.uint8)
-    first = -memory.ctypes.data % CACHE_LINE_BYTES
-    return torch.from_numpy(memory[first : first + num_bytes]).view(dtype).view(shape)
+def _untouched(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros that take memory when they are written. `torch.zeros` writes them all at once:
+    gigabytes of memory and seconds of start-up for blocks that may never be used."""
+    return zeros_on_touch(prod(shape) * dtype.itemsize).view(dtype).view(shape)

@@ -1,13 +1,11 @@
-"""Moves tensors that are read in every step into one stretch of memory, in their order, on huge
-pages where the system has them: smaller ones cost a product at one row a tenth of its speed, since
-a processor's read-ahead stops at the end of a page.
-"""
+"""Moves tensors that are read in every step into one stretch of memory, in their order."""
 
-import mmap
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from quire.models.pages import zeros_on_touch
 
 LINE_BYTES = 64
 
@@ -19,11 +17,7 @@ def settle(tensors: Sequence[Tensor]) -> None:
     for tensor in tensors:
         shared.setdefault(tensor.untyped_storage().data_ptr(), []).append(tensor)
     num_bytes = sum(_line_up(group[0].untyped_storage().nbytes()) for group in shared.values())
-    if num_bytes == 0 or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return
-    pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    pages.madvise(mmap.MADV_HUGEPAGE)
-    place, offset = torch.frombuffer(pages, dtype=torch.uint8), 0
+    place, offset = zeros_on_touch(num_bytes), 0
     for group in shared.values():
         storage = group[0].untyped_storage()
         old = torch.empty(0, dtype=torch.uint8).set_(storage)

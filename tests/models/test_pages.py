@@ -1,0 +1,26 @@
+"""Memory of the system's own pages."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.models.pages import HUGE_PAGE_BYTES, zeros_on_touch
+
+
+@given(st.integers(0, 5 * HUGE_PAGE_BYTES))
+def test_it_is_as_long_as_asked_and_begins_at_a_huge_page(num_bytes: int) -> None:
+    memory = zeros_on_touch(num_bytes)
+    assert memory.shape == (num_bytes,)
+    assert memory.dtype is torch.uint8
+    assert num_bytes == 0 or memory.data_ptr() % HUGE_PAGE_BYTES == 0
+
+
+@pytest.mark.parametrize("num_bytes", [1, 4097, HUGE_PAGE_BYTES, 3 * HUGE_PAGE_BYTES + 5])
+def test_it_is_zero_and_lives_as_long_as_a_view_of_it(num_bytes: int) -> None:
+    memory = zeros_on_touch(num_bytes)
+    assert not memory.any()
+    last = memory[-1:]
+    last.fill_(7)
+    del memory
+    assert last.tolist() == [7]
