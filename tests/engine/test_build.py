@@ -248,6 +248,12 @@ def test_a_length_beyond_the_model_is_refused(config: EngineConfig) -> None:
         build(replace(config, max_model_len=129))
 
 
+@pytest.mark.parametrize("device", ["cuda:99", "tpu", "cuda:", "cuda:-1", "cpu:0"])
+def test_a_device_that_is_not_there_is_refused(config: EngineConfig, device: str) -> None:
+    with pytest.raises(ValueError, match=f"--device is '?{device}'?"):
+        build(replace(config, device=device))
+
+
 def test_a_budget_below_the_sequences_is_refused(config: EngineConfig) -> None:
     with pytest.raises(ValueError, match="max_num_batched_tokens is 3, must be at least"):
         build(replace(config, max_num_batched_tokens=3))

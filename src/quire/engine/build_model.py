@@ -13,6 +13,7 @@ from quire.cache.layout import Layout
 from quire.cache.sizing import MIB, TooLittleMemory
 from quire.engine.build import Clock, OnProgress, assemble
 from quire.engine.config import EngineConfig
+from quire.engine.device import choose_device
 from quire.engine.early_check import check_before_load
 from quire.engine.engine import Engine
 from quire.engine.graphs import graph_bytes, with_graphs
@@ -35,7 +36,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_BATCHED_TOKENS = {"cpu": 512, "cuda": 2048}
 """The largest step where none is given: where each device's matrix product is about best."""
 INDEX_BYTES = 8
-WARM_UP_TOKENS = (64, 2, 1)
 
 
 @dataclass(slots=True)
@@ -58,6 +58,8 @@ def build_model_engine(
     """Raises the loader's and sizing's errors, and ValueError for what the model cannot have."""
     phases = Phases(clock, last_s=clock())
     device = choose_device(config.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # where kernels are launched and streams are
     kernels = choose_kernels(config, device)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
@@ -91,7 +93,7 @@ def build_model_engine(
     )
     phases.end("kv_cache")
     if device.type == "cuda":
-        _warm_up(model, len(layout.groups), device)
+        _warm_up(model, len(layout.groups), plan, device)
         phases.end("warm_up")
     recorded = with_graphs(config, model, device, plan, on_progress)
     if isinstance(recorded, GraphedModel):
@@ -100,13 +102,6 @@ def build_model_engine(
     facts = _facts(config, loaded, plan, receipt, phases.seconds)
     _tell(facts, layout)
     return assemble(config, facts, layout, recorded, clock), facts
-
-
-def choose_device(asked: str) -> torch.device:
-    """`auto` is the first CUDA device if there is one, else the CPU."""
-    if asked != "auto":
-        return torch.device(asked)
-    return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
 def is_overlapped(config: EngineConfig, device: torch.device) -> bool:
@@ -170,7 +165,7 @@ def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footp
     layout = loaded.facts.layout(config.kv_options)
     num_tokens = min(limits.most_tokens, limits.max_model_len)
     model = loaded.attach(num_blocks=1, block_size=1, options=config.kv_options)
-    batch = _fresh_chunk(num_tokens, len(layout.groups), loaded.device)
+    batch = _chunk(0, num_tokens, len(layout.groups), loaded.device)
     try:
         peak = peak_bytes(loaded.device, lambda: model.forward(batch))
     except torch.OutOfMemoryError as error:
@@ -192,23 +187,25 @@ def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footp
     )
 
 
-def _warm_up(model: HFModel, num_groups: int, device: torch.device) -> None:
+def _warm_up(model: HFModel, num_groups: int, plan: KVPlan, device: torch.device) -> None:
     """On the null block, so that no request waits while kernels are compiled: those for long
-    chunks, for short ones and for single tokens."""
-    for num_tokens in WARM_UP_TOKENS:
-        model.forward(_fresh_chunk(num_tokens, num_groups, device))
+    chunks, for short ones, for single tokens, and for those of contexts that are cut."""
+    for num_tokens in (64, 2, 1):
+        model.forward(_chunk(0, num_tokens, num_groups, device))
+    model.forward(_chunk(plan.limits.max_model_len - 1, 1, num_groups, device))
 
 
-def _fresh_chunk(num_tokens: int, num_groups: int, device: torch.device) -> Batch:
+def _chunk(start: int, num_tokens: int, num_groups: int, device: torch.device) -> Batch:
+    """Of the null block alone: its tokens follow `start` others."""
     places = torch.arange(num_tokens, device=device)
-    table = torch.zeros((1, num_tokens), dtype=torch.int32, device=device)
+    table = torch.zeros((1, start + num_tokens), dtype=torch.int32, device=device)
     return Batch(
         input_ids=torch.zeros_like(places),
-        positions=places,
+        positions=places + start,
         slots=(torch.zeros_like(places),) * num_groups,
         block_tables=(table,) * num_groups,
         query_starts=(0, num_tokens),
-        context_lens=(num_tokens,),
+        context_lens=(start + num_tokens,),
         logit_rows=places,
     )
 

@@ -158,22 +158,25 @@ class GraphedModel:
 
 
 class CUDAGraphs:
-    """Records of one device, which share their memory: only one runs at a time."""
+    """Records of one device, which share their memory: only one runs at a time. One stream for all:
+    torch keeps memory that was given back for each stream by itself."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        self._beside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def record(self, compute: Launch) -> Launch:
         """What is made at first use, kernels and workspaces, is made before."""
-        beside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        beside.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(beside):
-            compute()
-        torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        self._beside.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._beside):  # left again also where a recording fails
             compute()
+            torch.cuda.synchronize(self._device)
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._beside, capture_error_mode="thread_local"
+            ):
+                compute()
         return graph.replay
 
 

@@ -1,0 +1,90 @@
+"""What a decode step must be to be recorded: nothing of it waits for the device, and nothing comes
+from the host. Shown on `meta`, by families; those that fall short are computed as ever.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from quire.models.attention.triton.inputs import StepInputs
+from quire.models.config import KVOptions, LayerFacts
+from quire.models.graphs import Buffers, DecodeLimits
+from quire.models.hf import PagedPort, attention_modules, plug
+from quire.models.loader import LoadedModel
+from tests.crossings import META, Crossings
+from tests.models.driver import load
+from tests.models.families import SERVED
+from tests.models.reference import BLOCK_SIZE, MAX_LEN, References
+
+ASKS_THE_DEVICE = ("dbrx", "jetmoe", "longcat_flash")
+"""Which experts are hit, to go through no others."""
+ASKS_THE_HOST = ("phimoe", "phimoe, window")
+"""A factor of its rotary angles."""
+INEXACT_IN_HALF = ("beam",)
+"""Too much for so small a model with random weights."""
+MAX_SEQS = 3
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Attention as far as shapes go."""
+
+    inputs: StepInputs
+
+    def attend(
+        self,
+        layer: LayerFacts,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        assert all(each.is_meta for each in (query, key, value))
+        return query.new_empty(len(query), query.shape[1], layer.v_width)
+
+
+def without_values(loaded: LoadedModel) -> None:
+    """In bfloat16, as on a GPU: the experts' product knows nothing else there."""
+    for part in loaded.module.modules():
+        for name, weight in part.named_parameters(recurse=False):
+            dtype = torch.bfloat16 if weight.dtype is torch.float32 else weight.dtype
+            empty = torch.empty(weight.shape, dtype=dtype, device=META)
+            setattr(part, name, nn.Parameter(empty, requires_grad=False))
+        for name, buffer in part.named_buffers(recurse=False):
+            setattr(part, name, torch.empty_like(buffer, device=META))
+    for index, attention in attention_modules(loaded.module):
+        if index < loaded.facts.num_layers:
+            port = PagedPort(loaded.facts.layers[index], loaded.current)
+            plug(attention, port, loaded.current)
+
+
+@torch.inference_mode()
+def crossings_of_a_step(family: str, references: References) -> int:
+    dtype = "float32" if family in INEXACT_IN_HALF else "bfloat16"
+    loaded = load(references.checkpoint(family), dtype)
+    without_values(loaded)
+    model = loaded.attach(1, BLOCK_SIZE)
+    num_groups = len(loaded.facts.layout(KVOptions()).groups)
+    limits = DecodeLimits(MAX_SEQS, MAX_LEN, -(-MAX_LEN // BLOCK_SIZE), num_groups)
+    buffers = Buffers(limits, META)
+    num = 0
+    for size in (1, MAX_SEQS):
+        ids, positions = buffers.input_ids[:size], buffers.positions[:size]
+        with Crossings() as crossings:
+            logits = model.compute(
+                ids, positions, buffers.logit_rows[:size], Shapes(buffers.inputs(size))
+            )
+        assert logits.is_meta and logits.shape == (size, model.vocab_size)
+        num += crossings.num
+    return num
+
+
+@pytest.mark.parametrize("family", SERVED)
+def test_a_decode_step_can_be_recorded(family: str, references: References) -> None:
+    if family in ASKS_THE_DEVICE:
+        with pytest.raises(NotImplementedError, match=r"nonzero|no data"):
+            crossings_of_a_step(family, references)
+    else:
+        assert (crossings_of_a_step(family, references) > 0) is (family in ASKS_THE_HOST)
