@@ -12,6 +12,7 @@ from quire.cache.footprint import Footprint
 from quire.cache.layout import Layout
 from quire.cache.sizing import MIB, TooLittleMemory
 from quire.engine.build import Clock, OnProgress, assemble
+from quire.engine.build_sampler import sampler_bytes
 from quire.engine.config import EngineConfig
 from quire.engine.device import choose_device
 from quire.engine.early_check import check_before_load
@@ -178,11 +179,12 @@ def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footp
     least = facts.vocab_size * facts.dtype_bytes + (2 + len(layout.groups)) * INDEX_BYTES
     token_bytes = max(-(-peak // num_tokens), least)
     graphs = graph_bytes(config, model, loaded.device, token_bytes)
+    scratch = loaded.scratch_bytes(step_limits, config.kv_options)
     return Footprint(
         block_size=config.block_size,
         block_bytes=layout.block_bytes(config.block_size),
         token_bytes=token_bytes,
-        fixed_bytes=loaded.scratch_bytes(step_limits, config.kv_options) + graphs,
+        fixed_bytes=scratch + sampler_bytes(facts.vocab_size, loaded.device) + graphs,
         graph_bytes=graphs,
     )
 

@@ -4,13 +4,23 @@ import torch
 
 from quire.engine.native_sampler import NativeSampler
 from quire.engine.sampler import Sampler
+from quire.engine.tiles import working_bytes
 from quire.engine.torch_sampler import TorchSampler
 from quire.models.native import library
 from quire.models.native.sampling import SamplingKernel
 
 
 def build_sampler(vocab_size: int, device: torch.device) -> Sampler:
+    kernel = _kernel(vocab_size, device)
+    return TorchSampler(vocab_size, device) if kernel is None else NativeSampler(kernel)
+
+
+def sampler_bytes(vocab_size: int, device: torch.device) -> int:
+    """What that sampler and its draws take beside the logits, from above."""
+    kernel = _kernel(vocab_size, device)
+    return working_bytes(vocab_size, device) if kernel is None else kernel.working_bytes
+
+
+def _kernel(vocab_size: int, device: torch.device) -> SamplingKernel | None:
     kernels = library() if device.type == "cpu" else None
-    if kernels is None:
-        return TorchSampler(vocab_size, device)
-    return NativeSampler(SamplingKernel(kernels, vocab_size))
+    return None if kernels is None else SamplingKernel(kernels, vocab_size)

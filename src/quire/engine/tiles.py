@@ -14,6 +14,21 @@ TILE = 128
 _NUM_SLAB_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 22}
 """Logits worked on at once: few enough to stay in a CPU's cache, enough to fill a GPU."""
 _MAX_ROWS = 256
+_KEPT_BYTES, _DRAW_BYTES, _ROW_BYTES = 28, 56, 1 << 16
+"""For each logit worked on at once: kept, and at most while a draw runs; and for each row: the
+buckets of a nucleus, some of them thrice."""
+
+
+def working_bytes(vocab_size: int, device: torch.device) -> int:
+    """Of a `Workspace` and of the draws in it, from above."""
+    num_tiles = -(-vocab_size // TILE)
+    row_bytes = num_tiles * TILE * (_KEPT_BYTES + _DRAW_BYTES) + _ROW_BYTES
+    return _slab_rows(num_tiles, device) * row_bytes
+
+
+def _slab_rows(num_tiles: int, device: torch.device) -> int:
+    num_logits = _NUM_SLAB_LOGITS.get(device.type, _NUM_SLAB_LOGITS["cuda"])
+    return min(_MAX_ROWS, max(num_logits // (num_tiles * TILE), 1))
 
 
 class Slab(NamedTuple):
@@ -29,16 +44,15 @@ class Slab(NamedTuple):
 
 
 class Workspace:
-    """Memory for one slab at a time, kept so that no step pays for fresh pages: 28 bytes for each
-    logit worked on at once. While a draw runs it takes up to 10 more for each; with a top_k of as
-    many tokens as there are tiles 16, of the whole vocabulary 55.
+    """Memory for one slab at a time, kept so that no step pays for fresh pages. While a draw runs
+    it takes up to 10 bytes more for each logit; with a top_k of as many tokens as there are tiles
+    16, of the whole vocabulary 55.
     """
 
-    def __init__(self, vocab_size: int, device: torch.device, max_rows: int = _MAX_ROWS) -> None:
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
         num_tiles = -(-vocab_size // TILE)
-        num_logits = _NUM_SLAB_LOGITS.get(device.type, 1 << 22)
         self.vocab_size = vocab_size
-        self.max_rows = min(max_rows, max(num_logits // (num_tiles * TILE), 1))
+        self.max_rows = _slab_rows(num_tiles, device)
         shape = (self.max_rows, num_tiles, TILE)
         self._logits = torch.empty(shape, device=device)
         self._logits.flatten(1)[:, vocab_size:] = -torch.inf

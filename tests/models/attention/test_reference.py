@@ -1,8 +1,7 @@
 """The reference backend's own: tiles and pieces of any size, what it calls, what it allocates."""
 
-import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -17,6 +16,7 @@ from quire.models.attention import plan, softmax
 from quire.models.attention.reference import ReferenceAttention
 from quire.models.attention.scratch import StepKind, StepLimits, scratch_bytes
 from quire.models.config import LayerFacts
+from tests.allocation import peak_bytes
 from tests.models.attention.cases import KINDS, shapes, spans
 from tests.models.attention.scene import Scene, Shape, Span
 from tests.models.attention.test_backends import assert_right
@@ -80,20 +80,6 @@ def test_sinks_must_be_there_just_if_the_layer_has_them() -> None:
     paging = scene.paging()
     with pytest.raises(ValueError, match="layer 1 has sinks: True, given: False"):
         scene.run(ReferenceAttention, paging, scene.store(paging))
-
-
-def peak_bytes(act: Callable[[], object], trace: Path) -> int:
-    """The most that was allocated at once meanwhile, torch's own temporaries included."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        act()
-    profiler.export_chrome_trace(str(trace))
-    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
-    taken = sorted((e["ts"], e["args"]["Bytes"]) for e in events if e["name"] == "[memory]")
-    total = most = 0
-    for _, size in taken:
-        total += size
-        most = max(most, total)
-    return most
 
 
 @torch.inference_mode()

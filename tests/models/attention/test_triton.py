@@ -26,6 +26,7 @@ from quire.models.attention.triton.support import INTERPRETED, Site
 from quire.models.attention.triton.tiles import Device, Tile
 from quire.models.config import KVOptions
 from quire.models.kv_codec import Encoded, choose_codec
+from tests.allocation import peak_bytes
 from tests.models.attention.cases import KEPT_AS, shapes, spans
 from tests.models.attention.scene import Scene, Shape, Span, look
 from tests.models.attention.test_backends import (
@@ -35,7 +36,6 @@ from tests.models.attention.test_backends import (
     assert_same_in_company,
     interpreted_triton,
 )
-from tests.models.attention.test_reference import peak_bytes
 from tests.models.driver import load
 from tests.models.paging import Paging
 from tests.models.reference import References

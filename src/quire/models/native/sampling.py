@@ -67,6 +67,12 @@ class SamplingKernel:
         self._num_bytes = library.kernel("quire_sampling_memory", Call, ctypes.c_int64)
         self._memory = torch.empty(0, dtype=torch.int64)
 
+    @property
+    def working_bytes(self) -> int:
+        """Kept once something was drawn."""
+        call = Call(vocab_size=self._vocab_size, num_threads=self._library.num_threads)
+        return int(self._num_bytes(call)) * self._library.num_threads
+
     def draw(self, logits: Tensor, asked: Asked) -> Sampled:
         """Raises ValueError for other logits and IndexError for ids that they do not have, as
         `score` does."""
@@ -113,12 +119,11 @@ class SamplingKernel:
         call.is_bf16 = logits.dtype is torch.bfloat16
         call.num_rows, call.vocab_size = num_rows, self._vocab_size
         call.num_threads = self._library.num_threads
-        call.memory = self._memory_for(call)
+        call.memory = self._memory_address()
         self._sample(call)
         return sampled
 
-    def _memory_for(self, call: Call) -> int:
-        needed = self._num_bytes(call) * call.num_threads // 8
-        if len(self._memory) < needed:
-            self._memory = torch.empty(needed, dtype=torch.int64)
+    def _memory_address(self) -> int:
+        if self._memory.nbytes < self.working_bytes:
+            self._memory = torch.empty(self.working_bytes // 8, dtype=torch.int64)
         return self._memory.data_ptr()
