@@ -122,19 +122,24 @@ def build_batch(case: Case, device: torch.device = CPU) -> Batch:
     )
 
 
-def build_store(case: Case, layers: tuple[LayerFacts, ...], device: torch.device = CPU) -> KVStore:
+def build_store(
+    case: Case,
+    layers: tuple[LayerFacts, ...],
+    device: torch.device = CPU,
+    kept_as: str = "auto",
+) -> KVStore:
     dtype = case.shape.dtype
     name = str(dtype).removeprefix("torch.")
     facts = ModelFacts("bench", layers, 2, case.length, (), name, dtype.itemsize)
     num_blocks = case.num_seqs * -(-case.length // BLOCK_SIZE) + 1
     store = build_kv_store(
-        facts.layout(KVOptions()),
+        facts.layout(KVOptions(kept_as)),
         KVSize(num_blocks, BLOCK_SIZE),
-        codec=choose_codec("auto", dtype),
+        codec=choose_codec(kept_as, dtype),
         device=device,
     )
     for tensor in store.tensors:
-        tensor.normal_()
+        tensor.normal_() if tensor.is_floating_point() else tensor.random_(-90, 90)
     return store
 
 

@@ -1,7 +1,7 @@
 """What the attention kernels take of a GPU, found by compiling them, which needs none:
 `python -m tools.triton_figures` prints a table of registers (and bytes of them spilled) and KiB of
-shared memory, `--few` one of a few cases alone. It fails where registers spill or shared memory
-would not suffice.
+shared memory, `--few` one of a few cases alone, `--for 86 120` of other GPUs than 8.0 and 9.0. It
+fails where registers spill or shared memory would not suffice.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -29,8 +29,8 @@ from quire.models.kv_codec import choose_codec
 
 MAX_SHARED_BYTES = 99 * 1024
 """Of a program: what GPUs of 8.6 and 8.9 have. 8.0 has 163 KiB, 9.0 has 227."""
-CAPABILITIES = (80, 90)
-PTXAS = str(Path(triton.__file__).parent / "backends/nvidia/bin/ptxas")
+CAPABILITIES = [80, 90]
+TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 COUNTS = ("num_seqs", "num_tokens", "num_splits", "table_stride")
 NUMBERS = {"query_starts": "*i32", "context_lens": "*i32", "table": "*i32", "slots": "*i64"}
@@ -147,7 +147,8 @@ def measure(program: Program, capability: int) -> Figures:
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
-        command = [PTXAS, "-v", f"--gpu-name={target}", file.name, "-o", "/dev/null"]
+        ptxas = str(TOOLS / ("ptxas" if capability < 100 else "ptxas-blackwell"))
+        command = [ptxas, "-v", f"--gpu-name={target}", file.name, "-o", "/dev/null"]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     registers = int(re.findall(r"Used (\d+) registers", said)[0])
     spilled = sum(map(int, re.findall(r"(\d+) bytes spill", said)))
@@ -162,13 +163,13 @@ def cases() -> Iterator[Case]:
                 yield name, dtype, kept_as
 
 
-def figures(case: Case) -> dict[str, Figures]:
+def figures(case: Case, capabilities: Iterable[int]) -> dict[str, Figures]:
     """By kernel and compute capability."""
     name, dtype, kept_as = case
     layer, group = LAYERS[name]
     codec = choose_codec(kept_as, dtype)
     found = {}
-    for capability in CAPABILITIES:
+    for capability in capabilities:
         device = Device(capability, num_sms=100)
         for program in programs(Form(layer, group * layer.num_kv_heads, codec, 16, device)):
             found[f"{program.name} {capability / 10}"] = measure(program, capability)
@@ -178,9 +179,11 @@ def figures(case: Case) -> dict[str, Figures]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--few", action="store_true")
+    parser.add_argument("--for", type=int, nargs="+", default=CAPABILITIES, dest="capabilities")
+    options = parser.parse_args()
     is_fine, heads = True, ""
-    for case in FEW if parser.parse_args().few else cases():
-        found = figures(case)
+    for case in FEW if options.few else cases():
+        found = figures(case, options.capabilities)
         if not heads:
             heads = " | ".join(found)
             print(f"| widths | kept as | {heads} |\n{'|---' * (2 + len(found))}|")

@@ -3,7 +3,6 @@ mixed lengths at once, a budget that cuts prompts into chunks, and so few blocks
 are preempted.
 """
 
-import os
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.models.config import QUANTISED
 from quire.scheduler.request import NewRequest, Sampling, Stopping
+from tests.models.driver import DEVICE
 from tests.models.reference import (
     BLOCK_SIZE,
     MAX_LEN,
@@ -26,8 +26,7 @@ from tests.models.reference import (
 
 EACH_WAY = ("llama", "gemma2", "gpt_oss", "llama4_text", "deepseek_v3")
 """One for each way of attention."""
-DEVICE = os.environ.get("FIDELITY_DEVICE", "cpu")
-"""Where there is a GPU, FIDELITY_DEVICE=cuda TRITON_INTERPRET=0 has the same said by it."""
+NUM_INTERPRETED = 4
 
 
 def build(
@@ -86,6 +85,16 @@ def test_steps_that_are_launched_ahead_say_the_same(family: str, references: Ref
     engine = build(references.checkpoint(family), is_overlapped=True)
     assert texts_of(engine, fidelity_prompts()) == references.greedy_texts(family)
     assert engine.stats.num_preemptions > 0
+    assert engine.stats.num_blocks_active == 0
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "llama4_text"])
+def test_triton_kernels_say_the_same(family: str, references: References) -> None:
+    """Few requests: interpreted, a step of the kernels takes a tenth of a second."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    engine = build(references.checkpoint(family), attention="triton")
+    prompts = fidelity_prompts()[:NUM_INTERPRETED]
+    assert texts_of(engine, prompts) == references.greedy_texts(family)[:NUM_INTERPRETED]
     assert engine.stats.num_blocks_active == 0
 
 

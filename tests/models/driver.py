@@ -1,5 +1,6 @@
 """Drives a model as a scheduler might, only more wildly: random chunks, random company."""
 
+import os
 import random
 
 import torch
@@ -9,16 +10,19 @@ from quire.models.checkpoint import ModelSource
 from quire.models.loader import LoadedModel, load_model
 from tests.models.paging import Paging
 
+DEVICE = os.environ.get("FIDELITY_DEVICE", "cpu")
+"""Where the fidelity tests run. On a GPU: FIDELITY_DEVICE=cuda TRITON_INTERPRET=0 pytest ..."""
+
 
 def ignore_progress(phase: str, done: int, total: int) -> None:
     pass
 
 
-def load(folder: object, dtype: str = "auto") -> LoadedModel:
+def load(folder: object, dtype: str = "auto", device: str = "cpu") -> LoadedModel:
     return load_model(
         ModelSource(str(folder)),
         dtype=dtype,
-        device=torch.device("cpu"),
+        device=torch.device(device),
         on_progress=ignore_progress,
     )
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from quire.models.config import KVOptions
 from quire.models.loader import LoadedModel
 from tests.models.checkpoints import attention_of
-from tests.models.driver import generate_greedy, load
+from tests.models.driver import DEVICE, generate_greedy, load
 from tests.models.families import SERVED
 from tests.models.fidelity_table import ROWS, Row, Rows
 from tests.models.paging import Paging
@@ -44,7 +44,7 @@ def checkpoint(family: str, references: References) -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(checkpoint: Path) -> LoadedModel:
-    return load(checkpoint, "float32")
+    return load(checkpoint, "float32", DEVICE)
 
 
 @pytest.fixture
@@ -64,7 +64,9 @@ def test_greedy_tokens_are_those_of_generate(
 ) -> None:
     num_groups = len(loaded.facts.layout(KVOptions()).groups)
     row.describe(loaded.facts, num_groups)
-    paging = Paging(NUM_SEQS, MAX_LEN, block_size=BLOCK_SIZE, seed=5, num_groups=num_groups)
+    paging = Paging(
+        NUM_SEQS, MAX_LEN, block_size=BLOCK_SIZE, seed=5, device=DEVICE, num_groups=num_groups
+    )
     model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
     texts = generate_greedy(model, paging, fidelity_prompts(), num_new=NUM_NEW, seed=11)
     expected = references.greedy_texts(family)
@@ -76,7 +78,9 @@ def test_greedy_tokens_are_those_of_generate(
 def paged_logits(loaded: LoadedModel, prompts: list[list[int]]) -> list[Tensor]:
     """Every row's logits: the first half of each prompt in one step, the rest in a second."""
     num_groups = len(loaded.facts.layout(KVOptions()).groups)
-    paging = Paging(len(prompts), MAX_LEN, block_size=BLOCK_SIZE, num_groups=num_groups)
+    paging = Paging(
+        len(prompts), MAX_LEN, block_size=BLOCK_SIZE, device=DEVICE, num_groups=num_groups
+    )
     model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
     halves = [len(prompt) // 2 for prompt in prompts]
     steps = (
@@ -92,7 +96,7 @@ def paged_logits(loaded: LoadedModel, prompts: list[list[int]]) -> list[Tensor]:
     rows: list[list[Tensor]] = [[] for _ in prompts]
     for chunks in steps:
         sizes = [len(tokens) for _, _, tokens in chunks]
-        logits = model.forward(paging.batch(chunks, rows=range(sum(sizes))))
+        logits = model.forward(paging.batch(chunks, rows=range(sum(sizes)))).cpu()
         for own, part in zip(rows, torch.split(logits, sizes), strict=True):
             own.append(part)
     return [torch.cat(own) for own in rows]
@@ -122,7 +126,7 @@ def test_bfloat16_is_no_worse_than_the_ordinary_bfloat16(name: str, references: 
     checkpoint = references.checkpoint(name)
     prompts = some_prompts(5, 60)[1:]
     exact, rounded = ordinary(checkpoint), ordinary(checkpoint, torch.bfloat16)
-    ours = torch.cat(paged_logits(load(checkpoint, "bfloat16"), prompts))
+    ours = torch.cat(paged_logits(load(checkpoint, "bfloat16", DEVICE), prompts))
     truth = torch.cat([all_logits(exact, prompt) for prompt in prompts])
     theirs = torch.cat([all_logits(rounded, prompt) for prompt in prompts])
     assert ours.dtype == torch.bfloat16

@@ -5,12 +5,9 @@ and where they can run. All under the interpreter; what they take of a GPU by co
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
@@ -51,13 +48,10 @@ long_spans = st.lists(
 )
 
 
-@contextmanager
-def tiles_of(rows: int, keys: int, min_split_keys: int) -> Iterator[None]:
-    with (
-        mock.patch.object(tiles, "INTERPRETED_TILE", Tile(rows, keys, 1, 1)),
-        mock.patch.object(tiles, "MIN_SPLIT_KEYS", min_split_keys),
-    ):
-        yield
+def interpreted(rows: int, keys: int, min_split_keys: int, num_sms: int = 8) -> Device:
+    return INTERPRETED._replace(
+        tile=Tile(rows, keys, 1, 1), min_split_keys=min_split_keys, num_sms=num_sms
+    )
 
 
 @settings(max_examples=18)
@@ -65,8 +59,8 @@ def tiles_of(rows: int, keys: int, min_split_keys: int) -> Iterator[None]:
 def test_tiles_may_be_of_any_size(
     shape: Shape, spans: list[Span], seed: int, rows: int, keys: int
 ) -> None:
-    with tiles_of(rows, keys, min_split_keys=256):
-        assert_right(interpreted_triton, Scene(shape, spans, seed), seed)
+    backend = partial(TritonAttention, device=interpreted(rows, keys, min_split_keys=256))
+    assert_right(backend, Scene(shape, spans, seed), seed)
 
 
 @settings(max_examples=18)
@@ -74,9 +68,8 @@ def test_tiles_may_be_of_any_size(
 def test_contexts_cut_among_programs_come_together_again(
     shape: Shape, spans: list[Span], min_split_keys: int, num_sms: int
 ) -> None:
-    with tiles_of(16, 32, min_split_keys):
-        backend = partial(TritonAttention, device=Device(80, num_sms, is_interpreted=True))
-        assert_right(backend, Scene(shape, spans))
+    backend = partial(TritonAttention, device=interpreted(16, 32, min_split_keys, num_sms))
+    assert_right(backend, Scene(shape, spans))
 
 
 @settings(max_examples=10)
@@ -97,24 +90,23 @@ def test_a_step_is_right_again_when_its_tensors_are_filled_anew(kind: Shape) -> 
     first = Scene(kind, [Span(n, 1) for n in (90, 3, 40)])
     second = Scene(kind, [Span(60, 1), Span(2, 1)], seed=1)
     paging = first.paging()
-    with tiles_of(16, 16, min_split_keys=16):
-        store = first.store(paging)
-        backend = TritonAttention(store, INTERPRETED)
-        inputs = step_inputs(first.batch(paging))
-        inputs = replace(inputs, bounds=StepBounds(200, True, False, 1))
-        step = backend.over(inputs)
-        assert_close(first.attend(step), first)
+    store = first.store(paging)
+    backend = TritonAttention(store, interpreted(16, 16, min_split_keys=16))
+    inputs = step_inputs(first.batch(paging))
+    inputs = replace(inputs, bounds=StepBounds(200, True, False, 1))
+    step = backend.over(inputs)
+    assert_close(first.attend(step), first)
 
-        second.fill(store, paging)
-        new = step_inputs(second.batch(paging))
-        inputs.query_starts.copy_(torch.tensor([*new.query_starts.tolist(), 2]))
-        inputs.context_lens[:2] = new.context_lens
-        for table, rows in zip(inputs.block_tables, new.block_tables, strict=True):
-            table[:2, : rows.shape[1]] = rows
-        for kept, slots in zip(inputs.slots, new.slots, strict=True):
-            kept[:] = torch.tensor([*slots.tolist(), -1])
-        query, key, value = (torch.cat((each, each[:1])) for each in second.inputs())
-        assert_close(step.attend(second.layer, query, key, value)[:2], second)
+    second.fill(store, paging)
+    new = step_inputs(second.batch(paging))
+    inputs.query_starts.copy_(torch.tensor([*new.query_starts.tolist(), 2]))
+    inputs.context_lens[:2] = new.context_lens
+    for table, rows in zip(inputs.block_tables, new.block_tables, strict=True):
+        table[:2, : rows.shape[1]] = rows
+    for kept, slots in zip(inputs.slots, new.slots, strict=True):
+        kept[:] = torch.tensor([*slots.tolist(), -1])
+    query, key, value = (torch.cat((each, each[:1])) for each in second.inputs())
+    assert_close(step.attend(second.layer, query, key, value)[:2], second)
 
 
 def bits(dtype: torch.dtype) -> st.SearchStrategy[torch.Tensor]:

@@ -6,13 +6,19 @@ from typing import NamedTuple
 
 import torch
 
-from quire.models.attention.triton.tiles import MAX_K_WIDTH, MAX_V_WIDTH, Device
+from quire.models.attention.triton.tiles import MAX_K_WIDTH, MAX_V_WIDTH, Device, Tile
 from quire.models.kv_codec import Codec
 
 MIN_CAPABILITY = 80
 MAX_EXACT_WIDTH = 128
 """Of float32 times what is decoded: beyond, all registers spill."""
-INTERPRETED = Device(MIN_CAPABILITY, num_sms=8, is_interpreted=True)
+INTERPRETED = Device(
+    MIN_CAPABILITY,
+    num_sms=8,
+    is_interpreted=True,
+    tile=Tile(rows=64, keys=128, num_warps=1, num_stages=1),
+)
+"""An interpreter takes as long for any tile, and so the fewer the better."""
 
 
 class Site(NamedTuple):

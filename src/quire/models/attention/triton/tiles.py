@@ -12,7 +12,6 @@ MAX_K_WIDTH, MAX_V_WIDTH = 576, 512
 """Wider ones would not fit beside each other in registers."""
 MAX_SPLITS = 64
 MIN_SPLIT_KEYS = 256
-"""A part of fewer keys costs more to bring back together than it saves."""
 PROGRAMS_PER_SM = 2
 WRITE_ELEMENTS = 2048
 """That one program writes, 16 bytes for each of its threads at a time."""
@@ -29,15 +28,21 @@ class Tile(NamedTuple):
 
 
 class Device(NamedTuple):
-    """`capability`: 80 for 8.0. `num_sms`: multiprocessors to keep busy."""
+    """`capability`: 80 for 8.0. `num_sms`: multiprocessors to keep busy. `tile`: of all layers, in
+    place of what is chosen. A part of a context of fewer than `min_split_keys` costs more to bring
+    back together than it saves."""
 
     capability: int
     num_sms: int
     is_interpreted: bool = False
+    tile: Tile | None = None
+    min_split_keys: int = MIN_SPLIT_KEYS
 
-
-INTERPRETED_TILE = Tile(64, 128, 1, 1)
-"""An interpreter takes as long for any tile, and so the fewer the better."""
+    @property
+    def reads_shared(self) -> bool:
+        """Do products read keys from shared memory, and not from registers? 12.x, of desktops, is
+        as 8.x there."""
+        return 90 <= self.capability < 120
 
 
 def choose_tile(k_width: int, codec: Codec, most_rows: int, device: Device) -> Tile:
@@ -46,11 +51,11 @@ def choose_tile(k_width: int, codec: Codec, most_rows: int, device: Device) -> T
     The largest that spill no registers and leave a GPU with 99 KiB of shared memory (8.6, 8.9) room
     for one program: `tools/triton_figures.py` prints what each takes. Many rows, so that keys are
     read seldom; few where there are no more, so that many programs share a multiprocessor and wait
-    for memory in turn. From 9.0 on a product reads its keys from shared memory, which leaves
-    registers for more of them.
+    for memory in turn. Where a product reads its keys from shared memory, registers are left for
+    more of them.
     """
-    if device.is_interpreted:
-        return INTERPRETED_TILE
+    if device.tile is not None:
+        return device.tile
     if codec.dtype.itemsize > 2:
         return _exact_tile(k_width)
     if most_rows <= MIN_ROWS:
@@ -58,9 +63,9 @@ def choose_tile(k_width: int, codec: Codec, most_rows: int, device: Device) -> T
     if k_width > 256:
         return Tile(32, 32, 8, 3)
     if k_width > 128:
-        rows = 32 if codec.is_quantised and device.capability < 90 else 64
+        rows = 32 if codec.is_quantised and not device.reads_shared else 64
         return Tile(rows, 32, 8, 3)
-    if device.capability >= 90:
+    if device.reads_shared:
         return Tile(128, 64, 8, 3)
     return Tile(64 if codec.is_quantised else 128, 32, 8, 5)
 
@@ -90,5 +95,5 @@ def num_splits(num_programs: int, max_visible: int, device: Device) -> int:
     without: as many as keep the device busy. A power of two: few contexts longer or shorter leave
     it as it is."""
     wanted = PROGRAMS_PER_SM * device.num_sms // max(num_programs, 1)
-    most = min(wanted, max_visible // MIN_SPLIT_KEYS, MAX_SPLITS)
+    most = min(wanted, max_visible // device.min_split_keys, MAX_SPLITS)
     return 1 << (most.bit_length() - 1) if most > 1 else 1

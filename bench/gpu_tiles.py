@@ -1,0 +1,101 @@
+"""Which tiles the attention kernels would best have on this GPU, tried out where nobody waits: what
+is taken is a rule in `models/attention/triton/tiles.py`, to be changed by what this prints.
+
+    python -m bench.gpu_tiles [--widths 64,128,256] [--kv-cache-dtype auto,fp8_e4m3]
+
+For decode and prefill of layers of 32 query and 8 K/V heads: what is taken, and the five best of
+all tiles that compile and fit, with their time over its own. `TRITON_INTERPRET=1 ... --device cpu`
+shows that it runs.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import torch
+from triton.runtime.errors import OutOfResources, PTXASError
+
+from bench.cpu_attention import Case, Shape, build_layers, build_step, build_store
+from bench.gpu import seconds
+from quire.models.attention.triton.backend import TritonAttention
+from quire.models.attention.triton.launch import Form
+from quire.models.attention.triton.support import describe, is_interpreted
+from quire.models.attention.triton.tiles import Tile
+
+ROWS, KEYS, NUM_WARPS, NUM_STAGES = (16, 32, 64, 128), (16, 32, 64, 128), (4, 8), (2, 3, 4, 5)
+NUM_LAYERS = 2
+NUM_TOLD = 5
+
+
+class Size(NamedTuple):
+    decode: tuple[int, int]
+    """Requests and their contexts."""
+    prefill: int
+    rows: Sequence[int]
+    keys: Sequence[int]
+    repeats: int
+
+
+SIZES = {
+    "cuda": Size((64, 4096), 8192, ROWS, KEYS, repeats=10),
+    "cpu": Size((1, 32), 16, (16,), (32,), repeats=1),
+}
+
+
+def cases(size: Size, widths: Sequence[int]) -> Iterator[Case]:
+    for width in widths:
+        shape = Shape(32, 8, width)
+        yield Case(*size.decode, 1, shape)
+        yield Case(1, size.prefill, size.prefill, shape)
+
+
+@torch.inference_mode()
+def try_all(case: Case, kept_as: str, device: torch.device, size: Size) -> None:
+    layers = build_layers(case.shape, NUM_LAYERS)
+    store = build_store(case, layers, device, kept_as)
+    here = describe(device)
+    form = Form(layers[0], case.shape.num_heads, store.codec, store.block_size, here)
+    taken = form.tile(case.num_new)
+
+    def time_of(tile: Tile) -> float | None:
+        step = build_step(TritonAttention(store, here._replace(tile=tile)), case, layers, device)
+        try:
+            return seconds(step, device, size.repeats) / NUM_LAYERS
+        except (OutOfResources, PTXASError):
+            return None
+
+    rest = product(size.rows, size.keys, NUM_WARPS[: size.repeats], NUM_STAGES[: size.repeats])
+    tiles = dict.fromkeys([taken, *(Tile(*each) for each in rest)])
+    times = {tile: time_of(tile) for tile in tiles}
+    own_s = times[taken]
+    assert own_s is not None, "the tile that is taken fits everywhere"
+    found = sorted((time_s, tile) for tile, time_s in times.items() if time_s is not None)
+    print(f"{case.name}, {kept_as}: taken {_text(taken)}, {1e3 * own_s:.3f} ms a layer")
+    for time_s, tile in found[:NUM_TOLD]:
+        print(f"  {_text(tile):40} {time_s / own_s:.2f}", flush=True)
+
+
+def _text(tile: tuple[int, int, int, int]) -> str:
+    return "{} rows, {} keys, {} warps, {} stages".format(*tile)
+
+
+def main() -> None:
+    """Try and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--device", default="cuda", choices=SIZES)
+    parser.add_argument("--widths", default="64,128,256")
+    parser.add_argument("--kv-cache-dtype", default="auto,fp8_e4m3")
+    options = parser.parse_args()
+    device, size = torch.device(options.device), SIZES[options.device]
+    if device.type == "cuda" and not torch.cuda.is_available():
+        parser.error("there is no GPU here: TRITON_INTERPRET=1 and --device cpu show that it runs")
+    if device.type == "cpu" and not is_interpreted():
+        parser.error("--device cpu wants TRITON_INTERPRET=1")
+    for case in cases(size, [int(width) for width in options.widths.split(",")]):
+        for kept_as in options.kv_cache_dtype.split(","):
+            try_all(case, kept_as, device, size)
+
+
+if __name__ == "__main__":
+    main()
