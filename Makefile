@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+# Processes that run the tests.
+WORKERS ?= 2
 # Another package index to look for torch in, e.g. https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 
@@ -21,7 +23,7 @@ serve: $(READY)  ## serve the bundled model, or ARGS="MODEL --flag ..."
 	$(BIN)/quire serve $(ARGS)
 
 test: check wheel  ## everything CI runs: checks, wheel, tests
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(READY)  ## style, types, walls between rooms, file length
 	$(BIN)/ruff check $(CODE)

@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch loads
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton loads
 
+pytest_plugins = ["tests.models.fidelity_table"]
+
 if TYPE_CHECKING:
     from quire.models.native.int8 import Int8Kernel
     from tests.models.reference import References

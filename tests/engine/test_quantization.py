@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 
 from quire.engine import kernels
 from quire.engine.build import build_engine
@@ -57,10 +58,6 @@ def test_quantised_engine_generates_over_fewer_bytes(dtype: str, int8_kernel: In
             "--quantization is int4, must be one of none, int8",
         ),
         (
-            EngineConfig(NOWHERE, quantization="int8", device="cuda:0"),
-            "--quantization int8 runs on a CPU only, not on cuda:0: pass --device cpu",
-        ),
-        (
             EngineConfig(NOWHERE, quantization="int8", device="cpu", linear_backend="torch"),
             "--quantization int8 needs the C.. kernels: leave out --linear-backend torch",
         ),
@@ -69,13 +66,20 @@ def test_quantised_engine_generates_over_fewer_bytes(dtype: str, int8_kernel: In
             "--quantization int8 computes in bfloat16 or float32: pass another --dtype",
         ),
     ],
-    ids=["unknown", "device", "backend", "dtype"],
+    ids=["unknown", "backend", "dtype"],
 )
 def test_what_cannot_be_is_refused_before_the_model_is_looked_for(
     config: EngineConfig, said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
         build(config)
+
+
+def test_a_gpu_is_told_that_it_is_for_cpus() -> None:
+    config = EngineConfig(NOWHERE, quantization="int8", device="cuda:0")
+    said = "--quantization int8 runs on a CPU only, not on cuda:0: pass --device cpu"
+    with pytest.raises(ValueError, match=said):
+        kernels.choose_kernels(config, torch.device(config.device))
 
 
 def test_a_machine_without_the_kernel_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Shows what the fidelity tests found, as one table at the end; lends the kernels."""
+"""Lends the kernels."""
 
 import pytest
 
@@ -7,15 +7,6 @@ from quire.models.native import library
 from quire.models.native.decoder import bind_decoder
 from quire.models.native.fused import FusedKernels, bind_fused
 from quire.models.native.linear import LinearKernel, bind_linear
-from tests.models.fidelity_table import ROWS, lines
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    rows = terminalreporter.config.stash.get(ROWS, {})
-    if rows:
-        terminalreporter.write_sep("-", "fidelity to transformers")
-        for line in lines(rows.values()):
-            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

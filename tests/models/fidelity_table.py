@@ -1,7 +1,10 @@
-"""What the fidelity tests found, one line for each family."""
+"""What the fidelity tests found, one line for each family, shown at the end: whether they ran in
+one process or in several.
+"""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Protocol
 
 import pytest
 
@@ -29,6 +32,36 @@ class Row:
 
 Rows = dict[str, Row]
 ROWS = pytest.StashKey[Rows]()
+
+
+class Worker(Protocol):
+    """What pytest-xdist knows of a process that ran tests."""
+
+    config: pytest.Config
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of several tells the first what it found."""
+    told: dict[str, object] | None = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        rows = session.config.stash.get(ROWS, {})
+        told["fidelity"] = [asdict(row) for row in rows.values()]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Worker) -> None:
+    """A file is tested by one process, and so a row is whole."""
+    rows: Rows = node.config.stash.setdefault(ROWS, {})
+    for row in getattr(node, "workeroutput", {}).get("fidelity", []):
+        rows[row["family"]] = Row(**row)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    rows = terminalreporter.config.stash.get(ROWS, {})
+    if rows:
+        terminalreporter.write_sep("-", "fidelity to transformers")
+        for line in lines(rows.values()):
+            terminalreporter.write_line(line)
 
 
 def kind_of(layer: LayerFacts) -> str:
