@@ -124,6 +124,7 @@ class SamplingKernel:
         return sampled
 
     def _memory_address(self) -> int:
-        if self._memory.nbytes < self.working_bytes:
-            self._memory = torch.empty(self.working_bytes // 8, dtype=torch.int64)
+        needed = self.working_bytes
+        if self._memory.nbytes < needed:
+            self._memory = torch.empty(needed // 8, dtype=torch.int64)
         return self._memory.data_ptr()
