@@ -17,18 +17,21 @@ from quire.models.graphs import (
 from quire.models.hf import HFModel
 
 
-def is_recorded(config: EngineConfig, model: HFModel, device: torch.device) -> bool:
-    """On GPUs, where attention reads all that it is to do from the device."""
+def recorded_backend(
+    config: EngineConfig, model: HFModel, device: torch.device
+) -> ReplayableBackend | None:
+    """The model's, where decode steps are recorded: on GPUs, where attention reads all that it is
+    to do from the device."""
     if device.type != "cuda" or config.enforce_eager:
-        return False
-    return isinstance(model.backend, ReplayableBackend)
+        return None
+    return model.backend if isinstance(model.backend, ReplayableBackend) else None
 
 
 def graph_bytes(
     config: EngineConfig, model: HFModel, device: torch.device, token_bytes: int
 ) -> int:
     """To be kept free for it. `token_bytes`: what a token of a step takes."""
-    if not is_recorded(config, model, device):
+    if recorded_backend(config, model, device) is None:
         return 0
     return record_bytes(config.max_num_seqs, token_bytes)
 
@@ -41,8 +44,8 @@ def with_graphs(
     on_progress: OnProgress,
 ) -> HFModel | GraphedModel:
     """`model`, its decode steps recorded if they are to be and can be."""
-    backend, limits = model.backend, plan.limits
-    if not is_recorded(config, model, device) or not isinstance(backend, ReplayableBackend):
+    backend, limits = recorded_backend(config, model, device), plan.limits
+    if backend is None:
         return model
     sizes = DecodeLimits(
         limits.max_num_seqs,
