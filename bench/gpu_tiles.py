@@ -1,15 +1,15 @@
 """Which tiles the attention kernels would best have on this GPU, tried out where nobody waits: what
 is taken is a rule in `models/attention/triton/tiles.py`, to be changed by what this prints.
 
-    python -m bench.gpu_tiles [--widths 64,128,256] [--kv-cache-dtype auto,fp8_e4m3]
+    python -m bench.gpu_tiles [--widths 128] [--kv-cache-dtype auto,fp8_e4m3]
 
 For decode and prefill of layers of 32 query and 8 K/V heads: what is taken, and the five best of
-all tiles that compile and fit, with their time over its own. `TRITON_INTERPRET=1 ... --device cpu`
-shows that it runs.
+some dozens that compile and fit, with their time over its own. Each is compiled, in about a second.
+`TRITON_INTERPRET=1 ... --device cpu` shows that it runs.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -23,35 +23,36 @@ from quire.models.attention.triton.launch import Form
 from quire.models.attention.triton.support import describe, is_interpreted
 from quire.models.attention.triton.tiles import Tile
 
-ROWS, KEYS, NUM_WARPS, NUM_STAGES = (16, 32, 64, 128), (16, 32, 64, 128), (4, 8), (2, 3, 4, 5)
 NUM_LAYERS = 2
 NUM_TOLD = 5
 
 
-class Size(NamedTuple):
-    decode: tuple[int, int]
-    """Requests and their contexts."""
-    prefill: int
-    rows: Sequence[int]
-    keys: Sequence[int]
-    repeats: int
+class Trial(NamedTuple):
+    """Requests with contexts of `length`, of which the last `num_new` tokens are computed."""
+
+    num_seqs: int
+    length: int
+    num_new: int
+    tiles: Sequence[Tile]
 
 
-SIZES = {
-    "cuda": Size((64, 4096), 8192, ROWS, KEYS, repeats=10),
-    "cpu": Size((1, 32), 16, (16,), (32,), repeats=1),
+def tiles_of(*sizes: Sequence[int]) -> list[Tile]:
+    """Of all rows, keys, numbers of warps and of stages."""
+    return [Tile(*each) for each in product(*sizes)]
+
+
+TRIALS = {
+    "cuda": (
+        Trial(64, 4096, 1, tiles_of((16,), (16, 32, 64, 128), (4, 8), (2, 3, 5))),
+        Trial(1, 8192, 8192, tiles_of((32, 64, 128), (32, 64, 128), (4, 8), (3, 5))),
+    ),
+    "cpu": (Trial(1, 32, 1, tiles_of((16,), (32,), (1,), (1,))),),
 }
 
 
-def cases(size: Size, widths: Sequence[int]) -> Iterator[Case]:
-    for width in widths:
-        shape = Shape(32, 8, width)
-        yield Case(*size.decode, 1, shape)
-        yield Case(1, size.prefill, size.prefill, shape)
-
-
 @torch.inference_mode()
-def try_all(case: Case, kept_as: str, device: torch.device, size: Size) -> None:
+def try_all(trial: Trial, width: int, kept_as: str, device: torch.device) -> None:
+    case = Case(*trial[:3], Shape(32, 8, width))
     layers = build_layers(case.shape, NUM_LAYERS)
     store = build_store(case, layers, device, kept_as)
     here = describe(device)
@@ -61,13 +62,11 @@ def try_all(case: Case, kept_as: str, device: torch.device, size: Size) -> None:
     def time_of(tile: Tile) -> float | None:
         step = build_step(TritonAttention(store, here._replace(tile=tile)), case, layers, device)
         try:
-            return seconds(step, device, size.repeats) / NUM_LAYERS
+            return seconds(step, device) / NUM_LAYERS
         except (OutOfResources, PTXASError):
             return None
 
-    rest = product(size.rows, size.keys, NUM_WARPS[: size.repeats], NUM_STAGES[: size.repeats])
-    tiles = dict.fromkeys([taken, *(Tile(*each) for each in rest)])
-    times = {tile: time_of(tile) for tile in tiles}
+    times = {tile: time_of(tile) for tile in dict.fromkeys([taken, *trial.tiles])}
     own_s = times[taken]
     assert own_s is not None, "the tile that is taken fits everywhere"
     found = sorted((time_s, tile) for tile, time_s in times.items() if time_s is not None)
@@ -83,18 +82,18 @@ def _text(tile: tuple[int, int, int, int]) -> str:
 def main() -> None:
     """Try and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--device", default="cuda", choices=SIZES)
-    parser.add_argument("--widths", default="64,128,256")
+    parser.add_argument("--device", default="cuda", choices=TRIALS)
+    parser.add_argument("--widths", default="128")
     parser.add_argument("--kv-cache-dtype", default="auto,fp8_e4m3")
     options = parser.parse_args()
-    device, size = torch.device(options.device), SIZES[options.device]
+    device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error("there is no GPU here: TRITON_INTERPRET=1 and --device cpu show that it runs")
     if device.type == "cpu" and not is_interpreted():
         parser.error("--device cpu wants TRITON_INTERPRET=1")
-    for case in cases(size, [int(width) for width in options.widths.split(",")]):
+    for width, trial in product(options.widths.split(","), TRIALS[options.device]):
         for kept_as in options.kv_cache_dtype.split(","):
-            try_all(case, kept_as, device, size)
+            try_all(trial, int(width), kept_as, device)
 
 
 if __name__ == "__main__":
