@@ -142,6 +142,7 @@ def test_a_step_allocates_no_more_than_scratch_says(
 WORST = {
     "decode": [Span(1535, 1)] * 20,
     "one long chunk": [Span(5000, 600)],
+    "a chunk of a few pieces": [Span(1500, 300)],
 }
 
 

@@ -106,6 +106,7 @@ def attend_plainly(
         weights = weights.to(values.dtype).flatten(2, 3).flatten(0, 1)
         seen = torch.bmm(weights, values).view(*piece.shape[:4], -1)
         out[:, at, :, group] = seen.transpose(1, 2)
+        del scores, weights  # before the next are made
     return out.flatten(2, 3)
 
 
