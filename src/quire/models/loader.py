@@ -113,7 +113,7 @@ class LoadedModel:
         if device is not None:
             return triton_scratch_bytes(self.facts.layers, limits, site.codec, device)
         kind = StepKind(
-            dtype_bytes=self.kv_dtype.itemsize,
+            dtype=self.kv_dtype,
             is_quantised=options.is_quantised,
             is_eager=options.is_eager,
             device_type=self.device.type,

@@ -5,15 +5,19 @@ Counted for the worst step that the limits allow, in which every sequence has th
 - the workspace of gathered K and V, and of the quantised numbers before they are decoded;
 - plans, for each group that sees otherwise: slots of all that is seen, masks of padded buckets;
 - one mask of QUERY_TILE queries for each reach, and what it takes to make it;
-- the dearest layer's own: K or V padded to one width; float32 keys, and scores where the kernel is
-  written out; scales and numbers of the step's own tokens.
+- the dearest layer's own: K or V padded to one width, and packed by the fused kernel; float32 keys,
+  and scores where the kernel is written out; what decoding takes, scales, and numbers of the step's
+  own tokens.
 
 Queries and outputs, whole or in pieces, are as large as the activations and counted there. Not
-counted is what torch's fused kernels keep for themselves: on a CPU a megabyte or so per thread.
+counted is what torch's fused kernels keep for themselves besides: on a CPU a megabyte or so per
+thread, and of a latent layer a packed copy for each query head.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import torch
 
 from quire.cache.layout import build_layout
 from quire.models.attention.plan import QUERY_TILE, mask_width, max_bucket_tokens
@@ -39,12 +43,25 @@ class StepLimits:
 
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """`dtype_bytes`: of the model's dtype, whatever K and V are kept as."""
+    """`dtype`: the model's, whatever K and V are kept as."""
 
-    dtype_bytes: int
+    dtype: torch.dtype
     is_quantised: bool
     is_eager: bool
     device_type: str
+
+    @property
+    def dtype_bytes(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def num_products(self) -> int:
+        """Float32 copies of what is decoded, alive at once. Where float16 meets float32 scales, a
+        CPU's TensorIterator (compute_types) copies the factor, and the result too, in place or
+        not; bfloat16 meets its own. A GPU casts as it goes; one is kept there in reserve."""
+        if self.device_type == "cpu":
+            return 2 if self.dtype == torch.float16 else 0
+        return 1 if self.dtype_bytes < FLOAT32_BYTES else 0
 
 
 def scratch_bytes(layers: Sequence[LayerFacts], limits: StepLimits, kind: StepKind) -> int:
@@ -91,7 +108,10 @@ class _Scratch:
         return self.num_gathered(layer) * layer.num_kv_heads * max(layer.k_width, layer.v_width)
 
     def layer_bytes(self, layer: LayerFacts) -> int:
-        attending = self._plain_bytes(layer) if self.is_plain(layer) else self._padded_bytes(layer)
+        if self.is_plain(layer):
+            attending = self._plain_bytes(layer)
+        else:
+            attending = self._padded_bytes(layer) + self._packed_bytes(layer)
         return max(self._codec_bytes(layer), attending)
 
     def _padded_bytes(self, layer: LayerFacts) -> int:
@@ -99,6 +119,16 @@ class _Scratch:
             return 0
         width = max(layer.k_width, layer.v_width)
         return self.num_gathered(layer) * layer.num_kv_heads * width * self.kind.dtype_bytes
+
+    def _packed_bytes(self, layer: LayerFacts) -> int:
+        """K and V once more, of an even width and an even number of rows: so torch's
+        FlashAttentionKernel.cpp (key_t_reorder, value_t_reorder) lays them out for 16 queries and
+        more, if the CPU has AMX for the dtype; counted on any."""
+        if self.kind.device_type != "cpu" or self.kind.dtype_bytes != 2:
+            return 0
+        width = max(layer.k_width, layer.v_width)
+        num_rows = (self.num_gathered(layer) + self.limits.num_seqs) * layer.num_kv_heads
+        return 2 * num_rows * (width + width % 2) * self.kind.dtype_bytes
 
     def _plain_bytes(self, layer: LayerFacts) -> int:
         """Keys in float32, values made contiguous; scores, and weights if the model's dtype is
@@ -110,13 +140,13 @@ class _Scratch:
         return copies + scores + QUERY_TILE * self.num_seen(layer) * FLOAT32_BYTES
 
     def _codec_bytes(self, layer: LayerFacts) -> int:
-        """Reading: scales, and where a CPU multiplies float16, the float32 product. Writing: a
-        step's own tokens as absolute values, in float32 twice, and as numbers."""
+        """Reading: scales, and float32 products. Writing: a step's own tokens as absolute values,
+        in float32 twice, and as numbers."""
         if not self.kind.is_quantised:
             return 0
         heads, width = layer.num_kv_heads, max(layer.k_width, layer.v_width)
-        product = width * FLOAT32_BYTES if self.kind.dtype_bytes == 2 else 0
-        read = self.num_gathered(layer) * heads * (2 * FLOAT32_BYTES + product)
+        products = self.kind.num_products * width * FLOAT32_BYTES
+        read = self.num_gathered(layer) * heads * (2 * FLOAT32_BYTES + products)
         element = self.kind.dtype_bytes + 2 * FLOAT32_BYTES + 1
         written = self.limits.max_num_batched_tokens * heads * (width * element + 4 * FLOAT32_BYTES)
         return max(read, written)
