@@ -26,7 +26,10 @@ def has_kernels() -> bool:
 
 
 def texts_of(
-    checkpoint: Path, batches: list[list[int]], quantization: str = "none"
+    checkpoint: Path,
+    batches: list[list[int]],
+    quantization: str = "none",
+    num_logprobs: int | None = None,
 ) -> dict[str, list[int]]:
     """The outputs of PROMPTS by index, those of one batch run at once."""
     config = EngineConfig(
@@ -43,7 +46,8 @@ def texts_of(
     for batch in batches:
         for index in batch:
             prompt = tuple(PROMPTS[index])
-            new = NewRequest(str(index), prompt, Sampling(temperature=0.0), Stopping(NUM_NEW))
+            sampling = Sampling(temperature=0.0, num_logprobs=num_logprobs)
+            new = NewRequest(str(index), prompt, sampling, Stopping(NUM_NEW))
             assert engine.submit(new) is None
         while engine.has_work:
             for delta in engine.turn().deltas:
@@ -61,3 +65,10 @@ def test_bfloat16_text_is_the_same_alone_and_in_company(
     everyone = list(range(len(PROMPTS)))
     alone = texts_of(checkpoint, [[index] for index in everyone], quantization)
     assert texts_of(checkpoint, [everyone], quantization) == alone
+
+
+@pytest.mark.skipif(not has_kernels(), reason="needs the C++ kernels and a bfloat16 dot product")
+def test_text_is_the_same_with_log_probabilities_and_without() -> None:
+    """Without, its head is screened."""
+    everyone = [list(range(len(PROMPTS)))]
+    assert texts_of(FOLDER, everyone) == texts_of(FOLDER, everyone, num_logprobs=0)

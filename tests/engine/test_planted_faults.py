@@ -1,7 +1,7 @@
 """Faults planted on purpose, each of which the first laws must see."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pytest
@@ -20,7 +20,7 @@ from quire.cache.spec import Retention
 from quire.engine.native_sampler import NativeSampler
 from quire.engine.runner import Launched, Runner
 from quire.engine.sample_row import SampleRow
-from quire.engine.sampler import PendingDraw
+from quire.engine.sampler import Drawn, PendingDraw
 from quire.engine.torch_sampler import TorchSampler
 from quire.models.toy import ToyModel
 from quire.scheduler.admission import Admission
@@ -91,14 +91,32 @@ def loses_grown_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Runner, "launch", deaf)
 
 
-def feeds_forward_what_was_drawn_before(monkeypatch: pytest.MonkeyPatch) -> None:
+@dataclass(frozen=True)
+class Rolled:
+    """On the device, each row has what the one before it drew."""
+
+    draw: PendingDraw
+
+    @property
+    def token_ids(self) -> Tensor:
+        return self.draw.token_ids.roll(1)
+
+    def result(self) -> Drawn:
+        return self.draw.result()
+
+
+def feeds_forward_what_another_drew(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = Runner.draw
 
-    def forgetful(runner: Runner, launched: Launched) -> None:
-        launched.seats = None
+    def confused(runner: Runner, launched: Launched) -> None:
         draw(runner, launched)
+        launched.draw = launched.draw and Rolled(launched.draw)
 
-    monkeypatch.setattr(Runner, "draw", forgetful)
+    monkeypatch.setattr(Runner, "draw", confused)
+
+
+def asks_for_the_largest_logits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SampleRow, "wants_only_largest", property(lambda row: True))
 
 
 def loses_outputs_when_preempting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +240,8 @@ def forks_before_the_prompt_is_computed(monkeypatch: pytest.MonkeyPatch) -> None
         seals_too_early,
         gives_a_block_twice,
         loses_grown_blocks,
-        feeds_forward_what_was_drawn_before,
+        feeds_forward_what_another_drew,
+        asks_for_the_largest_logits_alone,
         loses_outputs_when_preempting,
         noise_by_place_in_the_batch,
         hits_one_block_too_many,

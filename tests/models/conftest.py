@@ -7,6 +7,7 @@ from quire.models.native import library
 from quire.models.native.decoder import bind_decoder
 from quire.models.native.fused import FusedKernels, bind_fused
 from quire.models.native.linear import LinearKernel, bind_linear
+from quire.models.native.screen import bind_screen
 
 
 @pytest.fixture(scope="session")
@@ -16,7 +17,7 @@ def kernels() -> ModelKernels:
     if built is None or linear is None:
         pytest.skip("needs the C++ kernels and a CPU with a bfloat16 dot product")
     place = (built.handle, built.isa)
-    return ModelKernels(linear, bind_fused(*place), bind_decoder(*place))
+    return ModelKernels(linear, bind_fused(*place), bind_decoder(*place), bind_screen(*place))
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from quire.models.native.decoder import bind_decoder
 from quire.models.native.fused import bind_fused
 from quire.models.native.int8 import bind_int8
 from quire.models.native.linear import bind_linear
+from quire.models.native.screen import bind_screen
 from quire.models.weight_kernel import WeightKernel
 
 
@@ -43,7 +44,7 @@ def _int8_kernels(config: EngineConfig, device: torch.device) -> ModelKernels:
 
 def _with_fused(built: Library, linear: WeightKernel) -> ModelKernels:
     place = (built.handle, built.isa)
-    return ModelKernels(linear, bind_fused(*place), bind_decoder(*place))
+    return ModelKernels(linear, bind_fused(*place), bind_decoder(*place), bind_screen(*place))
 
 
 def _refusal(config: EngineConfig, why: str) -> ValueError:

@@ -50,11 +50,15 @@ class Row:
     draw: SampleRow
     prompt_logprobs: int | None
 
+    @property
+    def wants_only_largest(self) -> bool:
+        return self.prompt_logprobs is None and self.draw.wants_only_largest
+
 
 @dataclass(slots=True)
 class Launched:
     """A step under way. `spans`: of each chunk its rows among the logits; `drawing`: the chunks
-    that draw, and where the device keeps what they drew."""
+    that draw."""
 
     step: Step
     rows: list[Row] = field(default_factory=list)
@@ -62,7 +66,6 @@ class Launched:
     logits: Tensor | None = None
     move_s: Callable[[], float] | None = None
     drawing: list[int] = field(default_factory=list)
-    seats: Tensor | None = None
     draw: PendingDraw | None = None
     scored: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
 
@@ -79,7 +82,7 @@ class Runner:
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         shape = (config.num_groups, config.max_num_seqs, config.max_num_blocks)
         self._block_ids = np.zeros(shape, dtype=np.int32)
-        self._newest = torch.zeros(config.max_num_seqs, dtype=torch.int64, device=self._device)
+        self._last: Launched | None = None
 
     def run(self, step: Step) -> StepResult:
         """The whole step."""
@@ -104,6 +107,7 @@ class Runner:
             launched.rows = [self._rows[chunk.request_id] for chunk in step.chunks]
             batch = self._batch(launched)
             launched.logits = self._forward(batch)
+        self._last = launched
         return launched
 
     def draw(self, launched: Launched) -> None:
@@ -120,8 +124,6 @@ class Runner:
                 logits = logits.index_select(0, wanted)
             rows = [launched.rows[place].draw for place in launched.drawing]
             launched.draw = self._sampler.draw(logits, rows)
-            if launched.seats is not None:
-                self._newest.index_copy_(0, launched.seats, launched.draw.token_ids)
         launched.logits = None
 
     def collect(self, launched: Launched) -> StepResult:
@@ -167,23 +169,24 @@ class Runner:
         query_starts = starts.tolist()
         logit_rows, launched.spans = _logit_rows(step.chunks, rows, query_starts)
         launched.drawing = [place for place, chunk in enumerate(step.chunks) if chunk.samples]
-        seats = _numbers([rows[place].index for place in launched.drawing])
-        token_ids, awaited = _token_ids(step.chunks, rows)
+        token_ids, awaited = _token_ids(step.chunks, rows, self._last)
         num_groups = self._config.num_groups
         slots = [self._slots(table, owners, positions) for table in tables]
-        arrays = (token_ids, positions, logit_rows, seats, *awaited, *slots, *tables)
+        arrays = (token_ids, positions, logit_rows, *awaited, *slots, *tables)
         sent = send([torch.from_numpy(array) for array in arrays], self._device)
-        input_ids, launched.seats = sent[0], sent[3]
         if len(awaited[0]):
-            input_ids.index_copy_(0, sent[4], self._newest.index_select(0, sent[5]))
+            assert self._last is not None and self._last.draw is not None
+            drawn = self._last.draw.token_ids.index_select(0, sent[4])
+            sent[0].index_copy_(0, sent[3], drawn)
         return Batch(
-            input_ids=input_ids,
+            input_ids=sent[0],
             positions=sent[1],
-            slots=tuple(sent[6 : 6 + num_groups]),
-            block_tables=tuple(sent[6 + num_groups :]),
+            slots=tuple(sent[5 : 5 + num_groups]),
+            block_tables=tuple(sent[5 + num_groups :]),
             query_starts=tuple(query_starts),
             context_lens=tuple((firsts + counts).tolist()),
             logit_rows=sent[2],
+            only_largest=all(row.wants_only_largest for row in rows),
         )
 
     def _forward(self, batch: Batch) -> Tensor:
@@ -236,22 +239,24 @@ def _claimed(step: Step) -> set[int]:
 
 
 def _token_ids(
-    chunks: tuple[Chunk, ...], rows: list[Row]
+    chunks: tuple[Chunk, ...], rows: list[Row], before: Launched | None
 ) -> tuple[Numbers, tuple[Numbers, Numbers]]:
-    """The step's tokens; and where those stand that are drawn and not yet known here, and of which
-    row each is the newest."""
+    """The step's tokens; and where those stand that are not yet known here, and each one's place
+    among what the step `before` has drawn."""
     token_ids: list[int] = []
-    places: list[int] = []
-    seats: list[int] = []
+    awaited: dict[int, int] = {}
     for chunk, row in zip(chunks, rows, strict=True):
         known = row.draw.token_ids
         end = chunk.start + chunk.num_tokens
         token_ids += known[chunk.start : end]
         if end > len(known):
-            places.append(len(token_ids))
-            seats.append(row.index)
+            awaited[len(token_ids)] = row.index
             token_ids.append(0)
-    return _numbers(token_ids), (_numbers(places), _numbers(seats))
+    if not awaited or before is None:
+        return _numbers(token_ids), (_numbers([]), _numbers([]))
+    drawn = {before.rows[place].index: draw for draw, place in enumerate(before.drawing)}
+    places = [drawn[index] for index in awaited.values()]
+    return _numbers(token_ids), (_numbers(list(awaited)), _numbers(places))
 
 
 def _numbers(values: Sequence[int]) -> Numbers:

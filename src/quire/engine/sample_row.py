@@ -75,6 +75,12 @@ class SampleRow:
         """Does the row ask for other logits than the model's?"""
         return bool(self.sampling.logit_bias or self.asks_penalties or self.banned_token_ids)
 
+    @property
+    def wants_only_largest(self) -> bool:
+        """Is the model's largest logit all that is asked of it?"""
+        asked = self.sampling
+        return asked.temperature == 0 and asked.num_logprobs is None and not self.has_edits
+
     def seen(self) -> SeenTokens:
         self._seen.follow(self.token_ids, self.num_prompt_tokens)
         return self._seen

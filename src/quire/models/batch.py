@@ -4,7 +4,7 @@ values lie.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor
@@ -20,7 +20,8 @@ class Batch:
     token's K and V are written; and `block_tables`: int32 [S, max_blocks], padded with the null
     block 0, whose entries for what no query of the step can see mean nothing. `query_starts`: S + 1
     offsets into the T tokens. `context_lens`: S lengths, this step's tokens included. `logit_rows`:
-    int64 [R], the tokens whose logits are wanted, in order.
+    int64 [R], the tokens whose logits are wanted, in order. `only_largest`: of each of these rows
+    only the largest is, with its equals; any other may come as -inf.
     """
 
     input_ids: Tensor
@@ -30,6 +31,7 @@ class Batch:
     query_starts: tuple[int, ...]
     context_lens: tuple[int, ...]
     logit_rows: Tensor
+    only_largest: bool = False
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch] | None:
@@ -46,7 +48,8 @@ def halves(batch: Batch) -> tuple[Batch, Batch] | None:
     first_lens = list(batch.context_lens[:first_end])
     first_lens[-1] -= left_out
     return (
-        Batch(
+        replace(
+            batch,
             input_ids=batch.input_ids[:middle],
             positions=batch.positions[:middle],
             slots=tuple(slots[:middle] for slots in batch.slots),
@@ -55,7 +58,8 @@ def halves(batch: Batch) -> tuple[Batch, Batch] | None:
             context_lens=tuple(first_lens),
             logit_rows=batch.logit_rows[:num_rows],
         ),
-        Batch(
+        replace(
+            batch,
             input_ids=batch.input_ids[middle:],
             positions=batch.positions[middle:],
             slots=tuple(slots[middle:] for slots in batch.slots),
@@ -80,5 +84,6 @@ class Model(Protocol):
         ...
 
     def forward(self, batch: Batch) -> Tensor:
-        """Write the step's K and V, attend, and return logits [R, vocab_size] of `logit_rows`."""
+        """Write the step's K and V, attend, and return logits [R, vocab_size] of `logit_rows`, all
+        of them or, if the batch says so, the largest."""
         ...

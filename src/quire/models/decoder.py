@@ -2,6 +2,7 @@
 a head. What comes after the last attention is computed of the tokens alone whose logits are wanted.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,9 +20,10 @@ class Said(NamedTuple):
     logits: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DecoderForward:
-    """`program`: the same layers as one call, where attention's kernels are C++ too."""
+    """`program`: the same layers as one call, where attention's kernels are C++ too. `screened`:
+    the head where only the largest logits are wanted; None: `head`."""
 
     embedding: nn.Module
     rotary: nn.Module
@@ -30,16 +32,22 @@ class DecoderForward:
     scale: Scale
     head: nn.Module
     program: Program | None
+    screened: Callable[[Tensor], Tensor] | None = None
 
     def __call__(
         self, input_ids: Tensor, position_ids: Tensor, logits_to_keep: Tensor, **_: object
     ) -> Said:
         states = self.embedding(input_ids)
         turns = self.rotary(states, position_ids)
-        step = self.layers[0].attention.port.current.attention
+        current = self.layers[0].attention.port.current
+        step = current.attention
         if self.program is not None and isinstance(step, CPUStep):
-            return Said(self.head(self.program.run(step, states, turns, logits_to_keep)))
-        return Said(self.head(self._one_by_one(states, turns, logits_to_keep)))
+            wanted = self.program.run(step, states, turns, logits_to_keep)
+        else:
+            wanted = self._one_by_one(states, turns, logits_to_keep)
+        if current.only_largest and self.screened is not None:
+            return Said(self.screened(wanted))
+        return Said(self.head(wanted))
 
     def _one_by_one(self, states: Tensor, turns: Embeddings, wanted: Tensor) -> Tensor:
         for layer in self.layers[:-1]:

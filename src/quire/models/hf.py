@@ -69,7 +69,11 @@ class HFModel:
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:
         attention = self.backend.begin(batch)
-        return self.compute(batch.input_ids, batch.positions, batch.logit_rows, attention)
+        self.current.only_largest = batch.only_largest
+        try:
+            return self.compute(batch.input_ids, batch.positions, batch.logit_rows, attention)
+        finally:
+            self.current.only_largest = False
 
     def compute(
         self, input_ids: Tensor, positions: Tensor, logit_rows: Tensor, attention: AttentionStep

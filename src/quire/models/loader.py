@@ -49,6 +49,7 @@ from quire.models.port import CurrentStep
 from quire.models.probe import FORWARD_ERRORS, TOKENS, Probe, first_logits, probe, rehearse
 from quire.models.quantised import TOLERANCE as QUANTISED_TOLERANCE
 from quire.models.quantised import check_quantised, tell_quantised
+from quire.models.screened import screen_head
 from quire.models.settle import settle
 from quire.models.support import Layering, layering, max_model_len, refuse_unsupported
 from quire.models.surgery import operate, packed_tensors
@@ -207,6 +208,7 @@ def _speed_up(
     if not is_right():
         surgery.undo()
         logger.info("the fused parts are taken out again")
+    screen_head(loaded.module, kernels)
 
 
 def _is_independent(

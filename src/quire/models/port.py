@@ -20,7 +20,9 @@ class Port(Protocol):
 
 @dataclass(slots=True)
 class CurrentStep:
-    """The step that a module is running now, and its tokens' positions [T]; all ports look here."""
+    """The step that a module is running now, its tokens' positions [T], and whether of each row of
+    logits only the largest are wanted; all ports look here."""
 
     attention: AttentionStep | None = None
     positions: Tensor | None = None
+    only_largest: bool = False

@@ -29,6 +29,7 @@ from quire.models.native.fused import ACTS, KINDS, MAX_HEAD_WIDTH, FusedKernels,
 from quire.models.port import CurrentStep
 from quire.models.probe import FORWARD_ERRORS
 from quire.models.program import Program
+from quire.models.screened import screen_tensors
 from quire.models.trials import (
     AttentionTrial,
     LayerTrial,
@@ -118,7 +119,8 @@ def operate(
 
 
 def packed_tensors(module: nn.Module) -> list[Tensor]:
-    """Of all packed weights, in about the order in which a step reads them."""
+    """Of all packed weights, in about the order in which a step reads them, then of the head's
+    screen."""
     found: dict[int, Tensor] = {}
     for part in module.modules():
         forward = _forward_of(part)
@@ -130,7 +132,7 @@ def packed_tensors(module: nn.Module) -> list[Tensor]:
         for each in whole:
             if isinstance(each, PackedForward | PackedLookup):
                 found[id(each.weight.packed)] = each.weight.packed
-    return list(found.values())
+    return [*found.values(), *screen_tensors(module)]
 
 
 def _norm(module: nn.Module, kernels: FusedKernels) -> NormForward | None:

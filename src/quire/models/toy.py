@@ -96,7 +96,10 @@ class ToyModel:
             before = offsets[owners] - begins[owners]
             read = sums[before + positions + 1] - sums[before + seen]
             hidden = _mix(hidden + read)
-        return _logits(hidden[batch.logit_rows.numpy()], self._vocab_size)
+        logits = _logits(hidden[batch.logit_rows.numpy()], self._vocab_size)
+        if batch.only_largest:  # no more than is asked for
+            logits[logits < logits.amax(-1, keepdim=True)] = -torch.inf
+        return logits
 
     def _running_sums(
         self, store: Words, tables: NDArray[np.int32], begins: Indices, ends: Indices

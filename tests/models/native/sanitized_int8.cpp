@@ -26,7 +26,7 @@ void run_one() {
     char* weight = fresh<char>(n * k * size);
     char* bias = below(2) ? fresh<char>(n * size) : nullptr;
     char* y = fresh<char>(m * n * size);
-    uint8_t* packed = fresh<uint8_t>(ratio_up(n, LANES) * (ratio_up(k, STEP) + 1) * LINE);
+    uint8_t* packed = fresh<uint8_t>(ratio_up(n, LANES) * (ratio_up(k, QUAD) + 1) * LINE);
     char* scratch = fresh<char>(m * QUIRE_JOIN(quire_int8_scratch, QUIRE_ISA)(k));
     int64_t* indices = fresh<int64_t>(3);
     char* rows = fresh<char>(3 * k * size);

@@ -14,24 +14,17 @@
 // filled up with copies of its last row, the last column's pair with zeros.
 #pragma once
 
-#include <immintrin.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
+#include "common.h"
 
 namespace {
 
-constexpr int64_t LANES = 16;
 constexpr int64_t PANEL = 32;  // rows of W
 constexpr int64_t STEP = 4;    // columns
 constexpr int64_t STEP_PAIRS = STEP / 2;
-constexpr int64_t LINE = 64;   // bytes
 constexpr int64_t CODED_BYTES = 3 * LINE, WHOLE_BYTES = 4 * LINE;
 constexpr int NUM_CODES = 16;
 constexpr uint32_t NO_STEP = 0xffffffff;
-
-inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-inline int64_t ratio_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t MASK_ROWS = 64;  // of x, in a mask of those for which a panel is chosen
 
 // Of a panel.
 struct Head {

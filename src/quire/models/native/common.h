@@ -38,6 +38,8 @@ constexpr int LANES = 8;
 constexpr int LANES = 4;
 #endif
 
+constexpr int64_t LINE = 64;  // bytes of the cache
+
 typedef float floats __attribute__((vector_size(LANES * 4)));
 typedef int32_t ints __attribute__((vector_size(LANES * 4)));
 
@@ -78,7 +80,8 @@ inline floats splat(float x) { return x - floats{}; }
 
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-inline int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
+inline int64_t ratio_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t round_up(int64_t a, int64_t to) { return ratio_up(a, to) * to; }
 
 // `act(argument)` on up to `num_threads` threads at once, the caller among them.
 inline void in_parallel(int64_t num_threads, void (*act)(void*), void* argument) {

@@ -14,21 +14,12 @@
 #if defined(__AVX512BF16__)
 
 #include "coding.h"
-
-#define QUIRE_JOIN_(a, b) a##_##b
-#define QUIRE_JOIN(a, b) QUIRE_JOIN_(a, b)
-#define QUIRE_EXPORT(type, name) \
-    extern "C" __attribute__((visibility("default"))) type QUIRE_JOIN(name, QUIRE_ISA)
-
-// torch's own OpenMP, loaded before this library; without it the caller does everything.
-extern "C" __attribute__((weak)) void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned);
+#include "panels.h"
 
 namespace {
 
-constexpr int PANEL_VECTORS = PANEL / LANES;
 constexpr int VECTORS = 2 * PANEL_VECTORS;
 constexpr int64_t GROUP = 2 * PANEL;  // rows of W of a tile
-constexpr int MAX_PANEL_ROWS = 8;     // of x, where memory is all that matters
 constexpr int MAX_ROWS = 6;           // of x in a tile
 constexpr int64_t MAX_TILES = 42;     // of a block of rows
 constexpr int64_t MAX_SUMS = MAX_ROWS * GROUP;
@@ -36,24 +27,8 @@ constexpr int64_t STRETCH_STEPS = 256;
 constexpr int64_t MAX_FETCHING = 8;  // tiles
 constexpr int64_t TASKS_PER_THREAD = 4;
 constexpr int64_t MAX_RANGES = 64;
-// How far before a cursor the cache is filled, in bytes: from memory, and from the outer cache.
-constexpr int64_t FAR = 3072, NEAR = 768;
-
-struct Weights {
-    const uint8_t* packed;
-    const uint16_t* bias;  // null: none
-    int64_t num_rows;      // N
-    int64_t num_columns;   // K
-
-    int64_t num_pairs() const { return ratio_up(num_columns, 2); }
-    int64_t num_steps() const { return ratio_up(num_columns, STEP); }
-    int64_t num_panels() const { return ratio_up(num_rows, PANEL); }
-    int64_t num_groups() const { return ratio_up(num_rows, GROUP); }
-    // The last panel stands in for one beyond it, whose sums are dropped.
-    Cursor panel(int64_t i, int64_t first_step) const {
-        return Cursor(packed, smaller(i, num_panels() - 1), first_step);
-    }
-};
+// How far before a cursor the cache is filled from the outer one, in bytes.
+constexpr int64_t NEAR = 768;
 
 struct Linear {
     Weights weights;
@@ -65,6 +40,8 @@ struct Linear {
     int64_t num_stretches;
     int64_t num_tasks;
     int64_t next_task;
+
+    int64_t num_groups() const { return ratio_up(weights.num_rows, GROUP); }
 };
 
 // Of a group, the pairs from `begin` to before `end`. Its panels' cursors are at the begin.
@@ -84,50 +61,6 @@ struct Tile {
     float* sums;
     int64_t fetched, fetch;
 };
-
-inline void in_parallel(int64_t num_threads, void (*act)(void*), void* argument) {
-    if (num_threads > 1 && GOMP_parallel)
-        GOMP_parallel(act, argument, unsigned(num_threads), 0);
-    else
-        act(argument);
-}
-
-inline __mmask16 first_lanes(int64_t count) {
-    return count >= LANES ? 0xffff : count > 0 ? __mmask16((1 << count) - 1) : 0;
-}
-
-inline __m512 bias_of(const Weights& weights, int64_t row) {
-    if (!weights.bias) return _mm512_setzero_ps();
-    const __mmask16 is_there = first_lanes(weights.num_rows - row);
-    __m256i bits = _mm256_maskz_loadu_epi16(is_there, weights.bias + row);
-    return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16);
-}
-
-inline void put(uint16_t* place, __m512 sums, int64_t count) {
-    _mm256_mask_storeu_epi16(place, first_lanes(count), (__m256i)_mm512_cvtneps_pbh(sums));
-}
-
-// Two numbers of a row of x, or the last one and zero.
-inline uint32_t pair_at(const uint16_t* x, bool is_whole) {
-    if (!is_whole) return *x;
-    uint32_t out;
-    memcpy(&out, x, 4);
-    return out;
-}
-
-// x: of the first row, those that follow `stride` apart.
-template <int ROWS, int COUNT>
-__attribute__((always_inline)) inline void add_pair(__m512 (&sums)[ROWS][COUNT], const __m512i* w,
-                                                    const uint16_t* x, int64_t stride,
-                                                    bool is_whole) {
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; r++) {
-        __m512bh pair = (__m512bh)_mm512_set1_epi32(int(pair_at(x + r * stride, is_whole)));
-#pragma GCC unroll 4
-        for (int v = 0; v < COUNT; v++)
-            sums[r][v] = _mm512_dpbf16_ps(sums[r][v], (__m512bh)w[v], pair);
-    }
-}
 
 template <int ROWS>
 __attribute__((always_inline)) inline void begin(const Weights& weights, const Tile& t,
@@ -261,40 +194,6 @@ void do_tasks(void* argument) {
     }
 }
 
-// All rows of x by one panel.
-template <int ROWS>
-__attribute__((noinline)) void add_panel(const Linear& l, int64_t i) {
-    const int64_t k = l.weights.num_columns, n = l.weights.num_rows;
-    Cursor panel = l.weights.panel(i, 0);
-    __m512 sums[ROWS][PANEL_VECTORS];
-#pragma GCC unroll 2
-    for (int v = 0; v < PANEL_VECTORS; v++) {
-        __m512 bias = bias_of(l.weights, i * PANEL + v * LANES);
-#pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++) sums[r][v] = bias;
-    }
-    __m512i vectors[STEP_PAIRS * PANEL_VECTORS];
-    for (int64_t column = 0; column < k; column += STEP) {
-        panel.fetch(FAR);
-        panel.take(vectors);
-        add_pair(sums, vectors, l.x + column, k, column + 1 < k);
-        if (column + 2 < k)
-            add_pair(sums, vectors + PANEL_VECTORS, l.x + column + 2, k, column + 3 < k);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 2
-        for (int v = 0; v < PANEL_VECTORS; v++) {
-            int64_t row = i * PANEL + v * LANES;
-            put(l.y + r * n + row, sums[r][v], n - row);
-        }
-}
-
-typedef void (*AddPanel)(const Linear&, int64_t);
-
-const AddPanel ADD_PANEL[MAX_PANEL_ROWS] = {add_panel<1>, add_panel<2>, add_panel<3>, add_panel<4>,
-                                            add_panel<5>, add_panel<6>, add_panel<7>, add_panel<8>};
-
 struct alignas(LINE) Counter {
     int64_t next;
 };
@@ -305,16 +204,21 @@ struct Ranges {
     int64_t count, num_workers;
     Counter taken[MAX_RANGES];
 
+    Side side(int64_t panel) const {
+        return {linear.x, linear.y + panel * PANEL, linear.weights.num_rows};
+    }
+
     void work() {
         const int64_t worker = __atomic_fetch_add(&num_workers, 1, __ATOMIC_RELAXED);
-        const int64_t num_panels = linear.weights.num_panels();
+        const Weights& weights = linear.weights;
+        const int64_t num_panels = weights.num_panels();
         for (int64_t turn = 0; turn < count; turn++) {
             const int64_t range = (worker + turn) % count;
             const int64_t first = num_panels * range / count;
             const int64_t size = num_panels * (range + 1) / count - first;
             int64_t at;
             while ((at = __atomic_fetch_add(&taken[range].next, 1, __ATOMIC_RELAXED)) < size)
-                ADD_PANEL[linear.num_rows - 1](linear, first + at);
+                ADD_PANEL[linear.num_rows - 1](weights, first + at, side(first + at));
         }
     }
 };
@@ -330,7 +234,7 @@ void multiply_by_panels(const Linear& l, int64_t num_threads) {
 // Rows are cut into blocks where there are too few groups to share, or a block's sums too many.
 void plan(Linear& l, int64_t num_threads) {
     int64_t num_wanted = num_threads > 1 ? TASKS_PER_THREAD * num_threads : 1;
-    int64_t num_groups = l.weights.num_groups(), num_tiles = ratio_up(l.num_rows, MAX_ROWS);
+    int64_t num_groups = l.num_groups(), num_tiles = ratio_up(l.num_rows, MAX_ROWS);
     int64_t num_blocks = smaller(num_tiles, ratio_up(num_wanted, num_groups));
     l.block_rows = smaller(ratio_up(num_tiles, num_blocks), MAX_TILES) * MAX_ROWS;
     l.num_blocks = ratio_up(l.num_rows, l.block_rows);
