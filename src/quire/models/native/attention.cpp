@@ -88,18 +88,21 @@ struct Worker {
     void find(const Task& from, int64_t first, Places& places) const {
         const int32_t* table = call.table + from.seq * call.table_stride;
         int64_t count = smaller(TILE, from.end - first);
+        const int64_t key_stride = call.kv_heads * call.k_width;
+        const int64_t value_stride = call.values ? call.kv_heads * call.v_width : key_stride;
         for (int64_t i = 0; i < count;) {
             int64_t block = table[(first + i) / call.block_size];
             int64_t offset = (first + i) % call.block_size;
             int64_t slot = block * call.block_size + offset;
             int64_t end = smaller(count, i + call.block_size - offset);
-            for (; i < end; i++, slot++) {
-                places.keys[i] = (const Stored*)call.keys +
-                                 (slot * call.kv_heads + from.head) * call.k_width;
-                places.values[i] = call.values
-                                       ? (const Stored*)call.values +
-                                             (slot * call.kv_heads + from.head) * call.v_width
-                                       : places.keys[i];
+            const Stored* key =
+                (const Stored*)call.keys + (slot * call.kv_heads + from.head) * call.k_width;
+            const Stored* value = call.values ? (const Stored*)call.values +
+                                                    (slot * call.kv_heads + from.head) * call.v_width
+                                              : key;
+            for (; i < end; i++, key += key_stride, value += value_stride) {
+                places.keys[i] = key;
+                places.values[i] = value;
             }
         }
         for (int64_t i = count; i < TILE; i++) {
