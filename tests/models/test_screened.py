@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from quire.models.attention.scratch import StepLimits
+from quire.models.config import KVOptions
 from quire.models.linears import PackedForward
 from quire.models.loader import LoadedModel
 from quire.models.model_kernels import ModelKernels
@@ -52,11 +54,15 @@ def test_the_largest_logits_are_those_of_the_whole_head(
     assert torch.equal(logits(loaded, only_largest=False), whole)
 
 
-def test_screen_counts_as_weights(folder: Path, kernels: ModelKernels) -> None:
+def test_screen_counts_as_weights_and_what_it_takes_as_scratch(
+    folder: Path, kernels: ModelKernels
+) -> None:
     path = checkpoint(folder, vocab_size=5000, is_tied=True)
     plain = load_packed(path, kernels._replace(screen=None))
     screened = load_packed(path, kernels)
     (screen,) = screen_tensors(screened.module)
+    limits, options = StepLimits(64, 8, 64), KVOptions()
+    assert screened.scratch_bytes(limits, options) > plain.scratch_bytes(limits, options)
     assert screened.weight_bytes - plain.weight_bytes >= screen.nbytes >= 5000 * 128
     assert torch.equal(logits(plain, only_largest=True), logits(screened, only_largest=False))
 

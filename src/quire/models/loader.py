@@ -49,7 +49,7 @@ from quire.models.port import CurrentStep
 from quire.models.probe import FORWARD_ERRORS, TOKENS, Probe, first_logits, probe, rehearse
 from quire.models.quantised import TOLERANCE as QUANTISED_TOLERANCE
 from quire.models.quantised import check_quantised, tell_quantised
-from quire.models.screened import screen_head
+from quire.models.screened import screen_head, screen_scratch_bytes
 from quire.models.settle import settle
 from quire.models.support import Layering, layering, max_model_len, refuse_unsupported
 from quire.models.surgery import operate, packed_tensors
@@ -105,7 +105,12 @@ class LoadedModel:
         return attention_name(options.attention, self._site(options))
 
     def scratch_bytes(self, limits: StepLimits, options: KVOptions) -> int:
-        """What attention allocates in the largest step beside the activations, from above."""
+        """What attention and the head allocate in the largest step beside the activations, from
+        above."""
+        head = screen_scratch_bytes(self.module, limits.num_seqs)
+        return head + self._attention_bytes(limits, options)
+
+    def _attention_bytes(self, limits: StepLimits, options: KVOptions) -> int:
         site = self._site(options)
         kernels = cpu_library(options.attention, self.device.type, site.codec)
         if kernels is not None:

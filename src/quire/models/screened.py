@@ -80,6 +80,15 @@ def screen_tensors(module: nn.Module) -> list[Tensor]:
     return [each for each in found if isinstance(each, Tensor)]
 
 
+def screen_scratch_bytes(module: nn.Module, num_rows: int) -> int:
+    """What a step that screens so many rows of logits takes beside these."""
+    decoder = vars(module).get("forward")
+    screened = decoder.screened if isinstance(decoder, DecoderForward) else None
+    if not isinstance(screened, ScreenedHead):
+        return 0
+    return screened.kernel.working_bytes(screened.screen, num_rows)
+
+
 def _packed(module: nn.Module) -> list[PackedWeight]:
     """Each weight once."""
     forwards = [vars(part).get("forward") for part in module.modules()]

@@ -85,6 +85,16 @@ class ScreenKernel:
         )
         return Screen(weight, packed, bounds) if is_packed else None
 
+    def working_bytes(self, screen: Screen, num_rows: int) -> int:
+        """What `choose` and `linear` take beside y for so many rows of x, from above."""
+        weight, num_threads = screen.weight, torch.get_num_threads()
+        num_masks = -(-num_rows // MASK_ROWS) * -(-weight.num_rows // PANEL_ROWS)
+        call = ScreeningFields(
+            m=num_rows, n=weight.num_rows, k=weight.num_columns, num_threads=num_threads
+        )
+        chosen_bytes: int = self.chosen_scratch(weight.num_columns, num_threads)
+        return int(self.scratch_bytes(call)) + chosen_bytes + 8 * num_masks
+
     def choose(self, x: Tensor, screen: Screen) -> Choice:
         """Every entry of y that is the largest of its row is in a panel that is chosen for it, and
         so is all of a row of x that is not finite, whose norm is 1e15 or more, or nearly zero."""
