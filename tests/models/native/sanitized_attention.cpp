@@ -1,20 +1,10 @@
 // Random calls of attention over memory of the exact size: whatever is read or written beyond it,
 // the sanitizer tells. Block tables are rubbish where no query sees.
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "attention.cpp"
+//
+#include "sanitized.h"
 
 namespace {
-
-int64_t below(int64_t n) { return rand() % n; }
-
-template <class T>
-T* fresh(int64_t count) {
-    T* place = (T*)malloc(size_t(count) * sizeof(T));
-    memset((void*)place, 0, size_t(count) * sizeof(T));
-    return place;
-}
 
 void run_one() {
     static const int64_t WIDTHS[] = {8, 33, 64, 80, 256}, SIZES[] = {1, 3, 16, 33};
@@ -32,8 +22,8 @@ void run_one() {
     call.num_threads = 1 + below(4);
     call.num_seqs = 1 + below(4);
     bool is_latent = call.v_width <= call.k_width && below(3) == 0;
-    int64_t* starts = fresh<int64_t>(call.num_seqs + 1);
-    int64_t* lens = fresh<int64_t>(call.num_seqs);
+    int64_t* starts = zeros<int64_t>(call.num_seqs + 1);
+    int64_t* lens = zeros<int64_t>(call.num_seqs);
     int64_t longest = 0;
     for (int64_t i = 0; i < call.num_seqs; i++) {
         int64_t num_new = below(2) ? 1 : 1 + below(90);
@@ -44,8 +34,8 @@ void run_one() {
     call.num_tokens = starts[call.num_seqs];
     call.table_columns = call.table_stride = (longest + call.block_size - 1) / call.block_size;
     call.num_blocks = 1 + call.num_seqs * call.table_columns;
-    int32_t* table = fresh<int32_t>(call.num_seqs * call.table_columns);
-    int64_t* slots = fresh<int64_t>(call.num_tokens);
+    int32_t* table = zeros<int32_t>(call.num_seqs * call.table_columns);
+    int64_t* slots = zeros<int64_t>(call.num_tokens);
     for (int64_t i = 0; i < call.num_seqs; i++) {
         int64_t num_new = starts[i + 1] - starts[i];
         int64_t first = call.first_seen(lens[i] - num_new) / call.block_size;
@@ -69,13 +59,13 @@ void run_one() {
     call.query_token_stride = call.heads * call.k_width;
     call.key_token_stride = call.kv_heads * call.k_width;
     call.value_token_stride = call.kv_heads * call.v_width;
-    call.query = fresh<char>(tokens * call.query_token_stride * size);
-    call.key = fresh<char>(tokens * call.key_token_stride * size);
-    call.value = fresh<char>(tokens * call.value_token_stride * size);
-    call.out = fresh<char>(tokens * call.heads * call.v_width * size);
-    call.keys = fresh<char>(kept * call.k_width * size);
-    call.values = is_latent ? nullptr : fresh<char>(kept * call.v_width * size);
-    call.sinks = below(2) ? fresh<float>(call.heads) : nullptr;
+    call.query = zeros<char>(tokens * call.query_token_stride * size);
+    call.key = zeros<char>(tokens * call.key_token_stride * size);
+    call.value = zeros<char>(tokens * call.value_token_stride * size);
+    call.out = zeros<char>(tokens * call.heads * call.v_width * size);
+    call.keys = zeros<char>(kept * call.k_width * size);
+    call.values = is_latent ? nullptr : zeros<char>(kept * call.v_width * size);
+    call.sinks = below(2) ? zeros<float>(call.heads) : nullptr;
     call.slots = slots;
     call.table = table;
     call.query_starts = starts;
@@ -87,15 +77,7 @@ void run_one() {
     if (!QUIRE_JOIN(attend, QUIRE_ISA)(&call)) abort();
     const void* taken[] = {call.query, call.key,  call.value, call.out, call.keys,   call.values,
                            call.sinks, slots,     table,      starts,   lens,        call.scratch};
-    for (const void* each : taken) free((void*)each);
+    give_back(taken);
 }
 
 }  // namespace
-
-int main() {
-    for (int i = 0; i < 300; i++) {
-        srand(unsigned(i));
-        run_one();
-    }
-    puts("clean");
-}

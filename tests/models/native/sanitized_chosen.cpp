@@ -1,23 +1,10 @@
 // Random panels chosen at random, over memory of the exact size: whatever is read or written beyond
 // it, the sanitizer tells.
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "chosen.cpp"
 //
-#include "coding.h"
+#include "sanitized_coded.h"
 
 namespace {
-
-int64_t below(int64_t n) { return rand() % n; }
-
-template <class T>
-T* fresh(int64_t count) {
-    T* place = (T*)malloc(size_t(count) * sizeof(T));
-    char* bytes = (char*)place;
-    for (int64_t i = 0; i < count * int64_t(sizeof(T)); i++) bytes[i] = char(below(64));
-    return place;
-}
 
 void run_one() {
     static const int64_t WIDTHS[] = {1, 3, 16, 63, 64, 257, 600};
@@ -25,14 +12,7 @@ void run_one() {
     const int64_t k = WIDTHS[below(7)], num_threads = 1 + below(4);
     uint16_t* x = fresh<uint16_t>(m * k);
     uint16_t* weight = fresh<uint16_t>(n * k);
-    const int64_t head_bytes = ratio_up(n, PANEL) * LINE;
-    uint8_t* heads = fresh<uint8_t>(head_bytes);
-    Packing first = {weight, heads, n, k, true, 0};
-    pack_panels(&first);
-    uint8_t* packed = fresh<uint8_t>(first.place_streams());
-    memcpy(packed, heads, size_t(head_bytes));
-    Packing second = {weight, packed, n, k, false, 0};
-    pack_panels(&second);
+    uint8_t* packed = coded(weight, n, k);
     const int64_t num_panels = ratio_up(n, PANEL), rare = 1 + below(40);
     uint64_t* chosen = fresh<uint64_t>(ratio_up(m, MASK_ROWS) * num_panels);
     memset(chosen, 0, size_t(ratio_up(m, MASK_ROWS) * num_panels) * 8);
@@ -44,16 +24,8 @@ void run_one() {
     char* scratch = fresh<char>(QUIRE_JOIN(quire_linear_chosen_scratch, QUIRE_ISA)(k, num_threads));
     Chosen call = {x, packed, chosen, y, scratch, m, n, k, num_threads};
     QUIRE_JOIN(quire_linear_chosen, QUIRE_ISA)(&call);
-    const void* taken[] = {x, weight, heads, packed, chosen, y, scratch};
-    for (const void* each : taken) free((void*)each);
+    const void* taken[] = {x, weight, packed, chosen, y, scratch};
+    give_back(taken);
 }
 
 }  // namespace
-
-int main() {
-    for (int i = 0; i < 300; i++) {
-        srand(unsigned(i));
-        run_one();
-    }
-    puts("clean");
-}

@@ -1,21 +1,10 @@
 // Random products over memory of the exact size: whatever is read or written beyond it, the
 // sanitizer tells.
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "linear.cpp"
+//
+#include "sanitized.h"
 
 namespace {
-
-int64_t below(int64_t n) { return rand() % n; }
-
-template <class T>
-T* fresh(int64_t count) {
-    T* place = (T*)malloc(size_t(count) * sizeof(T));
-    char* bytes = (char*)place;
-    for (int64_t i = 0; i < count * int64_t(sizeof(T)); i++) bytes[i] = char(below(64));
-    return place;
-}
 
 void run_one() {
     static const int64_t WIDTHS[] = {1, 3, 16, 63, 64, 257, 600, 1100};
@@ -46,15 +35,7 @@ void run_one() {
     indices[2] = n;
     if (QUIRE_JOIN(quire_linear_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
     const void* taken[] = {x, weight, bias, y, heads, packed, indices, rows};
-    for (const void* each : taken) free((void*)each);
+    give_back(taken);
 }
 
 }  // namespace
-
-int main() {
-    for (int i = 0; i < 300; i++) {
-        srand(unsigned(i));
-        run_one();
-    }
-    puts("clean");
-}

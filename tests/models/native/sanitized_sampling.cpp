@@ -1,20 +1,10 @@
 // Random calls of the sampler over memory of the exact size: whatever is read or written beyond it,
 // the sanitizer tells. Logits are rubbish now and then.
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "sampling.cpp"
+//
+#include "sanitized.h"
 
 namespace {
-
-int64_t below(int64_t n) { return rand() % n; }
-
-template <class T>
-T* fresh(int64_t count) {
-    T* place = (T*)malloc(size_t(count) * sizeof(T));
-    memset((void*)place, 0, size_t(count) * sizeof(T));
-    return place;
-}
 
 float logit() {
     if (below(50000) == 0) return below(2) ? INFINITE : INFINITE - INFINITE;
@@ -43,13 +33,13 @@ void run_one() {
     call.is_bf16 = below(2);
     call.num_threads = 1 + below(3);
     int64_t num_logits = call.num_rows * call.vocab_size;
-    float* wide = fresh<float>(num_logits);
-    bf16* narrow = fresh<bf16>(num_logits);
-    Asked* asked = fresh<Asked>(call.num_rows);
-    int64_t* starts = fresh<int64_t>(call.num_rows + 1);
-    int64_t* ids = fresh<int64_t>(call.num_rows);
-    float* values = fresh<float>(call.num_rows);
-    call.token_ids = fresh<int64_t>(call.num_rows);
+    float* wide = zeros<float>(num_logits);
+    bf16* narrow = zeros<bf16>(num_logits);
+    Asked* asked = zeros<Asked>(call.num_rows);
+    int64_t* starts = zeros<int64_t>(call.num_rows + 1);
+    int64_t* ids = zeros<int64_t>(call.num_rows);
+    float* values = zeros<float>(call.num_rows);
+    call.token_ids = zeros<int64_t>(call.num_rows);
     for (int64_t i = 0; i < num_logits; i++) {
         wide[i] = logit();
         store_as(narrow + i, wide[i]);
@@ -66,26 +56,18 @@ void run_one() {
     call.edit_starts = call.asked && below(2) ? starts : nullptr;
     call.edit_ids = ids;
     call.edit_values = values;
-    call.logprobs = fresh<double>(call.num_rows);
-    call.top_ids = fresh<int64_t>(call.num_rows * call.max_top);
-    call.top_logprobs = fresh<double>(call.num_rows * call.max_top);
+    call.logprobs = zeros<double>(call.num_rows);
+    call.top_ids = zeros<int64_t>(call.num_rows * call.max_top);
+    call.top_logprobs = zeros<double>(call.num_rows * call.max_top);
     int64_t num_bytes = QUIRE_JOIN(quire_sampling_memory, QUIRE_ISA)(&call);
-    call.memory = fresh<char>(num_bytes * call.num_threads);
+    call.memory = zeros<char>(num_bytes * call.num_threads);
     if (QUIRE_JOIN(quire_sample, QUIRE_ISA)(&call)) abort();
     for (int64_t i = 0; i < call.num_rows; i++)
         if (call.token_ids[i] < -1 || call.token_ids[i] >= call.vocab_size) abort();
     const void* taken[] = {wide,   narrow,         asked,         starts,       ids,
                            values, call.token_ids, call.logprobs, call.top_ids, call.top_logprobs,
                            call.memory};
-    for (const void* each : taken) free((void*)each);
+    give_back(taken);
 }
 
 }  // namespace
-
-int main() {
-    for (int i = 0; i < 300; i++) {
-        srand(unsigned(i));
-        run_one();
-    }
-    puts("clean");
-}

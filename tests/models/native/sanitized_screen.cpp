@@ -1,36 +1,10 @@
 // Random screens over memory of the exact size: whatever is read or written beyond it, the sanitizer
 // tells.
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "screen.cpp"
 //
-#include "coding.h"
+#include "sanitized_coded.h"
 
 namespace {
-
-int64_t below(int64_t n) { return rand() % n; }
-
-template <class T>
-T* fresh(int64_t count) {
-    T* place = (T*)malloc(size_t(count) * sizeof(T));
-    char* bytes = (char*)place;
-    for (int64_t i = 0; i < count * int64_t(sizeof(T)); i++) bytes[i] = char(below(64));
-    return place;
-}
-
-uint8_t* coded(const uint16_t* weight, int64_t n, int64_t k) {
-    const int64_t head_bytes = ratio_up(n, PANEL) * LINE;
-    uint8_t* heads = fresh<uint8_t>(head_bytes);
-    Packing first = {weight, heads, n, k, true, 0};
-    pack_panels(&first);
-    uint8_t* packed = fresh<uint8_t>(first.place_streams());
-    memcpy(packed, heads, size_t(head_bytes));
-    Packing second = {weight, packed, n, k, false, 0};
-    pack_panels(&second);
-    free(heads);
-    return packed;
-}
 
 void run_one() {
     static const int64_t WIDTHS[] = {1, 3, 16, 63, 64, 257, 600};
@@ -49,15 +23,7 @@ void run_one() {
     call.scratch = fresh<char>(QUIRE_JOIN(quire_screen_scratch, QUIRE_ISA)(&call));
     if (QUIRE_JOIN(quire_screen, QUIRE_ISA)(&call) < m) abort();
     const void* taken[] = {x, weight, from, packed, bounds, room, chosen, call.scratch};
-    for (const void* each : taken) free((void*)each);
+    give_back(taken);
 }
 
 }  // namespace
-
-int main() {
-    for (int i = 0; i < 300; i++) {
-        srand(unsigned(i));
-        run_one();
-    }
-    puts("clean");
-}
