@@ -252,8 +252,9 @@ def _token_ids(
         if end > len(known):
             awaited[len(token_ids)] = row.index
             token_ids.append(0)
-    if not awaited or before is None:
+    if not awaited:
         return _numbers(token_ids), (_numbers([]), _numbers([]))
+    assert before is not None
     drawn = {before.rows[place].index: draw for draw, place in enumerate(before.drawing)}
     places = [drawn[index] for index in awaited.values()]
     return _numbers(token_ids), (_numbers(list(awaited)), _numbers(places))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from quire.models.decoder import DecoderForward
 from quire.models.linears import MIB, PackedForward, PackedLookup
 from quire.models.model_kernels import ModelKernels
-from quire.models.native.linear import PANEL_ROWS, PackedWeight
+from quire.models.native.linear import PackedWeight
 from quire.models.native.screen import Screen, ScreenKernel
 
 logger = logging.getLogger(__name__)
@@ -39,15 +39,14 @@ class ScreenedHead:
     num_to_rest: int = 0
 
     def __call__(self, states: Tensor) -> Tensor:
-        """[1, R, width] to [1, R, vocab_size]: every row has its largest entry, and -inf or very
-        numbers of the product elsewhere."""
+        """[1, R, width] to [1, R, vocab_size]: every row has its largest entry, and -inf or the
+        product's very numbers elsewhere."""
         rows = states[0]
         if self.num_to_rest > 0 or len(rows) == 0:
             self.num_to_rest = max(self.num_to_rest - 1, 0)
             return self.head(states)
         choice = self.kernel.choose(rows, self.screen)
-        num_panels = -(-self.screen.weight.num_rows // PANEL_ROWS)
-        if choice.count > MOST_CHOSEN * num_panels * len(rows):
+        if choice.count > MOST_CHOSEN * self.screen.num_panels * len(rows):
             self.num_to_rest = REST_STEPS
             return self.head(states)
         return self.kernel.linear(rows, self.screen.weight, choice)[None]

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from quire.models.native.binding import Signatures, bind
+from quire.models.native.int8 import PANEL_ROWS as BYTE_PANEL_ROWS
+from quire.models.native.int8 import STEP_COLUMNS
 from quire.models.native.linear import LINE_BYTES, PANEL_ROWS, PackedWeight
 
-BYTE_PANEL_ROWS = 16
-STEP_COLUMNS = 4
 BOUND_BYTES = 8
 """For each row of W."""
 MASK_ROWS = 64
@@ -44,6 +44,11 @@ class Screen:
     weight: PackedWeight
     packed: Tensor
     bounds: Tensor
+
+    @property
+    def num_panels(self) -> int:
+        """Of `weight`."""
+        return -(-self.weight.num_rows // PANEL_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ class ScreenKernel:
     def working_bytes(self, screen: Screen, num_rows: int) -> int:
         """What `choose` and `linear` take beside y for so many rows of x, from above."""
         weight, num_threads = screen.weight, torch.get_num_threads()
-        num_masks = -(-num_rows // MASK_ROWS) * -(-weight.num_rows // PANEL_ROWS)
+        num_masks = -(-num_rows // MASK_ROWS) * screen.num_panels
         call = ScreeningFields(
             m=num_rows, n=weight.num_rows, k=weight.num_columns, num_threads=num_threads
         )
@@ -98,8 +103,7 @@ class ScreenKernel:
     def choose(self, x: Tensor, screen: Screen) -> Choice:
         """Every entry of y that is the largest of its row is in a panel that is chosen for it, and
         so is all of a row of x that is not finite, whose norm is 1e15 or more, or nearly zero."""
-        num_panels = -(-screen.weight.num_rows // PANEL_ROWS)
-        panels = torch.empty(-(-len(x) // MASK_ROWS), num_panels, dtype=torch.int64)
+        panels = torch.empty(-(-len(x) // MASK_ROWS), screen.num_panels, dtype=torch.int64)
         call = ScreeningFields(
             x=x.data_ptr(),
             packed=screen.packed.data_ptr(),
