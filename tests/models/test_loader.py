@@ -1,6 +1,7 @@
 """What loads says what it is; what cannot be served right is refused by name, and why."""
 
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,6 +51,20 @@ def test_facts_are_those_of_the_checkpoint(qwen2: Path) -> None:
     assert facts.layers[0].scale == pytest.approx(8**-0.5)
     assert (facts.dtype, facts.dtype_bytes) == ("float32", 4)
     assert facts.layout(KVOptions()).block_bytes(16) == 16 * 3 * 2 * 2 * 8 * 4
+
+
+@pytest.mark.parametrize(("fast", "dtype"), [(True, "auto"), (False, "auto"), (True, "float32")])
+def test_float32_that_nobody_asked_for_is_told_where_bfloat16_is_fast(
+    qwen2: Path,
+    fast: bool,
+    dtype: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("quire.models.loader._cpu_has_fast_bfloat16", lambda: fast)
+    caplog.set_level(logging.INFO, "quire.models.loader")
+    load(qwen2, dtype=dtype)
+    assert ("--dtype bfloat16" in caplog.text) == (fast and dtype == "auto")
 
 
 def test_weights_shared_by_embedding_and_head_count_once(qwen2: Path) -> None:

@@ -174,6 +174,8 @@ def load_model(
         dtype=str(measured.kv_dtype).removeprefix("torch."),
         dtype_bytes=measured.kv_dtype.itemsize,
     )
+    if dtype == "auto" and measured.kv_dtype == torch.float32 and _has_fast_bfloat16(device):
+        logger.info("weights run in float32: in half the memory, and faster, by --dtype bfloat16")
     loaded = _plugged(module, facts, measured.kv_dtype, device)
     with OtherUses() as uses:
         if not _is_independent(loaded, measured.logits):
@@ -250,6 +252,12 @@ def choose_dtype(
     if dtype != stored:
         logger.info("weights stored in %s run in %s on this CPU", stored, dtype)
     return dtype
+
+
+def _has_fast_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return _cpu_has_fast_bfloat16()
 
 
 def _cpu_has_fast_bfloat16() -> bool:
