@@ -86,20 +86,19 @@ struct Worker {
     // Where the first of a task's heads has the K and V of the positions from `first` on. What lies
     // beyond them is read too where there are few, though not seen: the last one again.
     void find(const Task& from, int64_t first, Places& places) const {
-        const int32_t* table = call.table + from.seq * call.table_stride;
         int64_t count = smaller(TILE, from.end - first);
         const int64_t key_stride = call.kv_heads * call.k_width;
         const int64_t value_stride = call.values ? call.kv_heads * call.v_width : key_stride;
-        for (int64_t i = 0; i < count;) {
-            int64_t block = table[(first + i) / call.block_size];
-            int64_t offset = (first + i) % call.block_size;
-            int64_t slot = block * call.block_size + offset;
+        const Stored* values = (const Stored*)(call.values ? call.values : call.keys);
+        const int64_t value_width = call.values ? call.v_width : call.k_width;
+        const int32_t* block =
+            call.table + from.seq * call.table_stride + first / call.block_size;
+        for (int64_t i = 0, offset = first % call.block_size; i < count; block++, offset = 0) {
+            int64_t slot = *block * call.block_size + offset;
             int64_t end = smaller(count, i + call.block_size - offset);
             const Stored* key =
-                (const Stored*)call.keys + (slot * call.kv_heads + from.head) * call.k_width;
-            const Stored* value = call.values ? (const Stored*)call.values +
-                                                    (slot * call.kv_heads + from.head) * call.v_width
-                                              : key;
+                (const Stored*)call.keys + slot * key_stride + from.head * call.k_width;
+            const Stored* value = values + slot * value_stride + from.head * value_width;
             for (; i < end; i++, key += key_stride, value += value_stride) {
                 places.keys[i] = key;
                 places.values[i] = value;
@@ -176,6 +175,7 @@ struct Worker {
     }
 
     void take_pieces() {
+        memset(memory.keys + widths.depth, 0, LINE);
         each_piece([&](const Piece& piece, const Stored* query) {
             for (int64_t row = 0; row < piece.num_rows; row++) {
                 take_query(query + row * call.query_head_stride, memory.keys);

@@ -19,13 +19,20 @@ struct Piece {
     int64_t num_rows, stride;
 };
 
-// The row's query into its slots.
+// The row's query, zeros after it up to a vector, into its slots.
+template <int SLOTS>
+inline void spread(const uint32_t* query, int64_t depth, int64_t row, float* queries) {
+    constexpr int64_t SHARE = LANES / SLOTS;
+    for (int64_t i = 0; i < depth; i += SHARE)
+        memcpy(queries + i * SLOTS + row * SHARE, query + i, SHARE * 4);
+}
+
 inline void spread(const uint32_t* query, int64_t depth, int64_t row, const Piece& piece) {
-    int64_t share = LANES / slots_of(piece.num_rows);
-    int64_t end = round_up(depth, share);
-    for (int64_t i = 0; i < end; i++) {
-        uint32_t element = i < depth ? query[i] : 0;
-        memcpy(piece.queries + i / share * LANES + row * share + i % share, &element, 4);
+    switch (slots_of(piece.num_rows)) {
+        case 1: return spread<1>(query, depth, row, piece.queries);
+        case 2: return spread<2>(query, depth, row, piece.queries);
+        case 4: return spread<4>(query, depth, row, piece.queries);
+        default: return spread<8>(query, depth, row, piece.queries);
     }
 }
 
