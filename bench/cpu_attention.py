@@ -22,7 +22,7 @@ from quire.models.attention.backend import AttentionBackend
 from quire.models.attention.cpu import CPUAttention
 from quire.models.attention.reference import ReferenceAttention
 from quire.models.batch import Batch
-from quire.models.config import KVOptions, KVSize, LayerFacts, ModelFacts
+from quire.models.config import QUANTISED, SCALE_BYTES, KVOptions, KVSize, LayerFacts, ModelFacts
 from quire.models.kv_codec import choose_codec
 from quire.models.kv_store import KVStore, build_kv_store
 from quire.models.native import library
@@ -62,10 +62,13 @@ class Case(NamedTuple):
     num_new: int
     shape: Shape = QWEN
     is_in_runs: bool = False
+    kept_as: str = "auto"
 
     @property
     def name(self) -> str:
         order = ", blocks in runs" if self.is_in_runs else ""
+        if self.kept_as != "auto":
+            order += f", K and V in {self.kept_as}"
         if self.num_new == 1:
             return f"decode {self.num_seqs} x {self.length}, {self.shape.name}{order}"
         past = self.length - self.num_new
@@ -74,6 +77,8 @@ class Case(NamedTuple):
     @property
     def layer_bytes(self) -> int:
         row_bytes = self.shape.width * self.shape.dtype.itemsize
+        if self.kept_as != "auto":
+            row_bytes = self.shape.width + SCALE_BYTES
         return self.num_seqs * self.length * self.shape.num_kv_heads * row_bytes * 2
 
     @property
@@ -89,7 +94,9 @@ CASES = (
     *(Case(64, 96, 1, shape) for shape in (SMALL, SMALL_FLOAT32)),
     *(Case(32, 256, 1, shape) for shape in (SMALL, SMALL_FLOAT32)),
     Case(16, 1024, 1, LLAMA),
-    Case(1, 2560, 512),
+    *(Case(32, 512, 1, kept_as=name) for name in QUANTISED),
+    *(Case(16, 1024, 1, LLAMA, kept_as=name) for name in QUANTISED),
+    *(Case(1, 2560, 512, kept_as=name) for name in ("auto", *QUANTISED)),
 )
 
 
@@ -175,7 +182,7 @@ def measure(case: Case, backends: dict[str, Callable[[KVStore], AttentionBackend
     """One line for each backend: ms per layer, GB/s of K and V, share of the read bandwidth."""
     num_layers = max(2, -(-NUM_BYTES // case.layer_bytes)) if case.num_new == 1 else 4
     layers = build_layers(case.shape, num_layers)
-    store = build_store(case, layers)
+    store = build_store(case, layers, kept_as=case.kept_as)
     floats = torch.ones(NUM_READ_FLOATS)
     acts = {name: build_step(build(store), case, layers) for name, build in backends.items()}
     times_s: dict[str, list[float]] = {name: [] for name in [*acts, "read"]}

@@ -114,7 +114,7 @@ class LoadedModel:
         site = self._site(options)
         kernels = cpu_library(options.attention, self.device.type, site.codec)
         if kernels is not None:
-            return cpu_scratch_bytes(self.facts.layers, limits, kernels.num_threads)
+            return cpu_scratch_bytes(self.facts.layers, limits, site.codec, kernels.num_threads)
         device = triton_device(options.attention, site)
         if device is not None:
             return triton_scratch_bytes(self.facts.layers, limits, site.codec, device)

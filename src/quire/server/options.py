@@ -157,7 +157,7 @@ OPTIONS: tuple[Option, ...] = (
         "attention-backend",
         ENGINE,
         one_of(*ATTENTION_BACKENDS),
-        "`auto`: the fastest that runs here. `cpu`: C++ kernels, K and V in float32 or bfloat16. "
+        "`auto`: the fastest that runs here. `cpu`: C++ kernels, for float32 and bfloat16. "
         "`triton`: Triton's kernels, on NVIDIA GPUs from compute capability 8.0 on. "
         "`reference`: with PyTorch's fused kernels. `eager`: every softmax written out in float32, "
         "slow, to compare with.",

@@ -66,3 +66,18 @@ def _shapes(draw: st.DrawFn) -> Shape:
 
 
 shapes = _shapes()
+
+
+def keys_of_any_bits(dtype: torch.dtype) -> st.SearchStrategy[torch.Tensor]:
+    """[2, 1, 16]: anything that a model could say, infinite, not a number or subnormal."""
+    kind = {2: torch.int16, 4: torch.int32}[dtype.itemsize]
+    least, most = torch.iinfo(kind).min, torch.iinfo(kind).max
+    numbers = st.lists(st.integers(least, most), min_size=32, max_size=32)
+    any_bits = numbers.map(lambda some: torch.tensor(some, dtype=kind).view(dtype))
+    seeds = st.integers(0, 2**32).map(torch.Generator().manual_seed)
+    near_each_other = st.builds(
+        lambda generator, scale: (torch.randn(32, generator=generator) * scale).to(dtype),
+        seeds,
+        st.sampled_from([1e-3, 1.0, 1e30]),
+    )
+    return st.one_of(any_bits, near_each_other).map(lambda flat: flat.view(2, 1, 16))

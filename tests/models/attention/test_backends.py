@@ -179,6 +179,30 @@ def test_new_keys_and_values_land_in_their_slots_and_nowhere_else(
             assert_written(kept, before, mine, store.codec.encode(values))
 
 
+def assert_encoded(backend: Backend, kept_as: str, key: Tensor) -> None:
+    """`key` [2, 1, width] is written as the codec has it, to the bit; where not all is finite, it
+    reads as no number is."""
+    width = key.shape[-1]
+    scene = Scene(Shape(1, 1, width, width, kept_as=kept_as, dtype=key.dtype), [Span(0, 2)])
+    paging = scene.paging()
+    store = scene.store(paging)
+    query, _, value = scene.inputs()
+    step = backend(store).begin(scene.batch(paging))
+    step.attend(scene.layer, torch.zeros_like(query), key, value)
+    wanted = store.codec.encode(key)
+    kept, scales = store.keys[scene.place]
+    assert scales is not None and wanted.scales is not None
+    for token in range(2):
+        slot = paging.slot(0, token, scene.group)
+        stored = Encoded(look(kept, slot), look(scales, slot))
+        if key[token].isfinite().all():
+            assert torch.equal(stored.elements, wanted.elements[token])
+            assert torch.equal(look(scales, slot), wanted.scales[token])
+        else:
+            read = store.codec.decode(stored, torch.empty_like(key[token]))
+            assert not read.isfinite().any()
+
+
 def assert_written(kept: Encoded, before: Encoded, slots: list[int], new: Encoded) -> None:
     """`kept` is what it was `before`, but for `new` in `slots`."""
     for tensor, old, written in zip(kept, before, new, strict=True):

@@ -14,15 +14,15 @@ from quire.models.attention.cpu import CPUAttention
 from quire.models.attention.cpu_scratch import cpu_scratch_bytes
 from quire.models.attention.scratch import StepLimits
 from quire.models.attention.triton.support import Site
-from quire.models.kv_codec import choose_codec
+from quire.models.kv_codec import Encoded, choose_codec
 from quire.models.kv_store import Workspace
 from quire.models.native import Library, library
 from quire.models.native.library import ISAS
-from tests.models.attention.cases import shapes, spans
-from tests.models.attention.scene import Scene, Shape, Span
-from tests.models.attention.test_backends import assert_right
+from tests.models.attention.cases import KEPT_AS, keys_of_any_bits, shapes, spans
+from tests.models.attention.scene import Scene, Shape, Span, put
+from tests.models.attention.test_backends import assert_encoded, assert_right
 
-supported = shapes.filter(lambda s: s.kept_as == "auto" and s.dtype is not torch.float16)
+supported = shapes.filter(lambda shape: shape.dtype is not torch.float16)
 long_spans = st.lists(
     st.builds(Span, st.integers(0, 1500), st.sampled_from([1, 1, 2, 70])), min_size=1, max_size=3
 )
@@ -64,6 +64,51 @@ def test_contexts_cut_among_threads_come_together_again(
     assert_right(partial(CPUAttention, library=kernels), Scene(shape, spans))
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kept_as", KEPT_AS[1:])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@settings(max_examples=60)
+@given(data=st.data())
+def test_what_is_written_is_what_the_codec_makes_of_it(
+    kernels: Library, isa: str, dtype: torch.dtype, kept_as: str, data: st.DataObject
+) -> None:
+    if isa not in kernels.isas:
+        pytest.skip(f"{isa} does not run here")
+    key = data.draw(keys_of_any_bits(dtype))
+    assert_encoded(partial(CPUAttention, library=kernels.of(isa)), kept_as, key)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kept_as", KEPT_AS[1:])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("scale", [1.0, 0.37, 1e-20])
+def test_every_byte_is_read_as_the_codec_reads_it(
+    kernels: Library, isa: str, dtype: torch.dtype, kept_as: str, scale: float
+) -> None:
+    """A past token that outweighs the new one by far: what comes out is its value."""
+    if isa not in kernels.isas:
+        pytest.skip(f"{isa} does not run here")
+    numbers = torch.arange(285).to(torch.int8)
+    if kept_as == "fp8_e4m3":
+        numbers[(numbers == 127) | (numbers == -1)] = 0  # no numbers
+    scene = Scene(Shape(1, 1, 32, len(numbers), kept_as=kept_as, dtype=dtype), [Span(1, 1)])
+    paging = scene.paging()
+    store = scene.store(paging)
+    slot = paging.slot(0, 0, scene.group)
+    kept = Encoded(numbers[None], torch.tensor([scale], dtype=torch.bfloat16))
+    values = store.values[scene.place]
+    assert values is not None
+    put(values, slot, kept)
+    put(store.keys[scene.place], slot, store.codec.encode(torch.full((1, 32), 100, dtype=dtype)))
+    step = CPUAttention(store, kernels.of(isa)).begin(scene.batch(paging))
+    query, key, value = scene.inputs()
+    out = step.attend(scene.layer, torch.ones_like(query), torch.zeros_like(key), value)
+    wanted = store.codec.decode(kept, torch.empty_like(value[0]))
+    rounding = 1e-6 if dtype is torch.float32 else 0.0
+    torch.testing.assert_close(out[0], wanted, rtol=rounding, atol=1e-30)
+
+
 @settings(max_examples=30)
 @given(shape=supported, spans=long_spans)
 def test_scratch_is_no_more_than_counted(kernels: Library, shape: Shape, spans: list[Span]) -> None:
@@ -73,7 +118,7 @@ def test_scratch_is_no_more_than_counted(kernels: Library, shape: Shape, spans: 
     scene.attend(backend.begin(scene.batch(paging)))
     limits = StepLimits(2000, len(spans), sum(span.num_new for span in spans))
     taken = workspace.memory[torch.uint8].nbytes
-    assert taken <= cpu_scratch_bytes([scene.layer], limits, kernels.num_threads)
+    assert taken <= cpu_scratch_bytes([scene.layer], limits, shape.codec, kernels.num_threads)
 
 
 @pytest.mark.parametrize("block", [-1, 1000, 2**31 - 1])
@@ -101,12 +146,13 @@ def test_a_slot_outside_the_store_is_refused(kernels: Library) -> None:
 
 
 def test_what_the_kernel_cannot_is_left_to_the_reference(kernels: Library) -> None:
-    exact, packed = choose_codec("auto", torch.bfloat16), choose_codec("int8", torch.bfloat16)
     here = torch.device("cpu")
-    assert attention_name("auto", Site(here, exact, 64, 64)) == f"cpu ({kernels.isa})"
-    assert attention_name("auto", Site(here, packed, 64, 64)) == "reference"
-    scene = Scene(replace(Shape(), kept_as="int8"), [Span(0, 1)])
-    with pytest.raises(ValueError, match="cannot be had: it does not read quantised K and V"):
+    for kept_as in ("auto", "int8"):
+        wide, half = (choose_codec(kept_as, dtype) for dtype in (torch.bfloat16, torch.float16))
+        assert attention_name("auto", Site(here, wide, 64, 64)) == f"cpu ({kernels.isa})"
+        assert attention_name("auto", Site(here, half, 64, 64)) == "reference"
+    scene = Scene(replace(Shape(), dtype=torch.float16), [Span(0, 1)])
+    with pytest.raises(ValueError, match=r"cannot be had: it has no torch\.float16"):
         build_attention(scene.store(scene.paging()), "cpu")
 
 

@@ -10,6 +10,7 @@ void run_one() {
     static const int64_t WIDTHS[] = {8, 33, 64, 80, 256}, SIZES[] = {1, 3, 16, 33};
     Call call{};
     call.is_bf16 = below(2);
+    call.number = below(2) ? AS_COMPUTED : below(2) ? INT8 : FP8_E4M3;
     call.kv_heads = 1 + below(3);
     call.heads = call.kv_heads * (1 + below(17));
     call.k_width = WIDTHS[below(5)];
@@ -63,8 +64,11 @@ void run_one() {
     call.key = zeros<char>(tokens * call.key_token_stride * size);
     call.value = zeros<char>(tokens * call.value_token_stride * size);
     call.out = zeros<char>(tokens * call.heads * call.v_width * size);
-    call.keys = zeros<char>(kept * call.k_width * size);
-    call.values = is_latent ? nullptr : zeros<char>(kept * call.v_width * size);
+    call.keys = zeros<char>(kept * call.k_width * call.kept_bytes());
+    call.values = is_latent ? nullptr : zeros<char>(kept * call.v_width * call.kept_bytes());
+    bool is_scaled = call.number != AS_COMPUTED;
+    call.key_scales = is_scaled ? zeros<bf16>(kept) : nullptr;
+    call.value_scales = is_scaled && !is_latent ? zeros<bf16>(kept) : nullptr;
     call.sinks = below(2) ? zeros<float>(call.heads) : nullptr;
     call.slots = slots;
     call.table = table;
@@ -75,8 +79,9 @@ void run_one() {
     if (QUIRE_JOIN(attend, QUIRE_ISA)(&call)) abort();
     call.table_columns = 0;
     if (!QUIRE_JOIN(attend, QUIRE_ISA)(&call)) abort();
-    const void* taken[] = {call.query, call.key,  call.value, call.out, call.keys,   call.values,
-                           call.sinks, slots,     table,      starts,   lens,        call.scratch};
+    const void* taken[] = {call.query, call.key, call.value, call.out, call.keys, call.values,
+                           call.key_scales, call.value_scales, call.sinks, slots, table, starts,
+                           lens, call.scratch};
     give_back(taken);
 }
 

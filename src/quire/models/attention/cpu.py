@@ -1,5 +1,5 @@
 """Attention by the C++ kernel: writes K and V and attends over block tables in place, gathering
-nothing. K and V in float32 or bfloat16; quantised stores stay with the reference.
+nothing. The model computes in float32 or bfloat16; K and V are kept so, or in a byte.
 """
 
 import ctypes
@@ -16,15 +16,18 @@ from quire.models.kv_store import KVStore, Workspace
 from quire.models.native import Library
 
 POINTERS = (
-    *("query", "key", "value", "out", "keys", "values", "sinks", "slots", "table"),
-    *("query_starts", "context_lens", "scratch"),
+    *("query", "key", "value", "out", "keys", "values", "key_scales", "value_scales"),
+    *("sinks", "slots", "table", "query_starts", "context_lens", "scratch"),
 )
 COUNTS = (
     *("query_token_stride", "query_head_stride", "key_token_stride", "key_head_stride"),
     *("value_token_stride", "value_head_stride", "table_stride", "table_columns"),
     *("num_tokens", "num_seqs", "num_blocks", "block_size"),
-    *("heads", "kv_heads", "k_width", "v_width", "window", "chunk", "is_bf16", "num_threads"),
+    *("heads", "kv_heads", "k_width", "v_width", "window", "chunk", "is_bf16", "number"),
+    "num_threads",
 )
+NUMBERS = {torch.int8: 1, torch.float8_e4m3fn: 2}
+"""`Number` of native/numbers.h: how a quantised store keeps K and V; 0 is as they are computed."""
 
 
 class Call(ctypes.Structure):
@@ -58,9 +61,12 @@ class CPUAttention:
             return known
         _, place = self.store.places[layer.index]
         keys, values = self.store.keys[place], self.store.values[place]
+        codec = self.store.codec
         call = Call(
             keys=keys.elements.data_ptr(),
             values=None if values is None else values.elements.data_ptr(),
+            key_scales=_address(keys.scales),
+            value_scales=None if values is None else _address(values.scales),
             num_blocks=len(keys.elements),
             block_size=self.store.block_size,
             kv_heads=layer.num_kv_heads,
@@ -68,7 +74,8 @@ class CPUAttention:
             v_width=layer.v_width,
             window=layer.window or 0,
             chunk=layer.chunk or 0,
-            is_bf16=keys.elements.dtype is torch.bfloat16,
+            is_bf16=codec.dtype is torch.bfloat16,
+            number=NUMBERS[codec.number] if codec.is_quantised else 0,
             scale=layer.scale,
             softcap=layer.softcap or 0.0,
         )
@@ -80,11 +87,13 @@ def why_not(library: Library | None, device_type: str, codec: Codec) -> str | No
     """What keeps the kernel from this store, in words; None if nothing does."""
     if device_type != "cpu":
         return f"it runs on CPUs, not on {device_type}"
-    if codec.is_quantised:
-        return "it does not read quantised K and V"
     if codec.dtype not in (torch.float32, torch.bfloat16):
         return f"it has no {codec.dtype}"
     return "its C++ kernels were not built: see the log" if library is None else None
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 class CPUStep:

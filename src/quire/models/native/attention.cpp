@@ -5,6 +5,7 @@
 // see); all query heads of a K/V head are rows of the same product. Where a stretch is not the
 // whole, whoever finishes its last one adds the parts up, in their order.
 #include "direct.h"
+#include "reading.h"
 #include "writing.h"
 
 namespace {
@@ -19,31 +20,6 @@ struct Shared {
 
 template <class Way, class Stored>
 struct Worker {
-    // The tile after this one comes from memory while this one is computed, a few of its keys or
-    // values for every MAX_ROWS rows: all at once they would wait for each other.
-    struct Next {
-        const Stored *const *keys, *const *values;
-        int64_t count, key_width, value_width, at_once, done;
-
-        static void fetch(const Stored* row, int64_t width) {
-            const char* end = (const char*)(row + width);
-            for (const char* line = (const char*)row; line < end; line += 64)
-                __builtin_prefetch(line, 0, 2);
-        }
-
-        void fetch_some() {
-            int64_t end = smaller(done + at_once, count);
-            for (; done < end; done++) {
-                fetch(keys[done], key_width);
-                if (value_width) fetch(values[done], value_width);
-            }
-        }
-    };
-
-    struct Places {
-        const Stored *keys[TILE], *values[TILE];
-    };
-
     const Call& call;
     const Task& task;
     const Widths widths;
@@ -83,46 +59,21 @@ struct Worker {
             for (int64_t i = 0; i < call.k_width; i++) ((float*)to)[i] = to_float(from[i]);
     }
 
-    // Where the first of a task's heads has the K and V of the positions from `first` on. What lies
-    // beyond them is read too where there are few, though not seen: the last one again.
-    void find(const Task& from, int64_t first, Places& places) const {
-        int64_t count = smaller(TILE, from.end - first);
-        const int64_t key_stride = call.kv_heads * call.k_width;
-        const int64_t value_stride = call.values ? call.kv_heads * call.v_width : key_stride;
-        const Stored* values = (const Stored*)(call.values ? call.values : call.keys);
-        const int64_t value_width = call.values ? call.v_width : call.k_width;
-        const int32_t* block =
-            call.table + from.seq * call.table_stride + first / call.block_size;
-        for (int64_t i = 0, offset = first % call.block_size; i < count; block++, offset = 0) {
-            int64_t slot = *block * call.block_size + offset;
-            int64_t end = smaller(count, i + call.block_size - offset);
-            const Stored* key =
-                (const Stored*)call.keys + slot * key_stride + from.head * call.k_width;
-            const Stored* value = values + slot * value_stride + from.head * value_width;
-            for (; i < end; i++, key += key_stride, value += value_stride) {
-                places.keys[i] = key;
-                places.values[i] = value;
-            }
-        }
-        for (int64_t i = count; i < TILE; i++) {
-            places.keys[i] = places.keys[count - 1];
-            places.values[i] = places.values[count - 1];
-        }
-    }
-
     // `following`: the task whose first tile is fetched during this one's last; null: none.
     void attend(const Task* following) {
         Places places[2];
+        Found<Stored> found;
         bool is_direct = call.is_direct(task.seq);
         is_direct ? take_pieces() : take_queries();
         forget();
-        find(task, task.first, places[0]);
+        find(call, task, task.first, places[0]);
         for (int64_t at = task.first, turn = 0; at < task.end; at += TILE, turn ^= 1) {
             Places &here = places[turn], &ahead = places[turn ^ 1];
-            if (at + TILE < task.end) find(task, at + TILE, ahead);
-            else if (following) find(*following, following->first, ahead);
+            if (at + TILE < task.end) find(call, task, at + TILE, ahead);
+            else if (following) find(call, *following, following->first, ahead);
             else ahead = here;
-            is_direct ? attend_directly(here, ahead, at) : attend_packed(here, ahead, at);
+            read(call, task, memory, here, smaller(TILE, task.end - at), found);
+            is_direct ? attend_directly(found, ahead, at) : attend_packed(found, ahead, at);
         }
         if (!is_direct) sum_up();
     }
@@ -136,10 +87,10 @@ struct Worker {
         }
     }
 
-    void attend_packed(Places& here, const Places& ahead, int64_t at) {
+    void attend_packed(Found<Stored>& here, const Places& ahead, int64_t at) {
         int64_t count = smaller(TILE, task.end - at);
-        next = {ahead.keys, ahead.values, TILE, task.num_heads * call.k_width,
-                call.values ? task.num_heads * call.v_width : 0,
+        next = {ahead.keys, ahead.values, TILE, task.num_heads * call.k_width * call.kept_bytes(),
+                call.values ? task.num_heads * call.v_width * call.kept_bytes() : 0,
                 TILE * MAX_ROWS / (task.num_heads * rows_of_head()) + 1, 0};
         for (int64_t head = 0; head < task.num_heads; head++) {
             pack_keys<Way>(here.keys, count, call.k_width, memory.keys);
@@ -184,12 +135,11 @@ struct Worker {
         });
     }
 
-    void attend_directly(const Places& here, const Places& ahead, int64_t at) {
-        int64_t size = int64_t(sizeof(Stored));
+    void attend_directly(const Found<Stored>& here, const Places& ahead, int64_t at) {
+        int64_t size = call.kept_bytes();
         int64_t value_width = call.values ? call.v_width : call.k_width;
-        Ahead keys{(const char**)ahead.keys, TILE, task.num_heads * call.k_width * size, 0};
-        Ahead values{(const char**)ahead.values, call.values ? TILE : 0,
-                     task.num_heads * call.v_width * size, 0};
+        Ahead keys{ahead.keys, TILE, task.num_heads * call.k_width * size, 0};
+        Ahead values{ahead.values, call.values ? TILE : 0, task.num_heads * call.v_width * size, 0};
         for (int64_t head = 0; head < task.num_heads; head++)
             for (int64_t i = 0; i < task.num_queries; i++) {
                 int64_t position = task.position + i;
@@ -207,7 +157,7 @@ struct Worker {
     }
 #else
     void take_pieces() {}
-    void attend_directly(const Places&, const Places&, int64_t) {}
+    void attend_directly(const Found<Stored>&, const Places&, int64_t) {}
 #endif
 
     void attend_head(int64_t head, int64_t at) {

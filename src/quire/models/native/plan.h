@@ -1,6 +1,7 @@
 // A call of attention, how it is cut into tasks, and where its scratch lies.
 #pragma once
 
+#include "numbers.h"
 #include "weights.h"
 
 namespace {
@@ -23,11 +24,13 @@ struct Part {
 // Mirrored in attention/cpu.py. Strides and widths count elements, sizes tokens; `query` is
 // [num_tokens, heads, k_width], the last dimension dense, and so on for `key` and `value`; `keys`
 // and `values` are the store's, [num_blocks, block_size, kv_heads, width], dense. Null `values`:
-// they are the first elements of the keys. `reach` is that of `window` or `chunk`; both zero: all.
+// they are the first elements of the keys. Unless `number` is AS_COMPUTED these are bytes, whose
+// scales are [num_blocks, block_size, kv_heads]. `window` and `chunk` both zero: all is seen.
 struct Call {
     const void *query, *key, *value;
     void* out;
-    void *keys, *values;
+    char *keys, *values;
+    bf16 *key_scales, *value_scales;
     const float* sinks;
     const int64_t* slots;
     const int32_t* table;
@@ -37,7 +40,7 @@ struct Call {
     int64_t value_token_stride, value_head_stride, table_stride, table_columns;
     int64_t num_tokens, num_seqs, num_blocks, block_size;
     int64_t heads, kv_heads, k_width, v_width;
-    int64_t window, chunk, is_bf16, num_threads;
+    int64_t window, chunk, is_bf16, number, num_threads;
     double scale_, softcap_;
 
     // Set by lay_out.
@@ -48,6 +51,7 @@ struct Call {
 
     int64_t group() const { return group_size; }  // query heads of a K/V head
     int64_t element_bytes() const { return is_bf16 ? 2 : 4; }
+    int64_t kept_bytes() const { return number == AS_COMPUTED ? element_bytes() : 1; }
 
     int64_t first_seen(int64_t position) const {
         if (window) return larger(position + 1 - window, 0);
@@ -121,13 +125,17 @@ struct Plan {
         return larger(rows / call.group(), 1);
     }
 
+    static int64_t most_heads(const Call& call) {
+        int64_t row_bytes = call.k_width * call.element_bytes();
+        return smaller(larger(STREAM_BYTES / row_bytes, 1), call.kv_heads);
+    }
+
     // Heads of a token lie side by side: so many as make a long read, in tasks of like size.
     static int64_t heads_at_once(const Call& call, int64_t seq) {
         int64_t num_new = call.num_new(seq), max_rows = MIN_TASK_ROWS;
         if (call.is_direct(seq)) max_rows = MAX_DIRECT_ROWS;
         else if (num_new > 1) return 1;
-        int64_t row_bytes = call.k_width * call.element_bytes();
-        int64_t most = smaller(STREAM_BYTES / row_bytes, max_rows / (num_new * call.group()));
+        int64_t most = smaller(most_heads(call), max_rows / (num_new * call.group()));
         int64_t parts = (call.kv_heads - 1) / larger(most, 1) + 1;
         return (call.kv_heads - 1) / parts + 1;
     }
@@ -203,6 +211,7 @@ struct Memory {
     uint32_t *keys, *values, *queries;
     float *sums, *totals;
     Running* running;
+    char *read_keys, *read_values;  // of a tile, as the model computes with them
     int64_t num_bytes;
 
     Memory(const Call& call, Widths widths, char* base) {
@@ -213,6 +222,9 @@ struct Memory {
         sums = stretch.take<float>(call.max_rows * widths.values);
         totals = stretch.take<float>(call.max_rows * LANES);
         running = stretch.take<Running>(call.max_rows);
+        int64_t num_read = call.number == AS_COMPUTED ? 0 : TILE * Plan::most_heads(call);
+        read_keys = stretch.take<char>(num_read * call.k_width * call.element_bytes());
+        read_values = stretch.take<char>(num_read * call.v_width * call.element_bytes());
         num_bytes = stretch.num_bytes;
     }
 };
