@@ -17,13 +17,14 @@ def kernels() -> ModelKernels:
     if built is None or linear is None:
         pytest.skip("needs the C++ kernels and a CPU with a bfloat16 dot product")
     place = (built.handle, built.isa)
-    return ModelKernels(linear, bind_fused(*place), bind_decoder(*place), bind_screen(*place))
+    return ModelKernels((linear,), bind_fused(*place), bind_decoder(*place), bind_screen(*place))
 
 
 @pytest.fixture(scope="session")
 def kernel(kernels: ModelKernels) -> LinearKernel:
-    assert isinstance(kernels.linear, LinearKernel)
-    return kernels.linear
+    (linear,) = kernels.linears
+    assert isinstance(linear, LinearKernel)
+    return linear
 
 
 @pytest.fixture(scope="session")

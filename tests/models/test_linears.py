@@ -14,10 +14,12 @@ from quire.models.config import KVOptions
 from quire.models.linears import pack_linears
 from quire.models.loader import LoadedModel, load_model
 from quire.models.model_kernels import ModelKernels
+from quire.models.native import library
+from quire.models.native.halved import bind_halved
 from quire.models.native.linear import LinearKernel
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import ignore_progress, load
-from tests.models.families import DENSE, Family
+from tests.models.families import DENSE, SERVED, Family
 from tests.models.paging import Paging
 from tests.models.reference import References
 
@@ -64,7 +66,7 @@ def test_packed_model_is_no_worse_than_the_plain_one(
     name: str, references: References, kernel: LinearKernel
 ) -> None:
     checkpoint = references.checkpoint(name)
-    packed = load_packed(checkpoint, ModelKernels(kernel))
+    packed = load_packed(checkpoint, ModelKernels((kernel,)))
     truth = logits(load(checkpoint, "float32"))
     plain = logits(load(checkpoint, "bfloat16"))
     assert packed_names(packed)
@@ -72,20 +74,20 @@ def test_packed_model_is_no_worse_than_the_plain_one(
 
 
 def test_every_linear_weight_is_there_once_and_packed(tied: Path, kernel: LinearKernel) -> None:
-    packed, plain = load_packed(tied, ModelKernels(kernel)), load(tied, "bfloat16")
+    packed, plain = load_packed(tied, ModelKernels((kernel,))), load(tied, "bfloat16")
     assert packed.weight_bytes < 0.9 * plain.weight_bytes
     matrices = {name for name, weight in weights_of(plain).items() if weight.dim() == 2}
     assert packed_names(packed) == matrices
 
 
 def test_head_and_embedding_go_on_sharing_one_weight(tied: Path, kernel: LinearKernel) -> None:
-    module = load_packed(tied, ModelKernels(kernel)).module
+    module = load_packed(tied, ModelKernels((kernel,))).module
     head, embedding = (module.get_submodule(name) for name in ("lm_head", "model.embed_tokens"))
     assert head.get_parameter("weight") is embedding.get_parameter("weight")
 
 
 def test_latent_attention_keeps_its_views(references: References, kernel: LinearKernel) -> None:
-    names = packed_names(load_packed(references.checkpoint("deepseek_v3"), ModelKernels(kernel)))
+    names = packed_names(load_packed(references.checkpoint("deepseek_v3"), ModelKernels((kernel,))))
     assert names and not any("kv_b_proj" in name for name in names)
 
 
@@ -94,19 +96,52 @@ def test_the_checkpoint_does_not_stay_mapped(tied: Path, kernel: LinearKernel) -
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("needs /proc/self/maps")
-    loaded = load_packed(tied, ModelKernels(kernel))
+    loaded = load_packed(tied, ModelKernels((kernel,)))
     assert str(tied) not in maps.read_text()
     assert loaded.weight_bytes > 0
 
 
 def test_other_dtypes_are_left_alone(tied: Path, kernel: LinearKernel) -> None:
-    assert packed_names(load_packed(tied, ModelKernels(kernel), "float32")) == set()
+    assert packed_names(load_packed(tied, ModelKernels((kernel,)), "float32")) == set()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_float32_over_the_halves_of_a_bfloat16_checkpoint_says_the_same(
+    name: str, tmp_path: Path
+) -> None:
+    folder = save_checkpoint(SERVED[name], tmp_path, torch.bfloat16)
+    plain, built = logits(load(folder, "float32")), library()
+    for isa in ("portable",) if built is None else built.isas:
+        halved = load_packed(folder, halves(isa), "float32")
+        assert packed_names(halved)
+        torch.testing.assert_close(logits(halved), plain, rtol=1e-4, atol=1e-5)
+
+
+def test_halves_take_half_of_the_memory(tied: Path) -> None:
+    halved, plain = load_packed(tied, halves("portable"), "float32"), load(tied, "float32")
+    assert weights_of(halved)["model.embed_tokens.weight"].dim() == 4
+    left = sum(weight.nbytes for weight in weights_of(halved).values() if weight.dim() != 4)
+    assert halved.weight_bytes - left <= 0.51 * (plain.weight_bytes - left)
+
+
+def test_float32_weights_that_are_no_bfloat16_numbers_stay_as_they_are(tmp_path: Path) -> None:
+    folder = save_checkpoint(Family("qwen2", fields=DENSE), tmp_path, torch.float32)
+    assert packed_names(load_packed(folder, halves("portable"), "float32")) == set()
+
+
+def halves(isa: str) -> ModelKernels:
+    built = library()
+    if built is None or isa not in built.isas:
+        pytest.skip("needs the C++ kernels and a CPU that has the instructions")
+    kernel = bind_halved(built.handle, isa)
+    assert kernel is not None
+    return ModelKernels((kernel,))
 
 
 def test_undone_the_model_is_as_it_was(tied: Path, kernel: LinearKernel) -> None:
     loaded = load(tied, "bfloat16")
     before, said = {k: v.clone() for k, v in weights_of(loaded).items()}, logits(loaded)
-    pack_linears(loaded.module, kernel).undo()
+    pack_linears(loaded.module, (kernel,)).undo()
     after = weights_of(loaded)
     assert before.keys() == after.keys()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
@@ -120,7 +155,7 @@ def test_undone_the_model_is_as_it_was(tied: Path, kernel: LinearKernel) -> None
 def test_weight_that_the_model_computes_with_is_left_alone(
     name: str, used: str, references: References, kernel: LinearKernel
 ) -> None:
-    loaded = load_packed(references.checkpoint(name), ModelKernels(kernel))
+    loaded = load_packed(references.checkpoint(name), ModelKernels((kernel,)))
     names = packed_names(loaded)
     assert any(used in each for each in weights_of(loaded))
     assert names and not any(used in each for each in names)
@@ -132,7 +167,7 @@ def test_model_that_fails_over_packed_weights_is_unpacked_again(
     def fail(*_: object) -> None:
         raise RuntimeError("no product")
 
-    loaded = load_packed(tied, ModelKernels(dataclasses.replace(kernel, multiply=fail)))
+    loaded = load_packed(tied, ModelKernels((dataclasses.replace(kernel, multiply=fail),)))
     assert packed_names(loaded) == set()
     assert torch.equal(logits(loaded), logits(load(tied, "bfloat16")))
 
@@ -143,7 +178,7 @@ def test_model_that_says_something_else_over_packed_weights_is_unpacked_again(
     def zero(x: int, m: int, packed: int, bias: int, n: int, k: int, y: int, threads: int) -> None:
         ctypes.memset(y, 0, 2 * m * n)
 
-    loaded = load_packed(tied, ModelKernels(dataclasses.replace(kernel, multiply=zero)))
+    loaded = load_packed(tied, ModelKernels((dataclasses.replace(kernel, multiply=zero),)))
     assert packed_names(loaded) == set()
 
 
@@ -162,6 +197,6 @@ def test_embedding_goes_on_doing_what_its_kind_does(kernel: LinearKernel) -> Non
     head.weight = embedding.weight
     ids = torch.tensor([[3, 39, 3], [0, 1, 38]])
     expected = embedding(ids)
-    pack_linears(model, kernel)
+    pack_linears(model, (kernel,))
     assert embedding.weight.dim() == 4
     assert torch.equal(embedding(ids), expected)

@@ -35,7 +35,7 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load_int8(folder: Path, kernel: Int8Kernel, dtype: str = "bfloat16") -> LoadedModel:
-    return load_packed(folder, ModelKernels(kernel), dtype)
+    return load_packed(folder, ModelKernels((kernel,)), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -94,7 +94,7 @@ def test_model_that_has_nothing_to_quantise_is_refused(tied: Path, int8_kernel: 
 def test_a_module_without_linear_layers_has_nothing_to_quantise(int8_kernel: Int8Kernel) -> None:
     module = nn.Sequential(nn.Embedding(4, 4))
     with pytest.raises(UnsupportedModel, match="none of their weights"):
-        tell_quantised(module, pack_linears(module, int8_kernel), "little")
+        tell_quantised(module, pack_linears(module, (int8_kernel,)), "little")
 
 
 def test_model_that_fails_over_quantised_weights_is_refused(

@@ -99,8 +99,8 @@ def test_layers_over_quantised_weights_are_fused_too(
     checkpoints: Path, kernels: ModelKernels, int8_kernel: Int8Kernel
 ) -> None:
     folder = checkpoint(checkpoints, "qwen2")
-    fused = load_packed(folder, kernels._replace(linear=int8_kernel))
-    plain = load_packed(folder, ModelKernels(int8_kernel))
+    fused = load_packed(folder, kernels._replace(linears=(int8_kernel,)))
+    plain = load_packed(folder, ModelKernels((int8_kernel,)))
     assert LayerForward in kinds_in(fused) and not kinds_in(plain)
     spread = logits(plain).std()
     assert (logits(fused) - logits(plain)).square().mean().sqrt() <= 0.05 * spread
@@ -110,7 +110,7 @@ def test_quantised_float32_models_are_left_as_they_are(
     checkpoints: Path, kernels: ModelKernels, int8_kernel: Int8Kernel
 ) -> None:
     folder = checkpoint(checkpoints, "qwen2")
-    assert not kinds_in(load_packed(folder, kernels._replace(linear=int8_kernel), "float32"))
+    assert not kinds_in(load_packed(folder, kernels._replace(linears=(int8_kernel,)), "float32"))
 
 
 @pytest.mark.parametrize("name", ["qwen2, windows in the upper layers", "qwen3"])
@@ -118,9 +118,9 @@ def test_layers_at_once_say_what_they_say_one_by_one(
     name: str, checkpoints: Path, kernels: ModelKernels, int8_kernel: Int8Kernel
 ) -> None:
     folder = checkpoint(checkpoints, name)
-    for linear in (kernels.linear, int8_kernel):
-        at_once = load_packed(folder, kernels._replace(linear=linear))
-        one_by_one = load_packed(folder, kernels._replace(linear=linear, decoder=None))
+    for linears in (kernels.linears, (int8_kernel,)):
+        at_once = load_packed(folder, kernels._replace(linears=linears))
+        one_by_one = load_packed(folder, kernels._replace(linears=linears, decoder=None))
         assert DecoderForward in kinds_in(at_once)
         for rows in ([], [len(PROMPT) - 1], [0, 3], range(len(PROMPT))):
             assert torch.equal(logits(at_once, rows), logits(one_by_one, rows))
@@ -175,7 +175,7 @@ def test_weights_that_are_joined_are_there_once(checkpoints: Path, kernels: Mode
 
 
 def test_undone_the_model_is_as_it_was(checkpoints: Path, kernels: ModelKernels) -> None:
-    loaded = load_packed(checkpoint(checkpoints, "llama"), ModelKernels(kernels.linear))
+    loaded = load_packed(checkpoint(checkpoints, "llama"), ModelKernels(kernels.linears))
     said = logits(loaded)
     surgery = operate(loaded.module, kernels, loaded.current, lambda: logits(loaded))
     assert kinds_in(loaded)
@@ -189,7 +189,7 @@ def test_unpacked_after_surgery_the_weights_are_those_of_the_file(
 ) -> None:
     folder = checkpoint(checkpoints, "qwen2")
     loaded, plain = load(folder, "bfloat16"), load(folder, "bfloat16")
-    packed = pack_linears(loaded.module, kernels.linear)
+    packed = pack_linears(loaded.module, kernels.linears)
     operate(loaded.module, kernels, loaded.current, lambda: logits(loaded)).undo()
     packed.undo()
     kept = dict(plain.module.named_parameters())

@@ -7,6 +7,7 @@ from quire.models.model_kernels import ModelKernels
 from quire.models.native import Library, library
 from quire.models.native.decoder import bind_decoder
 from quire.models.native.fused import bind_fused
+from quire.models.native.halved import bind_halved
 from quire.models.native.int8 import bind_int8
 from quire.models.native.linear import bind_linear
 from quire.models.native.screen import bind_screen
@@ -18,10 +19,10 @@ def choose_kernels(config: EngineConfig, device: torch.device) -> ModelKernels |
     if config.quantization != "none":
         return _int8_kernels(config, device)
     built = library() if device.type == "cpu" and config.linear_backend == "auto" else None
-    linear = None if built is None else bind_linear(built.handle, built.isa)
-    if built is None or linear is None:
+    if built is None:
         return None
-    return _with_fused(built, linear)
+    bound = (bind_linear(built.handle, built.isa), bind_halved(built.handle, built.isa))
+    return _with_fused(built, *(kernel for kernel in bound if kernel is not None))
 
 
 def _int8_kernels(config: EngineConfig, device: torch.device) -> ModelKernels:
@@ -42,9 +43,9 @@ def _int8_kernels(config: EngineConfig, device: torch.device) -> ModelKernels:
     return _with_fused(built, kernel)
 
 
-def _with_fused(built: Library, linear: WeightKernel) -> ModelKernels:
+def _with_fused(built: Library, *linears: WeightKernel) -> ModelKernels:
     place = (built.handle, built.isa)
-    return ModelKernels(linear, bind_fused(*place), bind_decoder(*place), bind_screen(*place))
+    return ModelKernels(linears, bind_fused(*place), bind_decoder(*place), bind_screen(*place))
 
 
 def _refusal(config: EngineConfig, why: str) -> ValueError:

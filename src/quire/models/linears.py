@@ -1,5 +1,6 @@
-"""Puts a packed linear kernel under a loaded model: each `nn.Linear` of its dtypes keeps its weight
-packed, and only so. An embedding that shares a head's weight looks its rows up in the packed one.
+"""Puts packed linear kernels under a loaded model: each `nn.Linear` whose weight one of them takes
+keeps it packed, and only so. An embedding that shares a head's weight looks its rows up in the
+packed one.
 
 The parameter that holds a packed weight keeps its name and dtype but not its shape, so that whoever
 uses it as a matrix fails instead of computing nonsense.
@@ -7,7 +8,7 @@ uses it as a matrix fails instead of computing nonsense.
 
 import copy
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -56,19 +57,19 @@ class PackedLookup:
 class Sharing:
     """One weight packed, and the modules that have it."""
 
+    kernel: WeightKernel
     weight: PackedWeight
     owners: tuple[nn.Module, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PackedLinears:
-    kernel: WeightKernel
     sharings: tuple[Sharing, ...]
 
     def undo(self) -> None:
-        """Every module as it was, if the kernel is exact."""
+        """Every module as it was, if its kernel is exact."""
         for sharing in self.sharings:
-            weight = nn.Parameter(self.kernel.unpack(sharing.weight), requires_grad=False)
+            weight = nn.Parameter(sharing.kernel.unpack(sharing.weight), requires_grad=False)
             for owner in sharing.owners:
                 delattr(owner, "forward")
                 setattr(owner, "weight", weight)  # noqa: B010
@@ -95,13 +96,17 @@ class OtherUses(TorchFunctionMode):
 
 
 def pack_linears(
-    module: nn.Module, kernel: WeightKernel, used_otherwise: Collection[int] = ()
+    module: nn.Module, kernels: Sequence[WeightKernel], used_otherwise: Collection[int] = ()
 ) -> PackedLinears:
     """Pack each weight of `module` that only linear layers and embeddings have, one at a time, so
-    that never more than one is there twice. `used_otherwise`: of `OtherUses`, left alone."""
-    packable = _packable(module, kernel.dtypes)
-    found = [owners for owners in packable if id(owners[0].weight) not in used_otherwise]
-    sharings = tuple(_pack(owners, kernel) for owners in found)
+    that never more than one is there twice, by the first kernel that takes it. `used_otherwise`: of
+    `OtherUses`, left alone."""
+    sharings = tuple(
+        _pack(owners, kernel)
+        for owners in _packable(module)
+        if id(weight := owners[0].get_parameter("weight")) not in used_otherwise
+        if (kernel := next((each for each in kernels if each.takes(weight)), None)) is not None
+    )
     weights = [sharing.weight for sharing in sharings]
     _let_go_of_the_file(module, sharings)
     logger.info(
@@ -110,7 +115,7 @@ def pack_linears(
         sum(weight.plain_bytes for weight in weights) / MIB,
         sum(weight.packed.nbytes for weight in weights) / MIB,
     )
-    return PackedLinears(kernel, sharings)
+    return PackedLinears(sharings)
 
 
 def _let_go_of_the_file(module: nn.Module, sharings: Collection[Sharing]) -> None:
@@ -137,8 +142,8 @@ def _latent_projections(module: nn.Module) -> set[int]:
     return {id(part.get_submodule("kv_b_proj")) for part in module.modules() if is_latent(part)}
 
 
-def _packable(module: nn.Module, dtypes: Collection[torch.dtype]) -> list[list[nn.Module]]:
-    """The owners of each such weight."""
+def _packable(module: nn.Module) -> list[list[nn.Module]]:
+    """The owners of each weight that a kernel may be asked about."""
     kept = _latent_projections(module)
     shared: dict[nn.Parameter, list[nn.Module]] = {}
     for part in module.modules():
@@ -148,14 +153,14 @@ def _packable(module: nn.Module, dtypes: Collection[torch.dtype]) -> list[list[n
         owners
         for weight, owners in shared.items()
         if any(type(owner) is nn.Linear for owner in owners)
-        and all(id(owner) not in kept and _can_pack(weight, owner, dtypes) for owner in owners)
+        and all(id(owner) not in kept and _can_pack(weight, owner) for owner in owners)
     ]
 
 
-def _can_pack(weight: nn.Parameter, owner: nn.Module, dtypes: Collection[torch.dtype]) -> bool:
+def _can_pack(weight: nn.Parameter, owner: nn.Module) -> bool:
     if owner._parameters.get("weight") is not weight or "forward" in vars(owner):
         return False
-    if weight.dtype not in dtypes or weight.device.type != "cpu" or weight.numel() == 0:
+    if weight.device.type != "cpu" or weight.numel() == 0:
         return False
     if isinstance(owner, nn.Embedding):
         return owner.max_norm is None
@@ -174,7 +179,7 @@ def _pack(owners: list[nn.Module], kernel: WeightKernel) -> Sharing:
             forward = PackedForward(kernel, packed, owner.bias)
         setattr(owner, "weight", parameter)  # noqa: B010
         setattr(owner, "forward", forward)  # noqa: B010
-    return Sharing(packed, tuple(owners))
+    return Sharing(kernel, packed, tuple(owners))
 
 
 def _twin(embedding: nn.Embedding) -> nn.Embedding:

@@ -194,7 +194,7 @@ def _speed_up(
 ) -> None:
     """Each change is taken back where the model then fails or says something else, but for
     quantised weights: without them it is not served."""
-    model_type, is_exact = loaded.facts.model_type, kernels.linear.is_exact
+    model_type, is_exact = loaded.facts.model_type, kernels.are_exact
 
     def is_right() -> bool:
         try:
@@ -203,7 +203,7 @@ def _speed_up(
             logger.info("%s models do not run so: %r", model_type, error)
             return False
 
-    packed = pack_linears(loaded.module, kernels.linear, used_otherwise)
+    packed = pack_linears(loaded.module, kernels.linears, used_otherwise)
     if not is_exact:
         tell_quantised(loaded.module, packed, model_type)
         check_quantised(_attach_small(loaded), model_type, TOKENS, logits)

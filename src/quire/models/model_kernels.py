@@ -9,11 +9,16 @@ from quire.models.weight_kernel import WeightKernel
 
 
 class ModelKernels(NamedTuple):
-    """`fused`: for what is between the linear layers of bfloat16 models; None: torch's. `decoder`:
-    for all layers at once; None: they run one by one. `screen`: for heads of which only the largest
-    logits are wanted; None: they are computed whole."""
+    """`linears`: a weight has the first that takes it; all are exact or none is. `fused`: for what
+    is between the linear layers of bfloat16 models; None: torch's. `decoder`: for all layers at
+    once; None: they run one by one. `screen`: for heads of which only the largest logits are
+    wanted; None: they are computed whole."""
 
-    linear: WeightKernel
+    linears: tuple[WeightKernel, ...]
     fused: FusedKernels | None = None
     decoder: DecoderKernel | None = None
     screen: ScreenKernel | None = None
+
+    @property
+    def are_exact(self) -> bool:
+        return all(kernel.is_exact for kernel in self.linears)

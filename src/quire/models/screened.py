@@ -55,7 +55,7 @@ class ScreenedHead:
 def screen_head(module: nn.Module, kernels: ModelKernels) -> None:
     """Of a plain decoder with exact weights, if it is worth it."""
     decoder = vars(module).get("forward")
-    if kernels.screen is None or not kernels.linear.is_exact:
+    if kernels.screen is None or not kernels.are_exact:
         return
     if not isinstance(decoder, DecoderForward):
         return

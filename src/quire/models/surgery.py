@@ -244,7 +244,7 @@ def _decoder(
         return None
     program = None
     if given.decoder is not None:
-        program = Program(given.decoder, layers, norm.scale, given.linear.is_exact)
+        program = Program(given.decoder, layers, norm.scale, given.are_exact)
     return DecoderForward(
         embedding=base["embed_tokens"],
         rotary=base["rotary_emb"],

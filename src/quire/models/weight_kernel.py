@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from quire.models.native.linear import PackedWeight
@@ -11,12 +10,11 @@ from quire.models.native.linear import PackedWeight
 
 class WeightKernel(Protocol):
     @property
-    def dtypes(self) -> frozenset[torch.dtype]:
-        """Of the weights that it packs; x, bias and y are of the weight's."""
-
-    @property
     def is_exact(self) -> bool:
         """Is what is packed the same numbers?"""
+
+    def takes(self, weight: Tensor) -> bool:
+        """Does it pack this one? x, bias and y are of its dtype."""
 
     def pack(self, weight: Tensor) -> PackedWeight: ...
 

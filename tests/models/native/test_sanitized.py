@@ -18,7 +18,7 @@ FLAGS = {
     ],
 }
 DRIVERS = [
-    *((name, isa) for name in ("attention", "sampling") for isa in FLAGS),
+    *((name, isa) for name in ("attention", "sampling", "halved") for isa in FLAGS),
     *((name, "avx512") for name in ("linear", "fused", "int8", "screen", "chosen")),
 ]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]

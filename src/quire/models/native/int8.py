@@ -31,12 +31,12 @@ class Int8Kernel:
     scratch_bytes: Callable[[int], int]
 
     @property
-    def dtypes(self) -> frozenset[torch.dtype]:
-        return DTYPES
-
-    @property
     def is_exact(self) -> bool:
         return False
+
+    def takes(self, weight: Tensor) -> bool:
+        """Those in one of DTYPES."""
+        return weight.dtype in DTYPES
 
     def pack(self, weight: Tensor) -> PackedWeight:
         """`weight` [N, K] is left as it is. `packed` is of its dtype, so that a module goes on

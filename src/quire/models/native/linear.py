@@ -59,12 +59,12 @@ class LinearKernel:
     copy_rows: Callable[..., bool]
 
     @property
-    def dtypes(self) -> frozenset[torch.dtype]:
-        return frozenset({torch.bfloat16})
-
-    @property
     def is_exact(self) -> bool:
         return True
+
+    def takes(self, weight: Tensor) -> bool:
+        """Those in bfloat16."""
+        return weight.dtype == torch.bfloat16
 
     def pack(self, weight: Tensor) -> PackedWeight:
         """`weight` [N, K] is left as it is. `packed` is [lines, 1, 1, 32]: a head for each panel,
