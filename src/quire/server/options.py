@@ -166,8 +166,9 @@ OPTIONS: tuple[Option, ...] = (
         "linear-backend",
         ENGINE,
         one_of(*LINEAR_BACKENDS),
-        "`auto`: on a CPU, bfloat16 weights packed once, in 12 bits each without loss, for the C++ "
-        "kernel where it runs, and what is between them fused. `torch`: PyTorch's own.",
+        "`auto`: on a CPU, bfloat16 weights packed once, without loss, for the C++ kernels: in 12 "
+        "bits each where it computes in bfloat16, and what is between them fused; in 16 where it "
+        "computes in float32. `torch`: PyTorch's own.",
     ),
     Option(
         "quantization",
