@@ -6,6 +6,7 @@ from quire.models.model_kernels import ModelKernels
 from quire.models.native import library
 from quire.models.native.decoder import bind_decoder
 from quire.models.native.fused import FusedKernels, bind_fused
+from quire.models.native.halved import bind_halved
 from quire.models.native.linear import LinearKernel, bind_linear
 from quire.models.native.screen import bind_screen
 
@@ -14,15 +15,17 @@ from quire.models.native.screen import bind_screen
 def kernels() -> ModelKernels:
     built = library()
     linear = None if built is None else bind_linear(built.handle, built.isa)
-    if built is None or linear is None:
+    halved = None if built is None else bind_halved(built.handle, built.isa)
+    if built is None or linear is None or halved is None:
         pytest.skip("needs the C++ kernels and a CPU with a bfloat16 dot product")
     place = (built.handle, built.isa)
-    return ModelKernels((linear,), bind_fused(*place), bind_decoder(*place), bind_screen(*place))
+    fused = (bind_fused(*place), bind_decoder(*place), bind_screen(*place))
+    return ModelKernels((linear, halved), *fused)
 
 
 @pytest.fixture(scope="session")
 def kernel(kernels: ModelKernels) -> LinearKernel:
-    (linear,) = kernels.linears
+    linear = kernels.linears[0]
     assert isinstance(linear, LinearKernel)
     return linear
 

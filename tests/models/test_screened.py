@@ -72,6 +72,14 @@ def test_head_of_few_tokens_is_not_screened(folder: Path, kernels: ModelKernels)
     assert screen_tensors(loaded.module) == []
 
 
+def test_head_of_a_float32_model_is_not_screened(folder: Path, kernels: ModelKernels) -> None:
+    path = checkpoint(folder, vocab_size=5000, is_tied=True)
+    loaded = load_packed(path, kernels, "float32")
+    assert screen_tensors(loaded.module) == []
+    some, whole = (logits(loaded, only_largest=each) for each in (True, False))
+    assert torch.equal(some, whole)
+
+
 def test_head_that_says_the_same_of_all_tokens_is_computed_whole(
     kernels: ModelKernels, kernel: LinearKernel
 ) -> None:

@@ -12,6 +12,10 @@ from quire.models.layers import AttentionForward, GatedForward, LayerForward, No
 from quire.models.linears import pack_linears
 from quire.models.loader import LoadedModel
 from quire.models.model_kernels import ModelKernels
+from quire.models.native import library
+from quire.models.native.decoder import bind_decoder
+from quire.models.native.fused import bind_fused
+from quire.models.native.halved import bind_halved
 from quire.models.native.int8 import Int8Kernel
 from quire.models.surgery import operate
 from tests.models.checkpoints import save_checkpoint
@@ -106,11 +110,29 @@ def test_layers_over_quantised_weights_are_fused_too(
     assert (logits(fused) - logits(plain)).square().mean().sqrt() <= 0.05 * spread
 
 
-def test_quantised_float32_models_are_left_as_they_are(
-    checkpoints: Path, kernels: ModelKernels, int8_kernel: Int8Kernel
+def test_float32_models_are_fused_over_bytes_and_over_halves(
+    tmp_path: Path, kernels: ModelKernels, int8_kernel: Int8Kernel
 ) -> None:
-    folder = checkpoint(checkpoints, "qwen2")
-    assert not kinds_in(load_packed(folder, kernels._replace(linears=(int8_kernel,)), "float32"))
+    family = Family("qwen2", fields={**SERVED["qwen2"].fields, **WHOLE_PANELS})
+    folder = save_checkpoint(family, tmp_path, torch.bfloat16)
+    plain, built = load(folder, "float32"), library()
+    assert built is not None
+    over_bytes = load_packed(folder, kernels._replace(linears=(int8_kernel,)), "float32")
+    unfused = logits(load_packed(folder, ModelKernels((int8_kernel,)), "float32"))
+    assert DecoderForward in kinds_in(over_bytes)
+    assert (logits(over_bytes) - unfused).square().mean().sqrt() <= 0.01 * unfused.std()
+    for isa in built.isas:
+        halved = bind_halved(built.handle, isa)
+        assert halved is not None
+        place = (built.handle, isa)
+        given = ModelKernels((halved,), bind_fused(*place), bind_decoder(*place))
+        over_halves = load_packed(folder, given, "float32")
+        one_by_one = load_packed(folder, given._replace(decoder=None), "float32")
+        assert DecoderForward in kinds_in(over_halves)
+        torch.testing.assert_close(logits(over_halves), logits(plain), rtol=1e-4, atol=1e-5)
+        if isa == built.isa:  # so that attention is the same too
+            for rows in ([], [len(PROMPT) - 1], [0, 3]):
+                assert torch.equal(logits(over_halves, rows), logits(one_by_one, rows))
 
 
 @pytest.mark.parametrize("name", ["qwen2, windows in the upper layers", "qwen3"])
@@ -203,7 +225,8 @@ def test_part_that_fails_is_left_out(name: str, checkpoints: Path, kernels: Mode
 
     folder = checkpoint(checkpoints, "llama")
     assert kernels.fused is not None
-    broken = dataclasses.replace(kernels.fused, **{name: fail})
+    broken = dataclasses.replace(kernels.fused)
+    object.__setattr__(broken, name, fail)
     loaded = load_packed(folder, kernels._replace(fused=broken))
     assert LayerForward not in kinds_in(loaded)
     assert torch.isfinite(logits(loaded)).all()

@@ -58,6 +58,7 @@ class Program:
             num_wanted=len(wanted),
             num_seqs=len(step.context_lens),
             is_int8=not self.is_exact,
+            is_bf16=states.dtype == torch.bfloat16,
             num_threads=step.backend.library.num_threads,
         )
         size = self.kernel.scratch_bytes(call)

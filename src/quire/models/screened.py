@@ -9,6 +9,7 @@ where that head is a good part of what a step multiplies.
 import logging
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from quire.models.decoder import DecoderForward
@@ -53,7 +54,7 @@ class ScreenedHead:
 
 
 def screen_head(module: nn.Module, kernels: ModelKernels) -> None:
-    """Of a plain decoder with exact weights, if it is worth it."""
+    """Of a plain decoder with exact bfloat16 weights, if it is worth it."""
     decoder = vars(module).get("forward")
     if kernels.screen is None or not kernels.are_exact:
         return
@@ -61,6 +62,8 @@ def screen_head(module: nn.Module, kernels: ModelKernels) -> None:
         return
     head = vars(decoder.head).get("forward")
     if not isinstance(head, PackedForward) or head.bias is not None:
+        return
+    if head.weight.packed.dtype != torch.bfloat16:
         return
     if _num_weights(head.weight) < LEAST_SHARE * sum(map(_num_weights, _packed(module))):
         return

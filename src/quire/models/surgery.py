@@ -92,18 +92,19 @@ def operate(
 ) -> Surgery:
     """`rehearse` runs the module through steps of several tokens, with `current` set."""
     surgery, kernels = Surgery(), given.fused
-    if kernels is None:
+    dtype = next((parameter.dtype for parameter in module.parameters()), None)
+    if kernels is None or dtype not in kernels.dtypes:
         return surgery
     parts = [part for part in module.modules() if "forward" not in vars(part)]
     for part in parts:
-        forward = _norm(part, kernels) or _gated(part, kernels)
+        forward = _norm(part, kernels, dtype) or _gated(part, kernels, dtype)
         if forward is not None:
             surgery.put(part, forward)
     surgery.try_out(
         [
             AttentionTrial(part, attention, current)
             for part in parts
-            if (attention := _attention(part, kernels))
+            if (attention := _attention(part, kernels, dtype))
         ],
         rehearse,
     )
@@ -135,30 +136,33 @@ def packed_tensors(module: nn.Module) -> list[Tensor]:
     return [*found.values(), *screen_tensors(module)]
 
 
-def _norm(module: nn.Module, kernels: FusedKernels) -> NormForward | None:
+def _norm(module: nn.Module, kernels: FusedKernels, dtype: torch.dtype) -> NormForward | None:
     """Of a module that has but a weight and an epsilon, if it is an RMSNorm of some kind."""
     parameters = dict(module.named_parameters())
     weight = parameters.get("weight")
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if len(parameters) != 1 or weight is None or weight.dim() != 1:
         return None
-    if weight.dtype != torch.bfloat16 or not isinstance(epsilon, float):
+    if weight.dtype != dtype or not isinstance(epsilon, float):
         return None
     for kind in range(len(KINDS)):
         forward = NormForward(kernels, Scale(weight.data.contiguous(), epsilon, kind))
-        if all(_agree(module, forward, _numbers(len(weight)) * size) for size in TRIAL_SIZES):
+        x = _numbers(len(weight), dtype)
+        if all(_agree(module, forward, x * size) for size in TRIAL_SIZES):
             return forward
     return None
 
 
-def _gated(module: nn.Module, kernels: FusedKernels) -> GatedForward | None:
+def _gated(module: nn.Module, kernels: FusedKernels, dtype: torch.dtype) -> GatedForward | None:
     act = _act(getattr(module, "act_fn", getattr(module, "activation_fn", None)))
-    down = _packed(module, ("down_proj",))
-    gate_up = _packed(module, ("gate_up_proj",)) or _packed(module, ("gate_proj", "up_proj"))
+    down = _packed(module, dtype, ("down_proj",))
+    gate_up = _packed(module, dtype, ("gate_up_proj",)) or _packed(
+        module, dtype, ("gate_proj", "up_proj")
+    )
     if act is None or down is None or gate_up is None:
         return None
     forward = GatedForward(kernels, gate_up, down, act)
-    x = _numbers(gate_up.weight.num_columns)
+    x = _numbers(gate_up.weight.num_columns, dtype)
     x *= BIG / max(root_mean_square(gate_up(x)), 1e-6)
     return forward if _agree(module, forward, x) else None
 
@@ -178,10 +182,14 @@ def _act(function: object) -> int | None:
     return None
 
 
-def _attention(module: nn.Module, kernels: FusedKernels) -> AttentionForward | None:
+def _attention(
+    module: nn.Module, kernels: FusedKernels, dtype: torch.dtype
+) -> AttentionForward | None:
     port = getattr(module, PORT, None)
-    out = _packed(module, ("o_proj",))
-    qkv = _packed(module, ("qkv_proj",)) or _packed(module, ("q_proj", "k_proj", "v_proj"))
+    out = _packed(module, dtype, ("o_proj",))
+    qkv = _packed(module, dtype, ("qkv_proj",)) or _packed(
+        module, dtype, ("q_proj", "k_proj", "v_proj")
+    )
     if not isinstance(port, PagedPort) or out is None or qkv is None:
         return None
     layer = port.layer
@@ -256,17 +264,19 @@ def _decoder(
     )
 
 
-def _packed(module: nn.Module, names: Sequence[str]) -> PackedForward | None:
+def _packed(module: nn.Module, dtype: torch.dtype, names: Sequence[str]) -> PackedForward | None:
     """The linear layers of these names as one. None: one of them is not there, or not packed."""
     forwards = []
     for name in names:
         forward = _forward_of(getattr(module, name, None))
-        if not isinstance(forward, PackedForward) or forward.weight.packed.dtype != torch.bfloat16:
+        if not isinstance(forward, PackedForward) or forward.weight.packed.dtype != dtype:
             return None
         forwards.append(forward)
     if len(forwards) == 1:
         return forwards[0]
     kernel = forwards[0].kernel
+    if any(forward.kernel is not kernel for forward in forwards):
+        return None
     if len({forward.weight.num_columns for forward in forwards}) > 1:
         return None
     joined = kernel.join([forward.weight for forward in forwards])
@@ -276,16 +286,16 @@ def _packed(module: nn.Module, names: Sequence[str]) -> PackedForward | None:
 def _joined_bias(forwards: Sequence[PackedForward]) -> Tensor | None:
     if all(forward.bias is None for forward in forwards):
         return None
-    zeros = [torch.zeros(forward.weight.num_rows, dtype=torch.bfloat16) for forward in forwards]
+    zeros = [f.weight.packed.new_zeros(f.weight.num_rows) for f in forwards]
     return torch.cat(
         [f.bias if f.bias is not None else z for f, z in zip(forwards, zeros, strict=True)]
     )
 
 
-def _numbers(width: int) -> Tensor:
+def _numbers(width: int, dtype: torch.dtype) -> Tensor:
     """[NUM_TRIAL_ROWS, width], the same each time, their mean not zero."""
     generator = torch.Generator().manual_seed(width)
-    return (torch.randn(NUM_TRIAL_ROWS, width, generator=generator) + 0.5).bfloat16()
+    return (torch.randn(NUM_TRIAL_ROWS, width, generator=generator) + 0.5).to(dtype)
 
 
 def _agree(module: nn.Module, forward: Callable[[Tensor], Tensor], x: Tensor) -> bool:

@@ -166,8 +166,8 @@ OPTIONS: tuple[Option, ...] = (
         "linear-backend",
         ENGINE,
         one_of(*LINEAR_BACKENDS),
-        "`auto`: on a CPU, bfloat16 weights packed once, without loss, for the C++ kernels: in 12 "
-        "bits each where it computes in bfloat16, and what is between them fused; in 16 where it "
+        "`auto`: on a CPU, bfloat16 weights packed once, without loss, for the C++ kernels, and "
+        "what is between them fused: in 12 bits each where it computes in bfloat16, in 16 where it "
         "computes in float32. `torch`: PyTorch's own.",
     ),
     Option(

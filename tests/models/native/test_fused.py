@@ -1,6 +1,7 @@
 """What stands between the linear layers against the same formulas in torch's floats."""
 
 import ctypes
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -9,26 +10,52 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
+from quire.models.native import library
 from quire.models.native.fused import ACTS, KINDS, FusedKernels, Heads, Scale, bind_fused
+from quire.models.native.library import ISAS
 
-ROUNDED = 2.0**-7
-"""Two roundings to bfloat16, relative."""
-SMALL = 1e-5
+ROUNDED = {torch.bfloat16: 2.0**-7, torch.float32: 2.0**-20}
+"""Two roundings to bfloat16, relative; a few to float32."""
+SMALL = {torch.bfloat16: 1e-5, torch.float32: 1e-6}
 
 COUNTS = st.integers(1, 40)
 WIDTHS = st.one_of(st.integers(1, 100), st.sampled_from((15, 16, 17, 64, 896)))
 EPSILON = 1e-6
 
 
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator).bfloat16()
+class Made(NamedTuple):
+    """By an instruction set, and for what numbers."""
+
+    fused: FusedKernels
+    dtype: torch.dtype
+
+    def numbers(self, *shape: int, seed: int = 0) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(*shape, generator=generator).to(self.dtype)
+
+    def scale_of(self, width: int, kind: int, seed: int = 1) -> Scale:
+        return Scale(self.numbers(width, seed=seed), EPSILON, kind)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*((isa, torch.float32) for isa in ISAS), ("avx512", torch.bfloat16)],
+    ids=[*(f"{isa} float32" for isa in ISAS), "avx512 bfloat16"],
+)
+def made(request: pytest.FixtureRequest) -> Made:
+    isa, dtype = request.param
+    built = library()
+    if built is None or isa not in built.isas:
+        pytest.skip("needs the C++ kernels and a CPU that has the instructions")
+    fused = bind_fused(built.handle, isa)
+    assert fused is not None and dtype in fused.dtypes
+    return Made(fused, dtype)
 
 
 def assert_close(found: Tensor, expected: Tensor, size: Tensor | None = None) -> None:
     """`size`: of what was added up to `expected`, if that is larger."""
-    allowed = ROUNDED * (expected.abs() if size is None else size) + SMALL
-    assert found.dtype == torch.bfloat16
+    sizes = expected.abs() if size is None else size
+    allowed = ROUNDED[found.dtype] * sizes + SMALL[found.dtype]
     assert ((found.float() - expected).abs() <= allowed).all()
 
 
@@ -38,27 +65,25 @@ def normed(x: Tensor, scale: Scale) -> Tensor:
     return unit * (scale.weight.float() + (KINDS[scale.kind] == "one_more"))
 
 
-def scale_of(width: int, kind: int, seed: int = 1) -> Scale:
-    return Scale(numbers(width, seed=seed), EPSILON, kind)
-
-
 @given(
     COUNTS, WIDTHS, st.sampled_from(range(len(KINDS))), st.sampled_from((1.0, 2.0**-12, 2.0**20))
 )
-def test_norm_is_the_formula(
-    fused: FusedKernels, rows: int, width: int, kind: int, size: float
-) -> None:
-    x, scale = numbers(rows, width) * size, scale_of(width, kind)
+def test_norm_is_the_formula(made: Made, rows: int, width: int, kind: int, size: float) -> None:
+    x, scale = made.numbers(rows, width) * size, made.scale_of(width, kind)
     before = x.clone()
-    assert_close(fused.norm(x, scale), normed(before, scale))
+    assert_close(made.fused.norm(x, scale), normed(before, scale))
     assert torch.equal(x, before)
 
 
 @given(COUNTS, WIDTHS)
-def test_norm_of_a_sum_leaves_the_sum(fused: FusedKernels, rows: int, width: int) -> None:
-    x, added, scale = numbers(rows, width), numbers(rows, width, seed=2), scale_of(width, 0)
+def test_norm_of_a_sum_leaves_the_sum(made: Made, rows: int, width: int) -> None:
+    x, added, scale = (
+        made.numbers(rows, width),
+        made.numbers(rows, width, seed=2),
+        made.scale_of(width, 0),
+    )
     sums = x + added
-    assert_close(fused.norm(x, scale, added), normed(sums, scale))
+    assert_close(made.fused.norm(x, scale, added), normed(sums, scale))
     assert torch.equal(x, sums)
 
 
@@ -71,7 +96,7 @@ def test_norm_of_a_sum_leaves_the_sum(fused: FusedKernels, rows: int, width: int
     is_normed=st.booleans(),
 )
 def test_rope_turns_the_halves_of_each_head(
-    fused: FusedKernels,
+    made: Made,
     rows: int,
     num_query: int,
     num_key: int,
@@ -80,13 +105,15 @@ def test_rope_turns_the_halves_of_each_head(
     is_normed: bool,
 ) -> None:
     width = 2 * half + passed
-    norms = (scale_of(width, 0), scale_of(width, 0, seed=3)) if is_normed else (None, None)
+    norms = (
+        (made.scale_of(width, 0), made.scale_of(width, 0, seed=3)) if is_normed else (None, None)
+    )
     heads = Heads(num_query, num_key, width, *norms)
-    x, rest = numbers(rows, (num_query + num_key + 2) * width), 2 * width
+    x, rest = made.numbers(rows, (num_query + num_key + 2) * width), 2 * width
     angles = torch.randn(rows, half, generator=torch.Generator().manual_seed(4)).repeat(1, 2)
-    cosines, sines = angles.cos().bfloat16(), angles.sin().bfloat16()
+    cosines, sines = angles.cos().to(made.dtype), angles.sin().to(made.dtype)
     out = x.clone()
-    fused.rope(out, heads, cosines, sines)
+    made.fused.rope(out, heads, cosines, sines)
     assert torch.equal(out[:, -rest:], x[:, -rest:])
     before = x[:, :-rest].view(rows, -1, width)
     query, key = before[:, :num_query], before[:, num_query:]
@@ -102,47 +129,49 @@ def test_rope_turns_the_halves_of_each_head(
 
 
 @given(COUNTS, WIDTHS, st.sampled_from(ACTS))
-def test_gate_lets_through(fused: FusedKernels, rows: int, width: int, act: str) -> None:
-    x = numbers(rows, 2 * width) * 4
+def test_gate_lets_through(made: Made, rows: int, width: int, act: str) -> None:
+    x = made.numbers(rows, 2 * width) * 4
     gates, values = torch.split(x.float(), [width, width], -1)
     acted = silu(gates) if act == "silu" else gelu(gates, approximate="tanh")
-    assert_close(fused.gate(x, ACTS.index(act)), acted * values)
+    # Near 1 and -1 a tangent hides what float32 could tell.
+    size = (gates * values).abs() if made.dtype is torch.float32 else None
+    assert_close(made.fused.gate(x, ACTS.index(act)), acted * values, size)
 
 
 @given(COUNTS, WIDTHS)
-def test_sum_is_torchs(fused: FusedKernels, rows: int, width: int) -> None:
-    a, b = numbers(rows, width), numbers(rows, width, seed=1)
-    assert torch.equal(fused.sum(a, b), a + b)
+def test_sum_is_torchs(made: Made, rows: int, width: int) -> None:
+    a, b = made.numbers(rows, width), made.numbers(rows, width, seed=1)
+    assert torch.equal(made.fused.sum(a, b), a + b)
 
 
-def test_gates_far_from_zero_are_all_or_nothing(fused: FusedKernels) -> None:
-    x = torch.tensor([[3e38, -3e38, 100.0, -100.0, 1.0, 1.0, 1.0, 1.0]]).bfloat16()
+def test_gates_far_from_zero_are_all_or_nothing(made: Made) -> None:
+    x = torch.tensor([[3e38, -3e38, 100.0, -100.0, 1.0, 1.0, 1.0, 1.0]]).to(made.dtype)
     for act in range(len(ACTS)):
-        assert torch.allclose(fused.gate(x, act).float(), x[:, :4].float().clamp(min=0), atol=1e-6)
+        assert torch.allclose(
+            made.fused.gate(x, act).float(), x[:, :4].float().clamp(min=0), atol=1e-6
+        )
 
 
-def test_what_is_not_finite_stays_in_its_row(fused: FusedKernels) -> None:
-    x = numbers(3, 64)
+def test_what_is_not_finite_stays_in_its_row(made: Made) -> None:
+    x = made.numbers(3, 64)
     x[1, 5] = torch.nan
     for out in (
-        fused.norm(x.clone(), scale_of(64, 0)),
-        fused.gate(x, 0),
-        fused.sum(x, x),
+        made.fused.norm(x.clone(), made.scale_of(64, 0)),
+        made.fused.gate(x, 0),
+        made.fused.sum(x, x),
     ):
         assert out[1].isnan().any() and out[[0, 2]].isfinite().all()
 
 
 @pytest.mark.parametrize("rows", [7, 200])
-def test_rows_are_the_same_alone_and_on_any_number_of_threads(
-    fused: FusedKernels, rows: int
-) -> None:
-    x, scale = numbers(rows, 896), scale_of(896, 0)
-    together = [fused.norm(x, scale), fused.gate(x, 0), fused.sum(x, x)]
+def test_rows_are_the_same_alone_and_on_any_number_of_threads(made: Made, rows: int) -> None:
+    x, scale = made.numbers(rows, 896), made.scale_of(896, 0)
+    together = [made.fused.norm(x, scale), made.fused.gate(x, 0), made.fused.sum(x, x)]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     for row in range(rows):
         one = x[row : row + 1]
-        alone = [fused.norm(one, scale), fused.gate(one, 0), fused.sum(one, one)]
+        alone = [made.fused.norm(one, scale), made.fused.gate(one, 0), made.fused.sum(one, one)]
         assert all(torch.equal(a[0], t[row]) for a, t in zip(alone, together, strict=True))
     torch.set_num_threads(threads)
 

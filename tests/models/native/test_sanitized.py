@@ -18,8 +18,8 @@ FLAGS = {
     ],
 }
 DRIVERS = [
-    *((name, isa) for name in ("attention", "sampling", "halved") for isa in FLAGS),
-    *((name, "avx512") for name in ("linear", "fused", "int8", "screen", "chosen")),
+    *((name, isa) for name in ("attention", "sampling", "halved", "fused") for isa in FLAGS),
+    *((name, "avx512") for name in ("linear", "int8", "screen", "chosen")),
 ]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 

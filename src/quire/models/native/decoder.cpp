@@ -2,23 +2,25 @@
 // nothing between them that could let the threads fall asleep.
 #include "plan.h"
 
-#if QUIRE_HAS_BF16_DOT
-
 #define QUIRE_KERNEL(type, name) extern "C" type QUIRE_JOIN(name, QUIRE_ISA)
 #define QUIRE_CALL(name) QUIRE_JOIN(name, QUIRE_ISA)
 
+QUIRE_KERNEL(void, quire_halved)
+(const void*, int64_t, const void*, const void*, int64_t, int64_t, void*, int64_t);
+#if QUIRE_HAS_BF16_DOT
 QUIRE_KERNEL(void, quire_linear)
 (const void*, int64_t, const void*, const void*, int64_t, int64_t, void*, int64_t);
 QUIRE_KERNEL(void, quire_int8)
 (const void*, bool, int64_t, const void*, const void*, int64_t, int64_t, void*, void*, int64_t);
 QUIRE_KERNEL(int64_t, quire_int8_scratch)(int64_t);
+#endif
 QUIRE_KERNEL(void, quire_norm)
-(void*, const void*, const void*, int64_t, int64_t, double, int64_t, void*, int64_t);
+(bool, void*, const void*, const void*, int64_t, int64_t, double, int64_t, void*, int64_t);
 QUIRE_KERNEL(void, quire_rope)
-(void*, int64_t, int64_t, int64_t, int64_t, int64_t, const void*, const void*, int64_t, const void*,
- const void*, double, double, int64_t, int64_t);
-QUIRE_KERNEL(void, quire_gate)(const void*, int64_t, int64_t, int64_t, void*, int64_t);
-QUIRE_KERNEL(void, quire_sum)(const void*, const void*, int64_t, int64_t, void*, int64_t);
+(bool, void*, int64_t, int64_t, int64_t, int64_t, int64_t, const void*, const void*, int64_t,
+ const void*, const void*, double, double, int64_t, int64_t);
+QUIRE_KERNEL(void, quire_gate)(bool, const void*, int64_t, int64_t, int64_t, void*, int64_t);
+QUIRE_KERNEL(void, quire_sum)(bool, const void*, const void*, int64_t, int64_t, void*, int64_t);
 QUIRE_KERNEL(int64_t, attend_scratch)(const void*);
 QUIRE_KERNEL(int, attend)(const void*);
 
@@ -31,7 +33,7 @@ struct Weight {
 };
 
 struct Scale {
-    const bf16* weight;  // null: none
+    const void* weight;  // null: none
     double epsilon;
     int64_t kind;
 };
@@ -50,22 +52,26 @@ struct Place {
     int64_t table_stride, table_columns;
 };
 
+// All floats, or bfloat16.
 struct Decoder {
     const Layer* layers;
     const Place* places;
-    bf16* states;                     // [num_tokens, width], computed in
-    bf16* out;                        // [num_wanted, width]
-    const bf16 *cosines, *sines;      // [num_tokens, rotary]
+    char* states;                 // [num_tokens, width], computed in
+    char* out;                    // [num_wanted, width]
+    const char *cosines, *sines;  // [num_tokens, rotary]
     const int64_t* wanted;            // rows, rising
     const int64_t *query_starts, *context_lens;
     char* scratch;
     Scale last;
-    int64_t num_layers, width, rotary, num_tokens, num_wanted, num_seqs, is_int8, num_threads;
+    int64_t num_layers, width, rotary, num_tokens, num_wanted, num_seqs, is_int8, is_bf16;
+    int64_t num_threads;
+
+    int64_t element_bytes() const { return is_bf16 ? 2 : 4; }
 };
 
 // The largest that any layer takes, one after the other.
 struct Buffers {
-    bf16 *normed, *qkv, *attended, *projected, *gate_up, *gated;
+    char *normed, *qkv, *attended, *projected, *gate_up, *gated;
     char *quantised, *attention;
     int64_t num_bytes;
 };
@@ -75,8 +81,8 @@ Call call_of(const Decoder& d, const Layer& layer, const Buffers& buffers) {
     const Place& place = d.places[layer.group];
     const int64_t head = layer.head_width, row = layer.qkv.num_rows;
     call.query = buffers.qkv;
-    call.key = buffers.qkv + layer.query_heads * head;
-    call.value = buffers.qkv + (layer.query_heads + call.kv_heads) * head;
+    call.key = buffers.qkv + layer.query_heads * head * d.element_bytes();
+    call.value = buffers.qkv + (layer.query_heads + call.kv_heads) * head * d.element_bytes();
     call.out = buffers.attended;
     call.query_token_stride = call.key_token_stride = call.value_token_stride = row;
     call.query_head_stride = call.key_head_stride = call.value_head_stride = head;
@@ -118,15 +124,18 @@ Buffers lay_out(const Decoder& d, char* base) {
     }
     columns = larger(columns, d.width);
     Stretch stretch{base, 0};
-    Buffers out;
-    out.normed = stretch.take<bf16>(d.num_tokens * d.width);
-    out.qkv = stretch.take<bf16>(d.num_tokens * qkv);
-    out.attended = stretch.take<bf16>(d.num_tokens * attended);
-    out.projected = stretch.take<bf16>(d.num_tokens * d.width);
-    out.gate_up = stretch.take<bf16>(d.num_tokens * gate_up);
-    out.gated = stretch.take<bf16>(d.num_tokens * gate_up / 2);
+    Buffers out{};
+    const int64_t size = d.element_bytes();
+    out.normed = stretch.take<char>(d.num_tokens * d.width * size);
+    out.qkv = stretch.take<char>(d.num_tokens * qkv * size);
+    out.attended = stretch.take<char>(d.num_tokens * attended * size);
+    out.projected = stretch.take<char>(d.num_tokens * d.width * size);
+    out.gate_up = stretch.take<char>(d.num_tokens * gate_up * size);
+    out.gated = stretch.take<char>(d.num_tokens * gate_up / 2 * size);
+#if QUIRE_HAS_BF16_DOT
     out.quantised =
         stretch.take<char>(d.is_int8 ? d.num_tokens * QUIRE_CALL(quire_int8_scratch)(columns) : 0);
+#endif
     out.attention = stretch.take<char>(attention);
     out.num_bytes = stretch.num_bytes;
     return out;
@@ -136,17 +145,21 @@ struct Run {
     const Decoder& d;
     const Buffers& buffers;
 
-    void multiply(const bf16* x, int64_t rows, const Weight& w, bf16* y) const {
+    void multiply(const char* x, int64_t rows, const Weight& w, char* y) const {
+#if QUIRE_HAS_BF16_DOT
         if (d.is_int8)
-            QUIRE_CALL(quire_int8)(x, true, rows, w.packed, w.bias, w.num_rows, w.num_columns, y,
-                                   buffers.quantised, d.num_threads);
-        else
-            QUIRE_CALL(quire_linear)(x, rows, w.packed, w.bias, w.num_rows, w.num_columns, y,
-                                     d.num_threads);
+            return QUIRE_CALL(quire_int8)(x, d.is_bf16, rows, w.packed, w.bias, w.num_rows,
+                                          w.num_columns, y, buffers.quantised, d.num_threads);
+        if (d.is_bf16)
+            return QUIRE_CALL(quire_linear)(x, rows, w.packed, w.bias, w.num_rows, w.num_columns,
+                                            y, d.num_threads);
+#endif
+        QUIRE_CALL(quire_halved)(x, rows, w.packed, w.bias, w.num_rows, w.num_columns, y,
+                                 d.num_threads);
     }
 
-    void norm(const bf16* added, int64_t rows, const Scale& scale, bf16* out) const {
-        QUIRE_CALL(quire_norm)(d.states, added, scale.weight, rows, d.width, scale.epsilon,
+    void norm(const char* added, int64_t rows, const Scale& scale, char* out) const {
+        QUIRE_CALL(quire_norm)(d.is_bf16, d.states, added, scale.weight, rows, d.width, scale.epsilon,
                                scale.kind, out, d.num_threads);
     }
 
@@ -155,7 +168,7 @@ struct Run {
         norm(nullptr, d.num_tokens, layer.before, buffers.normed);
         multiply(buffers.normed, d.num_tokens, layer.qkv, buffers.qkv);
         Call call = call_of(d, layer, buffers);
-        QUIRE_CALL(quire_rope)(buffers.qkv, d.num_tokens, layer.qkv.num_rows, layer.query_heads,
+        QUIRE_CALL(quire_rope)(d.is_bf16, buffers.qkv, d.num_tokens, layer.qkv.num_rows, layer.query_heads,
                                call.kv_heads, layer.head_width, d.cosines, d.sines, d.rotary,
                                layer.query.weight, layer.key.weight, layer.query.epsilon,
                                layer.key.epsilon, layer.query.kind, d.num_threads);
@@ -163,19 +176,20 @@ struct Run {
     }
 
     // Moves what is wanted to the front.
-    void gather(int64_t width, bf16* rows) const {
+    void gather(int64_t width, char* rows) const {
+        const int64_t num_bytes = width * d.element_bytes();
         for (int64_t i = 0; i < d.num_wanted; i++)
-            memmove(rows + i * width, rows + d.wanted[i] * width, size_t(width) * sizeof(bf16));
+            memmove(rows + i * num_bytes, rows + d.wanted[i] * num_bytes, size_t(num_bytes));
     }
 
     void finish(const Layer& layer, int64_t rows) const {
         multiply(buffers.attended, rows, layer.out, buffers.projected);
         norm(buffers.projected, rows, layer.between, buffers.normed);
         multiply(buffers.normed, rows, layer.gate_up, buffers.gate_up);
-        QUIRE_CALL(quire_gate)(buffers.gate_up, rows, layer.gate_up.num_rows / 2, layer.act,
+        QUIRE_CALL(quire_gate)(d.is_bf16, buffers.gate_up, rows, layer.gate_up.num_rows / 2, layer.act,
                                buffers.gated, d.num_threads);
         multiply(buffers.gated, rows, layer.down, buffers.projected);
-        QUIRE_CALL(quire_sum)(d.states, buffers.projected, rows, d.width, d.states, d.num_threads);
+        QUIRE_CALL(quire_sum)(d.is_bf16, d.states, buffers.projected, rows, d.width, d.states, d.num_threads);
     }
 
     bool all() const {
@@ -205,5 +219,3 @@ QUIRE_EXPORT(int, quire_decoder)(const Decoder* d) {
     Buffers buffers = lay_out(*d, d->scratch);
     return Run{*d, buffers}.all() ? 0 : 1;
 }
-
-#endif

@@ -39,7 +39,7 @@ class DecoderFields(ctypes.Structure):
         *((name, ADDRESS) for name in ("wanted", "query_starts", "context_lens", "scratch")),
         ("last", ScaleFields),
         *((name, COUNT) for name in ("num_layers", "width", "rotary", "num_tokens", "num_wanted")),
-        *((name, COUNT) for name in ("num_seqs", "is_int8", "num_threads")),
+        *((name, COUNT) for name in ("num_seqs", "is_int8", "is_bf16", "num_threads")),
     )
 
 
@@ -58,6 +58,6 @@ SIGNATURES: Signatures = {
 
 
 def bind_decoder(library: ctypes.CDLL, isa: str) -> DecoderKernel | None:
-    """None: the library has none for `isa`, an instruction set without a bfloat16 dot product."""
+    """None: the library has none."""
     functions = bind(library, isa, SIGNATURES)
     return None if functions is None else DecoderKernel(*functions)

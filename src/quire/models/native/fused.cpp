@@ -1,18 +1,33 @@
-// What a decoder layer does between its linear layers, in bfloat16 rows: normalisation (with the
-// residual sum before it), rotary embedding of query and key heads, and the gate of an MLP. Numbers
-// are computed in floats and rounded to bfloat16 where transformers rounds them last. Every row is
+// What a decoder layer does between its linear layers, in rows of floats or bfloat16: normalisation
+// (with the residual sum before it), rotary embedding of query and key heads, and the gate of an MLP.
+// Numbers are computed in floats and rounded where transformers rounds them last. Every row is
 // computed by itself, so that it is the same alone and in company.
 //
-// Compiled only where bfloat16 linear layers are: see linear.cpp.
+// bfloat16 only where its linear layers are: see linear.cpp.
 #include "softmax.h"
-
-#if QUIRE_HAS_BF16_DOT
 
 namespace {
 
 constexpr int64_t MIN_PARALLEL = 1 << 15;  // elements
 constexpr int64_t MAX_HEAD = 512;
 
+inline floats take(const float* place, int64_t count) {
+    if (count >= LANES) return load(place);
+    floats out = {};
+    memcpy(&out, place, size_t(count) * sizeof(float));
+    return out;
+}
+
+inline void put(float* place, floats x, int64_t count) {
+    memcpy(place, &x, size_t(smaller(count, LANES)) * sizeof(float));
+}
+
+template <class Stored>
+inline floats rounded(floats x) {
+    return x;
+}
+
+#if QUIRE_HAS_BF16_DOT
 inline __mmask16 lanes(int64_t count) {
     return count >= LANES ? __mmask16(0xffff) : __mmask16((1u << count) - 1);
 }
@@ -28,9 +43,11 @@ inline void put(bf16* place, floats x, int64_t count) {
     _mm256_mask_storeu_epi16(place, lanes(count), round_off(x));
 }
 
-inline floats rounded(floats x) {
+template <>
+inline floats rounded<bf16>(floats x) {
     return (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(round_off(x)), 16);
 }
+#endif
 
 inline float inverse_root(float x) { return 1.0f / __builtin_sqrtf(x); }
 
@@ -59,34 +76,37 @@ void each_row(int64_t count, int64_t width, int64_t num_threads,
 // before (Gemma).
 enum Kind : int64_t { ROUNDED_FIRST = 0, ONE_MORE = 1 };
 
+template <class Stored>
 struct Scale {
-    const bf16* weight;
+    const Stored* weight;
     float epsilon;
     int64_t kind;
 
     floats apply(floats x, float factor, int64_t at, int64_t count) const {
         floats w = take(weight + at, count);
-        return kind == ONE_MORE ? x * factor * (w + 1.0f) : rounded(x * factor) * w;
+        return kind == ONE_MORE ? x * factor * (w + 1.0f) : rounded<Stored>(x * factor) * w;
     }
 };
 
+template <class Stored>
 struct Norm {
-    bf16* x;
-    const bf16* added;
-    bf16* out;
+    Stored* x;
+    const Stored* added;
+    Stored* out;
     int64_t width;
-    Scale scale;
+    Scale<Stored> scale;
 };
 
+template <class Stored>
 void norm_row(const void* argument, int64_t row) {
-    const Norm& n = *(const Norm*)argument;
-    bf16 *x = n.x + row * n.width, *out = n.out + row * n.width;
+    const Norm<Stored>& n = *(const Norm<Stored>*)argument;
+    Stored *x = n.x + row * n.width, *out = n.out + row * n.width;
     floats squares[2] = {};
     for (int64_t at = 0, turn = 0; at < n.width; at += LANES, turn ^= 1) {
         int64_t count = n.width - at;
         floats each = take(x + at, count);
         if (n.added) {
-            each = rounded(each + take(n.added + row * n.width + at, count));
+            each = rounded<Stored>(each + take(n.added + row * n.width + at, count));
             put(x + at, each, count);
         }
         squares[turn] += each * each;
@@ -98,15 +118,17 @@ void norm_row(const void* argument, int64_t row) {
             n.width - at);
 }
 
+template <class Stored>
 struct Rope {
-    bf16* x;
-    const bf16 *cosines, *sines;  // [rows, rotary]
+    Stored* x;
+    const Stored *cosines, *sines;  // [rows, rotary]
     int64_t stride, query_heads, key_heads, head, rotary;
-    Scale query_scale, key_scale;  // null weights: none
+    Scale<Stored> query_scale, key_scale;  // null weights: none
 };
 
 // Into `kept` [head] floats.
-void norm_head(const Rope& r, const bf16* head, const Scale& scale, float* kept) {
+template <class Stored>
+void norm_head(const Rope<Stored>& r, const Stored* head, const Scale<Stored>& scale, float* kept) {
     floats squares = {};
     for (int64_t at = 0; at < r.head; at += LANES) {
         floats each = take(head + at, r.head - at);
@@ -116,11 +138,12 @@ void norm_head(const Rope& r, const bf16* head, const Scale& scale, float* kept)
     if (!scale.weight) return;
     float factor = inverse_root(total(squares) / float(r.head) + scale.epsilon);
     for (int64_t at = 0; at < r.head; at += LANES)
-        store(kept + at, rounded(scale.apply(load(kept + at), factor, at, r.head - at)));
+        store(kept + at, rounded<Stored>(scale.apply(load(kept + at), factor, at, r.head - at)));
 }
 
-void turn_head(const Rope& r, const bf16* cosines, const bf16* sines, const float* kept,
-               bf16* head) {
+template <class Stored>
+void turn_head(const Rope<Stored>& r, const Stored* cosines, const Stored* sines,
+               const float* kept, Stored* head) {
     int64_t half = r.rotary / 2;
     for (int64_t at = 0; at < half; at += LANES) {
         int64_t count = half - at;
@@ -133,24 +156,33 @@ void turn_head(const Rope& r, const bf16* cosines, const bf16* sines, const floa
     for (int64_t at = r.rotary; at < r.head; at += LANES) put(head + at, load(kept + at), r.head - at);
 }
 
+template <class Stored>
 void rope_row(const void* argument, int64_t row) {
-    const Rope& r = *(const Rope*)argument;
+    const Rope<Stored>& r = *(const Rope<Stored>*)argument;
     alignas(64) float kept[MAX_HEAD + 2 * LANES];
     for (int64_t i = 0; i < r.query_heads + r.key_heads; i++) {
-        bf16* head = r.x + row * r.stride + i * r.head;
+        Stored* head = r.x + row * r.stride + i * r.head;
         norm_head(r, head, i < r.query_heads ? r.query_scale : r.key_scale, kept);
         turn_head(r, r.cosines + row * r.rotary, r.sines + row * r.rotary, kept, head);
     }
 }
 
+template <class Stored>
 struct Gate {
-    const bf16* x;  // [rows, 2 * width]: gates, then what they let through
-    bf16* out;
+    const Stored* x;  // [rows, 2 * width]: gates, then what they let through
+    Stored* out;
     int64_t width, act;
 };
 
 enum Act : int64_t { SILU = 0, GELU_TANH = 1 };
 
+template <class Stored>
+inline floats silu(floats x) {
+    floats out = x / (exponential(most(x, splat(-87)) * -1.0f) + 1.0f);
+    return choose(x < -87.0f, floats{}, out);
+}
+
+#if QUIRE_HAS_BF16_DOT
 // 2^x within 3e-6 of it: far less than what is rounded off next. x = n + r, and a Taylor polynomial
 // of r in [-0.5, 0.5].
 inline floats power_of_two(floats x) {
@@ -163,78 +195,108 @@ inline floats power_of_two(floats x) {
     return (floats)_mm512_scalef_ps((__m512)y, (__m512)(x - r));
 }
 
-inline floats silu(floats x) {
+template <>
+inline floats silu<bf16>(floats x) {
     floats below = power_of_two(x * -1.44269504f) + 1.0f;
     return x * (floats)_mm512_rcp14_ps((__m512)below);
 }
+#endif
 
 inline floats gelu_tanh(floats x) {
     floats inner = (x * x * x * 0.044715f + x) * 0.7978845608028654f;
     return x * 0.5f * (tangent(inner) + 1.0f);
 }
 
+template <class Stored>
 void gate_row(const void* argument, int64_t row) {
-    const Gate& g = *(const Gate*)argument;
-    const bf16 *gates = g.x + row * 2 * g.width, *values = gates + g.width;
-    bf16* out = g.out + row * g.width;
+    const Gate<Stored>& g = *(const Gate<Stored>*)argument;
+    const Stored *gates = g.x + row * 2 * g.width, *values = gates + g.width;
+    Stored* out = g.out + row * g.width;
     for (int64_t at = 0; at < g.width; at += LANES) {
         int64_t count = g.width - at;
         floats gate = take(gates + at, count);
-        gate = rounded(g.act == SILU ? silu(gate) : gelu_tanh(gate));
+        gate = rounded<Stored>(g.act == SILU ? silu<Stored>(gate) : gelu_tanh(gate));
         put(out + at, gate * take(values + at, count), count);
     }
 }
 
+template <class Stored>
 struct Sum {
-    const bf16 *a, *b;
-    bf16* out;
+    const Stored *a, *b;
+    Stored* out;
     int64_t width;
 };
 
+template <class Stored>
 void sum_row(const void* argument, int64_t row) {
-    const Sum& s = *(const Sum*)argument;
+    const Sum<Stored>& s = *(const Sum<Stored>*)argument;
     const int64_t from = row * s.width;
     for (int64_t at = 0; at < s.width; at += LANES)
         put(s.out + from + at, take(s.a + from + at, s.width - at) + take(s.b + from + at, s.width - at),
             s.width - at);
 }
 
+template <class Act>
+void of_dtype(bool is_bf16, Act act) {
+#if QUIRE_HAS_BF16_DOT
+    if (is_bf16) return act(bf16{});
+#endif
+    act(float{});
+}
+
 }  // namespace
+
+// Of whether it is bfloat16 that rows are of: can they be?
+QUIRE_EXPORT(bool, quire_fused_takes)(bool is_bf16) { return QUIRE_HAS_BF16_DOT || !is_bf16; }
 
 // out [rows, width] = RMSNorm(x + added) * weight (Zhang and Sennrich, 2019); the sum is left in x.
 // Null `added`: x is read only.
 QUIRE_EXPORT(void, quire_norm)
-(bf16* x, const bf16* added, const bf16* weight, int64_t rows, int64_t width, double epsilon,
- int64_t kind, bf16* out, int64_t num_threads) {
-    Norm norm = {x, added, out, width, {weight, float(epsilon), kind}};
-    each_row(rows, width, num_threads, norm_row, &norm);
+(bool is_bf16, void* x, const void* added, const void* weight, int64_t rows, int64_t width,
+ double epsilon, int64_t kind, void* out, int64_t num_threads) {
+    of_dtype(is_bf16, [&](auto of) {
+        typedef decltype(of) T;
+        Norm<T> norm = {(T*)x, (const T*)added, (T*)out, width,
+                        {(const T*)weight, float(epsilon), kind}};
+        each_row(rows, width, num_threads, norm_row<T>, &norm);
+    });
 }
 
 // Turns the first `rotary` elements of each head (Su et al., 2021; halves, as Llama has them), in
 // place: rows of `stride` elements that begin with query heads and then key heads, `head` wide.
 // Each head is normalised before, where it has a weight.
 QUIRE_EXPORT(void, quire_rope)
-(bf16* x, int64_t rows, int64_t stride, int64_t query_heads, int64_t key_heads, int64_t head,
- const bf16* cosines, const bf16* sines, int64_t rotary, const bf16* query_weight,
- const bf16* key_weight, double query_epsilon, double key_epsilon, int64_t kind,
+(bool is_bf16, void* x, int64_t rows, int64_t stride, int64_t query_heads, int64_t key_heads,
+ int64_t head, const void* cosines, const void* sines, int64_t rotary, const void* query_weight,
+ const void* key_weight, double query_epsilon, double key_epsilon, int64_t kind,
  int64_t num_threads) {
-    Rope rope = {x, cosines, sines, stride, query_heads, key_heads, head, rotary,
-                 {query_weight, float(query_epsilon), kind}, {key_weight, float(key_epsilon), kind}};
-    each_row(rows, (query_heads + key_heads) * head, num_threads, rope_row, &rope);
+    of_dtype(is_bf16, [&](auto of) {
+        typedef decltype(of) T;
+        Rope<T> rope = {(T*)x, (const T*)cosines, (const T*)sines, stride, query_heads, key_heads,
+                        head, rotary, {(const T*)query_weight, float(query_epsilon), kind},
+                        {(const T*)key_weight, float(key_epsilon), kind}};
+        each_row(rows, (query_heads + key_heads) * head, num_threads, rope_row<T>, &rope);
+    });
 }
 
 // out [rows, width] = act(x[:, :width]) * x[:, width:].
 QUIRE_EXPORT(void, quire_gate)
-(const bf16* x, int64_t rows, int64_t width, int64_t act, bf16* out, int64_t num_threads) {
-    Gate gate = {x, out, width, act};
-    each_row(rows, 2 * width, num_threads, gate_row, &gate);
+(bool is_bf16, const void* x, int64_t rows, int64_t width, int64_t act, void* out,
+ int64_t num_threads) {
+    of_dtype(is_bf16, [&](auto of) {
+        typedef decltype(of) T;
+        Gate<T> gate = {(const T*)x, (T*)out, width, act};
+        each_row(rows, 2 * width, num_threads, gate_row<T>, &gate);
+    });
 }
 
 // out [rows, width] = a + b.
 QUIRE_EXPORT(void, quire_sum)
-(const bf16* a, const bf16* b, int64_t rows, int64_t width, bf16* out, int64_t num_threads) {
-    Sum sum = {a, b, out, width};
-    each_row(rows, width, num_threads, sum_row, &sum);
+(bool is_bf16, const void* a, const void* b, int64_t rows, int64_t width, void* out,
+ int64_t num_threads) {
+    of_dtype(is_bf16, [&](auto of) {
+        typedef decltype(of) T;
+        Sum<T> sum = {(const T*)a, (const T*)b, (T*)out, width};
+        each_row(rows, width, num_threads, sum_row<T>, &sum);
+    });
 }
-
-#endif

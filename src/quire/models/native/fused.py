@@ -1,5 +1,5 @@
 """The functions of fused.cpp over tensors: what stands between a decoder's linear layers, for rows
-of bfloat16 on the CPU."""
+of float32 or bfloat16 on the CPU."""
 
 import ctypes
 from collections.abc import Callable
@@ -38,17 +38,25 @@ class Heads(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FusedKernels:
-    """Each runs on as many threads as torch does. Tensors are contiguous but for what is said."""
+    """Each runs on as many threads as torch does. Tensors are contiguous but for what is said, and
+    all of one of `dtypes`."""
 
+    takes: Callable[[bool], bool]
     norm_into: Callable[..., None]
     rope_over: Callable[..., None]
     gate_into: Callable[..., None]
     sum_into: Callable[..., None]
 
+    @property
+    def dtypes(self) -> frozenset[torch.dtype]:
+        """bfloat16 is among them where the instruction set has its dot product."""
+        return frozenset({torch.float32, *([torch.bfloat16] if self.takes(True) else [])})
+
     def norm(self, x: Tensor, scale: Scale, added: Tensor | None = None) -> Tensor:
         """RMSNorm(x + added) of rows [..., width]; the sum is left in `x`."""
         out, width = torch.empty_like(x), x.shape[-1]
         self.norm_into(
+            x.dtype == torch.bfloat16,
             x.data_ptr(),
             None if added is None else added.data_ptr(),
             scale.weight.data_ptr(),
@@ -66,6 +74,7 @@ class FusedKernels:
         [T, rotary]: of the first `rotary` elements of each head."""
         query, key = heads.query, heads.key
         self.rope_over(
+            x.dtype == torch.bfloat16,
             x.data_ptr(),
             len(x),
             x.shape[-1],
@@ -88,13 +97,22 @@ class FusedKernels:
         width = x.shape[-1] // 2
         out = x.new_empty(*x.shape[:-1], width)
         rows = x.numel() // (2 * width)
-        self.gate_into(x.data_ptr(), rows, width, act, out.data_ptr(), torch.get_num_threads())
+        self.gate_into(
+            x.dtype == torch.bfloat16,
+            x.data_ptr(),
+            rows,
+            width,
+            act,
+            out.data_ptr(),
+            torch.get_num_threads(),
+        )
         return out
 
     def sum(self, a: Tensor, b: Tensor) -> Tensor:
         """a + b, of the same shape."""
         out, width = torch.empty_like(a), a.shape[-1]
         self.sum_into(
+            a.dtype == torch.bfloat16,
             a.data_ptr(),
             b.data_ptr(),
             a.numel() // width,
@@ -105,25 +123,26 @@ class FusedKernels:
         return out
 
 
-ADDRESS, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+ADDRESS, COUNT, NUMBER, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_bool
 SIGNATURES: Signatures = {
+    "quire_fused_takes": (FLAG, (FLAG,)),
     "quire_norm": (
         None,
-        (*(ADDRESS, ADDRESS, ADDRESS, COUNT, COUNT), *(NUMBER, COUNT, ADDRESS, COUNT)),
+        (*(FLAG, ADDRESS, ADDRESS, ADDRESS, COUNT, COUNT), *(NUMBER, COUNT, ADDRESS, COUNT)),
     ),
     "quire_rope": (
         None,
         (
-            *(ADDRESS, COUNT, COUNT, COUNT, COUNT, COUNT),
+            *(FLAG, ADDRESS, COUNT, COUNT, COUNT, COUNT, COUNT),
             *(ADDRESS, ADDRESS, COUNT, ADDRESS, ADDRESS, NUMBER, NUMBER, COUNT, COUNT),
         ),
     ),
-    "quire_gate": (None, (ADDRESS, COUNT, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_sum": (None, (ADDRESS, ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
+    "quire_gate": (None, (FLAG, ADDRESS, COUNT, COUNT, COUNT, ADDRESS, COUNT)),
+    "quire_sum": (None, (FLAG, ADDRESS, ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
 }
 
 
 def bind_fused(library: ctypes.CDLL, isa: str) -> FusedKernels | None:
-    """None: the library has none for `isa`, an instruction set without a bfloat16 dot product."""
+    """None: the library has none."""
     functions = bind(library, isa, SIGNATURES)
     return None if functions is None else FusedKernels(*functions)
