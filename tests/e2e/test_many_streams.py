@@ -22,6 +22,16 @@ def server() -> Iterator[ServerProcess]:
         yield running
 
 
+@pytest.fixture
+def slow_server() -> Iterator[ServerProcess]:
+    """Its steps take longer than reading its metrics."""
+    options = ("--linear-backend", "torch", "--attention-backend", "eager")
+    with server_process(
+        "--dtype", "float32", "--max-num-seqs", str(NUM_STREAMS), *options
+    ) as running:
+        yield running
+
+
 def body_of(index: int) -> dict[str, object]:
     opening = OPENINGS[index % len(OPENINGS)]
     return {
@@ -62,7 +72,8 @@ def test_streams_together_equal_their_solo_runs(server: ServerProcess) -> None:
     assert server.metric(ACTIVE) == 0
 
 
-def test_closed_streams_give_their_blocks_back_within_a_step(server: ServerProcess) -> None:
+def test_closed_streams_give_their_blocks_back_within_a_step(slow_server: ServerProcess) -> None:
+    server = slow_server
     body = {"prompt": "x", "max_tokens": 900, "ignore_eos": True, "stream": True}
 
     async def run() -> None:

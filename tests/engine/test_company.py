@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from quire.engine.build import build_engine
 from quire.engine.config import EngineConfig
@@ -13,6 +14,8 @@ from quire.models.native import library
 from quire.models.native.int8 import bind_int8
 from quire.models.native.linear import bind_linear
 from quire.scheduler.request import NewRequest, Sampling, Stopping
+from tests.models.checkpoints import save_checkpoint
+from tests.models.families import SERVED
 from tests.models.reference import NUM_NEW, References, some_prompts
 from tests.models.test_bundled import FOLDER
 
@@ -30,13 +33,16 @@ def texts_of(
     batches: list[list[int]],
     quantization: str = "none",
     num_logprobs: int | None = None,
+    dtype: str = "bfloat16",
+    linear_backend: str = "auto",
 ) -> dict[str, list[int]]:
     """The outputs of PROMPTS by index, those of one batch run at once."""
     config = EngineConfig(
         str(checkpoint),
         device="cpu",
-        dtype="bfloat16",
+        dtype=dtype,
         quantization=quantization,
+        linear_backend=linear_backend,
         enable_prefix_caching=False,
         max_model_len=96,
         max_num_batched_tokens=1024,
@@ -71,3 +77,17 @@ def test_text_is_the_same_with_log_probabilities_and_without() -> None:
     """Without, its head is screened, where the C++ kernels run."""
     everyone = [list(range(len(PROMPTS)))]
     assert texts_of(FOLDER, everyone) == texts_of(FOLDER, everyone, num_logprobs=0)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gpt2", "gemma2", "deepseek_v3"])
+def test_float32_text_over_bfloat16_numbers_is_that_of_torchs_layers(
+    family: str, tmp_path: Path
+) -> None:
+    folder = save_checkpoint(SERVED[family], tmp_path, torch.bfloat16)
+    everyone = range(len(PROMPTS))
+    together, torchs = (
+        texts_of(folder, [list(everyone)], dtype="float32", linear_backend=each)
+        for each in ("auto", "torch")
+    )
+    assert together == torchs
+    assert texts_of(folder, [[index] for index in everyone], dtype="float32") == together

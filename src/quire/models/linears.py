@@ -107,6 +107,8 @@ def pack_linears(
         if id(weight := owners[0].get_parameter("weight")) not in used_otherwise
         if (kernel := next((each for each in kernels if each.takes(weight)), None)) is not None
     )
+    if not sharings:
+        return PackedLinears(sharings)
     weights = [sharing.weight for sharing in sharings]
     _let_go_of_the_file(module, sharings)
     logger.info(

@@ -10,9 +10,9 @@ from quire.models.weight_kernel import WeightKernel
 
 class ModelKernels(NamedTuple):
     """`linears`: a weight has the first that takes it; all are exact or none is. `fused`: for what
-    is between the linear layers of bfloat16 models; None: torch's. `decoder`: for all layers at
-    once; None: they run one by one. `screen`: for heads of which only the largest logits are
-    wanted; None: they are computed whole."""
+    is between the linear layers; None: torch's. `decoder`: for all layers at once; None: they run
+    one by one. `screen`: for heads of which only the largest logits are wanted; None: they are
+    computed whole."""
 
     linears: tuple[WeightKernel, ...]
     fused: FusedKernels | None = None

@@ -159,8 +159,8 @@ struct Run {
     }
 
     void norm(const char* added, int64_t rows, const Scale& scale, char* out) const {
-        QUIRE_CALL(quire_norm)(d.is_bf16, d.states, added, scale.weight, rows, d.width, scale.epsilon,
-                               scale.kind, out, d.num_threads);
+        QUIRE_CALL(quire_norm)(d.is_bf16, d.states, added, scale.weight, rows, d.width,
+                               scale.epsilon, scale.kind, out, d.num_threads);
     }
 
     // False: a slot or a block outside of the store.
@@ -168,10 +168,11 @@ struct Run {
         norm(nullptr, d.num_tokens, layer.before, buffers.normed);
         multiply(buffers.normed, d.num_tokens, layer.qkv, buffers.qkv);
         Call call = call_of(d, layer, buffers);
-        QUIRE_CALL(quire_rope)(d.is_bf16, buffers.qkv, d.num_tokens, layer.qkv.num_rows, layer.query_heads,
-                               call.kv_heads, layer.head_width, d.cosines, d.sines, d.rotary,
-                               layer.query.weight, layer.key.weight, layer.query.epsilon,
-                               layer.key.epsilon, layer.query.kind, d.num_threads);
+        QUIRE_CALL(quire_rope)(d.is_bf16, buffers.qkv, d.num_tokens, layer.qkv.num_rows,
+                               layer.query_heads, call.kv_heads, layer.head_width, d.cosines,
+                               d.sines, d.rotary, layer.query.weight, layer.key.weight,
+                               layer.query.epsilon, layer.key.epsilon, layer.query.kind,
+                               d.num_threads);
         return QUIRE_CALL(attend)(&call) == 0;
     }
 
@@ -186,10 +187,11 @@ struct Run {
         multiply(buffers.attended, rows, layer.out, buffers.projected);
         norm(buffers.projected, rows, layer.between, buffers.normed);
         multiply(buffers.normed, rows, layer.gate_up, buffers.gate_up);
-        QUIRE_CALL(quire_gate)(d.is_bf16, buffers.gate_up, rows, layer.gate_up.num_rows / 2, layer.act,
-                               buffers.gated, d.num_threads);
+        QUIRE_CALL(quire_gate)(d.is_bf16, buffers.gate_up, rows, layer.gate_up.num_rows / 2,
+                               layer.act, buffers.gated, d.num_threads);
         multiply(buffers.gated, rows, layer.down, buffers.projected);
-        QUIRE_CALL(quire_sum)(d.is_bf16, d.states, buffers.projected, rows, d.width, d.states, d.num_threads);
+        QUIRE_CALL(quire_sum)(d.is_bf16, d.states, buffers.projected, rows, d.width, d.states,
+                              d.num_threads);
     }
 
     bool all() const {
