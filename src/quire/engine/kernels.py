@@ -1,5 +1,7 @@
 """Which kernels run a model: torch's, or C++ ones over packed weights or quantised ones."""
 
+import platform
+
 import torch
 
 from quire.engine.config import EngineConfig
@@ -21,8 +23,14 @@ def choose_kernels(config: EngineConfig, device: torch.device) -> ModelKernels |
     built = library() if device.type == "cpu" and config.linear_backend == "auto" else None
     if built is None:
         return None
-    bound = (bind_linear(built.handle, built.isa), bind_halved(built.handle, built.isa))
+    halved = bind_halved(built.handle, built.isa) if _has_vectors(built) else None
+    bound = (bind_linear(built.handle, built.isa), halved)
     return _with_fused(built, *(kernel for kernel in bound if kernel is not None))
+
+
+def _has_vectors(built: Library) -> bool:
+    """As wide as those of torch's products: on x86 the portable code has not."""
+    return built.isa != "portable" or platform.machine() not in ("x86_64", "AMD64")
 
 
 def _int8_kernels(config: EngineConfig, device: torch.device) -> ModelKernels:
