@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from quire.models.native.binding import Signatures, bind
-from quire.models.native.linear import PackedWeight, fill_panels, joined
+from quire.models.native.linear import (
+    PackedWeight,
+    check,
+    fill_panels,
+    joined,
+    looked_up,
+    product,
+)
 
 PANEL_ROWS = 32
 
@@ -38,7 +45,7 @@ class HalvedKernel:
         """`weight` [N, K], which it takes, is left as it is. `packed` is [panels, K, 1,
         PANEL_ROWS / 2], each float two halves."""
         num_rows, num_columns = weight.shape
-        _check(weight, num_columns)
+        check(weight, num_columns, torch.float32)
         panels = -(-num_rows // PANEL_ROWS)
         packed = torch.empty(panels, num_columns, 1, PANEL_ROWS // 2)
         rows = weight.contiguous()
@@ -58,44 +65,11 @@ class HalvedKernel:
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
         """[..., K] to [..., N]. `bias` [N] is contiguous."""
-        _check(x, weight.num_columns)
-        if bias is not None:
-            _check(bias, weight.num_rows)
-        rows = x.contiguous()
-        out = x.new_empty(*x.shape[:-1], weight.num_rows)
-        self.multiply(
-            rows.data_ptr(),
-            rows.numel() // weight.num_columns,
-            weight.packed.data_ptr(),
-            None if bias is None else bias.data_ptr(),
-            weight.num_rows,
-            weight.num_columns,
-            out.data_ptr(),
-            torch.get_num_threads(),
-        )
-        return out
+        return product(self.multiply, x, weight, bias)
 
     def rows(self, indices: Tensor, weight: PackedWeight) -> Tensor:
         """Rows of W, as an embedding looks them up: [..., K]. Raises IndexError."""
-        wanted = indices.to(torch.int64).contiguous()
-        out = torch.empty(*indices.shape, weight.num_columns)
-        if not self.copy_rows(
-            wanted.data_ptr(),
-            wanted.numel(),
-            weight.packed.data_ptr(),
-            weight.num_rows,
-            weight.num_columns,
-            out.data_ptr(),
-        ):
-            raise IndexError(f"an index is not within the {weight.num_rows} rows")
-        return out
-
-
-def _check(numbers: Tensor, width: int) -> None:
-    if numbers.dtype != torch.float32 or numbers.device.type != "cpu":
-        raise ValueError(f"{numbers.dtype} on {numbers.device}: must be float32 on the CPU")
-    if numbers.shape[-1] != width or width == 0:
-        raise ValueError(f"the shape is {tuple(numbers.shape)}, its last must be {width} and not 0")
+        return looked_up(self.copy_rows, indices, weight)
 
 
 ADDRESS, COUNT, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_bool

@@ -70,7 +70,7 @@ class LinearKernel:
         """`weight` [N, K] is left as it is. `packed` is [lines, 1, 1, 32]: a head for each panel,
         then the panels, as coded.h says."""
         num_rows, num_columns = weight.shape
-        _check(weight, num_columns)
+        check(weight, num_columns, torch.bfloat16)
         rows, num_threads = weight.contiguous(), torch.get_num_threads()
         given = (rows.data_ptr(), num_rows, num_columns)
         heads = torch.empty(_num_panels(num_rows) * LINE_BYTES, dtype=torch.uint8)
@@ -102,48 +102,63 @@ class LinearKernel:
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
         """[..., K] to [..., N]. `bias` [N] is contiguous."""
-        _check(x, weight.num_columns)
-        if bias is not None:
-            _check(bias, weight.num_rows)
-        rows = x.contiguous()
-        out = x.new_empty(*x.shape[:-1], weight.num_rows)
-        self.multiply(
-            rows.data_ptr(),
-            rows.numel() // weight.num_columns,
-            weight.packed.data_ptr(),
-            None if bias is None else bias.data_ptr(),
-            weight.num_rows,
-            weight.num_columns,
-            out.data_ptr(),
-            torch.get_num_threads(),
-        )
-        return out
+        return product(self.multiply, x, weight, bias)
 
     def rows(self, indices: Tensor, weight: PackedWeight) -> Tensor:
         """Rows of W, as an embedding looks them up: [..., K]. Raises IndexError."""
-        wanted = indices.to(torch.int64).contiguous()
-        out = torch.empty(*indices.shape, weight.num_columns, dtype=torch.bfloat16)
-        if not self.copy_rows(
-            wanted.data_ptr(),
-            wanted.numel(),
-            weight.packed.data_ptr(),
-            weight.num_rows,
-            weight.num_columns,
-            out.data_ptr(),
-        ):
-            raise IndexError(f"an index is not within the {weight.num_rows} rows")
-        return out
+        return looked_up(self.copy_rows, indices, weight)
+
+
+def product(
+    multiply: Callable[..., None], x: Tensor, weight: PackedWeight, bias: Tensor | None
+) -> Tensor:
+    """x [..., K] W^T + bias, all of the dtype of `packed`. Raises ValueError."""
+    dtype = weight.packed.dtype
+    check(x, weight.num_columns, dtype)
+    if bias is not None:
+        check(bias, weight.num_rows, dtype)
+    rows = x.contiguous()
+    out = x.new_empty(*x.shape[:-1], weight.num_rows)
+    multiply(
+        rows.data_ptr(),
+        rows.numel() // weight.num_columns,
+        weight.packed.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        weight.num_rows,
+        weight.num_columns,
+        out.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return out
+
+
+def looked_up(copy_rows: Callable[..., bool], indices: Tensor, weight: PackedWeight) -> Tensor:
+    """Rows of W: [..., K], of the dtype of `packed`. Raises IndexError."""
+    wanted = indices.to(torch.int64).contiguous()
+    out = torch.empty(*indices.shape, weight.num_columns, dtype=weight.packed.dtype)
+    if not copy_rows(
+        wanted.data_ptr(),
+        wanted.numel(),
+        weight.packed.data_ptr(),
+        weight.num_rows,
+        weight.num_columns,
+        out.data_ptr(),
+    ):
+        raise IndexError(f"an index is not within the {weight.num_rows} rows")
+    return out
+
+
+def check(numbers: Tensor, width: int, dtype: torch.dtype) -> None:
+    """Raises ValueError."""
+    if numbers.dtype != dtype or numbers.device.type != "cpu":
+        name = str(dtype).removeprefix("torch.")
+        raise ValueError(f"{numbers.dtype} on {numbers.device}: must be {name} on the CPU")
+    if numbers.shape[-1] != width or width == 0:
+        raise ValueError(f"the shape is {tuple(numbers.shape)}, its last must be {width} and not 0")
 
 
 def _num_panels(num_rows: int) -> int:
     return -(-num_rows // PANEL_ROWS)
-
-
-def _check(numbers: Tensor, width: int) -> None:
-    if numbers.dtype != torch.bfloat16 or numbers.device.type != "cpu":
-        raise ValueError(f"{numbers.dtype} on {numbers.device}: must be bfloat16 on the CPU")
-    if numbers.shape[-1] != width or width == 0:
-        raise ValueError(f"the shape is {tuple(numbers.shape)}, its last must be {width} and not 0")
 
 
 ADDRESS, COUNT = ctypes.c_void_p, ctypes.c_int64
