@@ -1,5 +1,5 @@
 """Float32 linear layers on the CPU over weights whose numbers are bfloat16 ones: torch's, over four
-bytes a weight, and ours over two, by each instruction set that runs here.
+bytes a weight, and ours over two, or over one and rounded, by each instruction set that runs here.
 
     python -m bench.cpu_halved [--rows 1,8,32] [--rounds 5]
 
@@ -16,7 +16,9 @@ from torch.nn.functional import linear
 
 from bench.cpu_linear import SHAPES, Way, medians_s
 from quire.models.native import library
-from quire.models.native.halved import HalvedKernel, bind_halved
+from quire.models.native.bytes import bind_bytes
+from quire.models.native.halved import bind_halved
+from quire.models.weight_kernel import WeightKernel
 
 ROWS = (1, 4, 8, 16, 32, 128, 512)
 NAMES = ("q, o", "gate, up", "down", "head")
@@ -25,22 +27,22 @@ TORCH = "torch"
 
 
 def ways(
-    shape: tuple[int, int], num_rows: int, kernels: dict[str, HalvedKernel]
+    shape: tuple[int, int], num_rows: int, kernels: dict[str, WeightKernel]
 ) -> tuple[Way, ...]:
     num_copies = max(COLD_BYTES // (2 * shape[0] * shape[1]), 1)
     plain = [torch.randn(shape).bfloat16().float() for _ in range(num_copies)]
-    packed = [next(iter(kernels.values())).pack(weight) for weight in plain]
+    packed = {name: [kernel.pack(weight) for weight in plain] for name, kernel in kernels.items()}
     x = torch.randn(num_rows, shape[1])
     return (
         Way(TORCH, tuple(partial(linear, x, weight) for weight in plain)),
         *(
-            Way(isa, tuple(partial(kernel.linear, x, weight, None) for weight in packed))
-            for isa, kernel in kernels.items()
+            Way(name, tuple(partial(kernel.linear, x, weight, None) for weight in packed[name]))
+            for name, kernel in kernels.items()
         ),
     )
 
 
-def compare(rows: Sequence[int], num_rounds: int, kernels: dict[str, HalvedKernel]) -> None:
+def compare(rows: Sequence[int], num_rounds: int, kernels: dict[str, WeightKernel]) -> None:
     """Print the table as it is measured."""
     names = [TORCH, *kernels]
     print(f"| layer | rows | {' | '.join(names)} |\n|{'---|' * (2 + len(names))}")
@@ -62,8 +64,11 @@ def main() -> None:
     built = library()
     if built is None:
         parser.error("the C++ kernels were not built")
-    bound = {isa: bind_halved(built.handle, isa) for isa in built.isas}
-    kernels = {isa: kernel for isa, kernel in bound.items() if kernel is not None}
+    kernels: dict[str, WeightKernel] = {}
+    for isa in built.isas:
+        halved, widened = bind_halved(built.handle, isa), bind_bytes(built.handle, isa)
+        assert halved is not None and widened is not None
+        kernels |= {f"{isa} halves": halved, f"{isa} bytes": widened}
     with torch.inference_mode():
         compare([int(each) for each in args.rows.split(",")], args.rounds, kernels)
 

@@ -12,6 +12,7 @@ from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts
 from quire.engine.receipt import receipt_text
+from quire.models.native import library
 from quire.models.native.int8 import Int8Kernel
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.models.test_bundled import FOLDER
@@ -35,6 +36,15 @@ def weight_bytes(facts: EngineFacts) -> int:
 def test_quantised_engine_generates_over_fewer_bytes(dtype: str, int8_kernel: Int8Kernel) -> None:
     config = replace(BUNDLED, dtype=dtype)
     engine, facts = build(config)
+    assert len(generated(engine)) == NUM_NEW
+    _, plain = build(replace(config, quantization="none"))
+    assert weight_bytes(facts) < 0.7 * weight_bytes(plain), "of 12 bits, or of 32"
+    assert (facts.quantization, facts.dtype) == ("int8", dtype)
+    assert f"{dtype}, weights in int8" in receipt_text(facts)
+    assert "weights in" not in receipt_text(plain)
+
+
+def generated(engine: Engine) -> list[int]:
     prompt = tuple(range(3, 20))
     new = NewRequest("0", prompt, Sampling(temperature=0.0), Stopping(NUM_NEW))
     assert engine.submit(new) is None
@@ -42,12 +52,24 @@ def test_quantised_engine_generates_over_fewer_bytes(dtype: str, int8_kernel: In
     while engine.has_work:
         for delta in engine.turn().deltas:
             token_ids += delta.token_ids
-    assert len(token_ids) == NUM_NEW
-    _, plain = build(replace(config, quantization="none"))
-    assert weight_bytes(facts) < 0.7 * weight_bytes(plain), "of 12 bits, or of 32"
-    assert (facts.quantization, facts.dtype) == ("int8", dtype)
-    assert f"{dtype}, weights in int8" in receipt_text(facts)
-    assert "weights in" not in receipt_text(plain)
+    return token_ids
+
+
+@pytest.mark.parametrize("isa", ["portable", "avx2"])
+def test_cpus_that_cannot_multiply_bytes_widen_them(
+    isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = library()
+    if built is None or isa not in built.isas:
+        pytest.skip("needs the C++ kernels and a CPU that has the instructions")
+    monkeypatch.setattr(kernels, "library", lambda: built.of(isa))
+    engine, facts = build(BUNDLED)
+    assert (facts.quantization, facts.dtype) == ("int8", "float32")
+    _, plain = build(replace(BUNDLED, quantization="none", dtype="float32"))
+    assert weight_bytes(facts) < 0.7 * weight_bytes(plain), "of 16 bits or 32"
+    assert len(generated(engine)) == NUM_NEW
+    with pytest.raises(ValueError, match=r"--quantization int8 computes in float32 .* leave"):
+        build(replace(BUNDLED, dtype="bfloat16"))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +104,7 @@ def test_a_gpu_is_told_that_it_is_for_cpus() -> None:
         kernels.choose_kernels(config, torch.device(config.device))
 
 
-def test_a_machine_without_the_kernel_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_the_kernels_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "library", lambda: None)
-    with pytest.raises(ValueError, match="--quantization int8 needs .* AVX-512 VNNI"):
+    with pytest.raises(ValueError, match=r"--quantization int8 needs .* not built"):
         build(EngineConfig(NOWHERE, quantization="int8", device="cpu"))

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import platform
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -334,3 +335,13 @@ def test_a_cpu_runs_half_precision_only_where_it_is_fast(
     monkeypatch.setattr("quire.models.loader._cpu_has_fast_bfloat16", lambda: fast)
     assert choose_dtype("auto", stored, CPU) == (torch.bfloat16 if fast else torch.float32)
     assert choose_dtype("auto", stored, torch.device("cuda")) == stored
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="of x86")
+def test_avx512_without_a_dot_product_of_bfloat16_is_not_fast(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """oneDNN claims to be able to there, and is several times slower than in float32."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    assert choose_dtype("auto", torch.bfloat16, CPU) == torch.float32

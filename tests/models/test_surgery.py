@@ -13,6 +13,7 @@ from quire.models.linears import pack_linears
 from quire.models.loader import LoadedModel
 from quire.models.model_kernels import ModelKernels
 from quire.models.native import library
+from quire.models.native.bytes import bind_bytes
 from quire.models.native.decoder import bind_decoder
 from quire.models.native.fused import bind_fused
 from quire.models.native.halved import bind_halved
@@ -133,6 +134,23 @@ def test_float32_models_are_fused_over_bytes_and_over_halves(
         if isa == built.isa:  # so that attention is the same too
             for rows in ([], [len(PROMPT) - 1], [0, 3]):
                 assert torch.equal(logits(over_halves, rows), logits(one_by_one, rows))
+
+
+@pytest.mark.parametrize("isa", ["portable", "avx2"])
+def test_float32_models_are_fused_over_bytes_that_are_widened(isa: str, tmp_path: Path) -> None:
+    built = library()
+    if built is None or isa not in built.isas:
+        pytest.skip("needs the C++ kernels and a CPU that has the instructions")
+    place = (built.handle, isa)
+    widened = bind_bytes(*place)
+    assert widened is not None
+    family = Family("qwen2", fields={**SERVED["qwen2"].fields, **WHOLE_PANELS})
+    folder = save_checkpoint(family, tmp_path, torch.bfloat16)
+    given = ModelKernels((widened,), bind_fused(*place), bind_decoder(*place))
+    fused = load_packed(folder, given, "float32")
+    plain = load_packed(folder, ModelKernels((widened,)), "float32")
+    assert DecoderForward in kinds_in(fused)
+    torch.testing.assert_close(logits(fused), logits(plain), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["qwen2, windows in the upper layers", "qwen3"])

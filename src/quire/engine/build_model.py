@@ -18,7 +18,7 @@ from quire.engine.device import choose_device
 from quire.engine.early_check import check_before_load
 from quire.engine.engine import Engine
 from quire.engine.graphs import graph_bytes, with_graphs
-from quire.engine.kernels import choose_kernels
+from quire.engine.kernels import asked_dtype, choose_kernels
 from quire.engine.kv_plan import Device, KVPlan, Limits, plan_kv
 from quire.engine.memory import DeviceMemory, measure, peak_bytes, step_budget
 from quire.engine.messages import EngineFacts, ReceiptLine
@@ -62,6 +62,7 @@ def build_model_engine(
     if device.type == "cuda":
         torch.cuda.set_device(device)  # where kernels are launched and streams are
     kernels = choose_kernels(config, device)
+    config = replace(config, dtype=asked_dtype(config, kernels))
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     source = ModelSource(config.model, config.revision, config.trust_remote_code)

@@ -7,6 +7,7 @@ import torch
 from quire.engine.config import EngineConfig
 from quire.models.model_kernels import ModelKernels
 from quire.models.native import Library, library
+from quire.models.native.bytes import BytesKernel, bind_bytes
 from quire.models.native.decoder import bind_decoder
 from quire.models.native.fused import bind_fused
 from quire.models.native.halved import bind_halved
@@ -41,14 +42,24 @@ def _int8_kernels(config: EngineConfig, device: torch.device) -> ModelKernels:
     if config.dtype == "float16":
         raise _refusal(config, "computes in bfloat16 or float32: pass another --dtype than float16")
     built = library()
-    kernel = None if built is None else bind_int8(built.handle, built.isa)
-    if built is None or kernel is None:
+    if built is None:
+        raise _refusal(config, "needs Quire's C++ kernels, which were not built: see the log")
+    place = (built.handle, built.isa)
+    kernel = bind_int8(*place) or bind_bytes(*place)
+    assert kernel is not None, "the portable set has it too"
+    if isinstance(kernel, BytesKernel) and config.dtype == "bfloat16":
         raise _refusal(
             config,
-            "needs Quire's C++ kernels and a CPU with AVX-512 VNNI and BF16, such as AMD Zen 4 or "
-            "Intel Sapphire Rapids; here leave it out",
+            "computes in float32 where AVX-512 VNNI and BF16 are not: leave out --dtype bfloat16",
         )
     return _with_fused(built, kernel)
+
+
+def asked_dtype(config: EngineConfig, kernels: ModelKernels | None) -> str:
+    """`--dtype`, where auto leaves no choice to kernels that know one dtype only."""
+    linears = () if kernels is None else kernels.linears
+    is_widened = any(isinstance(kernel, BytesKernel) for kernel in linears)
+    return "float32" if is_widened and config.dtype == "auto" else config.dtype
 
 
 def _with_fused(built: Library, *linears: WeightKernel) -> ModelKernels:

@@ -13,6 +13,7 @@ context whose slots and tables all lie in it; such a model and its store are gon
 """
 
 import logging
+import platform
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -261,9 +262,12 @@ def _has_fast_bfloat16(device: torch.device) -> bool:
 
 
 def _cpu_has_fast_bfloat16() -> bool:
-    if not torch._C._has_mkldnn:
+    """On x86 oneDNN says so wherever there is AVX-512, and without a dot product of bfloat16 takes
+    several times as long as for float32."""
+    if not torch._C._has_mkldnn or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    is_x86 = platform.machine() in ("x86_64", "AMD64")
+    return not is_x86 or bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def _plugged(

@@ -174,9 +174,9 @@ OPTIONS: tuple[Option, ...] = (
         "quantization",
         ENGINE,
         one_of(*QUANTIZATIONS),
-        "`int8`: on a CPU with AVX-512 VNNI, linear layers and the embedding they share keep their "
-        "weights in a byte with a scale for each row, and multiply bytes: less memory, faster, not "
-        "quite the same text.",
+        "`int8`: on a CPU, linear layers and the embedding they share keep their weights in a byte "
+        "with a scale for each row, and multiply bytes where there is AVX-512 VNNI: less memory, "
+        "faster, not quite the same text.",
     ),
     Option(
         "max-model-len",

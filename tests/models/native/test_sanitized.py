@@ -18,7 +18,11 @@ FLAGS = {
     ],
 }
 DRIVERS = [
-    *((name, isa) for name in ("attention", "sampling", "halved", "fused") for isa in FLAGS),
+    *(
+        (name, isa)
+        for name in ("attention", "sampling", "halved", "bytes", "fused")
+        for isa in FLAGS
+    ),
     *((name, "avx512") for name in ("linear", "int8", "screen", "chosen")),
 ]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]

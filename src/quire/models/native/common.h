@@ -11,8 +11,11 @@
 
 #include <utility>
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX2__)
 #include <immintrin.h>
+#endif
+
+#if defined(__AVX512BF16__)
 #define QUIRE_HAS_BF16_DOT 1
 #else
 #define QUIRE_HAS_BF16_DOT 0

@@ -13,6 +13,9 @@ QUIRE_KERNEL(void, quire_linear)
 QUIRE_KERNEL(void, quire_int8)
 (const void*, bool, int64_t, const void*, const void*, int64_t, int64_t, void*, void*, int64_t);
 QUIRE_KERNEL(int64_t, quire_int8_scratch)(int64_t);
+#else
+QUIRE_KERNEL(void, quire_bytes)
+(const void*, int64_t, const void*, const void*, int64_t, int64_t, void*, int64_t);
 #endif
 QUIRE_KERNEL(void, quire_norm)
 (bool, void*, const void*, const void*, int64_t, int64_t, double, int64_t, void*, int64_t);
@@ -59,7 +62,7 @@ struct Decoder {
     char* states;                 // [num_tokens, width], computed in
     char* out;                    // [num_wanted, width]
     const char *cosines, *sines;  // [num_tokens, rotary]
-    const int64_t* wanted;            // rows, rising
+    const int64_t* wanted;        // rows, rising
     const int64_t *query_starts, *context_lens;
     char* scratch;
     Scale last;
@@ -153,6 +156,10 @@ struct Run {
         if (d.is_bf16)
             return QUIRE_CALL(quire_linear)(x, rows, w.packed, w.bias, w.num_rows, w.num_columns,
                                             y, d.num_threads);
+#else
+        if (d.is_int8)
+            return QUIRE_CALL(quire_bytes)(x, rows, w.packed, w.bias, w.num_rows, w.num_columns, y,
+                                           d.num_threads);
 #endif
         QUIRE_CALL(quire_halved)(x, rows, w.packed, w.bias, w.num_rows, w.num_columns, y,
                                  d.num_threads);

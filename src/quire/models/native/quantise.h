@@ -1,7 +1,7 @@
 // Numbers of either type to and from vectors of floats, and from these to bytes with a scale.
 #pragma once
 
-#include "common.h"
+#include "scale.h"
 
 #if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT
 
@@ -10,8 +10,6 @@ namespace {
 constexpr int64_t GROUP = 256;  // columns of x that share a scale
 constexpr int64_t GROUP_VECTORS = GROUP / LANES;
 constexpr int32_t ZERO = 128;  // the byte of a weight that is 0
-constexpr float LARGEST = 127;
-constexpr float NOTHING = 0x1p-100f;  // what is quantised is 0 where nothing is larger
 
 inline __mmask16 first(int64_t count) {
     return count >= LANES ? 0xffff : count > 0 ? __mmask16((1 << count) - 1) : 0;
@@ -39,19 +37,7 @@ inline __m512i sizes(__m512 numbers) {
     return _mm512_and_si512(_mm512_castps_si512(numbers), _mm512_set1_epi32(0x7fffffff));
 }
 
-struct Scale {
-    float scale, inverse;
-};
-
-// NaN, and everything 0, where the largest is no finite number.
-inline Scale scale_for(__m512i largest) {
-    uint32_t bits = uint32_t(_mm512_reduce_max_epi32(largest));
-    float size;
-    memcpy(&size, &bits, 4);
-    if (bits >= 0x7f800000u) return {__builtin_nanf(""), 0};
-    if (size < NOTHING) return {0, 0};
-    return {size / LARGEST, LARGEST / size};
-}
+inline Scale scale_for(__m512i largest) { return scale_for(uint32_t(_mm512_reduce_max_epi32(largest))); }
 
 inline __m512i quantised(__m512 numbers, Scale by) {
     if (by.inverse == 0) return _mm512_setzero_si512();  // 0 times NaN is none
