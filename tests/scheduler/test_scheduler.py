@@ -126,7 +126,10 @@ def test_the_waiting_line_is_bounded_beyond_what_may_run() -> None:
         assert scheduler.add(request(f"r{index}"), 0.0) is None
     refusal = scheduler.add(request("late"), 0.0)
     assert refusal is not None and refusal.reason is Reason.QUEUE_FULL
-    assert "7 requests are waiting, 4 of which can start at once" in refusal.message
+    assert (
+        "7 requests wait, the most that may: 3 beside the 4 that can start at once"
+        in refusal.message
+    )
 
 
 def test_places_count_for_nothing_while_blocks_are_short() -> None:
@@ -139,7 +142,7 @@ def test_places_count_for_nothing_while_blocks_are_short() -> None:
     assert scheduler.add(request("d"), 0.0) is None
     refusal = scheduler.add(request("e"), 0.0)
     assert refusal is not None and refusal.reason is Reason.QUEUE_FULL
-    assert "3 requests are waiting, 0 of which" in refusal.message
+    assert "3 requests wait, the most that may: 3 beside the 0" in refusal.message
 
 
 def test_blocks_run_short_from_the_tail_and_the_victim_keeps_its_output() -> None:

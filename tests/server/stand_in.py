@@ -99,6 +99,7 @@ class ScriptedEngine:
         self.submitted: list[NewRequest] = []
         self.aborted: list[str] = []
         self.num_resets = 0
+        self.wait_s: float | None = None
         self.progress_age_s = 0.0
         self.starts = asyncio.Event()
         self.gate = asyncio.Event()
@@ -127,7 +128,9 @@ class ScriptedEngine:
         if self.phase is not Phase.READY:
             raise EngineDown(self.down_reason or "not ready")
         if self.refuses is not None:
-            raise Refused(Refusal(request.id, self.refuses, "refused by the script", None))
+            raise Refused(
+                Refusal(request.id, self.refuses, "refused by the script", None, self.wait_s)
+            )
         stream = TokenStream(request.id)
         self.submitted.append(request)
         live = Live(request, self.script(request), stream)

@@ -179,6 +179,23 @@ def test_echo_with_logprobs_scores_the_prompt(served: Served, tokenizer: TextTok
         assert choice["text"][offset:].startswith(token)
 
 
+def test_offsets_are_of_the_text_that_is_echoed(served: Served) -> None:
+    """With the special tokens that a client wrote, and without those that were added."""
+    for prompt, skips in (("ab<|user|>cd", True), ("ab<|user|>cd", False), ("ab", False)):
+        fields = {"prompt": prompt, "echo": True, "logprobs": 0, "max_tokens": 1}
+        body = served.complete(**fields, skip_special_tokens=skips).json()
+        (choice,) = body["choices"]
+        logprobs = choice["logprobs"]
+        shown = [
+            (token, offset)
+            for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True)
+            if not token.startswith("<|") or token in prompt
+        ]
+        assert len(shown) >= 2
+        for token, offset in shown:
+            assert choice["text"][offset:].startswith(token)
+
+
 def test_echo_alone_needs_no_output(served: Served) -> None:
     body = served.complete(prompt="my lord", echo=True, max_tokens=0, logprobs=0).json()
     assert body["choices"][0]["text"] == "my lord"

@@ -95,3 +95,10 @@ def test_requests_are_logged_with_their_id(
         served.client.get("/readyz", headers={"x-request-id": "not-me"})
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith('find-me "GET /v1/models" 200')
+
+
+def test_a_line_of_the_log_stays_one_line(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="quire.access"):
+        served.client.get("/v1/models/a%0aFAKE%1b[31m%00é")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert '"GET /v1/models/a%0AFAKE%1B%5B31m%00%C3%A9" 404' in line

@@ -52,6 +52,19 @@ class WaitingQueue:
             heappush(self._heap, entry)
         return found
 
+    @property
+    def num_tokens(self) -> int:
+        """Known tokens of all who wait, none of which is computed."""
+        return sum(self._num_tokens.values())
+
+    def num_in(self, lane: str) -> int:
+        return len(self._lanes.get(lane, ()))
+
+    def share(self, lane: str, weight: float) -> float:
+        """What the lane may have of the line by its weight, if it waits beside those who do."""
+        others = (line.first.new.weight for name, line in self._lanes.items() if name != lane)
+        return weight / (weight + sum(others))
+
     def ahead(self, request: Request) -> Ahead:
         line = self._lanes.get(request.lane)
         index = 0 if line is None else line.find(request)

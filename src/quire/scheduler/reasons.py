@@ -49,6 +49,7 @@ class Reason(StrEnum):
     CONTEXT_EXCEEDED = "context_exceeded"  # prompt and outputs exceed the model length
     NEVER_FITS = "never_fits"  # needs more blocks than the pool holds
     QUEUE_FULL = "queue_full"
+    OVER_SHARE = "over_share"  # the queue is full, and its lane has more than its share of it
     DUPLICATE_ID = "duplicate_id"
 
     @property

@@ -2,6 +2,7 @@
 
 from quire.cache.kv_cache import KVCache
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.policy import Lane
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Request
@@ -39,21 +40,35 @@ def fork_differs(new: NewRequest, source: Request | None) -> Refusal | None:
 
 
 def queue_full(
-    new: NewRequest, config: SchedulerConfig, waiting: WaitingQueue, *, num_running: int
+    new: NewRequest,
+    lane: Lane,
+    config: SchedulerConfig,
+    waiting: WaitingQueue,
+    *,
+    num_running: int,
 ) -> Refusal | None:
     """More may wait than may queue if some can start at once; none can where the first was already
-    held back.
+    held back. A lane that has less than its share of a full queue still gets in.
     """
     head = waiting.head
     held_back = head is not None and head.timeline[-1].reason.lasts
     num_places = 0 if held_back else config.max_num_seqs - num_running
     if len(waiting) < config.max_num_queued_reqs + num_places:
         return None
+    share, num_own = waiting.share(lane, new.weight), waiting.num_in(lane)
+    if share == 1:
+        message = (
+            f"{len(waiting)} requests wait, the most that may: {config.max_num_queued_reqs} beside "
+            f"the {num_places} that can start at once"
+        )
+        return Refusal(new.id, Reason.QUEUE_FULL, message)
+    if num_own < share * config.max_num_queued_reqs:
+        return None
     message = (
-        f"{len(waiting)} requests are waiting, {num_places} of which can start "
-        f"at once; at most {config.max_num_queued_reqs} more may wait"
+        f"{num_own} requests of this tenant wait, and its share of the "
+        f"{config.max_num_queued_reqs} that may is {share:.0%}"
     )
-    return Refusal(new.id, Reason.QUEUE_FULL, message)
+    return Refusal(new.id, Reason.OVER_SHARE, message)
 
 
 def hopeless(request: Request, waiting: WaitingQueue, tokens_per_s: float | None) -> Refusal | None:

@@ -335,5 +335,13 @@ class Scheduler:
         return (
             never_served(new, self._config, self._cache)
             or fork_differs(new, source)
-            or queue_full(new, self._config, self._waiting, num_running=len(self._running))
+            or self._full(new)
         )
+
+    def _full(self, new: NewRequest) -> Refusal | None:
+        lane, num_running = self._policy.lane(new), len(self._running)
+        refusal = queue_full(new, lane, self._config, self._waiting, num_running=num_running)
+        tokens_per_s = self._pace.tokens_per_s
+        if refusal is None or tokens_per_s is None:
+            return refusal
+        return refusal._replace(wait_s=self._waiting.num_tokens / tokens_per_s)

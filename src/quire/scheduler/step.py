@@ -99,13 +99,14 @@ class Delta(NamedTuple):
 
 class Refusal(NamedTuple):
     """Why a request was not taken: the code, a sentence with the numbers, and the field at fault
-    if it is one.
+    if it is one; where the queue is full, how long those in it will take, once that is known.
     """
 
     request_id: str
     reason: Reason
     message: str
     field: str | None = None
+    wait_s: float | None = None
 
 
 class Stats(NamedTuple):

@@ -112,17 +112,30 @@ class Choice:
             return Piece()
         self._owes_echo = False
         text = self._echoed_text()
+        offsets = self._echo_offsets(text)
+        logged = [Logged(token_ids[0], None, (), offsets[0])]
+        for each, offset in zip(self._prompt_logprobs, offsets[1:], strict=True):
+            logged.append(Logged(each.token_id, each.logprob, each.top, offset))
+        return Piece(text, (), tuple(logged))
+
+    def _echo_offsets(self, text: str) -> list[int]:
+        """Where each token of the prompt begins in its `text`. What a client wrote is echoed as it
+        was, with the special tokens in it and without those that were added."""
+        is_text, token_bytes = self._prompt.text is not None, self._tokenizer.token_bytes
         detokenizer = Detokenizer(
-            self._tokenizer.token_bytes,
-            skip_special_tokens=self._plan.skip_special_tokens,
+            token_bytes,
+            skip_special_tokens=self._plan.skip_special_tokens and not is_text,
             at_start=True,
         )
-        logged = [Logged(token_ids[0], None, (), 0)]
-        offset = len(detokenizer.feed(token_ids[0]))
-        for each in self._prompt_logprobs:
-            logged.append(Logged(each.token_id, each.logprob, each.top, offset))
-            offset += len(detokenizer.feed(each.token_id))
-        return Piece(text, (), tuple(logged))
+        offsets, end = [], 0
+        for token_id in self._prompt.token_ids:
+            offsets.append(end)
+            if is_text and token_bytes.is_special(token_id):
+                special = token_bytes.of(token_id).decode(errors="replace")
+                if not text.startswith(special, end):
+                    continue
+            end += len(detokenizer.feed(token_id))
+        return offsets
 
     def _echoed_text(self) -> str:
         text = self._prompt.text

@@ -1,5 +1,6 @@
 """What can go wrong with a request, and its one shape on the wire: OpenAI's error object."""
 
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -7,7 +8,9 @@ import msgspec
 BAD_REQUEST = 400
 UNAUTHORIZED = 401
 NOT_FOUND = 404
+TOO_SLOW = 408
 TOO_LARGE = 413
+TOO_MANY = 429
 SERVER_ERROR = 500
 UNAVAILABLE = 503
 TOO_LATE = 504
@@ -33,11 +36,36 @@ class RequestError(Exception):
         self.retry_after_s = retry_after_s
 
 
+MIN_RETRY_S, MAX_RETRY_S = 2, 600
+
+
+def retry_after_s(wait_s: float | None) -> int:
+    """Whole seconds for a client that is told how long the queue will take; None: not known."""
+    return max(MIN_RETRY_S, min(math.ceil(wait_s or 0), MAX_RETRY_S))
+
+
 class Overloaded(RequestError):
     """The waiting queue is full."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code="server_overloaded", status=UNAVAILABLE, retry_after_s=2)
+    def __init__(self, message: str, wait_s: float | None) -> None:
+        super().__init__(
+            message,
+            code="server_overloaded",
+            status=UNAVAILABLE,
+            retry_after_s=retry_after_s(wait_s),
+        )
+
+
+class OverShare(RequestError):
+    """The waiting queue is full, of this tenant's requests more than of others'."""
+
+    def __init__(self, message: str, wait_s: float | None) -> None:
+        super().__init__(
+            message,
+            code="rate_limit_exceeded",
+            status=TOO_MANY,
+            retry_after_s=retry_after_s(wait_s),
+        )
 
 
 class ModelLoading(RequestError):
@@ -83,6 +111,7 @@ _TYPES: Mapping[int, str] = {
     BAD_REQUEST: "invalid_request_error",
     UNAUTHORIZED: "authentication_error",
     NOT_FOUND: "not_found_error",
+    TOO_MANY: "rate_limit_error",
     UNAVAILABLE: "service_unavailable_error",
 }
 
@@ -103,6 +132,8 @@ def error_headers(error: RequestError) -> dict[str, str]:
         headers["retry-after"] = str(error.retry_after_s)
     if error.status == TOO_LATE:
         headers["x-should-retry"] = "false"  # OpenAI's clients would ask again, past the deadline
+    if error.status == TOO_SLOW:
+        headers["connection"] = "close"  # what is still to come is no request
     if error.status == UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
     return headers

@@ -14,7 +14,7 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Finish
 from quire.server.choice import Choice
-from quire.server.errors import DeadlineExceeded, EngineGone, Overloaded, RequestError
+from quire.server.errors import DeadlineExceeded, EngineGone, Overloaded, OverShare, RequestError
 from quire.server.job import Job, Piece
 from quire.server.metrics import Finished, Late, RequestMeter
 from quire.server.protocol.wire import CachedTokens, QuireAccount, Timing, Usage
@@ -27,6 +27,9 @@ _REFUSAL_CODES = {
     Reason.NEVER_FITS: "never_fits",
     Reason.PROMPT_EMPTY: "invalid_value",
 }
+
+
+_FULL = {Reason.QUEUE_FULL: Overloaded, Reason.OVER_SHARE: OverShare}
 
 
 class IndexedPiece(NamedTuple):
@@ -62,6 +65,7 @@ class Generation:
         self._finishes: dict[int, Finish] = {}
         self._stopped: set[int] = set()
         self._streams: list[AsyncIterator[Delta]] = []
+        self._num_taken = 0
 
     async def start(self) -> None:
         """Returns when the scheduler has taken every request; raises RequestError if it did not."""
@@ -93,7 +97,7 @@ class Generation:
         return tuple(replace(request, time_limit_s=left_s) for request in self.job.requests)
 
     def _note_refusal(self, reason: Reason) -> None:
-        if reason is Reason.QUEUE_FULL:
+        if reason in _FULL:
             self._metrics.num_rejected += 1
         if reason is Reason.DEADLINE_HOPELESS:
             self._metrics.num_late[Late.REFUSED] += 1
@@ -108,7 +112,8 @@ class Generation:
         except BaseException:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+            self._num_taken = sum(not isinstance(end, BaseException) for end in ends)
             raise
 
     def _refusal(self, refused: Refused) -> RequestError:
@@ -117,8 +122,11 @@ class Generation:
         self._note_refusal(refusal.reason)
         if refusal.reason is Reason.DEADLINE_HOPELESS:
             return DeadlineExceeded(message)
-        if refusal.reason is Reason.QUEUE_FULL:
-            return Overloaded(f"The server is full: {refusal.message}.")
+        if refusal.reason in _FULL:
+            own = f", {self._num_taken} of them for this one" if self._num_taken else ""
+            return _FULL[refusal.reason](
+                f"The server is full: {refusal.message}{own}.", refusal.wait_s
+            )
         code = _REFUSAL_CODES.get(refusal.reason, str(refusal.reason))
         return RequestError(message, param=refusal.field, code=code)
 

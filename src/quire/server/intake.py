@@ -10,6 +10,7 @@ from quire.server.limits import (
     check_chat,
     check_completion,
     check_num_outputs,
+    check_num_scored,
     check_priority,
     check_shared,
 )
@@ -87,6 +88,8 @@ class Intake(NamedTuple):
         check_num_outputs(len(prompts), asked, self.tools.max_outputs)
         check_priority(asked, self.tools.policy)
         job_id = f"{prefix}-{self.sources.random_bytes(16).hex()}"
+        requests = maker.make(job_id, prompts)
+        check_num_scored(requests)
         options = asked.stream_options
         return Job(
             id=job_id,
@@ -96,7 +99,7 @@ class Intake(NamedTuple):
             prompts=prompts,
             num_choices=asked.num_drawn,
             num_shown=asked.num_shown,
-            requests=maker.make(job_id, prompts),
+            requests=requests,
             text=text,
             delivery=Delivery(
                 stream=bool(asked.stream),

@@ -1,9 +1,11 @@
 """What the ranges of single fields cannot say: fields against each other and against the model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.engine.messages import EngineFacts
 from quire.scheduler.policy import PolicyName
+from quire.scheduler.request import NewRequest
 from quire.server.errors import RequestError
 from quire.server.protocol.chat import ChatRequest
 from quire.server.protocol.completions import CompletionRequest
@@ -11,6 +13,8 @@ from quire.server.protocol.fields import GenerationFields
 
 MAX_SEQUENCES = 1024
 """Prompts times choices of one HTTP request."""
+MAX_SCORED = 2**22
+"""Log probabilities of prompt tokens in one answer: some 100 MB of JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,21 @@ def check_num_outputs(num_prompts: int, request: GenerationFields, most: int) ->
             f"{num_prompts} prompts with {name} {request.num_drawn} are more than the {most} "
             "outputs that this server holds at once.",
             param=name if request.num_drawn > 1 else "prompt",
+        )
+
+
+def check_num_scored(requests: Sequence[NewRequest]) -> None:
+    """All of them are in memory at once, and are written as one text."""
+    num_scored = sum(
+        len(each.prompt_token_ids) * (1 + each.prompt_logprobs)
+        for each in requests
+        if each.prompt_logprobs is not None
+    )
+    if num_scored > MAX_SCORED:
+        raise RequestError(
+            f"{len(requests)} echoed prompts with 'logprobs' are {num_scored} log probabilities, "
+            f"more than the {MAX_SCORED} of one answer: ask for fewer of them at once.",
+            param="logprobs",
         )
 
 

@@ -6,6 +6,7 @@ Plain ASGI: nothing between the handlers and the socket but a function that adds
 import logging
 import re
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,6 +23,8 @@ OPEN_PATHS = frozenset(
 )
 """Need no key, are not logged, and do not keep a draining server up."""
 
+_PLAIN = "/:@!$&'()*+,;=-._~%"
+"""What a path has in the log as it is; all else, line ends among it, is escaped as in a URL."""
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -96,7 +99,7 @@ class _Exchange:
             '%s "%s %s" %d %.3fs',
             self.id,
             scope["method"],
-            scope["path"].encode("ascii", "backslashreplace").decode(),
+            quote(scope["path"], safe=_PLAIN),
             self._status,
             self._clock() - self.began_s,
         )

@@ -6,9 +6,17 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from quire.server.errors import TOO_LARGE, RequestError, ShuttingDown, error_body, error_headers
+from quire.server.errors import (
+    TOO_LARGE,
+    TOO_SLOW,
+    RequestError,
+    ShuttingDown,
+    error_body,
+    error_headers,
+)
 
 JSON = "application/json"
+BODY_PATIENCE_S = 30.0
 
 
 def json_reply(
@@ -27,8 +35,8 @@ def error_reply(error: RequestError) -> Response:
 
 
 async def read_body(request: Request, max_bytes: int, cut_off: asyncio.Future[None]) -> bytes:
-    """The whole body. One that is too large is refused before all of it has come; one that has not
-    come when the server must stop is waited for no longer.
+    """The whole body. One that is too large is refused before all of it has come; one of which
+    nothing comes for long, or that has not come when the server must stop, is waited for no longer.
     """
     reading = asyncio.ensure_future(_read(request, max_bytes))
 
@@ -51,12 +59,18 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise _too_large(max_bytes)
-    body = bytearray()
+    body, parts = bytearray(), request.stream()
     try:
-        async for part in request.stream():
+        while part := await asyncio.wait_for(anext(parts), BODY_PATIENCE_S):
             body += part
             if len(body) > max_bytes:
                 raise _too_large(max_bytes)
+    except TimeoutError:
+        raise RequestError(
+            f"Nothing came of the body for {BODY_PATIENCE_S:g} s, after {len(body)} bytes.",
+            code="request_timeout",
+            status=TOO_SLOW,
+        ) from None
     except ClientDisconnect:
         raise RequestError("The client went away while it sent the body.") from None
     return bytes(body)

@@ -6,6 +6,7 @@ away; the server must stop. What still runs in the engine then is aborted at onc
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import aclosing
 
 import msgspec
@@ -23,12 +24,15 @@ from quire.server.errors import (
 from quire.server.generation import Generation
 from quire.server.job import Piece, join
 from quire.server.metrics import Finished
-from quire.server.protocol.wire import Usage
+from quire.server.protocol.wire import QuireAccount, Usage
 from quire.server.service import Service
 from quire.server.shape import Shape
 
 logger = logging.getLogger(__name__)
 
+MANY_LOGGED = 1000
+"""Tokens with log probabilities that one piece may hold for it to be encoded on the event loop: in
+a thread others are served meanwhile."""
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 STREAM_HEADERS = (
@@ -40,6 +44,10 @@ STREAM_HEADERS = (
 
 def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
+
+
+async def _made(num_logged: int, make: Callable[[], bytes]) -> bytes:
+    return make() if num_logged <= MANY_LOGGED else await asyncio.to_thread(make)
 
 
 class GenerationResponse(Response):
@@ -113,15 +121,25 @@ class GenerationResponse(Response):
         async with aclosing(generation.pieces()) as pieces:
             async for choice, piece in pieces:
                 parts[choice].append(piece)
+                if len(piece.logged) > MANY_LOGGED:
+                    await asyncio.sleep(0)
         outputs = [join(parts[index]) for index in generation.best()]
-        whole = self._shape.whole(outputs, generation.usage(), generation.account())
-        body = msgspec.json.encode(whole)
+        body = await _made(
+            sum(len(each.logged) for each in outputs),
+            lambda: self._whole(outputs, generation.usage(), generation.account()),
+        )
         await self._begin(
             send,
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
         )
         await self._send(send, body, more=False)
+
+    def _whole(self, outputs: list[Piece], usage: Usage, account: QuireAccount) -> bytes:
+        """Choice by choice: threads take turns between calls of the encoder, never within one."""
+        whole = self._shape.whole(outputs, usage, account)
+        choices = tuple(msgspec.Raw(msgspec.json.encode(each)) for each in whole.choices)
+        return msgspec.json.encode(msgspec.structs.replace(whole, choices=choices))
 
     async def _stream(self, send: Send) -> None:
         await self._generation.start()
@@ -132,9 +150,15 @@ class GenerationResponse(Response):
         async with aclosing(self._generation.pieces()) as pieces:
             async for choice, piece in pieces:
                 if piece.text or piece.ending or piece.logged or (wants_all and piece.token_ids):
-                    chunk = self._shape.chunk(choice, piece, self._usage_beside())
-                    await self._send(send, event(msgspec.json.encode(chunk)))
+                    await self._send(send, await self._chunk(choice, piece))
         await self._send(send, self._closing() + DONE, more=False)
+
+    async def _chunk(self, choice: int, piece: Piece) -> bytes:
+        usage = self._usage_beside()
+        return await _made(
+            len(piece.logged),
+            lambda: event(msgspec.json.encode(self._shape.chunk(choice, piece, usage))),
+        )
 
     def _openings(self) -> bytes:
         usage = self._usage_beside()

@@ -74,10 +74,11 @@ class DrainingServer(uvicorn.Server):
             service.drain()
             self._deadline_s = now + service.config.shutdown_timeout_s
             logger.info("draining: %d requests are open", service.num_open)
-        if service.num_open and now < self._deadline_s:
+        num_taken = service.num_open - service.num_reading  # the others will be refused anyway
+        if num_taken and now < self._deadline_s:
             return False
-        if service.num_open:
-            logger.warning("out of time: ending %d requests", service.num_open)
+        if num_taken:
+            logger.warning("out of time: ending %d requests", num_taken)
         return True
 
 

@@ -64,8 +64,9 @@ class Watchers(NamedTuple):
 
 
 class Service:
-    """`failure` says why the start failed; `drains` is done when no new request is taken, `cut_off`
-    when those that still run must end."""
+    """`failure` says why the start failed; of `num_open` requests the bodies of `num_reading` have
+    not come yet; `drains` is done when no new request is taken, `cut_off` when those that still run
+    must end."""
 
     def __init__(
         self,
@@ -85,6 +86,7 @@ class Service:
         self.shared_prefixes = SharedPrefixes()
         self.failure: str | None = None
         self.num_open = 0
+        self.num_reading = 0
         self.began_s = sources.clock()
         loop = asyncio.get_running_loop()
         self.drains: asyncio.Future[None] = loop.create_future()

@@ -113,8 +113,13 @@ class TextRoutes:
     async def _read(self, request: Request) -> tuple[bytes, Tools]:
         """Not being ready is said before the body is judged, but after it is read: a client that
         still sends would not read the answer."""
-        body = await read_body(request, self._service.config.max_body_bytes, self._service.cut_off)
-        return body, self._service.tools()
+        service = self._service
+        service.num_reading += 1
+        try:
+            body = await read_body(request, service.config.max_body_bytes, service.cut_off)
+        finally:
+            service.num_reading -= 1
+        return body, service.tools()
 
     def _intake(self, request: Request, model: str | None, tools: Tools) -> Intake:
         self._check_model(model)

@@ -61,5 +61,6 @@ WORDS: Mapping[Reason, Word] = {
     Reason.CONTEXT_EXCEEDED: _ENDED,
     Reason.NEVER_FITS: _ENDED,
     Reason.QUEUE_FULL: _ENDED,
+    Reason.OVER_SHARE: _ENDED,
     Reason.DUPLICATE_ID: _ENDED,
 }

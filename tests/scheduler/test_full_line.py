@@ -1,0 +1,57 @@
+"""Who gets into a full waiting line: whoever has less than its share of it; and what the others are
+told."""
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.scheduler.policy import PolicyName
+from quire.scheduler.reasons import Reason
+from tests.scheduler.desk import CONFIG, Desk, request
+
+MOST = 12
+BOUNDED = replace(CONFIG, max_num_seqs=2, max_num_queued_reqs=MOST)
+FAIR = replace(BOUNDED, scheduling_policy=PolicyName.FAIR)
+WEIGHTS = {"a": 1.0, "b": 1.0, "c": 2.0}
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=80))
+def test_a_tenant_is_refused_only_beyond_its_share(tenants: list[str]) -> None:
+    desk, waiting = Desk(FAIR), Counter[str]()
+    for index, tenant in enumerate(tenants):
+        new = replace(request(f"r{index:02}"), tenant=tenant, weight=WEIGHTS[tenant])
+        refusal = desk.add(new)
+        share = WEIGHTS[tenant] / sum(WEIGHTS[each] for each in {*waiting, tenant})
+        if refusal is None:
+            waiting[tenant] += 1
+            continue
+        assert waiting.total() >= MOST and waiting[tenant] >= share * MOST
+        alone = set(waiting) == {tenant}
+        assert refusal.reason is (Reason.QUEUE_FULL if alone else Reason.OVER_SHARE)
+    assert waiting.total() <= 3 * MOST
+
+
+def test_without_tenants_there_is_one_line() -> None:
+    desk = Desk(BOUNDED)
+    for index in range(MOST + 2):
+        assert desk.add(replace(request(f"r{index:02}"), tenant="a")) is None
+    refusal = desk.add(replace(request("late"), tenant="b"))
+    assert refusal is not None and refusal.reason is Reason.QUEUE_FULL
+
+
+def test_how_long_the_line_will_take_is_told_once_it_is_known() -> None:
+    desk = Desk(BOUNDED)
+    for index in range(MOST + 2):
+        assert desk.add(request(f"r{index:02}")) is None
+    early = desk.add(request("early"))
+    assert early is not None and early.wait_s is None
+    desk.turn()
+    desk.turn()
+    waits_s = []
+    for index in range(2 * MOST):
+        refusal = desk.add(request(f"s{index:02}", num_prompt=8))
+        if refusal is not None:
+            waits_s.append(refusal.wait_s)
+    assert waits_s and all(each is not None and each > 0 for each in waits_s)
