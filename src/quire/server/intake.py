@@ -42,8 +42,8 @@ class Intake(NamedTuple):
             OutputLimit(
                 1 if drop_output else _asked(request),
                 DEFAULT_MAX_TOKENS,
-                "prompt",
                 _asked_field(request),
+                drop_output,
             ),
             Logprobs(request.logprobs, request.logprobs if echo else None),
             self._seed(request),
@@ -66,7 +66,7 @@ class Intake(NamedTuple):
         maker = RequestMaker(
             request,
             self.tools,
-            OutputLimit(_asked(request), None, "messages", _asked_field(request)),
+            OutputLimit(_asked(request), None, _asked_field(request)),
             Logprobs(top_logprobs if request.logprobs else None),
             self._seed(request),
             self.arrival.tenant,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from quire.engine.messages import EngineFacts
 from quire.scheduler.policy import PolicyName
 from quire.server.errors import RequestError
+from quire.server.job import Prompt
 from quire.server.protocol.chat import ChatRequest
 from quire.server.protocol.completions import CompletionRequest
 from quire.server.protocol.fields import GenerationFields
@@ -16,12 +17,12 @@ MAX_SEQUENCES = 1024
 @dataclass(frozen=True, slots=True)
 class OutputLimit:
     """`asked` is what the client said, `default` what stands in for it; both None: to the end of
-    the context. `prompt_field` is at fault where the prompt alone is too long."""
+    the context. `drops_output`: what is drawn is thrown away."""
 
     asked: int | None
     default: int | None
-    prompt_field: str
     asked_field: str = "max_tokens"
+    drops_output: bool = False
 
 
 def check_shared(request: GenerationFields, vocab_size: int) -> None:
@@ -133,23 +134,28 @@ def _check_token_id(token_id: int, vocab_size: int, where: str) -> None:
         )
 
 
-def num_output_tokens(num_prompt: int, limit: OutputLimit, facts: EngineFacts) -> int:
+def num_output_tokens(prompt: Prompt, limit: OutputLimit, facts: EngineFacts) -> int:
     """How many tokens the output may have. Raises RequestError with all the numbers."""
-    most = facts.max_model_len
+    most, num_prompt = facts.max_model_len, len(prompt.token_ids)
     room = most - num_prompt
     if room < 1:
+        why = "no room is left for an output"
+        if limit.drops_output:
+            why = (
+                f"a prompt without an output may have at most {most - 1}, since the engine draws "
+                "one token after it, which is thrown away"
+            )
         raise RequestError(
-            f"The model's context is {most} tokens and the prompt has {num_prompt}: no room is "
-            "left for an output.",
-            param=limit.prompt_field,
+            f"The model's context is {most} tokens and '{prompt.field}' has {num_prompt}: {why}.",
+            param=prompt.field,
             code="context_length_exceeded",
         )
     if limit.asked is None:
         return _default_tokens(num_prompt, room, limit, facts)
     if limit.asked > room:
         raise RequestError(
-            f"The model's context is {most} tokens; the prompt has {num_prompt} and the output "
-            f"is asked to have up to {limit.asked}: {limit.asked - room} too many.",
+            f"The model's context is {most} tokens; '{prompt.field}' has {num_prompt} and the "
+            f"output is asked to have up to {limit.asked}: {limit.asked - room} too many.",
             param=limit.asked_field,
             code="context_length_exceeded",
         )

@@ -9,7 +9,7 @@ from quire.server.errors import RequestError
 from quire.server.job import Prompt
 from quire.server.limits import check_prompt_ids
 from quire.server.protocol.chat import ChatRequest
-from quire.server.protocol.completions import CompletionRequest, PromptItem
+from quire.server.protocol.completions import CompletionRequest, GivenPrompt
 from quire.server.service import Tools
 from quire.server.token_bytes import Kind
 
@@ -21,22 +21,24 @@ Made = TypeVar("Made")
 async def read_prompts(request: CompletionRequest, tools: Tools) -> tuple[Prompt, ...]:
     """The prompts of a completion; what a text begins and ends with is the tokenizer's choice."""
     add_special_tokens = request.add_special_tokens is not False
-    num_chars = sum(len(item) for item in request.prompt if isinstance(item, str))
+    num_chars = sum(len(each.content) for each in request.prompt if isinstance(each.content, str))
 
     def read() -> tuple[Prompt, ...]:
         return tuple(
-            _read_prompt(item, index, tools, add_special_tokens=add_special_tokens)
-            for index, item in enumerate(request.prompt)
+            _read_prompt(given, tools, add_special_tokens=add_special_tokens)
+            for given in request.prompt
         )
 
     return await _apart(num_chars, read)
 
 
-def _read_prompt(item: PromptItem, index: int, tools: Tools, *, add_special_tokens: bool) -> Prompt:
-    if isinstance(item, str):
-        return Prompt(encode(item, "prompt", tools, add_special_tokens=add_special_tokens), item)
-    check_prompt_ids(item, tools.facts.vocab_size, f"prompt[{index}]" if index else "prompt")
-    return Prompt(item)
+def _read_prompt(given: GivenPrompt, tools: Tools, *, add_special_tokens: bool) -> Prompt:
+    content, field = given
+    if isinstance(content, str):
+        token_ids = encode(content, field, tools, add_special_tokens=add_special_tokens)
+        return Prompt(token_ids, field, content)
+    check_prompt_ids(content, tools.facts.vocab_size, field)
+    return Prompt(content, field)
 
 
 async def read_chat(request: ChatRequest, tools: Tools) -> Prompt:
@@ -47,7 +49,8 @@ async def read_chat(request: ChatRequest, tools: Tools) -> Prompt:
     def read() -> Prompt:
         text = render_chat(request, tools)
         add_special_tokens = bool(request.add_special_tokens)
-        return Prompt(encode(text, "messages", tools, add_special_tokens=add_special_tokens))
+        token_ids = encode(text, "messages", tools, add_special_tokens=add_special_tokens)
+        return Prompt(token_ids, "messages")
 
     return await _apart(num_chars, read)
 
