@@ -123,6 +123,23 @@ def test_an_answer_can_be_sent_back_as_it_came(served: Served) -> None:
     assert (error["param"], error["code"]) == ("messages[1].refusal", "unsupported_parameter")
 
 
+@pytest.mark.parametrize("nothing", ["", [], {}, None], ids=repr)
+def test_empty_fields_of_an_answer_ask_for_nothing(served: Served, nothing: object) -> None:
+    said = {"role": "user", "content": "Who art thou?"}
+    names = ("reasoning_content", "reasoning", "refusal", "audio", "tool_calls", "function_call")
+    answer = {"role": "assistant", "content": "A king"} | dict.fromkeys(names, nothing)
+    assert served.chat(messages=[said, answer, said], max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize("something", ["a", [{}], {"id": "a"}, 0, False], ids=repr)
+def test_fields_of_an_answer_that_say_something_are_refused(
+    served: Served, something: object
+) -> None:
+    answer = {"role": "assistant", "content": "A king", "audio": something}
+    error = served.chat(messages=[answer], max_tokens=1).json()["error"]
+    assert (error["param"], error["code"]) == ("messages[0].audio", "unsupported_parameter")
+
+
 def test_the_limit_at_fault_is_named_as_it_was_sent(served: Served) -> None:
     for field in ("max_tokens", "max_completion_tokens"):
         reply = served.chat(messages=[{"role": "user", "content": "x"}], **{field: 10**6})

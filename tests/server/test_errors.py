@@ -1,5 +1,7 @@
 """Whatever is wrong with a request: a 4xx, OpenAI's error object, the field at fault."""
 
+import codecs
+import gzip
 import json
 from dataclasses import replace
 
@@ -121,9 +123,12 @@ def test_a_chat_wants_an_output(served: Served) -> None:
     assert error_of(reply)["param"] == "max_tokens"
 
 
-def test_top_logprobs_need_logprobs(served: Served) -> None:
-    reply = served.client.post(CHAT, json={**BASE[CHAT], "top_logprobs": 2})
-    assert error_of(reply)["param"] == "top_logprobs"
+def test_top_logprobs_need_logprobs_unless_none_are_asked_for(served: Served) -> None:
+    for off in ({}, {"logprobs": None}, {"logprobs": False}):
+        reply = served.client.post(CHAT, json={**BASE[CHAT], **off, "top_logprobs": 2})
+        assert error_of(reply)["param"] == "top_logprobs"
+        reply = served.client.post(CHAT, json={**BASE[CHAT], **off, "top_logprobs": 0})
+        assert reply.json()["choices"][0]["logprobs"] is None
 
 
 @pytest.mark.parametrize("endpoint", [COMPLETIONS, CHAT])
@@ -133,6 +138,35 @@ def test_unknown_field_is_refused_with_a_hint(served: Served, endpoint: str) -> 
     assert reply.status_code == 400
     assert error["code"] == "unknown_parameter"
     assert "Did you mean 'temperature'?" in str(error["message"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "meant"),
+    [
+        (
+            {"stream_options": {"include_usag": True}},
+            "stream_options.include_usag",
+            "include_usage",
+        ),
+        ({"stream_options": {"messages": True}}, "stream_options.messages", None),
+        ({"messages": [{"role": "user", "contents": "x"}]}, "messages[0].contents", "content"),
+        ({"messages": [{"role": "user", "content": "x", "foo": 1}]}, "messages[0].foo", None),
+    ],
+)
+def test_hint_for_a_nested_field_is_of_its_place(
+    served: Served, fields: dict[str, object], param: str, meant: str | None
+) -> None:
+    error = error_of(served.client.post(CHAT, json={**BASE[CHAT], "stream": True, **fields}))
+    assert (error["param"], error["code"]) == (param, "unknown_parameter")
+    place = param.rpartition(".")[0]
+    hint = f" Did you mean '{place}.{meant}'?" if meant else ""
+    assert error["message"] == f"Unknown field '{param}'.{hint}"
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, "/detokenize"])
+def test_unknown_field_is_named_before_a_missing_one(served: Served, path: str) -> None:
+    error = error_of(served.client.post(path, json={"messages": []}))
+    assert (error["param"], error["code"]) == ("messages", "unknown_parameter")
 
 
 UNSUPPORTED = [
@@ -262,6 +296,28 @@ def test_any_content_type_is_read_as_json(served: Served) -> None:
     for content_type in ("text/plain", "application/x-www-form-urlencoded", "nonsense"):
         reply = served.client.post(
             COMPLETIONS, content=body, headers={"content-type": content_type}
+        )
+        assert reply.status_code == 200
+
+
+def test_byte_order_mark_is_skipped(served: Served) -> None:
+    body = codecs.BOM_UTF8 + json.dumps(BASE[COMPLETIONS]).encode()
+    assert served.client.post(COMPLETIONS, content=body).status_code == 200
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT, "/tokenize", "/detokenize"])
+def test_compressed_body_is_refused_with_its_encoding(served: Served, path: str) -> None:
+    body = gzip.compress(json.dumps(BASE[COMPLETIONS]).encode())
+    reply = served.client.post(path, content=body, headers={"content-encoding": "gzip"})
+    assert reply.status_code == 415
+    assert "'gzip'" in str(error_of(reply)["message"])
+    assert reply.headers["accept-encoding"] == "identity"
+
+
+def test_identity_is_no_compression(served: Served) -> None:
+    for encoding in ("identity", "Identity", ""):
+        reply = served.client.post(
+            COMPLETIONS, json=BASE[COMPLETIONS], headers={"content-encoding": encoding}
         )
         assert reply.status_code == 200
 

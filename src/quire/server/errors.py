@@ -8,6 +8,7 @@ BAD_REQUEST = 400
 UNAUTHORIZED = 401
 NOT_FOUND = 404
 TOO_LARGE = 413
+UNSUPPORTED_MEDIA = 415
 SERVER_ERROR = 500
 UNAVAILABLE = 503
 TOO_LATE = 504
@@ -103,6 +104,8 @@ def error_headers(error: RequestError) -> dict[str, str]:
         headers["retry-after"] = str(error.retry_after_s)
     if error.status == TOO_LATE:
         headers["x-should-retry"] = "false"  # OpenAI's clients would ask again, past the deadline
+    if error.status == UNSUPPORTED_MEDIA:
+        headers["accept-encoding"] = "identity"
     if error.status == UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
     return headers

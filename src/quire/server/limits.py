@@ -99,7 +99,7 @@ def _drawn_field(request: GenerationFields) -> str:
 
 
 def check_chat(request: ChatRequest) -> None:
-    if request.top_logprobs is not None and not request.logprobs:
+    if request.top_logprobs and not request.logprobs:
         raise RequestError(
             "'top_logprobs' is only allowed with 'logprobs': true.", param="top_logprobs"
         )

@@ -6,9 +6,17 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from quire.server.errors import TOO_LARGE, RequestError, ShuttingDown, error_body, error_headers
+from quire.server.errors import (
+    TOO_LARGE,
+    UNSUPPORTED_MEDIA,
+    RequestError,
+    ShuttingDown,
+    error_body,
+    error_headers,
+)
 
 JSON = "application/json"
+MAX_SHOWN_CHARS = 128
 
 
 def json_reply(
@@ -28,7 +36,7 @@ def error_reply(error: RequestError) -> Response:
 
 async def read_body(request: Request, max_bytes: int, cut_off: asyncio.Future[None]) -> bytes:
     """The whole body. One that is too large is refused before all of it has come; one that has not
-    come when the server must stop is waited for no longer.
+    come when the server must stop is waited for no longer; one that is compressed is not read.
     """
     reading = asyncio.ensure_future(_read(request, max_bytes))
 
@@ -59,7 +67,19 @@ async def _read(request: Request, max_bytes: int) -> bytes:
                 raise _too_large(max_bytes)
     except ClientDisconnect:
         raise RequestError("The client went away while it sent the body.") from None
+    _refuse_compressed(request)
     return bytes(body)
+
+
+def _refuse_compressed(request: Request) -> None:
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() not in ("", "identity"):
+        raise RequestError(
+            f"The request body has the Content-Encoding {encoding[:MAX_SHOWN_CHARS]!r}; send it "
+            "uncompressed.",
+            code="unsupported_content_encoding",
+            status=UNSUPPORTED_MEDIA,
+        )
 
 
 def _too_large(max_bytes: int) -> RequestError:
