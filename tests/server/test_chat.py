@@ -112,6 +112,28 @@ def test_continuing_excludes_a_generation_prompt(served: Served) -> None:
     assert reply.json()["error"]["param"] == "continue_final_message"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("messages", []), ("add_generation_prompt", False), ("continue_final_message", True)],
+)
+def test_template_kwargs_do_not_stand_in_for_fields(
+    served: Served, name: str, value: object
+) -> None:
+    error = served.chat(messages=HELLO, chat_template_kwargs={name: value}).json()["error"]
+    assert error["param"] == f"chat_template_kwargs.{name}"
+    assert f"use the field '{name}'" in error["message"]
+
+
+def test_template_kwargs_that_the_template_does_not_read_are_told(served: Served) -> None:
+    kwargs = {"bos_token": "", "enable_thinking": False, "a\r\nb: é": 1}
+    reply = served.chat(messages=HELLO, max_tokens=1, chat_template_kwargs=kwargs)
+    assert reply.status_code == 200
+    told = reply.headers["x-quire-warnings"]
+    assert told.endswith(r"chat_template_kwargs: 'a\r\nb: \xe9', 'enable_thinking'")
+    reply = served.chat(messages=HELLO, max_tokens=1, chat_template_kwargs={"bos_token": ""})
+    assert "x-quire-warnings" not in reply.headers
+
+
 def test_an_answer_can_be_sent_back_as_it_came(served: Served) -> None:
     said = {"role": "user", "content": "Who art thou?"}
     answer = served.chat(messages=[said], max_tokens=3).json()["choices"][0]["message"]

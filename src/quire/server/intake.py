@@ -13,7 +13,7 @@ from quire.server.limits import (
     check_priority,
     check_shared,
 )
-from quire.server.prompts import read_chat, read_prompts
+from quire.server.prompts import read_chat, read_prompts, unread_kwargs
 from quire.server.protocol.chat import ChatRequest
 from quire.server.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from quire.server.protocol.fields import GenerationFields
@@ -72,7 +72,11 @@ class Intake(NamedTuple):
             self.arrival.tenant,
         )
         text = replace(_text_plan(request), logprobs=bool(request.logprobs))
-        warnings = _no_effect_warnings(no_effect) + self._doubled_bos(prompts)
+        warnings = (
+            _no_effect_warnings(no_effect)
+            + unread_kwargs(request, self.tools)
+            + self._doubled_bos(prompts)
+        )
         return self._job("chatcmpl", maker, prompts, text, warnings)
 
     def _job(

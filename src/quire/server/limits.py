@@ -1,5 +1,6 @@
 """What the ranges of single fields cannot say: fields against each other and against the model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quire.engine.messages import EngineFacts
@@ -12,6 +13,8 @@ from quire.server.protocol.fields import GenerationFields
 
 MAX_SEQUENCES = 1024
 """Prompts times choices of one HTTP request."""
+RESERVED_KWARGS = ("messages", "add_generation_prompt", "continue_final_message")
+"""Names of templates that are fields of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +43,25 @@ def check_shared(request: GenerationFields, vocab_size: int) -> None:
         )
     for index, token_id in enumerate(request.stop_token_ids or ()):
         _check_token_id(token_id, vocab_size, f"stop_token_ids[{index}]")
-    for key in request.logit_bias or {}:
+    _check_logit_bias(request.logit_bias or {}, vocab_size)
+
+
+def _check_logit_bias(logit_bias: Mapping[str, float], vocab_size: int) -> None:
+    key_of: dict[int, str] = {}
+    for key in logit_bias:
         if not (key.isascii() and key.isdigit() and len(key) < 20):
             raise RequestError(
                 "Keys of 'logit_bias' must be token ids, written as decimal numbers.",
                 param="logit_bias",
             )
-        _check_token_id(int(key), vocab_size, "logit_bias")
+        token_id = int(key)
+        _check_token_id(token_id, vocab_size, "logit_bias")
+        if key_of.setdefault(token_id, key) != key:
+            raise RequestError(
+                f"Keys {key_of[token_id]!r} and {key!r} of 'logit_bias' are the same token id; "
+                "give it once.",
+                param="logit_bias",
+            )
 
 
 def check_completion(request: CompletionRequest) -> None:
@@ -64,6 +79,11 @@ def check_completion(request: CompletionRequest) -> None:
         )
     if request.max_tokens == 0 and not request.echo:
         raise RequestError("'max_tokens' can be 0 only with 'echo'.", param="max_tokens")
+    if request.max_tokens == 0 and request.min_tokens:
+        raise RequestError(
+            f"'min_tokens' is {request.min_tokens}, but 'max_tokens' is 0: no output is asked for.",
+            param="min_tokens",
+        )
     if len(request.prompt) * num_drawn > MAX_SEQUENCES:
         name = _drawn_field(request)
         raise RequestError(
@@ -105,6 +125,12 @@ def check_chat(request: ChatRequest) -> None:
         )
     if request.max_tokens == 0:
         raise RequestError("Invalid 'max_tokens': must be 1 or more.", param="max_tokens")
+    for name in RESERVED_KWARGS:
+        if name in (request.chat_template_kwargs or {}):
+            raise RequestError(
+                f"'chat_template_kwargs' cannot say '{name}'; use the field '{name}'.",
+                param=f"chat_template_kwargs.{name}",
+            )
     if not request.continue_final_message:
         return
     if request.add_generation_prompt:

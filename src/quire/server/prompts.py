@@ -14,6 +14,7 @@ from quire.server.service import Tools
 from quire.server.token_bytes import Kind
 
 MAX_INLINE_CHARS = 2000
+MAX_SHOWN_CHARS = 200
 
 Made = TypeVar("Made")
 
@@ -76,6 +77,16 @@ def render_chat(request: ChatRequest, tools: Tools) -> str:
             param="messages",
             code="invalid_messages",
         ) from None
+
+
+def unread_kwargs(request: ChatRequest, tools: Tools) -> tuple[str, ...]:
+    """A warning, if the template looks at some of `chat_template_kwargs` not at all."""
+    template = tools.tokenizer.template
+    unread = [] if template is None else template.unread(request.chat_template_kwargs or ())
+    if not unread:
+        return ()
+    shown = ", ".join(map(ascii, unread))[:MAX_SHOWN_CHARS]
+    return (f"the chat template does not read these chat_template_kwargs: {shown}",)
 
 
 def encode(text: str, field: str, tools: Tools, *, add_special_tokens: bool) -> tuple[int, ...]:
