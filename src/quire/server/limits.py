@@ -146,7 +146,7 @@ def check_chat(request: ChatRequest) -> None:
 
 
 def check_prompt_ids(token_ids: tuple[int, ...], vocab_size: int, where: str) -> None:
-    if max(token_ids) < vocab_size:
+    if max(token_ids, default=0) < vocab_size:
         return
     for index, token_id in enumerate(token_ids):
         _check_token_id(token_id, vocab_size, f"{where}[{index}]")

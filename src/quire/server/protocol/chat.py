@@ -101,10 +101,13 @@ class Message(BaseModel):
         return shown if self.name is None else shown | {"name": self.name}
 
 
+Messages: TypeAlias = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+
+
 class ChatRequest(GenerationFields):
     """Without a limit the output may go on to the end of the context."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Messages
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     add_generation_prompt: bool | None = None
