@@ -112,6 +112,28 @@ def test_continuing_excludes_a_generation_prompt(served: Served) -> None:
     assert reply.json()["error"]["param"] == "continue_final_message"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("messages", []), ("add_generation_prompt", False), ("continue_final_message", True)],
+)
+def test_template_kwargs_do_not_stand_in_for_fields(
+    served: Served, name: str, value: object
+) -> None:
+    error = served.chat(messages=HELLO, chat_template_kwargs={name: value}).json()["error"]
+    assert error["param"] == f"chat_template_kwargs.{name}"
+    assert f"use the field '{name}'" in error["message"]
+
+
+def test_template_kwargs_that_the_template_does_not_read_are_told(served: Served) -> None:
+    kwargs = {"bos_token": "", "enable_thinking": False, "a\r\nb: é": 1}
+    reply = served.chat(messages=HELLO, max_tokens=1, chat_template_kwargs=kwargs)
+    assert reply.status_code == 200
+    told = reply.headers["x-quire-warnings"]
+    assert told.endswith(r"chat_template_kwargs: 'a\r\nb: \xe9', 'enable_thinking'")
+    reply = served.chat(messages=HELLO, max_tokens=1, chat_template_kwargs={"bos_token": ""})
+    assert "x-quire-warnings" not in reply.headers
+
+
 def test_an_answer_can_be_sent_back_as_it_came(served: Served) -> None:
     said = {"role": "user", "content": "Who art thou?"}
     answer = served.chat(messages=[said], max_tokens=3).json()["choices"][0]["message"]
@@ -121,6 +143,23 @@ def test_an_answer_can_be_sent_back_as_it_came(served: Served) -> None:
     refused = served.chat(messages=[said, answer | {"refusal": "no"}, said], max_tokens=3)
     error = refused.json()["error"]
     assert (error["param"], error["code"]) == ("messages[1].refusal", "unsupported_parameter")
+
+
+@pytest.mark.parametrize("nothing", ["", [], {}, None], ids=repr)
+def test_empty_fields_of_an_answer_ask_for_nothing(served: Served, nothing: object) -> None:
+    said = {"role": "user", "content": "Who art thou?"}
+    names = ("reasoning_content", "reasoning", "refusal", "audio", "tool_calls", "function_call")
+    answer = {"role": "assistant", "content": "A king"} | dict.fromkeys(names, nothing)
+    assert served.chat(messages=[said, answer, said], max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize("something", ["a", [{}], {"id": "a"}, 0, False], ids=repr)
+def test_fields_of_an_answer_that_say_something_are_refused(
+    served: Served, something: object
+) -> None:
+    answer = {"role": "assistant", "content": "A king", "audio": something}
+    error = served.chat(messages=[answer], max_tokens=1).json()["error"]
+    assert (error["param"], error["code"]) == ("messages[0].audio", "unsupported_parameter")
 
 
 def test_the_limit_at_fault_is_named_as_it_was_sent(served: Served) -> None:

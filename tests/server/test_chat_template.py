@@ -76,6 +76,25 @@ def test_callers_cannot_replace_messages() -> None:
     assert render(template, messages="x") == "2"
 
 
+@pytest.mark.parametrize(
+    ("source", "reads"),
+    [
+        ("{{ mood }}", True),
+        ("{% if mood is defined %}x{% endif %}", True),
+        ("{% if not mood is defined %}{% set mood = 'calm' %}{% endif %}{{ mood }}", True),
+        ("{% macro f() %}{{ mood }}{% endmacro %}{{ f() }}", True),
+        ("{% generation %}{{ mood }}{% endgeneration %}", True),
+        ("mood", False),
+        ("{% set mood = 'calm' %}{{ mood }}", False),
+        ("{% for mood in messages %}{{ mood }}{% endfor %}", False),
+    ],
+)
+def test_names_that_a_template_reads_are_known(source: str, reads: bool) -> None:
+    template = compile_template(source, {})
+    assert template.unread(["mood", "absent"]) == ["absent"] + ["mood"] * (not reads)
+    assert reads == (render(template, mood="glad") != render(template))
+
+
 def test_broken_template_is_found_when_compiled() -> None:
     with pytest.raises(TemplateRefused, match="broken"):
         compile_template("{% if %}", {})

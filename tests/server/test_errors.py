@@ -1,5 +1,7 @@
 """Whatever is wrong with a request: a 4xx, OpenAI's error object, the field at fault."""
 
+import codecs
+import gzip
 import json
 from dataclasses import replace
 
@@ -8,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quire.scheduler.reasons import Reason
 from quire.server.protocol.capabilities import (
     CAPABILITIES,
     CHAT,
@@ -60,6 +61,7 @@ def error_of(reply: httpx.Response) -> dict[str, object]:
         ("logit_bias", {"5": 101}),
         ("logit_bias", {str(FACTS.vocab_size): 1}),
         ("logit_bias", {"²": 1}),
+        ("logit_bias", {"70": 1, "070": 1}),
         ("stop", ""),
         ("stop", ["a"] * 17),
         ("stop", [1]),
@@ -103,6 +105,7 @@ def test_value_out_of_range_names_the_field(
         ({"prompt": None}, "prompt"),
         ({"prompt": "x", "logprobs": 21}, "logprobs"),
         ({"prompt": "x", "max_tokens": 0}, "max_tokens"),
+        ({"prompt": "x", "max_tokens": 0, "echo": True, "min_tokens": 1}, "min_tokens"),
         ({"prompt": "x", "best_of": 2, "n": 3}, "best_of"),
         ({"prompt": "x", "best_of": 129}, "best_of"),
         ({"prompt": "x", "best_of": 2, "stream": True}, "best_of"),
@@ -121,9 +124,12 @@ def test_a_chat_wants_an_output(served: Served) -> None:
     assert error_of(reply)["param"] == "max_tokens"
 
 
-def test_top_logprobs_need_logprobs(served: Served) -> None:
-    reply = served.client.post(CHAT, json={**BASE[CHAT], "top_logprobs": 2})
-    assert error_of(reply)["param"] == "top_logprobs"
+def test_top_logprobs_need_logprobs_unless_none_are_asked_for(served: Served) -> None:
+    for off in ({}, {"logprobs": None}, {"logprobs": False}):
+        reply = served.client.post(CHAT, json={**BASE[CHAT], **off, "top_logprobs": 2})
+        assert error_of(reply)["param"] == "top_logprobs"
+        reply = served.client.post(CHAT, json={**BASE[CHAT], **off, "top_logprobs": 0})
+        assert reply.json()["choices"][0]["logprobs"] is None
 
 
 @pytest.mark.parametrize("endpoint", [COMPLETIONS, CHAT])
@@ -133,6 +139,35 @@ def test_unknown_field_is_refused_with_a_hint(served: Served, endpoint: str) -> 
     assert reply.status_code == 400
     assert error["code"] == "unknown_parameter"
     assert "Did you mean 'temperature'?" in str(error["message"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "meant"),
+    [
+        (
+            {"stream_options": {"include_usag": True}},
+            "stream_options.include_usag",
+            "include_usage",
+        ),
+        ({"stream_options": {"messages": True}}, "stream_options.messages", None),
+        ({"messages": [{"role": "user", "contents": "x"}]}, "messages[0].contents", "content"),
+        ({"messages": [{"role": "user", "content": "x", "foo": 1}]}, "messages[0].foo", None),
+    ],
+)
+def test_hint_for_a_nested_field_is_of_its_place(
+    served: Served, fields: dict[str, object], param: str, meant: str | None
+) -> None:
+    error = error_of(served.client.post(CHAT, json={**BASE[CHAT], "stream": True, **fields}))
+    assert (error["param"], error["code"]) == (param, "unknown_parameter")
+    place = param.rpartition(".")[0]
+    hint = f" Did you mean '{place}.{meant}'?" if meant else ""
+    assert error["message"] == f"Unknown field '{param}'.{hint}"
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, "/detokenize"])
+def test_unknown_field_is_named_before_a_missing_one(served: Served, path: str) -> None:
+    error = error_of(served.client.post(path, json={"messages": []}))
+    assert (error["param"], error["code"]) == ("messages", "unknown_parameter")
 
 
 UNSUPPORTED = [
@@ -207,51 +242,6 @@ def test_unknown_model_is_not_found(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "status", "code"),
-    [
-        (Reason.QUEUE_FULL, 503, "server_overloaded"),
-        (Reason.OVER_SHARE, 429, "rate_limit_exceeded"),
-        (Reason.NEVER_FITS, 400, "never_fits"),
-        (Reason.DEADLINE_HOPELESS, 504, "deadline_exceeded"),
-        (Reason.CONTEXT_EXCEEDED, 400, "context_length_exceeded"),
-    ],
-)
-def test_refusals_of_the_scheduler(served: Served, reason: Reason, status: int, code: str) -> None:
-    served.engine.refuses = reason
-    for n in (1, 3):
-        reply = served.complete(prompt="x", n=n)
-        assert reply.status_code == status
-        assert error_of(reply)["code"] == code
-        assert ("retry-after" in reply.headers) == (status in (429, 503))
-
-
-@pytest.mark.parametrize(("wait_s", "told"), [(None, "2"), (0.1, "2"), (39.2, "40"), (1e9, "600")])
-def test_when_to_come_again_is_what_the_line_takes(
-    served: Served, wait_s: float | None, told: str
-) -> None:
-    served.engine.refuses, served.engine.wait_s = Reason.QUEUE_FULL, wait_s
-    reply = served.complete(prompt="x")
-    assert (reply.status_code, reply.headers["retry-after"]) == (503, told)
-
-
-def test_echoed_prompts_with_too_many_log_probabilities_are_refused(served: Served) -> None:
-    fields = {"prompt": [[5] * 200] * 8, "max_tokens": 0, "echo": True, "logprobs": 20}
-    reply = served.complete(**fields, n=128)
-    assert reply.status_code == 400
-    assert error_of(reply)["param"] == "logprobs"
-    assert "4300800 log probabilities, more than the 4194304" in str(error_of(reply)["message"])
-    assert not served.engine.submitted
-
-
-def test_rejections_are_counted(served: Served) -> None:
-    line = 'vllm:admission_rejections_total{model_name="test-model",reason="max_num_queued_reqs"}'
-    before = served.metric(line)
-    served.engine.refuses = Reason.QUEUE_FULL
-    served.complete(prompt="x")
-    assert served.metric(line) == before + 1
-
-
-@pytest.mark.parametrize(
     "body",
     [
         b"",
@@ -282,6 +272,28 @@ def test_any_content_type_is_read_as_json(served: Served) -> None:
     for content_type in ("text/plain", "application/x-www-form-urlencoded", "nonsense"):
         reply = served.client.post(
             COMPLETIONS, content=body, headers={"content-type": content_type}
+        )
+        assert reply.status_code == 200
+
+
+def test_byte_order_mark_is_skipped(served: Served) -> None:
+    body = codecs.BOM_UTF8 + json.dumps(BASE[COMPLETIONS]).encode()
+    assert served.client.post(COMPLETIONS, content=body).status_code == 200
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT, "/tokenize", "/detokenize"])
+def test_compressed_body_is_refused_with_its_encoding(served: Served, path: str) -> None:
+    body = gzip.compress(json.dumps(BASE[COMPLETIONS]).encode())
+    reply = served.client.post(path, content=body, headers={"content-encoding": "gzip"})
+    assert reply.status_code == 415
+    assert "'gzip'" in str(error_of(reply)["message"])
+    assert reply.headers["accept-encoding"] == "identity"
+
+
+def test_identity_is_no_compression(served: Served) -> None:
+    for encoding in ("identity", "Identity", ""):
+        reply = served.client.post(
+            COMPLETIONS, json=BASE[COMPLETIONS], headers={"content-encoding": encoding}
         )
         assert reply.status_code == 200
 

@@ -115,15 +115,3 @@ def test_schemas_of_bodies_are_described(served: Served) -> None:
     schema = page["paths"]["/v1/completions"]["post"]["requestBody"]["content"]
     reference = schema["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
     assert "temperature" in page["components"]["schemas"][reference]["properties"]
-
-
-def test_tokenize_and_back(served: Served) -> None:
-    body = served.client.post(
-        "/tokenize", json={"prompt": "sweet prince", "return_token_strs": True}
-    ).json()
-    assert body["count"] == len(body["tokens"]) == len(body["token_strs"])
-    assert body["max_model_len"] == 256
-    back = served.client.post("/detokenize", json={"tokens": body["tokens"]}).json()
-    assert back["prompt"].endswith("sweet prince")
-    reply = served.client.post("/detokenize", json={"tokens": [5000]})
-    assert reply.json()["error"]["param"] == "tokens[0]"

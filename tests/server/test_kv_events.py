@@ -189,6 +189,25 @@ def test_the_prefix_cache_is_reset(served: Served) -> None:
     assert (reply.status_code, reply.json()) == (200, {"status": "sent"})
     assert served.engine.num_resets == before + 1
     assert served.client.get("/reset_prefix_cache").status_code == 405
+    assert served.client.post("/reset_prefix_cache", json={}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        (b'{"tokens": [1]}', "tokens", "unknown_parameter"),
+        (b"all", None, "invalid_json"),
+        (b"[]", None, "invalid_json"),
+    ],
+)
+def test_a_reset_with_a_body_that_says_something_is_refused(
+    served: Served, body: bytes, param: str | None, code: str
+) -> None:
+    before = served.engine.num_resets
+    reply = served.client.post("/reset_prefix_cache", content=body)
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"], error["code"]) == (400, param, code)
+    assert served.engine.num_resets == before
 
 
 def test_reset_and_events_need_a_key() -> None:

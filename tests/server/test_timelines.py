@@ -36,7 +36,7 @@ def job(id: str = "cmpl-1", tenant: str = "ann", request_id: str = "req-1") -> J
         arrival=Arrival(Tenant(tenant), request_id, arrived_s=100.0),
         created_s=5,
         model="m",
-        prompts=(Prompt((7, 8, 9)),),
+        prompts=(Prompt((7, 8, 9), "prompt"),),
         num_choices=1,
         num_shown=1,
         requests=(request,),

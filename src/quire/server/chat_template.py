@@ -4,11 +4,12 @@ Templates come from the hub and are not trusted: they see plain values only, and
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeAlias
 
 import jinja2
+import jinja2.meta
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node
 from jinja2.parser import Parser
@@ -101,8 +102,14 @@ class ChatTemplate:
     """`special_tokens` are `bos_token` and the like, as templates name them."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        self._template = _environment().from_string(source)
+        environment = _environment()
+        self._template = environment.from_string(source)
+        self._read_names = jinja2.meta.find_undeclared_variables(environment.parse(source))
         self._special_tokens = special_tokens
+
+    def unread(self, names: Iterable[str]) -> list[str]:
+        """Those that the template never looks at."""
+        return sorted(set(names) - self._read_names)
 
     def render(
         self,

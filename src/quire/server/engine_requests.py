@@ -42,21 +42,21 @@ class RequestMaker:
         ]
         made: list[NewRequest] = []
         for prompt in prompts:
-            made += self._choices(f"{job_id}-", len(made), prompt.token_ids, samplings)
+            made += self._choices(f"{job_id}-", len(made), prompt, samplings)
         return tuple(made)
 
     def _choices(
-        self, prefix: str, first: int, token_ids: tuple[int, ...], samplings: list[Sampling]
+        self, prefix: str, first: int, prompt: Prompt, samplings: list[Sampling]
     ) -> Iterator[NewRequest]:
         """The choices after the first fork from it, unless each must see all of the prompt anew to
         score it."""
-        stopping = self._stopping(len(token_ids))
-        reuse = self._reuse(token_ids)
+        stopping = self._stopping(prompt)
+        reuse = self._reuse(prompt.token_ids)
         forks = self.logprobs.prompt is None
         for index, sampling in enumerate(samplings):
             yield NewRequest(
                 f"{prefix}{first + index}",
-                token_ids,
+                prompt.token_ids,
                 sampling,
                 stopping,
                 reuse,
@@ -98,9 +98,9 @@ class RequestMaker:
         ranks = self.request.num_drawn > self.request.num_shown
         return 0 if ranks and self.logprobs.output is None else self.logprobs.output
 
-    def _stopping(self, num_prompt: int) -> Stopping:
+    def _stopping(self, prompt: Prompt) -> Stopping:
         request = self.request
-        max_tokens = num_output_tokens(num_prompt, self.limit, self.tools.facts)
+        max_tokens = num_output_tokens(prompt, self.limit, self.tools.facts)
         min_tokens = request.min_tokens or 0
         if min_tokens > max_tokens:
             raise RequestError(

@@ -10,6 +10,7 @@ UNAUTHORIZED = 401
 NOT_FOUND = 404
 TOO_SLOW = 408
 TOO_LARGE = 413
+UNSUPPORTED_MEDIA = 415
 TOO_MANY = 429
 SERVER_ERROR = 500
 UNAVAILABLE = 503
@@ -134,6 +135,8 @@ def error_headers(error: RequestError) -> dict[str, str]:
         headers["x-should-retry"] = "false"  # OpenAI's clients would ask again, past the deadline
     if error.status == TOO_SLOW:
         headers["connection"] = "close"  # what is still to come is no request
+    if error.status == UNSUPPORTED_MEDIA:
+        headers["accept-encoding"] = "identity"
     if error.status == UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
     return headers

@@ -14,7 +14,7 @@ from quire.server.limits import (
     check_priority,
     check_shared,
 )
-from quire.server.prompts import read_chat, read_prompts
+from quire.server.prompts import read_chat, read_prompts, unread_kwargs
 from quire.server.protocol.chat import ChatRequest
 from quire.server.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from quire.server.protocol.fields import GenerationFields
@@ -43,8 +43,8 @@ class Intake(NamedTuple):
             OutputLimit(
                 1 if drop_output else _asked(request),
                 DEFAULT_MAX_TOKENS,
-                "prompt",
                 _asked_field(request),
+                drop_output,
             ),
             Logprobs(request.logprobs, request.logprobs if echo else None),
             self._seed(request),
@@ -67,13 +67,17 @@ class Intake(NamedTuple):
         maker = RequestMaker(
             request,
             self.tools,
-            OutputLimit(_asked(request), None, "messages", _asked_field(request)),
+            OutputLimit(_asked(request), None, _asked_field(request)),
             Logprobs(top_logprobs if request.logprobs else None),
             self._seed(request),
             self.arrival.tenant,
         )
         text = replace(_text_plan(request), logprobs=bool(request.logprobs))
-        warnings = _no_effect_warnings(no_effect) + self._doubled_bos(prompts)
+        warnings = (
+            _no_effect_warnings(no_effect)
+            + unread_kwargs(request, self.tools)
+            + self._doubled_bos(prompts)
+        )
         return self._job("chatcmpl", maker, prompts, text, warnings)
 
     def _job(

@@ -35,9 +35,10 @@ class Delivery:
 
 
 class Prompt(NamedTuple):
-    """`text` is what the client wrote, if it wrote text."""
+    """`field` is where the client wrote it, `text` what it wrote, if it wrote text."""
 
     token_ids: tuple[int, ...]
+    field: str
     text: str | None = None
 
 

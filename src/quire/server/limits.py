@@ -1,12 +1,13 @@
 """What the ranges of single fields cannot say: fields against each other and against the model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from quire.engine.messages import EngineFacts
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.request import NewRequest
 from quire.server.errors import RequestError
+from quire.server.job import Prompt
 from quire.server.protocol.chat import ChatRequest
 from quire.server.protocol.completions import CompletionRequest
 from quire.server.protocol.fields import GenerationFields
@@ -15,17 +16,19 @@ MAX_SEQUENCES = 1024
 """Prompts times choices of one HTTP request."""
 MAX_SCORED = 2**22
 """Log probabilities of prompt tokens in one answer: some 100 MB of JSON."""
+RESERVED_KWARGS = ("messages", "add_generation_prompt", "continue_final_message")
+"""Names of templates that are fields of the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputLimit:
     """`asked` is what the client said, `default` what stands in for it; both None: to the end of
-    the context. `prompt_field` is at fault where the prompt alone is too long."""
+    the context. `drops_output`: what is drawn is thrown away."""
 
     asked: int | None
     default: int | None
-    prompt_field: str
     asked_field: str = "max_tokens"
+    drops_output: bool = False
 
 
 def check_shared(request: GenerationFields, vocab_size: int) -> None:
@@ -43,13 +46,25 @@ def check_shared(request: GenerationFields, vocab_size: int) -> None:
         )
     for index, token_id in enumerate(request.stop_token_ids or ()):
         _check_token_id(token_id, vocab_size, f"stop_token_ids[{index}]")
-    for key in request.logit_bias or {}:
+    _check_logit_bias(request.logit_bias or {}, vocab_size)
+
+
+def _check_logit_bias(logit_bias: Mapping[str, float], vocab_size: int) -> None:
+    key_of: dict[int, str] = {}
+    for key in logit_bias:
         if not (key.isascii() and key.isdigit() and len(key) < 20):
             raise RequestError(
                 "Keys of 'logit_bias' must be token ids, written as decimal numbers.",
                 param="logit_bias",
             )
-        _check_token_id(int(key), vocab_size, "logit_bias")
+        token_id = int(key)
+        _check_token_id(token_id, vocab_size, "logit_bias")
+        if key_of.setdefault(token_id, key) != key:
+            raise RequestError(
+                f"Keys {key_of[token_id]!r} and {key!r} of 'logit_bias' are the same token id; "
+                "give it once.",
+                param="logit_bias",
+            )
 
 
 def check_completion(request: CompletionRequest) -> None:
@@ -67,6 +82,11 @@ def check_completion(request: CompletionRequest) -> None:
         )
     if request.max_tokens == 0 and not request.echo:
         raise RequestError("'max_tokens' can be 0 only with 'echo'.", param="max_tokens")
+    if request.max_tokens == 0 and request.min_tokens:
+        raise RequestError(
+            f"'min_tokens' is {request.min_tokens}, but 'max_tokens' is 0: no output is asked for.",
+            param="min_tokens",
+        )
     if len(request.prompt) * num_drawn > MAX_SEQUENCES:
         name = _drawn_field(request)
         raise RequestError(
@@ -117,12 +137,18 @@ def _drawn_field(request: GenerationFields) -> str:
 
 
 def check_chat(request: ChatRequest) -> None:
-    if request.top_logprobs is not None and not request.logprobs:
+    if request.top_logprobs and not request.logprobs:
         raise RequestError(
             "'top_logprobs' is only allowed with 'logprobs': true.", param="top_logprobs"
         )
     if request.max_tokens == 0:
         raise RequestError("Invalid 'max_tokens': must be 1 or more.", param="max_tokens")
+    for name in RESERVED_KWARGS:
+        if name in (request.chat_template_kwargs or {}):
+            raise RequestError(
+                f"'chat_template_kwargs' cannot say '{name}'; use the field '{name}'.",
+                param=f"chat_template_kwargs.{name}",
+            )
     if not request.continue_final_message:
         return
     if request.add_generation_prompt:
@@ -138,7 +164,7 @@ def check_chat(request: ChatRequest) -> None:
 
 
 def check_prompt_ids(token_ids: tuple[int, ...], vocab_size: int, where: str) -> None:
-    if max(token_ids) < vocab_size:
+    if max(token_ids, default=0) < vocab_size:
         return
     for index, token_id in enumerate(token_ids):
         _check_token_id(token_id, vocab_size, f"{where}[{index}]")
@@ -152,23 +178,28 @@ def _check_token_id(token_id: int, vocab_size: int, where: str) -> None:
         )
 
 
-def num_output_tokens(num_prompt: int, limit: OutputLimit, facts: EngineFacts) -> int:
+def num_output_tokens(prompt: Prompt, limit: OutputLimit, facts: EngineFacts) -> int:
     """How many tokens the output may have. Raises RequestError with all the numbers."""
-    most = facts.max_model_len
+    most, num_prompt = facts.max_model_len, len(prompt.token_ids)
     room = most - num_prompt
     if room < 1:
+        why = "no room is left for an output"
+        if limit.drops_output:
+            why = (
+                f"a prompt without an output may have at most {most - 1}, since the engine draws "
+                "one token after it, which is thrown away"
+            )
         raise RequestError(
-            f"The model's context is {most} tokens and the prompt has {num_prompt}: no room is "
-            "left for an output.",
-            param=limit.prompt_field,
+            f"The model's context is {most} tokens and '{prompt.field}' has {num_prompt}: {why}.",
+            param=prompt.field,
             code="context_length_exceeded",
         )
     if limit.asked is None:
         return _default_tokens(num_prompt, room, limit, facts)
     if limit.asked > room:
         raise RequestError(
-            f"The model's context is {most} tokens; the prompt has {num_prompt} and the output "
-            f"is asked to have up to {limit.asked}: {limit.asked - room} too many.",
+            f"The model's context is {most} tokens; '{prompt.field}' has {num_prompt} and the "
+            f"output is asked to have up to {limit.asked}: {limit.asked - room} too many.",
             param=limit.asked_field,
             code="context_length_exceeded",
         )

@@ -90,7 +90,7 @@ OPTIONS: tuple[Option, ...] = (
         RESOLVED,
         name_list,
         "Name that clients may ask for; repeat the flag (commas in the variable) for several. "
-        "Answers carry the first.",
+        "Answers carry the name that was asked for, else the first.",
         shown="MODEL",
     ),
     Option("revision", ENGINE, text, "Branch, tag or commit of the model on the hub."),

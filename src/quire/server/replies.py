@@ -9,6 +9,7 @@ from starlette.responses import Response
 from quire.server.errors import (
     TOO_LARGE,
     TOO_SLOW,
+    UNSUPPORTED_MEDIA,
     RequestError,
     ShuttingDown,
     error_body,
@@ -17,6 +18,7 @@ from quire.server.errors import (
 
 JSON = "application/json"
 BODY_PATIENCE_S = 30.0
+MAX_SHOWN_CHARS = 128
 
 
 def json_reply(
@@ -36,7 +38,8 @@ def error_reply(error: RequestError) -> Response:
 
 async def read_body(request: Request, max_bytes: int, cut_off: asyncio.Future[None]) -> bytes:
     """The whole body. One that is too large is refused before all of it has come; one of which
-    nothing comes for long, or that has not come when the server must stop, is waited for no longer.
+    nothing comes for long, or that has not come when the server must stop, is waited for no longer;
+    one that is compressed is not read.
     """
     reading = asyncio.ensure_future(_read(request, max_bytes))
 
@@ -73,7 +76,19 @@ async def _read(request: Request, max_bytes: int) -> bytes:
         ) from None
     except ClientDisconnect:
         raise RequestError("The client went away while it sent the body.") from None
+    _refuse_compressed(request)
     return bytes(body)
+
+
+def _refuse_compressed(request: Request) -> None:
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() not in ("", "identity"):
+        raise RequestError(
+            f"The request body has the Content-Encoding {encoding[:MAX_SHOWN_CHARS]!r}; send it "
+            "uncompressed.",
+            code="unsupported_content_encoding",
+            status=UNSUPPORTED_MEDIA,
+        )
 
 
 def _too_large(max_bytes: int) -> RequestError:

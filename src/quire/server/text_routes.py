@@ -1,8 +1,5 @@
 """Models, completions, chat, and the tokenizer."""
 
-from typing import Annotated
-
-from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,38 +8,22 @@ from quire.server.completion_shape import CompletionShape
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.generation import Generation
 from quire.server.intake import Intake
-from quire.server.limits import check_prompt_ids
-from quire.server.prompts import encode_text
+from quire.server.limits import check_chat
+from quire.server.prompts import decode_tokens, encode_chat, encode_text, texts_of, unread_kwargs
 from quire.server.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.protocol.chat import ChatRequest
 from quire.server.protocol.completions import CompletionRequest
-from quire.server.protocol.fields import STRICT, TokenId
 from quire.server.protocol.parse import parse_object, parse_request, validate
+from quire.server.protocol.tokenize import (
+    DetokenizeRequest,
+    TokenizeChatRequest,
+    TokenizeRequest,
+)
 from quire.server.protocol.wire import ModelCard, ModelList
 from quire.server.replies import json_reply, read_body
 from quire.server.response import GenerationResponse
 from quire.server.service import Service, Tools
 from quire.server.tenants import arrival_of
-
-
-class TokenizeRequest(BaseModel):
-    """vLLM's body of `/tokenize`, for texts."""
-
-    model_config = STRICT
-
-    prompt: str
-    model: str | None = None
-    add_special_tokens: bool | None = None
-    return_token_strs: bool | None = None
-
-
-class DetokenizeRequest(BaseModel):
-    """vLLM's body of `/detokenize`."""
-
-    model_config = STRICT
-
-    tokens: Annotated[list[TokenId], Field(min_length=1)]
-    model: str | None = None
 
 
 class TextRoutes:
@@ -86,29 +67,32 @@ class TextRoutes:
 
     async def tokenize(self, request: Request) -> Response:
         body, tools = await self._read(request)
-        asked = validate(parse_object(body), TokenizeRequest)
+        fields = parse_object(body)
+        if "messages" in fields:
+            return await self._tokenize_chat(validate(fields, TokenizeChatRequest), tools)
+        asked = validate(fields, TokenizeRequest)
         self._check_model(asked.model)
         token_ids = await encode_text(
             asked.prompt, tools, add_special_tokens=asked.add_special_tokens is not False
         )
-        reply = {
-            "count": len(token_ids),
-            "max_model_len": tools.facts.max_model_len,
-            "tokens": token_ids,
-        }
-        if asked.return_token_strs:
-            of = tools.tokenizer.token_bytes.of
-            reply["token_strs"] = [of(id).decode(errors="replace") for id in token_ids]
-        return json_reply(reply)
+        return json_reply(await _tokenized(token_ids, asked.return_token_strs, tools))
+
+    async def _tokenize_chat(self, asked: TokenizeChatRequest, tools: Tools) -> Response:
+        self._check_model(asked.model)
+        chat = asked.as_chat()
+        check_chat(chat)
+        token_ids = await encode_chat(chat, tools)
+        warnings = unread_kwargs(chat, tools)
+        return json_reply(
+            await _tokenized(token_ids, asked.return_token_strs, tools),
+            headers={"x-quire-warnings": "; ".join(warnings)} if warnings else None,
+        )
 
     async def detokenize(self, request: Request) -> Response:
         body, tools = await self._read(request)
         asked = validate(parse_object(body), DetokenizeRequest)
         self._check_model(asked.model)
-        token_ids = tuple(asked.tokens)
-        check_prompt_ids(token_ids, tools.facts.vocab_size, "tokens")
-        text = tools.tokenizer.decode(token_ids, skip_special_tokens=False)
-        return json_reply({"prompt": text})
+        return json_reply({"prompt": await decode_tokens(tuple(asked.tokens), tools)})
 
     async def _read(self, request: Request) -> tuple[bytes, Tools]:
         """Not being ready is said before the body is judged, but after it is read: a client that
@@ -135,3 +119,16 @@ class TextRoutes:
                 code="model_not_found",
                 status=NOT_FOUND,
             )
+
+
+async def _tokenized(
+    token_ids: tuple[int, ...], wants_strs: bool | None, tools: Tools
+) -> dict[str, object]:
+    reply: dict[str, object] = {
+        "count": len(token_ids),
+        "max_model_len": tools.facts.max_model_len,
+        "tokens": token_ids,
+    }
+    if wants_strs:
+        reply["token_strs"] = await texts_of(token_ids, tools)
+    return reply

@@ -1,16 +1,25 @@
 """What a client may know of its own requests, and of the prefix cache."""
 
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.kv_event_stream import KVEventStream, last_event_id
-from quire.server.replies import json_reply
+from quire.server.protocol.fields import STRICT
+from quire.server.protocol.parse import parse_object, validate
+from quire.server.replies import json_reply, read_body
 from quire.server.service import Service
 from quire.server.tenants import arrival_of
 from quire.server.timeline_view import show
 
 MAX_SHOWN_CHARS = 128
+
+
+class ResetRequest(BaseModel):
+    """The body of `/reset_prefix_cache`, which may be left out."""
+
+    model_config = STRICT
 
 
 class WatchRoutes:
@@ -43,6 +52,10 @@ class WatchRoutes:
         return KVEventStream(self._service.kv_events, self._service, last_event_id(request))
 
     async def reset_prefix_cache(self, request: Request) -> Response:
-        self._service.tools()  # raises where no request can be taken
-        self._service.engine.reset_prefix_cache()
+        service = self._service
+        body = await read_body(request, service.config.max_body_bytes, service.cut_off)
+        service.tools()  # raises where no request can be taken
+        if body:
+            validate(parse_object(body), ResetRequest)
+        service.engine.reset_prefix_cache()
         return json_reply({"status": "sent"})

@@ -68,6 +68,7 @@ _ANSWERED = frozenset(
     + ("tool_call_id", "tool_calls")
 )
 """Fields of answers that clients send back. Empty ones ask for nothing; Quire acts on none."""
+_NOTHING: tuple[object, ...] = (None, "", [], {})
 
 
 class Message(BaseModel):
@@ -84,7 +85,7 @@ class Message(BaseModel):
     def _drop_empty(cls, given: object) -> object:
         if not isinstance(given, dict):
             return given
-        asked = [key for key in given if key in _ANSWERED and given[key] not in (None, [])]
+        asked = [key for key in given if key in _ANSWERED and given[key] not in _NOTHING]
         if asked:
             where = {"where": f".{asked[0]}"}
             raise PydanticCustomError("unsupported", "is not supported yet", where)
@@ -100,10 +101,13 @@ class Message(BaseModel):
         return shown if self.name is None else shown | {"name": self.name}
 
 
+Messages: TypeAlias = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+
+
 class ChatRequest(GenerationFields):
     """Without a limit the output may go on to the end of the context."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Messages
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     add_generation_prompt: bool | None = None

@@ -1,6 +1,6 @@
 """`POST /v1/completions`: the request as it comes in."""
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -10,23 +10,32 @@ from quire.server.protocol.fields import MAX_CHOICES, MAX_LOGPROBS, GenerationFi
 MAX_PROMPTS = 1024
 DEFAULT_MAX_TOKENS = 16
 
-PromptItem: TypeAlias = str | tuple[int, ...]
+
+class GivenPrompt(NamedTuple):
+    """Text or token ids; `field` is where the client wrote them."""
+
+    content: str | tuple[int, ...]
+    field: str = "prompt"
 
 
-def _read_prompts(given: object) -> tuple[PromptItem, ...]:
+def _read_prompts(given: object) -> tuple[GivenPrompt, ...]:
     """A text, a list of texts, token ids, or a list of lists of token ids: always told apart."""
     if isinstance(given, str):
-        return (_read_text(given, ""),)
+        return (GivenPrompt(_read_text(given, "")),)
     if not isinstance(given, list):
         raise _prompt_error("must be a string, a list of strings, token ids, or lists of token ids")
     if not given:
         raise _prompt_error("must not be empty")
     if isinstance(given[0], int):
-        return (_read_token_ids(given, ""),)
+        return (GivenPrompt(_read_token_ids(given, "")),)
     if len(given) > MAX_PROMPTS:
         raise _prompt_error(f"holds {len(given)} prompts, at most {MAX_PROMPTS} are allowed")
     read = _read_text if isinstance(given[0], str) else _read_token_ids
-    return tuple(read(each, f"[{index}]") for index, each in enumerate(given))
+    places = [f"[{index}]" for index in range(len(given))]
+    return tuple(
+        GivenPrompt(read(each, place), f"prompt{place}")
+        for each, place in zip(given, places, strict=True)
+    )
 
 
 def _read_text(given: object, where: str) -> str:
@@ -62,7 +71,7 @@ _PROMPT_SCHEMA = {
 }
 
 Prompts: TypeAlias = Annotated[
-    tuple[PromptItem, ...], PlainValidator(_read_prompts), WithJsonSchema(_PROMPT_SCHEMA)
+    tuple[GivenPrompt, ...], PlainValidator(_read_prompts), WithJsonSchema(_PROMPT_SCHEMA)
 ]
 
 

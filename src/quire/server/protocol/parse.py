@@ -1,8 +1,9 @@
 """From the bytes of a body to a request model, or a RequestError that names the field."""
 
+import codecs
 import difflib
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, from_json
@@ -30,9 +31,10 @@ def parse_request(
 
 
 def parse_object(body: bytes) -> dict[str, object]:
-    """The content type is not asked: whatever a client calls it, the body must be JSON."""
+    """The content type is not asked: whatever a client calls it, the body must be JSON, in UTF-8
+    with or without the mark that some clients begin it with."""
     try:
-        value: object = from_json(body, allow_inf_nan=False)
+        value: object = from_json(body.removeprefix(codecs.BOM_UTF8), allow_inf_nan=False)
     except ValueError as error:
         raise RequestError(
             f"The request body is not valid JSON: {error}.", code="invalid_json"
@@ -68,18 +70,25 @@ def validate(
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        details = error.errors(include_url=False, include_input=False)[0]
-        known = [*model.model_fields, *(capabilities or {})]
-        raise _request_error(details, known) from None
+        # What is missing is said last: it may be what an unknown field was meant to be.
+        details = min(
+            error.errors(include_url=False, include_input=False),
+            key=lambda each: each["type"] == "missing",
+        )
+        raise _request_error(details, model, capabilities or {}) from None
 
 
-def _request_error(details: ErrorDetails, known: Sequence[str]) -> RequestError:
+def _request_error(
+    details: ErrorDetails, model: type[BaseModel], capabilities: Mapping[str, Capability]
+) -> RequestError:
     where = _path(details["loc"]) + str(details.get("ctx", {}).get("where", ""))
     if details["type"] == "extra_forbidden":
+        *place, name = details["loc"]
+        known = _fields_at(place, model) if place else [*model.model_fields, *capabilities]
+        close = difflib.get_close_matches(str(name)[:MAX_SHOWN_CHARS], known, n=1)
+        hint = f" Did you mean '{_path([*place, *close])}'?" if close else ""
         return RequestError(
-            f"Unknown field '{where}'.{_did_you_mean(where, known)}",
-            param=where,
-            code="unknown_parameter",
+            f"Unknown field '{where}'.{hint}", param=where, code="unknown_parameter"
         )
     if details["type"] == "unsupported":
         return RequestError(
@@ -92,6 +101,23 @@ def _request_error(details: ErrorDetails, known: Sequence[str]) -> RequestError:
     return RequestError(f"Invalid '{where}': {details['msg']}.", param=where)
 
 
+def _fields_at(place: Sequence[int | str], model: type[BaseModel]) -> list[str]:
+    """The fields of the model that a path leads to, through lists and what may be null."""
+    models = [model]
+    for name in place:
+        if isinstance(name, str):
+            types = [each.model_fields[name].annotation for each in models]
+            models = [inner for each in types for inner in _models_in(each)]
+    return [field for each in models for field in each.model_fields]
+
+
+def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
 def _path(loc: Sequence[int | str]) -> str:
     path = ""
     for part in loc:
@@ -100,8 +126,3 @@ def _path(loc: Sequence[int | str]) -> str:
         else:
             path += f".{part}" if path else part
     return path[:MAX_SHOWN_CHARS]
-
-
-def _did_you_mean(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f" Did you mean '{close[0]}'?" if close else ""

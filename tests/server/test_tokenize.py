@@ -1,0 +1,120 @@
+"""`/tokenize` and `/detokenize`: what a prompt's tokens are, and what tokens say."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import pytest
+
+from quire.scheduler.policy import PolicyName
+from quire.server.prompts import decode_tokens, encode_text, texts_of
+from quire.server.sampling_defaults import SamplingDefaults
+from quire.server.service import Tools
+from quire.server.shared_prefixes import SharedPrefixes
+from quire.server.tokenizer import TextTokenizer
+from tests.server.served import MODEL, Served
+from tests.server.stand_in import FACTS
+
+HELLO = {"role": "user", "content": "Hello there"}
+ANSWER = {"role": "assistant", "content": "Good morrow, my"}
+Work: TypeAlias = Callable[[Tools], Awaitable[object]]
+
+
+def test_tokenize_and_back(served: Served) -> None:
+    body = served.client.post(
+        "/tokenize", json={"prompt": "sweet prince", "return_token_strs": True}
+    ).json()
+    assert body["count"] == len(body["tokens"]) == len(body["token_strs"])
+    assert body["max_model_len"] == FACTS.max_model_len
+    back = served.client.post("/detokenize", json={"tokens": body["tokens"]}).json()
+    assert back["prompt"].endswith("sweet prince")
+    reply = served.client.post("/detokenize", json={"tokens": [5000]})
+    assert reply.json()["error"]["param"] == "tokens[0]"
+
+
+def test_no_text_is_no_tokens_and_back(served: Served) -> None:
+    asked = {"prompt": "", "add_special_tokens": False}
+    assert served.client.post("/tokenize", json=asked).json()["tokens"] == []
+    assert served.client.post("/detokenize", json={"tokens": []}).json() == {"prompt": ""}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [HELLO]},
+        {"messages": [HELLO], "add_generation_prompt": False},
+        {"messages": [HELLO, ANSWER], "continue_final_message": True},
+        {"messages": [HELLO], "chat_template_kwargs": {"bos_token": ""}},
+        {"messages": [HELLO], "add_special_tokens": True},
+    ],
+    ids=str,
+)
+def test_a_conversation_has_the_tokens_of_its_prompt(
+    served: Served, fields: dict[str, object]
+) -> None:
+    served.chat(**fields, max_tokens=1)
+    body = served.client.post(
+        "/tokenize", json={**fields, "model": MODEL, "return_token_strs": True}
+    ).json()
+    assert tuple(body["tokens"]) == served.engine.submitted[-1].prompt_token_ids
+    assert body["count"] == len(body["tokens"]) == len(body["token_strs"])
+
+
+def test_a_conversation_that_would_not_fit_is_counted(served: Served) -> None:
+    long = {"role": "user", "content": "word " * 5000}
+    assert served.client.post("/tokenize", json={"messages": [long]}).json()["count"] > 5000
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [HELLO], "prompt": "x"}, "prompt"),
+        ({"messages": [HELLO], "temperature": 0}, "temperature"),
+        ({"messages": [HELLO], "continue_final_message": True}, "continue_final_message"),
+        (
+            {"messages": [HELLO], "chat_template_kwargs": {"messages": []}},
+            "chat_template_kwargs.messages",
+        ),
+        ({"messages": [HELLO], "model": "nope"}, "model"),
+        ({"prompt": "x", "add_generation_prompt": True}, "add_generation_prompt"),
+        ({}, "prompt"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_tokenized_is_named(
+    served: Served, fields: dict[str, object], param: str
+) -> None:
+    reply = served.client.post("/tokenize", json=fields)
+    assert reply.json()["error"]["param"] == param
+
+
+def test_template_kwargs_that_are_not_read_are_told(served: Served) -> None:
+    asked = {"messages": [HELLO], "chat_template_kwargs": {"enable_thinking": False}}
+    reply = served.client.post("/tokenize", json=asked)
+    assert "'enable_thinking'" in reply.headers["x-quire-warnings"]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda tools: encode_text("word " * 5000, tools, add_special_tokens=False),
+        lambda tools: decode_tokens((5,) * 5000, tools),
+        lambda tools: texts_of((5,) * 5000, tools),
+    ],
+    ids=["encode_text", "decode_tokens", "texts_of"],
+)
+def test_the_loop_turns_while_much_is_worked_on(tokenizer: TextTokenizer, work: Work) -> None:
+    tools = Tools(FACTS, tokenizer, SamplingDefaults(), SharedPrefixes(), 10, PolicyName.FCFS)
+
+    async def num_turns() -> int:
+        working = asyncio.ensure_future(work(tools))
+        count = 0
+        while not working.done():
+            await asyncio.sleep(0)
+            count += 1
+        await working
+        return count
+
+    assert asyncio.run(num_turns()) > 2  # work on the loop itself is done at its first turn
