@@ -61,6 +61,7 @@ def test_forks_compute_the_prompt_once(late: bool) -> None:
     world = play(shape, script, max_turns=100)
     assert world.num_computed == 14 + 3 * 1 + 4 * 5
     assert world.scheduler.stats.num_copied == 3
+    assert world.scheduler.stats.num_forked_tokens == 3 * 13
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])

@@ -258,6 +258,7 @@ class ScriptedEngine:
             num_blocks_on_host=0,
             num_prefix_queries=0,
             num_prefix_hits=0,
+            num_forked_tokens=0,
             num_preemptions=0,
             num_swaps=0,
             num_moved_out=0,

@@ -75,11 +75,13 @@ def test_an_output_that_is_late_is_an_error(served: Served, path: str, stream: b
     assert served.engine.num_live == 0
 
 
-def test_a_late_choice_ends_the_others(served: Served) -> None:
+def test_a_late_choice_ends_the_others_and_all_are_counted(served: Served) -> None:
+    before = served.metric(STAGE + '"unfinished"')
     served.engine.script = slow
     reply = served.complete(prompt="x", n=3, max_tokens=200, deadline_ms=200)
     assert reply.status_code == 504
     assert served.engine.num_live == 0
+    assert served.metric(STAGE + '"unfinished"') == before + 3
 
 
 def test_a_hopeless_deadline_is_refused_before_any_work(served: Served) -> None:

@@ -29,6 +29,7 @@ class Counters:
 
     num_prefix_queries: int = 0
     num_prefix_hits: int = 0
+    num_forked_tokens: int = 0
     num_preemptions: int = 0
     num_swaps: int = 0
     num_moved: dict[MoveKind, int] = field(default_factory=lambda: dict.fromkeys(MoveKind, 0))
@@ -64,6 +65,7 @@ class Counters:
     def note_fork(self, request: Request, source: Request, num_shared: int, now: float) -> None:
         request.admitted_s = now
         request.num_cached = num_shared
+        self.num_forked_tokens += num_shared
         request.note(now, Reason.FORKED, num_shared, source.id)
 
     def note_moves(self, moves: Iterable[Move]) -> None:
@@ -95,6 +97,7 @@ def stats_of(
         num_blocks_on_host=host.cached,
         num_prefix_queries=counters.num_prefix_queries,
         num_prefix_hits=counters.num_prefix_hits,
+        num_forked_tokens=counters.num_forked_tokens,
         num_preemptions=counters.num_preemptions,
         num_swaps=counters.num_swaps,
         num_moved_out=counters.num_moved[MoveKind.OUT],

@@ -126,6 +126,7 @@ class Stats(NamedTuple):
     num_blocks_on_host: int
     num_prefix_queries: int
     num_prefix_hits: int
+    num_forked_tokens: int
     num_preemptions: int
     num_swaps: int
     num_moved_out: int

@@ -159,7 +159,7 @@ class Generation:
 
     def _take(self, index: int, delta: Delta) -> Piece:
         if delta.finish is not None and delta.finish.reason is Reason.DEADLINE_EXCEEDED:
-            self._metrics.num_late[Late.UNFINISHED] += 1
+            self._metrics.num_late[Late.UNFINISHED] += len(self._choices) - len(self._finishes)
             raise DeadlineExceeded("The deadline passed before the output was complete.")
         if delta.token_ids:
             self._meters[index].tokens(len(delta.token_ids), self._clock())

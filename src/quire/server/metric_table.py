@@ -81,9 +81,14 @@ METRICS: tuple[Metric, ...] = (
     _gauge("cache_config_info", "Facts of the KV cache, as labels.", *CACHE_CONFIG_LABELS),
     _counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache."),
     _counter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache."),
-    _counter("prompt_tokens_cached_total", "Prompt tokens taken from the prefix cache."),
+    _counter(
+        "prompt_tokens_cached_total",
+        "Prompt tokens not computed: from the prefix cache, or those of the choice forked from.",
+    ),
     _counter("prompt_tokens_total", "Prompt tokens of requests that began to answer."),
-    _counter("generation_tokens_total", "Tokens generated."),
+    _counter(
+        "generation_tokens_total", "Tokens drawn, with the few past a stop string or thrown away."
+    ),
     _counter("num_preemptions_total", "Times a running request was put back."),
     _counter("request_success_total", "Ended requests by why they ended.", "finished_reason"),
     Metric(
