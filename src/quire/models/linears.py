@@ -17,6 +17,7 @@ from torch.nn.functional import embedding, linear
 from torch.overrides import TorchFunctionMode
 
 from quire.models.latent import is_latent
+from quire.models.narrow import widen_all, widened
 from quire.models.native.linear import PackedWeight
 from quire.models.weight_kernel import WeightKernel
 
@@ -100,13 +101,14 @@ def pack_linears(
 ) -> PackedLinears:
     """Pack each weight of `module` that only linear layers and embeddings have, one at a time, so
     that never more than one is there twice, by the first kernel that takes it. `used_otherwise`: of
-    `OtherUses`, left alone."""
-    sharings = tuple(
-        _pack(owners, kernel)
+    `OtherUses`, left alone. No weight is narrow any more then."""
+    shared = (
+        _packed(owners, kernels)
         for owners in _packable(module)
-        if id(weight := owners[0].get_parameter("weight")) not in used_otherwise
-        if (kernel := next((each for each in kernels if each.takes(weight)), None)) is not None
+        if id(owners[0].get_parameter("weight")) not in used_otherwise
     )
+    sharings = tuple(sharing for sharing in shared if sharing is not None)
+    widen_all(module)
     if not sharings:
         return PackedLinears(sharings)
     weights = [sharing.weight for sharing in sharings]
@@ -169,8 +171,14 @@ def _can_pack(weight: nn.Parameter, owner: nn.Module) -> bool:
     return type(owner) is nn.Linear and (owner.bias is None or owner.bias.dtype == weight.dtype)
 
 
-def _pack(owners: list[nn.Module], kernel: WeightKernel) -> Sharing:
-    packed = kernel.pack(owners[0].get_parameter("weight"))
+def _packed(owners: list[nn.Module], kernels: Sequence[WeightKernel]) -> Sharing | None:
+    weight = widened(owners[0].get_parameter("weight"))
+    kernel = next((each for each in kernels if each.takes(weight)), None)
+    return None if kernel is None else _pack(owners, kernel, weight)
+
+
+def _pack(owners: list[nn.Module], kernel: WeightKernel, weight: Tensor) -> Sharing:
+    packed = kernel.pack(weight)
     parameter = nn.Parameter(packed.packed, requires_grad=False)
     packed = replace(packed, packed=parameter)
     for owner in owners:

@@ -152,15 +152,22 @@ def load_model(
     whole = pretrained.read_config(folder, trust_remote_code=source.trust_remote_code)
     config = whole.get_text_config()
     refuse_unsupported(config)
+    outline = None
     if not source.trust_remote_code:
-        rehearse(pretrained.build_without_weights(whole), config.model_type, layering(config))
-    module = pretrained.load_module(
-        folder,
-        whole,
-        dtype=choose_dtype(dtype, pretrained.stored_dtype(config), device),
-        trust_remote_code=source.trust_remote_code,
-        on_tensor=partial(on_progress, "weights"),
-    )
+        outline = pretrained.build_without_weights(whole)
+        rehearse(outline, config.model_type, layering(config))
+    chosen = choose_dtype(dtype, pretrained.stored_dtype(config), device)
+    on_tensor = partial(on_progress, "weights")
+    if outline is not None and kernels is not None and chosen == torch.float32:
+        module = pretrained.load_narrow(folder, whole, outline, on_tensor)
+    else:
+        module = pretrained.load_module(
+            folder,
+            whole,
+            dtype=chosen,
+            trust_remote_code=source.trust_remote_code,
+            on_tensor=on_tensor,
+        )
     on_progress("probe", 0, 1)
     nn.Module.to(module, device)
     with pretrained.own_attention(module):

@@ -1,7 +1,7 @@
 """The one door to transformers: half typed there, typed here. Slow to import, so import it late."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -12,12 +12,14 @@ from transformers import (
     AttentionInterface,
     AutoConfig,
     AutoModelForCausalLM,
+    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
 )
 
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.models.hf import paged_attention
+from quire.models.narrow import narrow_state
 
 PAGED = "quire_paged"
 
@@ -71,19 +73,49 @@ def load_module(
     on_tensor: TensorCount,
 ) -> PreTrainedModel:
     """The model on the CPU, its attention redirected. `dtype` None: as the weights are stored."""
+    with _loading(folder, config, on_tensor):
+        loaded: Loaded = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
+            folder,
+            output_loading_info=True,
+            attn_implementation=PAGED,
+            dtype=dtype or "auto",
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+        )
+    return _for_inference(folder, loaded)
+
+
+def load_narrow(
+    folder: Path, config: PretrainedConfig, outline: PreTrainedModel, on_tensor: TensorCount
+) -> PreTrainedModel:
+    """The same in float32, where matrices of half precision stay as they are stored (`narrow.py`).
+    `outline`: what `build_without_weights` gave."""
+    with _loading(folder, config, on_tensor):
+        loaded: Loaded = type(outline).from_pretrained(  # type: ignore[assignment]
+            None,
+            config=config,
+            state_dict=narrow_state(folder),
+            output_loading_info=True,
+            attn_implementation=PAGED,
+            dtype=torch.float32,
+        )
+    module = _for_inference(folder, loaded)
+    with suppress(OSError):  # there may be none
+        module.generation_config = GenerationConfig.from_pretrained(folder)
+    return module
+
+
+@contextmanager
+def _loading(folder: Path, config: PretrainedConfig, on_tensor: TensorCount) -> Iterator[None]:
     AttentionInterface.register(PAGED, paged_attention)
     with _counted(on_tensor), _cannot_be_redirected(config):
         try:
-            loaded: Loaded = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
-                folder,
-                output_loading_info=True,
-                attn_implementation=PAGED,
-                dtype=dtype or "auto",
-                use_safetensors=True,
-                trust_remote_code=trust_remote_code,
-            )
+            yield
         except (ValueError, OSError, SafetensorError) as error:
             raise CheckpointError(f"{folder} cannot be loaded: {error}") from error
+
+
+def _for_inference(folder: Path, loaded: Loaded) -> PreTrainedModel:
     module, report = loaded
     _refuse_missing(folder, report["missing_keys"])
     nn.Module.train(module, False)

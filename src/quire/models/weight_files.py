@@ -37,7 +37,7 @@ class StoredTensor:
 
 def read_headers(folder: Path) -> tuple[StoredTensor, ...]:
     """Of the files that transformers would load. Raises CheckpointError for what is no header."""
-    return tuple(tensor for file in _files(folder) for tensor in _tensors(file))
+    return tuple(tensor for file in files_of(folder) for tensor in _tensors(file))
 
 
 def weight_bytes(
@@ -67,7 +67,7 @@ def _is_beyond(name: str, num_layers: int | None) -> bool:
     return num_layers is not None and found is not None and int(found[1]) >= num_layers
 
 
-def _files(folder: Path) -> list[Path]:
+def files_of(folder: Path) -> list[Path]:
     if (folder / WHOLE).is_file():
         return [folder / WHOLE]
     if not (folder / INDEX).is_file():
