@@ -255,7 +255,7 @@ def test_a_device_that_is_not_there_is_refused(config: EngineConfig, device: str
 
 
 def test_a_budget_below_the_sequences_is_refused(config: EngineConfig) -> None:
-    with pytest.raises(ValueError, match="max_num_batched_tokens is 3, must be at least"):
+    with pytest.raises(ValueError, match="--max-num-batched-tokens is 3, must be at least"):
         build(replace(config, max_num_batched_tokens=3))
 
 
