@@ -10,6 +10,7 @@ import torch
 from quire.cache.layout import Layout
 from quire.models import pretrained
 from quire.models.config import KVOptions
+from quire.models.end_tokens import check_end_tokens
 from quire.models.loader import choose_dtype
 from quire.models.outline import outline_layout
 from quire.models.support import max_model_len, refuse_unsupported
@@ -44,6 +45,7 @@ def look_ahead(
     whole = pretrained.read_config(folder, trust_remote_code=trust_remote_code)
     config = whole.get_text_config()
     refuse_unsupported(config)
+    check_end_tokens(folder)
     tensors = read_headers(folder)
     chosen = choose_dtype(dtype, pretrained.stored_dtype(config), device)
     is_whole = whole.model_type == config.model_type
