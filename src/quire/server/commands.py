@@ -1,4 +1,4 @@
-"""The `quire` command. Only here are arguments and environment read."""
+"""What the `quire` command does. Only here are arguments and environment read."""
 
 import argparse
 import logging
@@ -100,8 +100,7 @@ def bench_command(
     return run(Invocation(options, addresses, tuple(argv), random.SystemRandom().getrandbits(32)))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
+def run_command(argv: Sequence[str]) -> int:
     own_argv, serve_args = split_serve_args(argv)
     arguments = vars(build_parser().parse_args(own_argv))
     command = arguments.pop("command")
@@ -116,7 +115,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InvalidOption as error:
         print(f"quire serve: {error}", file=sys.stderr)
         return USAGE_ERROR
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,44 @@
+"""The `quire` command. Whoever ends it while it still imports gets one line, not a traceback: so
+nothing that takes time is imported up here.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+KILLED_BY = 128
+"""A shell's exit codes of what a signal ended begin here."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    with ended_in_a_line():
+        from quire.server.commands import run_command
+
+        if "bench" not in argv[:1]:
+            return run_command(argv)
+    return run_command(argv)  # it cleans up behind what it has started
+
+
+@contextmanager
+def ended_in_a_line() -> Iterator[None]:
+    """Within, SIGINT and SIGTERM end the process, until a server takes them over."""
+    before = {each: signal.signal(each, _end) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _end(signum: int, frame: FrameType | None) -> None:
+    """At once: an exception might come up within anything that is just being imported."""
+    os.write(2, f"quire: ended by {signal.Signals(signum).name}\n".encode())
+    os._exit(KILLED_BY + signum)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
