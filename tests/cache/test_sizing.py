@@ -191,6 +191,7 @@ def test_no_blocks_are_an_error_that_names_the_remedies(budget: Budget, first: s
     )
     for option in (first, BY_SHARE, BY_BYTES, "--kv-cache-dtype", "--max-num-batched-tokens"):
         assert option in text
+    assert text.endswith("and --max-num-seqs")
 
 
 def test_concurrency_and_tokens_of_a_plain_layout() -> None:

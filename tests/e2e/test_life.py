@@ -1,6 +1,7 @@
 """The server's own life: early health, the death of its engine, the drain, failed starts."""
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -8,6 +9,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.e2e.server_process import ServerProcess, eventually, server_process
 
@@ -64,6 +66,7 @@ def test_death_of_the_engine_is_seen_and_told() -> None:
         readers = [Reader(server, {**LONG, "n": 1, "prompt": f"{index}"}) for index in range(12)]
         assert eventually(lambda: sum(reader.began.is_set() for reader in readers) == 8, 60)
         assert eventually(lambda: server.metric("quire:num_requests_waiting{") == 4, 10)
+        num_blocks = server.metric("quire:kv_blocks{")
         server.engine_process().kill()
         killed = time.monotonic()
         assert eventually(lambda: server.client.get("/readyz").status_code == 503, 2)
@@ -71,6 +74,7 @@ def test_death_of_the_engine_is_seen_and_told() -> None:
         for reader in readers:
             assert error_code(reader.end(10)) == "engine_down"
         assert server.client.get("/livez").status_code == 503
+        assert server.metric("quire:kv_blocks{") == num_blocks
         reply = server.client.post("/v1/completions", json={"prompt": "x"})
         assert reply.json()["error"]["code"] == "engine_down"
         assert server.stop() == 0
@@ -98,6 +102,53 @@ def test_drain_has_an_end() -> None:
         assert server.stop() == 0
         assert error_code(reader.end(10)) == "shutting_down"
         assert not engine.is_running()
+
+
+def test_a_second_signal_ends_everything_without_a_traceback() -> None:
+    with server_process("--shutdown-timeout", "60") as server:
+        engine = server.engine_process()
+        reader = Reader(server, {**LONG, "max_tokens": 1000})
+        assert reader.began.wait(60)
+        server.process.terminate()
+        assert eventually(lambda: "draining" in server.log(), 5)
+        assert server.stop() == 0
+        assert not engine.is_running()
+        assert error_code(reader.end(10)) == "shutting_down"
+        assert "Traceback" not in server.log()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_server_exists_ends_it_with_a_line(sent: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quire.server.cli", "serve", "--port", "0"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert eventually(lambda: catches(process.pid, signal.SIGTERM), 30)
+    process.send_signal(sent)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (128 + sent, f"quire: ended by {sent.name}\n")
+
+
+def catches(pid: int, sent: signal.Signals) -> bool:
+    """As Linux tells it: a mask of the signals that have a handler."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (mask,) = [int(line.split()[1], 16) for line in lines if line.startswith("SigCgt")]
+    return bool(mask >> (sent - 1) & 1)
+
+
+def test_what_the_engine_cannot_have_is_said_once() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "quire.server.cli", "serve", "--port", "0", "--device", "cuda:99"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if "ERROR" in line]
+    assert "cannot start: --device is cuda:99" in line
 
 
 def test_model_that_cannot_load_ends_the_server(tmp_path: Path) -> None:

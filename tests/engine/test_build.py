@@ -192,6 +192,49 @@ def test_too_little_memory_is_said_before_weights_are_read(
     assert "length that fits is 64: pass --max-model-len 64" in said_late.text
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda config: replace(config, num_gpu_blocks_override=10**12),
+            "less by --num-gpu-blocks-override",
+        ),
+        (
+            lambda config: replace(config, kv_cache_memory_bytes=900 << 40),
+            "less by --kv-cache-memory-bytes",
+        ),
+        (
+            lambda config: replace(config, max_num_seqs=10**9),
+            "--max-num-batched-tokens and --max-num-seqs",
+        ),
+        (
+            lambda config: replace(config, max_num_batched_tokens=10**12),
+            "steps of 1000000000000 tokens need",
+        ),
+        (lambda config: replace(config, swap_space=1e6), "--swap-space is 1e"),
+        (
+            lambda config: replace(config, preemption_mode=PreemptionMode.SWAP),
+            "--swap-space is 0 GiB, less than one",
+        ),
+        (
+            lambda config: replace(config, attention_backend="cpu", dtype="float16"),
+            "--attention-backend cpu cannot be had",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_before_weights_are_read(
+    config: EngineConfig, change: Callable[[EngineConfig], EngineConfig], said: str
+) -> None:
+    phases: list[str] = []
+    with pytest.raises((TooLittleMemory, ValueError), match=said):
+        build_engine(
+            change(config),
+            on_progress=lambda phase, *_: phases.append(phase),
+            clock=time.monotonic,
+        )
+    assert set(phases) == {"outline"}
+
+
 class Said(NamedTuple):
     text: str
     phases: list[str]
@@ -255,7 +298,7 @@ def test_a_device_that_is_not_there_is_refused(config: EngineConfig, device: str
 
 
 def test_a_budget_below_the_sequences_is_refused(config: EngineConfig) -> None:
-    with pytest.raises(ValueError, match="max_num_batched_tokens is 3, must be at least"):
+    with pytest.raises(ValueError, match="--max-num-batched-tokens is 3, must be at least"):
         build(replace(config, max_num_batched_tokens=3))
 
 

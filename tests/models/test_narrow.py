@@ -60,7 +60,7 @@ def test_a_parameter_of_it_and_a_module_that_moves_stay_narrow() -> None:
 def test_a_model_of_narrow_weights_is_the_same_model(name: str, tmp_path: Path) -> None:
     folder = save_checkpoint(SERVED[name], tmp_path, torch.bfloat16)
     config = pretrained.read_config(folder, trust_remote_code=False)
-    outline = pretrained.build_without_weights(config)
+    outline = pretrained.build_without_weights(folder, config)
     counted: list[tuple[int, int]] = []
     narrow = pretrained.load_narrow(
         folder, config, outline, lambda done, total: counted.append((done, total))
@@ -74,7 +74,7 @@ def test_a_model_of_narrow_weights_is_the_same_model(name: str, tmp_path: Path) 
     )
     assert counted and counted[-1][0] == counted[-1][1]
     assert any(isinstance(each, Narrow) for each in narrow.parameters())
-    assert pretrained.eos_token_ids(narrow) == pretrained.eos_token_ids(plain)
+    assert pretrained.eos_token_ids(folder, narrow) == pretrained.eos_token_ids(folder, plain)
     widen_all(narrow)
     for mine, other in (
         (dict(narrow.named_parameters()), dict(plain.named_parameters())),

@@ -288,13 +288,16 @@ def test_prompt_scores_are_handed_out_once() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_num_seqs": 0}, "max_num_seqs is 0"),
-        ({"max_num_batched_tokens": 3}, "max_num_batched_tokens is 3, must be at least"),
-        ({"max_model_len": 1}, "max_model_len is 1"),
-        ({"max_num_queued_reqs": -1}, "max_num_queued_reqs is -1"),
+        ({"max_num_seqs": 0}, "--max-num-seqs is 0"),
+        (
+            {"max_num_batched_tokens": 3},
+            "--max-num-batched-tokens is 3, must be at least --max-num-seqs",
+        ),
+        ({"max_model_len": 1}, "--max-model-len is 1"),
+        ({"max_num_queued_reqs": -1}, "--max-num-queued-reqs is -1"),
         ({"watermark": 1.0}, "watermark is 1.0"),
-        ({"priority_ageing_s": -1.0}, "priority_ageing_s is -1.0"),
-        ({"max_skips": -1}, "max_skips is -1"),
+        ({"priority_ageing_s": -1.0}, "--priority-ageing-s is -1.0"),
+        ({"max_skips": -1}, "--max-skips is -1"),
     ],
 )
 def test_a_wrong_limit_is_named(change: dict[str, float], message: str) -> None:

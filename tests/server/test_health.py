@@ -1,5 +1,6 @@
 """Health from process start, and readiness that follows the engine."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -34,6 +35,20 @@ def test_loading_is_alive_and_tells_its_progress() -> None:
         served.do(served.engine.starts.set)
         assert eventually(lambda: served.client.get("/readyz").status_code == 200)
         assert served.complete(prompt="x").status_code == 200
+
+
+def test_a_stuck_engine_is_told_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(replace(plain_config(), stuck_after_s=1.0)) as served:
+        served.engine.progress_age_s = 1.5
+        assert eventually(lambda: "the engine is stuck" in caplog.text)
+        time.sleep(0.3)
+        served.engine.progress_age_s = 0.0
+        assert eventually(lambda: "the engine moves on" in caplog.text)
+    told = [record for record in caplog.records if record.name == "quire.server.service"]
+    assert [record.levelname for record in told if "engine" in record.message] == [
+        "ERROR",
+        "WARNING",
+    ]
 
 
 def test_stuck_engine_is_not_ready() -> None:

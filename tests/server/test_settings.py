@@ -7,7 +7,8 @@ import pytest
 from quire.engine.config import EngineConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
-from quire.server.cli import SPIN_COUNT, build_parser, calm_threads, main, read_config
+from quire.server.cli import main
+from quire.server.commands import SPIN_COUNT, build_parser, calm_threads, read_config
 from quire.server.config import BUNDLED_MODEL_NAME, ApiKey, MetricsCompat, ServerConfig
 from quire.server.listen import bind
 from quire.server.option_values import InvalidOption
@@ -191,6 +192,15 @@ def test_model_may_be_positional() -> None:
         ("QUIRE_SCHEDULING_POLICY", "lifo"),
         ("QUIRE_PRIORITY_AGEING_S", "-1"),
         ("QUIRE_MAX_SKIPS", "-1"),
+        ("QUIRE_MAX_NUM_QUEUED_REQS", "99999999999999999999999"),
+        ("QUIRE_NUM_THREADS", "100000"),
+        ("QUIRE_SWAP_SPACE", "1e300"),
+        ("QUIRE_KV_CACHE_MEMORY_BYTES", "9999999T"),
+        ("QUIRE_KV_CACHE_MEMORY_BYTES", "9" * 5000),
+        ("QUIRE_SHUTDOWN_TIMEOUT", "1e300"),
+        ("QUIRE_STUCK_AFTER", "0"),
+        ("QUIRE_SSE_KEEP_ALIVE_INTERVAL", "1e-9"),
+        ("QUIRE_SSE_KEEP_ALIVE_INTERVAL", "-1"),
         ("QUIRE_TIMELINE_REQUESTS", "-1"),
         ("QUIRE_SERVED_MODEL_NAME", ","),
     ],
@@ -202,6 +212,28 @@ def test_bad_value_names_what_holds_it(variable: str, value: str) -> None:
     if flag not in ("--enable-prefix-caching", "--served-model-name"):
         with pytest.raises(InvalidOption, match=flag):
             config_of(flag, value)
+
+
+@pytest.mark.parametrize(
+    "flag", ["--tenant-secret", "--api-key", "--served-model-name", "--model", "--host"]
+)
+def test_an_empty_flag_is_said_to_be_empty(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for nothing in ("", " "):
+        assert main(["serve", flag, nothing]) == 2
+        assert capsys.readouterr().err == f"quire serve: {flag}: must not be empty\n"
+
+
+def test_keys_and_names_lose_the_spaces_around_them() -> None:
+    config = config_of("--api-key", "abc ", "--api-key", "abc", "--served-model-name", " a")
+    assert config.api_keys == (ApiKey("abc"),)
+    assert config.served_model_names == ("a",)
+
+
+def test_a_revision_of_a_local_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="--revision is abc, but .* is a local folder"):
+        config_of(str(tmp_path), "--revision", "abc")
+    with pytest.raises(InvalidOption, match="--revision is abc, but .*bundled is a local folder"):
+        config_of("--revision", "abc")
 
 
 def test_keys_come_from_a_file_too(tmp_path: Path) -> None:

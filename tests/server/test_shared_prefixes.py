@@ -25,8 +25,8 @@ def test_longest_common_beginning(prefixes: list[tuple[int, ...]], prompt: tuple
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("{", "not valid JSON"),
-        ("[]", "must be a JSON object"),
+        ("{", "line 3: The line is not valid JSON"),
+        ("[]", "line 3: The line must be a JSON object"),
         ("{}", "one of 'text' and 'messages' is wanted"),
         ('{"text": "a", "messages": []}', "one of 'text' and 'messages' is wanted"),
         ('{"text": 1}', "Invalid 'text'"),

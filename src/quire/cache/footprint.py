@@ -120,7 +120,7 @@ def solve_both(
         v**2 * (footprint.fixed_bytes - available),
     )
     if root is None:
-        raise _no_room("steps of no tokens", footprint.fixed_bytes, available)
+        raise _no_room("work space and steps of no tokens", footprint.fixed_bytes, available)
     wanted = max(root * size * u // v, bounds.least_tokens)
     num_tokens = _at_most(wanted, bounds.max_tokens)
     blocks = solve_blocks(footprint, available, num_tokens=num_tokens, max_blocks=bounds.max_blocks)

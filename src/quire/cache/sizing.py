@@ -151,7 +151,7 @@ def remedies(budget: Budget) -> str:
     others = [each for each in (BY_SHARE, BY_BYTES, BY_TOKENS) if each != budget.option]
     return (
         f"{budget.option} (or, in its place, {' or '.join(others)}), smaller elements by "
-        "--kv-cache-dtype, or fewer tokens of a step by --max-num-batched-tokens"
+        "--kv-cache-dtype, or smaller steps by --max-num-batched-tokens and --max-num-seqs"
     )
 
 

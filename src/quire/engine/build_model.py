@@ -15,7 +15,7 @@ from quire.engine.build import Clock, OnProgress, assemble
 from quire.engine.build_sampler import sampler_bytes
 from quire.engine.config import EngineConfig
 from quire.engine.device import choose_device
-from quire.engine.early_check import check_before_load
+from quire.engine.early_check import check_before_load, least_token_bytes
 from quire.engine.engine import Engine
 from quire.engine.graphs import graph_bytes, with_graphs
 from quire.engine.kernels import asked_dtype, choose_kernels
@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_BATCHED_TOKENS = {"cpu": 512, "cuda": 2048}
 """The largest step where none is given: where each device's matrix product is about best."""
-INDEX_BYTES = 8
 
 
 @dataclass(slots=True)
@@ -138,7 +137,7 @@ def _look_ahead(
         folder, dtype=config.dtype, device=device, trust_remote_code=config.trust_remote_code
     )
     limits = choose_limits(config, preview.max_model_len, device)
-    check_before_load(config, preview, limits, measure(device))
+    check_before_load(config, preview, limits, device)
     on_progress("outline", 1, 1)
     return limits
 
@@ -177,7 +176,7 @@ def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footp
         ) from error
     facts = loaded.facts
     step_limits = StepLimits(limits.max_model_len, limits.max_num_seqs, limits.most_tokens)
-    least = facts.vocab_size * facts.dtype_bytes + (2 + len(layout.groups)) * INDEX_BYTES
+    least = least_token_bytes(facts.vocab_size, facts.dtype_bytes, layout)
     token_bytes = max(-(-peak // num_tokens), least)
     graphs = graph_bytes(config, model, loaded.device, token_bytes)
     scratch = loaded.scratch_bytes(step_limits, config.kv_options)

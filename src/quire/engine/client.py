@@ -257,6 +257,7 @@ class EngineClient:
 
     async def _go_down(self, process: asyncio.subprocess.Process) -> None:
         """The line is closed: say so to everyone at once, then look how the process ended."""
+        is_told = self.facts is None and self.down_reason is not None  # by whoever waits for it
         self.phase = Phase.DOWN
         if self.down_reason is None:
             self.down_reason = "the engine process has ended"
@@ -270,7 +271,7 @@ class EngineClient:
         self._accepting.clear()
         self._streams.clear()
         code = await _ended(process, patience_s=5.0)
-        if not self._closing:
+        if not self._closing and not is_told:
             logger.error("%s (exit code %d)", self.down_reason, code)
 
 

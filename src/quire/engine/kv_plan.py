@@ -80,6 +80,22 @@ def plan_kv(
     layout: Layout, footprint: Footprint, limits: Limits, budget: Budget, device: Device
 ) -> KVPlan:
     """Raises TooLittleMemory with the numbers and the remedies."""
+    solution = solve_kv(layout, footprint, limits, budget, device)
+    layout, num_blocks = unify([(layout, solution.num_blocks)])
+    room = Room(layout, num_blocks, footprint.block_size, solution.num_tokens)
+    room.check(limits.max_model_len, budget)
+    why = Why(
+        f"as {budget.option} says" if budget.is_outright else _why_blocks(solution),
+        _why_tokens(solution, limits, are_blocks_given=budget.is_outright),
+    )
+    return KVPlan(room, limits, solution.num_tokens, solution.num_bytes, why)
+
+
+def solve_kv(
+    layout: Layout, footprint: Footprint, limits: Limits, budget: Budget, device: Device
+) -> Solution:
+    """What fits, whether or not a request of the model length does. Raises TooLittleMemory; never
+    where a larger footprint would fit."""
     size = footprint.block_size
     given = budget.blocks(layout, block_size=size, max_chunk_tokens=limits.most_tokens)
     useful = device.useful_blocks(layout, limits, size)
@@ -90,14 +106,7 @@ def plan_kv(
     except TooLittleMemory as error:
         way = "ask for less" if budget.is_outright else "no request fits: give more memory"
         raise TooLittleMemory(f"{error}; {way} by {remedies(budget)}") from None
-    layout, num_blocks = unify([(layout, solution.num_blocks)])
-    room = Room(layout, num_blocks, size, solution.num_tokens)
-    room.check(limits.max_model_len, budget)
-    why = Why(
-        f"as {budget.option} says" if given is not None else _why_blocks(solution),
-        _why_tokens(solution, limits, are_blocks_given=given is not None),
-    )
-    return KVPlan(room, limits, solution.num_tokens, solution.num_bytes, why)
+    return solution
 
 
 def _solve(

@@ -1,7 +1,8 @@
 """The engine's own process: `python -m quire.engine.process FD`, started by `client.py`.
 
 The socket FD is its only way in and out. First comes the configuration; then it loads, says Ready,
-and takes turns until the line closes. An error is said as Failed before the process ends.
+and takes turns until the line closes. An error is said as Failed before the process ends; one that
+nobody thought of is logged here too, with its traceback.
 """
 
 import gc
@@ -35,6 +36,7 @@ from quire.scheduler.step import Delta, Refusal
 
 logger = logging.getLogger(__name__)
 
+FAILED = 1
 EXPECTED = (CheckpointError, TooLittleMemory, UnsupportedModel, ValueError)
 """What a user's settings can lead to: the text says it all."""
 
@@ -106,7 +108,11 @@ def serve(line: Line) -> None:
     (body,) = line.receive(wait=True)
     config = msgspec.msgpack.decode(body, type=EngineConfig)
     logging.getLogger().setLevel(config.log_level.upper())
-    engine, facts = build_engine(config, on_progress=say, clock=time.monotonic)
+    try:
+        engine, facts = build_engine(config, on_progress=say, clock=time.monotonic)
+    except EXPECTED as error:
+        line.send(Failed(str(error)))  # the server says it
+        sys.exit(FAILED)
     with closing(engine):
         gc.collect()
         gc.freeze()  # what was loaded stays: no collection need look at it again
@@ -123,10 +129,10 @@ def main() -> None:
     except LineClosed:
         return
     except Exception as error:
-        logger.error("the engine ends: %s", error, exc_info=not isinstance(error, EXPECTED))
+        logger.exception("the engine ends")
         with suppress(LineClosed):
             line.send(Failed(f"{type(error).__name__}: {error}"))
-        sys.exit(1)
+        sys.exit(FAILED)
 
 
 if __name__ == "__main__":

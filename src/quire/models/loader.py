@@ -17,6 +17,7 @@ import platform
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,8 @@ from quire.models.attention.scratch import StepKind, StepLimits, scratch_bytes
 from quire.models.attention.triton.scratch import triton_scratch_bytes
 from quire.models.attention.triton.support import Site
 from quire.models.checkpoint import ModelSource, Progress, locate
-from quire.models.config import KVOptions, KVSize, ModelFacts, UnsupportedModel
+from quire.models.config import CheckpointError, KVOptions, KVSize, ModelFacts, UnsupportedModel
+from quire.models.end_tokens import within_vocabulary
 from quire.models.hf import HFModel, PagedPort, attention_modules, plug, prepare
 from quire.models.kv_codec import choose_codec
 from quire.models.kv_store import build_kv_store
@@ -154,7 +156,7 @@ def load_model(
     refuse_unsupported(config)
     outline = None
     if not source.trust_remote_code:
-        outline = pretrained.build_without_weights(whole)
+        outline = pretrained.build_without_weights(folder, whole)
         rehearse(outline, config.model_type, layering(config))
     chosen = choose_dtype(dtype, pretrained.stored_dtype(config), device)
     on_tensor = partial(on_progress, "weights")
@@ -172,13 +174,17 @@ def load_model(
     nn.Module.to(module, device)
     with pretrained.own_attention(module):
         own = first_logits(module, config.model_type)
+    if own.isnan().any():
+        _refuse_nan(folder, module)
     measured = _measure(module, config.model_type, layering(config), own)
     facts = ModelFacts(
         model_type=config.model_type,
         layers=measured.layers,
         vocab_size=len(measured.logits),
         max_model_len=max_model_len(config),
-        eos_token_ids=pretrained.eos_token_ids(module),
+        eos_token_ids=within_vocabulary(
+            pretrained.eos_token_ids(folder, module), len(measured.logits)
+        ),
         dtype=str(measured.kv_dtype).removeprefix("torch."),
         dtype_bytes=measured.kv_dtype.itemsize,
     )
@@ -195,6 +201,13 @@ def load_model(
         settle(packed_tensors(module))
     on_progress("probe", 1, 1)
     return loaded
+
+
+def _refuse_nan(folder: Path, module: nn.Module) -> None:
+    """Unless the logits were not a number for another reason, such as an overflow."""
+    names = [name for name, weight in module.named_parameters() if weight.isnan().any()]
+    if names:
+        raise CheckpointError(f"{folder}: its weights hold NaN: {', '.join(names[:3])}")
 
 
 def _speed_up(

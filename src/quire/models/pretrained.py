@@ -1,11 +1,14 @@
 """The one door to transformers: half typed there, typed here. Slow to import, so import it late."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 import transformers.utils.logging as transformers_logging
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -18,30 +21,48 @@ from transformers import (
 )
 
 from quire.models.config import CheckpointError, UnsupportedModel
+from quire.models.end_tokens import end_tokens
 from quire.models.hf import paged_attention
 from quire.models.narrow import narrow_state
+
+logger = logging.getLogger(__name__)
 
 PAGED = "quire_paged"
 
 TensorCount = Callable[[int, int], None]
-Loaded = tuple[PreTrainedModel, Mapping[str, Collection[str]]]
+Mismatch = tuple[str, torch.Size, torch.Size]
+"""A weight's name, and its shape in the file and by the configuration."""
+
+
+class Report(TypedDict):
+    """What transformers tells of a load, as far as it is looked at."""
+
+    missing_keys: Collection[str]
+    mismatched_keys: Collection[Mismatch]
+
+
+Loaded = tuple[PreTrainedModel, Report]
+TROUBLE = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError),
+    *(RuntimeError, SafetensorError, StrictDataclassError, TypeError, ValueError),
+)
+"""What transformers raises over files that fit neither it nor each other."""
 
 
 def read_config(folder: Path, *, trust_remote_code: bool) -> PretrainedConfig:
     """Of the whole checkpoint; `config.get_text_config()` is of the language model in it."""
-    try:
+    with _told_of(folder, "its configuration cannot be used"):
         config: PretrainedConfig = AutoConfig.from_pretrained(
             folder, trust_remote_code=trust_remote_code
         )
-    except (ValueError, OSError) as error:
-        raise CheckpointError(f"{folder}: its configuration cannot be used: {error}") from error
     return config
 
 
-def build_without_weights(config: PretrainedConfig) -> PreTrainedModel:
+def build_without_weights(folder: Path, config: PretrainedConfig) -> PreTrainedModel:
     """The model as `load_module` would give it, on the device that has shapes but no numbers."""
     AttentionInterface.register(PAGED, paged_attention)
-    with torch.device("meta"), _cannot_be_redirected(config):
+    is_told = _told_of(folder, "no model can be built by its configuration")
+    with torch.device("meta"), is_told, _cannot_be_redirected(config):
         module: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             config, attn_implementation=PAGED
         )
@@ -81,6 +102,7 @@ def load_module(
             dtype=dtype or "auto",
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
+            ignore_mismatched_sizes=True,  # they are refused by name
         )
     return _for_inference(folder, loaded)
 
@@ -98,6 +120,7 @@ def load_narrow(
             output_loading_info=True,
             attn_implementation=PAGED,
             dtype=torch.float32,
+            ignore_mismatched_sizes=True,  # they are refused by name
         )
     module = _for_inference(folder, loaded)
     with suppress(OSError):  # there may be none
@@ -108,19 +131,37 @@ def load_narrow(
 @contextmanager
 def _loading(folder: Path, config: PretrainedConfig, on_tensor: TensorCount) -> Iterator[None]:
     AttentionInterface.register(PAGED, paged_attention)
-    with _counted(on_tensor), _cannot_be_redirected(config):
-        try:
-            yield
-        except (ValueError, OSError, SafetensorError) as error:
-            raise CheckpointError(f"{folder} cannot be loaded: {error}") from error
+    with _counted(on_tensor), _told_of(folder, "cannot be loaded"), _cannot_be_redirected(config):
+        yield
 
 
 def _for_inference(folder: Path, loaded: Loaded) -> PreTrainedModel:
     module, report = loaded
+    _refuse_mismatched(folder, report["mismatched_keys"])
     _refuse_missing(folder, report["missing_keys"])
     nn.Module.train(module, False)
     nn.Module.requires_grad_(module, False)
     return module
+
+
+@contextmanager
+def _told_of(folder: Path, what: str) -> Iterator[None]:
+    """One sentence that names the folder; where it came from is in the log, for whoever asks."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except TROUBLE as error:
+        logger.debug("%s %s", folder, what, exc_info=error)
+        raise CheckpointError(f"{folder}: {what}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    cause = error.__cause__ if isinstance(error, StrictDataclassError) else None
+    said = cause or error
+    text = " ".join(str(said).split())
+    is_sentence = isinstance(said, OSError | SafetensorError | TypeError | ValueError)
+    return text if is_sentence else f"{type(said).__name__}: {text}"
 
 
 @contextmanager
@@ -136,6 +177,15 @@ def _cannot_be_redirected(config: PretrainedConfig) -> Iterator[None]:
         ) from error
 
 
+def _refuse_mismatched(folder: Path, mismatches: Collection[Mismatch]) -> None:
+    """transformers would go on with random numbers in their place."""
+    for name, stored, wanted in sorted(mismatches):
+        raise CheckpointError(
+            f"{folder}: {len(mismatches)} of the weights do not fit its config.json: {name} is "
+            f"{list(stored)} in the file, and would be {list(wanted)}"
+        )
+
+
 def _refuse_missing(folder: Path, names: Collection[str]) -> None:
     """transformers would go on with random numbers in their place."""
     if names:
@@ -143,13 +193,10 @@ def _refuse_missing(folder: Path, names: Collection[str]) -> None:
         raise CheckpointError(f"{folder} lacks {len(names)} of the weights: {some}")
 
 
-def eos_token_ids(module: PreTrainedModel) -> tuple[int, ...]:
+def eos_token_ids(folder: Path, module: PreTrainedModel) -> tuple[int, ...]:
     """What `generate` would stop at: generation_config.json if there is one, else config.json."""
     config = module.generation_config
-    ids: int | Sequence[int] | None = None if config is None else config.eos_token_id
-    if ids is None:
-        return ()
-    return (ids,) if isinstance(ids, int) else tuple(ids)
+    return end_tokens(None if config is None else config.eos_token_id, folder)
 
 
 @contextmanager

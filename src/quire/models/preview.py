@@ -10,6 +10,7 @@ import torch
 from quire.cache.layout import Layout
 from quire.models import pretrained
 from quire.models.config import KVOptions
+from quire.models.end_tokens import check_end_tokens
 from quire.models.loader import choose_dtype
 from quire.models.outline import outline_layout
 from quire.models.support import max_model_len, refuse_unsupported
@@ -18,13 +19,16 @@ from quire.models.weight_files import read_headers, stored_float_bytes, weight_b
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """`dtype_bytes` is None where nothing tells it. `weight_bytes` is what the weights will take at
+    """`dtype` is None where it is as the weights are stored, `dtype_bytes` where nothing tells it,
+    `vocab_size` 0 where the configuration does not. `weight_bytes` is what the weights will take at
     least, 0 where only a part of the checkpoint is loaded; `are_kept` that they stay as they are
     stored.
     """
 
     model_type: str
     max_model_len: int
+    vocab_size: int
+    dtype: torch.dtype | None
     dtype_bytes: int | None
     weight_bytes: int
     are_kept: bool
@@ -44,6 +48,7 @@ def look_ahead(
     whole = pretrained.read_config(folder, trust_remote_code=trust_remote_code)
     config = whole.get_text_config()
     refuse_unsupported(config)
+    check_end_tokens(folder)
     tensors = read_headers(folder)
     chosen = choose_dtype(dtype, pretrained.stored_dtype(config), device)
     is_whole = whole.model_type == config.model_type
@@ -60,6 +65,8 @@ def look_ahead(
     return Preview(
         model_type=config.model_type,
         max_model_len=max_model_len(config),
+        vocab_size=int(getattr(config, "vocab_size", None) or 0),
+        dtype=chosen,
         dtype_bytes=asked_bytes or stored_float_bytes(tensors),
         weight_bytes=num_bytes(asked_bytes),
         are_kept=num_bytes(asked_bytes) == num_bytes(None),

@@ -28,21 +28,21 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:
-            raise ValueError(f"max_num_seqs is {self.max_num_seqs}, must be 1 or more")
+            raise ValueError(f"--max-num-seqs is {self.max_num_seqs}, must be 1 or more")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
-                f"max_num_batched_tokens is {self.max_num_batched_tokens}, must be at least "
-                f"max_num_seqs ({self.max_num_seqs}), or some running request would get no token"
+                f"--max-num-batched-tokens is {self.max_num_batched_tokens}, must be at least "
+                f"--max-num-seqs ({self.max_num_seqs}), or some running request would get no token"
             )
         if self.max_model_len < 2:
-            raise ValueError(f"max_model_len is {self.max_model_len}, must be 2 or more")
+            raise ValueError(f"--max-model-len is {self.max_model_len}, must be 2 or more")
         if self.max_num_queued_reqs < 0:
             raise ValueError(
-                f"max_num_queued_reqs is {self.max_num_queued_reqs}, must be 0 or more"
+                f"--max-num-queued-reqs is {self.max_num_queued_reqs}, must be 0 or more"
             )
         if not 0 <= self.watermark < 1:
             raise ValueError(f"watermark is {self.watermark}, must be in [0, 1)")
         if not self.priority_ageing_s >= 0:
-            raise ValueError(f"priority_ageing_s is {self.priority_ageing_s}, must be 0 or more")
+            raise ValueError(f"--priority-ageing-s is {self.priority_ageing_s}, must be 0 or more")
         if self.max_skips < 0:
-            raise ValueError(f"max_skips is {self.max_skips}, must be 0 or more")
+            raise ValueError(f"--max-skips is {self.max_skips}, must be 0 or more")

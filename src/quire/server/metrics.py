@@ -71,9 +71,20 @@ class ServerMetrics:
             self._step_tokens.observe(report.num_tokens)
 
     def on_down(self) -> None:
-        """Nothing runs or waits in an engine that is gone; what it did stays counted."""
-        self.stats = self.stats._replace(
-            num_running=0, num_waiting=0, num_waiting_for_capacity=0, num_blocks_active=0
+        """Nothing runs, waits or is kept in an engine that is gone: all its blocks are free. What
+        it did stays counted."""
+        stats = self.stats
+        self.stats = stats._replace(
+            num_running=0,
+            num_waiting=0,
+            num_waiting_for_capacity=0,
+            num_blocks_free=(
+                stats.num_blocks_free + stats.num_blocks_cached + stats.num_blocks_active
+            ),
+            num_blocks_cached=0,
+            num_blocks_active=0,
+            num_blocks_swapped=0,
+            num_blocks_on_host=0,
         )
 
     def observe(self, name: str, value: float) -> None:

@@ -6,7 +6,15 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-BYTES = re.compile(r"([1-9][0-9]*) *([KMGT]?)(?:iB)?")
+BYTES = re.compile(r"([1-9][0-9]{,18}) *([KMGT]?)(?:iB)?")
+MAX_COUNT = 10**15
+"""The most of what has no bound of its own, far beyond all use: any sum of such counts is exact."""
+MAX_BYTES = 1 << 60
+MAX_GIB = 1 << 20
+MAX_THREADS = 1024
+MAX_SECONDS = 10**9
+LEAST_SECONDS = 0.1
+"""What is looked at by a clock is not looked at more often."""
 
 
 class InvalidOption(Exception):
@@ -35,15 +43,15 @@ def boolean(given: str) -> bool:
     raise ValueError(f"expected true or false, got {given!r}")
 
 
-def integer(least: int, most: int | None = None) -> Callable[[str], int]:
-    wanted = f"an integer of {least} or more" if most is None else f"an integer {least}..{most}"
+def integer(least: int, most: int = MAX_COUNT) -> Callable[[str], int]:
+    wanted = f"an integer {least}..{most}"
 
     def parse(given: str) -> int:
         try:
             value = int(given)
         except ValueError:
             raise ValueError(f"expected {wanted}, got {given!r}") from None
-        if value < least or (most is not None and value > most):
+        if not least <= value <= most:
             raise ValueError(f"expected {wanted}, got {value}")
         return value
 
@@ -51,6 +59,7 @@ def integer(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 count = integer(1)
+threads = integer(1, MAX_THREADS)
 
 
 def byte_count(given: str) -> int:
@@ -58,7 +67,10 @@ def byte_count(given: str) -> int:
     found = BYTES.fullmatch(given.strip())
     if found is None or (given.strip().endswith("iB") and not found[2]):
         raise ValueError(f"expected bytes, such as 1073741824, 1024MiB or 1G, got {given!r}")
-    return int(found[1]) * BINARY[found[2]]
+    value = int(found[1]) * BINARY[found[2]]
+    if value > MAX_BYTES:
+        raise ValueError(f"expected {MAX_BYTES} bytes at most, got {given!r}")
+    return value
 
 
 def _number(given: str) -> float:
@@ -71,18 +83,26 @@ def _number(given: str) -> float:
     return value
 
 
-def seconds(given: str) -> float:
-    value = _number(given)
-    if value < 0:
-        raise ValueError(f"expected seconds, 0 or more, got {given!r}")
-    return value
+def _amount(unit: str, least: float, most: float) -> Callable[[str], float]:
+    def parse(given: str) -> float:
+        value = _number(given)
+        if not least <= value <= most:
+            raise ValueError(f"expected {unit}, {least}..{most}, got {given!r}")
+        return value
+
+    return parse
 
 
-def gibibytes(given: str) -> float:
-    value = _number(given)
-    if value < 0:
-        raise ValueError(f"expected GiB, 0 or more, got {given!r}")
-    return value
+seconds = _amount("seconds", 0, MAX_SECONDS)
+some_seconds = _amount("seconds", LEAST_SECONDS, MAX_SECONDS)
+gibibytes = _amount("GiB", 0, MAX_GIB)
+
+
+def seconds_or_none(given: str) -> float:
+    """0 is none."""
+    if 0 < _number(given) < LEAST_SECONDS:
+        raise ValueError(f"expected seconds, {LEAST_SECONDS} or more, or 0 for none, got {given!r}")
+    return seconds(given)
 
 
 def fraction(given: str) -> float:

@@ -36,7 +36,10 @@ from quire.server.option_values import (
     one_number_of,
     one_of,
     seconds,
+    seconds_or_none,
+    some_seconds,
     text,
+    threads,
 )
 
 Value: TypeAlias = str | int | float | bool | tuple[str, ...] | None
@@ -102,7 +105,7 @@ OPTIONS: tuple[Option, ...] = (
         one_of("auto", "float32", "float16", "bfloat16"),
         "Number format of weights and activations.",
     ),
-    Option("num-threads", ENGINE, count, "CPU threads of the engine.", shown="auto"),
+    Option("num-threads", ENGINE, threads, "CPU threads of the engine.", shown="auto"),
     Option(
         "block-size",
         ENGINE,
@@ -305,14 +308,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "stuck-after",
         SERVER,
-        seconds,
+        some_seconds,
         "Seconds without progress under work before `/readyz` turns red.",
         field="stuck_after_s",
     ),
     Option(
         "sse-keep-alive-interval",
         SERVER,
-        seconds,
+        seconds_or_none,
         "Seconds of silence before a stream gets a comment line; 0 sends none.",
         field="sse_keep_alive_interval_s",
     ),

@@ -65,6 +65,7 @@ class DrainingServer(uvicorn.Server):
         if leaves:
             self.service.drain()
             self.service.cut()
+        self.service.tell_stuck()
         return leaves
 
     def _drained(self) -> bool:
@@ -92,6 +93,8 @@ async def serve(config: ServerConfig, listener: socket.socket) -> int:
 
     server = DrainingServer(build_app(service, on_failed_start=stop), service)
     await server.serve(sockets=[listener])
+    if server.force_exit:
+        await server.lifespan.shutdown()  # uvicorn leaves it out: the engine is to end, not to hang
     return FAILED_START if service.failure is not None else 0
 
 

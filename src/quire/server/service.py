@@ -87,6 +87,7 @@ class Service:
         self.failure: str | None = None
         self.num_open = 0
         self.num_reading = 0
+        self._told_stuck = False
         self.began_s = sources.clock()
         loop = asyncio.get_running_loop()
         self.drains: asyncio.Future[None] = loop.create_future()
@@ -148,6 +149,20 @@ class Service:
     @property
     def is_stuck(self) -> bool:
         return self.engine.last_progress_age_s() > self.config.stuck_after_s
+
+    def tell_stuck(self) -> None:
+        """In the log, once when the engine gets stuck and once when it moves on."""
+        if self.is_down or self.is_stuck == self._told_stuck:
+            return
+        self._told_stuck = not self._told_stuck
+        if self._told_stuck:
+            logger.error(
+                "the engine is stuck: with %d requests no step has ended for %.1f s",
+                self.engine.num_live,
+                self.engine.last_progress_age_s(),
+            )
+        else:
+            logger.warning("the engine moves on")
 
     @property
     def draining(self) -> bool:

@@ -2,8 +2,9 @@
 
 import argparse
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
+from pathlib import Path
 
 import msgspec
 
@@ -32,7 +33,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{option.flag}",
             dest=option.key,
-            type=text,
             metavar="VALUE",
             action=_action(option),
             default=argparse.SUPPRESS,
@@ -47,7 +47,7 @@ def parse_values(flags: Mapping[str, object], environ: Mapping[str, str]) -> dic
         if option.key in flags:
             values[option.key] = _from_flag(option, flags[option.key])
         elif environ.get(option.variable):
-            values[option.key] = _parse(option, environ[option.variable], option.variable)
+            values[option.key] = _parse(option.parse, environ[option.variable], option.variable)
     return values
 
 
@@ -55,13 +55,13 @@ def _from_flag(option: Option, given: object) -> Value:
     if isinstance(given, bool):
         return given
     if isinstance(given, list):
-        return tuple(str(each) for each in given)
-    return _parse(option, str(given), f"--{option.flag}")
+        return tuple(str(_parse(text, each, f"--{option.flag}")).strip() for each in given)
+    return _parse(option.parse, str(given), f"--{option.flag}")
 
 
-def _parse(option: Option, given: str, said_as: str) -> Value:
+def _parse(parse: Callable[[str], Value], given: str, said_as: str) -> Value:
     try:
-        return option.parse(given)
+        return parse(given)
     except ValueError as error:
         raise InvalidOption(f"{said_as}: {error}") from None
 
@@ -99,6 +99,11 @@ def build_config(values: Mapping[str, Value]) -> ServerConfig:
         check_memory_options(config.engine)
     except ValueError as error:
         raise InvalidOption(str(error)) from None
+    if config.engine.revision is not None and Path(model).is_dir():
+        raise InvalidOption(
+            f"--revision is {config.engine.revision}, but {model} is a local folder, which has no "
+            "revisions: leave it out"
+        )
     return config
 
 

@@ -69,7 +69,7 @@ def load_shared_prefixes(path: str, tokenizer: TextTokenizer) -> SharedPrefixes:
 
 def _read(line: str, tokenizer: TextTokenizer) -> tuple[int, ...]:
     """As the prompts of requests are made: a chat template writes all special tokens itself."""
-    given = validate(parse_object(line.encode()), _Line)
+    given = validate(parse_object(line.encode(), "The line"), _Line)
     if (given.text is None) == (given.messages is None):
         raise ValueError("one of 'text' and 'messages' is wanted")
     if given.messages is not None:

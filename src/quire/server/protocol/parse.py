@@ -30,17 +30,15 @@ def parse_request(
     return validate(fields, model, capabilities_of(endpoint)), no_effect
 
 
-def parse_object(body: bytes) -> dict[str, object]:
+def parse_object(body: bytes, what: str = "The request body") -> dict[str, object]:
     """The content type is not asked: whatever a client calls it, the body must be JSON, in UTF-8
     with or without the mark that some clients begin it with."""
     try:
         value: object = from_json(body.removeprefix(codecs.BOM_UTF8), allow_inf_nan=False)
     except ValueError as error:
-        raise RequestError(
-            f"The request body is not valid JSON: {error}.", code="invalid_json"
-        ) from None
+        raise RequestError(f"{what} is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(value, dict):
-        raise RequestError("The request body must be a JSON object.", code="invalid_json")
+        raise RequestError(f"{what} must be a JSON object.", code="invalid_json")
     return value
 
 

@@ -1,0 +1,117 @@
+"""What the `quire` command does. Only here are arguments and environment read."""
+
+import argparse
+import logging
+import os
+import random
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+
+from quire import __version__
+from quire.bench.options import EPILOG, add_bench_options, read_options, split_serve_args
+from quire.server.config import ServerConfig
+from quire.server.listen import CannotListen, bind, url_of
+from quire.server.option_values import InvalidOption
+from quire.server.options import config_table
+from quire.server.settings import add_options, build_config, parse_values, unknown_variables
+
+logger = logging.getLogger(__name__)
+
+USAGE_ERROR = 2
+SPIN_COUNT = "2000"
+"""How often a model thread looks for the others before it sleeps: a tenth of a millisecond. OpenMP
+itself would look a hundred times as long, and beside other work a step would then wait for whole
+time slices (decision 0008)."""
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="quire", description="Serves language models over HTTP.")
+    parser.add_argument("--version", action="version", version=f"quire {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serving = commands.add_parser(
+        "serve",
+        help="serve a model",
+        epilog="Each flag can be given as a variable: --max-num-seqs as QUIRE_MAX_NUM_SEQS.",
+    )
+    serving.add_argument(
+        "positional_model",
+        nargs="?",
+        metavar="MODEL",
+        help="Hugging Face id or local folder [the bundled model]",
+    )
+    add_options(serving)
+    add_bench_options(
+        commands.add_parser(
+            "bench", help="measure a server, or compare two", epilog=EPILOG, allow_abbrev=False
+        )
+    )
+    commands.add_parser("config-table")  # for the README; not in the help
+    return parser
+
+
+def read_config(arguments: Mapping[str, object], environ: Mapping[str, str]) -> ServerConfig:
+    """Raises InvalidOption."""
+    flags = dict(arguments)
+    model = flags.pop("positional_model", None)
+    if model is not None and flags.get("model") not in (None, model):
+        raise InvalidOption(f"MODEL is given twice: {model} and --model {flags['model']}")
+    if model is not None:
+        flags["model"] = model
+    return build_config(parse_values(flags, environ))
+
+
+def calm_threads(environ: MutableMapping[str, str]) -> None:
+    """For the engine process, unless the user has chosen: threads that wait do not hold a core."""
+    if "OMP_WAIT_POLICY" not in environ:
+        environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+
+
+def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:
+    config = read_config(arguments, environ)
+    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+    logging.getLogger("uvicorn").setLevel("WARNING")
+    for warning in unknown_variables(environ):
+        logger.warning(warning)
+    try:
+        listener = bind(config.host, config.port)
+    except CannotListen as error:
+        raise InvalidOption(str(error)) from None
+    names = ", ".join(config.served_model_names)
+    print(f"Quire {__version__} listens on {url_of(listener)} and loads {names}", flush=True)
+    # Imported here: a web server takes a while, and `quire --help` needs none.
+    from quire.server.serve import run
+
+    return run(config, listener)
+
+
+def bench_command(
+    arguments: Mapping[str, object], serve_args: tuple[str, ...], argv: Sequence[str]
+) -> int:
+    # Imported here: `quire serve` needs none of it.
+    from quire.bench.command import Invocation, read_addresses, run
+
+    try:
+        options = read_options(arguments, serve_args)
+        addresses = read_addresses(options)
+    except ValueError as error:
+        print(f"quire bench: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    return run(Invocation(options, addresses, tuple(argv), random.SystemRandom().getrandbits(32)))
+
+
+def run_command(argv: Sequence[str]) -> int:
+    own_argv, serve_args = split_serve_args(argv)
+    arguments = vars(build_parser().parse_args(own_argv))
+    command = arguments.pop("command")
+    if command == "config-table":
+        print(config_table(), end="")
+        return 0
+    if command == "bench":
+        return bench_command(arguments, serve_args, argv)
+    calm_threads(os.environ)
+    try:
+        return serve_command(arguments, os.environ)
+    except InvalidOption as error:
+        print(f"quire serve: {error}", file=sys.stderr)
+        return USAGE_ERROR
