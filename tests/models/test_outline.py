@@ -165,7 +165,16 @@ def test_weights_are_counted_in_the_dtype_asked(llama: Path) -> None:
     parameters = load(llama, "float32").module.parameters()
     assert wider.weight_bytes == 2 * stored.weight_bytes == sum(each.nbytes for each in parameters)
     assert (stored.are_kept, wider.are_kept) == (True, False)
+    packed = look_ahead(llama, dtype="float32", device=CPU, trust_remote_code=False, packs=True)
+    assert packed.are_kept and packed.weight_bytes == stored.weight_bytes
+    assert packed.dtype_bytes == 4, "of K and V"
     assert stored_float_bytes(read_headers(llama)) == 2
+
+
+def test_what_is_not_stored_in_bfloat16_is_widened(tmp_path: Path) -> None:
+    folder = save_checkpoint(SERVED["llama"], tmp_path, torch.float16)
+    packed = look_ahead(folder, dtype="float32", device=CPU, trust_remote_code=False, packs=True)
+    assert not packed.are_kept
 
 
 def safetensors(header: dict[str, object]) -> bytes:

@@ -1,11 +1,14 @@
 """Memory of the system's own pages."""
 
+import platform
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.models.pages import HUGE_PAGE_BYTES, zeros_on_touch
+from quire.models.pages import HUGE_PAGE_BYTES, give_back, zeros_on_touch
 
 
 @given(st.integers(0, 5 * HUGE_PAGE_BYTES))
@@ -24,3 +27,19 @@ def test_it_is_zero_and_lives_as_long_as_a_view_of_it(num_bytes: int) -> None:
     last.fill_(7)
     del memory
     assert last.tolist() == [7]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others keep nothing")
+def test_what_was_freed_between_things_that_stay_goes_back() -> None:
+    pieces = [torch.ones(1 << 14) for _ in range(2000)]
+    kept = pieces[::50]
+    before = resident_bytes()
+    del pieces
+    give_back()
+    assert before - resident_bytes() > 64 << 20
+    assert all(piece.sum() == len(piece) for piece in kept)
+
+
+def resident_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))

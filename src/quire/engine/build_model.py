@@ -30,6 +30,7 @@ from quire.models.checkpoint import ModelSource, locate
 from quire.models.graphs import GraphedModel
 from quire.models.hf import HFModel
 from quire.models.loader import LoadedModel, load_model
+from quire.models.pages import give_back
 from quire.models.preview import look_ahead
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,8 @@ def build_model_engine(
     source = ModelSource(config.model, config.revision, config.trust_remote_code)
     folder = locate(source, on_progress)
     phases.end("files")
-    limits = _look_ahead(config, folder, device, on_progress)
+    packs = kernels is not None and bool(kernels.linears)
+    limits = _look_ahead(config, folder, device, on_progress, packs=packs)
     phases.end("outline")
     source = ModelSource(str(folder), trust_remote_code=config.trust_remote_code)
     loaded = load_model(
@@ -80,6 +82,7 @@ def build_model_engine(
     phases.end("load")
     on_progress("profile", 0, 1)
     footprint = _profile(config, loaded, limits)
+    give_back()
     on_progress("profile", 1, 1)
     phases.end("profile")
     memory = measure(device)
@@ -129,12 +132,21 @@ def choose_limits(config: EngineConfig, made_for: int, device: torch.device) -> 
 
 
 def _look_ahead(
-    config: EngineConfig, folder: Path, device: torch.device, on_progress: OnProgress
+    config: EngineConfig,
+    folder: Path,
+    device: torch.device,
+    on_progress: OnProgress,
+    *,
+    packs: bool,
 ) -> Limits:
     """What can be wrong is said before minutes are spent on reading weights."""
     on_progress("outline", 0, 1)
     preview = look_ahead(
-        folder, dtype=config.dtype, device=device, trust_remote_code=config.trust_remote_code
+        folder,
+        dtype=config.dtype,
+        device=device,
+        trust_remote_code=config.trust_remote_code,
+        packs=packs and not config.trust_remote_code,
     )
     limits = choose_limits(config, preview.max_model_len, device)
     check_before_load(config, preview, limits, device)

@@ -48,6 +48,7 @@ from quire.models.packing import (
     is_close,
     is_independent,
 )
+from quire.models.pages import give_back
 from quire.models.port import CurrentStep
 from quire.models.probe import FORWARD_ERRORS, TOKENS, Probe, first_logits, probe, rehearse
 from quire.models.quantised import TOLERANCE as QUANTISED_TOLERANCE
@@ -197,8 +198,10 @@ def load_model(
                 facts.model_type, "requests packed into one row change each other"
             )
     if kernels is not None:
+        give_back()
         _speed_up(loaded, kernels, uses.ids, measured.logits)
         settle(packed_tensors(module))
+    give_back()
     on_progress("probe", 1, 1)
     return loaded
 

@@ -1,8 +1,9 @@
-"""Memory straight from the system: zeros whose pages it hands out when they are first written, huge
-ones where it has them. Small ones cost what is read in every step up to a fifth of its speed: a
-processor's read-ahead stops at a page's end, and it remembers where few pages are.
+"""Memory straight from the system, and back: zeros whose pages it hands out when they are first
+written, huge ones where it has them. Small ones cost what is read in every step up to a fifth of
+its speed: a processor's read-ahead stops at a page's end, and it remembers where few pages are.
 """
 
+import ctypes
 import mmap
 
 import numpy as np
@@ -18,6 +19,13 @@ def zeros_on_touch(num_bytes: int) -> Tensor:
     nothing beyond them is ever resident. It lives as long as a view of it."""
     memory = _pages(num_bytes + HUGE_PAGE_BYTES, num_bytes)
     return memory[_padding(memory) :][:num_bytes]
+
+
+def give_back() -> None:
+    """What was freed goes to the system: glibc keeps it for later, hundreds of MB after a load."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _pages(num_bytes: int, num_used: int) -> Tensor:

@@ -14,7 +14,7 @@ from quire.models.end_tokens import check_end_tokens
 from quire.models.loader import choose_dtype
 from quire.models.outline import outline_layout
 from quire.models.support import max_model_len, refuse_unsupported
-from quire.models.weight_files import read_headers, stored_float_bytes, weight_bytes
+from quire.models.weight_files import FLOATS, read_headers, stored_float_bytes, weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,10 @@ class Preview:
 
 
 def look_ahead(
-    folder: Path, *, dtype: str, device: torch.device, trust_remote_code: bool
+    folder: Path, *, dtype: str, device: torch.device, trust_remote_code: bool, packs: bool = False
 ) -> Preview:
-    """Raises CheckpointError or UnsupportedModel, as loading would."""
+    """Raises CheckpointError or UnsupportedModel, as loading would. `packs`: kernels will keep what
+    is stored in bfloat16 in no more bytes, whatever it is computed in."""
     whole = pretrained.read_config(folder, trust_remote_code=trust_remote_code)
     config = whole.get_text_config()
     refuse_unsupported(config)
@@ -61,14 +62,20 @@ def look_ahead(
             is_tied=bool(config.tie_word_embeddings),
         )
 
+    stays_narrow = (
+        packs
+        and chosen == torch.float32
+        and all(tensor.dtype == "BF16" for tensor in tensors if tensor.dtype in FLOATS)
+    )
     asked_bytes = None if chosen is None else chosen.itemsize
+    kept_bytes = None if stays_narrow else asked_bytes
     return Preview(
         model_type=config.model_type,
         max_model_len=max_model_len(config),
         vocab_size=int(getattr(config, "vocab_size", None) or 0),
         dtype=chosen,
         dtype_bytes=asked_bytes or stored_float_bytes(tensors),
-        weight_bytes=num_bytes(asked_bytes),
-        are_kept=num_bytes(asked_bytes) == num_bytes(None),
+        weight_bytes=num_bytes(kept_bytes),
+        are_kept=num_bytes(kept_bytes) == num_bytes(None),
         config=config,
     )

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from quire.models.pages import zeros_on_touch
+from quire.models.pages import give_back, zeros_on_touch
 
 LINE_BYTES = 64
+MOST_LEFT_BYTES = 1 << 27
+"""Of what was left, before it is given back."""
 
 
 def settle(tensors: Sequence[Tensor]) -> None:
@@ -17,7 +19,7 @@ def settle(tensors: Sequence[Tensor]) -> None:
     for tensor in tensors:
         shared.setdefault(tensor.untyped_storage().data_ptr(), []).append(tensor)
     num_bytes = sum(_line_up(group[0].untyped_storage().nbytes()) for group in shared.values())
-    place, offset = zeros_on_touch(num_bytes), 0
+    place, offset, num_left = zeros_on_touch(num_bytes), 0, 0
     for group in shared.values():
         storage = group[0].untyped_storage()
         old = torch.empty(0, dtype=torch.uint8).set_(storage)
@@ -25,6 +27,11 @@ def settle(tensors: Sequence[Tensor]) -> None:
         for tensor in group:
             tensor.data = _view_like(tensor, new)
         offset += _line_up(len(old))
+        num_left += len(old)
+        if num_left > MOST_LEFT_BYTES:
+            del storage, old
+            give_back()
+            num_left = 0
 
 
 def _view_like(tensor: Tensor, memory: Tensor) -> Tensor:
