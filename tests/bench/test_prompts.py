@@ -1,5 +1,7 @@
 """Prompts are as long as asked, alike where they should be, and new in every round."""
 
+from fractions import Fraction
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,5 +50,5 @@ def test_other_length_keeps_the_share_that_is_shared(workload: Workload, wanted:
     other = workload.with_prompt(wanted)
     assert other.num_prompt_tokens == wanted
     assert other.num_unique_tokens >= 1
-    share = workload.num_shared_tokens / workload.num_prompt_tokens
-    assert other.num_shared_tokens <= share * wanted < other.num_shared_tokens + 1 + 1e-9
+    exact = Fraction(workload.num_shared_tokens * wanted, workload.num_prompt_tokens)
+    assert other.num_shared_tokens <= exact < other.num_shared_tokens + 1
