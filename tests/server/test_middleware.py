@@ -102,3 +102,24 @@ def test_a_line_of_the_log_stays_one_line(served: Served, caplog: pytest.LogCapt
         served.client.get("/v1/models/a%0aFAKE%1b[31m%00é")
     (line,) = [record.getMessage() for record in caplog.records]
     assert '"GET /v1/models/a%0AFAKE%1B%5B31m%00%C3%A9" 404' in line
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ("text", "TEXT named_metrics.kv_cache_usage_perc=0.0, named_metrics.num_requests_waiting="),
+        ("JSON", 'JSON {"named_metrics":{"kv_cache_usage_perc":0.0,"num_requests_waiting":'),
+    ],
+)
+def test_a_balancer_is_told_the_load_where_it_asks(served: Served, wanted: str, told: str) -> None:
+    """In every answer, a stream's and a refusal's too."""
+    asked = {"endpoint-load-metrics-format": wanted}
+    for path, body in (
+        ("/v1/completions", {"prompt": "x", "max_tokens": 1}),
+        ("/v1/completions", {"prompt": "x", "max_tokens": 1, "stream": True}),
+        ("/v1/chat/completions", {"messages": []}),
+    ):
+        reply = served.client.post(path, json=body, headers=asked)
+        assert reply.headers["endpoint-load-metrics"].startswith(told)
+        assert "endpoint-load-metrics" not in served.client.post(path, json=body).headers
+    assert "endpoint-load-metrics" not in served.client.get("/v1/models", headers=asked).headers

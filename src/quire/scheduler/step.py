@@ -143,3 +143,9 @@ class Stats(NamedTuple):
     num_misses_evicted: int = 0
     num_misses_by_salt: int = 0
     num_misses_new: int = 0
+
+    @property
+    def kv_usage(self) -> float:
+        """The share of blocks that requests hold."""
+        num_blocks = self.num_blocks_free + self.num_blocks_cached + self.num_blocks_active
+        return self.num_blocks_active / max(num_blocks, 1)

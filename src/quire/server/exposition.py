@@ -113,7 +113,6 @@ def _labelled(values: Mapping[str, int] | Mapping[str, float]) -> Rows:
 
 
 def _stats_rows(stats: Stats) -> dict[str, Rows]:
-    num_blocks = stats.num_blocks_free + stats.num_blocks_cached + stats.num_blocks_active
     blocks = {
         "free": stats.num_blocks_free,
         "cached": stats.num_blocks_cached,
@@ -138,7 +137,7 @@ def _stats_rows(stats: Stats) -> dict[str, Rows]:
         "num_requests_running": [((), stats.num_running)],
         "num_requests_waiting": [((), stats.num_waiting)],
         "num_requests_waiting_by_reason": _labelled(waiting),
-        "kv_cache_usage_perc": [((), stats.num_blocks_active / max(num_blocks, 1))],
+        "kv_cache_usage_perc": [((), stats.kv_usage)],
         "prefix_cache_queries_total": [((), stats.num_prefix_queries)],
         "prefix_cache_hits_total": [((), stats.num_prefix_hits)],
         "prefix_cache_hit_rate": [((), stats.num_recent_hits / max(stats.num_recent_queries, 1))],

@@ -12,6 +12,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.server.errors import SERVER_ERROR, UNAUTHORIZED, RequestError
+from quire.server.load_header import ANSWERED, load_report
+from quire.server.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.replies import error_reply
 from quire.server.service import Service
 from quire.server.tenants import ARRIVAL, Arrival
@@ -69,6 +71,7 @@ class _Exchange:
     def __init__(self, scope: Scope, send: Send, service: Service) -> None:
         self._scope = scope
         self._send = send
+        self._service = service
         self._clock = service.sources.clock
         self.began_s = self._clock()
         self._status = 0
@@ -90,8 +93,17 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
-            MutableHeaders(scope=message)["x-request-id"] = self.id
+            headers = MutableHeaders(scope=message)
+            headers["x-request-id"] = self.id
+            report = self._load_report()
+            if report is not None:
+                headers[ANSWERED] = report
         await self._send(message)
+
+    def _load_report(self) -> str | None:
+        if self._scope["path"] not in (COMPLETIONS, CHAT) or self._status == UNAUTHORIZED:
+            return None
+        return load_report(self._scope["headers"], self._service.metrics.stats)
 
     def log(self) -> None:
         scope = self._scope
