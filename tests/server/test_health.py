@@ -1,5 +1,6 @@
 """Health from process start, and readiness that follows the engine."""
 
+import re
 import time
 from dataclasses import replace
 
@@ -80,6 +81,22 @@ def test_missing_tokenizer_is_a_failed_start(tmp_path: object) -> None:
 @pytest.mark.parametrize("path", ["/version", "/v1/server_info", "/docs", "/openapi.json"])
 def test_information_is_served(served: Served, path: str) -> None:
     assert served.client.get(path).status_code == 200
+
+
+def test_the_page_of_the_api_needs_no_internet_and_no_key() -> None:
+    with serving(replace(plain_config(), api_keys=(ApiKey("key"),))) as served:
+        page = served.client.get("/docs").text
+        links = re.findall(r"""(?:src|href|url)\s*[=:]\s*['"]([^'"]+)""", page)
+        assert len(links) >= 4 and all(link.startswith("/") for link in links)
+        for link in links:
+            assert served.client.get(link).status_code == 200, link
+        assert served.client.get("/docs/assets/../../v1/models").status_code != 200
+
+
+def test_the_page_of_the_api_knows_every_body(served: Served) -> None:
+    paths = served.client.get("/openapi.json").json()["paths"]
+    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+        assert paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
 
 
 def test_server_info_has_facts_but_no_keys() -> None:

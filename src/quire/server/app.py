@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,7 +18,7 @@ from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.health_routes import HealthRoutes
 from quire.server.kv_event_feed import KVEventFeed
 from quire.server.metrics import ServerMetrics
-from quire.server.middleware import Gate
+from quire.server.middleware import DOCS_ASSETS, Gate
 from quire.server.openapi import describe
 from quire.server.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.replies import error_reply
@@ -72,12 +73,13 @@ def build_app(service: Service, on_failed_start: Callable[[], None] = lambda: No
             await asyncio.gather(starting, return_exceptions=True)
             await service.engine.close()
 
-    app = FastAPI(
+    app = FastAPIOffline(
         title="Quire",
         version=__version__,
         lifespan=lifespan,
         redirect_slashes=False,
         redoc_url=None,
+        static_url=DOCS_ASSETS,
     )
     _add_routes(app, service)
     app.add_exception_handler(RequestError, _on_request_error)

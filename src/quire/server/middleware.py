@@ -23,7 +23,8 @@ logger = logging.getLogger("quire.access")
 OPEN_PATHS = frozenset(
     ("/health", "/livez", "/readyz", "/startupz", "/metrics", "/version", "/docs", "/openapi.json")
 )
-"""Need no key, are not logged, and do not keep a draining server up."""
+"""Need no key, are not logged, and do not keep a draining server up. So do the files of `/docs`."""
+DOCS_ASSETS = "/docs/assets"
 
 _PLAIN = "/:@!$&'()*+,;=-._~%"
 """What a path has in the log as it is; all else, line ends among it, is escaped as in a URL."""
@@ -41,7 +42,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if scope["path"] in OPEN_PATHS:
+        if scope["path"] in OPEN_PATHS or scope["path"].startswith(f"{DOCS_ASSETS}/"):
             await _Exchange(scope, send, self._service).run(self._app, receive)
             return
         self._service.num_open += 1
