@@ -91,12 +91,14 @@ def test_latent_attention_keeps_its_views(references: References, kernel: Linear
     assert names and not any("kv_b_proj" in name for name in names)
 
 
-def test_the_checkpoint_does_not_stay_mapped(tied: Path, kernel: LinearKernel) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_checkpoint_does_not_stay_mapped(dtype: str, tied: Path, kernel: LinearKernel) -> None:
     """Its pages would count as memory of the process, beside the packed weights."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("needs /proc/self/maps")
-    loaded = load_packed(tied, ModelKernels((kernel,)))
+    kernels = halves("portable") if dtype == "float32" else ModelKernels((kernel,))
+    loaded = load_packed(tied, kernels, dtype)
     assert str(tied) not in maps.read_text()
     assert loaded.weight_bytes > 0
 
