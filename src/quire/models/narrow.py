@@ -2,12 +2,13 @@
 come from: nothing more is taken up until somebody computes with one, and then for that one alone.
 """
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
 from quire.models.weight_files import files_of
@@ -34,10 +35,16 @@ class Narrow(Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+        cls,
+        func: "OpOverload[..., object]",
+        types: Iterable[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
-            return Narrow(args[0].kept)
+            (narrow,) = args
+            assert isinstance(narrow, Narrow)
+            return Narrow(narrow.kept)
         # What is to be a view of a tensor from outside of inference mode has to be from there too.
         is_inference = torch.is_inference_mode_enabled() and not func.is_view
         with torch.inference_mode(is_inference):
