@@ -77,18 +77,21 @@ def test_what_is_no_request_is_told_in_the_shape_of_errors(
     assert error_in(reply)["code"] == code
 
 
-@pytest.mark.parametrize("data", [b"", post()[:30], post()[:-5]], ids=["nothing", "head", "body"])
+@pytest.mark.parametrize("data", [post()[:30], post()[:-5]], ids=["head", "body"])
 def test_what_does_not_come_is_not_waited_for(
     served: Served, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("quire.server.plain_http.HEAD_PATIENCE_S", 0.1)
     monkeypatch.setattr("quire.server.replies.BODY_PATIENCE_S", 0.1)
     reply = exchange(served, data)
-    if data:
-        assert reply.startswith(b"HTTP/1.1 408") and b"connection: close" in reply
-        assert error_in(reply)["code"] == "request_timeout"
-    else:
-        assert reply == b""
+    assert reply.startswith(b"HTTP/1.1 408") and b"connection: close" in reply
+    assert error_in(reply)["code"] == "request_timeout"
+
+
+def test_a_connection_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.server.serve.KEEP_ALIVE_S", 1)
+    with serving(plain_config()) as served:
+        assert exchange(served) == b""
 
 
 def test_a_slow_body_is_waited_for_while_it_comes(

@@ -28,7 +28,7 @@ class PlainHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_head()
+        self._await_head(self.timeout_keep_alive)  # a balancer may open it for later
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._await_no_head()
@@ -48,7 +48,7 @@ class PlainHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._num_head_bytes = 0
         self._has_begun = True
-        self._await_head()
+        self._await_head(HEAD_PATIENCE_S)
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -67,9 +67,9 @@ class PlainHttp(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             super().on_message_complete()
 
-    def _await_head(self) -> None:
+    def _await_head(self, patience_s: float) -> None:
         self._await_no_head()
-        self._head_timer = self.loop.call_later(HEAD_PATIENCE_S, self._on_slow_head)
+        self._head_timer = self.loop.call_later(patience_s, self._on_slow_head)
 
     def _await_no_head(self) -> None:
         if self._head_timer is not None:
@@ -77,7 +77,7 @@ class PlainHttp(HttpToolsProtocol):
 
     def _on_slow_head(self) -> None:
         if self._is_answering:
-            self._await_head()
+            self._await_head(HEAD_PATIENCE_S)
         elif self._has_begun:
             message = f"The head of the request did not come within {HEAD_PATIENCE_S:g} s."
             self._refuse(RequestError(message, code="request_timeout", status=TOO_SLOW))
