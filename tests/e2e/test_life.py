@@ -117,7 +117,6 @@ def test_a_second_signal_ends_everything_without_a_traceback() -> None:
         assert "Traceback" not in server.log()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_the_server_exists_ends_it_with_a_line(sent: signal.Signals) -> None:
     process = subprocess.Popen(

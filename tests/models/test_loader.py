@@ -337,11 +337,14 @@ def test_a_cpu_runs_half_precision_only_where_it_is_fast(
     assert choose_dtype("auto", stored, torch.device("cuda")) == stored
 
 
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="of x86")
+@pytest.mark.parametrize(
+    ("has_product", "expected"), [(True, torch.bfloat16), (False, torch.float32)]
+)
 def test_avx512_without_a_dot_product_of_bfloat16_is_not_fast(
-    monkeypatch: pytest.MonkeyPatch,
+    has_product: bool, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """oneDNN claims to be able to there, and is several times slower than in float32."""
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    assert choose_dtype("auto", torch.bfloat16, CPU) == torch.float32
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_product)
+    assert choose_dtype("auto", torch.bfloat16, CPU) == expected

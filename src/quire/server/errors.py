@@ -46,27 +46,17 @@ def retry_after_s(wait_s: float | None) -> int:
 
 
 class Overloaded(RequestError):
-    """The waiting queue is full."""
+    """The waiting queue is full: for everyone, or for a tenant that has its share of it."""
 
-    def __init__(self, message: str, wait_s: float | None) -> None:
-        super().__init__(
-            message,
-            code="server_overloaded",
-            status=UNAVAILABLE,
-            retry_after_s=retry_after_s(wait_s),
-        )
-
-
-class OverShare(RequestError):
-    """The waiting queue is full, of this tenant's requests more than of others'."""
-
-    def __init__(self, message: str, wait_s: float | None) -> None:
-        super().__init__(
-            message,
-            code="rate_limit_exceeded",
-            status=TOO_MANY,
-            retry_after_s=retry_after_s(wait_s),
-        )
+    def __init__(
+        self,
+        message: str,
+        wait_s: float | None,
+        *,
+        code: str = "server_overloaded",
+        status: int = UNAVAILABLE,
+    ) -> None:
+        super().__init__(message, code=code, status=status, retry_after_s=retry_after_s(wait_s))
 
 
 class ModelLoading(RequestError):

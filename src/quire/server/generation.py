@@ -14,7 +14,7 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Finish
 from quire.server.choice import Choice
-from quire.server.errors import DeadlineExceeded, EngineGone, Overloaded, OverShare, RequestError
+from quire.server.errors import TOO_MANY, DeadlineExceeded, EngineGone, Overloaded, RequestError
 from quire.server.job import Job, Piece
 from quire.server.metrics import Finished, Late, RequestMeter
 from quire.server.protocol.wire import CachedTokens, QuireAccount, Timing, Usage
@@ -29,7 +29,7 @@ _REFUSAL_CODES = {
 }
 
 
-_FULL = {Reason.QUEUE_FULL: Overloaded, Reason.OVER_SHARE: OverShare}
+_FULL = frozenset((Reason.QUEUE_FULL, Reason.OVER_SHARE))
 
 
 class IndexedPiece(NamedTuple):
@@ -124,9 +124,11 @@ class Generation:
             return DeadlineExceeded(message)
         if refusal.reason in _FULL:
             own = f", {self._num_taken} of them for this one" if self._num_taken else ""
-            return _FULL[refusal.reason](
-                f"The server is full: {refusal.message}{own}.", refusal.wait_s
-            )
+            message = f"The server is full: {refusal.message}{own}."
+            if refusal.reason is Reason.QUEUE_FULL:
+                return Overloaded(message, refusal.wait_s)
+            code = "rate_limit_exceeded"
+            return Overloaded(message, refusal.wait_s, code=code, status=TOO_MANY)
         code = _REFUSAL_CODES.get(refusal.reason, str(refusal.reason))
         return RequestError(message, param=refusal.field, code=code)
 
