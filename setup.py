@@ -10,6 +10,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 NATIVE = Path("src/quire/models/native")
 COMMON_FLAGS = [
@@ -19,6 +20,7 @@ COMMON_FLAGS = [
     "-fvisibility=hidden",
     "-ffp-contract=fast",
     "-fno-math-errno",
+    "-fno-exceptions",
 ]
 ISA_FLAGS = {
     "portable": [],
@@ -30,6 +32,9 @@ ISA_FLAGS = {
         *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),
     ],
 }
+ISA_FLAGS["amx"] = [*ISA_FLAGS["avx512"], "-mamx-tile", "-mamx-bf16", "-mamx-int8"]
+NEW_ISAS = ("amx",)
+"""Left out where the compiler is older than they are."""
 
 
 def isas() -> list[str]:
@@ -41,20 +46,26 @@ class BuildNative(build_ext):
     """The library is no Python module, but is built and installed like one."""
 
     def build_extension(self, ext: Extension) -> None:
+        objects = [compiled for isa in isas() for compiled in self.compile(ext, isa)]
+        self.compiler.link_shared_object(
+            objects, self.get_ext_fullpath(ext.name), build_temp=self.build_temp
+        )
+
+    def compile(self, ext: Extension, isa: str) -> list[str]:
+        """Raises CompileError."""
         openmp = ["-fopenmp"] if sys.platform == "linux" else []
-        objects = [
-            compiled
-            for isa in isas()
-            for compiled in self.compiler.compile(
+        try:
+            return self.compiler.compile(
                 ext.sources,
                 output_dir=str(Path(self.build_temp) / isa),
                 extra_postargs=[*COMMON_FLAGS, *openmp, *ISA_FLAGS[isa], f"-DQUIRE_ISA={isa}"],
                 depends=ext.depends,
             )
-        ]
-        self.compiler.link_shared_object(
-            objects, self.get_ext_fullpath(ext.name), build_temp=self.build_temp
-        )
+        except CompileError:
+            if isa not in NEW_ISAS:
+                raise
+            self.warn(f"this compiler has no {isa}: the kernels go without")
+            return []
 
 
 setup(

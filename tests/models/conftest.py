@@ -11,16 +11,25 @@ from quire.models.native.linear import LinearKernel, bind_linear
 from quire.models.native.screen import bind_screen
 
 
-@pytest.fixture(scope="session")
-def kernels() -> ModelKernels:
+def bind_kernels(isa: str | None = None) -> ModelKernels | None:
+    """By the instruction set that is used here, or another. None: it lacks some of them."""
     built = library()
-    linear = None if built is None else bind_linear(built.handle, built.isa)
-    halved = None if built is None else bind_halved(built.handle, built.isa)
-    if built is None or linear is None or halved is None:
-        pytest.skip("needs the C++ kernels and a CPU with a bfloat16 dot product")
-    place = (built.handle, built.isa)
+    if built is None:
+        return None
+    place = (built.handle, isa or built.isa)
+    linear, halved = bind_linear(*place), bind_halved(*place)
+    if linear is None or halved is None:
+        return None
     fused = (bind_fused(*place), bind_decoder(*place), bind_screen(*place))
     return ModelKernels((linear, halved), *fused)
+
+
+@pytest.fixture(scope="session")
+def kernels() -> ModelKernels:
+    bound = bind_kernels()
+    if bound is None:
+        pytest.skip("needs the C++ kernels and a CPU with a bfloat16 dot product")
+    return bound
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from torch.nn.functional import gelu, silu
 from quire.models.native import library
 from quire.models.native.fused import ACTS, KINDS, FusedKernels, Heads, Scale, bind_fused
 from quire.models.native.library import ISAS
+from tests.models.native.conftest import ISAS_WITH_PRODUCTS
 
 ROUNDED = {torch.bfloat16: 2.0**-7, torch.float32: 2.0**-20}
 """Two roundings to bfloat16, relative; a few to float32."""
@@ -39,8 +40,11 @@ class Made(NamedTuple):
 
 @pytest.fixture(
     scope="module",
-    params=[*((isa, torch.float32) for isa in ISAS), ("avx512", torch.bfloat16)],
-    ids=[*(f"{isa} float32" for isa in ISAS), "avx512 bfloat16"],
+    params=[
+        *((isa, torch.float32) for isa in ISAS),
+        *((isa, torch.bfloat16) for isa in ISAS_WITH_PRODUCTS),
+    ],
+    ids=lambda case: f"{case[0]} {case[1]}",
 )
 def made(request: pytest.FixtureRequest) -> Made:
     isa, dtype = request.param

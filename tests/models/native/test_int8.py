@@ -117,6 +117,18 @@ def test_matrices_packed_as_one_have_the_same_products(
     assert torch.equal(together, torch.cat(apart, dim=1))
 
 
+@pytest.mark.parametrize(("m", "n", "k"), [(257, 700, 300), (520, 300, 2048), (1030, 33, 4096)])
+def test_product_of_many_rows_is_that_of_each(
+    int8_kernel: Int8Kernel, m: int, n: int, k: int
+) -> None:
+    x, weight, bias = numbers(m, k), numbers(n, k, seed=1), numbers(n, seed=2)
+    assert_product(int8_kernel, x, weight, bias)
+    packed = int8_kernel.pack(weight)
+    together = int8_kernel.linear(x, packed, None)
+    alone = [int8_kernel.linear(row[None], packed, None) for row in x[::97]]
+    assert torch.equal(together[::97], torch.cat(alone))
+
+
 @pytest.mark.parametrize("m", [1, 6, 7, 13, 100])
 def test_product_is_the_same_on_any_number_of_threads(
     int8_kernel: Int8Kernel, threads: int, m: int

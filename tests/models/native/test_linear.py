@@ -66,7 +66,16 @@ def test_product_is_that_of_the_same_numbers(
     assert_product(kernel, numbers(m, k, seed=seed), numbers(n, k, seed=seed + 1), bias)
 
 
-@pytest.mark.parametrize("m", [1, 6, 7, 13, 100])
+@pytest.mark.parametrize(("m", "n", "k"), [(257, 700, 300), (520, 300, 2048), (1030, 33, 4096)])
+def test_product_of_many_rows_is_that_of_each(kernel: LinearKernel, m: int, n: int, k: int) -> None:
+    x, weight, bias = numbers(m, k), numbers(n, k, seed=1), numbers(n, seed=2)
+    assert_product(kernel, x, weight, bias)
+    packed = kernel.pack(weight)
+    together, apart = kernel.linear(x, packed, None), kernel.linear(x[::97], packed, None)
+    assert torch.equal(together[::97], apart)
+
+
+@pytest.mark.parametrize("m", [1, 6, 7, 13, 32, 33, 100])
 def test_product_is_the_same_on_any_number_of_threads(
     kernel: LinearKernel, threads: int, m: int
 ) -> None:

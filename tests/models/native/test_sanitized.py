@@ -17,13 +17,14 @@ FLAGS = {
         "-mavx512vnni",
     ],
 }
+FLAGS["amx"] = [*FLAGS["avx512"], "-mamx-tile", "-mamx-bf16", "-mamx-int8"]
 DRIVERS = [
     *(
         (name, isa)
         for name in ("attention", "sampling", "halved", "bytes", "fused")
         for isa in FLAGS
     ),
-    *((name, "avx512") for name in ("linear", "int8", "screen", "chosen")),
+    *((name, isa) for name in ("linear", "int8", "screen", "chosen") for isa in ("avx512", "amx")),
 ]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 

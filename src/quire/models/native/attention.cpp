@@ -6,6 +6,7 @@
 // whole, whoever finishes its last one adds the parts up, in their order.
 #include "direct.h"
 #include "reading.h"
+#include "tile_products.h"
 #include "writing.h"
 
 namespace {
@@ -25,6 +26,7 @@ struct Worker {
     const Widths widths;
     const Slope slope;
     Memory memory;
+    typename Way::Registers& registers;
     Next next;
 
     int64_t rows_of_head() const { return task.num_queries * call.group(); }
@@ -91,7 +93,7 @@ struct Worker {
         int64_t count = smaller(TILE, task.end - at);
         next = {ahead.keys, ahead.values, TILE, task.num_heads * call.k_width * call.kept_bytes(),
                 call.values ? task.num_heads * call.v_width * call.kept_bytes() : 0,
-                TILE * MAX_ROWS / (task.num_heads * rows_of_head()) + 1, 0};
+                TILE * Way::MAX_ROWS / (task.num_heads * rows_of_head()) + 1, 0};
         for (int64_t head = 0; head < task.num_heads; head++) {
             pack_keys<Way>(here.keys, count, call.k_width, memory.keys);
             pack_values(here.values, count, call.v_width, memory.values, widths.values, Way());
@@ -161,7 +163,7 @@ struct Worker {
 #endif
 
     void attend_head(int64_t head, int64_t at) {
-        int64_t rows = rows_of_head(), pieces = (rows + MAX_ROWS - 1) / MAX_ROWS;
+        int64_t rows = rows_of_head(), pieces = ratio_up(rows, Way::MAX_ROWS);
         bool is_whole = seen_by(0, at).end == TILE && seen_by(rows - 1, at).first == 0;
         for (int64_t piece = 0, begin = 0; piece < pieces; piece++) {
             int64_t end = rows * (piece + 1) / pieces;
@@ -184,24 +186,24 @@ struct Worker {
     }
 
     void score(int64_t row, int64_t num_rows, int64_t columns, float* products) {
-        multiply<Way>({memory.queries + row * widths.depth, widths.depth, memory.keys, TILE,
-                       widths.depth, products, TILE, false},
-                      num_rows, columns);
+        multiply({memory.queries + row * widths.depth, widths.depth, memory.keys, TILE,
+                  widths.depth, products, TILE, false},
+                 num_rows, columns, registers);
         next.fetch_some();
         if (call.softcap != 0) cap(products, num_rows * TILE, call.scale, call.softcap);
     }
 
     void add_values(const uint32_t* weights, int64_t row, int64_t num_rows, int64_t num_keys) {
-        multiply<Way>({weights, TILE / Way::PER_ELEMENT, memory.values, widths.values,
-                       num_keys / Way::PER_ELEMENT, memory.sums + row * widths.values,
-                       widths.values, true},
-                      num_rows, widths.values);
+        multiply({weights, TILE / Way::PER_ELEMENT, memory.values, widths.values,
+                  num_keys / Way::PER_ELEMENT, memory.sums + row * widths.values, widths.values,
+                  true},
+                 num_rows, widths.values, registers);
     }
 
     // Rows that see the whole tile.
     void attend_rows(int64_t head, int64_t begin, int64_t num_rows) {
-        alignas(64) float products[MAX_ROWS * TILE];
-        alignas(64) uint32_t weights[MAX_ROWS * TILE / Way::PER_ELEMENT];
+        alignas(64) float products[Way::MAX_ROWS * TILE];
+        alignas(64) uint32_t weights[Way::MAX_ROWS * TILE / Way::PER_ELEMENT];
         int64_t row = head * rows_of_head() + begin;
         score(row, num_rows, TILE, products);
         for (int64_t i = 0; i < num_rows; i++)
@@ -211,12 +213,12 @@ struct Worker {
     }
 
     void attend_some(int64_t head, int64_t begin, int64_t num_rows, int64_t at) {
-        alignas(64) float products[MAX_ROWS * TILE];
-        alignas(64) uint32_t weights[MAX_ROWS * TILE / Way::PER_ELEMENT];
+        alignas(64) float products[Way::MAX_ROWS * TILE];
+        alignas(64) uint32_t weights[Way::MAX_ROWS * TILE / Way::PER_ELEMENT];
         int64_t row = head * rows_of_head() + begin;
         Seen last = seen_by(begin + num_rows - 1, at);
         if (last.end <= 0 || seen_by(begin, at).first >= TILE) return;
-        int64_t columns = round_up(last.end, LANES);
+        int64_t columns = round_up(last.end, Way::COLUMNS);
         score(row, num_rows, columns, products);
         for (int64_t i = 0; i < num_rows; i++) {
             uint32_t* own = weights + i * TILE / Way::PER_ELEMENT;
@@ -274,11 +276,13 @@ struct Worker {
 };
 
 template <class Way, class Stored>
-void run_task(const Shared& shared, const Task& task, const Task* following, char* memory) {
+void run_task(const Shared& shared, const Task& task, const Task* following, char* memory,
+              typename Way::Registers& registers) {
     const Call& call = *shared.call;
-    Widths widths = widths_of(call, Way::PER_ELEMENT);
+    Widths widths = widths_of<Way>(call);
     Slope slope((call.softcap != 0 ? 1 : call.scale) * TO_POWER);
-    Worker<Way, Stored> worker{call, task, widths, slope, Memory(call, widths, memory), {}};
+    Worker<Way, Stored> worker{call, task, widths, slope, Memory(call, widths, memory), registers,
+                               {}};
     worker.attend(following);
     if (task.num_parts > 1) {
         worker.keep(task.first_part + task.part);
@@ -299,10 +303,11 @@ void run_tasks(void* argument) {
         int64_t index = __atomic_fetch_add(&shared.next_task, 1, __ATOMIC_RELAXED);
         return shared.plan.task(index, task);
     };
+    typename Way::Registers registers;
     Task task, following;
     for (bool has = take(&task); has; task = following) {
         has = take(&following);
-        run_task<Way, Stored>(shared, task, has ? &following : nullptr, memory);
+        run_task<Way, Stored>(shared, task, has ? &following : nullptr, memory, registers);
     }
 }
 
@@ -317,7 +322,9 @@ void run(Shared& shared) {
     in_parallel(smaller(call.num_threads, shared.plan.num_tasks), run_tasks<Way, Stored>, &shared);
 }
 
-#if QUIRE_HAS_BF16_DOT
+#if QUIRE_HAS_TILES
+typedef TileDot BF16Way;
+#elif QUIRE_HAS_BF16_DOT
 typedef Dot BF16Way;
 #else
 typedef Fma BF16Way;
@@ -328,7 +335,7 @@ typedef Fma BF16Way;
 // Bytes of scratch that `attend` needs for this call.
 QUIRE_EXPORT(int64_t, attend_scratch)(const Call* given) {
     Call call = *given;
-    return lay_out(call, call.is_bf16 ? BF16Way::PER_ELEMENT : 1, nullptr).num_bytes;
+    return (call.is_bf16 ? lay_out<BF16Way>(call, nullptr) : lay_out<Fma>(call, nullptr)).num_bytes;
 }
 
 // 0, or 1 where a slot or an entry of a block table that is to be used lies outside the store:
@@ -336,7 +343,8 @@ QUIRE_EXPORT(int64_t, attend_scratch)(const Call* given) {
 QUIRE_EXPORT(int, attend)(const Call* given) {
     Call call = *given;
     if (!call.is_inside()) return 1;
-    Layout layout = lay_out(call, call.is_bf16 ? BF16Way::PER_ELEMENT : 1, call.scratch);
+    Layout layout = call.is_bf16 ? lay_out<BF16Way>(call, call.scratch)
+                                 : lay_out<Fma>(call, call.scratch);
     Shared shared{&call, layout.plan, layout.workers, layout.worker_bytes, 0, 0};
     if (call.is_bf16)
         run<BF16Way, bf16>(shared);

@@ -41,7 +41,7 @@ struct Worker {
         uint16_t y[MAX_PANEL_ROWS * PANEL];
         const size_t row_bytes = size_t(call.k) * sizeof(uint16_t);
         for (int64_t i = 0; i < count; i++) memcpy(x + i * call.k, call.x + rows[i] * call.k, row_bytes);
-        ADD_PANEL[count - 1](weights, panel, {x, y, PANEL});
+        PanelProduct(weights, x, count).put(panel, y, PANEL);
         const size_t num_bytes = size_t(smaller(PANEL, call.n - panel * PANEL)) * sizeof(uint16_t);
         for (int64_t i = 0; i < count; i++)
             memcpy(call.y + rows[i] * call.n + panel * PANEL, y + i * PANEL, num_bytes);

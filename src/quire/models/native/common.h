@@ -21,6 +21,12 @@
 #define QUIRE_HAS_BF16_DOT 0
 #endif
 
+#if defined(__AMX_BF16__) && defined(__AMX_INT8__)
+#define QUIRE_HAS_TILES 1
+#else
+#define QUIRE_HAS_TILES 0
+#endif
+
 #define QUIRE_JOIN_(a, b) a##_##b
 #define QUIRE_JOIN(a, b) QUIRE_JOIN_(a, b)
 // extern "C" NAME_ISA, which Python finds by both.

@@ -30,13 +30,14 @@ struct Store {
 
     explicit Store(const Job& job) : job(job) {}
 
-    template <int ROWS, int VECTORS>
-    void put(int64_t row, int64_t panel, const Sums<ROWS, VECTORS>& sums) const {
-        job.linear.is_bf16 ? put_as<bf16>(row, panel, sums) : put_as<float>(row, panel, sums);
+    template <int VECTORS>
+    void put(int64_t row, int64_t count, int64_t panel, const __m512 (*sums)[VECTORS]) const {
+        job.linear.is_bf16 ? put_as<bf16>(row, count, panel, sums)
+                           : put_as<float>(row, count, panel, sums);
     }
 
-    template <class T, int ROWS, int VECTORS>
-    void put_as(int64_t row, int64_t panel, const Sums<ROWS, VECTORS>& sums) const {
+    template <class T, int VECTORS>
+    void put_as(int64_t row, int64_t count, int64_t panel, const __m512 (*sums)[VECTORS]) const {
         const Weights& weights = job.linear.weights;
         const int64_t n = weights.num_rows;
         for (int v = 0; v < VECTORS && (panel + v) * LANES < n; v++) {
@@ -45,9 +46,9 @@ struct Store {
             const __m512 scale = _mm512_loadu_ps((const float*)weights.panel(panel + v));
             const __m512 bias =
                 job.bias ? load_some((const T*)job.bias + at, mask) : _mm512_setzero_ps();
-            for (int r = 0; r < ROWS; r++)
-                ::put((T*)job.y + (row + r) * n + at,
-                      _mm512_fmadd_ps(sums.of[r][v], scale, bias), mask);
+            for (int64_t r = 0; r < count; r++)
+                ::put((T*)job.y + (row + r) * n + at, _mm512_fmadd_ps(sums[r][v], scale, bias),
+                      mask);
         }
     }
 };
@@ -109,7 +110,7 @@ QUIRE_EXPORT(void, quire_int8)
     job.bias = bias;
     job.y = y;
     begin(job.linear, {packed, n, k}, scratch, num_threads);
-    in_parallel(smaller(num_threads, job.linear.num_tasks), do_tasks<Store>, &job);
+    multiply<Store>(job, num_threads);
 }
 
 // Rows of W [N, K] by their index, as near as bytes are: y [count, K]. False: an index is not of N.

@@ -18,8 +18,8 @@ import torch
 
 logger = logging.getLogger(__name__)
 
-ISAS = ("portable", "avx2", "avx512")
-"""In the order of `quire_best_isa`. avx512 has bfloat16 dot products."""
+ISAS = ("portable", "avx2", "avx512", "amx")
+"""In the order of `quire_best_isa`. avx512 has bfloat16 dot products, amx is that and tiles."""
 HERE = Path(__file__).parent
 
 NO_LIBRARY = (
@@ -78,7 +78,8 @@ def library() -> Library | None:
     except (OSError, AttributeError) as error:
         logger.warning("%s (%s)", NO_LIBRARY, error)
         return None
-    opened = Library(handle, ISAS[best], ISAS[: best + 1], has_threads)
+    isas = tuple(isa for isa in ISAS[: best + 1] if hasattr(handle, f"attend_{isa}"))
+    opened = Library(handle, isas[-1], isas, has_threads)
     threads = "torch's threads" if has_threads else "one thread: torch's OpenMP was not found"
     logger.info("C++ kernels for %s, on %s", opened.isa, threads)
     return opened

@@ -1,7 +1,7 @@
 // y[M, N] = x[M, K] W[N, K]^T + bias in floats, where W's numbers are kept in fewer bytes than floats
 // have, packed once, and widened as they are multiplied. Whichever way, sums run column by column.
 //
-// Where x has few rows, each thread takes panel after panel and widens what it multiplies; MAX_ROWS
+// Where x has few rows, each thread takes panel after panel and widens what it multiplies; Fma::MAX_ROWS
 // at a time, for which it reads the panel again, from a cache. With more rows a stretch of some
 // panels is widened once for a block of them.
 //
@@ -19,9 +19,9 @@ namespace {
 constexpr int64_t PANEL = 32;       // rows of W
 constexpr int64_t MAX_PANELS = 2;   // of a task
 constexpr int64_t GROUP = MAX_PANELS * PANEL;
-constexpr int64_t FEW_ROWS = LANES >= 8 ? 48 : MAX_ROWS;  // of x
+constexpr int64_t FEW_ROWS = LANES >= 8 ? 48 : Fma::MAX_ROWS;  // of x
 constexpr int64_t STRETCH = 256;    // columns
-constexpr int64_t MAX_BLOCK = 126;  // rows of x, in tiles of MAX_ROWS
+constexpr int64_t MAX_BLOCK = 126;  // rows of x, in tiles of Fma::MAX_ROWS
 constexpr int64_t TASKS_PER_THREAD = 4;
 constexpr int64_t AHEAD = 2048;     // bytes
 constexpr int MAX_SUMS = 12;        // vectors of them that registers hold on any machine
@@ -105,7 +105,7 @@ void add_panel(const Narrow<Format>& h, int64_t row, int64_t count, int64_t pane
         case 3: return add_panel<Format, 3>(h, row, panel);
         case 4: return add_panel<Format, 4>(h, row, panel);
         case 5: return add_panel<Format, 5>(h, row, panel);
-        default: return add_panel<Format, MAX_ROWS>(h, row, panel);
+        default: return add_panel<Format, Fma::MAX_ROWS>(h, row, panel);
     }
 }
 
@@ -133,16 +133,17 @@ void do_task(const Narrow<Format>& h, int64_t task, Space& space) {
     const int64_t count = smaller(h.panels_at_once, h.num_panels() - panel);
     const int64_t first = h.num_rows * block / h.num_blocks;
     const int64_t num_rows = h.num_rows * (block + 1) / h.num_blocks - first;
-    const int64_t num_tiles = ratio_up(num_rows, MAX_ROWS);
+    const int64_t num_tiles = ratio_up(num_rows, Fma::MAX_ROWS);
+    Fma::Registers registers;
     for (int64_t begin = 0; begin < h.k; begin += STRETCH) {
         const int64_t end = smaller(begin + STRETCH, h.k);
         widen_stretch(h, panel, count, begin, end, space.weights);
         for (int64_t i = 0; i < num_tiles; i++) {
             const int64_t row = num_rows * i / num_tiles;
             const float* x = h.x + (first + row) * h.k + begin;
-            multiply<Fma>({(const uint32_t*)x, h.k, (const uint32_t*)space.weights, GROUP,
-                           end - begin, space.sums + row * GROUP, GROUP, begin > 0},
-                          num_rows * (i + 1) / num_tiles - row, count * PANEL);
+            multiply({(const uint32_t*)x, h.k, (const uint32_t*)space.weights, GROUP, end - begin,
+                      space.sums + row * GROUP, GROUP, begin > 0},
+                     num_rows * (i + 1) / num_tiles - row, count * PANEL, registers);
         }
     }
     for (int64_t row = 0; row < num_rows; row++)
@@ -152,7 +153,7 @@ void do_task(const Narrow<Format>& h, int64_t task, Space& space) {
 template <class Format>
 void do_panels(void* argument) {
     Narrow<Format>& h = *(Narrow<Format>*)argument;
-    const int64_t num_tiles = ratio_up(h.num_rows, MAX_ROWS);
+    const int64_t num_tiles = ratio_up(h.num_rows, Fma::MAX_ROWS);
     int64_t panel;
     while ((panel = __atomic_fetch_add(&h.next_task, 1, __ATOMIC_RELAXED)) < h.num_tasks)
         for (int64_t i = 0; i < num_tiles; i++) {

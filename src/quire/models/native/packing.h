@@ -58,7 +58,8 @@ inline void transpose_from(ints (&rows)[LANES]) {
     }
 }
 
-// `count` keys, of which `rows[i]` is the i-th, into packed[width / PER_ELEMENT, TILE].
+// `count` keys, of which `rows[i]` is the i-th, into packed[width / PER_ELEMENT, TILE], with zeros up
+// to a multiple of DEPTH.
 template <class Way, class Stored>
 __attribute__((noinline)) void pack_keys(const Stored* const* rows, int64_t count, int64_t width,
                                          uint32_t* packed) {
@@ -83,6 +84,7 @@ __attribute__((noinline)) void pack_keys(const Stored* const* rows, int64_t coun
                     memcpy(place + i * TILE, &block[i], sizeof(ints));
             }
         }
+    memset(packed + depth * TILE, 0, size_t(round_up(depth, Way::DEPTH) - depth) * TILE * 4);
 }
 
 // `count` values into packed[TILE, stride], float by float.

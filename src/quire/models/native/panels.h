@@ -1,4 +1,4 @@
-// Products of some rows of x by one panel of weights in 12 bits, decoded in registers.
+// A weight in 12 bits as the products of its panels have it.
 #pragma once
 
 #include "coded.h"
@@ -6,7 +6,6 @@
 namespace {
 
 constexpr int PANEL_VECTORS = PANEL / LANES;
-constexpr int MAX_PANEL_ROWS = 8;  // of x, where memory is all that matters
 // How far before a cursor the cache is filled from memory, in bytes.
 constexpr int64_t FAR = 3072;
 
@@ -25,6 +24,14 @@ struct Weights {
     }
 };
 
+// y = x W^T + bias, x [num_rows, K] and y [num_rows, N] dense.
+struct Product {
+    Weights weights;
+    const uint16_t* x;
+    uint16_t* y;
+    int64_t num_rows;  // M
+};
+
 inline __mmask16 first_lanes(int64_t count) {
     return count >= LANES ? 0xffff : count > 0 ? __mmask16((1 << count) - 1) : 0;
 }
@@ -40,66 +47,10 @@ inline void put(uint16_t* place, __m512 sums, int64_t count) {
     _mm256_mask_storeu_epi16(place, first_lanes(count), (__m256i)_mm512_cvtneps_pbh(sums));
 }
 
-// Two numbers of a row of x, or the last one and zero.
-inline uint32_t pair_at(const uint16_t* x, bool is_whole) {
-    if (!is_whole) return *x;
-    uint32_t out;
-    memcpy(&out, x, 4);
-    return out;
-}
-
-// x: of the first row, those that follow `stride` apart.
-template <int ROWS, int COUNT>
-__attribute__((always_inline)) inline void add_pair(__m512 (&sums)[ROWS][COUNT], const __m512i* w,
-                                                    const uint16_t* x, int64_t stride,
-                                                    bool is_whole) {
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; r++) {
-        __m512bh pair = (__m512bh)_mm512_set1_epi32(int(pair_at(x + r * stride, is_whole)));
-#pragma GCC unroll 4
-        for (int v = 0; v < COUNT; v++)
-            sums[r][v] = _mm512_dpbf16_ps(sums[r][v], (__m512bh)w[v], pair);
-    }
-}
-
-// Rows of x, dense, and where the first row's product by a panel goes, those that follow `stride`
-// apart.
-struct Side {
-    const uint16_t* x;
-    uint16_t* y;
-    int64_t stride;
-};
-
-// All rows of x by one panel.
-template <int ROWS>
-__attribute__((noinline)) void add_panel(const Weights& weights, int64_t i, const Side& side) {
-    const int64_t k = weights.num_columns, n = weights.num_rows;
-    Cursor panel = weights.panel(i, 0);
-    __m512 sums[ROWS][PANEL_VECTORS];
-#pragma GCC unroll 2
-    for (int v = 0; v < PANEL_VECTORS; v++) {
-        __m512 bias = bias_of(weights, i * PANEL + v * LANES);
-#pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++) sums[r][v] = bias;
-    }
-    __m512i vectors[STEP_PAIRS * PANEL_VECTORS];
-    for (int64_t column = 0; column < k; column += STEP) {
-        panel.fetch(FAR);
-        panel.take(vectors);
-        add_pair(sums, vectors, side.x + column, k, column + 1 < k);
-        if (column + 2 < k)
-            add_pair(sums, vectors + PANEL_VECTORS, side.x + column + 2, k, column + 3 < k);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 2
-        for (int v = 0; v < PANEL_VECTORS; v++)
-            put(side.y + r * side.stride + v * LANES, sums[r][v], n - i * PANEL - v * LANES);
-}
-
-typedef void (*AddPanel)(const Weights&, int64_t, const Side&);
-
-const AddPanel ADD_PANEL[MAX_PANEL_ROWS] = {add_panel<1>, add_panel<2>, add_panel<3>, add_panel<4>,
-                                            add_panel<5>, add_panel<6>, add_panel<7>, add_panel<8>};
-
 }  // namespace
+
+#if QUIRE_HAS_TILES
+#include "tile_panels.h"
+#else
+#include "dot_panels.h"
+#endif

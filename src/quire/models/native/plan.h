@@ -190,8 +190,10 @@ struct Plan {
     }
 };
 
-inline Widths widths_of(const Call& call, int64_t per_element) {
-    return {(call.k_width + per_element - 1) / per_element, round_up(call.v_width, LANES)};
+template <class Way>
+Widths widths_of(const Call& call) {
+    return {round_up(ratio_up(call.k_width, Way::PER_ELEMENT), Way::DEPTH),
+            round_up(call.v_width, Way::COLUMNS)};
 }
 
 // Cache lines taken one after the other; from null, they are only counted.
@@ -236,8 +238,9 @@ struct Layout {
 };
 
 // Null `base`: only `num_bytes` of the answer means something.
-inline Layout lay_out(Call& call, int64_t per_element, char* base) {
-    Widths widths = widths_of(call, per_element);
+template <class Way>
+Layout lay_out(Call& call, char* base) {
+    Widths widths = widths_of<Way>(call);
     call.group_size = call.heads / call.kv_heads;
     call.scale = float(call.scale_);
     call.softcap = float(call.softcap_);

@@ -7,15 +7,21 @@
 
 namespace {
 
-constexpr int MAX_ROWS = 6;
 #if defined(__AVX512F__)
 constexpr int MAX_VECTORS = 4;
 #else
 constexpr int MAX_VECTORS = 2;
 #endif
 
+// Of a way to multiply whose registers need no preparation.
+template <class Way>
+struct Vectors {};
+
 struct Fma {
     static constexpr int PER_ELEMENT = 1;
+    static constexpr int MAX_ROWS = 6;
+    static constexpr int64_t DEPTH = 1, COLUMNS = LANES;  // of which those of a product are multiples
+    typedef Vectors<Fma> Registers;
     static inline floats add(floats sum, uint32_t a, const uint32_t* b) {
         float each;
         memcpy(&each, &a, 4);
@@ -26,6 +32,9 @@ struct Fma {
 #if QUIRE_HAS_BF16_DOT
 struct Dot {
     static constexpr int PER_ELEMENT = 2;
+    static constexpr int MAX_ROWS = 6;
+    static constexpr int64_t DEPTH = 1, COLUMNS = LANES;
+    typedef Vectors<Dot> Registers;
     static inline floats add(floats sum, uint32_t a, const uint32_t* b) {
         return (floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_loadu_si512(b),
                                         (__m512bh)_mm512_set1_epi32(int(a)));
@@ -78,16 +87,16 @@ void multiply_rows(const Product& p, int64_t columns) {
     if (at < columns) multiply_tile<Way, ROWS, 1>(p, at);
 }
 
-// Up to MAX_ROWS rows; `columns` is a multiple of LANES.
+// Up to MAX_ROWS rows.
 template <class Way>
-void multiply(const Product& p, int64_t rows, int64_t columns) {
+void multiply(const Product& p, int64_t rows, int64_t columns, Vectors<Way>&) {
     switch (rows) {
         case 1: return multiply_rows<Way, 1>(p, columns);
         case 2: return multiply_rows<Way, 2>(p, columns);
         case 3: return multiply_rows<Way, 3>(p, columns);
         case 4: return multiply_rows<Way, 4>(p, columns);
         case 5: return multiply_rows<Way, 5>(p, columns);
-        default: return multiply_rows<Way, MAX_ROWS>(p, columns);
+        default: return multiply_rows<Way, Way::MAX_ROWS>(p, columns);
     }
 }
 

@@ -17,7 +17,7 @@ struct Found {
 };
 
 // The tile after this one comes from memory while this one is computed, a few of its keys or values
-// for every MAX_ROWS rows: all at once they would wait for each other.
+// for every few rows: all at once they would wait for each other.
 struct Next {
     const char *const *keys, *const *values;
     int64_t count, key_bytes, value_bytes, at_once, done;

@@ -188,8 +188,8 @@ struct Sieve {
         found = job.found + worker * job.linear.num_rows;
     }
 
-    template <int ROWS, int VECTORS>
-    void put(int64_t row, int64_t panel, const Sums<ROWS, VECTORS>& sums) {
+    template <int VECTORS>
+    void put(int64_t row, int64_t count, int64_t panel, const __m512 (*sums)[VECTORS]) {
         const Weights& weights = job.linear.weights;
         for (int v = 0; v < VECTORS && (panel + v) * LANES < weights.num_rows; v++) {
             const int64_t entry = (panel + v) * LANES;
@@ -197,9 +197,9 @@ struct Sieve {
             const __m512 scale = _mm512_loadu_ps((const float*)weights.panel(panel + v));
             const __m512 errors = _mm512_loadu_ps(job.bounds[panel + v].errors);
             const __m512 norms = _mm512_loadu_ps(job.bounds[panel + v].norms);
-            for (int r = 0; r < ROWS; r++) {
+            for (int64_t r = 0; r < count; r++) {
                 const Norms& own = job.norms[row + r];
-                const __m512 near = _mm512_mul_ps(sums.of[r][v], scale);
+                const __m512 near = _mm512_mul_ps(sums[r][v], scale);
                 const __m512 room = _mm512_fmadd_ps(errors, _mm512_set1_ps(own.size),
                                                     _mm512_mul_ps(norms, _mm512_set1_ps(own.error)));
                 found[row + r].add(lanes, _mm512_sub_ps(near, room), _mm512_add_ps(near, room), entry);
@@ -297,7 +297,7 @@ QUIRE_EXPORT(int64_t, quire_screen)(const Screening* s) {
     for (int64_t row = 0; row < s->m; row++) layout.norms[row] = measure(job.linear, row);
     for (int64_t i = 0; i < s->num_threads * s->m; i++) layout.found[i].clear();
     memset(s->chosen, 0, size_t(ratio_up(s->m, MASK_ROWS) * s->num_panels()) * 8);
-    in_parallel(smaller(s->num_threads, job.linear.num_tasks), do_tasks<Sieve>, &job);
+    multiply<Sieve>(job, s->num_threads);
     int64_t count = 0;
     for (int64_t row = 0; row < s->m; row++) count += choose(*s, layout, row);
     return count;

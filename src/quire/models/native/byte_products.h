@@ -155,7 +155,7 @@ void tile(const Linear& l, int64_t row, int64_t panel, Ahead ahead, Sink& sink) 
             group.panels[v] = l.weights.panel(smaller(panel + v, last)) + (step + 1) * LINE;
         add_group(group, ahead, sums);
     }
-    sink.put(row, panel, sums);
+    sink.template put<VECTORS>(row, ROWS, panel, sums.of);
 }
 
 template <class Sink>
@@ -222,6 +222,23 @@ inline void plan(Linear& l, int64_t num_threads) {
     l.block_rows = ratio_up(num_tiles, num_blocks) * most_rows;
     l.num_blocks = ratio_up(l.num_rows, l.block_rows);
     l.num_tasks = num_across * l.num_blocks;
+}
+
+}  // namespace
+
+#if QUIRE_HAS_TILES
+#include "tile_bytes.h"
+#endif
+
+namespace {
+
+template <class Sink>
+void multiply(typename Sink::Job& job, int64_t num_threads) {
+#if QUIRE_HAS_TILES
+    if (job.linear.num_rows >= MIN_ROWS_OF_TILES)
+        return multiply_by_tiles<Sink>(job, num_threads);
+#endif
+    in_parallel(smaller(num_threads, job.linear.num_tasks), do_tasks<Sink>, &job);
 }
 
 // What quantised rows of x take, each.

@@ -1,0 +1,95 @@
+// AMX: eight registers, tiles of up to 16 rows of 64 bytes each, whose products are sums of 32
+// products of bfloat16, or of 64 of bytes, for each of 16 x 16 places.
+//
+// Here tiles 0 to 3 hold sums, two by two, 4 and 5 rows of x, upper and lower, 6 and 7 weights, left
+// and right: those of tile 6 belong to the sums 0 and 2.
+#pragma once
+
+#include "common.h"
+
+#if QUIRE_HAS_TILES
+
+namespace {
+
+constexpr int64_t TILE_ROWS = 16;
+constexpr int64_t BLOCK_ROWS = 2 * TILE_ROWS;  // of x, in the two tiles that hold them
+
+// As ldtilecfg reads it.
+struct alignas(LINE) TileShapes {
+    uint8_t palette = 1, start_row = 0;
+    uint8_t reserved[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t rows[16] = {};
+
+    // For up to BLOCK_ROWS rows of x.
+    explicit TileShapes(int64_t num_rows) {
+        const int64_t upper = smaller(num_rows, TILE_ROWS), lower = num_rows - upper;
+        const int64_t counts[8] = {upper, upper, lower, lower, upper, lower, TILE_ROWS, TILE_ROWS};
+        for (int i = 0; i < 8; i++) {
+            rows[i] = uint8_t(larger(counts[i], 1));
+            row_bytes[i] = uint16_t(LINE);
+        }
+    }
+};
+
+// What tiles read is written, and the other way round: the compiler does not see it.
+inline void settle() { asm volatile("" ::: "memory"); }
+
+// A thread's tiles, as long as it has them: whoever else uses them sets its own shapes.
+class Tiles {
+    int64_t num_rows = 0;
+
+   public:
+    Tiles() = default;
+    Tiles(const Tiles&) = delete;
+    ~Tiles() {
+        if (num_rows) _tile_release();
+    }
+
+    // All sums are lost where the number of rows changes.
+    void shape(int64_t to) {
+        if (to == num_rows) return;
+        const TileShapes shapes(to);
+        settle();
+        _tile_loadconfig(&shapes);
+        num_rows = to;
+    }
+};
+
+inline void clear_sums() {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+// Numbers of four bytes, `stride` in a row.
+template <bool HAS_LOWER>
+inline void load_sums(const void* from, int64_t stride) {
+    const char* upper = (const char*)from;
+    const char* lower = upper + TILE_ROWS * stride * 4;
+    settle();
+    _tile_loadd(0, upper, stride * 4);
+    _tile_loadd(1, upper + LINE, stride * 4);
+    if (HAS_LOWER) {
+        _tile_loadd(2, lower, stride * 4);
+        _tile_loadd(3, lower + LINE, stride * 4);
+    }
+}
+
+template <bool HAS_LOWER>
+inline void store_sums(void* to, int64_t stride) {
+    char* upper = (char*)to;
+    char* lower = upper + TILE_ROWS * stride * 4;
+    _tile_stored(0, upper, stride * 4);
+    _tile_stored(1, upper + LINE, stride * 4);
+    if (HAS_LOWER) {
+        _tile_stored(2, lower, stride * 4);
+        _tile_stored(3, lower + LINE, stride * 4);
+    }
+    settle();
+}
+
+}  // namespace
+
+#endif
