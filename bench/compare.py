@@ -2,7 +2,7 @@
 
     python -m bench.compare --model MODEL_DIR --peer transformers --workloads W2,W3 --repeats 3
 
-Both servers stay up, and while one is measured the other idles: A B A B, each round with prompts
+Both servers stay up, and while one is measured the other is stopped: A B A B, each round with prompts
 of its own. Exits with 1 if any request failed or was answered with the wrong number of tokens.
 """
 
@@ -93,7 +93,8 @@ class Bench:
             time.process_time,
         )
         before_s = [clock() for clock in clocks]
-        load = self._load(server, workload, texts)
+        with idle.paused():
+            load = self._load(server, workload, texts)
         busy, served, idled, ours = (
             clock() - start_s for clock, start_s in zip(clocks, before_s, strict=True)
         )

@@ -6,6 +6,7 @@
 // whole, whoever finishes its last one adds the parts up, in their order.
 #include "direct.h"
 #include "reading.h"
+#include "tile_direct.h"
 #include "tile_products.h"
 #include "writing.h"
 
@@ -132,17 +133,53 @@ struct Worker {
         each_piece([&](const Piece& piece, const Stored* query) {
             for (int64_t row = 0; row < piece.num_rows; row++) {
                 take_query(query + row * call.query_head_stride, memory.keys);
-                spread(memory.keys, widths.depth, row, piece);
+                spread_query(row, piece, Way());
             }
         });
     }
+
+    template <class AnyWay>
+    void spread_query(int64_t row, const Piece& piece, AnyWay) {
+        spread(memory.keys, widths.depth, row, piece);
+    }
+
+    template <class Tile, class AnyWay>
+    void attend_piece(const Tile& tile, const Piece& piece, AnyWay) {
+        attend_rows_directly<Way>(call, tile, piece);
+    }
+
+    template <class AnyWay>
+    void prepare_values(const Found<Stored>&, int64_t, int64_t, AnyWay) {}
+
+#if QUIRE_HAS_TILES
+    void spread_query(int64_t row, const Piece& piece, TileDot) {
+        if (!fits_tiles(call, piece)) return spread(memory.keys, widths.depth, row, piece);
+        if (row == 0) memset(piece.queries, 0, size_t(widths.depth * SIDE_ROWS) * 4);
+        spread_for_tiles(memory.keys, widths.depth, row, piece.queries);
+    }
+
+    void attend_piece(const DirectTile<bf16>& tile, const Piece& piece, TileDot) {
+        if (!fits_tiles(call, piece)) return attend_rows_directly<Way>(call, tile, piece);
+        shape_for_pieces(registers);
+        attend_piece_by_tiles(call, tile, piece, memory.values, (bf16*)memory.keys, TILE / 4);
+    }
+
+    void prepare_values(const Found<bf16>& here, int64_t head, int64_t count, TileDot) {
+        if (!fits_tiles(call, piece_of(head, 0, 0))) return;
+        const bf16* values[TILE];
+        for (int64_t i = 0; i < count; i++)
+            values[i] = here.values[i] + head * (call.values ? call.v_width : call.k_width);
+        pack_values(values, count, call.v_width, memory.values, widths.values, Way());
+    }
+#endif
 
     void attend_directly(const Found<Stored>& here, const Places& ahead, int64_t at) {
         int64_t size = call.kept_bytes();
         int64_t value_width = call.values ? call.v_width : call.k_width;
         Ahead keys{ahead.keys, TILE, task.num_heads * call.k_width * size, 0};
         Ahead values{ahead.values, call.values ? TILE : 0, task.num_heads * call.v_width * size, 0};
-        for (int64_t head = 0; head < task.num_heads; head++)
+        for (int64_t head = 0; head < task.num_heads; head++) {
+            prepare_values(here, head, smaller(TILE, task.end - at), Way());
             for (int64_t i = 0; i < task.num_queries; i++) {
                 int64_t position = task.position + i;
                 Seen seen{larger(larger(call.first_seen(position), task.first) - at, 0),
@@ -152,8 +189,9 @@ struct Worker {
                                         {here.values, head * value_width, call.v_width, &values},
                                         seen};
                 for (int64_t j = 0; j < call.num_pieces(); j++)
-                    attend_rows_directly<Way>(call, tile, piece_of(head, i, j));
+                    attend_piece(tile, piece_of(head, i, j), Way());
             }
+        }
         keys.fetch_rest();
         values.fetch_rest();
     }

@@ -14,6 +14,10 @@ namespace {
 constexpr int64_t TILE_ROWS = 16;
 constexpr int64_t BLOCK_ROWS = 2 * TILE_ROWS;  // of x, in the two tiles that hold them
 
+struct TileShape {
+    int64_t rows, row_bytes;
+};
+
 // As ldtilecfg reads it.
 struct alignas(LINE) TileShapes {
     uint8_t palette = 1, start_row = 0;
@@ -21,13 +25,10 @@ struct alignas(LINE) TileShapes {
     uint16_t row_bytes[16] = {};
     uint8_t rows[16] = {};
 
-    // For up to BLOCK_ROWS rows of x.
-    explicit TileShapes(int64_t num_rows) {
-        const int64_t upper = smaller(num_rows, TILE_ROWS), lower = num_rows - upper;
-        const int64_t counts[8] = {upper, upper, lower, lower, upper, lower, TILE_ROWS, TILE_ROWS};
+    explicit TileShapes(const TileShape (&shapes)[8]) {
         for (int i = 0; i < 8; i++) {
-            rows[i] = uint8_t(larger(counts[i], 1));
-            row_bytes[i] = uint16_t(LINE);
+            rows[i] = uint8_t(larger(shapes[i].rows, 1));
+            row_bytes[i] = uint16_t(shapes[i].row_bytes);
         }
     }
 };
@@ -37,22 +38,32 @@ inline void settle() { asm volatile("" ::: "memory"); }
 
 // A thread's tiles, as long as it has them: whoever else uses them sets its own shapes.
 class Tiles {
-    int64_t num_rows = 0;
+    int64_t shaped = 0;
 
    public:
+    static constexpr int64_t FOR_PIECES = BLOCK_ROWS + 1;
+
     Tiles() = default;
     Tiles(const Tiles&) = delete;
     ~Tiles() {
-        if (num_rows) _tile_release();
+        if (shaped) _tile_release();
     }
 
-    // All sums are lost where the number of rows changes.
-    void shape(int64_t to) {
-        if (to == num_rows) return;
+    // All that is in them is lost, unless they are shaped as `name` says already.
+    void shape(const TileShape (&to)[8], int64_t name) {
+        if (name == shaped) return;
         const TileShapes shapes(to);
         settle();
         _tile_loadconfig(&shapes);
-        num_rows = to;
+        shaped = name;
+    }
+
+    // For up to BLOCK_ROWS rows of x.
+    void shape(int64_t num_rows) {
+        const int64_t upper = smaller(num_rows, TILE_ROWS), lower = num_rows - upper;
+        shape({{upper, LINE}, {upper, LINE}, {lower, LINE}, {lower, LINE},
+               {upper, LINE}, {lower, LINE}, {TILE_ROWS, LINE}, {TILE_ROWS, LINE}},
+              num_rows);
     }
 };
 
