@@ -46,26 +46,35 @@ class BuildNative(build_ext):
     """The library is no Python module, but is built and installed like one."""
 
     def build_extension(self, ext: Extension) -> None:
-        objects = [compiled for isa in isas() for compiled in self.compile(ext, isa)]
-        self.compiler.link_shared_object(
-            objects, self.get_ext_fullpath(ext.name), build_temp=self.build_temp
-        )
-
-    def compile(self, ext: Extension, isa: str) -> list[str]:
-        """Raises CompileError."""
         openmp = ["-fopenmp"] if sys.platform == "linux" else []
-        try:
-            return self.compiler.compile(
+        objects = [
+            compiled
+            for isa in isas()
+            if self.knows(isa)
+            for compiled in self.compiler.compile(
                 ext.sources,
                 output_dir=str(Path(self.build_temp) / isa),
                 extra_postargs=[*COMMON_FLAGS, *openmp, *ISA_FLAGS[isa], f"-DQUIRE_ISA={isa}"],
                 depends=ext.depends,
             )
+        ]
+        self.compiler.link_shared_object(
+            objects, self.get_ext_fullpath(ext.name), build_temp=self.build_temp
+        )
+
+    def knows(self, isa: str) -> bool:
+        """Has the compiler the instruction set, if that is a new one?"""
+        if isa not in NEW_ISAS:
+            return True
+        Path(self.build_temp).mkdir(parents=True, exist_ok=True)
+        nothing = Path(self.build_temp) / "nothing.cpp"
+        nothing.write_text("")
+        try:
+            self.compiler.compile([str(nothing)], extra_postargs=ISA_FLAGS[isa])
         except CompileError:
-            if isa not in NEW_ISAS:
-                raise
-            self.warn(f"this compiler has no {isa}: the kernels go without")
-            return []
+            self.warn(f"this compiler does not know {isa}: the kernels go without it")
+            return False
+        return True
 
 
 setup(

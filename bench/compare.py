@@ -2,8 +2,9 @@
 
     python -m bench.compare --model MODEL_DIR --peer transformers --workloads W2,W3 --repeats 3
 
-Both servers stay up, and while one is measured the other is stopped: A B A B, each round with prompts
-of its own. Exits with 1 if any request failed or was answered with the wrong number of tokens.
+Both servers stay up, and while one is measured the other is stopped: A B A B, each round with
+prompts of its own. Exits with 1 if any request failed or was answered with the wrong number of
+tokens.
 """
 
 import os

@@ -6,9 +6,31 @@
 
 namespace {
 
+// Fused or not, the same bits.
+void check_gated(const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n,
+                 int64_t k, const uint16_t* y, int64_t num_threads) {
+#if QUIRE_HAS_TILES
+    const int64_t width = n / 2, act = below(2);
+    uint16_t* out = fresh<uint16_t>(m * width);
+    const bool is_done = QUIRE_JOIN(quire_linear_gated, QUIRE_ISA)(x, m, packed, bias, n, k, act,
+                                                                   out, num_threads);
+    if (is_done != (n % (2 * PANEL) == 0)) abort();
+    for (int64_t row = 0; is_done && row < m; row++)
+        for (int64_t at = 0; at < width; at += LANES) {
+            const auto take = [&](int64_t from) {
+                __m256i halves = _mm256_loadu_si256((const __m256i*)(y + row * n + from + at));
+                return (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
+            };
+            __m256i whole = round_off(gated<bf16>(act, take(0), take(width)));
+            if (memcmp(&whole, out + row * width + at, sizeof whole)) abort();
+        }
+    free(out);
+#endif
+}
+
 void run_one() {
     static const int64_t WIDTHS[] = {1, 3, 16, 63, 64, 257, 600, 1100};
-    const int64_t m = 1 + below(below(2) ? 8 : below(9) ? 90 : 600), n = 1 + below(300), k = WIDTHS[below(8)];
+    const int64_t m = 1 + below(below(2) ? 8 : below(9) ? 90 : 600), n = below(2) ? 1 + below(300) : 64 * (1 + below(9)), k = WIDTHS[below(8)];
     const int64_t num_threads = 1 + below(4);
     uint16_t* x = fresh<uint16_t>(m * k);
     uint16_t* weight = fresh<uint16_t>(n * k);
@@ -30,6 +52,7 @@ void run_one() {
     QUIRE_JOIN(quire_linear_pack, QUIRE_ISA)(weight, n, k, packed, num_threads);
     QUIRE_JOIN(quire_linear, QUIRE_ISA)(x, m, packed, bias, n, k, y, num_threads);
     if (!QUIRE_JOIN(quire_linear_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
+    check_gated(x, m, packed, bias, n, k, y, num_threads);
     for (int64_t i = 0; i < 3; i++)
         if (memcmp(rows + i * k, weight + indices[i] * k, size_t(k) * 2)) abort();
     indices[2] = n;

@@ -7,6 +7,10 @@
 
 QUIRE_KERNEL(void, quire_halved)
 (const void*, int64_t, const void*, const void*, int64_t, int64_t, void*, int64_t);
+#if QUIRE_HAS_TILES
+QUIRE_KERNEL(bool, quire_linear_gated)
+(const void*, int64_t, const void*, const void*, int64_t, int64_t, int64_t, void*, int64_t);
+#endif
 #if QUIRE_HAS_BF16_DOT
 QUIRE_KERNEL(void, quire_linear)
 (const void*, int64_t, const void*, const void*, int64_t, int64_t, void*, int64_t);
@@ -190,12 +194,23 @@ struct Run {
             memmove(rows + i * num_bytes, rows + d.wanted[i] * num_bytes, size_t(num_bytes));
     }
 
+    void gate(const Layer& layer, int64_t rows) const {
+        const Weight& w = layer.gate_up;
+#if QUIRE_HAS_TILES
+        if (d.is_bf16 && !d.is_int8 &&
+            QUIRE_CALL(quire_linear_gated)(buffers.normed, rows, w.packed, w.bias, w.num_rows,
+                                           w.num_columns, layer.act, buffers.gated, d.num_threads))
+            return;
+#endif
+        multiply(buffers.normed, rows, w, buffers.gate_up);
+        QUIRE_CALL(quire_gate)(d.is_bf16, buffers.gate_up, rows, w.num_rows / 2, layer.act,
+                               buffers.gated, d.num_threads);
+    }
+
     void finish(const Layer& layer, int64_t rows) const {
         multiply(buffers.attended, rows, layer.out, buffers.projected);
         norm(buffers.projected, rows, layer.between, buffers.normed);
-        multiply(buffers.normed, rows, layer.gate_up, buffers.gate_up);
-        QUIRE_CALL(quire_gate)(d.is_bf16, buffers.gate_up, rows, layer.gate_up.num_rows / 2,
-                               layer.act, buffers.gated, d.num_threads);
+        gate(layer, rows);
         multiply(buffers.gated, rows, layer.down, buffers.projected);
         QUIRE_CALL(quire_sum)(d.is_bf16, d.states, buffers.projected, rows, d.width, d.states,
                               d.num_threads);

@@ -4,7 +4,7 @@
 // computed by itself, so that it is the same alone and in company.
 //
 // bfloat16 only where its linear layers are: see linear.cpp.
-#include "softmax.h"
+#include "gates.h"
 
 namespace {
 
@@ -22,11 +22,6 @@ inline void put(float* place, floats x, int64_t count) {
     memcpy(place, &x, size_t(smaller(count, LANES)) * sizeof(float));
 }
 
-template <class Stored>
-inline floats rounded(floats x) {
-    return x;
-}
-
 #if QUIRE_HAS_BF16_DOT
 inline __mmask16 lanes(int64_t count) {
     return count >= LANES ? __mmask16(0xffff) : __mmask16((1u << count) - 1);
@@ -37,15 +32,8 @@ inline floats take(const bf16* place, int64_t count) {
     return (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
 }
 
-inline __m256i round_off(floats x) { return (__m256i)_mm512_cvtneps_pbh((__m512)x); }
-
 inline void put(bf16* place, floats x, int64_t count) {
     _mm256_mask_storeu_epi16(place, lanes(count), round_off(x));
-}
-
-template <>
-inline floats rounded<bf16>(floats x) {
-    return (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(round_off(x)), 16);
 }
 #endif
 
@@ -174,39 +162,6 @@ struct Gate {
     int64_t width, act;
 };
 
-enum Act : int64_t { SILU = 0, GELU_TANH = 1 };
-
-template <class Stored>
-inline floats silu(floats x) {
-    floats out = x / (exponential(most(x, splat(-87)) * -1.0f) + 1.0f);
-    return choose(x < -87.0f, floats{}, out);
-}
-
-#if QUIRE_HAS_BF16_DOT
-// 2^x within 3e-6 of it: far less than what is rounded off next. x = n + r, and a Taylor polynomial
-// of r in [-0.5, 0.5].
-inline floats power_of_two(floats x) {
-    floats r = (floats)_mm512_reduce_ps((__m512)x, 0);
-    floats y = r * 1.3333558e-3f + 9.6181291e-3f;
-    y = y * r + 5.5504109e-2f;
-    y = y * r + 2.4022651e-1f;
-    y = y * r + 6.9314718e-1f;
-    y = y * r + 1.0f;
-    return (floats)_mm512_scalef_ps((__m512)y, (__m512)(x - r));
-}
-
-template <>
-inline floats silu<bf16>(floats x) {
-    floats below = power_of_two(x * -1.44269504f) + 1.0f;
-    return x * (floats)_mm512_rcp14_ps((__m512)below);
-}
-#endif
-
-inline floats gelu_tanh(floats x) {
-    floats inner = (x * x * x * 0.044715f + x) * 0.7978845608028654f;
-    return x * 0.5f * (tangent(inner) + 1.0f);
-}
-
 template <class Stored>
 void gate_row(const void* argument, int64_t row) {
     const Gate<Stored>& g = *(const Gate<Stored>*)argument;
@@ -214,9 +169,8 @@ void gate_row(const void* argument, int64_t row) {
     Stored* out = g.out + row * g.width;
     for (int64_t at = 0; at < g.width; at += LANES) {
         int64_t count = g.width - at;
-        floats gate = take(gates + at, count);
-        gate = rounded<Stored>(g.act == SILU ? silu<Stored>(gate) : gelu_tanh(gate));
-        put(out + at, gate * take(values + at, count), count);
+        floats gate = take(gates + at, count), value = take(values + at, count);
+        put(out + at, gated<Stored>(g.act, gate, value), count);
     }
 }
 

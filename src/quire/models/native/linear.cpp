@@ -25,24 +25,37 @@ struct alignas(LINE) Counter {
     int64_t next;
 };
 
+// Of y.
+int64_t count_panels(const PlainProduct& product) { return ratio_up(product.width(), PANEL); }
+
+void put_panel(const PlainProduct& product, const PanelProduct& panels, int64_t i) {
+    uint16_t* y = product.y + i * PANEL;
+#if QUIRE_HAS_TILES
+    if (product.num_couples) {
+        const Couple couple = {i, i + product.num_couples, product.act};
+        return panels.put(couple, y, product.width());
+    }
+#endif
+    panels.put(i, y, product.width());
+}
+
 // A range of panels for each thread.
 struct Ranges {
-    const Product& product;
+    const PlainProduct& product;
     int64_t count, num_workers;
     Counter taken[MAX_RANGES];
 
     void work() {
         const int64_t worker = __atomic_fetch_add(&num_workers, 1, __ATOMIC_RELAXED);
-        const Weights& weights = product.weights;
-        const int64_t num_panels = weights.num_panels();
-        const PanelProduct panels(weights, product.x, product.num_rows);
+        const int64_t num_panels = count_panels(product);
+        const PanelProduct panels(product.weights, product.x, product.num_rows);
         for (int64_t turn = 0; turn < count; turn++) {
             const int64_t range = (worker + turn) % count;
             const int64_t first = num_panels * range / count;
             const int64_t size = num_panels * (range + 1) / count - first;
             int64_t at;
             while ((at = __atomic_fetch_add(&taken[range].next, 1, __ATOMIC_RELAXED)) < size)
-                panels.put(first + at, product.y + (first + at) * PANEL, weights.num_rows);
+                put_panel(product, panels, first + at);
         }
     }
 };
@@ -50,10 +63,15 @@ struct Ranges {
 void work_on_ranges(void* argument) { ((Ranges*)argument)->work(); }
 
 // Up to MAX_PANEL_ROWS rows of x.
-void multiply_few(const Product& product, int64_t num_threads) {
+void multiply_few(const PlainProduct& product, int64_t num_threads) {
     const int64_t most = smaller(num_threads, MAX_RANGES);
-    Ranges ranges{product, smaller(most, product.weights.num_panels()), 0, {}};
+    Ranges ranges{product, smaller(most, count_panels(product)), 0, {}};
     in_parallel(ranges.count, work_on_ranges, &ranges);
+}
+
+void multiply(const PlainProduct& product, int64_t num_threads) {
+    const bool is_few = product.num_rows <= MAX_PANEL_ROWS;
+    is_few ? multiply_few(product, num_threads) : multiply_many(product, num_threads);
 }
 
 }  // namespace
@@ -78,9 +96,22 @@ QUIRE_EXPORT(void, quire_linear)
 (const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n, int64_t k,
  uint16_t* y, int64_t num_threads) {
     if (m == 0 || n == 0) return;
-    const Product product = {{(const uint8_t*)packed, bias, n, k}, x, y, m};
-    m <= MAX_PANEL_ROWS ? multiply_few(product, num_threads) : multiply_many(product, num_threads);
+    multiply({{(const uint8_t*)packed, bias, n, k}, x, y, m}, num_threads);
 }
+
+#if QUIRE_HAS_TILES
+// Of gates and what they let through, one after the other in W and bias, y [M, N / 2]: to the bit as
+// one by one. False, and nothing is done: gates do not end where a panel does.
+QUIRE_EXPORT(bool, quire_linear_gated)
+(const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n, int64_t k,
+ int64_t act, uint16_t* y, int64_t num_threads) {
+    if (n % (2 * PANEL)) return false;
+    const int64_t num_couples = n / (2 * PANEL);
+    if (m && n)
+        multiply({{(const uint8_t*)packed, bias, n, k}, x, y, m, num_couples, act}, num_threads);
+    return true;
+}
+#endif
 
 // Rows of W [N, K] by their index, out of the packed form: y [count, K]. False: one is not of N.
 QUIRE_EXPORT(bool, quire_linear_rows)

@@ -24,12 +24,16 @@ struct Weights {
     }
 };
 
-// y = x W^T + bias, x [num_rows, K] and y [num_rows, N] dense.
-struct Product {
+// y = x W^T + bias, x [num_rows, K] and y [num_rows, N] dense. Or with couples of panels, the first
+// of gates, the one that many panels on of what they let through: y [num_rows, N / 2].
+struct PlainProduct {
     Weights weights;
     const uint16_t* x;
     uint16_t* y;
     int64_t num_rows;  // M
+    int64_t num_couples = 0, act = 0;
+
+    int64_t width() const { return num_couples ? num_couples * PANEL : weights.num_rows; }
 };
 
 inline __mmask16 first_lanes(int64_t count) {

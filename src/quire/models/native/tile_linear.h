@@ -17,15 +17,17 @@ constexpr int64_t CROWDING_BYTES = 4096;
 constexpr int64_t TASKS_PER_THREAD = 2;
 constexpr int64_t FETCHED_AT_ONCE = 2;  // lines for each chunk
 
-struct Linear : Product {
+struct Linear : PlainProduct {
     int64_t task_rows, task_panels;
     int64_t num_blocks, num_tasks, next_task;
 };
 
+constexpr int64_t SUMS_OF_PANEL = MAX_TASK_ROWS * PANEL;
+
 // A thread's own: a panel's stretch, and the sums of a task.
 struct alignas(LINE) Space {
     Chunk chunks[STRETCH_CHUNKS];
-    float sums[MAX_TASK_ROWS / BLOCK_ROWS * MAX_TASK_PANELS][BLOCK_ROWS * PANEL];
+    float sums[MAX_TASK_PANELS][SUMS_OF_PANEL];
 };
 
 // Lines to be read later.
@@ -40,9 +42,9 @@ struct Lines {
     }
 };
 
-// Chunks of a panel.
+// Chunks of a panel. `place`: of the panel, in an order in which couples stand together.
 struct Stretch {
-    int64_t panel, begin, end;
+    int64_t place, panel, begin, end;
 };
 
 struct Worker {
@@ -50,6 +52,11 @@ struct Worker {
     const Weights& weights;
     Space& space;
     Tiles tiles;
+
+    Stretch stretch(int64_t place, int64_t begin, int64_t end) const {
+        const int64_t couples = l.num_couples;
+        return {place, couples ? place / 2 + place % 2 * couples : place, begin, end};
+    }
 
     Lines lines_of(const Stretch& s) const {
         const Cursor cursor = weights.panel(s.panel, s.begin * CHUNK_STEPS);
@@ -71,9 +78,15 @@ struct Worker {
             block.add<HAS_LOWER>(space.chunks[i - s.begin], i * CHUNK);
         }
         lines = ahead;
-        if (s.end < num_chunks(weights)) return store_sums<HAS_LOWER>(sums, PANEL);
-        const int64_t n = weights.num_rows;
-        put_sums<HAS_LOWER>(weights, s.panel, block.num_rows, l.y + row * n + s.panel * PANEL, n);
+        const bool is_gate = l.num_couples && s.place % 2 == 0;
+        if (is_gate || s.end < num_chunks(weights)) return store_sums<HAS_LOWER>(sums, PANEL);
+        uint16_t* y = l.y + row * l.width();
+        if (!l.num_couples)
+            return put_sums<HAS_LOWER>(weights, s.panel, block.num_rows, y + s.panel * PANEL,
+                                       l.width());
+        const int64_t gates = s.panel - l.num_couples;
+        put_gated<HAS_LOWER>(weights, {gates, s.panel, l.act}, sums - SUMS_OF_PANEL,
+                             block.num_rows, y + gates * PANEL, l.width());
     }
 
     // The rows of a task by a stretch; `sums`: the first block's.
@@ -97,10 +110,10 @@ struct Worker {
         for (int64_t i = 0; i < num_stretches; i++) {
             const int64_t begin = count * i / num_stretches;
             const int64_t stop = count * (i + 1) / num_stretches;
-            for (int64_t panel = from; panel < upto; panel++) {
-                const Stretch next = {smaller(panel + 1, upto - 1), begin, stop};
-                float* sums = space.sums[(panel - from) * (MAX_TASK_ROWS / BLOCK_ROWS)];
-                add({panel, begin, stop}, lines_of(next), first, end, sums);
+            for (int64_t place = from; place < upto; place++) {
+                const Stretch next = stretch(smaller(place + 1, upto - 1), begin, stop);
+                add(stretch(place, begin, stop), lines_of(next), first, end,
+                    space.sums[place - from]);
             }
         }
     }
@@ -116,16 +129,18 @@ void do_tasks(void* argument) {
 }
 
 // More than MAX_PANEL_ROWS rows of x.
-inline void multiply_many(const Product& product, int64_t num_threads) {
+inline void multiply_many(const PlainProduct& product, int64_t num_threads) {
     Linear l = {};
-    (Product&)l = product;
+    (PlainProduct&)l = product;
     const int64_t num_panels = l.weights.num_panels();
     const bool is_crowded = l.weights.num_columns * 2 % CROWDING_BYTES == 0;
     const int64_t num_blocks = ratio_up(l.num_rows, MAX_TASK_ROWS >> is_crowded);
     const int64_t num_wanted = ratio_up(TASKS_PER_THREAD * num_threads, num_blocks);
     l.task_rows = round_up(ratio_up(l.num_rows, num_blocks), BLOCK_ROWS);
     l.num_blocks = ratio_up(l.num_rows, l.task_rows);
-    l.task_panels = larger(smaller(num_panels / num_wanted, MAX_TASK_PANELS), 1);
+    const int64_t least = l.num_couples ? 2 : 1;
+    const int64_t most = smaller(num_panels / num_wanted, MAX_TASK_PANELS);
+    l.task_panels = larger(most / least * least, least);
     l.num_tasks = ratio_up(num_panels, l.task_panels) * l.num_blocks;
     in_parallel(smaller(num_threads, l.num_tasks), do_tasks, &l);
 }

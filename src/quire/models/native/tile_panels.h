@@ -2,6 +2,7 @@
 // first-level cache, from where tiles take them.
 #pragma once
 
+#include "gates.h"
 #include "panels.h"
 #include "tiles.h"
 
@@ -78,19 +79,58 @@ struct Block {
     }
 };
 
+// Of a panel: what is added to its sums, and which of a row of y it makes.
+struct Column {
+    __m512 bias, next_bias;
+    __mmask32 is_there;
+
+    Column(const Weights& weights, int64_t panel) {
+        const int64_t row = panel * PANEL, count = smaller(weights.num_rows - row, PANEL);
+        is_there = __mmask32((uint64_t(1) << count) - 1);
+        bias = bias_of(weights, row);
+        next_bias = bias_of(weights, row + LANES);
+    }
+
+    void put(uint16_t* y, __m512 a, __m512 b) const {
+        _mm512_mask_storeu_epi16(y, is_there, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+    }
+};
+
 // The tiles' sums to where the product of a block by a panel goes.
 template <bool HAS_LOWER>
 __attribute__((always_inline)) inline void put_sums(const Weights& weights, int64_t panel,
                                                     int64_t num_rows, uint16_t* y, int64_t stride) {
     alignas(LINE) float sums[BLOCK_ROWS][PANEL];
     store_sums<HAS_LOWER>(sums, PANEL);
-    const int64_t row = panel * PANEL, count = smaller(weights.num_rows - row, PANEL);
-    const __mmask32 is_there = __mmask32((uint64_t(1) << count) - 1);
-    const __m512 bias = bias_of(weights, row), next_bias = bias_of(weights, row + LANES);
+    const Column column(weights, panel);
+    for (int64_t r = 0; r < num_rows; r++)
+        column.put(y + r * stride, _mm512_add_ps(_mm512_load_ps(sums[r]), column.bias),
+                   _mm512_add_ps(_mm512_load_ps(sums[r] + LANES), column.next_bias));
+}
+
+// A panel of gates, whose sums wait in memory, and one of what they let through.
+struct Couple {
+    int64_t gates, values;
+    int64_t act;
+};
+
+// The same where the tiles have a couple's second sums; `gates` [BLOCK_ROWS, PANEL] are the first.
+template <bool HAS_LOWER>
+__attribute__((always_inline)) inline void put_gated(const Weights& weights, const Couple& couple,
+                                                     const float* gates, int64_t num_rows,
+                                                     uint16_t* y, int64_t stride) {
+    alignas(LINE) float sums[BLOCK_ROWS][PANEL];
+    store_sums<HAS_LOWER>(sums, PANEL);
+    const Column column(weights, couple.gates), next(weights, couple.values);
+    const auto as_put = [](const float* place, __m512 bias) __attribute__((always_inline)) {
+        return rounded<bf16>((floats)_mm512_add_ps(_mm512_load_ps(place), bias));
+    };
     for (int64_t r = 0; r < num_rows; r++) {
-        const __m512 a = _mm512_add_ps(_mm512_load_ps(sums[r]), bias);
-        const __m512 b = _mm512_add_ps(_mm512_load_ps(sums[r] + LANES), next_bias);
-        _mm512_mask_storeu_epi16(y + r * stride, is_there, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+        const float* own = gates + r * PANEL;
+        const floats a = gated<bf16>(couple.act, as_put(own, column.bias), as_put(sums[r], next.bias));
+        const floats b = gated<bf16>(couple.act, as_put(own + LANES, column.next_bias),
+                                     as_put(sums[r] + LANES, next.next_bias));
+        column.put(y + r * stride, (__m512)a, (__m512)b);
     }
 }
 
@@ -102,7 +142,7 @@ class PanelProduct {
 
     // A chunk is decoded while the one before is multiplied.
     template <bool HAS_LOWER>
-    __attribute__((noinline)) void put_as(int64_t i, uint16_t* y, int64_t stride) const {
+    __attribute__((always_inline)) inline void sum(int64_t i) const {
         const int64_t k = weights.num_columns;
         Chunk chunks[2];
         Cursor panel = weights.panel(i, 0);
@@ -112,7 +152,21 @@ class PanelProduct {
             if (column + CHUNK < k) decode(weights, panel, column + CHUNK, FAR, chunks[turn ^ 1]);
             block.add<HAS_LOWER>(chunks[turn], column);
         }
-        put_sums<HAS_LOWER>(weights, i, block.num_rows, y, stride);
+    }
+
+    template <bool HAS_LOWER>
+    __attribute__((noinline)) void put_as(int64_t panel, uint16_t* y, int64_t stride) const {
+        sum<HAS_LOWER>(panel);
+        put_sums<HAS_LOWER>(weights, panel, block.num_rows, y, stride);
+    }
+
+    template <bool HAS_LOWER>
+    __attribute__((noinline)) void put_as(const Couple& couple, uint16_t* y, int64_t stride) const {
+        alignas(LINE) float gates[BLOCK_ROWS * PANEL];
+        sum<HAS_LOWER>(couple.gates);
+        store_sums<HAS_LOWER>(gates, PANEL);
+        sum<HAS_LOWER>(couple.values);
+        put_gated<HAS_LOWER>(weights, couple, gates, block.num_rows, y, stride);
     }
 
    public:
@@ -121,9 +175,11 @@ class PanelProduct {
         tiles.shape(num_rows);
     }
 
-    // y: where the first row's product goes, those that follow `stride` apart.
-    void put(int64_t panel, uint16_t* y, int64_t stride) const {
-        block.has_lower() ? put_as<true>(panel, y, stride) : put_as<false>(panel, y, stride);
+    // By a panel, or by a couple. y: where the first row's product goes, those that follow `stride`
+    // apart.
+    template <class By>
+    void put(const By& by, uint16_t* y, int64_t stride) const {
+        block.has_lower() ? put_as<true>(by, y, stride) : put_as<false>(by, y, stride);
     }
 };
 
