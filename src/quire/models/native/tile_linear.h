@@ -18,8 +18,10 @@ constexpr int64_t TASKS_PER_THREAD = 2;
 constexpr int64_t FETCHED_AT_ONCE = 2;  // lines for each chunk
 
 struct Linear : PlainProduct {
-    int64_t task_rows, task_panels;
-    int64_t num_blocks, num_tasks, next_task;
+    int64_t task_rows, num_blocks, num_groups;  // of rows, of panels
+    int64_t num_tasks, next_task;
+
+    int64_t unit() const { return num_couples ? 2 : 1; }  // panels that stay together
 };
 
 constexpr int64_t SUMS_OF_PANEL = MAX_TASK_ROWS * PANEL;
@@ -104,8 +106,10 @@ struct Worker {
     void act(int64_t task) {
         const int64_t first = task % l.num_blocks * l.task_rows;
         const int64_t end = smaller(first + l.task_rows, l.num_rows);
-        const int64_t from = task / l.num_blocks * l.task_panels;
-        const int64_t upto = smaller(from + l.task_panels, weights.num_panels());
+        const int64_t group = task / l.num_blocks, unit = l.unit();
+        const int64_t num_units = weights.num_panels() / unit;
+        const int64_t from = num_units * group / l.num_groups * unit;
+        const int64_t upto = num_units * (group + 1) / l.num_groups * unit;
         const int64_t count = num_chunks(weights), num_stretches = ratio_up(count, STRETCH_CHUNKS);
         for (int64_t i = 0; i < num_stretches; i++) {
             const int64_t begin = count * i / num_stretches;
@@ -136,12 +140,12 @@ inline void multiply_many(const PlainProduct& product, int64_t num_threads) {
     const bool is_crowded = l.weights.num_columns * 2 % CROWDING_BYTES == 0;
     const int64_t num_blocks = ratio_up(l.num_rows, MAX_TASK_ROWS >> is_crowded);
     const int64_t num_wanted = ratio_up(TASKS_PER_THREAD * num_threads, num_blocks);
+    const int64_t num_units = num_panels / l.unit();
+    const int64_t least = larger(ratio_up(num_panels, MAX_TASK_PANELS), num_wanted);
     l.task_rows = round_up(ratio_up(l.num_rows, num_blocks), BLOCK_ROWS);
     l.num_blocks = ratio_up(l.num_rows, l.task_rows);
-    const int64_t least = l.num_couples ? 2 : 1;
-    const int64_t most = smaller(num_panels / num_wanted, MAX_TASK_PANELS);
-    l.task_panels = larger(most / least * least, least);
-    l.num_tasks = ratio_up(num_panels, l.task_panels) * l.num_blocks;
+    l.num_groups = smaller(round_up(least, num_threads), num_units);
+    l.num_tasks = l.num_groups * l.num_blocks;
     in_parallel(smaller(num_threads, l.num_tasks), do_tasks, &l);
 }
 
