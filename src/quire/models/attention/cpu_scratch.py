@@ -11,7 +11,8 @@ from quire.models.config import LayerFacts
 from quire.models.kv_codec import Codec
 
 TILE = 64
-MAX_LANES = 16
+WIDEST = 32
+"""Elements that widths are rounded up to."""
 MAX_ROWS = 256
 """Of a task, or as many query heads as share a K/V head. No model known here has more."""
 TASKS_PER_THREAD = 4
@@ -29,12 +30,10 @@ def cpu_scratch_bytes(
 
 
 def _layer_bytes(layer: LayerFacts, limits: StepLimits, codec: Codec, num_threads: int) -> int:
-    k_width, v_width = (
-        -(-width // MAX_LANES) * MAX_LANES for width in (layer.k_width, layer.v_width)
-    )
+    k_width, v_width = (-(-width // WIDEST) * WIDEST for width in (layer.k_width, layer.v_width))
     tile = TILE * (k_width + v_width) * FLOAT32_BYTES + _read_bytes(layer, codec)
     sums = MAX_ROWS * (v_width * FLOAT32_BYTES + ROW_BYTES) + 2 * LINE_BYTES
-    queries = MAX_ROWS * (k_width + MAX_LANES) * FLOAT32_BYTES
+    queries = MAX_ROWS * (k_width + WIDEST) * FLOAT32_BYTES
     num_parts = 2 * TASKS_PER_THREAD * num_threads
     num_tasks = limits.max_num_batched_tokens * layer.num_kv_heads + num_parts
     return num_threads * (tile + queries + sums) + num_parts * sums + num_tasks * TASK_BYTES
