@@ -153,19 +153,19 @@ struct Worker {
 
 #if QUIRE_HAS_TILES
     void spread_query(int64_t row, const Piece& piece, TileDot) {
-        if (!fits_tiles(call, piece)) return spread(memory.keys, widths.depth, row, piece);
+        if (!fits_tiles(call)) return spread(memory.keys, widths.depth, row, piece);
         if (row == 0) memset(piece.queries, 0, size_t(widths.depth * SIDE_ROWS) * 4);
         spread_for_tiles(memory.keys, widths.depth, row, piece.queries);
     }
 
     void attend_piece(const DirectTile<bf16>& tile, const Piece& piece, TileDot) {
-        if (!fits_tiles(call, piece)) return attend_rows_directly<Way>(call, tile, piece);
+        if (!fits_tiles(call)) return attend_rows_directly<Way>(call, tile, piece);
         shape_for_pieces(registers);
         attend_piece_by_tiles(call, tile, piece, memory.values, (bf16*)memory.keys, TILE / 4);
     }
 
     void prepare_values(const Found<bf16>& here, int64_t head, int64_t count, TileDot) {
-        if (!fits_tiles(call, piece_of(head, 0, 0))) return;
+        if (!fits_tiles(call)) return;
         const bf16* values[TILE];
         for (int64_t i = 0; i < count; i++)
             values[i] = here.values[i] + head * (call.values ? call.v_width : call.k_width);

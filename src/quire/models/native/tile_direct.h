@@ -10,14 +10,15 @@
 namespace {
 
 constexpr int64_t SIDE_ROWS = 8;      // of scores: a vector has those of two keys
-constexpr int64_t MIN_SIDE_ROWS = 4;  // for fewer, vectors are as fast
+constexpr int64_t MIN_SIDE_ROWS = 5;  // for fewer, vectors are faster
 constexpr int64_t KEYS = TILE_ROWS;   // in a tile of keys
 constexpr int64_t CHUNK = 32;         // bfloat16 in a row of a tile
 constexpr int64_t CHUNK_PAIRS = CHUNK / 2;
 constexpr int64_t SCORE_VECTORS = TILE * SIDE_ROWS / LANES;
 
-inline bool fits_tiles(const Call& call, const Piece& piece) {
-    return piece.num_rows >= MIN_SIDE_ROWS && call.k_width % CHUNK == 0 &&
+// Every piece of a call, or none.
+inline bool fits_tiles(const Call& call) {
+    return call.group() / call.num_pieces() >= MIN_SIDE_ROWS && call.k_width % CHUNK == 0 &&
            call.v_width % CHUNK == 0;
 }
 
