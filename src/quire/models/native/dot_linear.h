@@ -20,7 +20,7 @@ constexpr int64_t TASKS_PER_THREAD = 4;
 // How far before a cursor the cache is filled from the outer one, in bytes.
 constexpr int64_t NEAR = 768;
 
-struct Linear : PlainProduct {
+struct Linear : LinearProduct {
     int64_t block_rows;
     int64_t num_blocks;
     int64_t num_stretches;
@@ -193,9 +193,9 @@ void plan(Linear& l, int64_t num_threads) {
 }
 
 // More than MAX_PANEL_ROWS rows of x.
-inline void multiply_many(const PlainProduct& product, int64_t num_threads) {
+inline void multiply_many(const LinearProduct& product, int64_t num_threads) {
     Linear l = {};
-    (PlainProduct&)l = product;
+    (LinearProduct&)l = product;
     plan(l, num_threads);
     in_parallel(smaller(num_threads, l.num_tasks), do_tasks, &l);
 }

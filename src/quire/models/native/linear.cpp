@@ -26,9 +26,9 @@ struct alignas(LINE) Counter {
 };
 
 // Of y.
-int64_t count_panels(const PlainProduct& product) { return ratio_up(product.width(), PANEL); }
+int64_t count_panels(const LinearProduct& product) { return ratio_up(product.width(), PANEL); }
 
-void put_panel(const PlainProduct& product, const PanelProduct& panels, int64_t i) {
+void put_panel(const LinearProduct& product, const PanelProduct& panels, int64_t i) {
     uint16_t* y = product.y + i * PANEL;
 #if QUIRE_HAS_TILES
     if (product.num_couples) {
@@ -41,7 +41,7 @@ void put_panel(const PlainProduct& product, const PanelProduct& panels, int64_t 
 
 // A range of panels for each thread.
 struct Ranges {
-    const PlainProduct& product;
+    const LinearProduct& product;
     int64_t count, num_workers;
     Counter taken[MAX_RANGES];
 
@@ -63,13 +63,13 @@ struct Ranges {
 void work_on_ranges(void* argument) { ((Ranges*)argument)->work(); }
 
 // Up to MAX_PANEL_ROWS rows of x.
-void multiply_few(const PlainProduct& product, int64_t num_threads) {
+void multiply_few(const LinearProduct& product, int64_t num_threads) {
     const int64_t most = smaller(num_threads, MAX_RANGES);
     Ranges ranges{product, smaller(most, count_panels(product)), 0, {}};
     in_parallel(ranges.count, work_on_ranges, &ranges);
 }
 
-void multiply(const PlainProduct& product, int64_t num_threads) {
+void multiply(const LinearProduct& product, int64_t num_threads) {
     const bool is_few = product.num_rows <= MAX_PANEL_ROWS;
     is_few ? multiply_few(product, num_threads) : multiply_many(product, num_threads);
 }

@@ -26,7 +26,7 @@ struct Weights {
 
 // y = x W^T + bias, x [num_rows, K] and y [num_rows, N] dense. Or with couples of panels, the first
 // of gates, the one that many panels on of what they let through: y [num_rows, N / 2].
-struct PlainProduct {
+struct LinearProduct {
     Weights weights;
     const uint16_t* x;
     uint16_t* y;

@@ -59,7 +59,8 @@ struct TileWorker {
         const int8_t* x = rows.numbers + row * rows.stride + group * GROUP;
         clear_sums();
         for (int64_t step = begin; step < end; step += CHUNK_STEPS, x += CHUNK_STEPS * QUAD) {
-            const uint8_t *left = panels[0] + (step + 1) * LINE, *right = panels[1] + (step + 1) * LINE;
+            const uint8_t* left = panels[0] + (step + 1) * LINE;
+            const uint8_t* right = panels[1] + (step + 1) * LINE;
             if (step + CHUNK_STEPS > end) {
                 take_rest(panels, step);
                 left = space.rest[0];
@@ -89,8 +90,8 @@ struct TileWorker {
 #pragma GCC unroll 2
             for (int64_t v = 0; v < PAIR; v++) {
                 const __m512i counts = _mm512_load_si512(space.counts[r] + v * LANES);
-                sums.of[r][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(counts, offset)),
-                                                scale, sums.of[r][v]);
+                const __m512 added = _mm512_cvtepi32_ps(_mm512_add_epi32(counts, offset));
+                sums.of[r][v] = _mm512_fmadd_ps(added, scale, sums.of[r][v]);
             }
         }
     }
@@ -149,12 +150,15 @@ template <class Sink>
 void multiply_by_tiles(typename Sink::Job& job, int64_t num_threads) {
     const Linear& l = job.linear;
     const int64_t num_pairs = ratio_up(l.weights.num_panels(), PAIR);
-    const int64_t num_blocks = ratio_up(l.num_rows, MAX_TASK_ROWS);
-    const int64_t num_wanted = ratio_up(TASKS_OF_TILES * num_threads, num_blocks);
+    const int64_t num_wanted = num_threads > 1 ? TASKS_OF_TILES * num_threads : 1;
+    const int64_t num_blocks =
+        larger(ratio_up(l.num_rows, MAX_TASK_ROWS),
+               smaller(ratio_up(l.num_rows, BLOCK_ROWS), ratio_up(num_wanted, num_pairs)));
     TileJob plan = {};
     plan.task_rows = round_up(ratio_up(l.num_rows, num_blocks), BLOCK_ROWS);
     plan.num_blocks = ratio_up(l.num_rows, plan.task_rows);
-    plan.task_pairs = larger(smaller(num_pairs / num_wanted, MAX_TASK_PAIRS), 1);
+    const int64_t num_groups = ratio_up(num_wanted, num_blocks);
+    plan.task_pairs = larger(smaller(num_pairs / num_groups, MAX_TASK_PAIRS), 1);
     plan.num_tasks = ratio_up(num_pairs, plan.task_pairs) * plan.num_blocks;
     TileShare<Sink> share = {job, plan};
     in_parallel(smaller(num_threads, plan.num_tasks), do_tasks_by_tiles<Sink>, &share);

@@ -17,7 +17,7 @@ constexpr int64_t CROWDING_BYTES = 4096;
 constexpr int64_t TASKS_PER_THREAD = 2;
 constexpr int64_t FETCHED_AT_ONCE = 2;  // lines for each chunk
 
-struct Linear : PlainProduct {
+struct Linear : LinearProduct {
     int64_t task_rows, num_blocks, num_groups;  // of rows, of panels
     int64_t num_tasks, next_task;
 
@@ -132,19 +132,21 @@ void do_tasks(void* argument) {
         worker.act(task);
 }
 
-// More than MAX_PANEL_ROWS rows of x.
-inline void multiply_many(const PlainProduct& product, int64_t num_threads) {
+// More than MAX_PANEL_ROWS rows of x, which are shared out too where there are few panels.
+inline void multiply_many(const LinearProduct& product, int64_t num_threads) {
     Linear l = {};
-    (PlainProduct&)l = product;
-    const int64_t num_panels = l.weights.num_panels();
+    (LinearProduct&)l = product;
+    const int64_t num_panels = l.weights.num_panels(), num_units = num_panels / l.unit();
     const bool is_crowded = l.weights.num_columns * 2 % CROWDING_BYTES == 0;
-    const int64_t num_blocks = ratio_up(l.num_rows, MAX_TASK_ROWS >> is_crowded);
-    const int64_t num_wanted = ratio_up(TASKS_PER_THREAD * num_threads, num_blocks);
-    const int64_t num_units = num_panels / l.unit();
-    const int64_t least = larger(ratio_up(num_panels, MAX_TASK_PANELS), num_wanted);
+    const int64_t least_blocks = ratio_up(l.num_rows, MAX_TASK_ROWS >> is_crowded);
+    const int64_t num_wanted = num_threads > 1 ? TASKS_PER_THREAD * num_threads : 1;
+    const int64_t num_blocks = larger(
+        least_blocks, smaller(ratio_up(l.num_rows, BLOCK_ROWS), ratio_up(num_wanted, num_units)));
+    const int64_t least_groups =
+        larger(ratio_up(num_panels, MAX_TASK_PANELS), ratio_up(num_wanted, num_blocks));
     l.task_rows = round_up(ratio_up(l.num_rows, num_blocks), BLOCK_ROWS);
     l.num_blocks = ratio_up(l.num_rows, l.task_rows);
-    l.num_groups = smaller(round_up(least, num_threads), num_units);
+    l.num_groups = smaller(round_up(least_groups, num_threads), num_units);
     l.num_tasks = l.num_groups * l.num_blocks;
     in_parallel(smaller(num_threads, l.num_tasks), do_tasks, &l);
 }

@@ -42,8 +42,8 @@ __attribute__((always_inline)) inline void decode(const Weights& weights, Cursor
     for (int64_t step = 0; step < num_steps; step++) take(step);
 }
 
-// Up to BLOCK_ROWS rows of x, `stride` columns apart: the last columns, if they fill no chunk, lie
-// once more by themselves, with zeros after them.
+// Up to BLOCK_ROWS rows of x, dense: the last columns, if they fill no chunk, lie once more by
+// themselves, with zeros after them.
 struct Block {
     const uint16_t* x;
     int64_t num_rows, num_columns;
@@ -127,7 +127,8 @@ __attribute__((always_inline)) inline void put_gated(const Weights& weights, con
     };
     for (int64_t r = 0; r < num_rows; r++) {
         const float* own = gates + r * PANEL;
-        const floats a = gated<bf16>(couple.act, as_put(own, column.bias), as_put(sums[r], next.bias));
+        const floats a = gated<bf16>(couple.act, as_put(own, column.bias),
+                                     as_put(sums[r], next.bias));
         const floats b = gated<bf16>(couple.act, as_put(own + LANES, column.next_bias),
                                      as_put(sums[r] + LANES, next.next_bias));
         column.put(y + r * stride, (__m512)a, (__m512)b);

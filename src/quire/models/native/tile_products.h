@@ -1,5 +1,5 @@
-// The product of attention by tiles: C[rows, columns] += A[rows, depth] B[depth, columns] over pairs
-// of bfloat16, packed as for Dot.
+// The product of attention by tiles: C[rows, columns] += A[rows, depth] B[depth, columns] over
+// pairs of bfloat16, packed as for Dot.
 #pragma once
 
 #include "products.h"
