@@ -70,7 +70,9 @@ class BuildNative(build_ext):
         nothing = Path(self.build_temp) / "nothing.cpp"
         nothing.write_text("")
         try:
-            self.compiler.compile([str(nothing)], extra_postargs=ISA_FLAGS[isa])
+            self.compiler.compile(
+                [str(nothing)], output_dir=self.build_temp, extra_postargs=ISA_FLAGS[isa]
+            )
         except CompileError:
             self.warn(f"this compiler does not know {isa}: the kernels go without it")
             return False

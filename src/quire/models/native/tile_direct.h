@@ -76,10 +76,6 @@ struct alignas(LINE) RowWeights {
     uint16_t of[SIDE_ROWS][TILE];
 };
 
-inline __m512i swapped_quads(__m512i a, __m512i b, __m512i which) {
-    return _mm512_permutex2var_epi64(a, which, b);
-}
-
 // Each vector has 4 keys' weights of 8 rows, one key after the other: to rows.
 inline void turn(__m512i (&vectors)[8], RowWeights& to, int64_t first) {
     alignas(LINE) static constexpr uint16_t ROWS_FIRST[32] = {
@@ -101,13 +97,13 @@ inline void turn(__m512i (&vectors)[8], RowWeights& to, int64_t first) {
 #pragma GCC unroll 4
     for (int i = 0; i < 8; i++) {
         const int a = i / 4 * 4 + i % 2;
-        twos[i] = swapped_quads(ones[a], ones[a + 2], pairs[i % 4 / 2]);
+        twos[i] = _mm512_permutex2var_epi64(ones[a], pairs[i % 4 / 2], ones[a + 2]);
     }
 #pragma GCC unroll 8
     for (int row = 0; row < 8; row++) {
         const int a = row % 4;
         _mm512_store_si512(to.of[row] + first,
-                           swapped_quads(twos[a], twos[a + 4], halves[row / 4]));
+                           _mm512_permutex2var_epi64(twos[a], halves[row / 4], twos[a + 4]));
     }
 }
 

@@ -68,7 +68,7 @@ struct Worker {
     void decode(const Stretch& s) {
         Cursor cursor = weights.panel(s.panel, s.begin * CHUNK_STEPS);
         for (int64_t i = s.begin; i < s.end; i++)
-            ::decode(weights, cursor, i * CHUNK, FAR, space.chunks[i - s.begin]);
+            ::decode(weights, cursor, i * CHUNK, space.chunks[i - s.begin]);
     }
 
     template <bool HAS_LOWER>

@@ -20,13 +20,13 @@ struct alignas(LINE) Chunk {
 
 inline int64_t num_chunks(const Weights& weights) { return ratio_up(weights.num_columns, CHUNK); }
 
-// The chunk that begins at `column`, zeros beyond the last one. `fetch`: how far ahead.
+// The chunk that begins at `column`, zeros beyond the last one.
 __attribute__((always_inline)) inline void decode(const Weights& weights, Cursor& panel,
-                                                  int64_t column, int64_t fetch, Chunk& to) {
+                                                  int64_t column, Chunk& to) {
     const int64_t num_steps = smaller(ratio_up(weights.num_columns - column, STEP), CHUNK_STEPS);
     const auto take = [&](int64_t step) __attribute__((always_inline)) {
         __m512i vectors[STEP_PAIRS * PANEL_VECTORS];
-        panel.fetch(fetch);
+        panel.fetch(FAR);
         panel.take(vectors);
 #pragma GCC unroll 4
         for (int v = 0; v < STEP_PAIRS * PANEL_VECTORS; v++)
@@ -148,9 +148,9 @@ class PanelProduct {
         Chunk chunks[2];
         Cursor panel = weights.panel(i, 0);
         clear_sums();
-        decode(weights, panel, 0, FAR, chunks[0]);
+        decode(weights, panel, 0, chunks[0]);
         for (int64_t column = 0, turn = 0; column < k; column += CHUNK, turn ^= 1) {
-            if (column + CHUNK < k) decode(weights, panel, column + CHUNK, FAR, chunks[turn ^ 1]);
+            if (column + CHUNK < k) decode(weights, panel, column + CHUNK, chunks[turn ^ 1]);
             block.add<HAS_LOWER>(chunks[turn], column);
         }
     }
