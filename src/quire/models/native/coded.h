@@ -57,10 +57,12 @@ struct Cursor {
              num_passed * (WHOLE_BYTES - CODED_BYTES);
     }
 
-    // The lines of a coded step, `distance` bytes on; beyond the end that does nothing.
+    // The lines of a coded step, `distance` bytes on, into the cache of a level; beyond the end that
+    // does nothing.
+    template <int LEVEL>
     void fetch(int64_t distance) const {
 #pragma GCC unroll 3
-        for (int i = 0; i < 3; i++) __builtin_prefetch(at + distance + i * LINE, 0, 3);
+        for (int i = 0; i < 3; i++) __builtin_prefetch(at + distance + i * LINE, 0, 4 - LEVEL);
     }
 
     bool is_whole() const { return int64_t(*whole) == step; }

@@ -80,7 +80,7 @@ __attribute__((always_inline)) inline void end(const Linear& l, const Tile& t,
 // A step of a panel, among those of its group.
 __attribute__((always_inline)) inline void decode(Cursor& panel, uint32_t* pairs) {
     __m512i vectors[STEP_PAIRS * PANEL_VECTORS];
-    panel.fetch(NEAR);
+    panel.fetch<1>(NEAR);
     panel.take(vectors);
 #pragma GCC unroll 4
     for (int v = 0; v < STEP_PAIRS * PANEL_VECTORS; v++)

@@ -6,6 +6,8 @@
 namespace {
 
 constexpr int MAX_PANEL_ROWS = 8;  // of x, where memory is all that matters
+// How far before a cursor the cache is filled from memory, in bytes.
+constexpr int64_t FAR = 3072;
 
 // Two numbers of a row of x, or the last one and zero.
 inline uint32_t pair_at(const uint16_t* x, bool is_whole) {
@@ -51,7 +53,7 @@ __attribute__((noinline)) void add_panel(const Weights& weights, int64_t i, cons
     }
     __m512i vectors[STEP_PAIRS * PANEL_VECTORS];
     for (int64_t column = 0; column < k; column += STEP) {
-        panel.fetch(FAR);
+        panel.fetch<1>(FAR);
         panel.take(vectors);
         add_pair(sums, vectors, side.x + column, k, column + 1 < k);
         if (column + 2 < k)

@@ -6,8 +6,6 @@
 namespace {
 
 constexpr int PANEL_VECTORS = PANEL / LANES;
-// How far before a cursor the cache is filled from memory, in bytes.
-constexpr int64_t FAR = QUIRE_HAS_TILES ? 6144 : 3072;
 
 struct Weights {
     const uint8_t* packed;

@@ -2,7 +2,8 @@
 //
 // A task is some rows of x by some panels. It goes through their columns stretch by stretch: a
 // panel's is decoded once into the first-level cache, for all rows, while those lie in the second.
-// Between stretches sums wait in memory. Meanwhile the next stretch of weights is fetched.
+// Between stretches sums wait in memory. Meanwhile the next stretch of weights is fetched, and at no
+// other time: lines fetched for later would push out what is in use.
 #pragma once
 
 #include "panels.h"
@@ -15,7 +16,6 @@ constexpr int64_t MAX_TASK_PANELS = 8;
 // Of a row of x, from which on rows crowd the same few places of the cache: fewer rows then.
 constexpr int64_t CROWDING_BYTES = 4096;
 constexpr int64_t TASKS_PER_THREAD = 2;
-constexpr int64_t FETCHED_AT_ONCE = 2;  // lines for each chunk
 
 struct Linear : LinearProduct {
     int64_t task_rows, num_blocks, num_groups;  // of rows, of panels
@@ -24,29 +24,36 @@ struct Linear : LinearProduct {
     int64_t unit() const { return num_couples ? 2 : 1; }  // panels that stay together
 };
 
-constexpr int64_t SUMS_OF_PANEL = MAX_TASK_ROWS * PANEL;
-
 // A thread's own: a panel's stretch, and the sums of a task.
 struct alignas(LINE) Space {
     Chunk chunks[STRETCH_CHUNKS];
-    float sums[MAX_TASK_PANELS][SUMS_OF_PANEL];
+    Sums sums[MAX_TASK_PANELS][MAX_TASK_ROWS / BLOCK_ROWS];
 };
 
-// Lines to be read later.
+// Lines to be read later, `num_bytes` at once, or LEAST_BYTES, which the compiler unrolls.
 struct Lines {
+    static constexpr int64_t LEAST_BYTES = 2 * LINE;
     const uint8_t *next, *end;
+    int64_t num_bytes;
 
+    template <bool ARE_LEAST>
     __attribute__((always_inline)) inline void fetch() {
         if (next >= end) return;
+        const int64_t size = ARE_LEAST ? LEAST_BYTES : num_bytes;
 #pragma GCC unroll 2
-        for (int64_t i = 0; i < FETCHED_AT_ONCE; i++) __builtin_prefetch(next + i * LINE, 0, 2);
-        next += FETCHED_AT_ONCE * LINE;
+        for (int64_t i = 0; i < size; i += LINE) __builtin_prefetch(next + i, 0, 2);
+        next += size;
     }
 };
 
 // Chunks of a panel. `place`: of the panel, in an order in which couples stand together.
 struct Stretch {
     int64_t place, panel, begin, end;
+};
+
+// Of x, in a block.
+struct RowRange {
+    int64_t first, count;
 };
 
 struct Worker {
@@ -62,44 +69,62 @@ struct Worker {
 
     Lines lines_of(const Stretch& s) const {
         const Cursor cursor = weights.panel(s.panel, s.begin * CHUNK_STEPS);
-        return {cursor.at, cursor.at + (s.end - s.begin) * CHUNK_STEPS * CODED_BYTES};
+        return {cursor.at, cursor.at + (s.end - s.begin) * CHUNK_STEPS * CODED_BYTES, 0};
     }
 
     void decode(const Stretch& s) {
         Cursor cursor = weights.panel(s.panel, s.begin * CHUNK_STEPS);
         for (int64_t i = s.begin; i < s.end; i++)
-            ::decode(weights, cursor, i * CHUNK, space.chunks[i - s.begin]);
+            ::decode<false>(weights, cursor, i * CHUNK, space.chunks[i - s.begin]);
     }
 
-    template <bool HAS_LOWER>
-    void add(const Block& block, const Stretch& s, Lines& lines, float* sums, int64_t row) {
-        s.begin ? load_sums<HAS_LOWER>(sums, PANEL) : clear_sums();
+    // Rows by a stretch. Its own function, so that what its loop takes is in registers.
+    template <bool HAS_LOWER, bool ARE_LEAST>
+    __attribute__((noinline)) void add(const RowRange& rows, const Stretch& s, Lines& lines,
+                                       const Sums& from, Sums& to) {
+        const int64_t k = weights.num_columns;
+        const Block block(l.x + rows.first * k, rows.count, k);
+        const Chunk* chunk = space.chunks;
         Lines ahead = lines;
+        s.begin ? load_sums<HAS_LOWER>(from, PANEL) : clear_sums();
         for (int64_t i = s.begin; i < s.end; i++) {
-            ahead.fetch();
-            block.add<HAS_LOWER>(space.chunks[i - s.begin], i * CHUNK);
+            ahead.fetch<ARE_LEAST>();
+            block.add<HAS_LOWER>(*chunk++, i * CHUNK);
         }
         lines = ahead;
-        const bool is_gate = l.num_couples && s.place % 2 == 0;
-        if (is_gate || s.end < num_chunks(weights)) return store_sums<HAS_LOWER>(sums, PANEL);
-        uint16_t* y = l.y + row * l.width();
-        if (!l.num_couples)
-            return put_sums<HAS_LOWER>(weights, s.panel, block.num_rows, y + s.panel * PANEL,
-                                       l.width());
-        const int64_t gates = s.panel - l.num_couples;
-        put_gated<HAS_LOWER>(weights, {gates, s.panel, l.act}, sums - SUMS_OF_PANEL,
-                             block.num_rows, y + gates * PANEL, l.width());
+        store_sums<HAS_LOWER>(to, PANEL);
     }
 
-    // The rows of a task by a stretch; `sums`: the first block's.
-    void add(const Stretch& s, Lines lines, int64_t first, int64_t end, float* sums) {
-        const int64_t k = weights.num_columns;
+    // Complete sums, but for gates, to where they go. `before`: of the panel before.
+    void put(const RowRange& rows, const Stretch& s, const Sums& before, const Sums& sums) {
+        uint16_t* y = l.y + rows.first * l.width();
+        if (!l.num_couples)
+            return put_sums(weights, s.panel, sums, rows.count, y + s.panel * PANEL, l.width());
+        const Couple couple = {s.panel - l.num_couples, s.panel, l.act};
+        put_gated(weights, couple, before, sums, rows.count, y + couple.gates * PANEL, l.width());
+    }
+
+    // The rows of a task by a stretch, whose panel is its `own`th; meanwhile another's are fetched.
+    void add(const Stretch& s, Lines lines, int64_t first, int64_t end, int64_t own) {
+        const int64_t num_adds = ratio_up(end - first, BLOCK_ROWS) * (s.end - s.begin);
+        const bool is_gate = l.num_couples && s.place % 2 == 0;
+        const bool is_complete = s.end == num_chunks(weights) && !is_gate;
+        alignas(LINE) Sums last;
+        lines.num_bytes = round_up(ratio_up(lines.end - lines.next, num_adds), LINE);
         decode(s);
-        for (int64_t row = first; row < end; row += BLOCK_ROWS, sums += BLOCK_ROWS * PANEL) {
-            const Block block(l.x + row * k, smaller(BLOCK_ROWS, end - row), k);
-            tiles.shape(block.num_rows);
-            block.has_lower() ? add<true>(block, s, lines, sums, row)
-                              : add<false>(block, s, lines, sums, row);
+        for (int64_t row = first; row < end; row += BLOCK_ROWS) {
+            const RowRange rows = {row, smaller(BLOCK_ROWS, end - row)};
+            const int64_t i = (row - first) / BLOCK_ROWS;
+            const Sums& from = space.sums[own][i];
+            Sums& to = is_complete ? last : space.sums[own][i];
+            tiles.shape(rows.count);
+            if (rows.count <= TILE_ROWS)
+                add<false, false>(rows, s, lines, from, to);
+            else if (lines.num_bytes > Lines::LEAST_BYTES)
+                add<true, false>(rows, s, lines, from, to);
+            else
+                add<true, true>(rows, s, lines, from, to);
+            if (is_complete) put(rows, s, space.sums[larger(own - 1, 0)][i], last);
         }
     }
 
@@ -111,15 +136,17 @@ struct Worker {
         const int64_t from = num_units * group / l.num_groups * unit;
         const int64_t upto = num_units * (group + 1) / l.num_groups * unit;
         const int64_t count = num_chunks(weights), num_stretches = ratio_up(count, STRETCH_CHUNKS);
-        for (int64_t i = 0; i < num_stretches; i++) {
-            const int64_t begin = count * i / num_stretches;
-            const int64_t stop = count * (i + 1) / num_stretches;
+        const auto at = [&](int64_t i, int64_t place) {
+            return stretch(place, count * i / num_stretches, count * (i + 1) / num_stretches);
+        };
+        for (int64_t i = 0; i < num_stretches; i++)
             for (int64_t place = from; place < upto; place++) {
-                const Stretch next = stretch(smaller(place + 1, upto - 1), begin, stop);
-                add(stretch(place, begin, stop), lines_of(next), first, end,
-                    space.sums[place - from]);
+                const bool is_last = place + 1 == upto;
+                Lines lines = {};
+                if (!is_last || i + 1 < num_stretches)
+                    lines = lines_of(at(i + is_last, is_last ? from : place + 1));
+                add(at(i, place), lines, first, end, place - from);
             }
-        }
     }
 };
 

@@ -12,6 +12,9 @@ constexpr int64_t MAX_PANEL_ROWS = BLOCK_ROWS;  // of x, where memory is all tha
 constexpr int64_t CHUNK = 32;                   // columns in a row of a tile
 constexpr int64_t CHUNK_PAIRS = CHUNK / 2;
 constexpr int64_t CHUNK_STEPS = CHUNK / STEP;
+// How far before a cursor the second cache is filled from memory, in bytes. The first has no room.
+constexpr int64_t FAR = 6144;
+constexpr int64_t TURN_CHUNKS = 4;
 
 // Some columns of a panel, as two tiles take them.
 struct alignas(LINE) Chunk {
@@ -20,13 +23,14 @@ struct alignas(LINE) Chunk {
 
 inline int64_t num_chunks(const Weights& weights) { return ratio_up(weights.num_columns, CHUNK); }
 
-// The chunk that begins at `column`, zeros beyond the last one.
+// The chunk that begins at `column`, zeros beyond the last one. IS_STREAM: memory is read ahead.
+template <bool IS_STREAM>
 __attribute__((always_inline)) inline void decode(const Weights& weights, Cursor& panel,
                                                   int64_t column, Chunk& to) {
     const int64_t num_steps = smaller(ratio_up(weights.num_columns - column, STEP), CHUNK_STEPS);
     const auto take = [&](int64_t step) __attribute__((always_inline)) {
         __m512i vectors[STEP_PAIRS * PANEL_VECTORS];
-        panel.fetch(FAR);
+        if (IS_STREAM) panel.fetch<2>(FAR);
         panel.take(vectors);
 #pragma GCC unroll 4
         for (int v = 0; v < STEP_PAIRS * PANEL_VECTORS; v++)
@@ -96,41 +100,34 @@ struct Column {
     }
 };
 
-// The tiles' sums to where the product of a block by a panel goes.
-template <bool HAS_LOWER>
-__attribute__((always_inline)) inline void put_sums(const Weights& weights, int64_t panel,
-                                                    int64_t num_rows, uint16_t* y, int64_t stride) {
-    alignas(LINE) float sums[BLOCK_ROWS][PANEL];
-    store_sums<HAS_LOWER>(sums, PANEL);
+// Of a block by a panel.
+typedef float Sums[BLOCK_ROWS][PANEL];
+
+inline void put_sums(const Weights& weights, int64_t panel, const Sums& sums, int64_t num_rows,
+                     uint16_t* y, int64_t stride) {
     const Column column(weights, panel);
     for (int64_t r = 0; r < num_rows; r++)
         column.put(y + r * stride, _mm512_add_ps(_mm512_load_ps(sums[r]), column.bias),
                    _mm512_add_ps(_mm512_load_ps(sums[r] + LANES), column.next_bias));
 }
 
-// A panel of gates, whose sums wait in memory, and one of what they let through.
+// A panel of gates, and one of what they let through.
 struct Couple {
     int64_t gates, values;
     int64_t act;
 };
 
-// The same where the tiles have a couple's second sums; `gates` [BLOCK_ROWS, PANEL] are the first.
-template <bool HAS_LOWER>
-__attribute__((always_inline)) inline void put_gated(const Weights& weights, const Couple& couple,
-                                                     const float* gates, int64_t num_rows,
-                                                     uint16_t* y, int64_t stride) {
-    alignas(LINE) float sums[BLOCK_ROWS][PANEL];
-    store_sums<HAS_LOWER>(sums, PANEL);
+inline void put_gated(const Weights& weights, const Couple& couple, const Sums& gates,
+                      const Sums& values, int64_t num_rows, uint16_t* y, int64_t stride) {
     const Column column(weights, couple.gates), next(weights, couple.values);
     const auto as_put = [](const float* place, __m512 bias) __attribute__((always_inline)) {
         return rounded<bf16>((floats)_mm512_add_ps(_mm512_load_ps(place), bias));
     };
     for (int64_t r = 0; r < num_rows; r++) {
-        const float* own = gates + r * PANEL;
-        const floats a = gated<bf16>(couple.act, as_put(own, column.bias),
-                                     as_put(sums[r], next.bias));
-        const floats b = gated<bf16>(couple.act, as_put(own + LANES, column.next_bias),
-                                     as_put(sums[r] + LANES, next.next_bias));
+        const floats a = gated<bf16>(couple.act, as_put(gates[r], column.bias),
+                                     as_put(values[r], next.bias));
+        const floats b = gated<bf16>(couple.act, as_put(gates[r] + LANES, column.next_bias),
+                                     as_put(values[r] + LANES, next.next_bias));
         column.put(y + r * stride, (__m512)a, (__m512)b);
     }
 }
@@ -143,31 +140,47 @@ class PanelProduct {
 
     // A chunk is decoded while the one before is multiplied.
     template <bool HAS_LOWER>
-    __attribute__((always_inline)) inline void sum(int64_t i) const {
-        const int64_t k = weights.num_columns;
+    __attribute__((noinline)) void sum(int64_t panel, Sums& sums) const {
+        const int64_t count = num_chunks(weights);
         Chunk chunks[2];
-        Cursor panel = weights.panel(i, 0);
+        Cursor cursor = weights.panel(panel, 0);
         clear_sums();
-        decode(weights, panel, 0, chunks[0]);
-        for (int64_t column = 0, turn = 0; column < k; column += CHUNK, turn ^= 1) {
-            if (column + CHUNK < k) decode(weights, panel, column + CHUNK, chunks[turn ^ 1]);
-            block.add<HAS_LOWER>(chunks[turn], column);
+        decode<true>(weights, cursor, 0, chunks[0]);
+        for (int64_t i = 0; i < count; i++) {
+            if (i + 1 < count)
+                decode<true>(weights, cursor, (i + 1) * CHUNK, chunks[(i + 1) % 2]);
+            block.add<HAS_LOWER>(chunks[i % 2], i * CHUNK);
         }
+        store_sums<HAS_LOWER>(sums, PANEL);
     }
 
+    // The same for both panels of a couple, which take turns: what one turn reads of x is in the
+    // first-level cache for the next.
     template <bool HAS_LOWER>
-    __attribute__((noinline)) void put_as(int64_t panel, uint16_t* y, int64_t stride) const {
-        sum<HAS_LOWER>(panel);
-        put_sums<HAS_LOWER>(weights, panel, block.num_rows, y, stride);
-    }
-
-    template <bool HAS_LOWER>
-    __attribute__((noinline)) void put_as(const Couple& couple, uint16_t* y, int64_t stride) const {
-        alignas(LINE) float gates[BLOCK_ROWS * PANEL];
-        sum<HAS_LOWER>(couple.gates);
-        store_sums<HAS_LOWER>(gates, PANEL);
-        sum<HAS_LOWER>(couple.values);
-        put_gated<HAS_LOWER>(weights, couple, gates, block.num_rows, y, stride);
+    __attribute__((noinline)) void sum(const Couple& couple, Sums& gates, Sums& values) const {
+        const int64_t count = num_chunks(weights);
+        Chunk chunks[2];
+        Cursor cursors[2] = {weights.panel(couple.gates, 0), weights.panel(couple.values, 0)};
+        int64_t at = 0;  // chunks[at] is decoded
+        decode<true>(weights, cursors[0], 0, chunks[at]);
+        for (int64_t first = 0; first < count; first += TURN_CHUNKS) {
+            const int64_t last = smaller(first + TURN_CHUNKS, count) - 1;
+#pragma GCC unroll 2
+            for (int which = 0; which < 2; which++) {
+                Sums& sums = which ? values : gates;
+                first ? load_sums<HAS_LOWER>(sums, PANEL) : clear_sums();
+                for (int64_t i = first; i < last; i++, at ^= 1) {
+                    decode<true>(weights, cursors[which], (i + 1) * CHUNK, chunks[at ^ 1]);
+                    block.add<HAS_LOWER>(chunks[at], i * CHUNK);
+                }
+                const int64_t next = which ? last + 1 : first;  // the other's
+                if (next < count)
+                    decode<true>(weights, cursors[which ^ 1], next * CHUNK, chunks[at ^ 1]);
+                block.add<HAS_LOWER>(chunks[at], last * CHUNK);
+                at ^= 1;
+                store_sums<HAS_LOWER>(sums, PANEL);
+            }
+        }
     }
 
    public:
@@ -176,11 +189,17 @@ class PanelProduct {
         tiles.shape(num_rows);
     }
 
-    // By a panel, or by a couple. y: where the first row's product goes, those that follow `stride`
-    // apart.
-    template <class By>
-    void put(const By& by, uint16_t* y, int64_t stride) const {
-        block.has_lower() ? put_as<true>(by, y, stride) : put_as<false>(by, y, stride);
+    // y: where the first row's product goes, those that follow `stride` apart.
+    void put(int64_t panel, uint16_t* y, int64_t stride) const {
+        alignas(LINE) Sums sums;
+        block.has_lower() ? sum<true>(panel, sums) : sum<false>(panel, sums);
+        put_sums(weights, panel, sums, block.num_rows, y, stride);
+    }
+
+    void put(const Couple& couple, uint16_t* y, int64_t stride) const {
+        alignas(LINE) Sums gates, values;
+        block.has_lower() ? sum<true>(couple, gates, values) : sum<false>(couple, gates, values);
+        put_gated(weights, couple, gates, values, block.num_rows, y, stride);
     }
 };
 
