@@ -78,7 +78,7 @@ struct Worker {
             read(call, task, memory, here, smaller(TILE, task.end - at), found);
             is_direct ? attend_directly(found, ahead, at) : attend_packed(found, ahead, at);
         }
-        if (!is_direct) sum_up();
+        is_direct ? straighten_sums(Way()) : sum_up();
     }
 
     // From what `weigh` keeps of the rows to what all tasks do.
@@ -105,6 +105,9 @@ struct Worker {
             }
         }
     }
+
+    template <class AnyWay>
+    void straighten_sums(AnyWay) {}
 
 #if QUIRE_HAS_BF16_DOT
     Piece piece_of(int64_t head, int64_t query, int64_t index) const {
@@ -148,9 +151,6 @@ struct Worker {
         attend_rows_directly<Way>(call, tile, piece);
     }
 
-    template <class AnyWay>
-    void prepare_values(const Found<Stored>&, int64_t, int64_t, AnyWay) {}
-
 #if QUIRE_HAS_TILES
     void spread_query(int64_t row, const Piece& piece, TileDot) {
         if (!fits_tiles(call)) return spread(memory.keys, widths.depth, row, piece);
@@ -161,15 +161,15 @@ struct Worker {
     void attend_piece(const DirectTile<bf16>& tile, const Piece& piece, TileDot) {
         if (!fits_tiles(call)) return attend_rows_directly<Way>(call, tile, piece);
         shape_for_pieces(registers);
-        attend_piece_by_tiles(call, tile, piece, memory.values, (bf16*)memory.keys, TILE / 4);
+        const int64_t width = call.k_width + (call.values ? call.v_width : 0);
+        const int64_t lines = ratio_up(TILE * width * call.kept_bytes(), LINE);
+        attend_piece_by_tiles(call, tile, piece, (bf16*)memory.keys, (bf16*)memory.values,
+                              ratio_up(lines, task.num_queries * call.num_pieces()));
     }
 
-    void prepare_values(const Found<bf16>& here, int64_t head, int64_t count, TileDot) {
-        if (!fits_tiles(call)) return;
-        const bf16* values[TILE];
-        for (int64_t i = 0; i < count; i++)
-            values[i] = here.values[i] + head * (call.values ? call.v_width : call.k_width);
-        pack_values(values, count, call.v_width, memory.values, widths.values, Way());
+    void straighten_sums(TileDot) {
+        if (fits_tiles(call))
+            straighten(memory.sums, task.num_heads * rows_of_head() * widths.values);
     }
 #endif
 
@@ -179,7 +179,6 @@ struct Worker {
         Ahead keys{ahead.keys, TILE, task.num_heads * call.k_width * size, 0};
         Ahead values{ahead.values, call.values ? TILE : 0, task.num_heads * call.v_width * size, 0};
         for (int64_t head = 0; head < task.num_heads; head++) {
-            prepare_values(here, head, smaller(TILE, task.end - at), Way());
             for (int64_t i = 0; i < task.num_queries; i++) {
                 int64_t position = task.position + i;
                 Seen seen{larger(larger(call.first_seen(position), task.first) - at, 0),

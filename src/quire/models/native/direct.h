@@ -53,10 +53,15 @@ struct Ahead {
         num_rows--;
     }
 
-    // Whole ones.
-    void fetch_rows(int64_t count) {
-        for (; count > 0 && num_rows; count--, num_rows--, rows++, at = 0)
-            for (; at < row_bytes; at += 64) __builtin_prefetch(*rows + at, 0, 2);
+    // Some lines of a row.
+    void fetch(int64_t num_bytes) {
+        if (num_rows == 0) return;
+        const int64_t end = smaller(at + num_bytes, row_bytes);
+        for (; at < end; at += 64) __builtin_prefetch(*rows + at, 0, 2);
+        if (at < row_bytes) return;
+        at = 0;
+        rows++;
+        num_rows--;
     }
 
     void fetch_rest() {
