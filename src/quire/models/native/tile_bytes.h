@@ -2,7 +2,8 @@
 // group by group here as well.
 //
 // A task is some rows of x by some pairs of panels. It goes through their columns stretch by
-// stretch: a pair's lies in the first-level cache for all rows, while sums wait in memory.
+// stretch: a pair's lies in the first-level cache for all rows, while sums wait in memory. Where all
+// rows are one block, a stretch is the whole pair, and memory is read in its order.
 #pragma once
 
 #include "byte_products.h"
@@ -18,7 +19,7 @@ constexpr int64_t STRETCH_GROUPS = 2;
 constexpr int64_t MAX_TASK_ROWS = 512;
 constexpr int64_t MAX_TASK_PAIRS = 8;
 constexpr int64_t TASKS_OF_TILES = 2;  // for each thread
-constexpr int64_t AHEAD_CHUNKS = 2;
+constexpr int64_t AHEAD_CHUNKS = 4;
 
 struct TileJob {
     int64_t task_rows, task_pairs, num_blocks, num_tasks, next_task;
@@ -36,6 +37,14 @@ struct alignas(LINE) TileSpace {
     uint8_t rest[PAIR][CHUNK_BYTES];
 };
 
+// Rows of x, and of a pair's groups those from `group` on.
+struct TileWork {
+    int64_t row, count;
+    const uint8_t* panels[PAIR];
+    int64_t group, num_groups;
+    bool is_first;  // of those by these groups
+};
+
 struct TileWorker {
     const Linear& l;
     TileSpace& space;
@@ -50,19 +59,32 @@ struct TileWorker {
     }
 
     // Adds the products of a group of columns.
+    // What is read AHEAD_CHUNKS after `step` from a pair, or from the one behind it.
+    __attribute__((always_inline)) inline void fetch(const TileWork& work, int64_t step) const {
+        const int64_t ahead = step + AHEAD_CHUNKS * CHUNK_STEPS;
+        const int64_t passed = ahead < l.weights.num_steps() ? 0 : l.weights.panel_bytes();
+        const uint8_t* left = work.panels[0] + (ahead + 1) * LINE + passed;
+        const uint8_t* right = work.panels[1] + (ahead + 1) * LINE + passed;
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < CHUNK_STEPS; i++) {
+            __builtin_prefetch(left + i * LINE, 0, 2);
+            __builtin_prefetch(right + i * LINE, 0, 2);
+        }
+    }
+
     template <bool HAS_LOWER>
-    void add_group(int64_t row, int64_t count, const uint8_t* const (&panels)[PAIR], int64_t group,
-                   BlockSums& sums) {
+    void add_group(const TileWork& work, int64_t group, BlockSums& sums) {
         const Quantised& rows = l.rows;
+        const int64_t row = work.row;
         const int64_t begin = group * GROUP_STEPS;
         const int64_t end = smaller(begin + GROUP_STEPS, l.weights.num_steps());
         const int8_t* x = rows.numbers + row * rows.stride + group * GROUP;
         clear_sums();
         for (int64_t step = begin; step < end; step += CHUNK_STEPS, x += CHUNK_STEPS * QUAD) {
-            const uint8_t* left = panels[0] + (step + 1) * LINE;
-            const uint8_t* right = panels[1] + (step + 1) * LINE;
+            const uint8_t* left = work.panels[0] + (step + 1) * LINE;
+            const uint8_t* right = work.panels[1] + (step + 1) * LINE;
             if (step + CHUNK_STEPS > end) {
-                take_rest(panels, step);
+                take_rest(work.panels, step);
                 left = space.rest[0];
                 right = space.rest[1];
             }
@@ -73,17 +95,13 @@ struct TileWorker {
             _tile_dpbsud(0, 4, 6);
             if (HAS_LOWER) _tile_loadd(5, x + TILE_ROWS * rows.stride, rows.stride);
             _tile_dpbsud(1, 4, 7);
-#pragma GCC unroll 16
-            for (int64_t i = 0; i < CHUNK_STEPS; i++) {
-                __builtin_prefetch(left + AHEAD_CHUNKS * CHUNK_BYTES + i * LINE, 0, 3);
-                __builtin_prefetch(right + AHEAD_CHUNKS * CHUNK_BYTES + i * LINE, 0, 3);
-            }
+            if (work.is_first) fetch(work, step);
             if (!HAS_LOWER) continue;
             _tile_dpbsud(2, 5, 6);
             _tile_dpbsud(3, 5, 7);
         }
         store_sums<HAS_LOWER>(space.counts, PAIR * LANES);
-        for (int64_t r = 0; r < count; r++) {
+        for (int64_t r = 0; r < work.count; r++) {
             const int64_t at = (row + r) * rows.num_groups + group;
             const __m512i offset = _mm512_set1_epi32(rows.offsets[at]);
             const __m512 scale = _mm512_set1_ps(rows.scales[at]);
@@ -103,14 +121,21 @@ struct TileWorker {
         const int64_t num_panels = l.weights.num_panels();
         const int64_t from = task / job.num_blocks * job.task_pairs;
         const int64_t upto = smaller(from + job.task_pairs, ratio_up(num_panels, PAIR));
-        for (int64_t g = 0; g < l.rows.num_groups; g += STRETCH_GROUPS)
+        const bool is_one = end - first <= BLOCK_ROWS;
+        const int64_t stretch = is_one ? l.rows.num_groups : STRETCH_GROUPS;
+        for (int64_t g = 0; g < l.rows.num_groups; g += stretch)
             for (int64_t pair = from; pair < upto; pair++) {
-                const uint8_t* panels[PAIR];
+                TileWork work = {};
+                work.group = g;
+                work.num_groups = smaller(stretch, l.rows.num_groups - g);
                 for (int64_t v = 0; v < PAIR; v++)
-                    panels[v] = l.weights.panel(smaller(pair * PAIR + v, num_panels - 1));
-                for (int64_t row = first; row < end; row += BLOCK_ROWS)
-                    add(row, smaller(BLOCK_ROWS, end - row), panels, g,
-                        space.sums[pair - from][(row - first) / BLOCK_ROWS]);
+                    work.panels[v] = l.weights.panel(smaller(pair * PAIR + v, num_panels - 1));
+                for (int64_t row = first; row < end; row += BLOCK_ROWS) {
+                    work.row = row;
+                    work.count = smaller(BLOCK_ROWS, end - row);
+                    work.is_first = row == first;
+                    add(work, space.sums[pair - from][(row - first) / BLOCK_ROWS]);
+                }
             }
         for (int64_t pair = from; pair < upto; pair++)
             for (int64_t row = first; row < end; row += BLOCK_ROWS)
@@ -118,13 +143,12 @@ struct TileWorker {
                                         space.sums[pair - from][(row - first) / BLOCK_ROWS].of);
     }
 
-    void add(int64_t row, int64_t count, const uint8_t* const (&panels)[PAIR], int64_t group,
-             BlockSums& sums) {
-        if (group == 0) memset((void*)&sums, 0, sizeof sums);
-        tiles.shape(count);
-        for (int64_t g = group; g < smaller(group + STRETCH_GROUPS, l.rows.num_groups); g++)
-            count > TILE_ROWS ? add_group<true>(row, count, panels, g, sums)
-                              : add_group<false>(row, count, panels, g, sums);
+    void add(const TileWork& work, BlockSums& sums) {
+        if (work.group == 0) memset((void*)&sums, 0, sizeof sums);
+        tiles.shape(work.count);
+        for (int64_t g = work.group; g < work.group + work.num_groups; g++)
+            work.count > TILE_ROWS ? add_group<true>(work, g, sums)
+                                   : add_group<false>(work, g, sums);
     }
 };
 
