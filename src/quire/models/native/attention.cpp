@@ -106,6 +106,7 @@ struct Worker {
         }
     }
 
+    // Tiles keep even and odd elements apart.
     template <class AnyWay>
     void straighten_sums(AnyWay) {}
 

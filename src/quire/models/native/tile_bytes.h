@@ -58,7 +58,6 @@ struct TileWorker {
             memcpy(space.rest[v], panels[v] + (step + 1) * LINE, num_bytes);
     }
 
-    // Adds the products of a group of columns.
     // What is read AHEAD_CHUNKS after `step` from a pair, or from the one behind it.
     __attribute__((always_inline)) inline void fetch(const TileWork& work, int64_t step) const {
         const int64_t ahead = step + AHEAD_CHUNKS * CHUNK_STEPS;
@@ -72,6 +71,7 @@ struct TileWorker {
         }
     }
 
+    // Adds the products of a group of columns.
     template <bool HAS_LOWER>
     void add_group(const TileWork& work, int64_t group, BlockSums& sums) {
         const Quantised& rows = l.rows;
