@@ -14,7 +14,7 @@ constexpr int64_t CHUNK_PAIRS = CHUNK / 2;
 constexpr int64_t CHUNK_STEPS = CHUNK / STEP;
 // How far before a cursor the second cache is filled from memory, in bytes. The first has no room.
 constexpr int64_t FAR = 6144;
-constexpr int64_t TURN_CHUNKS = 4;
+constexpr int64_t TURN_CHUNKS = 4;  // of a panel, until it is the other's turn
 
 // Some columns of a panel, as two tiles take them.
 struct alignas(LINE) Chunk {
