@@ -66,7 +66,9 @@ def test_product_is_that_of_the_same_numbers(
     assert_product(kernel, numbers(m, k, seed=seed), numbers(n, k, seed=seed + 1), bias)
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(257, 700, 300), (520, 300, 2048), (1030, 33, 4096)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(257, 700, 300), (520, 300, 2048), (530, 600, 1184), (1030, 33, 4096)]
+)
 def test_product_of_many_rows_is_that_of_each(kernel: LinearKernel, m: int, n: int, k: int) -> None:
     x, weight, bias = numbers(m, k), numbers(n, k, seed=1), numbers(n, seed=2)
     assert_product(kernel, x, weight, bias)

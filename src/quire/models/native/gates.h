@@ -52,10 +52,16 @@ inline floats gelu_tanh(floats x) {
     return x * 0.5f * (tangent(inner) + 1.0f);
 }
 
-// What a gate lets through of a value, not yet rounded.
+// A gate, not yet rounded.
+template <class Stored>
+inline floats acted(int64_t act, floats gate) {
+    return act == SILU ? silu<Stored>(gate) : gelu_tanh(gate);
+}
+
+// What it lets through of a value, not yet rounded.
 template <class Stored>
 inline floats gated(int64_t act, floats gate, floats value) {
-    return rounded<Stored>(act == SILU ? silu<Stored>(gate) : gelu_tanh(gate)) * value;
+    return rounded<Stored>(acted<Stored>(act, gate)) * value;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "coding.h"
 #include "panels.h"
+#include "ranges.h"
 #if QUIRE_HAS_TILES
 #include "tile_linear.h"
 #else
@@ -18,12 +19,6 @@
 #endif
 
 namespace {
-
-constexpr int64_t MAX_RANGES = 64;
-
-struct alignas(LINE) Counter {
-    int64_t next;
-};
 
 // Of y.
 int64_t count_panels(const LinearProduct& product) { return ratio_up(product.width(), PANEL); }
@@ -40,33 +35,28 @@ void put_panel(const LinearProduct& product, const PanelProduct& panels, int64_t
 }
 
 // A range of panels for each thread.
-struct Ranges {
+struct Few {
     const LinearProduct& product;
-    int64_t count, num_workers;
-    Counter taken[MAX_RANGES];
-
-    void work() {
-        const int64_t worker = __atomic_fetch_add(&num_workers, 1, __ATOMIC_RELAXED);
-        const int64_t num_panels = count_panels(product);
-        const PanelProduct panels(product.weights, product.x, product.num_rows);
-        for (int64_t turn = 0; turn < count; turn++) {
-            const int64_t range = (worker + turn) % count;
-            const int64_t first = num_panels * range / count;
-            const int64_t size = num_panels * (range + 1) / count - first;
-            int64_t at;
-            while ((at = __atomic_fetch_add(&taken[range].next, 1, __ATOMIC_RELAXED)) < size)
-                put_panel(product, panels, first + at);
-        }
-    }
+    Ranges ranges;
 };
 
-void work_on_ranges(void* argument) { ((Ranges*)argument)->work(); }
+void do_few(void* argument) {
+    Few& few = *(Few*)argument;
+    const LinearProduct& product = few.product;
+    const int64_t num_panels = count_panels(product);
+    const PanelProduct panels(product.weights, product.x, product.num_rows);
+    Claims claims(few.ranges);
+    const auto first = [&](int64_t range) { return few.ranges.begin(range, num_panels); };
+    const auto size = [&](int64_t range) { return first(range + 1) - first(range); };
+    int64_t range, at;
+    while (claims.take(size, range, at)) put_panel(product, panels, first(range) + at);
+}
 
 // Up to MAX_PANEL_ROWS rows of x.
 void multiply_few(const LinearProduct& product, int64_t num_threads) {
     const int64_t most = smaller(num_threads, MAX_RANGES);
-    Ranges ranges{product, smaller(most, count_panels(product)), 0, {}};
-    in_parallel(ranges.count, work_on_ranges, &ranges);
+    Few few{product, Ranges(smaller(most, count_panels(product)))};
+    in_parallel(few.ranges.count, do_few, &few);
 }
 
 void multiply(const LinearProduct& product, int64_t num_threads) {
@@ -101,7 +91,8 @@ QUIRE_EXPORT(void, quire_linear)
 
 #if QUIRE_HAS_TILES
 // Of gates and what they let through, one after the other in W and bias, y [M, N / 2]: to the bit as
-// one by one. False, and nothing is done: gates do not end where a panel does.
+// one by one, but for those of a NaN. False, and nothing is done: gates do not end where a panel
+// does.
 QUIRE_EXPORT(bool, quire_linear_gated)
 (const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n, int64_t k,
  int64_t act, uint16_t* y, int64_t num_threads) {

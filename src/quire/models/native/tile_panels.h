@@ -83,6 +83,9 @@ struct Block {
     }
 };
 
+// Of a block by a panel.
+typedef float Sums[BLOCK_ROWS][PANEL];
+
 // Of a panel: what is added to its sums, and which of a row of y it makes.
 struct Column {
     __m512 bias, next_bias;
@@ -95,42 +98,41 @@ struct Column {
         next_bias = bias_of(weights, row + LANES);
     }
 
-    void put(uint16_t* y, __m512 a, __m512 b) const {
-        _mm512_mask_storeu_epi16(y, is_there, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+    __m512 first(const float* sums) const { return _mm512_add_ps(_mm512_load_ps(sums), bias); }
+    __m512 next(const float* sums) const {
+        return _mm512_add_ps(_mm512_load_ps(sums + LANES), next_bias);
+    }
+
+    // A row of y.
+    void put(const float* sums, uint16_t* y) const {
+        const __m512i row = (__m512i)_mm512_cvtne2ps_pbh(next(sums), first(sums));
+        _mm512_mask_storeu_epi16(y, is_there, row);
+    }
+
+    // A row of gates, as they act.
+    __attribute__((always_inline)) inline __m512i gates(int64_t act, const float* sums) const {
+        const auto acted = [=](__m512 x) __attribute__((always_inline)) {
+            return (__m512)::acted<bf16>(act, rounded<bf16>((floats)x));
+        };
+        return (__m512i)_mm512_cvtne2ps_pbh(acted(next(sums)), acted(first(sums)));
+    }
+
+    // A row of y, which those let through.
+    __attribute__((always_inline)) inline __m512i gated(__m512i gates, const float* sums) const {
+        const auto let = [](__m256i gates, __m512 x) __attribute__((always_inline)) {
+            const __m512i wide = _mm512_slli_epi32(_mm512_cvtepu16_epi32(gates), 16);
+            return (__m512)((floats)wide * rounded<bf16>((floats)x));
+        };
+        return (__m512i)_mm512_cvtne2ps_pbh(let(_mm512_extracti64x4_epi64(gates, 1), next(sums)),
+                                            let(_mm512_castsi512_si256(gates), first(sums)));
     }
 };
-
-// Of a block by a panel.
-typedef float Sums[BLOCK_ROWS][PANEL];
-
-inline void put_sums(const Weights& weights, int64_t panel, const Sums& sums, int64_t num_rows,
-                     uint16_t* y, int64_t stride) {
-    const Column column(weights, panel);
-    for (int64_t r = 0; r < num_rows; r++)
-        column.put(y + r * stride, _mm512_add_ps(_mm512_load_ps(sums[r]), column.bias),
-                   _mm512_add_ps(_mm512_load_ps(sums[r] + LANES), column.next_bias));
-}
 
 // A panel of gates, and one of what they let through.
 struct Couple {
     int64_t gates, values;
     int64_t act;
 };
-
-inline void put_gated(const Weights& weights, const Couple& couple, const Sums& gates,
-                      const Sums& values, int64_t num_rows, uint16_t* y, int64_t stride) {
-    const Column column(weights, couple.gates), next(weights, couple.values);
-    const auto as_put = [](const float* place, __m512 bias) __attribute__((always_inline)) {
-        return rounded<bf16>((floats)_mm512_add_ps(_mm512_load_ps(place), bias));
-    };
-    for (int64_t r = 0; r < num_rows; r++) {
-        const floats a = gated<bf16>(couple.act, as_put(gates[r], column.bias),
-                                     as_put(values[r], next.bias));
-        const floats b = gated<bf16>(couple.act, as_put(gates[r] + LANES, column.next_bias),
-                                     as_put(values[r] + LANES, next.next_bias));
-        column.put(y + r * stride, (__m512)a, (__m512)b);
-    }
-}
 
 // Up to MAX_PANEL_ROWS rows of x, dense, by one panel after the other.
 class PanelProduct {
@@ -193,13 +195,18 @@ class PanelProduct {
     void put(int64_t panel, uint16_t* y, int64_t stride) const {
         alignas(LINE) Sums sums;
         block.has_lower() ? sum<true>(panel, sums) : sum<false>(panel, sums);
-        put_sums(weights, panel, sums, block.num_rows, y, stride);
+        const Column column(weights, panel);
+        for (int64_t r = 0; r < block.num_rows; r++) column.put(sums[r], y + r * stride);
     }
 
     void put(const Couple& couple, uint16_t* y, int64_t stride) const {
         alignas(LINE) Sums gates, values;
         block.has_lower() ? sum<true>(couple, gates, values) : sum<false>(couple, gates, values);
-        put_gated(weights, couple, gates, values, block.num_rows, y, stride);
+        const Column gate(weights, couple.gates), value(weights, couple.values);
+        for (int64_t r = 0; r < block.num_rows; r++) {
+            const __m512i acted = gate.gates(couple.act, gates[r]);
+            _mm512_storeu_si512(y + r * stride, value.gated(acted, values[r]));
+        }
     }
 };
 
