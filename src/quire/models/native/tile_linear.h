@@ -7,8 +7,8 @@
 // made.
 //
 // Blocks lie in the second-level cache and are loaded past the first, which weights fill. They come
-// slower from lines that another core has as well: where all their columns fit, a thread copies them,
-// into the order in which tiles take them.
+// slower from lines that another core has as well: where all their columns fit, or end within a chunk,
+// a thread copies them, into the order in which tiles take them.
 #pragma once
 
 #include "panels.h"
@@ -22,14 +22,14 @@ constexpr int64_t NEAR_CHUNKS = 20;  // as many stay in the first-level cache
 constexpr int64_t MAX_TASK_ROWS = 512;
 constexpr int64_t MAX_TASK_BLOCKS = MAX_TASK_ROWS / BLOCK_ROWS;
 constexpr int64_t MAX_TASK_PANELS = 8;
-// Of a row of x, from which on rows crowd the same few places of a cache.
+// Of a row of x, from which on rows crowd the same few places of the cache: fewer rows then.
 constexpr int64_t CROWDING_BYTES = 4096;
 
 struct Linear : LinearProduct {
-    Ranges ranges;                   // of units
-    int64_t task_rows, num_blocks;   // a task's rows of x, and how many such there are
-    int64_t task_units, num_parts;   // at most; of the columns
-    bool is_copied;                  // x
+    Ranges ranges;                  // of units
+    int64_t task_rows, num_blocks;  // a task's rows of x, and how many such there are
+    int64_t task_units, num_parts;  // of a task at most; of the columns
+    bool is_copied;                 // x, by each thread
 
     Linear(const LinearProduct& product, int64_t num_threads)
         : LinearProduct(product),
@@ -37,13 +37,13 @@ struct Linear : LinearProduct {
         const int64_t count = num_chunks(weights);
         const int64_t shared = smaller(ratio_up(num_threads, num_units()),
                                        ratio_up(num_rows, BLOCK_ROWS));  // where panels are few
-        const int64_t least = larger(ratio_up(num_rows, MAX_TASK_ROWS), shared);
+        num_parts = count <= MAX_CHUNKS ? 1 : ratio_up(count, PART_CHUNKS);
+        is_copied = num_parts == 1 || weights.num_columns % CHUNK;
+        const bool is_crowded = !is_copied && weights.num_columns * 2 % CROWDING_BYTES == 0;
+        const int64_t least = larger(ratio_up(num_rows, MAX_TASK_ROWS >> is_crowded), shared);
         task_rows = round_up(ratio_up(num_rows, least), BLOCK_ROWS);
         num_blocks = ratio_up(num_rows, task_rows);
-        num_parts = count <= MAX_CHUNKS ? 1 : ratio_up(count, PART_CHUNKS);
         task_units = num_parts == 1 ? 1 : MAX_TASK_PANELS / unit();
-        is_copied = num_parts == 1 || weights.num_columns % CHUNK ||
-                    weights.num_columns * 2 % CROWDING_BYTES == 0;
     }
 
     int64_t unit() const { return num_couples ? 2 : 1; }  // panels that stay together
