@@ -8,12 +8,14 @@
 QUIRE_KERNEL(void, quire_halved)
 (const void*, int64_t, const void*, const void*, int64_t, int64_t, void*, int64_t);
 #if QUIRE_HAS_TILES
-QUIRE_KERNEL(bool, quire_linear_gated)
-(const void*, int64_t, const void*, const void*, int64_t, int64_t, int64_t, void*, int64_t);
+QUIRE_KERNEL(bool, quire_linear_mlp)
+(const void*, int64_t, const void*, const void*, int64_t, int64_t, int64_t, const void*,
+ const void*, int64_t, void*, void*, void*, int64_t);
 #endif
 #if QUIRE_HAS_BF16_DOT
 QUIRE_KERNEL(void, quire_linear)
-(const void*, int64_t, const void*, const void*, int64_t, int64_t, void*, int64_t);
+(const void*, int64_t, const void*, const void*, int64_t, int64_t, void*, void*, int64_t);
+QUIRE_KERNEL(int64_t, quire_linear_scratch)(int64_t, int64_t);
 QUIRE_KERNEL(void, quire_int8)
 (const void*, bool, int64_t, const void*, const void*, int64_t, int64_t, void*, void*, int64_t);
 QUIRE_KERNEL(int64_t, quire_int8_scratch)(int64_t);
@@ -76,10 +78,12 @@ struct Decoder {
     int64_t element_bytes() const { return is_bf16 ? 2 : 4; }
 };
 
+constexpr int64_t GATED_ROWS = 32;  // come together
+
 // The largest that any layer takes, one after the other.
 struct Buffers {
     char *normed, *qkv, *attended, *projected, *gate_up, *gated;
-    char *quantised, *attention;
+    char *quantised, *arranged, *attention;
     int64_t num_bytes;
 };
 
@@ -138,10 +142,13 @@ Buffers lay_out(const Decoder& d, char* base) {
     out.attended = stretch.take<char>(d.num_tokens * attended * size);
     out.projected = stretch.take<char>(d.num_tokens * d.width * size);
     out.gate_up = stretch.take<char>(d.num_tokens * gate_up * size);
-    out.gated = stretch.take<char>(d.num_tokens * gate_up / 2 * size);
+    out.gated = stretch.take<char>(round_up(d.num_tokens, GATED_ROWS) * gate_up / 2 * size);
 #if QUIRE_HAS_BF16_DOT
     out.quantised =
         stretch.take<char>(d.is_int8 ? d.num_tokens * QUIRE_CALL(quire_int8_scratch)(columns) : 0);
+    const bool is_plain = d.is_bf16 && !d.is_int8;
+    out.arranged = stretch.take<char>(
+        is_plain ? QUIRE_CALL(quire_linear_scratch)(d.num_tokens, columns) : 0);
 #endif
     out.attention = stretch.take<char>(attention);
     out.num_bytes = stretch.num_bytes;
@@ -159,7 +166,7 @@ struct Run {
                                           w.num_columns, y, buffers.quantised, d.num_threads);
         if (d.is_bf16)
             return QUIRE_CALL(quire_linear)(x, rows, w.packed, w.bias, w.num_rows, w.num_columns,
-                                            y, d.num_threads);
+                                            y, buffers.arranged, d.num_threads);
 #else
         if (d.is_int8)
             return QUIRE_CALL(quire_bytes)(x, rows, w.packed, w.bias, w.num_rows, w.num_columns, y,
@@ -194,24 +201,26 @@ struct Run {
             memmove(rows + i * num_bytes, rows + d.wanted[i] * num_bytes, size_t(num_bytes));
     }
 
-    void gate(const Layer& layer, int64_t rows) const {
-        const Weight& w = layer.gate_up;
+    void mlp(const Layer& layer, int64_t rows) const {
+        const Weight &w = layer.gate_up, &down = layer.down;
 #if QUIRE_HAS_TILES
         if (d.is_bf16 && !d.is_int8 &&
-            QUIRE_CALL(quire_linear_gated)(buffers.normed, rows, w.packed, w.bias, w.num_rows,
-                                           w.num_columns, layer.act, buffers.gated, d.num_threads))
+            QUIRE_CALL(quire_linear_mlp)(buffers.normed, rows, w.packed, w.bias, w.num_rows,
+                                         w.num_columns, layer.act, down.packed, down.bias,
+                                         down.num_rows, buffers.gated, buffers.projected,
+                                         buffers.arranged, d.num_threads))
             return;
 #endif
         multiply(buffers.normed, rows, w, buffers.gate_up);
         QUIRE_CALL(quire_gate)(d.is_bf16, buffers.gate_up, rows, w.num_rows / 2, layer.act,
                                buffers.gated, d.num_threads);
+        multiply(buffers.gated, rows, down, buffers.projected);
     }
 
     void finish(const Layer& layer, int64_t rows) const {
         multiply(buffers.attended, rows, layer.out, buffers.projected);
         norm(buffers.projected, rows, layer.between, buffers.normed);
-        gate(layer, rows);
-        multiply(buffers.gated, rows, layer.down, buffers.projected);
+        mlp(layer, rows);
         QUIRE_CALL(quire_sum)(d.is_bf16, d.states, buffers.projected, rows, d.width, d.states,
                               d.num_threads);
     }

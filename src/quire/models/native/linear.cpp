@@ -84,22 +84,39 @@ QUIRE_EXPORT(void, quire_linear_pack)
 // x [M, K] and y [M, N] are contiguous; bias [N] or null.
 QUIRE_EXPORT(void, quire_linear)
 (const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n, int64_t k,
- uint16_t* y, int64_t num_threads) {
+ uint16_t* y, void* scratch, int64_t num_threads) {
     if (m == 0 || n == 0) return;
-    multiply({{(const uint8_t*)packed, bias, n, k}, x, y, m}, num_threads);
+    multiply({{(const uint8_t*)packed, bias, n, k}, x, y, m, scratch}, num_threads);
+}
+
+// Bytes of scratch for x [M, K].
+QUIRE_EXPORT(int64_t, quire_linear_scratch)(int64_t m, int64_t k) {
+#if QUIRE_HAS_TILES
+    return arranged_bytes(m, k);
+#else
+    return 0;
+#endif
 }
 
 #if QUIRE_HAS_TILES
-// Of gates and what they let through, one after the other in W and bias, y [M, N / 2]: to the bit as
-// one by one, but for those of a NaN. False, and nothing is done: gates do not end where a panel
-// does.
-QUIRE_EXPORT(bool, quire_linear_gated)
+// An MLP: W of N rows has gates and then what they let through, I = N / 2 of each, on which `down`
+// [width, I] is multiplied. To the bit as one by one, but for those of a NaN. `gated` has room for
+// [M, I], M rounded up to BLOCK_ROWS. False, and nothing is done: gates do not end where a panel does.
+QUIRE_EXPORT(bool, quire_linear_mlp)
 (const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n, int64_t k,
- int64_t act, uint16_t* y, int64_t num_threads) {
+ int64_t act, const void* down, const uint16_t* down_bias, int64_t width, uint16_t* gated,
+ uint16_t* y, void* scratch, int64_t num_threads) {
     if (n % (2 * PANEL)) return false;
-    const int64_t num_couples = n / (2 * PANEL);
-    if (m && n)
-        multiply({{(const uint8_t*)packed, bias, n, k}, x, y, m, num_couples, act}, num_threads);
+    if (m == 0 || n == 0 || width == 0) return true;
+    const LinearProduct gates = {{(const uint8_t*)packed, bias, n, k}, x, gated, m, scratch,
+                                 n / (2 * PANEL), act};
+    const LinearProduct rest = {{(const uint8_t*)down, down_bias, width, n / 2}, gated, y, m};
+    if (m > MAX_PANEL_ROWS) {
+        multiply_many(gates, rest, num_threads);
+    } else {
+        multiply_few(gates, num_threads);
+        multiply_few(rest, num_threads);
+    }
     return true;
 }
 #endif

@@ -57,6 +57,7 @@ class LinearKernel:
     pack_into: Callable[..., None]
     multiply: Callable[..., None]
     copy_rows: Callable[..., bool]
+    scratch_bytes: Callable[..., int]
 
     @property
     def is_exact(self) -> bool:
@@ -102,7 +103,9 @@ class LinearKernel:
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
         """[..., K] to [..., N]. `bias` [N] is contiguous."""
-        return product(self.multiply, x, weight, bias)
+        size = self.scratch_bytes(x.numel() // max(x.shape[-1], 1), x.shape[-1])
+        scratch = torch.empty(size, dtype=torch.uint8)
+        return product(self.multiply, x, weight, bias, scratch.data_ptr())
 
     def rows(self, indices: Tensor, weight: PackedWeight) -> Tensor:
         """Rows of W, as an embedding looks them up: [..., K]. Raises IndexError."""
@@ -110,9 +113,14 @@ class LinearKernel:
 
 
 def product(
-    multiply: Callable[..., None], x: Tensor, weight: PackedWeight, bias: Tensor | None
+    multiply: Callable[..., None],
+    x: Tensor,
+    weight: PackedWeight,
+    bias: Tensor | None,
+    *more: int,
 ) -> Tensor:
-    """x [..., K] W^T + bias, all of the dtype of `packed`. Raises ValueError."""
+    """x [..., K] W^T + bias, all of the dtype of `packed`. `more`: addresses that `multiply` takes
+    after that of the product. Raises ValueError."""
     dtype = weight.packed.dtype
     check(x, weight.num_columns, dtype)
     if bias is not None:
@@ -127,6 +135,7 @@ def product(
         weight.num_rows,
         weight.num_columns,
         out.data_ptr(),
+        *more,
         torch.get_num_threads(),
     )
     return out
@@ -165,8 +174,12 @@ ADDRESS, COUNT = ctypes.c_void_p, ctypes.c_int64
 SIGNATURES: Signatures = {
     "quire_linear_heads": (COUNT, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
     "quire_linear_pack": (None, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_linear": (None, (ADDRESS, COUNT, ADDRESS, ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
+    "quire_linear": (
+        None,
+        (ADDRESS, COUNT, *(ADDRESS, ADDRESS, COUNT, COUNT), *(ADDRESS, ADDRESS), COUNT),
+    ),
     "quire_linear_rows": (ctypes.c_bool, (ADDRESS, COUNT, ADDRESS, COUNT, COUNT, ADDRESS)),
+    "quire_linear_scratch": (COUNT, (COUNT, COUNT)),
 }
 
 

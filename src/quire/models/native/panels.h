@@ -29,6 +29,7 @@ struct LinearProduct {
     const uint16_t* x;
     uint16_t* y;
     int64_t num_rows;  // M
+    void* scratch = nullptr;
     int64_t num_couples = 0, act = 0;
 
     int64_t width() const { return num_couples ? num_couples * PANEL : weights.num_rows; }

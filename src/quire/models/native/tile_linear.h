@@ -1,14 +1,15 @@
 // y = x W^T + bias for many rows of x, by tiles.
 //
 // A task is some rows of x by some panels. It goes through a panel's columns at once, or if there are
-// too many part by part, all panels by each: a stretch. While a stretch is multiplied by the first of
-// the blocks of rows it is decoded; meanwhile the next one is fetched, and at no other time: lines for
-// later would push out what is in use. What a block's product has become is put to y while the next is
-// made.
+// too many part by part, all panels by each: a stretch. Blocks of rows lie in the second-level cache,
+// in the order in which tiles take them, and are loaded past the first, which weights fill. Each load
+// of a line into the first takes long enough to be counted: the next stretch is decoded into the place
+// of this one while its last block is multiplied, so that all it writes is there already. What a
+// block's product has become is put to y while the next is made.
 //
-// Blocks lie in the second-level cache and are loaded past the first, which weights fill. They come
-// slower from lines that another core has as well: where all their columns fit, or end within a chunk,
-// a thread copies them, into the order in which tiles take them.
+// Rows whose columns are multiplied at once are copied by each thread: lines that another core has as
+// well come slower. Others are arranged once for all, unless they are already: between the two products
+// of an MLP nothing else has to read them.
 #pragma once
 
 #include "panels.h"
@@ -17,43 +18,76 @@
 namespace {
 
 constexpr int64_t MAX_CHUNKS = 32;   // of a stretch
-constexpr int64_t PART_CHUNKS = 16;  // of one of several
-constexpr int64_t NEAR_CHUNKS = 20;  // as many stay in the first-level cache
+constexpr int64_t PART_CHUNKS = 14;  // of one of several
+constexpr int64_t NEAR_CHUNKS = 16;  // as many stay in the first-level cache
 constexpr int64_t MAX_TASK_ROWS = 512;
 constexpr int64_t MAX_TASK_BLOCKS = MAX_TASK_ROWS / BLOCK_ROWS;
-constexpr int64_t MAX_TASK_PANELS = 8;
-// Of a row of x, from which on rows crowd the same few places of the cache: fewer rows then.
-constexpr int64_t CROWDING_BYTES = 4096;
+constexpr int64_t MAX_TASK_PANELS = 16;
+
+// A block's rows of x in a chunk, zeros beyond the last column.
+struct alignas(LINE) RowChunk {
+    uint16_t rows[BLOCK_ROWS][CHUNK];
+};
+
+static_assert(CHUNK == PANEL, "what is put of y is taken as x");
+
+// Rows of x or y, and how many bytes it is to the next one, to the next chunk, to the next block.
+struct Matrix {
+    char* at;
+    int64_t row, chunk, block;
+
+    char* place(int64_t from, int64_t column) const {
+        return at + from / BLOCK_ROWS * block + from % BLOCK_ROWS * row + column / CHUNK * chunk;
+    }
+};
+
+inline Matrix dense(const uint16_t* at, int64_t num_columns) {
+    return {(char*)at, num_columns * 2, CHUNK * 2, BLOCK_ROWS * num_columns * 2};
+}
+
+// In the order of tiles.
+inline Matrix arranged(void* at, int64_t num_columns) {
+    const int64_t size = sizeof(RowChunk);
+    return {(char*)at, LINE, size, ratio_up(num_columns, CHUNK) * size};
+}
+
+inline bool has_parts(int64_t num_columns) { return ratio_up(num_columns, CHUNK) > MAX_CHUNKS; }
+
+// Rows `first` up to `end`, of one block, to the first ones of `to`.
+inline void arrange(const Matrix& x, int64_t first, int64_t end, int64_t num_columns, RowChunk* to) {
+    for (int64_t column = 0; column < num_columns; column += CHUNK, to++) {
+        const int64_t left = num_columns - column;
+        const __mmask32 is_there = left < CHUNK ? (1u << left) - 1 : ~0u;
+        const char* from = x.place(first, column);
+        for (int64_t i = 0; i < end - first; i++, from += x.row)
+            _mm512_store_si512(to->rows[i], _mm512_maskz_loadu_epi16(is_there, from));
+    }
+}
 
 struct Linear : LinearProduct {
+    Matrix from, to;                // x, y
     Ranges ranges;                  // of units
     int64_t task_rows, num_blocks;  // a task's rows of x, and how many such there are
     int64_t task_units, num_parts;  // of a task at most; of the columns
-    bool is_copied;                 // x, by each thread
 
-    Linear(const LinearProduct& product, int64_t num_threads)
+    Linear(const LinearProduct& product, const Matrix& from, const Matrix& to, int64_t num_threads)
         : LinearProduct(product),
+          from(from),
+          to(to),
           ranges(smaller(num_units(), smaller(num_threads, MAX_RANGES))) {
-        const int64_t count = num_chunks(weights);
         const int64_t shared = smaller(ratio_up(num_threads, num_units()),
                                        ratio_up(num_rows, BLOCK_ROWS));  // where panels are few
-        num_parts = count <= MAX_CHUNKS ? 1 : ratio_up(count, PART_CHUNKS);
-        is_copied = num_parts == 1 || weights.num_columns % CHUNK;
-        const bool is_crowded = !is_copied && weights.num_columns * 2 % CROWDING_BYTES == 0;
-        const int64_t least = larger(ratio_up(num_rows, MAX_TASK_ROWS >> is_crowded), shared);
+        const bool is_parted = has_parts(weights.num_columns);
+        const int64_t least = larger(ratio_up(num_rows, MAX_TASK_ROWS), shared);
         task_rows = round_up(ratio_up(num_rows, least), BLOCK_ROWS);
         num_blocks = ratio_up(num_rows, task_rows);
-        task_units = num_parts == 1 ? 1 : MAX_TASK_PANELS / unit();
+        num_parts = is_parted ? ratio_up(num_chunks(weights), PART_CHUNKS) : 1;
+        task_units = is_parted ? MAX_TASK_PANELS / unit() : 1;
     }
 
     int64_t unit() const { return num_couples ? 2 : 1; }  // panels that stay together
     int64_t num_units() const { return weights.num_panels() / unit(); }
     int64_t num_tasks() const { return num_blocks * ratio_up(num_units(), task_units); }
-};
-
-// A block's rows of x in a chunk, zeros beyond the last column.
-struct alignas(LINE) RowChunk {
-    uint16_t rows[BLOCK_ROWS][CHUNK];
 };
 
 // A thread's own.
@@ -62,11 +96,8 @@ struct alignas(LINE) Space {
     Sums complete;
     __m512i gates[MAX_TASK_ROWS];  // rows of a panel
     union {
-        RowChunk all[MAX_TASK_BLOCKS * MAX_CHUNKS];
-        struct {
-            RowChunk rows[MAX_TASK_BLOCKS * PART_CHUNKS];
-            Sums sums[MAX_TASK_PANELS][MAX_TASK_BLOCKS];
-        } part;
+        RowChunk rows[MAX_TASK_BLOCKS * MAX_CHUNKS];
+        Sums sums[MAX_TASK_PANELS * MAX_TASK_BLOCKS];  // of part of the columns
     };
 };
 
@@ -76,7 +107,6 @@ struct Stretch {
 
     int64_t count() const { return end - begin; }
     int64_t num_blocks() const { return ratio_up(end_row - first_row, BLOCK_ROWS); }
-    int64_t num_adds() const { return count() * num_blocks(); }
 };
 
 // A worker's way through all of its stretches.
@@ -119,28 +149,28 @@ class Way {
     }
 };
 
-// Lines of a stretch that comes next, some of them each time.
+// Lines that are asked for, some of them each time.
 struct Lines {
-    const uint8_t *next = nullptr, *end = nullptr;
+    const char *next = nullptr, *end = nullptr;
     int64_t num_bytes = 0;
 
-    Lines(const Weights& weights, const Stretch& s, int64_t num_times) {
-        if (!s.end) return;
-        next = weights.panel(s.panel, s.begin * CHUNK_STEPS).at;
-        end = next + s.count() * CHUNK_STEPS * CODED_BYTES;
-        num_bytes = round_up(ratio_up(end - next, num_times), LINE);
-    }
+    Lines() = default;
+    Lines(const void* from, int64_t size, int64_t num_times)
+        : next((const char*)from),
+          end(next + size),
+          num_bytes(round_up(ratio_up(size, num_times), LINE)) {}
 
+    template <bool IS_WRITTEN, int LEVEL>
     __attribute__((always_inline)) inline void fetch() {
         if (next >= end) return;
-        for (int64_t i = 0; i < num_bytes; i += LINE) __builtin_prefetch(next + i, 0, 2);
+        for (int64_t i = 0; i < num_bytes; i += LINE)
+            __builtin_prefetch(next + i, IS_WRITTEN, 4 - LEVEL);
         next += num_bytes;
     }
 };
 
 // A block's product on its way to y, some rows of it each time. Gates are kept for what they let
-// through, which goes around the caches: lines of it that another core read have to be taken from
-// it before they can be written.
+// through.
 class Putting {
     enum Kind { PLAIN, GATES, GATED };
 
@@ -149,24 +179,19 @@ class Putting {
     Kind kind = PLAIN;
     __m512i* gates = nullptr;
     const float* sums = nullptr;
-    uint16_t* y = nullptr;
+    char* y = nullptr;
     int64_t left = 0, num_rows = 0;
 
     __attribute__((always_inline)) inline void put() {
-        if (kind == PLAIN) {
-            column.put(sums, y);
-        } else if (kind == GATES) {
+        if (kind == PLAIN)
+            column.put(sums, (uint16_t*)y);
+        else if (kind == GATES)
             *gates = column.gates(l.act, sums);
-        } else {
-            const __m512i row = column.gated(*gates, sums);
-            if (uint64_t(y) % LINE == 0)
-                _mm512_stream_si512((__m512i*)y, row);
-            else
-                _mm512_storeu_si512(y, row);
-        }
+        else
+            _mm512_storeu_si512(y, column.gated(*gates, sums));
         gates++;
         sums += PANEL;
-        y += l.width();
+        y += l.to.row;
         left--;
     }
 
@@ -179,7 +204,7 @@ class Putting {
         column = Column(l.weights, s.panel);
         gates = space.gates + own;
         sums = space.complete[0];
-        y = l.y + row * l.width() + (s.panel - (kind == GATED ? l.num_couples : 0)) * PANEL;
+        y = l.to.place(row, (s.panel - (kind == GATED ? l.num_couples : 0)) * PANEL);
         left = smaller(BLOCK_ROWS, s.end_row - row);
         num_rows = ratio_up(left, s.count());
     }
@@ -193,64 +218,70 @@ class Putting {
     }
 };
 
-// A block of x from some column on: a chunk's rows `stride` apart, chunks `step`.
-struct RowsAt {
-    const char* at;
-    int64_t stride, step;
-};
-
 class Worker {
     const Linear& l;
     const Weights& weights;
     Space& space;
     Tiles tiles;
     Putting putting;
-    int64_t copied_row = -1, copied_chunk = -1;  // the first ones
+    int64_t copied_row = -1;  // the first one
 
     // IS_NEAR: the first-level cache has room for the weights.
     template <bool HAS_LOWER, bool IS_NEAR>
-    __attribute__((always_inline)) static inline void add(const RowsAt& x, const Chunk& w) {
+    __attribute__((always_inline)) static inline void add(const RowChunk& x, const Chunk& w) {
         settle();
         if (IS_NEAR)
             _tile_loadd(6, w.pairs[0], LINE);
         else
             _tile_stream_loadd(6, w.pairs[0], LINE);
-        _tile_stream_loadd(4, x.at, x.stride);
+        _tile_stream_loadd(4, x.rows[0], LINE);
         if (IS_NEAR)
             _tile_loadd(7, w.pairs[1], LINE);
         else
             _tile_stream_loadd(7, w.pairs[1], LINE);
         _tile_dpbf16ps(0, 4, 6);
-        if (HAS_LOWER) _tile_stream_loadd(5, x.at + TILE_ROWS * x.stride, x.stride);
+        if (HAS_LOWER) _tile_stream_loadd(5, x.rows[TILE_ROWS], LINE);
         _tile_dpbf16ps(1, 4, 7);
         if (!HAS_LOWER) return;
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
 
-    template <bool HAS_LOWER, bool IS_FIRST, bool IS_NEAR>
-    __attribute__((always_inline)) inline void add(RowsAt& x, Cursor& cursor, int64_t first,
-                                                   int64_t begin, int64_t end, Lines& lines) {
-        for (int64_t i = begin; i < end; i++, x.at += x.step) {
-            Chunk& chunk = space.chunks[i - first];
-            if (IS_FIRST) decode<false>(weights, cursor, i * CHUNK, chunk);
-            lines.fetch();
+    __attribute__((always_inline)) inline void decode_one(const Stretch& s, Cursor& cursor,
+                                                          int64_t i) {
+        settle();
+        decode<false>(weights, cursor, (s.begin + i) * CHUNK, space.chunks[i]);
+    }
+
+    Cursor cursor(const Stretch& s) const { return weights.panel(s.panel, s.begin * CHUNK_STEPS); }
+
+    template <bool HAS_LOWER, bool IS_LAST, bool IS_NEAR>
+    __attribute__((always_inline)) inline void add(const RowChunk* x, int64_t begin, int64_t end,
+                                                   const Stretch& next, Cursor& at, Lines& lines,
+                                                   Lines& sums) {
+        for (int64_t i = begin; i < end; i++) {
+            lines.fetch<false, 2>();
+            sums.fetch<true, 1>();
             putting.go_on();
-            add<HAS_LOWER, IS_NEAR>(x, chunk);
+            add<HAS_LOWER, IS_NEAR>(x[i], space.chunks[i]);
+            if (IS_LAST && i < next.count()) decode_one(next, at, i);
         }
     }
 
     // A block by a stretch. Its own function, so that what its loops take is in registers.
-    template <bool HAS_LOWER, bool IS_FIRST>
-    __attribute__((noinline)) void add(const Stretch& s, int64_t block, Lines& lines) {
-        const int64_t near = smaller(s.begin + NEAR_CHUNKS, s.end);
-        Sums& sums = space.part.sums[s.own][block];
-        RowsAt x = rows(s, block);
-        Cursor cursor = weights.panel(IS_FIRST ? s.panel : 0, IS_FIRST ? s.begin * CHUNK_STEPS : 0);
-        Lines ahead = lines;
+    template <bool HAS_LOWER, bool IS_LAST>
+    __attribute__((noinline)) void add(const Stretch& s, int64_t block, const Stretch& next,
+                                       Lines& lines) {
+        const int64_t count = s.count(), near = smaller(NEAR_CHUNKS, count);
+        const RowChunk* x = rows(s, block);
+        Sums& sums = space.sums[s.own * s.num_blocks() + block];
+        Lines ahead = lines, sums_ahead;
+        if (l.num_parts > 1) sums_ahead = Lines(&sums + 1, sizeof sums, count);
+        Cursor at = IS_LAST ? cursor(next) : weights.panel(0, 0);
         s.begin ? load_sums<HAS_LOWER>(sums, PANEL) : clear_sums();
-        add<HAS_LOWER, IS_FIRST, true>(x, cursor, s.begin, s.begin, near, ahead);
-        add<HAS_LOWER, IS_FIRST, false>(x, cursor, s.begin, near, s.end, ahead);
+        add<HAS_LOWER, IS_LAST, true>(x, 0, near, next, at, ahead, sums_ahead);
+        add<HAS_LOWER, IS_LAST, false>(x, near, count, next, at, ahead, sums_ahead);
+        for (int64_t i = count; IS_LAST && i < next.count(); i++) decode_one(next, at, i);
         lines = ahead;
         if (s.end < num_chunks(weights)) return store_sums<HAS_LOWER>(sums, PANEL);
         putting.finish();
@@ -258,53 +289,47 @@ class Worker {
         putting.begin(s, block, space);
     }
 
-    RowsAt rows(const Stretch& s, int64_t block) const {
-        const int64_t k = weights.num_columns, row = s.first_row + block * BLOCK_ROWS;
-        if (l.is_copied)
-            return {(const char*)&space.all[block * s.count()], LINE, sizeof(RowChunk)};
-        return {(const char*)(l.x + row * k + s.begin * CHUNK), k * 2, LINE};
+    const RowChunk* rows(const Stretch& s, int64_t block) const {
+        if (l.num_parts == 1) return &space.rows[block * s.count()];
+        return (const RowChunk*)l.from.place(s.first_row + block * BLOCK_ROWS, s.begin * CHUNK);
     }
 
     // The rows of a stretch, unless they are there.
     void copy(const Stretch& s) {
-        if (s.first_row == copied_row && s.begin == copied_chunk) return;
+        if (s.first_row == copied_row) return;
         copied_row = s.first_row;
-        copied_chunk = s.begin;
-        for (int64_t row = s.first_row; row < s.end_row; row++) {
-            const int64_t own = row - s.first_row, place = own / BLOCK_ROWS * s.count();
-            for (int64_t i = s.begin; i < s.end; i++) {
-                const int64_t column = i * CHUNK, left = weights.num_columns - column;
-                const __mmask32 is_there = left < CHUNK ? (1u << left) - 1 : ~0u;
-                _mm512_store_si512(
-                    space.all[place + i - s.begin].rows[own % BLOCK_ROWS],
-                    _mm512_maskz_loadu_epi16(is_there, l.x + row * weights.num_columns + column));
-            }
-        }
+        for (int64_t row = s.first_row, i = 0; row < s.end_row; row += BLOCK_ROWS, i += s.count())
+            arrange(l.from, row, smaller(row + BLOCK_ROWS, s.end_row), weights.num_columns,
+                    &space.rows[i]);
     }
 
    public:
     Worker(const Linear& l, Space& space)
         : l(l), weights(l.weights), space(space), putting(l) {}
 
-    // `next`: comes after it.
+    // Before the first one is multiplied.
+    void decode_all(const Stretch& s) {
+        Cursor at = cursor(s);
+        for (int64_t i = 0; i < s.count(); i++) decode_one(s, at, i);
+    }
+
+    // `next`: comes after it, and is decoded then.
     void multiply(const Stretch& s, const Stretch& next) {
-        Lines lines(weights, next, s.num_adds());
-        if (l.is_copied) copy(s);
-        for (int64_t i = 0; i < s.num_blocks(); i++) {
+        if (l.num_parts == 1) copy(s);
+        const int64_t last = s.num_blocks() - 1;
+        Lines lines(cursor(next).at, next.count() * CHUNK_STEPS * CODED_BYTES,
+                    s.count() * s.num_blocks());
+        for (int64_t i = 0; i <= last; i++) {
             const int64_t num_rows = smaller(BLOCK_ROWS, s.end_row - s.first_row - i * BLOCK_ROWS);
             tiles.shape(num_rows);
             if (num_rows > TILE_ROWS)
-                i ? add<true, false>(s, i, lines) : add<true, true>(s, i, lines);
+                i < last ? add<true, false>(s, i, next, lines) : add<true, true>(s, i, next, lines);
             else
-                i ? add<false, false>(s, i, lines) : add<false, true>(s, i, lines);
+                add<false, true>(s, i, next, lines);
         }
     }
 
-    // What went around the caches is there for all.
-    void finish() {
-        putting.finish();
-        _mm_sfence();
-    }
+    void finish() { putting.finish(); }
 };
 
 void do_tasks(void* argument) {
@@ -313,6 +338,7 @@ void do_tasks(void* argument) {
     Worker worker(l, space);
     Way way(l, l.ranges);
     Stretch s = way.next();
+    worker.decode_all(s);
     while (s.end) {
         const Stretch next = way.next();
         worker.multiply(s, next);
@@ -321,10 +347,62 @@ void do_tasks(void* argument) {
     worker.finish();
 }
 
+struct Arranging {
+    Matrix from, to;
+    int64_t num_rows, num_columns;
+    Ranges ranges;  // of blocks
+};
+
+void do_blocks(void* argument) {
+    Arranging& a = *(Arranging*)argument;
+    Claims claims(a.ranges);
+    const int64_t num_blocks = ratio_up(a.num_rows, BLOCK_ROWS);
+    const auto first = [&](int64_t range) { return a.ranges.begin(range, num_blocks); };
+    const auto size = [&](int64_t range) { return first(range + 1) - first(range); };
+    int64_t range, at;
+    while (claims.take(size, range, at)) {
+        const int64_t row = (first(range) + at) * BLOCK_ROWS;
+        arrange(a.from, row, smaller(row + BLOCK_ROWS, a.num_rows), a.num_columns,
+                (RowChunk*)a.to.place(row, 0));
+    }
+}
+
+// x as it is multiplied.
+inline Matrix rows_of(const LinearProduct& product, int64_t num_threads) {
+    const int64_t width = product.weights.num_columns;
+    const Matrix given = dense(product.x, width);
+    if (!has_parts(width)) return given;
+    const int64_t most = smaller(num_threads, MAX_RANGES);
+    Arranging a{given, arranged(product.scratch, width), product.num_rows, width,
+                Ranges(smaller(most, ratio_up(product.num_rows, BLOCK_ROWS)))};
+    in_parallel(a.ranges.count, do_blocks, &a);
+    return a.to;
+}
+
+inline void multiply_rows(const LinearProduct& product, const Matrix& from, const Matrix& to,
+                          int64_t num_threads) {
+    Linear l(product, from, to, num_threads);
+    in_parallel(smaller(num_threads, l.num_tasks()), do_tasks, &l);
+}
+
 // More than MAX_PANEL_ROWS rows of x, which are shared out too where there are few panels.
 inline void multiply_many(const LinearProduct& product, int64_t num_threads) {
-    Linear l(product, num_threads);
-    in_parallel(smaller(num_threads, l.num_tasks()), do_tasks, &l);
+    multiply_rows(product, rows_of(product, num_threads), dense(product.y, product.width()),
+                  num_threads);
+}
+
+// `down` of what gates let through, which lies between the two in the order of tiles.
+inline void multiply_many(const LinearProduct& gates, const LinearProduct& down,
+                          int64_t num_threads) {
+    const Matrix between = arranged(gates.y, gates.width());
+    multiply_rows(gates, rows_of(gates, num_threads), between, num_threads);
+    multiply_rows(down, between, dense(down.y, down.width()), num_threads);
+}
+
+// Bytes of scratch.
+inline int64_t arranged_bytes(int64_t num_rows, int64_t num_columns) {
+    if (num_rows <= MAX_PANEL_ROWS || !has_parts(num_columns)) return 0;
+    return ratio_up(num_rows, BLOCK_ROWS) * ratio_up(num_columns, CHUNK) * sizeof(RowChunk);
 }
 
 }  // namespace
