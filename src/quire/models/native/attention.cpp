@@ -204,7 +204,8 @@ struct Worker {
         int64_t rows = rows_of_head(), pieces = ratio_up(rows, Way::MAX_ROWS);
         bool is_whole = seen_by(0, at).end == TILE && seen_by(rows - 1, at).first == 0;
         for (int64_t piece = 0, begin = 0; piece < pieces; piece++) {
-            int64_t end = rows * (piece + 1) / pieces;
+            int64_t end = Way::IS_SHAPED ? smaller(begin + Way::MAX_ROWS, rows)
+                                         : rows * (piece + 1) / pieces;
             if (is_whole) attend_rows(head, begin, end - begin);
             else attend_some(head, begin, end - begin, at);
             begin = end;
@@ -245,8 +246,8 @@ struct Worker {
         int64_t row = head * rows_of_head() + begin;
         score(row, num_rows, TILE, products);
         for (int64_t i = 0; i < num_rows; i++)
-            weigh<Way, false>(products + i * TILE, TILE, {0, TILE}, slope, row_of(row + i),
-                              weights + i * TILE / Way::PER_ELEMENT);
+            weigh<false>(products + i * TILE, TILE, {0, TILE}, slope, row_of(row + i),
+                         weights + i * TILE / Way::PER_ELEMENT, Way());
         add_values(weights, row, num_rows, TILE);
     }
 
@@ -262,8 +263,8 @@ struct Worker {
             uint32_t* own = weights + i * TILE / Way::PER_ELEMENT;
             Seen seen = seen_by(begin + i, at);
             if (seen.first < seen.end)
-                weigh<Way, true>(products + i * TILE, round_up(columns, 2 * LANES), seen, slope,
-                                 row_of(row + i), own);
+                weigh<true>(products + i * TILE, round_up(columns, 2 * LANES), seen, slope,
+                            row_of(row + i), own, Way());
             else
                 memset(own, 0, size_t(columns / Way::PER_ELEMENT) * 4);
         }
@@ -308,7 +309,10 @@ struct Worker {
                 float share = 1 / running.total;
                 const float* sums = memory.sums + row * widths.values;
                 Stored* out = (Stored*)call.out + (token * call.heads + from) * call.v_width;
-                for (int64_t j = 0; j < call.v_width; j++) store_as(out + j, sums[j] * share);
+                int64_t j = 0;
+                for (; j + LANES <= call.v_width; j += LANES)
+                    store_as(out + j, load(sums + j) * share);
+                for (; j < call.v_width; j++) store_as(out + j, sums[j] * share);
             }
     }
 };

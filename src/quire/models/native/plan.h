@@ -100,7 +100,7 @@ struct Task {
 };
 
 constexpr int64_t MIN_TASK_ROWS = 128;  // where there are as many
-constexpr int64_t MAX_TASK_ROWS = 256;
+constexpr int64_t MAX_TASK_ROWS = 512;
 constexpr int64_t MIN_PART_KEYS = 256;
 constexpr int64_t TASKS_PER_THREAD = 4;
 constexpr int64_t STREAM_BYTES = 1024;  // read of each token of a store at a time, if it has them
@@ -119,10 +119,10 @@ struct Plan {
     // More rows share what is packed; fewer keep all threads busy to the end. How many, no other
     // sequence decides.
     static int64_t queries_at_once(const Call& call, int64_t seq) {
-        int64_t num_rows = call.num_new(seq) * call.heads;
-        int64_t most = num_rows / (2 * TASKS_PER_THREAD * call.num_threads);
+        int64_t num_new = call.num_new(seq), most = num_new * call.heads / (2 * call.num_threads);
         int64_t rows = smaller(larger(most, MIN_TASK_ROWS), MAX_TASK_ROWS);
-        return larger(rows / call.group(), 1);
+        int64_t queries = larger(rows / call.group(), 1);
+        return ratio_up(num_new, larger(ratio_up(num_new, queries), 1));
     }
 
     static int64_t most_heads(const Call& call) {

@@ -20,6 +20,7 @@ struct Vectors {};
 struct Fma {
     static constexpr int PER_ELEMENT = 1;
     static constexpr int MAX_ROWS = 6;
+    static constexpr bool IS_SHAPED = false;  // for a number of rows, which takes its time
     static constexpr int64_t DEPTH = 1, COLUMNS = LANES;  // of which those of a product are multiples
     typedef Vectors<Fma> Registers;
     static inline floats add(floats sum, uint32_t a, const uint32_t* b) {
@@ -33,6 +34,7 @@ struct Fma {
 struct Dot {
     static constexpr int PER_ELEMENT = 2;
     static constexpr int MAX_ROWS = 6;
+    static constexpr bool IS_SHAPED = false;
     static constexpr int64_t DEPTH = 1, COLUMNS = LANES;
     typedef Vectors<Dot> Registers;
     static inline floats add(floats sum, uint32_t a, const uint32_t* b) {

@@ -11,6 +11,7 @@ namespace {
 
 struct TileDot : Dot {
     static constexpr int MAX_ROWS = int(BLOCK_ROWS);
+    static constexpr bool IS_SHAPED = true;
     static constexpr int64_t DEPTH = 16, COLUMNS = 32;
     typedef Tiles Registers;
 };
