@@ -71,7 +71,10 @@ void check_mlp(const uint16_t* x, int64_t m, const void* packed, const uint16_t*
 
 void run_one() {
     static const int64_t WIDTHS[] = {1, 3, 16, 63, 64, 257, 600, 1100, 1184, 2048};
-    const int64_t m = 1 + below(below(2) ? 8 : below(9) ? 90 : 600), n = below(2) ? 1 + below(300) : 64 * (1 + below(9)), k = WIDTHS[below(10)];
+    const bool is_wide_mlp = below(12) == 0;  // so wide that down goes through it part by part
+    const int64_t m = 1 + below(is_wide_mlp ? 90 : below(2) ? 8 : below(9) ? 90 : 600);
+    const int64_t n = is_wide_mlp ? 64 * (32 + below(8)) : below(2) ? 1 + below(300) : 64 * (1 + below(9));
+    const int64_t k = WIDTHS[below(is_wide_mlp ? 6 : 10)];
     const int64_t num_threads = 1 + below(4);
     uint16_t* x = fresh<uint16_t>(m * k);
     uint16_t* weight = fresh<uint16_t>(n * k);
