@@ -28,7 +28,7 @@ from quire.models.attention.choice import (
     cpu_library,
     triton_device,
 )
-from quire.models.attention.cpu_scratch import cpu_scratch_bytes
+from quire.models.attention.cpu import cpu_scratch_bytes
 from quire.models.attention.scratch import StepKind, StepLimits, scratch_bytes
 from quire.models.attention.triton.scratch import triton_scratch_bytes
 from quire.models.attention.triton.support import Site
@@ -118,7 +118,7 @@ class LoadedModel:
         site = self._site(options)
         kernels = cpu_library(options.attention, self.device.type, site.codec)
         if kernels is not None:
-            return cpu_scratch_bytes(self.facts.layers, limits, site.codec, kernels.num_threads)
+            return cpu_scratch_bytes(self.facts.layers, limits, site.codec, kernels)
         device = triton_device(options.attention, site)
         if device is not None:
             return triton_scratch_bytes(self.facts.layers, limits, site.codec, device)

@@ -3,12 +3,14 @@ nothing. The model computes in float32 or bfloat16; K and V are kept so, or in a
 """
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from quire.models.attention.backend import check_sinks, dense_rows
+from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
 from quire.models.kv_codec import Codec
@@ -61,24 +63,11 @@ class CPUAttention:
             return known
         _, place = self.store.places[layer.index]
         keys, values = self.store.keys[place], self.store.values[place]
-        codec = self.store.codec
-        call = Call(
-            keys=keys.elements.data_ptr(),
-            values=None if values is None else values.elements.data_ptr(),
-            key_scales=_address(keys.scales),
-            value_scales=None if values is None else _address(values.scales),
-            num_blocks=len(keys.elements),
-            block_size=self.store.block_size,
-            kv_heads=layer.num_kv_heads,
-            k_width=layer.k_width,
-            v_width=layer.v_width,
-            window=layer.window or 0,
-            chunk=layer.chunk or 0,
-            is_bf16=codec.dtype is torch.bfloat16,
-            number=NUMBERS[codec.number] if codec.is_quantised else 0,
-            scale=layer.scale,
-            softcap=layer.softcap or 0.0,
-        )
+        call = _call(layer, self.store.codec)
+        call.keys, call.key_scales = keys.elements.data_ptr(), _address(keys.scales)
+        if values is not None:
+            call.values, call.value_scales = values.elements.data_ptr(), _address(values.scales)
+        call.num_blocks, call.block_size = len(keys.elements), self.store.block_size
         self.calls[layer.index] = call
         return call
 
@@ -90,6 +79,35 @@ def why_not(library: Library | None, device_type: str, codec: Codec) -> str | No
     if codec.dtype not in (torch.float32, torch.bfloat16):
         return f"it has no {codec.dtype}"
     return "its C++ kernels were not built: see the log" if library is None else None
+
+
+def cpu_scratch_bytes(
+    layers: Sequence[LayerFacts], limits: StepLimits, codec: Codec, library: Library
+) -> int:
+    """What the kernel allocates in a step, from above. Layers take turns with the same memory."""
+    count = library.kernel("attend_most_scratch", Call, ctypes.c_int64)
+    most = 0
+    for layer in layers:
+        call = _call(layer, codec)
+        call.num_tokens, call.num_threads = limits.max_num_batched_tokens, library.num_threads
+        call.heads = layer.num_kv_heads  # 512 times as many take the same
+        most = max(most, count(call))
+    return most
+
+
+def _call(layer: LayerFacts, codec: Codec) -> Call:
+    """Without memory and tokens."""
+    return Call(
+        kv_heads=layer.num_kv_heads,
+        k_width=layer.k_width,
+        v_width=layer.v_width,
+        window=layer.window or 0,
+        chunk=layer.chunk or 0,
+        is_bf16=codec.dtype is torch.bfloat16,
+        number=NUMBERS[codec.number] if codec.is_quantised else 0,
+        scale=layer.scale,
+        softcap=layer.softcap or 0.0,
+    )
 
 
 def _address(tensor: Tensor | None) -> int | None:

@@ -380,6 +380,13 @@ QUIRE_EXPORT(int64_t, attend_scratch)(const Call* given) {
     return (call.is_bf16 ? lay_out<BF16Way>(call, nullptr) : lay_out<Fma>(call, nullptr)).num_bytes;
 }
 
+// Bytes of scratch that no call needs more of with as many tokens, heads and threads. Reads no
+// memory but the call.
+QUIRE_EXPORT(int64_t, attend_most_scratch)(const Call* given) {
+    Call call = *given;
+    return call.is_bf16 ? most_scratch<BF16Way>(call) : most_scratch<Fma>(call);
+}
+
 // 0, or 1 where a slot or an entry of a block table that is to be used lies outside the store:
 // then nothing has been read or written.
 QUIRE_EXPORT(int, attend)(const Call* given) {

@@ -237,28 +237,52 @@ struct Layout {
     int64_t worker_bytes, num_bytes;
 };
 
-// Null `base`: only `num_bytes` of the answer means something.
 template <class Way>
-Layout lay_out(Call& call, char* base) {
-    Widths widths = widths_of<Way>(call);
+void complete(Call& call) {
     call.group_size = call.heads / call.kv_heads;
     call.scale = float(call.scale_);
     call.softcap = float(call.softcap_);
     call.max_rows = larger(MAX_TASK_ROWS, call.group());
-    call.part_bytes = round_up(call.max_rows * (widths.values * 4 + int64_t(sizeof(Running))), 64);
-    Layout out{};
-    out.plan.cut(call);
+    int64_t row_bytes = widths_of<Way>(call).values * 4 + int64_t(sizeof(Running));
+    call.part_bytes = round_up(call.max_rows * row_bytes, 64);
+}
+
+// Room for a plan that has been counted. Null `base`: only `num_bytes` means something.
+template <class Way>
+Layout place(Call& call, const Plan& counted, char* base) {
+    Layout out{counted};
     Stretch stretch{base, 0};
-    out.worker_bytes = Memory(call, widths, nullptr).num_bytes;
+    out.worker_bytes = Memory(call, widths_of<Way>(call), nullptr).num_bytes;
     out.workers = stretch.take<char>(out.worker_bytes * call.num_threads);
-    call.finished = stretch.take<int64_t>(out.plan.num_parts);
-    call.parts = stretch.take<char>(call.part_bytes * out.plan.num_parts);
-    out.plan.tasks = stretch.take<Task>(out.plan.num_tasks);
+    call.finished = stretch.take<int64_t>(counted.num_parts);
+    call.parts = stretch.take<char>(call.part_bytes * counted.num_parts);
+    out.plan.tasks = stretch.take<Task>(counted.num_tasks);
     out.num_bytes = stretch.num_bytes;
+    return out;
+}
+
+// Null `base`: as of `place`.
+template <class Way>
+Layout lay_out(Call& call, char* base) {
+    complete<Way>(call);
+    Plan plan{};
+    plan.cut(call);
+    Layout out = place<Way>(call, plan, base);
     if (!base) return out;
-    memset(call.finished, 0, size_t(out.plan.num_parts) * 8);
+    memset(call.finished, 0, size_t(plan.num_parts) * 8);
     out.plan.cut(call);
     return out;
+}
+
+// What no call exceeds that is the same but for its sequences, and has no more tokens:
+// a task that is cut is longer than a part, so that all have at most twice as many parts as shares.
+template <class Way>
+int64_t most_scratch(Call& call) {
+    complete<Way>(call);
+    Plan plan{};
+    plan.num_parts = 2 * TASKS_PER_THREAD * call.num_threads;
+    plan.num_tasks = call.num_tokens * call.kv_heads + plan.num_parts;
+    return place<Way>(call, plan, nullptr).num_bytes;
 }
 
 }  // namespace
