@@ -149,28 +149,41 @@ class Way {
     }
 };
 
-// Lines that are asked for, some of them each time.
-struct Lines {
-    const char *next = nullptr, *end = nullptr;
-    int64_t num_bytes = 0;
+// Things of which as many are done each time as it takes to be done with all in time. Tiles go on
+// beside what comes evenly; what comes at once stops them.
+class Pace {
+    static constexpr int64_t WHOLE = 256;
+    int64_t rate = 0, due = 0;  // of a thing, WHOLE of which are one
 
-    Lines() = default;
-    Lines(const void* from, int64_t size, int64_t num_times)
-        : next((const char*)from),
-          end(next + size),
-          num_bytes(round_up(ratio_up(size, num_times), LINE)) {}
+   public:
+    Pace() = default;
+    Pace(int64_t count, int64_t num_times) : rate(ratio_up(count * WHOLE, num_times)) {}
 
-    template <bool IS_WRITTEN, int LEVEL>
-    __attribute__((always_inline)) inline void fetch() {
-        if (next >= end) return;
-        for (int64_t i = 0; i < num_bytes; i += LINE)
-            __builtin_prefetch(next + i, IS_WRITTEN, 4 - LEVEL);
-        next += num_bytes;
+    template <class Act>
+    __attribute__((always_inline)) inline void go_on(Act act) {
+        for (due += rate; due >= WHOLE; due -= WHOLE) act();
     }
 };
 
-// A block's product on its way to y, some rows of it each time. Gates are kept for what they let
-// through.
+// Lines that are asked for.
+struct Lines {
+    const char *next = nullptr, *end = nullptr;
+    Pace pace;
+
+    Lines() = default;
+    Lines(const void* from, int64_t size, int64_t num_times)
+        : next((const char*)from), end(next + size), pace(ratio_up(size, LINE), num_times) {}
+
+    template <bool IS_WRITTEN, int LEVEL>
+    __attribute__((always_inline)) inline void fetch() {
+        pace.go_on([&]() __attribute__((always_inline)) {
+            if (next < end) __builtin_prefetch(next, IS_WRITTEN, 4 - LEVEL);
+            next += LINE;
+        });
+    }
+};
+
+// A block's product on its way to y, row by row. Gates are kept for what they let through.
 class Putting {
     enum Kind { PLAIN, GATES, GATED };
 
@@ -180,7 +193,8 @@ class Putting {
     __m512i* gates = nullptr;
     const float* sums = nullptr;
     char* y = nullptr;
-    int64_t left = 0, num_rows = 0;
+    int64_t left = 0;
+    Pace pace;
 
     __attribute__((always_inline)) inline void put() {
         if (kind == PLAIN)
@@ -206,11 +220,13 @@ class Putting {
         sums = space.complete[0];
         y = l.to.place(row, (s.panel - (kind == GATED ? l.num_couples : 0)) * PANEL);
         left = smaller(BLOCK_ROWS, s.end_row - row);
-        num_rows = ratio_up(left, s.count());
+        pace = Pace(left, s.count());
     }
 
     __attribute__((always_inline)) inline void go_on() {
-        for (int64_t i = smaller(num_rows, left); i > 0; i--) put();
+        pace.go_on([&]() __attribute__((always_inline)) {
+            if (left) put();
+        });
     }
 
     void finish() {
@@ -226,25 +242,24 @@ class Worker {
     Putting putting;
     int64_t copied_row = -1;  // the first one
 
-    // IS_NEAR: the first-level cache has room for the weights.
+    // A block's chunk, with what else is to be done between its products. IS_NEAR: the first-level
+    // cache has room for the weights.
     template <bool HAS_LOWER, bool IS_NEAR>
-    __attribute__((always_inline)) static inline void add(const RowChunk& x, const Chunk& w) {
+    __attribute__((always_inline)) inline void add(const RowChunk& x, const Chunk& w, Lines& lines,
+                                                   Lines& sums) {
         settle();
-        if (IS_NEAR)
-            _tile_loadd(6, w.pairs[0], LINE);
-        else
-            _tile_stream_loadd(6, w.pairs[0], LINE);
+        QUIRE_LOAD_TILE(6, w.pairs[0], LINE, !IS_NEAR);
         _tile_stream_loadd(4, x.rows[0], LINE);
-        if (IS_NEAR)
-            _tile_loadd(7, w.pairs[1], LINE);
-        else
-            _tile_stream_loadd(7, w.pairs[1], LINE);
+        QUIRE_LOAD_TILE(7, w.pairs[1], LINE, !IS_NEAR);
         _tile_dpbf16ps(0, 4, 6);
+        lines.fetch<false, 2>();
         if (HAS_LOWER) _tile_stream_loadd(5, x.rows[TILE_ROWS], LINE);
         _tile_dpbf16ps(1, 4, 7);
-        if (!HAS_LOWER) return;
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        sums.fetch<true, 1>();
+        putting.go_on();
+        if (HAS_LOWER) _tile_dpbf16ps(2, 5, 6);
+        lines.fetch<false, 2>();
+        if (HAS_LOWER) _tile_dpbf16ps(3, 5, 7);
     }
 
     __attribute__((always_inline)) inline void decode_one(const Stretch& s, Cursor& cursor,
@@ -260,10 +275,7 @@ class Worker {
                                                    const Stretch& next, Cursor& at, Lines& lines,
                                                    Lines& sums) {
         for (int64_t i = begin; i < end; i++) {
-            lines.fetch<false, 2>();
-            sums.fetch<true, 1>();
-            putting.go_on();
-            add<HAS_LOWER, IS_NEAR>(x[i], space.chunks[i]);
+            add<HAS_LOWER, IS_NEAR>(x[i], space.chunks[i], lines, sums);
             if (IS_LAST && i < next.count()) decode_one(next, at, i);
         }
     }
@@ -278,7 +290,7 @@ class Worker {
         Lines ahead = lines, sums_ahead;
         if (l.num_parts > 1) sums_ahead = Lines(&sums + 1, sizeof sums, count);
         Cursor at = IS_LAST ? cursor(next) : weights.panel(0, 0);
-        s.begin ? load_sums<HAS_LOWER>(sums, PANEL) : clear_sums();
+        s.begin ? load_sums<HAS_LOWER, true>(sums, PANEL) : clear_sums();
         add<HAS_LOWER, IS_LAST, true>(x, 0, near, next, at, ahead, sums_ahead);
         add<HAS_LOWER, IS_LAST, false>(x, near, count, next, at, ahead, sums_ahead);
         for (int64_t i = count; IS_LAST && i < next.count(); i++) decode_one(next, at, i);
@@ -318,7 +330,7 @@ class Worker {
         if (l.num_parts == 1) copy(s);
         const int64_t last = s.num_blocks() - 1;
         Lines lines(cursor(next).at, next.count() * CHUNK_STEPS * CODED_BYTES,
-                    s.count() * s.num_blocks());
+                    2 * s.count() * larger(last, 1));  // there when the last block begins
         for (int64_t i = 0; i <= last; i++) {
             const int64_t num_rows = smaller(BLOCK_ROWS, s.end_row - s.first_row - i * BLOCK_ROWS);
             tiles.shape(num_rows);

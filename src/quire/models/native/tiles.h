@@ -74,17 +74,27 @@ inline void clear_sums() {
     _tile_zero(3);
 }
 
+// A tile whose rows lie so many bytes apart, past the first-level cache if IS_STREAM. The tile has to
+// be written as a number: its name is made of that.
+#define QUIRE_LOAD_TILE(TILE, FROM, STRIDE, IS_STREAM) \
+    do {                                               \
+        if (IS_STREAM)                                 \
+            _tile_stream_loadd(TILE, FROM, STRIDE);    \
+        else                                           \
+            _tile_loadd(TILE, FROM, STRIDE);           \
+    } while (0)
+
 // Numbers of four bytes, `stride` in a row.
-template <bool HAS_LOWER>
+template <bool HAS_LOWER, bool IS_STREAM = false>
 inline void load_sums(const void* from, int64_t stride) {
     const char* upper = (const char*)from;
     const char* lower = upper + TILE_ROWS * stride * 4;
     settle();
-    _tile_loadd(0, upper, stride * 4);
-    _tile_loadd(1, upper + LINE, stride * 4);
+    QUIRE_LOAD_TILE(0, upper, stride * 4, IS_STREAM);
+    QUIRE_LOAD_TILE(1, upper + LINE, stride * 4, IS_STREAM);
     if (HAS_LOWER) {
-        _tile_loadd(2, lower, stride * 4);
-        _tile_loadd(3, lower + LINE, stride * 4);
+        QUIRE_LOAD_TILE(2, lower, stride * 4, IS_STREAM);
+        QUIRE_LOAD_TILE(3, lower + LINE, stride * 4, IS_STREAM);
     }
 }
 
