@@ -330,7 +330,7 @@ class Worker {
         if (l.num_parts == 1) copy(s);
         const int64_t last = s.num_blocks() - 1;
         Lines lines(cursor(next).at, next.count() * CHUNK_STEPS * CODED_BYTES,
-                    2 * s.count() * larger(last, 1));  // there when the last block begins
+                    2 * s.count() * s.num_blocks());
         for (int64_t i = 0; i <= last; i++) {
             const int64_t num_rows = smaller(BLOCK_ROWS, s.end_row - s.first_row - i * BLOCK_ROWS);
             tiles.shape(num_rows);
