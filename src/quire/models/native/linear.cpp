@@ -43,13 +43,9 @@ struct Few {
 void do_few(void* argument) {
     Few& few = *(Few*)argument;
     const LinearProduct& product = few.product;
-    const int64_t num_panels = count_panels(product);
     const PanelProduct panels(product.weights, product.x, product.num_rows);
-    Claims claims(few.ranges);
-    const auto first = [&](int64_t range) { return few.ranges.begin(range, num_panels); };
-    const auto size = [&](int64_t range) { return first(range + 1) - first(range); };
-    int64_t range, at;
-    while (claims.take(size, range, at)) put_panel(product, panels, first(range) + at);
+    do_share(few.ranges, count_panels(product),
+             [&](int64_t panel) { put_panel(product, panels, panel); });
 }
 
 // Up to MAX_PANEL_ROWS rows of x.

@@ -43,4 +43,14 @@ class Claims {
     }
 };
 
+// What a worker does of so many things: those of its own range, in order, then what is left.
+template <class Act>
+void do_share(Ranges& ranges, int64_t num_things, Act act) {
+    Claims claims(ranges);
+    const auto first = [&](int64_t range) { return ranges.begin(range, num_things); };
+    const auto size = [&](int64_t range) { return first(range + 1) - first(range); };
+    int64_t range, at;
+    while (claims.take(size, range, at)) act(first(range) + at);
+}
+
 }  // namespace

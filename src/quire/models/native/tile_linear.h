@@ -367,16 +367,11 @@ struct Arranging {
 
 void do_blocks(void* argument) {
     Arranging& a = *(Arranging*)argument;
-    Claims claims(a.ranges);
-    const int64_t num_blocks = ratio_up(a.num_rows, BLOCK_ROWS);
-    const auto first = [&](int64_t range) { return a.ranges.begin(range, num_blocks); };
-    const auto size = [&](int64_t range) { return first(range + 1) - first(range); };
-    int64_t range, at;
-    while (claims.take(size, range, at)) {
-        const int64_t row = (first(range) + at) * BLOCK_ROWS;
+    do_share(a.ranges, ratio_up(a.num_rows, BLOCK_ROWS), [&](int64_t block) {
+        const int64_t row = block * BLOCK_ROWS;
         arrange(a.from, row, smaller(row + BLOCK_ROWS, a.num_rows), a.num_columns,
                 (RowChunk*)a.to.place(row, 0));
-    }
+    });
 }
 
 // x as it is multiplied.
