@@ -248,8 +248,8 @@ class Worker {
     __attribute__((always_inline)) inline void add(const RowChunk& x, const Chunk& w, Lines& lines,
                                                    Lines& sums) {
         settle();
-        QUIRE_LOAD_TILE(6, w.pairs[0], LINE, !IS_NEAR);
         _tile_stream_loadd(4, x.rows[0], LINE);
+        QUIRE_LOAD_TILE(6, w.pairs[0], LINE, !IS_NEAR);
         QUIRE_LOAD_TILE(7, w.pairs[1], LINE, !IS_NEAR);
         _tile_dpbf16ps(0, 4, 6);
         lines.fetch<false, 2>();
