@@ -90,7 +90,6 @@ def cpu_scratch_bytes(
     for layer in layers:
         call = _call(layer, codec)
         call.num_tokens, call.num_threads = limits.max_num_batched_tokens, library.num_threads
-        call.heads = layer.num_kv_heads  # 512 times as many take the same
         most = max(most, count(call))
     return most
 

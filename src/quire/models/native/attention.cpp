@@ -380,7 +380,7 @@ QUIRE_EXPORT(int64_t, attend_scratch)(const Call* given) {
     return (call.is_bf16 ? lay_out<BF16Way>(call, nullptr) : lay_out<Fma>(call, nullptr)).num_bytes;
 }
 
-// Bytes of scratch that no call needs more of with as many tokens, heads and threads. Reads no
+// Bytes of scratch that are enough for all calls of as many K/V heads, tokens and threads. Reads no
 // memory but the call.
 QUIRE_EXPORT(int64_t, attend_most_scratch)(const Call* given) {
     Call call = *given;

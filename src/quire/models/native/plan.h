@@ -274,10 +274,11 @@ Layout lay_out(Call& call, char* base) {
     return out;
 }
 
-// What no call exceeds that is the same but for its sequences, and has no more tokens:
-// a task that is cut is longer than a part, so that all have at most twice as many parts as shares.
+// What no call of as many K/V heads, tokens and threads exceeds, whatever its sequences: a task that
+// is cut is longer than a part, so that all have at most twice as many parts as shares.
 template <class Way>
 int64_t most_scratch(Call& call) {
+    call.heads = call.kv_heads;  // up to MAX_TASK_ROWS times as many take the same
     complete<Way>(call);
     Plan plan{};
     plan.num_parts = 2 * TASKS_PER_THREAD * call.num_threads;
