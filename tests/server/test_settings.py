@@ -252,6 +252,41 @@ def test_keys_come_from_a_file_too(tmp_path: Path) -> None:
         config_of("--api-key-file", str(tmp_path / "none"))
 
 
+def test_comments_and_a_byte_order_mark_are_no_keys(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    text = "one\n# of the team\n  #two\n#three x 1 2\nfour#4 dan\n"
+    file.write_bytes(text.encode("utf-8-sig"))
+    keys = config_of("--api-key-file", str(file)).api_keys
+    assert keys == (ApiKey("one"), ApiKey("four#4", "dan"))
+    file.write_bytes(b"\xef\xbb\xbf# nothing but a comment\n")
+    with pytest.raises(InvalidOption, match="no key"):
+        config_of("--api-key-file", str(file))
+
+
+def test_line_numbers_of_the_key_file_count_comments(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# first\n\nhush ann x\n")
+    with pytest.raises(InvalidOption, match="line 3: a weight is a number above 0"):
+        config_of("--api-key-file", str(file))
+
+
+@pytest.mark.parametrize("variable", ["QUIRE_API_KEY", "QUIRE_API_KEY_FILE"])
+def test_a_key_variable_that_is_empty_does_not_open_the_server(variable: str) -> None:
+    with pytest.raises(InvalidOption, match=f"^{variable} is set but empty, .*or unset it$"):
+        config_of(**{variable: ""})
+    with pytest.raises(InvalidOption, match=variable):
+        config_of(**{variable: " "})
+
+
+def test_a_key_flag_beats_its_empty_variable() -> None:
+    assert config_of("--api-key", "one", QUIRE_API_KEY="").api_keys == (ApiKey("one"),)
+
+
+def test_any_other_variable_that_is_empty_counts_as_not_set() -> None:
+    guards = {"QUIRE_API_KEY", "QUIRE_API_KEY_FILE"}
+    assert config_of(**{o.variable: "" for o in OPTIONS if o.variable not in guards}) == config_of()
+
+
 @pytest.mark.parametrize(
     ("lines", "number", "why"),
     [

@@ -1,4 +1,7 @@
-"""API keys from flags and from a file of `KEY [NAME [WEIGHT]]` lines. Errors never show a key."""
+"""API keys from flags and from a file of `KEY [NAME [WEIGHT]]` lines. Errors never show a key.
+
+Blank lines of the file, and lines that begin with `#`, say nothing; so does a byte-order mark.
+"""
 
 import math
 import re
@@ -17,11 +20,11 @@ def read_api_keys(said: tuple[str, ...], path: str | None) -> tuple[ApiKey, ...]
         return tuple(keys)
     num_said = len(keys)
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidOption(f"--api-key-file: cannot read {path}: {error}") from None
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
+        if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
             keys.append(_read_line(line.split(), keys))

@@ -56,7 +56,8 @@ class Goes(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Option:
     """`field` names the configuration's field where it differs from the flag; `shown` is the
-    default in words."""
+    default in words. A variable that is set but empty counts as not set; where the server would
+    then be open to everyone, `guards` has it refused."""
 
     flag: str
     goes: Goes
@@ -64,6 +65,7 @@ class Option:
     help: str
     field: str = ""
     shown: str = ""
+    guards: bool = False
 
     @property
     def key(self) -> str:
@@ -267,14 +269,17 @@ OPTIONS: tuple[Option, ...] = (
         key_list,
         "Key that clients must send; repeat the flag (commas in the variable) for several.",
         shown="open",
+        guards=True,
     ),
     Option(
         "api-key-file",
         RESOLVED,
         text,
         "File with a line `KEY [NAME [WEIGHT]]` for each API key: the name is told in metrics, the "
-        "weight (1 if not said) is the key's share under a fair policy.",
+        "weight (1 if not said) is the key's share under a fair policy. Lines that begin with `#` "
+        "are comments.",
         shown="none",
+        guards=True,
     ),
     Option(
         "tenant-secret",

@@ -48,6 +48,11 @@ def parse_values(flags: Mapping[str, object], environ: Mapping[str, str]) -> dic
             values[option.key] = _from_flag(option, flags[option.key])
         elif environ.get(option.variable):
             values[option.key] = _parse(option.parse, environ[option.variable], option.variable)
+        elif option.guards and option.variable in environ:
+            raise InvalidOption(
+                f"{option.variable} is set but empty, which would leave the server open to "
+                "everyone: give it a value, or unset it"
+            )
     return values
 
 
