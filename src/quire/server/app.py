@@ -17,6 +17,7 @@ from quire.server.door import OpenEngine
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.health_routes import HealthRoutes
 from quire.server.kv_event_feed import KVEventFeed
+from quire.server.loop_lag import LoopLagTimer
 from quire.server.metrics import ServerMetrics
 from quire.server.middleware import DOCS_ASSETS, Gate
 from quire.server.openapi import describe
@@ -65,10 +66,12 @@ def build_app(service: Service, on_failed_start: Callable[[], None] = lambda: No
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        lag_timer = LoopLagTimer(service.metrics, service.sources.clock)
         starting = asyncio.create_task(start())
         try:
             yield
         finally:
+            lag_timer.stop()
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             await service.engine.close()

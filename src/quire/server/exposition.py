@@ -78,6 +78,7 @@ class MetricsCollector(Collector):
         rows["tenant_tokens_total"] = [
             (labels, num) for labels, num in self._metrics.tenant_tokens.items()
         ]
+        rows["event_loop_longest_hold_seconds"] = [((), self._metrics.longest_hold.value())]
         rows["last_step_age_seconds"] = [((), self._step_age_s())]
         facts = self._facts()
         if facts is not None:

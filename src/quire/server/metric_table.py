@@ -24,6 +24,7 @@ REQUEST_TIME_BUCKETS = (
 STEP_TOKENS_BUCKETS = tuple(
     float(n) for n in (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 )
+LOOP_LAG_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 UP_TO_MODEL_LENGTH = ()
 """Buckets 1, 2, 5, 10, 20, 50 ... up to the model length, which is known once it is loaded."""
 
@@ -57,8 +58,8 @@ def _gauge(name: str, help: str, *labels: str, twin: bool = True) -> Metric:
     return Metric(name, Kind.GAUGE, help, labels, twin=twin)
 
 
-def _histogram(name: str, help: str, buckets: tuple[float, ...]) -> Metric:
-    return Metric(name, Kind.HISTOGRAM, help, buckets=buckets)
+def _histogram(name: str, help: str, buckets: tuple[float, ...], *, twin: bool = True) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, help, buckets=buckets, twin=twin)
 
 
 CACHE_CONFIG_LABELS = (
@@ -157,6 +158,17 @@ METRICS: tuple[Metric, ...] = (
         "Tokens of the named API keys: prompt, of these cached, and output.",
         "tenant",
         "kind",
+        twin=False,
+    ),
+    _histogram(
+        "event_loop_lag_seconds",
+        "How late the server's event loop came to a timer, asked every 10 ms.",
+        LOOP_LAG_BUCKETS,
+        twin=False,
+    ),
+    _gauge(
+        "event_loop_longest_hold_seconds",
+        "Longest time of the last minute that the server's event loop was held.",
         twin=False,
     ),
     _gauge("memory_bytes", "The memory receipt.", "kind", twin=False),

@@ -11,6 +11,7 @@ from itertools import product
 from quire.engine.messages import EngineFacts, Report
 from quire.scheduler.step import Finish, Stats
 from quire.server.histogram import Histogram
+from quire.server.loop_lag import RecentMaximum
 from quire.server.metric_table import METRICS, UP_TO_MODEL_LENGTH, Kind, buckets_up_to
 from quire.server.tenants import Arrival
 
@@ -58,6 +59,8 @@ class ServerMetrics:
         self.tenant_tokens = dict.fromkeys(product(tenants, TenantTokens), 0)
         self._step_tokens = self.histograms["iteration_tokens_total"]
         self.token_gap = self.histograms["inter_token_latency_seconds"]
+        self.longest_hold = RecentMaximum()
+        self._loop_lag = self.histograms["event_loop_lag_seconds"]
 
     def on_ready(self, facts: EngineFacts) -> None:
         """The model length is known: make the buckets that depend on it."""
@@ -89,6 +92,10 @@ class ServerMetrics:
 
     def observe(self, name: str, value: float) -> None:
         self.histograms[name].observe(value)
+
+    def on_loop_lag(self, lag_s: float, now: float) -> None:
+        self._loop_lag.observe(lag_s)
+        self.longest_hold.observe(lag_s, now)
 
     def count_tokens(self, tenant: str, kind: TenantTokens, num_tokens: int) -> None:
         if (tenant, kind) in self.tenant_tokens:
