@@ -1,7 +1,10 @@
-"""Every field of OpenAI's and vLLM's requests that Quire does not act on, and what becomes of it.
+"""Every field of OpenAI's and vLLM's requests that Quire does not act on, with those that routers
+add, and what becomes of it.
 
 Fields that Quire acts on are those of the request models. Together they are the whole vocabulary:
-any other field is unknown and refused.
+any other field is unknown and refused. Quire takes all of an output for its text: it separates no
+reasoning from it, so that whether and when to separate it asks for nothing, and to leave it out
+asks for what Quire cannot do.
 """
 
 from collections.abc import Iterator, Mapping
@@ -79,16 +82,21 @@ CAPABILITIES: tuple[Capability, ...] = (
         guided_json=(),
         guided_regex=(),
         guided_whitespace_pattern=(),
+        include_reasoning=(True,),
         kv_transfer_params=(),
         length_penalty=(1.0, 1),
         logits_processors=([],),
         lora=(),
         min_length=(0,),
+        no_stop_trim=(False,),
         prompt_logprobs=(),
         repetition_detection=(),
         response_format=({"type": "text"},),
+        return_hidden_states=(False,),
         return_tokens_as_token_ids=(False,),
+        separate_reasoning=(True, False),
         spaces_between_special_tokens=(True,),
+        stream_reasoning=(True, False),
         structured_outputs=(),
         truncate_prompt_tokens=(),
         typical_p=(1.0, 1),
@@ -105,7 +113,6 @@ CAPABILITIES: tuple[Capability, ...] = (
         echo=(False,),
         function_call=("none",),
         functions=([],),
-        include_reasoning=(),
         mm_processor_kwargs=(),
         modalities=(["text"],),
         reasoning=(),
