@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+# Optional parts to install, as in EXTRAS=otel,plot; pyproject.toml names them.
+EXTRAS ?=
 # Processes that run the tests.
 WORKERS ?= 2
 # Another package index to look for torch in, e.g. https://download.pytorch.org/whl/cpu
@@ -9,23 +11,29 @@ TORCH_INDEX ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+# One stamp for what serving needs, one for each extra on top of it.
+SERVES := $(VENV)/.ready-serve
+TESTS := $(VENV)/.ready-test
+comma := ,
+INSTALLED := $(SERVES) $(patsubst %,$(VENV)/.ready-%,$(subst $(comma), ,$(EXTRAS)))
 CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*.cpp src/quire/models/native/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve test check fmt bench wheel readme clean
+.PHONY: help serve install test check fmt bench wheel readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-serve: $(READY)  ## serve the bundled model, or ARGS="MODEL --flag ..."
+serve: install  ## serve the bundled model, or ARGS="MODEL --flag ..."
 	$(BIN)/quire serve $(ARGS)
+
+install: $(INSTALLED)  ## set up what serving needs, and EXTRAS="otel,plot"
 
 test: check wheel  ## everything CI runs: checks, wheel, tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
-check: $(READY)  ## style, types, walls between rooms, file length
+check: $(TESTS)  ## style, types, walls between rooms, file length
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
@@ -33,29 +41,35 @@ check: $(READY)  ## style, types, walls between rooms, file length
 	@find $(CODE) -name '*.py' -exec awk \
 		'FNR == 401 { print FILENAME ": over 400 lines"; long = 1 } END { exit long }' {} +
 
-fmt: $(READY)  ## format, and fix what can be fixed
+fmt: $(TESTS)  ## format, and fix what can be fixed
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
 
-bench: $(READY)  ## what a step costs beside the model
+bench: $(SERVES)  ## what a step costs beside the model
 	$(BIN)/python -m bench.engine_overhead $(ARGS)
 
-wheel: $(READY)  ## build the wheel, install it in a clean environment, import every room
+wheel: $(TESTS)  ## build the wheel, install it in a clean environment, import every room
 	rm -rf build dist
 	$(BIN)/python -m build --wheel
 	$(BIN)/python -m tools.check_wheel dist/*.whl $(PIP_ARGS)
 
-readme: $(READY)  ## refresh the generated tables in README.md and docs/
+readme: $(TESTS)  ## refresh the generated tables in README.md and docs/
 	$(BIN)/python -m tools.generated_docs
 
 clean:  ## remove everything that was made here
 	rm -rf $(VENV) build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 		src/quire/models/native/*.so
 
-# Python 3.11 or newer, then everything at the versions of constraints.txt.
-$(READY): pyproject.toml constraints.txt $(NATIVE)
+# Python 3.11 or newer, then Quire and its dependencies at the versions of constraints.txt.
+$(SERVES): pyproject.toml constraints.txt $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 		"Quire needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install $(PIP_ARGS) -e ".[test]"
+	$(BIN)/pip install $(PIP_ARGS) -e .
+	@touch $@
+
+# The packages of an extra alone: to name Quire again would compile its kernels again.
+$(VENV)/.ready-%: $(SERVES)
+	$(BIN)/python -m tools.requirements $* > $(VENV)/requirements-$*.txt
+	$(BIN)/pip install $(PIP_ARGS) -r $(VENV)/requirements-$*.txt
 	@touch $@
