@@ -1,5 +1,6 @@
 # CPU:   docker build -t quire .
 # CUDA:  docker build -t quire:cuda --build-arg VARIANT=cuda .
+# Extras of pyproject.toml, such as traces: --build-arg EXTRAS=otel
 # Run:   docker run -p 8000:8000 -v quire-cache:/cache quire [MODEL] [--flag ...]
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
@@ -21,9 +22,12 @@ RUN case "$VARIANT" in \
     && pip install --no-deps --index-url "$index" -c constraints.txt torch
 
 # The other dependencies, in a layer that survives changes of the code.
-RUN python -c "import tomllib; \
+ARG EXTRAS=
+RUN python -c "import os, tomllib; \
 project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-print(*project['dependencies'], sep='\n')" > requirements.txt \
+extras = filter(None, os.environ['EXTRAS'].split(',')); \
+more = [each for extra in extras for each in project['optional-dependencies'][extra]]; \
+print(*project['dependencies'], *more, sep='\n')" > requirements.txt \
     && pip install -c constraints.txt -r requirements.txt
 
 # For the C++ kernels; it stays in this stage.

@@ -1,7 +1,9 @@
 """What the Dockerfile promises, read from its text: no engine is needed to keep these."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tools.requirements import requirements
 
 from quire import __version__
 from quire.server.options import OPTIONS
@@ -62,6 +65,22 @@ def test_cpu_is_the_default_and_cuda_a_build_argument() -> None:
     assert Instruction(1, "ARG", "VARIANT=cpu") in builder
     (choice,) = (each.text for each in builder if each.text.startswith("case "))
     assert re.search(r"\bcpu\).*\bcuda\).*\*\).*exit 1", choice)
+
+
+@pytest.mark.parametrize("extras", ["", "otel", "otel,test"])
+def test_extras_are_a_build_argument(extras: str, tmp_path: Path) -> None:
+    builder = [each for each in instructions() if each.stage == 1]
+    (run,) = (each for each in builder if "requirements.txt" in each.text)
+    assert Instruction(1, "ARG", "EXTRAS=") in builder[: builder.index(run)]
+    writes, installs = run.text.split("&&")
+    assert installs.split() == "pip install -c constraints.txt -r requirements.txt".split()
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "python").symlink_to(sys.executable)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "EXTRAS": extras}
+    subprocess.run(writes, shell=True, cwd=tmp_path, env=env, check=True)
+    written = (tmp_path / "requirements.txt").read_text().splitlines()
+    wanted = [each for extra in extras.split(",") if extra for each in requirements(extra)]
+    assert written == [*requirements(), *wanted]
 
 
 def test_user_is_not_root_and_any_user_of_group_0_may_write_the_cache() -> None:

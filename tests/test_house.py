@@ -12,6 +12,7 @@ import pytest
 from tools.generated_docs import TABLES, Table, refreshed
 
 from quire import __version__
+from quire.extras import how_to_install
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("server", "engine", "scheduler", "cache", "models")
@@ -74,6 +75,13 @@ def test_every_dependency_is_pinned() -> None:
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
     pinned = {normalised(pin.partition("==")[0]) for pin in pins}
     assert declared().union(*map(declared, (*EXTRAS, "test"))) - pinned == set()
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_readme_says_how_an_extra_is_installed_as_the_errors_do(extra: str) -> None:
+    (row,) = re.findall(rf"^\| `{extra}` \|.*$", read("README.md"), re.MULTILINE)
+    for command in re.findall("`.*?`", how_to_install(extra)):
+        assert command in row
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -206,7 +206,7 @@ def test_missing_packages_are_said_before_a_model_is_loaded(
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace.export", None)
     config = EngineConfig("nowhere", otlp_traces_endpoint="http://127.0.0.1:1/v1/traces")
-    with pytest.raises(ValueError, match=r"--otlp-traces-endpoint .* pip install 'quire\[otel\]'"):
+    with pytest.raises(ValueError, match="--otlp-traces-endpoint .*`make install EXTRAS=otel`"):
         build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache, Short
+from quire.extras import how_to_install
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -102,7 +103,8 @@ def check_tracing(endpoint: str | None) -> None:
             import_module(module)
     except ImportError as error:
         raise ValueError(
-            f"--otlp-traces-endpoint needs OpenTelemetry: pip install 'quire[otel]' ({error})"
+            f"--otlp-traces-endpoint needs OpenTelemetry ({error}). It is installed with the extra "
+            f"`otel`: {how_to_install('otel')}"
         ) from None
 
 

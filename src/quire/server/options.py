@@ -238,7 +238,7 @@ OPTIONS: tuple[Option, ...] = (
         ENGINE,
         http_url,
         "OpenTelemetry collector that gets a span for each call of the KV cache, by OTLP over "
-        "HTTP: the whole URL, as in `http://localhost:4318/v1/traces`. Needs `quire[otel]`.",
+        "HTTP: the whole URL, as in `http://localhost:4318/v1/traces`. Needs the extra `otel`.",
     ),
     Option(
         "prefix-caching-hash-algo",
