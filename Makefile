@@ -20,7 +20,7 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*.cpp src/quire/models/native/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test check fmt bench wheel readme clean
+.PHONY: help serve install test search check fmt bench wheel readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ install: $(INSTALLED)  ## set up what serving needs, and EXTRAS="otel,plot"
 
 test: check wheel  ## everything CI runs: checks, wheel, tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+search: $(TESTS)  ## look for cases that fail, at random; some tests: ARGS="tests/models"
+	HYPOTHESIS_PROFILE=search $(BIN)/python -m pytest -m hypothesis -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(TESTS)  ## style, types, walls between rooms, file length
 	$(BIN)/ruff check $(CODE)

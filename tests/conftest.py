@@ -1,15 +1,18 @@
-"""Hypothesis profiles: `default` for every run, `long` by `HYPOTHESIS_PROFILE=long make test`.
+"""What every run of the tests has in common: its cases, its random numbers, its threads.
 
-And one thread for torch, here and in every server started from here: the models are tiny, so that
+torch has one thread, here and in every server started from here: the models are tiny, so that
 threads would only wait for each other. Triton's kernels are interpreted, which needs no GPU;
 `TRITON_INTERPRET=0` runs them on one.
 """
 
 import os
+import random
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
+
+from tests.profiles import load_profile
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch loads
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton loads
@@ -20,11 +23,17 @@ if TYPE_CHECKING:
     from quire.models.native.int8 import Int8Kernel
     from tests.models.reference import References
 
-settings.register_profile(
-    "default", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.register_profile("long", settings.get_profile("default"), max_examples=5000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+load_profile()
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    """Start each test from the same global state of `random`, and of torch where it is loaded, so
+    that it does not depend on the tests that ran before."""
+    random.seed(0)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(0)
 
 
 @pytest.fixture

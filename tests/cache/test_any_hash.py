@@ -2,7 +2,7 @@
 forgotten salt or a lost parent would share a wrong block.
 """
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.cache.block_hash import BlockHash
@@ -10,6 +10,7 @@ from quire.cache.reuse import PromptItem, Reuse
 from quire.cache.spec import FULL, Retention
 from tests.cache.contents import COLLIDING, SHA256
 from tests.cache.test_kv_cache import GROUPS, CacheMachine
+from tests.profiles import cases
 
 SMALL_REUSES = st.builds(
     Reuse,
@@ -40,7 +41,7 @@ PROMPTS = st.tuples(
     st.integers(5, 30),
     st.lists(PROMPTS, min_size=2, max_size=14),
 )
-@settings(max_examples=500)
+@cases(500)
 def test_similar_prompts_share_nothing_wrong_under_any_hash(
     block_hash: BlockHash,
     groups: tuple[Retention, ...],

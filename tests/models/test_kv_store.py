@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.cache.layout import Layout
@@ -12,6 +12,7 @@ from quire.models.attention.plan import MAX_PADDING, group_by_length
 from quire.models.config import KVOptions, KVSize, LayerFacts, ModelFacts
 from quire.models.kv_codec import choose_codec
 from quire.models.kv_store import KVStore, Workspace, build_kv_store
+from tests.profiles import cases
 
 CPU = torch.device("cpu")
 KEPT_AS = ["auto", "int8", "fp8_e4m3"]
@@ -136,7 +137,7 @@ def resident_bytes() -> int:
         return int(statm.read().split()[1]) * 4096
 
 
-@settings(max_examples=100)
+@cases(100)
 @given(st.lists(st.integers(1, 9000), max_size=40), st.integers(1, 20000))
 def test_buckets_hold_every_sequence_once_and_bound_the_padding(
     lengths: list[int], max_tokens: int

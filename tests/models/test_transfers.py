@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from quire.models.config import KVOptions, KVSize, LayerFacts, ModelFacts
 from quire.models.kv_codec import choose_codec
 from quire.models.kv_store import KVStore, build_kv_store
 from quire.models.transfers import Mark, Mover, build_mover, runs
+from tests.profiles import cases
 
 CPU = torch.device("cpu")
 NUM_BLOCKS = 5
@@ -129,7 +130,7 @@ turns = st.lists(
 
 
 @pytest.mark.parametrize("queue", [Late, None], ids=["late", "at once"])
-@settings(max_examples=100)
+@cases(100)
 @given(turns, st.sampled_from(["full", "latent"]), st.sampled_from(["auto", "int8", "fp8_e4m3"]))
 def test_moves_beside_the_computing_are_moves_one_by_one(
     queue: type[Late] | None, turns: list[Turn], kind: str, kept_as: str

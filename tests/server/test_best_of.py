@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quire.scheduler.request import NewRequest
+from tests.profiles import cases
 from tests.server.served import Served
 from tests.server.stand_in import logprobs_of
 
@@ -44,9 +45,7 @@ def test_scored_prompts_are_computed_for_each_choice(served: Served) -> None:
     assert [len(each["logprobs"]["tokens"]) for each in body["choices"]] == [4, 4]
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(cases(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), num_prompts=st.integers(1, 3), best_of=st.integers(1, 5))
 def test_the_likeliest_are_shown_best_first(
     served: Served, data: st.DataObject, num_prompts: int, best_of: int

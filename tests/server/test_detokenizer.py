@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from quire.server.detokenizer import Detokenizer, continues_text
 from quire.server.token_bytes import Kind, TokenBytes, byte_characters
 from quire.server.tokenizer import TextTokenizer, load_tokenizer
+from tests.profiles import cases
 from tests.server.served import bundled_tokenizer
 
 STORIES = Path(__file__).parents[2].parent / "shared" / "models" / "stories260K"
@@ -38,14 +39,12 @@ def checkpoint(request: pytest.FixtureRequest) -> TextTokenizer:
     return load_tokenizer(str(STORIES), None)
 
 
-@settings(max_examples=200, deadline=None)
 @given(text=TEXTS)
 def test_joined_pieces_are_the_text(checkpoint: TextTokenizer, text: str) -> None:
     ids = list(checkpoint.encode(text, add_special_tokens=True))
     assert "".join(pieces_of(checkpoint.token_bytes, ids)) == checkpoint._tokenizer.decode(ids)
 
 
-@settings(max_examples=200, deadline=None)
 @given(prompt=TEXTS, output=TEXTS)
 def test_output_is_decoded_in_the_context_of_its_prompt(
     checkpoint: TextTokenizer, prompt: str, output: str
@@ -59,7 +58,7 @@ def test_output_is_decoded_in_the_context_of_its_prompt(
     assert together == reference.decode(before) + "".join(pieces)
 
 
-@settings(max_examples=300, deadline=None)
+@cases(300)
 @given(data=st.data())
 def test_any_tokens_of_a_byte_level_tokenizer_decode_as_the_library_decodes_them(
     tokenizer: TextTokenizer, data: st.DataObject
@@ -69,7 +68,6 @@ def test_any_tokens_of_a_byte_level_tokenizer_decode_as_the_library_decodes_them
     assert pieces == tokenizer._tokenizer.decode(ids)
 
 
-@settings(max_examples=200, deadline=None)
 @given(ids=st.lists(st.integers(0, 511), max_size=40))
 def test_any_tokens_give_the_same_text_in_any_grouping(
     checkpoint: TextTokenizer, ids: list[int]

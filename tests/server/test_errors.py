@@ -19,6 +19,7 @@ from quire.server.protocol.capabilities import (
 )
 from quire.server.protocol.chat import ChatRequest
 from quire.server.protocol.completions import CompletionRequest
+from tests.profiles import cases
 from tests.server.served import Served, plain_config, serving
 from tests.server.stand_in import FACTS
 
@@ -325,9 +326,7 @@ VALUES = st.recursive(
 FIELDS = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields})
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(cases(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     endpoint=st.sampled_from([COMPLETIONS, CHAT]),
     fields=st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=10), VALUES, max_size=5),

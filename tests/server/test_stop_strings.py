@@ -1,9 +1,10 @@
 """A stop string ends a text where it is completed first, however the text arrives."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.server.stop_strings import StopStrings
+from tests.profiles import cases
 
 LETTERS = "abé"
 TEXTS = st.text(LETTERS, max_size=30)
@@ -25,7 +26,7 @@ def in_parts(text: str, cuts: list[int]) -> list[str]:
     return [text[a:b] for a, b in zip(edges, edges[1:], strict=False)]
 
 
-@settings(max_examples=500, deadline=None)
+@cases(500)
 @given(TEXTS, STOPS, st.lists(st.integers(0, 30), max_size=8), st.booleans())
 def test_any_split_gives_what_a_naive_search_gives(
     text: str, stops: list[str], cuts: list[int], include: bool
@@ -43,7 +44,7 @@ def test_any_split_gives_what_a_naive_search_gives(
     assert (out, stop) == naive(text, stops, include=include)
 
 
-@settings(max_examples=300, deadline=None)
+@cases(300)
 @given(TEXTS, STOPS)
 def test_no_more_is_held_back_than_could_be_a_stop_string(text: str, stops: list[str]) -> None:
     scanner = StopStrings(stops, include_stop=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.scheduler.policy import PolicyName
@@ -17,6 +17,7 @@ from quire.server.service import Tools
 from quire.server.shared_prefixes import SharedPrefixes
 from quire.server.tokenizer import TextTokenizer, load_tokenizer
 from quire.server.tokenizer_files import TokenizerError
+from tests.profiles import cases
 from tests.server.served import BUNDLED
 from tests.server.stand_in import FACTS
 from tests.server.test_detokenizer import STORIES
@@ -80,7 +81,7 @@ def test_truncation_in_the_file_is_not_followed(tmp_path: Path) -> None:
     assert len(ids) > 50
 
 
-@settings(max_examples=100, deadline=None)
+@cases(100)
 @given(st.text(max_size=40))
 def test_any_text_comes_back(tokenizer: TextTokenizer, text: str) -> None:
     ids = tokenizer.encode(text, add_special_tokens=False)

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from quire.models.kv_codec import Encoded
 from quire.models.kv_store import KVStore
 from tests.models.attention.cases import ATOL, KEPT_AS, KINDS, shapes, spans
 from tests.models.attention.scene import Backend, Scene, Sequence, Shape, Span, look
+from tests.profiles import cases
 
 
 def interpreted_triton(store: KVStore) -> AttentionBackend:
@@ -53,7 +54,7 @@ def assert_right(backend: Backend, scene: Scene, seed: int = 0) -> None:
 
 
 @pytest.mark.parametrize("name", FAST)
-@settings(max_examples=60)
+@cases(60)
 @given(shapes, spans, st.integers(0, 2**32))
 def test_random_steps_agree_with_softmax_by_hand(
     name: str, shape: Shape, spans: list[Span], seed: int
@@ -100,7 +101,7 @@ def test_one_chunk_over_many_windows_gets_every_token_right(
     assert_right(backend, scene)
 
 
-@settings(max_examples=40)
+@cases(40)
 @pytest.mark.parametrize("name", FAST)
 @given(shapes, spans)
 def test_a_sequence_gets_the_same_alone_and_in_company(
@@ -121,7 +122,7 @@ def assert_same_in_company(backend: Backend, shape: Shape, spans: list[Span]) ->
     torch.testing.assert_close(together, torch.cat(alone), atol=1e-6, rtol=1e-6)
 
 
-@settings(max_examples=40)
+@cases(40)
 @pytest.mark.parametrize("name", FAST)
 @given(shapes, st.lists(st.integers(1, 30), min_size=2, max_size=5))
 def test_a_prompt_gets_the_same_however_it_is_cut(

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quire.models.attention.choice import attention_name, build_attention
@@ -20,6 +20,7 @@ from quire.models.native.library import ISAS
 from tests.models.attention.cases import KEPT_AS, keys_of_any_bits, shapes, spans
 from tests.models.attention.scene import Scene, Shape, Span, put
 from tests.models.attention.test_backends import assert_encoded, assert_right
+from tests.profiles import cases
 
 supported = shapes.filter(lambda shape: shape.dtype is not torch.float16)
 long_spans = st.lists(
@@ -44,7 +45,7 @@ def two_threads() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@settings(max_examples=60)
+@cases(60)
 @given(shape=supported, spans=spans, seed=st.integers(0, 2**32))
 def test_every_instruction_set_agrees_with_softmax_by_hand(
     kernels: Library, isa: str, shape: Shape, spans: list[Span], seed: int
@@ -55,7 +56,7 @@ def test_every_instruction_set_agrees_with_softmax_by_hand(
 
 
 @pytest.mark.usefixtures("two_threads")
-@settings(max_examples=30)
+@cases(30)
 @given(shape=supported, spans=long_spans)
 def test_contexts_cut_among_threads_come_together_again(
     kernels: Library, shape: Shape, spans: list[Span]
@@ -67,7 +68,7 @@ def test_contexts_cut_among_threads_come_together_again(
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kept_as", KEPT_AS[1:])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@settings(max_examples=60)
+@cases(60)
 @given(data=st.data())
 def test_what_is_written_is_what_the_codec_makes_of_it(
     kernels: Library, isa: str, dtype: torch.dtype, kept_as: str, data: st.DataObject
@@ -109,7 +110,7 @@ def test_every_byte_is_read_as_the_codec_reads_it(
 
 
 @pytest.mark.usefixtures("two_threads")
-@settings(max_examples=30)
+@cases(30)
 @given(shape=supported, spans=long_spans)
 @example(shape=Shape(1, 1, 256), spans=[Span(0, 1)])  # wide: what each thread keeps is nearly all
 @example(shape=Shape(1, 1), spans=[Span(1499, 1)] * 7)  # each just too long for one part

@@ -20,12 +20,13 @@ from tests.allocation import peak_bytes
 from tests.models.attention.cases import KINDS, shapes, spans
 from tests.models.attention.scene import Scene, Shape, Span
 from tests.models.attention.test_backends import assert_right
+from tests.profiles import cases
 
 KERNEL_BYTES = 2**21
 """What a fused kernel may keep for itself on one thread, and a profiler's dust."""
 
 
-@settings(max_examples=100)
+@cases(100)
 @given(shapes, spans, st.integers(0, 2**32), st.integers(1, 9), st.sampled_from([1, 50, 3000]))
 def test_tiles_and_pieces_may_be_of_any_size(
     shape: Shape, spans: list[Span], seed: int, tile: int, num_scores: int
@@ -133,7 +134,7 @@ SINKS = Shape(num_heads=24, num_kv_heads=3, head_dim=32, v_width=32, has_sinks=T
 WIDE_FLOAT16 = Shape(head_dim=256, v_width=256, kept_as="int8", dtype=torch.float16)
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(cases(25), suppress_health_check=list(HealthCheck))
 @given(shapes, longer_spans)
 @example(SINKS, [Span(1500, 300)])  # scores of more than one piece
 @example(WIDE_FLOAT16, [Span(1364, 1)] * 3)  # decoded in float32, twice

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.models.attention.choice import attention_name, build_attention
@@ -37,6 +37,7 @@ from tests.models.attention.test_backends import (
 from tests.models.driver import load
 from tests.models.paging import Paging
 from tests.models.reference import References
+from tests.profiles import cases
 
 pytest.importorskip("triton", reason="triton is not installed")
 from quire.models.attention.triton.backend import TritonAttention  # noqa: E402
@@ -55,7 +56,7 @@ def interpreted(rows: int, keys: int, min_split_keys: int, num_sms: int = 8) -> 
     )
 
 
-@settings(max_examples=18)
+@cases(18)
 @given(shapes, spans, st.integers(0, 2**32), sizes, sizes)
 def test_tiles_may_be_of_any_size(
     shape: Shape, spans: list[Span], seed: int, rows: int, keys: int
@@ -64,7 +65,7 @@ def test_tiles_may_be_of_any_size(
     assert_right(backend, Scene(shape, spans, seed), seed)
 
 
-@settings(max_examples=18)
+@cases(18)
 @given(shapes, long_spans, st.integers(1, 60), st.integers(1, 100))
 def test_contexts_cut_among_programs_come_together_again(
     shape: Shape, spans: list[Span], min_split_keys: int, num_sms: int
@@ -73,13 +74,13 @@ def test_contexts_cut_among_programs_come_together_again(
     assert_right(backend, Scene(shape, spans))
 
 
-@settings(max_examples=10)
+@cases(10)
 @given(shapes, spans)
 def test_a_sequence_gets_the_same_alone_and_in_company(shape: Shape, spans: list[Span]) -> None:
     assert_same_in_company(interpreted_triton, shape, spans)
 
 
-@settings(max_examples=10)
+@cases(10)
 @given(shapes, st.lists(st.integers(1, 30), min_size=2, max_size=5))
 def test_a_prompt_gets_the_same_however_it_is_cut(shape: Shape, sizes: list[int]) -> None:
     assert_same_however_cut(interpreted_triton, shape, sizes)
@@ -113,7 +114,7 @@ def test_a_step_is_right_again_when_its_tensors_are_filled_anew(kind: Shape) -> 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("kept_as", KEPT_AS[1:])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@settings(max_examples=40)
+@cases(40)
 @given(data=st.data())
 def test_what_is_written_is_what_the_codec_makes_of_it(
     dtype: torch.dtype, kept_as: str, data: st.DataObject
