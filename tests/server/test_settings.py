@@ -7,8 +7,9 @@ import pytest
 from quire.engine.config import EngineConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
+from quire.server.arguments import build_parser
 from quire.server.cli import main
-from quire.server.commands import SPIN_COUNT, build_parser, calm_threads, read_config
+from quire.server.commands import SPIN_COUNT, calm_threads, read_config
 from quire.server.config import BUNDLED_MODEL_NAME, ApiKey, MetricsCompat, ServerConfig
 from quire.server.listen import bind
 from quire.server.option_values import InvalidOption

@@ -8,12 +8,11 @@ import platform
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
-from tqdm import tqdm  # type: ignore[import-untyped]
 
 from quire import __version__
 from quire.bench.door import BenchError, Door
@@ -27,6 +26,7 @@ from quire.bench.ratios import Run
 from quire.bench.report import Report, ServerFacts, show
 from quire.bench.session import Session, fit
 from quire.bench.workloads import Workload
+from quire.progress import Progress
 
 FAILED = 1
 INTERRUPTED = 130
@@ -111,6 +111,27 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+class Shown:
+    """How far the rounds are, on a terminal by their requests."""
+
+    def __init__(self, progress: Progress, num_requests: int) -> None:
+        self._progress = progress
+        self._num_requests = num_requests
+        self._num_done = 0
+        self._load = ""
+
+    def begin(self, load: str) -> None:
+        self._load = load
+        self._show()
+
+    def count(self) -> None:
+        self._num_done += 1
+        self._show()
+
+    def _show(self) -> None:
+        self._progress.show(self._load, self._num_done, self._num_requests)
+
+
 def _startup_times(options: BenchOptions) -> Iterator[float]:
     for index in range(options.num_repeats):
         _say(f"starting quire serve, {index + 1} of {options.num_repeats}")
@@ -136,14 +157,15 @@ def _measure_load(
     workloads, notes = _fit_all(options, servers, is_exact=bool(prompts.pool))
     num_requests = sum(each.num_requests for each in workloads) * len(servers)
     total = num_requests * options.num_repeats
-    with tqdm(total=total, unit="req", disable=None, leave=False) as bar:
+    with closing(Progress(sys.stderr, _say, unit="req")) as progress:
+        shown = Shown(progress, total)
         session = Session(
             servers,
             workloads,
             prompts,
             seed=invocation.seed,
-            on_load=bar.set_description,
-            on_request=bar.update,
+            on_load=shown.begin,
+            on_request=shown.count,
         )
         session.warm_up()
         runs = tuple(session.rounds(options.num_repeats))

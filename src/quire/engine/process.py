@@ -32,11 +32,13 @@ from quire.engine.messages import (
     ToEngine,
 )
 from quire.models.config import CheckpointError, UnsupportedModel
+from quire.progress import log_format
 from quire.scheduler.step import Delta, Refusal
 
 logger = logging.getLogger(__name__)
 
 FAILED = 1
+LOG_FORMAT = "%(asctime)s %(levelname)s engine: %(message)s"
 EXPECTED = (CheckpointError, TooLittleMemory, UnsupportedModel, ValueError)
 """What a user's settings can lead to: the text says it all."""
 
@@ -121,7 +123,7 @@ def serve(line: Line) -> None:
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s engine: %(message)s")
+    logging.basicConfig(level=logging.INFO, format=log_format(sys.stderr, LOG_FORMAT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when to end
     line = Line(socket.socket(fileno=int(sys.argv[1])))
     try:

@@ -51,8 +51,13 @@ def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Source
     return Service(config, engine, tenants, watchers, sources)
 
 
-def build_app(service: Service, on_failed_start: Callable[[], None] = lambda: None) -> FastAPI:
-    """`on_failed_start` is called if the engine or the tokenizer cannot be brought up."""
+def build_app(
+    service: Service,
+    on_ready: Callable[[], None] = lambda: None,
+    on_failed_start: Callable[[], None] = lambda: None,
+) -> FastAPI:
+    """`on_ready` is called once requests are taken, `on_failed_start` if the engine or the
+    tokenizer cannot be brought up."""
 
     async def start() -> None:
         try:
@@ -60,7 +65,9 @@ def build_app(service: Service, on_failed_start: Callable[[], None] = lambda: No
         except Exception as error:  # a start that fails in a way nobody thought of is still failed
             logger.exception("the start failed")
             service.failure = f"{type(error).__name__}: {error}"
-        if service.failure is not None and not service.draining:
+        if service.failure is None:
+            on_ready()
+        elif not service.draining:
             logger.error("cannot start: %s", service.failure)
             on_failed_start()
 

@@ -1,6 +1,5 @@
 """What the `quire` command does. Only here are arguments and environment read."""
 
-import argparse
 import logging
 import os
 import random
@@ -8,12 +7,14 @@ import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 
 from quire import __version__
-from quire.bench.options import EPILOG, add_bench_options, read_options, split_serve_args
+from quire.bench.options import read_options, split_serve_args
+from quire.progress import log_format
+from quire.server.arguments import build_parser, unknown_flag
 from quire.server.config import ServerConfig
 from quire.server.listen import CannotListen, bind, url_of
 from quire.server.option_values import InvalidOption
 from quire.server.options import config_table
-from quire.server.settings import add_options, build_config, parse_values, unknown_variables
+from quire.server.settings import build_config, parse_values, unknown_variables
 
 logger = logging.getLogger(__name__)
 
@@ -23,31 +24,6 @@ SPIN_COUNT = "2000"
 itself would look a hundred times as long, and beside other work a step would then wait for whole
 time slices (decision 0008)."""
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="quire", description="Serves language models over HTTP.")
-    parser.add_argument("--version", action="version", version=f"quire {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    serving = commands.add_parser(
-        "serve",
-        help="serve a model",
-        epilog="Each flag can be given as a variable: --max-num-seqs as QUIRE_MAX_NUM_SEQS.",
-    )
-    serving.add_argument(
-        "positional_model",
-        nargs="?",
-        metavar="MODEL",
-        help="Hugging Face id or local folder [the bundled model]",
-    )
-    add_options(serving)
-    add_bench_options(
-        commands.add_parser(
-            "bench", help="measure a server, or compare two", epilog=EPILOG, allow_abbrev=False
-        )
-    )
-    commands.add_parser("config-table")  # for the README; not in the help
-    return parser
 
 
 def read_config(arguments: Mapping[str, object], environ: Mapping[str, str]) -> ServerConfig:
@@ -69,7 +45,7 @@ def calm_threads(environ: MutableMapping[str, str]) -> None:
 
 def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:
     config = read_config(arguments, environ)
-    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+    logging.basicConfig(level=config.log_level.upper(), format=log_format(sys.stderr, LOG_FORMAT))
     logging.getLogger("uvicorn").setLevel("WARNING")
     for warning in unknown_variables(environ):
         logger.warning(warning)
@@ -102,6 +78,10 @@ def bench_command(
 
 def run_command(argv: Sequence[str]) -> int:
     own_argv, serve_args = split_serve_args(argv)
+    fault = unknown_flag(own_argv)
+    if fault is not None:
+        print(fault, file=sys.stderr)
+        return USAGE_ERROR
     arguments = vars(build_parser().parse_args(own_argv))
     command = arguments.pop("command")
     if command == "config-table":

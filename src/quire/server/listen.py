@@ -29,6 +29,16 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def local_url_of(listener: socket.socket) -> str:
+    """Where a client on this machine finds it, if it listens on all addresses too."""
+    host, port = listener.getsockname()[:2]
+    return _url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
+
+
 def url_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
+    return _url(host, port)
+
+
+def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -10,7 +10,9 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 import time
+from contextlib import closing
 from types import FrameType
 
 import uvicorn
@@ -18,8 +20,11 @@ import uvloop
 from starlette.types import ASGIApp
 
 from quire.engine.client import EngineClient
+from quire.progress import Progress
 from quire.server.app import build_app, build_service
 from quire.server.config import ServerConfig
+from quire.server.greeting import ready_text
+from quire.server.listen import local_url_of
 from quire.server.plain_http import PlainHttp
 from quire.server.service import Service, Sources
 
@@ -50,6 +55,7 @@ class DrainingServer(uvicorn.Server):
         self.service = service
         self._deadline_s: float | None = None
         self._num_signals = 0
+        self.loading = Progress(sys.stderr, _log_phase, unit="")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Only notes the signal; the next tick acts on it."""
@@ -65,6 +71,8 @@ class DrainingServer(uvicorn.Server):
         if leaves:
             self.service.drain()
             self.service.cut()
+        if not (self.service.is_loaded or self.service.is_down):
+            self.loading.show(*self.service.engine.progress)
         self.service.tell_stuck()
         return leaves
 
@@ -83,16 +91,26 @@ class DrainingServer(uvicorn.Server):
         return True
 
 
+def _log_phase(phase: str) -> None:
+    logger.info("loading: %s", phase)
+
+
 async def serve(config: ServerConfig, listener: socket.socket) -> int:
     """Until a signal or a failed start; returns the exit code."""
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
     service = build_service(config, EngineClient, sources)
 
+    def greet() -> None:
+        server.loading.close()
+        took_s = sources.clock() - service.began_s
+        logger.info("%s", ready_text(config, local_url_of(listener), took_s))
+
     def stop() -> None:
         server.should_exit = True
 
-    server = DrainingServer(build_app(service, on_failed_start=stop), service)
-    await server.serve(sockets=[listener])
+    server = DrainingServer(build_app(service, greet, on_failed_start=stop), service)
+    with closing(server.loading):
+        await server.serve(sockets=[listener])
     if server.force_exit:
         await server.lifespan.shutdown()  # uvicorn leaves it out: the engine is to end, not to hang
     return FAILED_START if service.failure is not None else 0

@@ -107,7 +107,6 @@ class Service:
             self.failure = self.engine.down_reason or "the engine did not start"
             return
         self.metrics.on_ready(self.engine.facts)
-        logger.info("ready after %.1f s", self.sources.clock() - self.began_s)
 
     def _load(self) -> None:
         engine = self.config.engine

@@ -1,7 +1,6 @@
 """From flags and environment to a ServerConfig. A flag beats its variable beats the default."""
 
 import argparse
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -13,6 +12,7 @@ from quire.server.api_keys import read_api_keys
 from quire.server.config import BUNDLED_MODEL_NAME, ServerConfig
 from quire.server.option_values import InvalidOption, boolean, key_list, name_list, text
 from quire.server.options import ENGINE, OPTIONS, SERVER, Option, Value, shown_default
+from quire.server.suggestion import closest
 
 
 def _action(option: Option) -> str:
@@ -76,8 +76,8 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
     known = [option.variable for option in OPTIONS]
     for name in sorted(environ):
         if name.startswith("QUIRE_") and name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            meant = closest(name, known)
+            hint = f"; did you mean {meant}?" if meant else ""
             yield f"{name} is set but no option reads it{hint}"
 
 

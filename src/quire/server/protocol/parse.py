@@ -1,7 +1,6 @@
 """From the bytes of a body to a request model, or a RequestError that names the field."""
 
 import codecs
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar, get_args
 
@@ -10,6 +9,7 @@ from pydantic_core import ErrorDetails, from_json
 
 from quire.server.errors import RequestError
 from quire.server.protocol.capabilities import Capability, Support, capabilities_of
+from quire.server.suggestion import closest
 
 RequestModel = TypeVar("RequestModel", bound=BaseModel)
 MAX_SHOWN_CHARS = 200
@@ -83,8 +83,8 @@ def _request_error(
     if details["type"] == "extra_forbidden":
         *place, name = details["loc"]
         known = _fields_at(place, model) if place else [*model.model_fields, *capabilities]
-        close = difflib.get_close_matches(str(name)[:MAX_SHOWN_CHARS], known, n=1)
-        hint = f" Did you mean '{_path([*place, *close])}'?" if close else ""
+        meant = closest(str(name), known)
+        hint = f" Did you mean '{_path([*place, meant])}'?" if meant else ""
         return RequestError(
             f"Unknown field '{where}'.{hint}", param=where, code="unknown_parameter"
         )

@@ -1,0 +1,44 @@
+"""The line at ready holds a request that a shell can send."""
+
+import json
+import shlex
+
+import pytest
+
+from quire.engine.config import EngineConfig
+from quire.server.config import ApiKey, ServerConfig
+from quire.server.greeting import ready_text
+from quire.server.listen import bind, local_url_of
+
+URL = "http://127.0.0.1:8000"
+
+
+def config_of(name: str, *keys: str) -> ServerConfig:
+    return ServerConfig(
+        EngineConfig("folder"),
+        served_model_names=(name, "another"),
+        api_keys=tuple(map(ApiKey, keys)),
+    )
+
+
+@pytest.mark.parametrize("name", ["quire-bundled", 'org/it\'s a "model"', "modèle $HOME `x`"])
+def test_the_request_asks_for_the_model_that_is_served(name: str) -> None:
+    said, _, pasted = ready_text(config_of(name), URL, 2.345).partition("\n")
+    assert said == f"ready at {URL} after 2.3 s; try"
+    command, url, flag, header, data, body = shlex.split(pasted)
+    assert (command, url, flag, data) == ("curl", f"{URL}/v1/completions", "-H", "-d")
+    assert header == "Content-Type: application/json"
+    assert json.loads(body)["model"] == name
+
+
+def test_keys_are_asked_for_and_not_shown() -> None:
+    text = ready_text(config_of("a", "hush"), URL, 1.0)
+    assert "-H 'Authorization: Bearer YOUR_KEY'" in text and "hush" not in text
+    assert "Authorization" not in ready_text(config_of("a"), URL, 1.0)
+
+
+def test_a_server_on_all_addresses_is_asked_on_this_machine() -> None:
+    with bind("0.0.0.0", 0) as listener:
+        assert local_url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with bind("127.0.0.1", 0) as listener:
+        assert local_url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
