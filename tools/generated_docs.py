@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tests.models.families import REFUSED, SERVED
 
 from quire.server.metric_table import COMMON_LABELS, METRICS, Kind, Metric
-from quire.server.openapi import BODIES
+from quire.server.openapi.bodies import BODIES
 from quire.server.options import config_table
 from quire.server.protocol.capabilities import Support, capability_table
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx
 import psutil
 
+from tests.server.documented import held_to_document
+
 READY_WITHIN_S = 150.0
 STOP_WITHIN_S = 30.0
 FLAGS = ("--port", "0", "--num-threads", "1")
@@ -25,7 +27,8 @@ class ServerProcess:
     def __init__(self, process: subprocess.Popen[str], url: str, log_path: Path) -> None:
         self.process = process
         self.url = url
-        self.client = httpx.Client(base_url=url, timeout=60)
+        hold = held_to_document(url)
+        self.client = httpx.Client(base_url=url, timeout=60, event_hooks={"response": [hold]})
         self._log_path = log_path
 
     def log(self) -> str:

@@ -17,6 +17,7 @@ from quire.server.listen import bind, url_of
 from quire.server.serve import DrainingServer
 from quire.server.service import Sources
 from quire.server.tokenizer import TextTokenizer, load_tokenizer
+from tests.server.documented import held_to_document
 from tests.server.stand_in import ScriptedEngine
 
 BUNDLED = str(files("quire.models") / "bundled")
@@ -39,7 +40,8 @@ class Served:
         self.server = server
         self.engine = engine
         self.url = url
-        self.client = httpx.Client(base_url=url, timeout=30)
+        hold = held_to_document(url)
+        self.client = httpx.Client(base_url=url, timeout=30, event_hooks={"response": [hold]})
         self._loop = asyncio.get_running_loop()
 
     def do(self, action: Callable[[], Made]) -> Made:

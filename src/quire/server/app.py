@@ -20,7 +20,7 @@ from quire.server.kv_event_feed import KVEventFeed
 from quire.server.loop_lag import LoopLagTimer
 from quire.server.metrics import ServerMetrics
 from quire.server.middleware import DOCS_ASSETS, Gate
-from quire.server.openapi import describe
+from quire.server.openapi.document import describe
 from quire.server.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.replies import error_reply
 from quire.server.service import Service, Sources, Watchers
@@ -122,7 +122,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         ("/reset_prefix_cache", watch.reset_prefix_cache),
     ):
         app.add_route(path, handler, methods=["POST"])
-    describe(app)
+    describe(app, service.config.model_name)
 
 
 async def _on_request_error(request: Request, error: Exception) -> Response:

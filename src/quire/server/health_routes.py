@@ -10,6 +10,7 @@ from quire import __version__
 from quire.engine.messages import EngineFacts
 from quire.server.errors import UNAVAILABLE
 from quire.server.exposition import MetricsCollector, expose
+from quire.server.protocol.wire import Health, ServerInfo, StartProgress, Startup, Version
 from quire.server.replies import json_reply
 from quire.server.service import Service
 
@@ -32,12 +33,12 @@ class HealthRoutes:
         service = self._service
         if service.is_down:
             reason = service.failure or service.engine.down_reason
-            return json_reply({"status": "down", "reason": reason}, status=UNAVAILABLE)
-        return json_reply({"status": "alive"})
+            return json_reply(Health("down", reason), status=UNAVAILABLE)
+        return json_reply(Health("alive"))
 
     async def readyz(self, request: Request) -> Response:
         status = self._readiness()
-        return json_reply({"status": status}, status=200 if status == "ready" else UNAVAILABLE)
+        return json_reply(Health(status), status=200 if status == "ready" else UNAVAILABLE)
 
     def _readiness(self) -> str:
         service = self._service
@@ -53,11 +54,11 @@ class HealthRoutes:
         service = self._service
         phase, done, total = service.engine.progress
         if service.is_loaded and not service.is_down:
-            return json_reply({"status": "started"})
+            return json_reply(Startup("started"))
         elapsed_s = round(service.sources.clock() - service.began_s, 3)
-        progress = {"phase": phase, "done": done, "total": total, "elapsed_s": elapsed_s}
+        progress = StartProgress(phase, done, total, elapsed_s)
         status = "down" if service.is_down else "starting"
-        return json_reply({"status": status, "progress": progress}, status=UNAVAILABLE)
+        return json_reply(Startup(status, progress), status=UNAVAILABLE)
 
     async def metrics(self, request: Request) -> Response:
         if self._service.is_down:
@@ -65,7 +66,7 @@ class HealthRoutes:
         return Response(expose([self._collector]), media_type=PROMETHEUS)
 
     async def version(self, request: Request) -> Response:
-        return json_reply({"version": __version__})
+        return json_reply(Version(__version__))
 
     async def server_info(self, request: Request) -> Response:
         """Facts and configuration, without what is secret."""
@@ -76,14 +77,14 @@ class HealthRoutes:
             if field.repr
         }
         return json_reply(
-            {
-                "version": __version__,
-                "phase": self._service.engine.phase,
-                "facts": self._service.engine.facts,
-                "memory": memory_receipt(self._service.engine.facts),
-                "sampling_defaults": self._service.defaults,
-                "config": shown | {"num_api_keys": len(config.api_keys)},
-            }
+            ServerInfo(
+                version=__version__,
+                phase=self._service.engine.phase,
+                facts=self._service.engine.facts,
+                memory=memory_receipt(self._service.engine.facts),
+                sampling_defaults=self._service.defaults,
+                config=shown | {"num_api_keys": len(config.api_keys)},
+            )
         )
 
 

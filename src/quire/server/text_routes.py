@@ -1,5 +1,6 @@
 """Models, completions, chat, and the tokenizer."""
 
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,7 +20,7 @@ from quire.server.protocol.tokenize import (
     TokenizeChatRequest,
     TokenizeRequest,
 )
-from quire.server.protocol.wire import ModelCard, ModelList
+from quire.server.protocol.wire import Detokenized, ModelCard, ModelList, Tokenized
 from quire.server.replies import json_reply, read_body
 from quire.server.response import GenerationResponse
 from quire.server.service import Service, Tools
@@ -92,7 +93,7 @@ class TextRoutes:
         body, tools = await self._read(request)
         asked = validate(parse_object(body), DetokenizeRequest)
         self._check_model(asked.model)
-        return json_reply({"prompt": await decode_tokens(tuple(asked.tokens), tools)})
+        return json_reply(Detokenized(await decode_tokens(tuple(asked.tokens), tools)))
 
     async def _read(self, request: Request) -> tuple[bytes, Tools]:
         """Not being ready is said before the body is judged, but after it is read: a client that
@@ -123,12 +124,6 @@ class TextRoutes:
 
 async def _tokenized(
     token_ids: tuple[int, ...], wants_strs: bool | None, tools: Tools
-) -> dict[str, object]:
-    reply: dict[str, object] = {
-        "count": len(token_ids),
-        "max_model_len": tools.facts.max_model_len,
-        "tokens": token_ids,
-    }
-    if wants_strs:
-        reply["token_strs"] = await texts_of(token_ids, tools)
-    return reply
+) -> Tokenized:
+    strs = tuple(await texts_of(token_ids, tools)) if wants_strs else UNSET
+    return Tokenized(len(token_ids), tools.facts.max_model_len, token_ids, strs)

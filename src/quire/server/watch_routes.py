@@ -8,6 +8,7 @@ from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.kv_event_stream import KVEventStream, last_event_id
 from quire.server.protocol.fields import STRICT
 from quire.server.protocol.parse import parse_object, validate
+from quire.server.protocol.wire import ResetSent
 from quire.server.replies import json_reply, read_body
 from quire.server.service import Service
 from quire.server.tenants import arrival_of
@@ -58,4 +59,4 @@ class WatchRoutes:
         if body:
             validate(parse_object(body), ResetRequest)
         service.engine.reset_prefix_cache()
-        return json_reply({"status": "sent"})
+        return json_reply(ResetSent())

@@ -5,6 +5,9 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from quire.engine.messages import EngineFacts
+from quire.server.sampling_defaults import SamplingDefaults
+
 TopLogprobs: TypeAlias = dict[str, float]
 
 
@@ -147,3 +150,58 @@ class ModelCard(msgspec.Struct, frozen=True):
 class ModelList(msgspec.Struct, frozen=True):
     data: tuple[ModelCard, ...]
     object: str = "list"
+
+
+class Health(msgspec.Struct, frozen=True):
+    """`reason` says why a server is down."""
+
+    status: str
+    reason: str | None | UnsetType = UNSET
+
+
+class StartProgress(msgspec.Struct, frozen=True):
+    """`done` of `total` parts of the phase, `elapsed_s` seconds after the start."""
+
+    phase: str
+    done: int
+    total: int
+    elapsed_s: float
+
+
+class Startup(msgspec.Struct, frozen=True):
+    """`progress` is left out once the server has started."""
+
+    status: str
+    progress: StartProgress | UnsetType = UNSET
+
+
+class Version(msgspec.Struct, frozen=True):
+    version: str
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """`facts` and `memory` are null until the model is loaded."""
+
+    version: str
+    phase: str
+    facts: EngineFacts | None
+    memory: dict[str, object] | None
+    sampling_defaults: SamplingDefaults
+    config: dict[str, object]
+
+
+class Tokenized(msgspec.Struct, frozen=True):
+    count: int
+    max_model_len: int
+    tokens: tuple[int, ...]
+    token_strs: tuple[str, ...] | UnsetType = UNSET
+
+
+class Detokenized(msgspec.Struct, frozen=True):
+    prompt: str
+
+
+class ResetSent(msgspec.Struct, frozen=True):
+    """The engine has been told to empty the prefix cache."""
+
+    status: str = "sent"

@@ -1,0 +1,144 @@
+"""The document of the API: every route is in it, and its examples are true.
+
+That every answer is described is held by the clients of all tests of the server (`documented.py`).
+"""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.server.middleware import OPEN_PATHS
+from quire.server.openapi.document import describe, described_routes
+from quire.server.openapi.errors import ANYWHERE, ERROR_ANSWERS
+from quire.server.openapi.routes import ROUTES
+from quire.server.protocol.capabilities import CAPABILITIES, Support
+from tests.server.documented import held_to_document, resolve, responses
+from tests.server.served import MODEL, Served
+
+EXAMPLES = [(path, name) for path, route in ROUTES.items() for name in route.requests]
+
+
+@pytest.fixture(scope="module")
+def document(module_server: Served) -> dict[str, object]:
+    found: dict[str, object] = module_server.client.get("/openapi.json").json()
+    return found
+
+
+def operations(document: dict[str, object]) -> Iterator[tuple[str, str, dict[str, object]]]:
+    paths = document["paths"]
+    assert isinstance(paths, dict)
+    for path, methods in paths.items():
+        for method, operation in methods.items():
+            yield method, path, operation
+
+
+def references(node: object) -> Iterator[dict[str, object]]:
+    if isinstance(node, dict):
+        if "$ref" in node:
+            yield node
+        for each in node.values():
+            yield from references(each)
+    elif isinstance(node, list):
+        for each in node:
+            yield from references(each)
+
+
+def test_every_route_is_described(served: Served, document: dict[str, object]) -> None:
+    app = served.server.config.app
+    assert isinstance(app, FastAPI)
+    routes = set(described_routes(app))
+    assert routes == {(method, path) for method, path, _ in operations(document)}
+    assert {path for _, path in routes} == set(ROUTES)
+    for method, path in routes:
+        target = path.replace("{name}", "x")
+        assert served.client.request(method, target).status_code != 405
+        reply = served.client.request("get" if method == "post" else "post", target)
+        assert reply.status_code == 405
+        assert method.upper() in reply.headers["allow"].split(", ")
+
+
+def test_a_route_that_nobody_described_is_an_error() -> None:
+    async def nothing(request: Request) -> Response:
+        return Response()
+
+    app = FastAPI(docs_url=None, redoc_url=None)
+    app.add_route("/new", nothing)
+    describe(app, MODEL)
+    with pytest.raises(ValueError, match="/new is not described"):
+        app.openapi()
+
+
+def test_every_reference_leads_somewhere(document: dict[str, object]) -> None:
+    found = list(references(document))
+    assert len(found) > 100
+    for node in found:
+        resolve(document, node)
+
+
+@pytest.mark.parametrize(("path", "name"), EXAMPLES)
+def test_the_examples_of_bodies_work(
+    served: Served, document: dict[str, object], path: str, name: str
+) -> None:
+    ((_, _, operation),) = [each for each in operations(document) if each[1] == path]
+    body = operation["requestBody"]
+    assert isinstance(body, dict)
+    example = body["content"]["application/json"]["examples"][name]["value"]
+    assert path == "/reset_prefix_cache" or example["model"] == MODEL
+    reply = served.client.post(path, json=example)
+    assert reply.status_code == 200, reply.text
+
+
+def test_every_answer_has_an_example_and_every_error_the_one_shape(
+    document: dict[str, object],
+) -> None:
+    for _, path, operation in operations(document):
+        for status, description in responses(document, operation).items():
+            assert "x-request-id" in description.headers
+            assert description.media_types
+            whole = resolve(document, operation["responses"])[str(status)]
+            content = resolve(document, whole)["content"]
+            assert isinstance(content, dict)
+            assert all("example" in each and "schema" in each for each in content.values())
+            if status in ROUTES[path].answers:
+                continue
+            example = content["application/json"]["example"]["error"]
+            assert set(example) == {"message", "type", "param", "code"}
+    assert all(status == each.example.status for status, each in ERROR_ANSWERS.items())
+
+
+def test_what_any_request_may_be_answered_is_everywhere(document: dict[str, object]) -> None:
+    for _, path, operation in operations(document):
+        statuses = set(responses(document, operation))
+        assert statuses >= set(ANYWHERE)
+        assert (401 in statuses) == bool(operation["security"]) == (path not in OPEN_PATHS)
+
+
+def test_fields_without_effect_are_in_the_schemas(document: dict[str, object]) -> None:
+    components = document["components"]
+    assert isinstance(components, dict)
+    fields = components["schemas"]["ChatRequest"]["properties"]
+    for capability in CAPABILITIES:
+        if "/v1/chat/completions" in capability.endpoints:
+            refused = capability.support is Support.UNSUPPORTED
+            assert ("enum" in fields[capability.field]) == refused
+    assert fields["tool_choice"]["enum"] == [None, "none"]
+
+
+@pytest.mark.parametrize(
+    ("status", "head", "what"),
+    [
+        (418, {"content-type": "application/json"}, "418 is not described"),
+        (200, {"content-type": "text/html"}, "text/html is not described"),
+        (200, {"content-type": "application/json", "retry-after": "2"}, "retry-after"),
+    ],
+)
+def test_an_answer_that_is_not_described_is_found(
+    served: Served, status: int, head: dict[str, str], what: str
+) -> None:
+    request = httpx.Request("GET", f"{served.url}/livez")
+    with pytest.raises(AssertionError, match=what):
+        held_to_document(served.url)(httpx.Response(status, headers=head, request=request))
