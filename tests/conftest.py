@@ -17,7 +17,7 @@ from tests.profiles import load_profile
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch loads
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton loads
 
-pytest_plugins = ["tests.models.fidelity_table"]
+pytest_plugins = ["tests.models.fidelity_table", "tests.skips"]
 
 if TYPE_CHECKING:
     from quire.models.native.int8 import Int8Kernel
@@ -50,11 +50,10 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> "References":
 
 @pytest.fixture(scope="session")
 def int8_kernel() -> "Int8Kernel":
-    from quire.models.native import library  # brings torch
-    from quire.models.native.int8 import bind_int8
+    from quire.models.native.int8 import bind_int8  # brings torch
+    from tests.instructions import library_with_products
 
-    built = library()
-    found = None if built is None else bind_int8(built.handle, built.isa)
-    if found is None:
-        pytest.skip("needs the C++ kernels and a CPU with a product of bytes")
+    built = library_with_products()
+    found = bind_int8(built.handle, built.isa)
+    assert found is not None
     return found

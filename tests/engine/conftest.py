@@ -4,10 +4,10 @@ import pytest
 
 from quire.engine.native_sampler import NativeSampler
 from quire.engine.torch_sampler import TorchSampler
-from quire.models.native import library
 from quire.models.native.library import ISAS
 from quire.models.native.sampling import SamplingKernel
 from tests.engine.sampler_cases import CPU, Make
+from tests.instructions import library_of
 
 
 @pytest.fixture(scope="session", params=("torch", *ISAS))
@@ -15,7 +15,5 @@ def make(request: pytest.FixtureRequest) -> Make:
     isa: str = request.param
     if isa == "torch":
         return lambda vocab_size: TorchSampler(vocab_size, CPU)
-    kernels = library()
-    if kernels is None or isa not in kernels.isas:
-        pytest.skip(f"no C++ kernels for {isa} here")
-    return lambda vocab_size: NativeSampler(SamplingKernel(kernels.of(isa), vocab_size))
+    kernels = library_of(isa)
+    return lambda vocab_size: NativeSampler(SamplingKernel(kernels, vocab_size))

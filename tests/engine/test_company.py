@@ -10,22 +10,14 @@ import torch
 
 from quire.engine.build import build_engine
 from quire.engine.config import EngineConfig
-from quire.models.native import library
-from quire.models.native.int8 import bind_int8
-from quire.models.native.linear import bind_linear
 from quire.scheduler.request import NewRequest, Sampling, Stopping
+from tests.instructions import library_with_products
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
 from tests.models.reference import NUM_NEW, References, some_prompts
 from tests.models.test_bundled import FOLDER
 
 PROMPTS = some_prompts(12, 60)
-
-
-def has_kernels() -> bool:
-    kernels = library()
-    binds = (bind_linear, bind_int8)
-    return kernels is not None and all(bind(kernels.handle, kernels.isa) for bind in binds)
 
 
 def texts_of(
@@ -61,12 +53,12 @@ def texts_of(
     return texts
 
 
-@pytest.mark.skipif(not has_kernels(), reason="needs the C++ kernels and a bfloat16 dot product")
 @pytest.mark.parametrize("quantization", ["none", "int8"])
 @pytest.mark.parametrize("family", ["bundled", "llama", "gemma2", "deepseek_v3"])
 def test_bfloat16_text_is_the_same_alone_and_in_company(
     family: str, quantization: str, references: References
 ) -> None:
+    library_with_products()
     checkpoint = FOLDER if family == "bundled" else references.checkpoint(family)
     everyone = list(range(len(PROMPTS)))
     alone = texts_of(checkpoint, [[index] for index in everyone], quantization)

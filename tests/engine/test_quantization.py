@@ -12,9 +12,9 @@ from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts
 from quire.engine.receipt import receipt_text
-from quire.models.native import library
 from quire.models.native.int8 import Int8Kernel
 from quire.scheduler.request import NewRequest, Sampling, Stopping
+from tests.instructions import library_of
 from tests.models.test_bundled import FOLDER
 
 NOWHERE = "/no/such/model"
@@ -59,10 +59,8 @@ def generated(engine: Engine) -> list[int]:
 def test_cpus_that_cannot_multiply_bytes_widen_them(
     isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = library()
-    if built is None or isa not in built.isas:
-        pytest.skip("needs the C++ kernels and a CPU that has the instructions")
-    monkeypatch.setattr(kernels, "library", lambda: built.of(isa))
+    lent = library_of(isa)
+    monkeypatch.setattr(kernels, "library", lambda: lent)
     engine, facts = build(BUNDLED)
     assert (facts.quantization, facts.dtype) == ("int8", "float32")
     _, plain = build(replace(BUNDLED, quantization="none", dtype="float32"))

@@ -62,7 +62,7 @@ class References:
     def checkpoint(self, name: str) -> Path:
         if name == "stories260K":
             if not STORIES.is_dir():
-                pytest.skip(f"the real weights are not at {STORIES}")
+                pytest.skip("shared/models/stories260K is not there")
             return STORIES
         checkpoint = self.folder / name
         if not checkpoint.exists():

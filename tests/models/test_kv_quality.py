@@ -33,7 +33,7 @@ def text_for(model: str) -> tuple[Path, str]:
             return BUNDLED, HELD_OUT_TEXT
         return BUNDLED, SHAKESPEARE.read_text(encoding="utf-8")[-HELD_OUT_CHARACTERS:]
     if not STORIES.is_dir():
-        pytest.skip(f"the real weights are not at {STORIES}")
+        pytest.skip("shared/models/stories260K is not there")
     return STORIES, STORY
 
 

@@ -14,9 +14,9 @@ from quire.models.config import KVOptions
 from quire.models.linears import pack_linears
 from quire.models.loader import LoadedModel, load_model
 from quire.models.model_kernels import ModelKernels
-from quire.models.native import library
 from quire.models.native.halved import bind_halved
 from quire.models.native.linear import LinearKernel
+from tests.instructions import built_library, library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import ignore_progress, load
 from tests.models.families import DENSE, SERVED, Family
@@ -112,8 +112,8 @@ def test_float32_over_the_halves_of_a_bfloat16_checkpoint_says_the_same(
     name: str, tmp_path: Path
 ) -> None:
     folder = save_checkpoint(SERVED[name], tmp_path, torch.bfloat16)
-    plain, built = logits(load(folder, "float32")), library()
-    for isa in ("portable",) if built is None else built.isas:
+    plain = logits(load(folder, "float32"))
+    for isa in built_library().isas:
         halved = load_packed(folder, halves(isa), "float32")
         assert packed_names(halved)
         torch.testing.assert_close(logits(halved), plain, rtol=1e-4, atol=1e-5)
@@ -132,10 +132,7 @@ def test_float32_weights_that_are_no_bfloat16_numbers_stay_as_they_are(tmp_path:
 
 
 def halves(isa: str) -> ModelKernels:
-    built = library()
-    if built is None or isa not in built.isas:
-        pytest.skip("needs the C++ kernels and a CPU that has the instructions")
-    kernel = bind_halved(built.handle, isa)
+    kernel = bind_halved(library_of(isa).handle, isa)
     assert kernel is not None
     return ModelKernels((kernel,))
 

@@ -13,11 +13,11 @@ from quire.models.config import UnsupportedModel
 from quire.models.linears import pack_linears
 from quire.models.loader import LoadedModel
 from quire.models.model_kernels import ModelKernels
-from quire.models.native import library
 from quire.models.native.bytes import bind_bytes
 from quire.models.native.int8 import Int8Kernel
 from quire.models.native.library import ISAS
 from quire.models.quantised import tell_quantised
+from tests.instructions import library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
 from tests.models.families import DENSE, Family
@@ -58,10 +58,7 @@ def test_quantised_model_says_about_the_same(
 def test_model_over_widened_bytes_says_about_the_same(
     name: str, isa: str, references: References
 ) -> None:
-    built = library()
-    if built is None or isa not in built.isas:
-        pytest.skip("needs the C++ kernels and a CPU that has the instructions")
-    kernel = bind_bytes(built.handle, isa)
+    kernel = bind_bytes(library_of(isa).handle, isa)
     assert kernel is not None
     checkpoint = references.checkpoint(name)
     quantised = load_packed(checkpoint, ModelKernels((kernel,)), "float32")

@@ -12,13 +12,13 @@ from quire.models.layers import AttentionForward, GatedForward, LayerForward, No
 from quire.models.linears import pack_linears
 from quire.models.loader import LoadedModel
 from quire.models.model_kernels import ModelKernels
-from quire.models.native import library
 from quire.models.native.bytes import bind_bytes
 from quire.models.native.decoder import bind_decoder
 from quire.models.native.fused import bind_fused
 from quire.models.native.halved import bind_halved
 from quire.models.native.int8 import Int8Kernel
 from quire.models.surgery import operate
+from tests.instructions import built_library, library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
 from tests.models.families import SERVED, Family
@@ -116,8 +116,7 @@ def test_float32_models_are_fused_over_bytes_and_over_halves(
 ) -> None:
     family = Family("qwen2", fields={**SERVED["qwen2"].fields, **WHOLE_PANELS})
     folder = save_checkpoint(family, tmp_path, torch.bfloat16)
-    plain, built = load(folder, "float32"), library()
-    assert built is not None
+    plain, built = load(folder, "float32"), built_library()
     over_bytes = load_packed(folder, kernels._replace(linears=(int8_kernel,)), "float32")
     unfused = logits(load_packed(folder, ModelKernels((int8_kernel,)), "float32"))
     assert DecoderForward in kinds_in(over_bytes)
@@ -138,10 +137,7 @@ def test_float32_models_are_fused_over_bytes_and_over_halves(
 
 @pytest.mark.parametrize("isa", ["portable", "avx2"])
 def test_float32_models_are_fused_over_bytes_that_are_widened(isa: str, tmp_path: Path) -> None:
-    built = library()
-    if built is None or isa not in built.isas:
-        pytest.skip("needs the C++ kernels and a CPU that has the instructions")
-    place = (built.handle, isa)
+    place = (library_of(isa).handle, isa)
     widened = bind_bytes(*place)
     assert widened is not None
     family = Family("qwen2", fields={**SERVED["qwen2"].fields, **WHOLE_PANELS})

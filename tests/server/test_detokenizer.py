@@ -35,7 +35,7 @@ def checkpoint(request: pytest.FixtureRequest) -> TextTokenizer:
     if request.param == "bundled":
         return bundled_tokenizer()
     if not STORIES.is_dir():
-        pytest.skip(f"no checkpoint at {STORIES}")
+        pytest.skip("shared/models/stories260K is not there")
     return load_tokenizer(str(STORIES), None)
 
 

@@ -15,8 +15,9 @@ from quire.models.attention.scratch import StepLimits
 from quire.models.attention.triton.support import Site
 from quire.models.kv_codec import Encoded, choose_codec
 from quire.models.kv_store import Workspace
-from quire.models.native import Library, library
+from quire.models.native import Library
 from quire.models.native.library import ISAS
+from tests.instructions import built_library, library_of
 from tests.models.attention.cases import KEPT_AS, keys_of_any_bits, shapes, spans
 from tests.models.attention.scene import Scene, Shape, Span, put
 from tests.models.attention.test_backends import assert_encoded, assert_right
@@ -30,10 +31,13 @@ long_spans = st.lists(
 
 @pytest.fixture(scope="module")
 def kernels() -> Library:
-    found = library()
-    if found is None:
-        pytest.skip("the C++ kernels were not built")
-    return found
+    return built_library()
+
+
+@pytest.fixture(scope="module", params=ISAS)
+def each_isa(request: pytest.FixtureRequest) -> Library:
+    isa: str = request.param
+    return library_of(isa)
 
 
 @pytest.fixture
@@ -44,15 +48,12 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("isa", ISAS)
 @cases(60)
 @given(shape=supported, spans=spans, seed=st.integers(0, 2**32))
 def test_every_instruction_set_agrees_with_softmax_by_hand(
-    kernels: Library, isa: str, shape: Shape, spans: list[Span], seed: int
+    each_isa: Library, shape: Shape, spans: list[Span], seed: int
 ) -> None:
-    if isa not in kernels.isas:
-        pytest.skip(f"{isa} does not run here")
-    assert_right(partial(CPUAttention, library=kernels.of(isa)), Scene(shape, spans, seed), seed)
+    assert_right(partial(CPUAttention, library=each_isa), Scene(shape, spans, seed), seed)
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -65,30 +66,24 @@ def test_contexts_cut_among_threads_come_together_again(
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kept_as", KEPT_AS[1:])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @cases(60)
 @given(data=st.data())
 def test_what_is_written_is_what_the_codec_makes_of_it(
-    kernels: Library, isa: str, dtype: torch.dtype, kept_as: str, data: st.DataObject
+    each_isa: Library, dtype: torch.dtype, kept_as: str, data: st.DataObject
 ) -> None:
-    if isa not in kernels.isas:
-        pytest.skip(f"{isa} does not run here")
     key = data.draw(keys_of_any_bits(dtype))
-    assert_encoded(partial(CPUAttention, library=kernels.of(isa)), kept_as, key)
+    assert_encoded(partial(CPUAttention, library=each_isa), kept_as, key)
 
 
-@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kept_as", KEPT_AS[1:])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("scale", [1.0, 0.37, 1e-20])
 def test_every_byte_is_read_as_the_codec_reads_it(
-    kernels: Library, isa: str, dtype: torch.dtype, kept_as: str, scale: float
+    each_isa: Library, dtype: torch.dtype, kept_as: str, scale: float
 ) -> None:
     """A past token that outweighs the new one by far: what comes out is its value."""
-    if isa not in kernels.isas:
-        pytest.skip(f"{isa} does not run here")
     numbers = torch.arange(285).to(torch.int8)
     if kept_as == "fp8_e4m3":
         numbers[(numbers == 127) | (numbers == -1)] = 0  # no numbers
@@ -101,7 +96,7 @@ def test_every_byte_is_read_as_the_codec_reads_it(
     assert values is not None
     put(values, slot, kept)
     put(store.keys[scene.place], slot, store.codec.encode(torch.full((1, 32), 100, dtype=dtype)))
-    step = CPUAttention(store, kernels.of(isa)).begin(scene.batch(paging))
+    step = CPUAttention(store, each_isa).begin(scene.batch(paging))
     query, key, value = scene.inputs()
     out = step.attend(scene.layer, torch.ones_like(query), torch.zeros_like(key), value)
     wanted = store.codec.decode(kept, torch.empty_like(value[0]))

@@ -6,28 +6,20 @@ import pytest
 import torch
 
 from quire.models.model_kernels import ModelKernels
-from quire.models.native import library
 from quire.models.native.int8 import Int8Kernel, bind_int8
+from tests.instructions import ISAS_WITH_PRODUCTS, library_of
 from tests.models.conftest import bind_kernels
-
-built = library()
-ISAS_WITH_PRODUCTS = (
-    [] if built is None else [isa for isa in built.isas if isa in ("avx512", "amx")]
-)
-"""Of bfloat16 numbers and of bytes."""
 
 
 @pytest.fixture(scope="session", params=ISAS_WITH_PRODUCTS)
 def kernels(request: pytest.FixtureRequest) -> ModelKernels:
-    bound = bind_kernels(request.param)
-    assert bound is not None
-    return bound
+    return bind_kernels(library_of(request.param))
 
 
 @pytest.fixture(scope="session", params=ISAS_WITH_PRODUCTS)
 def int8_kernel(request: pytest.FixtureRequest) -> Int8Kernel:
-    assert built is not None
-    bound = bind_int8(built.handle, request.param)
+    isa: str = request.param
+    bound = bind_int8(library_of(isa).handle, isa)
     assert bound is not None
     return bound
 

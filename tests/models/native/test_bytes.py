@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.native import library
 from quire.models.native.bytes import PANEL_ROWS, BytesKernel, bind_bytes
 from quire.models.native.int8 import Int8Kernel
 from quire.models.native.library import ISAS
+from tests.instructions import library_of
 
 SUMMED = 2.0**-23
 """What each sum may change, relative to the sum of absolute products."""
@@ -25,10 +25,8 @@ EXPONENTS = st.sampled_from((-30, -12, 0, 12))
 
 @pytest.fixture(scope="module", params=ISAS)
 def kernel(request: pytest.FixtureRequest) -> BytesKernel:
-    built = library()
-    if built is None or request.param not in built.isas:
-        pytest.skip("needs the C++ kernels and a CPU that has the instructions")
-    found = bind_bytes(built.handle, str(request.param))
+    isa: str = request.param
+    found = bind_bytes(library_of(isa).handle, isa)
     assert found is not None
     return found
 

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from quire.models.native import library
 from quire.models.native.fused import ACTS, KINDS, FusedKernels, Heads, Scale, bind_fused
 from quire.models.native.library import ISAS
-from tests.models.native.conftest import ISAS_WITH_PRODUCTS
+from tests.instructions import ISAS_WITH_PRODUCTS, library_of
 
 ROUNDED = {torch.bfloat16: 2.0**-7, torch.float32: 2.0**-20}
 """Two roundings to bfloat16, relative; a few to float32."""
@@ -48,10 +47,7 @@ class Made(NamedTuple):
 )
 def made(request: pytest.FixtureRequest) -> Made:
     isa, dtype = request.param
-    built = library()
-    if built is None or isa not in built.isas:
-        pytest.skip("needs the C++ kernels and a CPU that has the instructions")
-    fused = bind_fused(built.handle, isa)
+    fused = bind_fused(library_of(isa).handle, isa)
     assert fused is not None and dtype in fused.dtypes
     return Made(fused, dtype)
 

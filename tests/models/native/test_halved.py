@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.native import library
 from quire.models.native.halved import PANEL_ROWS, HalvedKernel, bind_halved
 from quire.models.native.library import ISAS
+from tests.instructions import library_of
 
 SUMMED = 2.0**-23
 """What each sum may change, relative to the sum of absolute products."""
@@ -21,10 +21,8 @@ COUNTS = st.one_of(st.integers(1, 40), st.sampled_from((48, 49, 126, 127, 260)))
 
 @pytest.fixture(scope="module", params=ISAS)
 def kernel(request: pytest.FixtureRequest) -> HalvedKernel:
-    built = library()
-    if built is None or request.param not in built.isas:
-        pytest.skip("needs the C++ kernels and a CPU that has the instructions")
-    found = bind_halved(built.handle, str(request.param))
+    isa: str = request.param
+    found = bind_halved(library_of(isa).handle, isa)
     assert found is not None
     return found
 

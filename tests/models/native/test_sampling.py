@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.models.native import library
 from quire.models.native.library import ISAS
 from quire.models.native.sampling import Asked, Edits, SamplingKernel
+from tests.instructions import library_of
 
 VOCAB_SIZE = 300
 GREEDY = (0.0, 0.0, VOCAB_SIZE, 1.0, -inf, -1.0)
@@ -21,10 +21,7 @@ FREE = (0.3, 1.0, VOCAB_SIZE, 1.0, -inf, -1.0)
 
 
 def kernel_of(isa: str, vocab_size: int = VOCAB_SIZE) -> SamplingKernel:
-    kernels = library()
-    if kernels is None or isa not in kernels.isas:
-        pytest.skip(f"no C++ kernels for {isa} here")
-    return SamplingKernel(kernels.of(isa), vocab_size)
+    return SamplingKernel(library_of(isa), vocab_size)
 
 
 @pytest.fixture(scope="module", params=ISAS)
