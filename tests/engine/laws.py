@@ -59,6 +59,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         max_skips=draw(st.integers(0, 3)),
         num_host_blocks=draw(st.just(0) | st.integers(1, 30)),
         preemption_mode=draw(st.sampled_from(PreemptionMode)),
+        wait_for_prefix=draw(st.booleans()),
     )
 
 
@@ -96,6 +97,36 @@ def arrivals(draw: st.DrawFn) -> list[Arrival]:
                 fork_of=source.id,
             )
         aborts = draw(st.none() | st.integers(0, 12))
+        found.append(Arrival(new, turn, None if aborts is None else turn + aborts))
+    return found
+
+
+@st.composite
+def bursts(draw: st.DrawFn) -> list[Arrival]:
+    """Many of equal prompts, or nearly so, within a few turns; some forks, aborts and limits."""
+    found: list[Arrival] = []
+    for index in range(draw(st.integers(3, 12))):
+        own = tuple(draw(st.lists(TOKENS, max_size=2)))
+        turn = draw(st.integers(0, 3))
+        new = NewRequest(
+            id=f"r{index}",
+            prompt_token_ids=COMMON[: draw(st.integers(10, 16))] + own,
+            sampling=draw(SAMPLINGS),
+            stopping=Stopping(draw(st.integers(1, 8))),
+            reuse=Reuse(draw(st.sampled_from([b"", b"", b"tenant"]))),
+            tenant=draw(st.sampled_from(["a", "b"])),
+            priority=draw(st.integers(-2, 2)),
+            time_limit_s=draw(st.none() | st.integers(1, 20).map(float)),
+        )
+        if found and draw(st.integers(0, 3)) == 0:
+            source = draw(st.sampled_from(found)).new
+            new = replace(
+                new,
+                prompt_token_ids=source.prompt_token_ids,
+                reuse=source.reuse,
+                fork_of=source.id,
+            )
+        aborts = draw(st.none() | st.integers(0, 8))
         found.append(Arrival(new, turn, None if aborts is None else turn + aborts))
     return found
 

@@ -10,13 +10,30 @@ from hypothesis import given
 from quire.cache.spec import Kind, Retention
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
-from tests.engine.laws import COMMON, arrivals, check_laws, shapes
+from tests.engine.laws import COMMON, arrivals, bursts, check_laws, shapes
 from tests.engine.toy_world import Arrival, Shape, World, alone, play
 
 
 @given(shapes(), arrivals())
 def test_same_text_alone_or_in_company(shape: Shape, script: list[Arrival]) -> None:
     check_laws(shape, script)
+
+
+@given(shapes(), bursts())
+def test_same_text_where_equal_prompts_arrive_together(shape: Shape, script: list[Arrival]) -> None:
+    check_laws(replace(shape, reuse=True, wait_for_prefix=True), script)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+def test_equal_prompts_that_arrive_together_are_computed_once(late: bool) -> None:
+    """All but the last block, which each computes for itself."""
+    shape = Shape(4, 80, 6, 64, reuse=True, watermark=0.0, late=late)
+    news = [NewRequest(f"r{n}", COMMON[:14], Sampling(seed=n), Stopping(6)) for n in range(6)]
+    script = [Arrival(new, turn=0) for new in news]
+    check_laws(shape, script)
+    world = play(shape, script, max_turns=100)
+    assert world.num_computed == 14 + 5 * 2 + 6 * 5
+    assert world.scheduler.stats.num_prefix_waits == 5
 
 
 def test_a_script_that_preempts_keeps_every_output() -> None:

@@ -24,6 +24,7 @@ from quire.engine.sampler import Drawn, PendingDraw
 from quire.engine.torch_sampler import TorchSampler
 from quire.models.toy import ToyModel
 from quire.scheduler.admission import Admission
+from quire.scheduler.prefix_waits import PrefixWaits
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.request import Request
 from quire.scheduler.step import Step
@@ -219,6 +220,12 @@ def forks_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     forgets_to_move(monkeypatch, MoveKind.COPY)
 
 
+def never_stops_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither for a result nor for one who is gone, and without a bound."""
+    monkeypatch.setattr(PrefixWaits, "_remove", lambda _waits, _request, _keys: None)
+    monkeypatch.setattr("quire.scheduler.prefix_waits.MAX_STEPS", 1 << 30)
+
+
 def forks_before_the_prompt_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     def hasty(admission: Admission, request: Request) -> Request | None:
         source = source_of(admission, request)
@@ -249,6 +256,7 @@ def forks_before_the_prompt_is_computed(monkeypatch: pytest.MonkeyPatch) -> None
         swaps_nothing_in,
         forks_without_a_copy,
         forks_before_the_prompt_is_computed,
+        never_stops_waiting,
     ],
 )
 def test_planted_fault_is_caught(

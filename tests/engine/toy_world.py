@@ -43,6 +43,7 @@ class Shape:
     max_skips: int = 16
     num_host_blocks: int = 0
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
+    wait_for_prefix: bool = True
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class World:
                 priority_ageing_s=shape.ageing_s,
                 max_skips=shape.max_skips,
                 preemption_mode=shape.preemption_mode,
+                wait_for_prefix=shape.wait_for_prefix,
             ),
             self.cache,
         )

@@ -50,6 +50,7 @@ class Desk:
         self.joins: list[tuple[str, frozenset[str]]] = []
         self.finishes: dict[str, Finish] = {}
         self.served: dict[str, float] = defaultdict(float)
+        self.num_computed = 0
         self._paid: Counter[str] = Counter()
 
     def add(self, new: NewRequest) -> Refusal | None:
@@ -69,6 +70,7 @@ class Desk:
         for join in step.joins:
             del self.waiting[join.new.id]
             self.joins.append((join.new.id, frozenset(self.waiting)))
+        self.num_computed += step.num_tokens
         for chunk in step.chunks:
             self._count(chunk)
         self.now += 0.5

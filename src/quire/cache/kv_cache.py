@@ -266,6 +266,21 @@ class KVCache:
         self._held.add(table)
         return True
 
+    def num_cached(
+        self, table: BlockTable, token_ids: Sequence[int], *, use_host: bool = True
+    ) -> int:
+        """The number of tokens that an admission of this table would find now."""
+        return self._find(table, token_ids, reuse=True, use_host=use_host).num_tokens
+
+    def block_keys(self, table: BlockTable, token_ids: Sequence[int]) -> Sequence[bytes]:
+        """By what the full blocks of `token_ids` are found once this table has them computed; none
+        where they never will be.
+        """
+        if not self._reuses or (table in self._held and table.epoch != self._epoch):
+            return ()
+        table.chain.extend(token_ids)
+        return table.chain.digests
+
     def explain_miss(
         self, table: BlockTable, token_ids: Sequence[int], num_found: int
     ) -> Miss | None:

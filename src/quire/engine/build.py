@@ -112,6 +112,7 @@ def scheduler_config(
         scheduling_policy=config.scheduling_policy,
         priority_ageing_s=config.priority_ageing_s,
         max_skips=config.max_skips,
+        wait_for_prefix=config.wait_for_prefix,
         preemption_mode=config.preemption_mode,
     )
 

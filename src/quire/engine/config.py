@@ -59,6 +59,7 @@ class EngineConfig:
     scheduling_policy: PolicyName = PolicyName.FCFS
     priority_ageing_s: float = 30.0
     max_skips: int = 16
+    wait_for_prefix: bool = True
     enable_prefix_caching: bool = True
     async_scheduling: bool | None = None
     enforce_eager: bool = False

@@ -30,6 +30,7 @@ class Counters:
     num_prefix_queries: int = 0
     num_prefix_hits: int = 0
     num_forked_tokens: int = 0
+    num_prefix_waits: int = 0
     num_preemptions: int = 0
     num_swaps: int = 0
     num_moved: dict[MoveKind, int] = field(default_factory=lambda: dict.fromkeys(MoveKind, 0))
@@ -109,6 +110,7 @@ def stats_of(
         num_recent_queries=counters.recent.num_queries,
         num_recent_hits=counters.recent.num_hits,
         num_resets=counters.num_resets,
+        num_prefix_waits=counters.num_prefix_waits,
         num_misses_too_short=misses[MissKind.TOO_SHORT],
         num_misses_differing=misses[MissKind.DIFFERS],
         num_misses_evicted=misses[MissKind.EVICTED],

@@ -5,8 +5,10 @@ from typing import NamedTuple
 from quire.cache.kv_cache import KVCache, Short
 from quire.cache.prefix_miss import Miss
 from quire.scheduler.accounts import Counters
+from quire.scheduler.budget import StepDraft
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
+from quire.scheduler.prefix_waits import PrefixWaits
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
 from quire.scheduler.running import RunningSet
@@ -36,6 +38,7 @@ class Admission:
         cost: CostModel,
         counters: Counters,
     ) -> None:
+        self.prefix_waits = PrefixWaits(cache, is_enabled=config.wait_for_prefix)
         self._cache = cache
         self._running = running
         self._cost = cost
@@ -53,14 +56,14 @@ class Admission:
             self._cache.block_stake, self._counters.recent.rate
         )
 
-    def admit(self, request: Request, now: float, number: int) -> int | Blocker:
-        """After the step of this `number`: blocks for everything known of the request, and how many
-        of its tokens are computed already; or the reason it must wait.
+    def admit(self, request: Request, draft: StepDraft, now: float, number: int) -> int | Blocker:
+        """Into the draft, after the step of this `number`: blocks for everything known of the
+        request, and how many of its tokens are computed already; or the reason it must wait.
         """
-        num_spare = self._num_spare(number)
+        num_spare = self._num_spare(number) + draft.num_reserved
         source = self._source_of(request)
         if source is None:
-            return self._alone(request, num_spare, now)
+            return self._wait_for_prefix(request, draft) or self._alone(request, num_spare, now)
         if source.prompt_step is None or source.prompt_step > number:
             return Blocker(Reason.WAITS_FOR_PROMPT, 0, source.id)
         return self._forked(request, source, num_spare, now)
@@ -93,17 +96,39 @@ class Admission:
         self._counters.note_fork(request, source, num_shared, now)
         return num_shared
 
-    def _alone(self, request: Request, num_spare: int, now: float) -> int | Blocker:
-        was_swapped = request.table.swap is not None
-        use_host = self._cost.prefers_host(
+    def _wait_for_prefix(self, request: Request, draft: StepDraft) -> Blocker | None:
+        """Where another computes more of its prompt than it would find now, and it has its first
+        token sooner by waiting for that: after the steps under way, and this one if it could be
+        done with its prompt in it. What was preempted has waited enough.
+        """
+        if request.new.prompt_logprobs is not None or request.num_preemptions:
+            return None
+        awaited = self.prefix_waits.awaited(request, use_host=self._uses_host(request))
+        if awaited is None:
+            return None
+        num_left = len(request.token_ids) - awaited.num_found
+        num_steps = draft.num_under_way + (num_left <= draft.tokens_left)
+        num_saved = awaited.num_tokens - len(self._running) * num_steps
+        if not self._cost.prefers_wait(num_saved, num_steps):
+            return None
+        if self.prefix_waits.wait(request):
+            self._counters.num_prefix_waits += 1
+        draft.set_aside(awaited.num_blocks)
+        return Blocker(Reason.WAITS_FOR_PREFIX, awaited.num_tokens, awaited.other)
+
+    def _uses_host(self, request: Request) -> bool:
+        return self._cost.prefers_host(
             self._cache.block_stake, is_resumed=request.num_preemptions > 0
         )
+
+    def _alone(self, request: Request, num_spare: int, now: float) -> int | Blocker:
+        was_swapped = request.table.swap is not None
         admitted = self._cache.admit(
             request.table,
             request.token_ids,
             keep_free=num_spare,
             reuse=request.new.prompt_logprobs is None,
-            use_host=use_host,
+            use_host=self._uses_host(request),
         )
         if isinstance(admitted, Short):
             return Blocker(Reason.WAITS_FOR_BLOCKS, admitted.num_blocks)

@@ -6,14 +6,25 @@ from quire.scheduler.step import BlockIds, Chunk, Join, Step
 
 
 class StepDraft:
-    """Only grows. `tokens_left` is what remains of the step's token budget."""
+    """Only grows. `tokens_left` is what remains of the step's token budget. `num_aside` requests
+    wait although their turn has come; each has a place kept for it, all together `num_reserved`
+    blocks. The results of `num_under_way` earlier steps have not come.
+    """
 
-    def __init__(self, max_num_batched_tokens: int) -> None:
+    def __init__(self, max_num_batched_tokens: int, num_under_way: int = 0) -> None:
         self.tokens_left = max_num_batched_tokens
+        self.num_under_way = num_under_way
         self.num_preempted = 0
+        self.num_aside = 0
+        self.num_reserved = 0
         self._max_tokens = max_num_batched_tokens
         self._joins: list[Join] = []
         self._chunks: list[Chunk] = []
+
+    def set_aside(self, num_blocks: int) -> None:
+        """One waits although its turn has come: a place and `num_blocks` are kept for it."""
+        self.num_aside += 1
+        self.num_reserved += num_blocks
 
     def join(self, request: Request) -> None:
         """The request enters the running set with all the blocks of its table."""

@@ -10,6 +10,8 @@ from quire.scheduler.policy import Policy, PolicyName
 class SchedulerConfig:
     """`watermark` is the share of the pool that an admission must leave to those running.
     `max_skips` times may others be admitted before a head of the line that lacks blocks.
+    `wait_for_prefix`: while another computes the beginning of a request's prompt, it waits for that
+    where it is sooner.
     """
 
     max_num_seqs: int
@@ -21,6 +23,7 @@ class SchedulerConfig:
     priority_ageing_s: float = 30.0
     max_skips: int = 16
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
+    wait_for_prefix: bool = True
 
     @property
     def policy(self) -> Policy:

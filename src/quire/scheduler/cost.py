@@ -60,6 +60,12 @@ class _Sums:
         covariance = self.products / self.weight - mean * self.seconds / self.weight
         return covariance / variance if covariance > 0 else None
 
+    @property
+    def base(self) -> float | None:
+        """Seconds at no tokens, where there is a slope."""
+        slope = self.slope
+        return None if slope is None else max(self.seconds - slope * self.tokens, 0) / self.weight
+
 
 class CostModel:
     """`token_s` and `block_s`: seconds to compute one more token, and to move one block; None until
@@ -74,6 +80,11 @@ class CostModel:
     @property
     def token_s(self) -> float | None:
         return self._steps.slope or self._steps.ratio
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds of a step beside those of its tokens; None where it cannot be told."""
+        return self._steps.base
 
     @property
     def block_s(self) -> float | None:
@@ -112,6 +123,15 @@ class CostModel:
             return True
         chance = max(hit_rate, LEAST_CHANCE)
         return block.num_blocks * block_s * (1 + chance) < block.num_tokens * token_s * chance
+
+    def prefers_wait(self, num_tokens: int, num_steps: int) -> bool:
+        """Whether to start `num_steps` later with so many tokens less to compute; where the cost
+        of a step was never measured, with any less.
+        """
+        token_s, step_s = self.token_s, self.step_s
+        if token_s is None or step_s is None:
+            return num_tokens > 0
+        return num_tokens * token_s > num_steps * step_s
 
     def _is_cheaper(self, num_blocks: int, num_tokens: int) -> bool:
         block_s, token_s = self.block_s, self.token_s

@@ -22,6 +22,11 @@ class Pace:
         """None: not yet known."""
         return self._num_tokens / self._seconds if self._seconds > 0 else None
 
+    @property
+    def num_under_way(self) -> int:
+        """Steps that have begun and not ended."""
+        return len(self._began)
+
     def begin(self, number: int, now: float, *, leaves_someone: bool) -> None:
         self._began[number] = now, leaves_someone
 

@@ -80,6 +80,14 @@ class WaitingQueue:
 
     def add(self, request: Request) -> None:
         """In its place by rank, which a preempted request has kept."""
+        if request.lane not in self._lanes:
+            least = self._first_lane()
+            level = self._shares.served(self._last_left if least is None else least)
+            self._shares.enter(request.lane, level)
+        self.restore(request)
+
+    def restore(self, request: Request) -> None:
+        """Put back one that was taken out for a moment: nothing has changed for its lane."""
         lane = request.lane
         if lane not in self._lanes:
             self._open(lane)
@@ -97,8 +105,6 @@ class WaitingQueue:
             self._last_left = lane
 
     def _open(self, lane: str) -> None:
-        least = self._first_lane()
-        self._shares.enter(lane, self._shares.served(self._last_left if least is None else least))
         self._lanes[lane] = Line(attrgetter("rank"))
         self._num_tokens[lane] = 0
         if lane not in self._in_heap:

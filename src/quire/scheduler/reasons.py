@@ -18,6 +18,7 @@ class Reason(StrEnum):
         "waits_after_preemption"  # this step took blocks back (requests preempted)
     )
     WAITS_FOR_PROMPT = "waits_for_prompt"  # of the request it forks from
+    WAITS_FOR_PREFIX = "waits_for_prefix"  # it is being computed (tokens; by whom)
     WAITS_FOR_SKIPPED = "waits_for_skipped"  # one ahead may not be passed again (times it was)
     # placed
     ADMITTED = "admitted"  # (tokens reused from the prefix cache)

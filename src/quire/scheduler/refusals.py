@@ -51,7 +51,8 @@ def queue_full(
     held back. A lane that has less than its share of a full queue still gets in.
     """
     head = waiting.head
-    held_back = head is not None and head.timeline[-1].reason.lasts
+    last = None if head is None else head.timeline[-1].reason
+    held_back = last is not None and last.lasts and last is not Reason.WAITS_FOR_PREFIX
     num_places = 0 if held_back else config.max_num_seqs - num_running
     if len(waiting) < config.max_num_queued_reqs + num_places:
         return None

@@ -55,6 +55,7 @@ class Scheduler:
         self._num_admitted = 0
         self._counters = Counters()
         self._admission = Admission(config, cache, self._running, self._cost, self._counters)
+        self._prefix_waits = self._admission.prefix_waits
 
     @property
     def has_work(self) -> bool:
@@ -111,6 +112,7 @@ class Scheduler:
 
     def reset_prefix_cache(self) -> None:
         self._cache.reset()
+        self._prefix_waits.clear()
         self._counters.num_resets += 1
         self._counters.recent.reset()
 
@@ -120,12 +122,13 @@ class Scheduler:
     def schedule(self, now: float) -> Step:
         """Choose the next step; it may be empty when all that is left awaits a late result."""
         self._expire(now)
-        draft = StepDraft(self._config.max_num_batched_tokens)
+        draft = StepDraft(self._config.max_num_batched_tokens, self._pace.num_under_way)
         self._admission.weigh_spills()
         self._place_running(draft, now)
         self._place_waiting(draft, now)
         self._number += 1
-        self._pace.begin(self._number, now, leaves_someone=bool(self._waiting))
+        leaves_someone = len(self._waiting) > draft.num_aside
+        self._pace.begin(self._number, now, leaves_someone=leaves_someone)
         drops, self._drops = tuple(self._drops), []
         moves = self._cache.take_moves()
         self._counters.note_moves(moves)
@@ -176,6 +179,9 @@ class Scheduler:
     def _place(self, request: Request, num_tokens: int, grown: BlockIds, draft: StepDraft) -> None:
         if request.num_charged < request.num_prompt_tokens:
             self._shares.charge_prompt(request, request.num_computed + num_tokens)
+        if num_tokens > 1:
+            start = request.num_computed
+            self._prefix_waits.place(request, start, start + num_tokens)
         draft.place(request, num_tokens, grown)
         if request.prompt_step is None and request.num_computed >= request.num_prompt_tokens:
             request.prompt_step = self._number + 1
@@ -206,6 +212,7 @@ class Scheduler:
             self._cache.release(victim.table)
             victim.note(now, Reason.PREEMPTED_FOR_BLOCKS, victim.num_computed, other)
         self._running.remove(victim)
+        self._prefix_waits.drop(victim)
         self._counters.num_preemptions += 1
         self._admission.note_preemption(self._number)
         draft.num_preempted += 1
@@ -225,15 +232,23 @@ class Scheduler:
 
     def _place_waiting(self, draft: StepDraft, now: float) -> None:
         """Admit from the head while budget, places and blocks allow; the first that must wait is
-        told why. If it lacks blocks, smaller ones may go first.
+        told why. If it lacks blocks, smaller ones may go first; if it waits for a prefix, those may
+        that cost it nothing.
         """
+        aside = []
         while (head := self._waiting.head) is not None:
-            blocker = self._blocker(draft) or self._admit(head, draft, now)
-            if blocker is not None:
-                head.note(now, *blocker)
+            blocker = self._blocker(head, draft) or self._admit(head, draft, now)
+            if blocker is None:
+                continue
+            head.note(now, *blocker)
+            if blocker.reason is not Reason.WAITS_FOR_PREFIX:
                 if blocker.reason is Reason.WAITS_FOR_BLOCKS:
                     self._skip_ahead(head, draft, now)
-                return
+                break
+            self._waiting.remove(head)
+            aside.append(head)
+        for request in aside:
+            self._waiting.restore(request)
 
     def _skip_ahead(self, head: Request, draft: StepDraft, now: float) -> None:
         """Admit some from behind the head, at the expense of all they pass, until one of those must
@@ -245,7 +260,7 @@ class Scheduler:
             if holder is not None:
                 request.note(now, Reason.WAITS_FOR_SKIPPED, holder.num_skips, holder.id)
                 continue
-            blocker = self._blocker(draft) or self._admit(request, draft, now)
+            blocker = self._blocker(request, draft) or self._admit(request, draft, now)
             if blocker is not None:
                 request.note(now, blocker.reason, blocker.number, blocker.other or head.id)
                 passed.append(request)
@@ -257,12 +272,17 @@ class Scheduler:
         """What was passed often enough has a reservation, and so has what was preempted."""
         return request.num_preemptions > 0 or request.num_skips >= self._config.max_skips
 
-    def _blocker(self, draft: StepDraft) -> Blocker | None:
+    def _blocker(self, request: Request, draft: StepDraft) -> Blocker | None:
+        """What the step lacks for any request; or for this one beside those who stand aside. They
+        have a place, and nobody passes whose prompt would take of the next step's tokens.
+        """
         if draft.num_preempted:
             return Blocker(Reason.WAITS_AFTER_PREEMPTION, draft.num_preempted)
-        if len(self._running) >= self._config.max_num_seqs:
+        if len(self._running) + draft.num_aside >= self._config.max_num_seqs:
             return Blocker(Reason.WAITS_FOR_SEQUENCE, len(self._running))
-        if not draft.tokens_left:
+        if not draft.tokens_left or (
+            draft.num_aside and len(request.token_ids) > draft.tokens_left
+        ):
             return Blocker(Reason.WAITS_FOR_BUDGET, self._config.max_num_batched_tokens)
         return None
 
@@ -270,7 +290,7 @@ class Scheduler:
         """Blocks for everything known of the request, then its first chunk; or the reason it must
         wait.
         """
-        admitted = self._admission.admit(request, now, self._number)
+        admitted = self._admission.admit(request, draft, now, self._number)
         if isinstance(admitted, Blocker):
             return admitted
         self._join(request, admitted, draft)
@@ -279,6 +299,7 @@ class Scheduler:
     def _join(self, request: Request, num_computed: int, draft: StepDraft) -> None:
         """Into the running set, with blocks for all that is known, and its first chunk placed."""
         self._waiting.remove(request)
+        self._prefix_waits.admit(request)
         self._num_admitted += 1
         request.seat = self._policy.seat(request, number=self._num_admitted)
         self._running.add(request)
@@ -300,7 +321,10 @@ class Scheduler:
         scored = request.take_scores(chunk.start, scores) if scores else ()
         if request.id in result.not_finite:
             return Delta(request.id, (), (), scored, self._finish(request, Reason.NOT_FINITE, now))
-        self._cache.advance(request.table, request.token_ids, chunk.start + chunk.num_tokens)
+        num_computed = chunk.start + chunk.num_tokens
+        self._cache.advance(request.table, request.token_ids, num_computed)
+        if chunk.num_tokens > 1:
+            self._prefix_waits.advance(request, num_computed)
         if token_id is None:
             return Delta(request.id, (), (), scored) if scored else None
         request.num_pending -= 1
@@ -320,6 +344,7 @@ class Scheduler:
 
     def _leave(self, request: Request) -> None:
         del self._requests[request.id]
+        self._prefix_waits.drop(request)
         if request not in self._running:
             self._waiting.remove(request)
             self._cache.forget(request.table)

@@ -113,7 +113,7 @@ class Stats(NamedTuple):
     """The accounts after a step: gauges as they are, counters since start. Of the host's blocks,
     `num_blocks_swapped` belong to preempted requests and `num_blocks_on_host` may be found. Of
     `num_preemptions`, `num_swaps` were by swap. `num_recent_*` are the tokens of prefix queries and
-    hits of the newest requests, `num_misses_*` requests.
+    hits of the newest requests, `num_misses_*` requests, and so are `num_prefix_waits`.
     """
 
     num_running: int
@@ -143,6 +143,7 @@ class Stats(NamedTuple):
     num_misses_evicted: int = 0
     num_misses_by_salt: int = 0
     num_misses_new: int = 0
+    num_prefix_waits: int = 0
 
     @property
     def kv_usage(self) -> float:

@@ -145,6 +145,11 @@ METRICS: tuple[Metric, ...] = (
         "Share of the prompt tokens of the last 1000 requests found in the prefix cache, 0 to 1.",
         twin=False,
     ),
+    _counter(
+        "prefix_waits_total",
+        "Requests that waited while another computed the beginning of their prompt.",
+        twin=False,
+    ),
     _counter("prefix_cache_resets_total", "Times the prefix cache was emptied.", twin=False),
     _counter("wasted_prefill_tokens_total", "Computed tokens thrown away.", twin=False),
     _counter(

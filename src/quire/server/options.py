@@ -234,6 +234,13 @@ OPTIONS: tuple[Option, ...] = (
         "enable-prefix-caching", ENGINE, boolean, "Reuse the KV blocks of equal prompt beginnings."
     ),
     Option(
+        "wait-for-prefix",
+        ENGINE,
+        boolean,
+        "While one request computes the beginning of another's prompt, the other waits for it "
+        "where that is sooner.",
+    ),
+    Option(
         "otlp-traces-endpoint",
         ENGINE,
         http_url,

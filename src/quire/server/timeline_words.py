@@ -35,6 +35,7 @@ WORDS: Mapping[Reason, Word] = {
     Reason.WAITS_FOR_BUDGET: Word("token_budget"),
     Reason.WAITS_AFTER_PREEMPTION: Word("requests_preempted"),
     Reason.WAITS_FOR_PROMPT: Word(),
+    Reason.WAITS_FOR_PREFIX: Word("tokens_awaited"),
     Reason.WAITS_FOR_SKIPPED: Word("times_passed"),
     Reason.ADMITTED: Word("tokens_reused", Part.PREFILL),
     Reason.RESUMED: Word("tokens_reused", Part.PREFILL),

@@ -1,0 +1,129 @@
+"""Which blocks the steps under way compute, and who had better wait for them than compute them too.
+
+Equal prompts that arrive together find nothing cached. One of them computes what they have in
+common; the others wait for the step that does, and find it. Only waiting requests wait, and only
+for running ones, so that there is no circle; and a result that comes, or a request that leaves,
+ends every wait for it.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from quire.cache.kv_cache import KVCache
+from quire.scheduler.request import Request
+
+MAX_STEPS = 8
+"""For so many steps a request waits at most, all its waits together."""
+
+
+class Placed(NamedTuple):
+    """The keys of the full blocks that end in a chunk, and where the chunk ends."""
+
+    end: int
+    keys: tuple[bytes, ...]
+
+
+class Awaited(NamedTuple):
+    """A waiting request will find so many tokens more than it would now, computed by `other`, and
+    need `num_blocks` for the rest. The last of those tokens' blocks goes by `key`.
+    """
+
+    num_tokens: int
+    num_found: int
+    num_blocks: int
+    key: bytes
+    other: str
+
+
+class PrefixWaits:
+    """A block is in it from when its tokens are placed until the result has come or its request has
+    left. Whether one is still computed is one look-up, whatever the number of requests.
+    """
+
+    def __init__(self, cache: KVCache, *, is_enabled: bool) -> None:
+        self._cache = cache
+        self._num_groups, self._block_size = cache.block_stake
+        self._is_enabled = is_enabled
+        self._computing: dict[bytes, Request] = {}
+        self._placed: dict[Request, list[Placed]] = {}
+        self._awaited: dict[Request, Awaited] = {}
+        self._num_steps: dict[Request, int] = {}
+
+    def place(self, request: Request, start: int, end: int) -> None:
+        """A step computes the request's tokens `start .. end`."""
+        num_known = min(end, len(request.token_ids))
+        first, last = start // self._block_size, num_known // self._block_size
+        if first >= last or not self._is_enabled:
+            return
+        keys = tuple(self._cache.block_keys(request.table, request.token_ids)[first:last])
+        for key in keys:
+            self._computing.setdefault(key, request)
+        self._placed.setdefault(request, []).append(Placed(end, keys))
+
+    def advance(self, request: Request, num_computed: int) -> None:
+        """The result for its first `num_computed` tokens has come."""
+        placed = self._placed.get(request, [])
+        while placed and placed[0].end <= num_computed:
+            self._remove(request, placed.pop(0).keys)
+        if not placed:
+            self._placed.pop(request, None)
+
+    def drop(self, request: Request) -> None:
+        """It runs or waits no more: what it was computing will not be cached."""
+        for placed in self._placed.pop(request, ()):
+            self._remove(request, placed.keys)
+        self._forget(request)
+
+    def clear(self) -> None:
+        """Nothing that is being computed will be found."""
+        self._computing.clear()
+        self._placed.clear()
+
+    def admit(self, request: Request) -> None:
+        """It has waited enough, and runs."""
+        self._forget(request)
+
+    def wait(self, request: Request) -> bool:
+        """One step more; true if it is the first."""
+        self._num_steps[request] = num_steps = self._num_steps.get(request, 0) + 1
+        return num_steps == 1
+
+    def awaited(self, request: Request, *, use_host: bool) -> Awaited | None:
+        """What is being computed of its prompt, right behind what it would find now; None also
+        where it has waited long enough.
+        """
+        if not self._computing or self._num_steps.get(request, 0) >= MAX_STEPS:
+            return None
+        known = self._awaited.get(request)
+        if known is not None and known.key in self._computing:
+            return known
+        awaited = self._look_up(request, use_host=use_host)
+        if awaited is None:
+            self._awaited.pop(request, None)
+        else:
+            self._awaited[request] = awaited
+        return awaited
+
+    def _look_up(self, request: Request, *, use_host: bool) -> Awaited | None:
+        table, token_ids, size = request.table, request.token_ids, self._block_size
+        num_found = self._cache.num_cached(table, token_ids, use_host=use_host)
+        keys = self._cache.block_keys(table, token_ids)
+        first, most = num_found // size, (len(token_ids) - 1) // size
+        end = first
+        while end < most and keys[end] in self._computing:
+            end += 1
+        if end == first:
+            return None
+        key = keys[end - 1]
+        num_blocks = self._num_groups * (-(-len(token_ids) // size) - end)
+        other = self._computing[key].id
+        return Awaited((end - first) * size, num_found, num_blocks, key, other)
+
+    def _remove(self, request: Request, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            if self._computing.get(key) is request:
+                del self._computing[key]
+
+    def _forget(self, request: Request) -> None:
+        self._awaited.pop(request, None)
+        self._num_steps.pop(request, None)
