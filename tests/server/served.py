@@ -1,6 +1,7 @@
 """The real server around a scripted engine, in a thread of the test process."""
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,11 +10,13 @@ from importlib.resources import files
 from typing import TypeVar
 
 import httpx
+import uvloop
 
 from quire.engine.config import EngineConfig
 from quire.server.app import build_app, build_service
 from quire.server.config import ServerConfig
 from quire.server.listen import bind, url_of
+from quire.server.plain_http import PlainHttp
 from quire.server.serve import DrainingServer
 from quire.server.service import Sources
 from quire.server.tokenizer import TextTokenizer, load_tokenizer
@@ -52,6 +55,13 @@ class Served:
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(timeout=10)
 
+    def connections(self, client: socket.socket | None = None) -> list[PlainHttp]:
+        """All that are open, or the one that this socket is the other end of."""
+        name = None if client is None else client.getsockname()
+        connections = self.do(lambda: list(self.server.server_state.connections))
+        ours = [each for each in connections if isinstance(each, PlainHttp)]
+        return [each for each in ours if name in (None, each.client)]
+
     def complete(self, **fields: object) -> httpx.Response:
         return self.client.post("/v1/completions", json=fields)
 
@@ -76,13 +86,18 @@ def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> bool:
 
 
 @contextmanager
-def serving(config: ServerConfig, *, loaded: bool = True) -> Iterator[Served]:
-    """`loaded` False leaves the engine loading until the test sets `engine.starts`."""
+def serving(
+    config: ServerConfig, *, loaded: bool = True, send_buffer: int | None = None
+) -> Iterator[Served]:
+    """`loaded` False leaves the engine loading until the test sets `engine.starts`; `send_buffer`
+    is how many bytes the system keeps of an answer that is not read."""
     made: list[Served] = []
     up = threading.Event()
 
     async def run() -> None:
         listener = bind("127.0.0.1", 0)
+        if send_buffer is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         engines: list[ScriptedEngine] = []
 
         def open_engine(
@@ -100,7 +115,11 @@ def serving(config: ServerConfig, *, loaded: bool = True) -> Iterator[Served]:
         up.set()
         await server.serve(sockets=[listener])
 
-    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    def run_as_in_production() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run())
+
+    thread = threading.Thread(target=run_as_in_production, daemon=True)
     thread.start()
     assert up.wait(10)
     (served,) = made

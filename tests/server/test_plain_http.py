@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from quire.server.config import HttpLimits
 from tests.server.served import Served, eventually, plain_config, serving
 
 
@@ -28,7 +29,12 @@ BODY = json.dumps({"prompt": "x", "max_tokens": 2}).encode()
 
 
 def post(*headers: str) -> bytes:
-    head = ["POST /v1/completions HTTP/1.1", "Host: x", f"Content-Length: {len(BODY)}", *headers]
+    head = [
+        "POST /v1/completions HTTP/1.1",
+        "Host: localhost",
+        f"Content-Length: {len(BODY)}",
+        *headers,
+    ]
     return "\r\n".join([*head, "Connection: close", "", ""]).encode() + BODY
 
 
@@ -66,7 +72,7 @@ def test_a_head_without_end_is_refused(served: Served) -> None:
     [
         (b"NONSENSE\r\n\r\n", "invalid_http"),
         (b"GET / HTTP/1.1\r\nContent-Length: many\r\n\r\n", "invalid_http"),
-        (b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", "method_not_allowed"),
+        (b"CONNECT x:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", "method_not_allowed"),
     ],
 )
 def test_what_is_no_request_is_told_in_the_shape_of_errors(
@@ -78,20 +84,22 @@ def test_what_is_no_request_is_told_in_the_shape_of_errors(
 
 
 @pytest.mark.parametrize("data", [post()[:30], post()[:-5]], ids=["head", "body"])
-def test_what_does_not_come_is_not_waited_for(
-    served: Served, data: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("quire.server.plain_http.HEAD_PATIENCE_S", 0.1)
+def test_what_does_not_come_is_not_waited_for(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quire.server.replies.BODY_PATIENCE_S", 0.1)
-    reply = exchange(served, data)
+    with serving(replace(plain_config(), http=HttpLimits(head_timeout_s=0.1))) as served:
+        reply = exchange(served, data)
     assert reply.startswith(b"HTTP/1.1 408") and b"connection: close" in reply
     assert error_in(reply)["code"] == "request_timeout"
 
 
-def test_a_connection_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.server.serve.KEEP_ALIVE_S", 1)
-    with serving(plain_config()) as served:
+def test_a_connection_that_nobody_uses_is_closed() -> None:
+    """Unused from the start, after an answer, and where only line ends come."""
+    get = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serving(replace(plain_config(), http=HttpLimits(keep_alive_s=0.2))) as served:
         assert exchange(served) == b""
+        assert exchange(served, b"\r\n") == b""
+        assert exchange(served, get).startswith(b"HTTP/1.1 200")
+        assert exchange(served, get, b"\r\n", pause_s=0.1).startswith(b"HTTP/1.1 200")
 
 
 def test_a_slow_body_is_waited_for_while_it_comes(

@@ -34,6 +34,29 @@ class ApiKey:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What one connection may take, whoever it is from. Seconds:
+
+    head_timeout_s: for a whole head, from its first byte.
+    keep_alive_s: without a request, before the first or after an answer.
+    body_window_s: in which `min_body_rate` (bytes a second) must be kept, again and again.
+    discard_s: for the rest of a body that was refused.
+    write_timeout_s: in which the client must take some of the answer.
+    linger_s: for what still comes after an error that ends the connection.
+    """
+
+    max_head_bytes: int = 64 * 1024
+    max_headers: int = 256
+    min_body_rate: int = 1024
+    head_timeout_s: float = 30.0
+    keep_alive_s: float = 75.0
+    body_window_s: float = 30.0
+    discard_s: float = 30.0
+    write_timeout_s: float = 60.0
+    linger_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     """`served_model_names` are the names clients may ask for; answers and metrics carry the first.
     `api_keys` empty means that everyone may call. Fields without a repr are secret: they are not
@@ -55,6 +78,7 @@ class ServerConfig:
     metrics_compat: MetricsCompat = MetricsCompat.VLLM
     generation_config: GenerationConfig = GenerationConfig.AUTO
     log_level: str = "info"
+    http: HttpLimits = HttpLimits()
 
     @property
     def model_name(self) -> str:

@@ -152,6 +152,14 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter("prefix_cache_resets_total", "Times the prefix cache was emptied.", twin=False),
     _counter("wasted_prefill_tokens_total", "Computed tokens thrown away.", twin=False),
+    Metric(
+        "http_refused_total",
+        Kind.COUNTER,
+        "HTTP requests that were not read to their end, and answers that the client did not take.",
+        ("reason",),
+        common=("model_name",),
+        twin=False,
+    ),
     _counter(
         "deadline_exceeded_total",
         "Requests whose `deadline_ms` ran out: not taken (refused) or ended (unfinished).",

@@ -4,6 +4,7 @@ Counters that the engine keeps are shown as its newest report has them, so that 
 stream sees the end of, is counted right too.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from itertools import product
@@ -55,6 +56,7 @@ class ServerMetrics:
         }
         self.num_finished = dict.fromkeys(Finished, 0)
         self.num_rejected = 0
+        self.num_refused: Counter[str] = Counter()
         self.num_late = dict.fromkeys(Late, 0)
         self.tenant_tokens = dict.fromkeys(product(tenants, TenantTokens), 0)
         self._step_tokens = self.histograms["iteration_tokens_total"]
@@ -72,6 +74,10 @@ class ServerMetrics:
         self.stats = report.stats
         if report.num_tokens:
             self._step_tokens.observe(report.num_tokens)
+
+    def on_refused(self, reason: str) -> None:
+        """An HTTP request was not read, or its answer not taken."""
+        self.num_refused[reason] += 1
 
     def on_down(self) -> None:
         """Nothing runs, waits or is kept in an engine that is gone: all its blocks are free. What

@@ -1,123 +1,380 @@
-"""HTTP/1.1 and nothing else: an offer to upgrade is passed over, a head has a largest size and a
-longest time to come, and what is no HTTP is told so in the shape of every other error.
+"""HTTP/1.1 and nothing else, within limits that hold while the bytes still come.
+
+A head has a largest size and a longest time, whatever it is cut into; requests that are sent ahead
+of their answers wait in the socket, not in memory; what is not HTTP is answered once, in the shape
+of every other error, and the connection ends. An answer that the client does not read ends it too.
 
 The parser ends a request at an `Upgrade` header, its body lost; but a server may always ignore the
 offer (RFC 9110, 7.8), and Java's client makes it with every first request.
 """
 
 import asyncio
+import logging
+from collections.abc import Callable
+from enum import Enum
 from http import HTTPStatus
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
+from quire.server.config import HttpLimits
 from quire.server.errors import TOO_SLOW, RequestError, error_body
 
-MAX_HEAD_BYTES = 64 * 1024
-HEAD_PATIENCE_S = 30.0
+logger = logging.getLogger(__name__)
+
+PIECE_BYTES = 1024
+"""What the parser is given at once of anything but a body of known length. Counts of a head are
+exact to one piece, and so many bytes of requests may wait for their turn in parsed form."""
+TURN_BYTES = 32 * 1024
+"""What is parsed of one connection before the others get their turn: a chunk of one byte costs a
+microsecond, and up to 256 KiB come at once."""
+VERSIONS = ("1.0", "1.1")
 
 
-class HeadTooLarge(Exception):
-    """Ends the connection."""
+class Part(Enum):
+    """Where in a request the parser is."""
+
+    BETWEEN = "between"
+    HEAD = "head"
+    BODY = "body"
+
+
+class HeldFlow(FlowControl):
+    """Reading that stays paused while `is_held`: that an application asks for a body which has come
+    already must not bring in what follows it."""
+
+    is_held = False
+
+    def hold(self) -> None:
+        self.is_held = True
+        if not self._transport.is_closing():
+            self.pause_reading()
+
+    def release(self) -> None:
+        self.is_held = False
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self.is_held and not self._transport.is_closing():
+            super().resume_reading()
 
 
 class PlainHttp(HttpToolsProtocol):
-    _head_timer: asyncio.TimerHandle | None = None
-    _has_begun = False
-    _num_head_bytes = 0
+    """One connection. `on_refused` is told the code of each error that is answered here, where no
+    application sees it."""
+
+    flow: HeldFlow
+
+    def __init__(
+        self,
+        limits: HttpLimits,
+        on_refused: Callable[[str], None],
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, object],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        self._on_refused = on_refused
+        self._unparsed = b""
+        self._num_parsed = 0  # bytes of `_unparsed` that the parser has had
+        self._part = Part.BETWEEN
+        self._num_body_left = 0  # of a body whose length the head says
+        self._num_head_bytes = 0  # since the message began, or since its last body byte
+        self._counts_anew = False  # within this piece a message began or ended, or body bytes came
+        self._num_url_bytes = 0  # within this piece
+        self._active: RequestResponseCycle | None = None  # whose turn it is to be answered
+        self._fault: RequestError | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_head(self.timeout_keep_alive)  # a balancer may open it for later
+        self.flow = HeldFlow(transport)
+        self._await(self._limits.keep_alive_s, transport.close)  # a balancer opens it for later
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._await_no_head()
+        self._await_nothing()
+        self._stop_watching_reader()
+        self._forget_unparsed()
+        self.pipeline.clear()
         super().connection_lost(exc)
 
-    def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
-        if self.transport.is_closing():
-            return
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._decline(data[upgrade.args[0] :])
-        except httptools.HttpParserError as error:
-            self._refuse(_what_is_wrong(error))
-
-    def on_message_begin(self) -> None:
-        self._num_head_bytes = 0
-        self._has_begun = True
-        self._await_head(HEAD_PATIENCE_S)
-        super().on_message_begin()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._num_head_bytes += len(name) + len(value)
-        if self._num_head_bytes > MAX_HEAD_BYTES:
-            raise HeadTooLarge
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        self._await_no_head()
-        if not self.parser.should_upgrade():
-            super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        self._has_begun = False
-        if not self.parser.should_upgrade():
-            super().on_message_complete()
-
-    def _await_head(self, patience_s: float) -> None:
-        self._await_no_head()
-        self._head_timer = self.loop.call_later(patience_s, self._on_slow_head)
-
-    def _await_no_head(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-
-    def _on_slow_head(self) -> None:
+    def shutdown(self) -> None:
         if self._is_answering:
-            self._await_head(HEAD_PATIENCE_S)
-        elif self._has_begun:
-            message = f"The head of the request did not come within {HEAD_PATIENCE_S:g} s."
-            self._refuse(RequestError(message, code="request_timeout", status=TOO_SLOW))
+            super().shutdown()
         else:
             self.transport.close()
 
-    def _decline(self, rest: bytes) -> None:
-        """The same head once more, without the offer, and what came after it."""
+    # What comes in, piece by piece.
+
+    def data_received(self, data: bytes) -> None:
+        if self._fault is None:
+            self._unparsed = self._unparsed[self._num_parsed :] + data
+            self._num_parsed = 0
+            self._parse()
+
+    def _parse(self) -> None:
+        """Parse what has come until a request must wait for its turn, or other connections for
+        theirs. Nothing more is read from the socket before that."""
+        num_left = TURN_BYTES
+        while self._has_unparsed and not self.pipeline and not self.transport.is_closing():
+            if num_left <= 0:
+                self.loop.call_soon(self._parse)
+                break
+            if not self._num_body_left:
+                num_left -= PIECE_BYTES
+            self._parse_piece(self._num_body_left or PIECE_BYTES)
+        waits_to_refuse = self._fault is not None and self._is_answering
+        if self._has_unparsed or self.pipeline or waits_to_refuse:
+            self.flow.hold()
+        elif self.flow.is_held:
+            self.flow.release()
+
+    @property
+    def _has_unparsed(self) -> bool:
+        return self._num_parsed < len(self._unparsed)
+
+    def _forget_unparsed(self) -> None:
+        self._unparsed, self._num_parsed = b"", 0
+
+    def _parse_piece(self, num_bytes: int) -> None:
+        piece = self._unparsed[self._num_parsed : self._num_parsed + num_bytes]
+        self._num_parsed += len(piece)
+        self._counts_anew, self._num_url_bytes = False, 0
+        try:
+            try:
+                self.parser.feed_data(piece)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._num_parsed -= len(piece) - upgrade.args[0]
+                self._pass_over_upgrade()
+        except httptools.HttpParserError as error:
+            self._refuse(_what_is_wrong(error))
+            return
+        self._num_head_bytes = 0 if self._counts_anew else self._num_head_bytes + len(piece)
+        if self._num_head_bytes > self._limits.max_head_bytes:
+            self._refuse(self._too_large(is_url=self._num_url_bytes == len(piece)))
+
+    def _pass_over_upgrade(self) -> None:
+        """Give a new parser the same head without the offer; what came after it is still to be
+        parsed."""
         method = self.parser.get_method()
+        version = self.parser.get_http_version().encode()
         if method == b"CONNECT":
             self._refuse(RequestError("This server is no proxy.", code="method_not_allowed"))
             return
-        lines = [b"%b %b HTTP/1.1" % (method, self.url)]
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
         lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
+        self.parser.feed_data(b"\r\n".join(lines) + b"\r\n\r\n")
+
+    # Called by the parser.
+
+    def on_message_begin(self) -> None:
+        self._part = Part.HEAD
+        self._counts_anew = True
+        self._await(self._limits.head_timeout_s, self._on_slow_head)
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._num_url_bytes += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._part is Part.BODY:
+            return  # a trailer says nothing that is acted on
+        if len(self.headers) == self._limits.max_headers:
+            raise self._too_large(is_url=False)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        _check_head(self.parser.get_http_version(), self.headers)
+        super().on_headers_complete()
+        self._await_nothing()
+        self._part = Part.BODY
+        lengths = [int(value) for name, value in self.headers if name == b"content-length"]
+        self._num_body_left = sum(lengths)
+
+    def on_body(self, body: bytes) -> None:
+        self._counts_anew = True
+        if self._num_body_left:
+            self._num_body_left -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        self._counts_anew = True
+        self._part = Part.BETWEEN
+        super().on_message_complete()
+        self._await_next()
+
+    # Whose turn it is.
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._active = cycle
+        super()._start_asgi_task(cycle, app)
 
     @property
     def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        return self._active is not None and not self._active.response_complete
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self._active is not None:
+            self._active.body = bytearray()  # what was refused unread
+        self._watch_reader()
+        if self.transport.is_closing():
+            return
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif self._fault is not None:
+            self._answer_fault(self._fault)
+            return
+        self._await_next()
+        self._parse()
+
+    # How long each part may take.
+
+    def _await(self, patience_s: float, act: Callable[[], None]) -> None:
+        self._await_nothing()
+        self._read_timer = self.loop.call_later(patience_s, act)
+
+    def _await_nothing(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+
+    def _await_next(self) -> None:
+        """After an answer: its request may go on for a while, the next one may come."""
+        if self._is_answering or self.transport.is_closing():
+            return
+        if self._part is Part.BODY:
+            self._await(self._limits.discard_s, self.transport.close)
+        elif self._part is Part.BETWEEN:
+            self._await(self._limits.keep_alive_s, self.transport.close)
+
+    def _on_slow_head(self) -> None:
+        patience_s = self._limits.head_timeout_s
+        if self._is_answering:
+            self._await(patience_s, self._on_slow_head)
+        else:
+            message = f"The head of the request did not come within {patience_s:g} s."
+            self._refuse(RequestError(message, code="request_timeout", status=TOO_SLOW))
+
+    # A client that does not read.
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_watching_reader()
+
+    def _watch_reader(self) -> None:
+        """While bytes wait for the client to take them: it must take some now and then."""
+        self._stop_watching_reader()
+        num_bytes = self.transport.get_write_buffer_size()
+        if num_bytes:
+            self._write_timer = self.loop.call_later(
+                self._limits.write_timeout_s, self._check_reader, num_bytes
+            )
+
+    def _stop_watching_reader(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+
+    def _check_reader(self, num_bytes_before: int) -> None:
+        takes_none = self.transport.get_write_buffer_size() >= num_bytes_before
+        if takes_none and (self.flow.write_paused or not self._is_answering):
+            self._on_refused("client_not_reading")
+            self.transport.abort()
+        else:
+            self._watch_reader()
+
+    # What is no request.
 
     def _refuse(self, error: RequestError) -> None:
-        """Ends the connection. Nothing is said into an answer that is under way."""
-        if not self._is_answering:
-            body = error_body(error)
-            head = (
-                f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
-                f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-                "connection: close\r\n\r\n"
+        """Answer with an error in place of the request that is being parsed, once those before it
+        are answered, and end the connection."""
+        self._on_refused(error.code)
+        self._forget_unparsed()
+        self._fault = error
+        if self._part is Part.BODY and not self._take_back():
+            self.transport.close()  # it has an answer
+        elif not self._is_answering:
+            self._answer_fault(error)
+
+    def _take_back(self) -> bool:
+        """From the application, a request of which part of the body came; False if it has begun to
+        answer."""
+        if self.cycle is not self._active:
+            self.pipeline.popleft()
+            return True
+        if self.cycle.response_started:
+            return False
+        self._active = None
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
+        return True
+
+    def _answer_fault(self, error: RequestError) -> None:
+        """And take what still comes for a while: closing over unread bytes would reset the
+        connection before the client has read this."""
+        body = error_body(error)
+        head = (
+            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            "connection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.write_eof()
+        self.flow.release()
+        self._await(self._limits.linger_s, self.transport.abort)
+
+    def _too_large(self, *, is_url: bool) -> RequestError:
+        limits = self._limits
+        if is_url:
+            return RequestError(
+                f"The URL of the request is longer than {limits.max_head_bytes} bytes.",
+                code="uri_too_long",
+                status=HTTPStatus.REQUEST_URI_TOO_LONG,
             )
-            self.transport.write(head.encode() + body)
-        self.transport.close()
-
-
-def _what_is_wrong(error: httptools.HttpParserError) -> RequestError:
-    if isinstance(error.__context__, HeadTooLarge):
         return RequestError(
-            f"The head of the request is larger than {MAX_HEAD_BYTES} bytes.",
+            f"The head of the request has more than {limits.max_head_bytes} bytes or "
+            f"{limits.max_headers} header fields.",
             code="head_too_large",
             status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
         )
+
+
+def _check_head(version: str, headers: list[tuple[bytes, bytes]]) -> None:
+    """Raises RequestError for what the parser lets pass."""
+    if version not in VERSIONS:
+        raise RequestError(f"HTTP/{version} is not spoken here: use 1.1.", code="invalid_http")
+    for name, value in headers:
+        if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            raise RequestError(
+                f"The Transfer-Encoding {value[:64].decode('latin-1')!r} is not supported: send "
+                "the body as it is, 'chunked' or with a Content-Length.",
+                code="invalid_http",
+            )
+    num_hosts = sum(name == b"host" for name, _ in headers)
+    if num_hosts > 1 or (num_hosts == 0 and version == "1.1"):
+        raise RequestError(
+            f"The request has {num_hosts} Host headers: HTTP/1.1 wants one.", code="invalid_http"
+        )
+
+
+def _what_is_wrong(error: httptools.HttpParserError) -> RequestError:
+    if isinstance(error.__context__, RequestError):
+        return error.__context__
     return RequestError(f"The request is not valid HTTP/1.1: {error}.", code="invalid_http")

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from contextlib import closing
+from functools import partial
 from types import FrameType
 
 import uvicorn
@@ -30,7 +31,6 @@ from quire.server.service import Service, Sources
 
 logger = logging.getLogger(__name__)
 
-KEEP_ALIVE_S = 75
 CLOSE_PATIENCE_S = 5
 FAILED_START = 1
 
@@ -42,13 +42,12 @@ class DrainingServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=PlainHttp,
+                http=partial(PlainHttp, service.config.http, service.metrics.on_refused),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="on",
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=CLOSE_PATIENCE_S,
             )
         )
