@@ -148,14 +148,3 @@ def test_what_the_engine_cannot_have_is_said_once() -> None:
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if "ERROR" in line]
     assert "cannot start: --device is cuda:99" in line
-
-
-def test_model_that_cannot_load_ends_the_server(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "quire.server.cli", "serve", str(tmp_path), "--port", "0"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 1
-    assert "tokenizer.json" in done.stderr

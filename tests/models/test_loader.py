@@ -247,12 +247,6 @@ def test_weights_that_overflow_their_dtype_are_refused(copy: Path) -> None:
         load(copy)
 
 
-def test_quantised_checkpoints_are_refused(copy: Path) -> None:
-    edit_json(copy / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
-    with pytest.raises(UnsupportedModel, match="quantised"):
-        load(copy)
-
-
 def test_a_checkpoint_that_lacks_weights_is_refused(copy: Path) -> None:
     weights = load_file(copy / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]

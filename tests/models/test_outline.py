@@ -231,7 +231,7 @@ def test_a_part_of_a_checkpoint_has_weights_of_unknown_size(llama: Path, tmp_pat
     for file in llama.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     stated = json.loads((tmp_path / "config.json").read_text())
-    whole = {"model_type": "llava", "text_config": stated, "vision_config": {}}
+    whole = {"model_type": "got_ocr2", "text_config": stated, "vision_config": {}}
     (tmp_path / "config.json").write_text(json.dumps(whole))
     preview = preview_of(tmp_path)
     assert (preview.model_type, preview.weight_bytes) == ("llama", 0)

@@ -19,7 +19,9 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from quire.models.checkpoint_kind import zero_fields
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.models.end_tokens import end_tokens
 from quire.models.hf import paged_attention
@@ -54,6 +56,10 @@ def read_config(folder: Path, *, trust_remote_code: bool) -> PretrainedConfig:
     with _told_of(folder, "its configuration cannot be used"):
         config: PretrainedConfig = AutoConfig.from_pretrained(
             folder, trust_remote_code=trust_remote_code
+        )
+    if not trust_remote_code and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UnsupportedModel(
+            config.model_type, "transformers has no causal language model of this type"
         )
     return config
 
@@ -153,10 +159,13 @@ def _told_of(folder: Path, what: str) -> Iterator[None]:
         raise
     except TROUBLE as error:
         logger.debug("%s %s", folder, what, exc_info=error)
-        raise CheckpointError(f"{folder}: {what}: {_reason(error)}") from error
+        raise CheckpointError(f"{folder}: {what}: {_reason(folder, error)}") from error
 
 
-def _reason(error: Exception) -> str:
+def _reason(folder: Path, error: Exception) -> str:
+    zeros = zero_fields(folder) if isinstance(error, ZeroDivisionError) else []
+    if zeros:
+        return f"it is divided by a field that is 0, one of {', '.join(zeros)}"
     cause = error.__cause__ if isinstance(error, StrictDataclassError) else None
     said = cause or error
     text = " ".join(str(said).split())

@@ -14,7 +14,13 @@ from quire.models.end_tokens import check_end_tokens
 from quire.models.loader import choose_dtype
 from quire.models.outline import outline_layout
 from quire.models.support import max_model_len, refuse_unsupported
-from quire.models.weight_files import FLOATS, read_headers, stored_float_bytes, weight_bytes
+from quire.models.weight_files import (
+    FLOATS,
+    read_headers,
+    refuse_scaled,
+    stored_float_bytes,
+    weight_bytes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,7 @@ def look_ahead(
     refuse_unsupported(config)
     check_end_tokens(folder)
     tensors = read_headers(folder)
+    refuse_scaled(folder, tensors)
     chosen = choose_dtype(dtype, pretrained.stored_dtype(config), device)
     is_whole = whole.model_type == config.model_type
 

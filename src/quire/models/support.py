@@ -69,8 +69,6 @@ def _reasons(config: object) -> list[str]:
     reasons = []
     if getattr(config, "is_encoder_decoder", False):
         reasons.append("they have an encoder beside the decoder")
-    if getattr(config, "quantization_config", None) is not None:
-        reasons.append("the checkpoint is quantised, which is not supported yet")
     if kinds:
         reasons.append(f"their {', '.join(sorted(kinds))} layers keep no keys and values to page")
     layers = layering(config)

@@ -62,6 +62,17 @@ def stored_float_bytes(tensors: tuple[StoredTensor, ...]) -> int | None:
     return min((FLOATS[tensor.dtype] for tensor in tensors if tensor.dtype in FLOATS), default=None)
 
 
+def refuse_scaled(folder: Path, tensors: tuple[StoredTensor, ...]) -> None:
+    """Raise CheckpointError for weights in a byte each: without their scales they are other
+    numbers."""
+    names = [tensor.name for tensor in tensors if tensor.dtype.startswith("F8")]
+    if names:
+        raise CheckpointError(
+            f"{folder} holds {len(names)} weights in FP8 ({names[0]}), which Quire does not read: "
+            "serve the checkpoint that they were made from"
+        )
+
+
 def _is_beyond(name: str, num_layers: int | None) -> bool:
     found = LAYER.search(name)
     return num_layers is not None and found is not None and int(found[1]) >= num_layers

@@ -8,6 +8,9 @@ from collections.abc import Mapping, MutableMapping, Sequence
 
 from quire import __version__
 from quire.bench.options import read_options, split_serve_args
+from quire.engine.config import TOY_MODEL, EngineConfig
+from quire.models.checkpoint import ModelSource, check_local
+from quire.models.config import CheckpointError, UnsupportedModel
 from quire.progress import log_format
 from quire.server.arguments import build_parser, unknown_flag
 from quire.server.config import ServerConfig
@@ -15,9 +18,11 @@ from quire.server.listen import CannotListen, bind, url_of
 from quire.server.option_values import InvalidOption
 from quire.server.options import config_table
 from quire.server.settings import build_config, parse_values, unknown_variables
+from quire.server.tokenizer_files import TokenizerError, find_folder
 
 logger = logging.getLogger(__name__)
 
+FAILED_START = 1
 USAGE_ERROR = 2
 SPIN_COUNT = "2000"
 """How often a model thread looks for the others before it sleeps: a tenth of a millisecond. OpenMP
@@ -50,6 +55,11 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
     for warning in unknown_variables(environ):
         logger.warning(warning)
     try:
+        check_model(config.engine)
+    except (CheckpointError, TokenizerError, UnsupportedModel) as error:
+        print(f"quire serve: {error}", file=sys.stderr)
+        return FAILED_START
+    try:
         listener = bind(config.host, config.port)
     except CannotListen as error:
         raise InvalidOption(str(error)) from None
@@ -59,6 +69,16 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
     from quire.server.serve import run
 
     return run(config, listener)
+
+
+def check_model(config: EngineConfig) -> None:
+    """Look at the files of a model that lies here, before anything heavy is imported. Raises
+    CheckpointError, UnsupportedModel or TokenizerError."""
+    if config.model == TOY_MODEL:
+        return
+    folder = check_local(ModelSource(config.model, config.revision, config.trust_remote_code))
+    if folder is not None:
+        find_folder(config.model, config.revision)
 
 
 def bench_command(

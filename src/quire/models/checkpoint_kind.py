@@ -1,0 +1,209 @@
+"""What a checkpoint is, as its folder and its config.json tell without torch: whatever Quire cannot
+serve is named in one sentence, with what to do, before anything heavy is imported or fetched.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from quire.models.config import CheckpointError, UnsupportedModel
+
+CONFIG, ADAPTER = "config.json", "adapter_config.json"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+CAUSAL_CLASS = "AutoModelForCausalLM"
+
+METHODS: Mapping[str, str] = MappingProxyType(
+    {
+        "gptq": "GPTQ",
+        "awq": "AWQ",
+        "fp8": "FP8",
+        "fbgemm_fp8": "FP8",
+        "mxfp4": "MXFP4",
+        "modelopt": "ModelOpt",
+    }
+)
+"""The usual names of `quant_method`s; others are named as the checkpoint does."""
+TEXT_PARTS = frozenset(
+    {"dots3_note", "emu3", "fuyu", "gemma3", "gemma3n", "gemma4", "gemma4_unified", "git"}
+    | {"gemma4_unified_assistant", "got_ocr2", "llama4", "mllama", "moshi", "musicgen"}
+    | {"moss_transcribe_diarize", "musicgen_melody", "phi4_multimodal", "qwen3_5", "qwen3_5_moe"}
+    | {"qwen4_exp"}
+)
+"""Models of more than text whose language model transformers loads by itself."""
+ENCODERS = frozenset(
+    {"albert", "bert", "big_bird", "camembert", "convbert", "data2vec-text", "deberta"}
+    | {"deberta-v2", "distilbert", "electra", "ernie", "esm", "esmc", "eurobert", "fnet", "funnel"}
+    | {"gte", "ibert", "jina_embeddings_v3", "layoutlm", "longformer", "luke", "megatron-bert"}
+    | {"mobilebert", "modernbert", "mpnet", "mra", "neomme", "nomic_bert", "nystromformer"}
+    | {"rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "squeezebert"}
+    | {"tapas", "ultrabert", "xlm-roberta", "xlm-roberta-xl", "xmod", "yoso"}
+)
+"""Model types that are decoders only where `is_decoder` says so, or never."""
+OTHER_SENSES = ("vision_config", "audio_config", "vision_tower", "mm_vision_tower", "speech_config")
+JUDGES = re.compile(
+    r"For(Sequence|Token|Image|Audio|Video)Classification|ForQuestionAnswering|ForMultipleChoice"
+    r"|Reward|ForScor"
+)
+HEADLESS = re.compile(r"(?<!LMHead)(?<!Heads)Model$")
+SIZES = (
+    *("hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers"),
+    *("num_attention_heads", "n_head", "num_heads", "head_dim", "vocab_size"),
+    *("num_key_value_heads", "num_kv_heads", "n_head_kv"),
+)
+"""Fields that count something of which there is at least one."""
+INSTEAD = "Quire serves models that continue text: give one whose architecture ends in ForCausalLM"
+
+Config = Mapping[str, object]
+
+
+def check_kind(folder: Path, *, trust_remote_code: bool) -> None:
+    """Raise CheckpointError or UnsupportedModel for what is no checkpoint that Quire can serve."""
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(_without_config(folder))
+    config = _read(folder / CONFIG)
+    method = _quantisation(config)
+    if method is not None:
+        raise CheckpointError(
+            f"{folder} holds weights quantised with {method}, which Quire does not read: serve the "
+            "checkpoint that they were made from, with --quantization int8 if memory is short"
+        )
+    architecture = _architecture(config)
+    if JUDGES.search(architecture):
+        raise CheckpointError(
+            f"{folder} holds a model that judges texts and writes none ({architecture}: a reward "
+            f"or classification head); {INSTEAD}"
+        )
+    if not (trust_remote_code and CAUSAL_CLASS in _object(config.get("auto_map"))):
+        _check_architecture(folder, config, architecture)
+    _check_sizes(folder, config)
+
+
+def check_weights(folder: Path) -> None:
+    """Raise CheckpointError unless there are weights that Quire opens."""
+    if any(not file.name.startswith("adapter_") for file in folder.glob("*.safetensors")):
+        return
+    other = _other_weights(folder)
+    if other is not None:
+        raise CheckpointError(other)
+    pickles = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES)
+    if not pickles:
+        raise CheckpointError(f"{folder} holds no weights: there is no *.safetensors file")
+    raise CheckpointError(
+        f"{folder} holds its weights only as pickles ({', '.join(pickles)}), which can run code "
+        "when opened and are never loaded: convert them to safetensors first"
+    )
+
+
+def gguf_refusal(place: Path, what: str) -> str:
+    return (
+        f"{place} {what}, which Quire does not read: give the folder or hub id of the model that "
+        "it was converted from, with its config.json and *.safetensors"
+    )
+
+
+def zero_fields(folder: Path) -> list[str]:
+    """The counts of config.json that are 0, for whoever met a division by one of them."""
+    return [
+        f"{prefix}{name}"
+        for prefix, part in _parts(_read(folder / CONFIG))
+        for name, value in part.items()
+        if type(value) is int and value == 0 and not name.endswith("_id")
+    ]
+
+
+def _without_config(folder: Path) -> str:
+    return _other_weights(folder) or f"{folder} holds no config.json: it is not a model's folder"
+
+
+def _other_weights(folder: Path) -> str | None:
+    """A sentence about weights that are not a whole model in safetensors."""
+    if (folder / ADAPTER).is_file():
+        base = _read(folder / ADAPTER).get("base_model_name_or_path")
+        of = f" of {base}" if isinstance(base, str) and base else ""
+        return (
+            f"{folder} holds a LoRA adapter{of}, not a whole model: merge it into its base model "
+            "(peft: merge_and_unload, then save_pretrained) and serve that"
+        )
+    files = sorted(file.name for file in folder.glob("*.gguf"))
+    return gguf_refusal(folder, f"holds GGUF weights ({files[0]})") if files else None
+
+
+def _read(path: Path) -> Config:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path} must hold a JSON object")
+    return config
+
+
+def _object(value: object) -> Config:
+    return value if isinstance(value, dict) else {}
+
+
+def _parts(config: Config) -> Iterator[tuple[str, Config]]:
+    """The configuration, and those within it that tell of the language model, by prefix."""
+    yield "", config
+    for name in ("text_config", "llm_config", "language_config"):
+        yield f"{name}.", _object(config.get(name))
+
+
+def _architecture(config: Config) -> str:
+    """The first that is stated, or an empty string."""
+    stated = config.get("architectures")
+    return str(stated[0]) if isinstance(stated, list) and stated else ""
+
+
+def _quantisation(config: Config) -> str | None:
+    """The method by which the weights were quantised, for people; None: they are not."""
+    for _, part in _parts(config):
+        stated = part.get("quantization_config") or part.get("compression_config")
+        if isinstance(stated, dict) and stated:
+            return _method(stated)
+        if "bits" in _object(part.get("quantization")):
+            return f"MLX ({_object(part['quantization'])['bits']} bits)"
+    return None
+
+
+def _method(stated: Config) -> str:
+    name = stated.get("quant_method")
+    if not isinstance(name, str):
+        name = "bitsandbytes" if "load_in_4bit" in stated or "load_in_8bit" in stated else "unnamed"
+    bits = stated.get("bits", stated.get("w_bit"))
+    return f"{METHODS.get(name, name)}{f' ({bits} bits)' if isinstance(bits, int) else ''}"
+
+
+def _check_architecture(folder: Path, config: Config, architecture: str) -> None:
+    model_type = str(config.get("model_type", ""))
+    named = architecture or model_type
+    senses = [name for name in OTHER_SENSES if config.get(name)]
+    if senses and model_type not in TEXT_PARTS:
+        raise CheckpointError(
+            f"{folder} holds a model of images or sound beside text ({named}), which Quire does "
+            f"not serve; {INSTEAD}"
+        )
+    is_masked = architecture.endswith("ForMaskedLM")
+    if is_masked or (model_type in ENCODERS and not config.get("is_decoder")):
+        raise UnsupportedModel(
+            model_type or named,
+            f"they are encoders, not causal: each token sees those behind it ({named}); {INSTEAD}",
+        )
+    if HEADLESS.search(architecture):
+        raise CheckpointError(
+            f"{folder} holds {architecture}, a model without the head that turns its output into "
+            f"tokens; {INSTEAD}"
+        )
+
+
+def _check_sizes(folder: Path, config: Config) -> None:
+    for prefix, part in _parts(config):
+        for name in SIZES:
+            value = part.get(name)
+            if type(value) is int and value < 1:
+                raise CheckpointError(
+                    f"{folder}: its configuration cannot be used: {prefix}{name} is {value}, must "
+                    "be at least 1"
+                )
