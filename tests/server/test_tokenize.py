@@ -1,23 +1,13 @@
 """`/tokenize` and `/detokenize`: what a prompt's tokens are, and what tokens say."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
-
 import pytest
 
-from quire.scheduler.policy import PolicyName
-from quire.server.prompts import decode_tokens, encode_text, texts_of
-from quire.server.sampling_defaults import SamplingDefaults
-from quire.server.service import Tools
-from quire.server.shared_prefixes import SharedPrefixes
-from quire.server.tokenizer import TextTokenizer
+from quire.server.prompts import MIN_COUNTED_CHARS
 from tests.server.served import MODEL, Served
 from tests.server.stand_in import FACTS
 
 HELLO = {"role": "user", "content": "Hello there"}
 ANSWER = {"role": "assistant", "content": "Good morrow, my"}
-Work: TypeAlias = Callable[[Tools], Awaitable[object]]
 
 
 def test_tokenize_and_back(served: Served) -> None:
@@ -96,25 +86,9 @@ def test_template_kwargs_that_are_not_read_are_told(served: Served) -> None:
     assert "'enable_thinking'" in reply.headers["x-quire-warnings"]
 
 
-@pytest.mark.parametrize(
-    "work",
-    [
-        lambda tools: encode_text("word " * 5000, tools, add_special_tokens=False),
-        lambda tools: decode_tokens((5,) * 5000, tools),
-        lambda tools: texts_of((5,) * 5000, tools),
-    ],
-    ids=["encode_text", "decode_tokens", "texts_of"],
-)
-def test_the_loop_turns_while_much_is_worked_on(tokenizer: TextTokenizer, work: Work) -> None:
-    tools = Tools(FACTS, tokenizer, SamplingDefaults(), SharedPrefixes(), 10, PolicyName.FCFS)
-
-    async def num_turns() -> int:
-        working = asyncio.ensure_future(work(tools))
-        count = 0
-        while not working.done():
-            await asyncio.sleep(0)
-            count += 1
-        await working
-        return count
-
-    assert asyncio.run(num_turns()) > 2  # work on the loop itself is done at its first turn
+def test_a_text_that_cannot_fit_by_far_is_not_tokenized(served: Served) -> None:
+    text = "word " * (MIN_COUNTED_CHARS // 5 + 1)
+    error = served.client.post("/tokenize", json={"prompt": text}).json()["error"]
+    assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
+    counted = served.client.post("/tokenize", json={"prompt": text[:MIN_COUNTED_CHARS]})
+    assert counted.json()["count"] > MIN_COUNTED_CHARS // 5

@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.scheduler.policy import PolicyName
 from quire.server.errors import RequestError
 from quire.server.prompts import encode
-from quire.server.sampling_defaults import SamplingDefaults
-from quire.server.service import Tools
-from quire.server.shared_prefixes import SharedPrefixes
+from quire.server.text_tools import InputLimits, TextTools
 from quire.server.tokenizer import TextTokenizer, load_tokenizer
 from quire.server.tokenizer_files import TokenizerError
 from tests.profiles import cases
@@ -117,7 +114,7 @@ def test_broken_files_are_named(tmp_path: Path, name: str, content: str) -> None
 
 def test_tokens_without_an_embedding_are_refused(tokenizer: TextTokenizer) -> None:
     small = msgspec.structs.replace(FACTS, vocab_size=300)
-    tools = Tools(small, tokenizer, SamplingDefaults(), SharedPrefixes(), 10, PolicyName.FCFS)
+    tools = TextTools(InputLimits(small, 10, ("m",)), tokenizer)
     with pytest.raises(RequestError, match="outside the vocabulary"):
         encode("the king", "prompt", tools, add_special_tokens=False)
 

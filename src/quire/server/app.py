@@ -81,6 +81,7 @@ def build_app(
             lag_timer.stop()
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
+            await service.inputs.close()
             await service.engine.close()
 
     app = FastAPIOffline(

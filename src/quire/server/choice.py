@@ -9,7 +9,7 @@ from quire.scheduler.step import Delta, Finish
 from quire.server.detokenizer import Detokenizer, continues_text
 from quire.server.errors import SERVER_ERROR, RequestError
 from quire.server.job import Ending, Logged, Piece, Prompt, TextPlan
-from quire.server.stop_strings import Scan, StopStrings
+from quire.server.stop_strings import Scan, StopStrings, StopTable
 from quire.server.tokenizer import TextTokenizer
 
 _STOPS = frozenset((Reason.STOP_TOKEN, Reason.END_OF_SEQUENCE))
@@ -17,13 +17,15 @@ _LENGTHS = frozenset((Reason.MAX_TOKENS, Reason.CONTEXT_END))
 
 
 class Choice:
-    """`wants_prompt_logprobs`: the echoed prompt waits until its log probabilities are there."""
+    """`stops` are those of `plan`, one table for all choices of a request.
+    `wants_prompt_logprobs`: the echoed prompt waits until its log probabilities are there."""
 
     def __init__(
         self,
         plan: TextPlan,
         prompt: Prompt,
         tokenizer: TextTokenizer,
+        stops: StopTable,
         *,
         wants_prompt_logprobs: bool,
     ) -> None:
@@ -37,7 +39,7 @@ class Choice:
         self._detokenizer = Detokenizer(
             tokenizer.token_bytes, skip_special_tokens=skip, at_start=not goes_on
         )
-        self._stops = StopStrings(plan.stop, include_stop=plan.include_stop)
+        self._stops = StopStrings(stops)
         self._owes_echo = plan.echo
         self._waits_for_logprobs = wants_prompt_logprobs
         self._prompt_logprobs: list[TokenLogprobs] = []

@@ -1,6 +1,6 @@
 """`/metrics`: the table of metrics with its values, in Prometheus' text format."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from quire.engine.messages import EngineFacts
 from quire.scheduler.step import Stats
 from quire.server.config import MetricsCompat, ServerConfig
+from quire.server.input_reader import Lane
 from quire.server.metric_table import METRICS, Kind, Metric
 from quire.server.metrics import ServerMetrics
 
@@ -30,11 +31,13 @@ class MetricsCollector(Collector):
         *,
         facts: Callable[[], EngineFacts | None],
         step_age_s: Callable[[], float],
+        lanes: Sequence[Lane],
     ) -> None:
         self._config = config
         self._metrics = metrics
         self._facts = facts
         self._step_age_s = step_age_s
+        self._lanes = lanes
 
     def collect(self) -> Iterator[Family]:
         rows = self._rows()
@@ -80,6 +83,9 @@ class MetricsCollector(Collector):
             (labels, num) for labels, num in self._metrics.tenant_tokens.items()
         ]
         rows["event_loop_longest_hold_seconds"] = [((), self._metrics.longest_hold.value())]
+        rows["input_bodies_waiting"] = _labelled(
+            {lane.name: lane.queue.num_waiting for lane in self._lanes}
+        )
         rows["last_step_age_seconds"] = [((), self._step_age_s())]
         facts = self._facts()
         if facts is not None:

@@ -19,6 +19,7 @@ from quire.server.job import Job, Piece
 from quire.server.metrics import Finished, Late, RequestMeter
 from quire.server.protocol.wire import CachedTokens, QuireAccount, Timing, Usage
 from quire.server.service import Service
+from quire.server.stop_strings import StopTable
 from quire.server.timelines import Timeline
 from quire.server.tokenizer import TextTokenizer
 
@@ -29,6 +30,8 @@ _REFUSAL_CODES = {
 }
 
 
+MANY_CHOICES = 64
+"""Choices that are opened at once on the event loop: some milliseconds."""
 _FULL = frozenset((Reason.QUEUE_FULL, Reason.OVER_SHARE))
 
 
@@ -49,15 +52,8 @@ class Generation:
         self._clock = service.sources.clock
         self._timelines = service.timelines
         self._timeline: Timeline | None = None
-        self._choices = [
-            Choice(
-                job.text,
-                job.prompt_of(index),
-                tokenizer,
-                wants_prompt_logprobs=request.prompt_logprobs is not None,
-            )
-            for index, request in enumerate(job.requests)
-        ]
+        self._tokenizer = tokenizer
+        self._choices: list[Choice] = []  # once the engine has taken the requests
         self._meters = [
             RequestMeter(service.metrics, job.arrival, len(request.prompt_token_ids))
             for request in job.requests
@@ -77,12 +73,27 @@ class Generation:
                 self._streams = [await self._engine.submit(requests[0])]
             else:
                 self._streams = await self._submit_all(requests)
+            self._choices = await self._open_choices()
         except Refused as refused:
             self.abort(None)
             raise self._refusal(refused) from None
         except EngineDown as down:
             self.abort(Finished.ERROR)
             raise EngineGone(f"The engine is down: {down}") from None
+
+    async def _open_choices(self) -> list[Choice]:
+        """Between other tasks, where they are many."""
+        job, choices = self.job, []
+        stops = StopTable(job.text.stop, include_stop=job.text.include_stop)
+        for index, request in enumerate(job.requests):
+            scores = request.prompt_logprobs is not None
+            prompt = job.prompt_of(index)
+            choices.append(
+                Choice(job.text, prompt, self._tokenizer, stops, wants_prompt_logprobs=scores)
+            )
+            if index % MANY_CHOICES == MANY_CHOICES - 1:
+                await asyncio.sleep(0)
+        return choices
 
     def _in_time(self, now: float) -> tuple[NewRequest, ...]:
         """The requests, with what is left of their time."""

@@ -27,6 +27,7 @@ class HealthRoutes:
             service.metrics,
             facts=lambda: service.engine.facts,
             step_age_s=service.engine.last_progress_age_s,
+            lanes=service.inputs.lanes,
         )
 
     async def livez(self, request: Request) -> Response:

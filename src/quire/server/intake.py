@@ -1,23 +1,15 @@
-"""From a request model to a Job: prompts as tokens, limits checked, what is absent filled in."""
+"""From a request whose prompts are tokens to a Job: what is absent filled in, limits checked."""
 
 from dataclasses import replace
 from typing import NamedTuple
 
 from quire.server.engine_requests import Logprobs, RequestMaker, random_seed
 from quire.server.job import Delivery, Job, Prompt, TextPlan
-from quire.server.limits import (
-    OutputLimit,
-    check_chat,
-    check_completion,
-    check_num_outputs,
-    check_num_scored,
-    check_priority,
-    check_shared,
-)
-from quire.server.prompts import read_chat, read_prompts, unread_kwargs
+from quire.server.limits import OutputLimit, check_num_logprobs, check_priority
 from quire.server.protocol.chat import ChatRequest
 from quire.server.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from quire.server.protocol.fields import GenerationFields
+from quire.server.read_input import Prompted
 from quire.server.service import Sources, Tools
 from quire.server.tenants import Arrival
 
@@ -30,70 +22,56 @@ class Intake(NamedTuple):
     sources: Sources
     arrival: Arrival
 
-    async def completion(self, request: CompletionRequest, no_effect: tuple[str, ...]) -> Job:
-        check_shared(request, self.tools.facts.vocab_size)
-        check_completion(request)
-        prompts = await read_prompts(request, self.tools)
+    def job(self, given: Prompted) -> Job:
+        """Raises RequestError."""
+        if isinstance(given.request, ChatRequest):
+            return self._chat(given.request, given)
+        return self._completion(given.request, given)
+
+    def _completion(self, request: CompletionRequest, given: Prompted) -> Job:
         echo = bool(request.echo)
         # The engine draws at least one token: an output of none is one that is thrown away.
         drop_output = request.max_tokens == 0
-        maker = RequestMaker(
-            request,
-            self.tools,
-            OutputLimit(
-                1 if drop_output else _asked(request),
-                DEFAULT_MAX_TOKENS,
-                _asked_field(request),
-                drop_output,
-            ),
-            Logprobs(request.logprobs, request.logprobs if echo else None),
-            self._seed(request),
-            self.arrival.tenant,
+        limit = OutputLimit(
+            1 if drop_output else _asked(request),
+            DEFAULT_MAX_TOKENS,
+            _asked_field(request),
+            drop_output,
         )
+        logprobs = Logprobs(request.logprobs, request.logprobs if echo else None)
         text = replace(
             _text_plan(request),
             echo=echo,
             drop_output=drop_output,
             logprobs=request.logprobs is not None,
         )
-        warnings = _no_effect_warnings(no_effect) + self._doubled_bos(prompts)
-        return self._job("cmpl", maker, prompts, text, warnings)
+        return self._job("cmpl", self._maker(request, limit, logprobs), given, text)
 
-    async def chat(self, request: ChatRequest, no_effect: tuple[str, ...]) -> Job:
-        check_shared(request, self.tools.facts.vocab_size)
-        check_chat(request)
-        prompts = (await read_chat(request, self.tools),)
-        top_logprobs = request.top_logprobs or 0
-        maker = RequestMaker(
-            request,
-            self.tools,
-            OutputLimit(_asked(request), None, _asked_field(request)),
-            Logprobs(top_logprobs if request.logprobs else None),
-            self._seed(request),
-            self.arrival.tenant,
-        )
+    def _chat(self, request: ChatRequest, given: Prompted) -> Job:
+        limit = OutputLimit(_asked(request), None, _asked_field(request))
+        logprobs = Logprobs((request.top_logprobs or 0) if request.logprobs else None)
         text = replace(_text_plan(request), logprobs=bool(request.logprobs))
-        warnings = (
-            _no_effect_warnings(no_effect)
-            + unread_kwargs(request, self.tools)
-            + self._doubled_bos(prompts)
-        )
-        return self._job("chatcmpl", maker, prompts, text, warnings)
+        return self._job("chatcmpl", self._maker(request, limit, logprobs), given, text)
+
+    def _maker(
+        self, request: GenerationFields, limit: OutputLimit, logprobs: Logprobs
+    ) -> RequestMaker:
+        seed = self._seed(request)
+        return RequestMaker(request, self.tools, limit, logprobs, seed, self.arrival.tenant)
 
     def _job(
         self,
         prefix: str,
         maker: RequestMaker,
-        prompts: tuple[Prompt, ...],
+        given: Prompted,
         text: TextPlan,
-        warnings: tuple[str, ...],
     ) -> Job:
-        asked = maker.request
-        check_num_outputs(len(prompts), asked, self.tools.max_outputs)
+        asked, prompts = maker.request, given.prompts
         check_priority(asked, self.tools.policy)
         job_id = f"{prefix}-{self.sources.random_bytes(16).hex()}"
         requests = maker.make(job_id, prompts)
-        check_num_scored(requests)
+        keeps_output = text.logprobs and not text.drop_output and not asked.stream
+        check_num_logprobs(requests, keeps_output=keeps_output)
         options = asked.stream_options
         return Job(
             id=job_id,
@@ -111,7 +89,7 @@ class Intake(NamedTuple):
                 continuous_usage=options is not None and bool(options.continuous_usage_stats),
             ),
             time_limit_s=None if asked.deadline_ms is None else asked.deadline_ms / 1000,
-            warnings=warnings,
+            warnings=given.warnings + self._doubled_bos(prompts),
         )
 
     def _seed(self, request: GenerationFields) -> int:
@@ -134,10 +112,6 @@ def _asked(request: GenerationFields) -> int | None:
 
 def _asked_field(request: GenerationFields) -> str:
     return "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
-
-
-def _no_effect_warnings(fields: tuple[str, ...]) -> tuple[str, ...]:
-    return (f"accepted without effect: {', '.join(fields)}",) if fields else ()
 
 
 def _text_plan(request: GenerationFields) -> TextPlan:

@@ -14,8 +14,8 @@ from quire.server.protocol.fields import GenerationFields
 
 MAX_SEQUENCES = 1024
 """Prompts times choices of one HTTP request."""
-MAX_SCORED = 2**22
-"""Log probabilities of prompt tokens in one answer: some 100 MB of JSON."""
+MAX_LOGPROBS_KEPT = 2**22
+"""Log probabilities that one answer may hold at once: some 100 MB of JSON."""
 RESERVED_KWARGS = ("messages", "add_generation_prompt", "continue_final_message")
 """Names of templates that are fields of the request."""
 
@@ -107,17 +107,21 @@ def check_num_outputs(num_prompts: int, request: GenerationFields, most: int) ->
         )
 
 
-def check_num_scored(requests: Sequence[NewRequest]) -> None:
-    """All of them are in memory at once, and are written as one text."""
-    num_scored = sum(
-        len(each.prompt_token_ids) * (1 + each.prompt_logprobs)
-        for each in requests
-        if each.prompt_logprobs is not None
-    )
-    if num_scored > MAX_SCORED:
+def check_num_logprobs(requests: Sequence[NewRequest], *, keeps_output: bool) -> None:
+    """Those of a prompt are in memory at once, and so are those of outputs that are answered whole
+    (`keeps_output`)."""
+    num_kept = 0
+    for each in requests:
+        if each.prompt_logprobs is not None:
+            num_kept += len(each.prompt_token_ids) * (1 + each.prompt_logprobs)
+        if each.sampling.num_logprobs is not None and keeps_output:
+            num_kept += each.stopping.max_tokens * (1 + each.sampling.num_logprobs)
+    if num_kept > MAX_LOGPROBS_KEPT:
+        remedy = ", or for a stream" if keeps_output else ""
         raise RequestError(
-            f"{len(requests)} echoed prompts with 'logprobs' are {num_scored} log probabilities, "
-            f"more than the {MAX_SCORED} of one answer: ask for fewer of them at once.",
+            f"{len(requests)} outputs with 'logprobs' may have {num_kept} log probabilities, "
+            f"more than the {MAX_LOGPROBS_KEPT} of one answer: ask for fewer outputs, tokens or "
+            f"log probabilities at once{remedy}.",
             param="logprobs",
         )
 
@@ -178,22 +182,35 @@ def _check_token_id(token_id: int, vocab_size: int, where: str) -> None:
         )
 
 
+_NO_ROOM = "no room is left for an output"
+
+
+def check_prompt_length(num_tokens: int, field: str, most: int) -> None:
+    """What is longer than the context is refused before anything is made of it."""
+    if num_tokens > most:
+        raise _too_long(num_tokens, field, most, _NO_ROOM)
+
+
+def _too_long(num_tokens: int, field: str, most: int, why: str) -> RequestError:
+    return RequestError(
+        f"The model's context is {most} tokens and '{field}' has {num_tokens}: {why}.",
+        param=field,
+        code="context_length_exceeded",
+    )
+
+
 def num_output_tokens(prompt: Prompt, limit: OutputLimit, facts: EngineFacts) -> int:
     """How many tokens the output may have. Raises RequestError with all the numbers."""
     most, num_prompt = facts.max_model_len, len(prompt.token_ids)
     room = most - num_prompt
     if room < 1:
-        why = "no room is left for an output"
+        why = _NO_ROOM
         if limit.drops_output:
             why = (
                 f"a prompt without an output may have at most {most - 1}, since the engine draws "
                 "one token after it, which is thrown away"
             )
-        raise RequestError(
-            f"The model's context is {most} tokens and '{prompt.field}' has {num_prompt}: {why}.",
-            param=prompt.field,
-            code="context_length_exceeded",
-        )
+        raise _too_long(num_prompt, prompt.field, most, why)
     if limit.asked is None:
         return _default_tokens(num_prompt, room, limit, facts)
     if limit.asked > room:

@@ -173,6 +173,12 @@ METRICS: tuple[Metric, ...] = (
         "kind",
         twin=False,
     ),
+    _gauge(
+        "input_bodies_waiting",
+        "Request bodies that wait to be parsed and tokenised, by how large they are.",
+        "lane",
+        twin=False,
+    ),
     _histogram(
         "event_loop_lag_seconds",
         "How late the server's event loop came to a timer, asked every 10 ms.",

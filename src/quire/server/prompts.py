@@ -1,66 +1,48 @@
-"""Prompts as tokens, and tokens as text. What is long is worked on in a thread: the event loop has
-others to serve."""
-
-import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+"""Prompts as tokens: texts, token ids, and conversations through the chat template."""
 
 from quire.server.chat_template import TemplateRefused
 from quire.server.errors import RequestError
 from quire.server.job import Prompt
-from quire.server.limits import check_prompt_ids
+from quire.server.limits import check_prompt_ids, check_prompt_length
 from quire.server.protocol.chat import ChatRequest
 from quire.server.protocol.completions import CompletionRequest, GivenPrompt
-from quire.server.service import Tools
+from quire.server.text_tools import TextTools
 from quire.server.token_bytes import Kind
 
-MAX_INLINE = 2000
-"""Characters or tokens that are worked on at once."""
 MAX_SHOWN_CHARS = 200
+MIN_COUNTED_CHARS = 2**20
+"""Texts up to this length are counted by `/tokenize` even where they cannot fit the context."""
 
-Made = TypeVar("Made")
 
-
-async def read_prompts(request: CompletionRequest, tools: Tools) -> tuple[Prompt, ...]:
+def read_prompts(request: CompletionRequest, tools: TextTools) -> tuple[Prompt, ...]:
     """The prompts of a completion; what a text begins and ends with is the tokenizer's choice."""
     add_special_tokens = request.add_special_tokens is not False
-
-    def read() -> tuple[Prompt, ...]:
-        return tuple(
-            _read_prompt(given, tools, add_special_tokens=add_special_tokens)
-            for given in request.prompt
-        )
-
-    return await _apart(sum(len(each.content) for each in request.prompt), read)
+    return tuple(
+        _read_prompt(given, tools, add_special_tokens=add_special_tokens)
+        for given in request.prompt
+    )
 
 
-def _read_prompt(given: GivenPrompt, tools: Tools, *, add_special_tokens: bool) -> Prompt:
+def _read_prompt(given: GivenPrompt, tools: TextTools, *, add_special_tokens: bool) -> Prompt:
     content, field = given
     if isinstance(content, str):
         token_ids = encode(content, field, tools, add_special_tokens=add_special_tokens)
         return Prompt(token_ids, field, content)
+    check_prompt_length(len(content), field, tools.facts.max_model_len)
     check_prompt_ids(content, tools.facts.vocab_size, field)
     return Prompt(content, field)
 
 
-async def read_chat(request: ChatRequest, tools: Tools) -> Prompt:
+def read_chat(request: ChatRequest, tools: TextTools) -> Prompt:
     """The conversation through the template, which writes a beginning of sequence where the model
     wants one: the tokenizer adds none, or there would be two."""
-
-    def read() -> Prompt:
-        text = render_chat(request, tools)
-        add_special_tokens = bool(request.add_special_tokens)
-        token_ids = encode(text, "messages", tools, add_special_tokens=add_special_tokens)
-        return Prompt(token_ids, "messages")
-
-    return await _apart(_num_chars(request), read)
+    text = render_chat(request, tools)
+    add_special_tokens = bool(request.add_special_tokens)
+    token_ids = encode(text, "messages", tools, add_special_tokens=add_special_tokens)
+    return Prompt(token_ids, "messages")
 
 
-def _num_chars(request: ChatRequest) -> int:
-    return sum(len(message.content) for message in request.messages)
-
-
-def render_chat(request: ChatRequest, tools: Tools) -> str:
+def render_chat(request: ChatRequest, tools: TextTools) -> str:
     template = tools.tokenizer.template
     if template is None:
         raise RequestError(
@@ -83,7 +65,7 @@ def render_chat(request: ChatRequest, tools: Tools) -> str:
         ) from None
 
 
-def unread_kwargs(request: ChatRequest, tools: Tools) -> tuple[str, ...]:
+def unread_kwargs(request: ChatRequest, tools: TextTools) -> tuple[str, ...]:
     """A warning, if the template looks at some of `chat_template_kwargs` not at all."""
     template = tools.tokenizer.template
     unread = [] if template is None else template.unread(request.chat_template_kwargs or ())
@@ -93,66 +75,45 @@ def unread_kwargs(request: ChatRequest, tools: Tools) -> tuple[str, ...]:
     return (f"the chat template does not read these chat_template_kwargs: {shown}",)
 
 
-def encode(text: str, field: str, tools: Tools, *, add_special_tokens: bool) -> tuple[int, ...]:
-    _refuse_hopeless(text, field, tools)
+def encode(text: str, field: str, tools: TextTools, *, add_special_tokens: bool) -> tuple[int, ...]:
+    """The tokens of a prompt, of which there is at least one."""
+    _refuse_longer(text, field, tools, at_least=0)
     token_ids = tools.tokenizer.encode(text, add_special_tokens=add_special_tokens)
     if not token_ids:
         raise RequestError(f"Invalid '{field}': it has no tokens.", param=field)
+    check_prompt_length(len(token_ids), field, tools.facts.max_model_len)
     if tools.tokenizer.num_tokens > tools.facts.vocab_size:
         # The model has no embedding for some tokens: one of them must not reach the engine.
         check_prompt_ids(token_ids, tools.facts.vocab_size, field)
     return token_ids
 
 
-async def encode_text(text: str, tools: Tools, *, add_special_tokens: bool) -> tuple[int, ...]:
-    """The tokens of any text, also of none or of one that would not fit."""
-    tokenizer = tools.tokenizer
-    return await _apart(
-        len(text), lambda: tokenizer.encode(text, add_special_tokens=add_special_tokens)
-    )
+def encode_any(
+    text: str, field: str, tools: TextTools, *, add_special_tokens: bool
+) -> tuple[int, ...]:
+    """The tokens of a text, also of none, and of one that is somewhat too long to fit."""
+    _refuse_longer(text, field, tools, at_least=MIN_COUNTED_CHARS)
+    return tools.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 
-async def encode_chat(request: ChatRequest, tools: Tools) -> tuple[int, ...]:
-    """The tokens of any conversation, as a prompt of it has them."""
-
-    def read() -> tuple[int, ...]:
-        text = render_chat(request, tools)
-        return tools.tokenizer.encode(text, add_special_tokens=bool(request.add_special_tokens))
-
-    return await _apart(_num_chars(request), read)
-
-
-async def decode_tokens(token_ids: tuple[int, ...], tools: Tools) -> str:
+def decode_tokens(token_ids: tuple[int, ...], tools: TextTools) -> str:
     """The text of any tokens that the model has, special ones among them."""
-
-    def decode() -> str:
-        check_prompt_ids(token_ids, tools.facts.vocab_size, "tokens")
-        return tools.tokenizer.decode(token_ids, skip_special_tokens=False)
-
-    return await _apart(len(token_ids), decode)
+    check_prompt_ids(token_ids, tools.facts.vocab_size, "tokens")
+    return tools.tokenizer.decode(token_ids, skip_special_tokens=False)
 
 
-async def texts_of(token_ids: tuple[int, ...], tools: Tools) -> list[str]:
-    """Each token's own text."""
-    of = tools.tokenizer.token_bytes.of
-    return await _apart(
-        len(token_ids), lambda: [of(id).decode(errors="replace") for id in token_ids]
-    )
+def _refuse_longer(text: str, field: str, tools: TextTools, *, at_least: int) -> None:
+    """A text that cannot fit, however well it is encoded, is not worth the work of encoding it.
 
-
-def _refuse_hopeless(text: str, field: str, tools: Tools) -> None:
-    """A text that cannot fit, however well it is encoded, is not worth the work of encoding it."""
+    Texts of up to `at_least` characters are let through.
+    """
     tokenizer, most = tools.tokenizer, tools.facts.max_model_len
     if tokenizer.token_bytes.kind is Kind.OTHER:  # such may make one token of any unknown text
         return
-    if len(text) > most * tokenizer.max_token_chars:
+    if len(text) > max(most * tokenizer.max_token_chars, at_least):
         raise RequestError(
             f"The model's context is {most} tokens; a text of {len(text)} characters has at least "
             f"{len(text) // tokenizer.max_token_chars}.",
             param=field,
             code="context_length_exceeded",
         )
-
-
-async def _apart(length: int, make: Callable[[], Made]) -> Made:
-    return make() if length <= MAX_INLINE else await asyncio.to_thread(make)

@@ -13,6 +13,7 @@ from quire.scheduler.policy import PolicyName
 from quire.server.config import GenerationConfig, ServerConfig
 from quire.server.door import EngineDoor
 from quire.server.errors import EngineGone, ModelLoading, ShuttingDown
+from quire.server.input_reader import InputReader
 from quire.server.kv_event_feed import KVEventFeed
 from quire.server.metrics import ServerMetrics
 from quire.server.sampling_defaults import SamplingDefaults, load_sampling_defaults
@@ -22,6 +23,7 @@ from quire.server.shared_prefixes import (
     load_shared_prefixes,
 )
 from quire.server.tenants import Tenants
+from quire.server.text_tools import InputLimits, TextTools
 from quire.server.timelines import Timelines
 from quire.server.tokenizer import TextTokenizer, load_tokenizer
 from quire.server.tokenizer_files import TokenizerError
@@ -29,6 +31,8 @@ from quire.server.tokenizer_files import TokenizerError
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.05
+WAITING_BODIES = 8
+"""How many of the largest bodies may wait to be read by one lane."""
 
 
 class Sources(NamedTuple):
@@ -40,15 +44,20 @@ class Sources(NamedTuple):
 
 
 class Tools(NamedTuple):
-    """What a request needs once the server is ready. `max_outputs` is how many requests the engine
-    holds at most, running and waiting; `policy` whom it serves first."""
+    """What a request needs once the server is ready; `policy` is whom the engine serves first."""
 
-    facts: EngineFacts
-    tokenizer: TextTokenizer
+    text: TextTools
     defaults: SamplingDefaults
     shared_prefixes: SharedPrefixes
-    max_outputs: int
     policy: PolicyName
+
+    @property
+    def facts(self) -> EngineFacts:
+        return self.text.facts
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        return self.text.tokenizer
 
 
 class Watchers(NamedTuple):
@@ -87,6 +96,13 @@ class Service:
         self.failure: str | None = None
         self.num_open = 0
         self.num_reading = 0
+        self.inputs = InputReader(
+            config.engine.model,
+            config.engine.revision,
+            max_body_bytes=config.max_body_bytes,
+            max_waiting=WAITING_BODIES * config.max_body_bytes,
+            clock=sources.clock,
+        )
         self._told_stuck = False
         self.began_s = sources.clock()
         loop = asyncio.get_running_loop()
@@ -128,12 +144,11 @@ class Service:
             raise ModelLoading(f"The model is loading: {phase} {done}/{total}.")
         facts = self.engine.facts
         max_outputs = facts.max_num_seqs + self.config.engine.max_num_queued_reqs
+        limits = InputLimits(facts, max_outputs, self.config.served_model_names)
         return Tools(
-            facts,
-            self.tokenizer,
+            TextTools(limits, self.tokenizer),
             self.defaults,
             self.shared_prefixes,
-            max_outputs,
             self.config.engine.scheduling_policy,
         )
 

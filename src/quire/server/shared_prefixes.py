@@ -4,12 +4,10 @@ from bisect import bisect
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from quire.server.chat_template import TemplateRefused
 from quire.server.errors import RequestError
 from quire.server.protocol.chat import Message
-from quire.server.protocol.fields import STRICT
+from quire.server.protocol.fields import StrictModel
 from quire.server.protocol.parse import parse_object, validate
 from quire.server.tokenizer import TextTokenizer
 
@@ -42,9 +40,7 @@ def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
     return least
 
 
-class _Line(BaseModel):
-    model_config = STRICT
-
+class _Line(StrictModel):
     text: str | None = None
     messages: list[Message] | None = None
 

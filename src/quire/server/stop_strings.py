@@ -15,28 +15,18 @@ class Scan(NamedTuple):
     stop: str | None
 
 
-class _Matcher:
-    """Knuth-Morris-Pratt: how many characters of the stop string the text now ends with."""
+class StopTable:
+    """What is found out about the stop strings of a request once, for all of its outputs.
 
-    def __init__(self, stop: str) -> None:
-        self.stop = stop
-        self.num_matched = 0
-        self._fallback = _fallbacks(stop)
+    Knuth-Morris-Pratt: `fallbacks` holds for each stop string, and for each of its prefixes, the
+    length of the longest proper prefix that is also a suffix.
+    """
 
-    def feed(self, text: str) -> int | None:
-        """The index after the character that completes the stop string."""
-        if self.num_matched == 0 and self.stop[0] not in text:
-            return None
-        stop, matched = self.stop, self.num_matched
-        for index, character in enumerate(text):
-            while matched and stop[matched] != character:
-                matched = self._fallback[matched - 1]
-            if stop[matched] == character:
-                matched += 1
-            if matched == len(stop):
-                return index + 1
-        self.num_matched = matched
-        return None
+    def __init__(self, stops: Sequence[str], *, include_stop: bool) -> None:
+        # The longest first: of two stop strings completed by one character, it begins first.
+        self.stops = tuple(sorted(set(stops), key=len, reverse=True))
+        self.fallbacks = tuple(_fallbacks(stop) for stop in self.stops)
+        self.include_stop = include_stop
 
 
 def _fallbacks(stop: str) -> list[int]:
@@ -51,31 +41,45 @@ def _fallbacks(stop: str) -> list[int]:
 
 
 class StopStrings:
-    """Holds text back until it cannot belong to a stop string any more."""
+    """Holds the text of one output back until it cannot belong to a stop string any more."""
 
-    def __init__(self, stops: Sequence[str], *, include_stop: bool) -> None:
-        # The longest first: of two stop strings completed by one character, it begins first.
-        longest_first = sorted(set(stops), key=len, reverse=True)
-        self._matchers = [_Matcher(stop) for stop in longest_first]
-        self._include_stop = include_stop
+    def __init__(self, table: StopTable) -> None:
+        self._table = table
+        self._num_matched = [0] * len(table.stops)
         self._held = ""
 
     def feed(self, text: str) -> Scan:
-        if not self._matchers:
+        stops = self._table.stops
+        if not stops:
             return Scan(text, None)
-        ends = [(end, m.stop) for m in self._matchers if (end := m.feed(text)) is not None]
+        ends = [(end, stop) for n, stop in enumerate(stops) if (end := self._match(n, text))]
         text = self._held + text
         if ends:
             end, stop = min(ends, key=lambda each: each[0])
             return self._cut(text, len(self._held) + end, stop)
-        num_held = max(matcher.num_matched for matcher in self._matchers)
-        split = len(text) - num_held
+        split = len(text) - max(self._num_matched)
         self._held = text[split:]
         return Scan(text[:split], None)
 
+    def _match(self, number: int, text: str) -> int | None:
+        """The index after the character that completes this stop string; None if none does."""
+        stop, matched = self._table.stops[number], self._num_matched[number]
+        if matched == 0 and stop[0] not in text:
+            return None
+        fallbacks = self._table.fallbacks[number]
+        for index, character in enumerate(text):
+            while matched and stop[matched] != character:
+                matched = fallbacks[matched - 1]
+            if stop[matched] == character:
+                matched += 1
+            if matched == len(stop):
+                return index + 1
+        self._num_matched[number] = matched
+        return None
+
     def _cut(self, text: str, end: int, stop: str) -> Scan:
         self._held = ""
-        return Scan(text[: end if self._include_stop else end - len(stop)], stop)
+        return Scan(text[: end if self._table.include_stop else end - len(stop)], stop)
 
     def flush(self) -> str:
         """What was held back: no stop string came."""

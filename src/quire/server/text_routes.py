@@ -1,30 +1,28 @@
 """Models, completions, chat, and the tokenizer."""
 
-from msgspec import UNSET
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Message
 
 from quire.server.chat_shape import ChatShape
 from quire.server.completion_shape import CompletionShape
-from quire.server.errors import NOT_FOUND, RequestError
+from quire.server.errors import RequestError, ShuttingDown
 from quire.server.generation import Generation
+from quire.server.input_reader import INLINE_BYTES
 from quire.server.intake import Intake
-from quire.server.limits import check_chat
-from quire.server.prompts import decode_tokens, encode_chat, encode_text, texts_of, unread_kwargs
-from quire.server.protocol.capabilities import CHAT, COMPLETIONS
-from quire.server.protocol.chat import ChatRequest
-from quire.server.protocol.completions import CompletionRequest
-from quire.server.protocol.parse import parse_object, parse_request, validate
-from quire.server.protocol.tokenize import (
-    DetokenizeRequest,
-    TokenizeChatRequest,
-    TokenizeRequest,
-)
-from quire.server.protocol.wire import Detokenized, ModelCard, ModelList, Tokenized
-from quire.server.replies import json_reply, read_body
+from quire.server.job import Job
+from quire.server.protocol.wire import ModelCard, ModelList
+from quire.server.read_input import InputKind, model_not_found
+from quire.server.replies import JSON, json_reply, read_body
 from quire.server.response import GenerationResponse
 from quire.server.service import Service, Tools
 from quire.server.tenants import arrival_of
+
+Made = TypeVar("Made")
 
 
 class TextRoutes:
@@ -49,51 +47,41 @@ class TextRoutes:
         return ModelCard(name, self._created_s, self._service.config.model_name, most)
 
     async def completions(self, request: Request) -> Response:
-        body, tools = await self._read(request)
-        asked, no_effect = parse_request(body, CompletionRequest, COMPLETIONS)
-        intake = self._intake(request, asked.model, tools)
-        job = await intake.completion(asked, no_effect)
-        generation = Generation(job, self._service, tools.tokenizer)
+        job, tools = await self._job(request, InputKind.COMPLETION)
         shape = CompletionShape(job, tools.tokenizer.token_bytes)
-        return GenerationResponse(generation, shape, self._service)
+        return GenerationResponse(
+            Generation(job, self._service, tools.tokenizer), shape, self._service
+        )
 
     async def chat(self, request: Request) -> Response:
-        body, tools = await self._read(request)
-        asked, no_effect = parse_request(body, ChatRequest, CHAT)
-        intake = self._intake(request, asked.model, tools)
-        job = await intake.chat(asked, no_effect)
-        generation = Generation(job, self._service, tools.tokenizer)
+        job, tools = await self._job(request, InputKind.CHAT)
         shape = ChatShape(job, tools.tokenizer.token_bytes)
-        return GenerationResponse(generation, shape, self._service)
+        return GenerationResponse(
+            Generation(job, self._service, tools.tokenizer), shape, self._service
+        )
 
     async def tokenize(self, request: Request) -> Response:
-        body, tools = await self._read(request)
-        fields = parse_object(body)
-        if "messages" in fields:
-            return await self._tokenize_chat(validate(fields, TokenizeChatRequest), tools)
-        asked = validate(fields, TokenizeRequest)
-        self._check_model(asked.model)
-        token_ids = await encode_text(
-            asked.prompt, tools, add_special_tokens=asked.add_special_tokens is not False
-        )
-        return json_reply(await _tokenized(token_ids, asked.return_token_strs, tools))
-
-    async def _tokenize_chat(self, asked: TokenizeChatRequest, tools: Tools) -> Response:
-        self._check_model(asked.model)
-        chat = asked.as_chat()
-        check_chat(chat)
-        token_ids = await encode_chat(chat, tools)
-        warnings = unread_kwargs(chat, tools)
-        return json_reply(
-            await _tokenized(token_ids, asked.return_token_strs, tools),
-            headers={"x-quire-warnings": "; ".join(warnings)} if warnings else None,
-        )
+        return await self._answer(request, InputKind.TOKENIZE)
 
     async def detokenize(self, request: Request) -> Response:
+        return await self._answer(request, InputKind.DETOKENIZE)
+
+    async def _job(self, request: Request, kind: InputKind) -> tuple[Job, Tools]:
         body, tools = await self._read(request)
-        asked = validate(parse_object(body), DetokenizeRequest)
-        self._check_model(asked.model)
-        return json_reply(Detokenized(await decode_tokens(tuple(asked.tokens), tools)))
+        arrival = arrival_of(request)
+        reading = self._service.inputs.prompts(kind, body, tools.text, arrival.tenant.name)
+        is_soon = len(body) <= INLINE_BYTES
+        given = await (reading if is_soon else self._while_wanted(request, reading))
+        model = given.request.model or self._service.config.model_name
+        return Intake(model, tools, self._service.sources, arrival).job(given), tools
+
+    async def _answer(self, request: Request, kind: InputKind) -> Response:
+        body, tools = await self._read(request)
+        tenant = arrival_of(request).tenant.name
+        reading = self._service.inputs.answer(kind, body, tools.text, tenant)
+        answered = await self._while_wanted(request, reading)
+        headers = {"x-quire-warnings": "; ".join(answered.warnings)} if answered.warnings else None
+        return Response(answered.body, headers=headers, media_type=JSON)
 
     async def _read(self, request: Request) -> tuple[bytes, Tools]:
         """Not being ready is said before the body is judged, but after it is read: a client that
@@ -106,24 +94,25 @@ class TextRoutes:
             service.num_reading -= 1
         return body, service.tools()
 
-    def _intake(self, request: Request, model: str | None, tools: Tools) -> Intake:
-        self._check_model(model)
-        name = model or self._service.config.model_name
-        return Intake(name, tools, self._service.sources, arrival_of(request))
+    async def _while_wanted(self, request: Request, work: Awaitable[Made]) -> Made:
+        """The result, unless the client goes away or the server must stop before it is there."""
+        working = asyncio.ensure_future(work)
+        leaving, cut_off = asyncio.ensure_future(request.receive()), self._service.cut_off
+        ends: list[asyncio.Future[Made] | asyncio.Future[Message] | asyncio.Future[None]]
+        ends = [working, leaving, cut_off]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            if not working.done():
+                working.cancel()
+        if cut_off.done() and not working.done():
+            raise ShuttingDown
+        if working.cancelled() or not working.done():
+            raise RequestError("The client went away while its request was read.")
+        return working.result()
 
-    def _check_model(self, name: str | None) -> None:
+    def _check_model(self, name: str) -> None:
         names = self._service.config.served_model_names
-        if name is not None and name not in names:
-            raise RequestError(
-                f"The model {name!r} does not exist; this server has {', '.join(names)}.",
-                param="model",
-                code="model_not_found",
-                status=NOT_FOUND,
-            )
-
-
-async def _tokenized(
-    token_ids: tuple[int, ...], wants_strs: bool | None, tools: Tools
-) -> Tokenized:
-    strs = tuple(await texts_of(token_ids, tools)) if wants_strs else UNSET
-    return Tokenized(len(token_ids), tools.facts.max_model_len, token_ids, strs)
+        if name not in names:
+            raise model_not_found(name, names)

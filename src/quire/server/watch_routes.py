@@ -1,12 +1,11 @@
 """What a client may know of its own requests, and of the prefix cache."""
 
-from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.kv_event_stream import KVEventStream, last_event_id
-from quire.server.protocol.fields import STRICT
+from quire.server.protocol.fields import StrictModel
 from quire.server.protocol.parse import parse_object, validate
 from quire.server.protocol.wire import ResetSent
 from quire.server.replies import json_reply, read_body
@@ -15,12 +14,12 @@ from quire.server.tenants import arrival_of
 from quire.server.timeline_view import show
 
 MAX_SHOWN_CHARS = 128
+MAX_RESET_BYTES = 1024
+"""More than any body that asks for a reset."""
 
 
-class ResetRequest(BaseModel):
+class ResetRequest(StrictModel):
     """The body of `/reset_prefix_cache`, which may be left out."""
-
-    model_config = STRICT
 
 
 class WatchRoutes:
@@ -54,7 +53,7 @@ class WatchRoutes:
 
     async def reset_prefix_cache(self, request: Request) -> Response:
         service = self._service
-        body = await read_body(request, service.config.max_body_bytes, service.cut_off)
+        body = await read_body(request, MAX_RESET_BYTES, service.cut_off)
         service.tools()  # raises where no request can be taken
         if body:
             validate(parse_object(body), ResetRequest)

@@ -3,7 +3,6 @@
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
-    BaseModel,
     Field,
     JsonValue,
     PlainValidator,
@@ -12,9 +11,17 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from quire.server.protocol.fields import MAX_LOGPROBS, STRICT, GenerationFields
+from quire.server.protocol.fields import (
+    MAX_LOGPROBS,
+    GenerationFields,
+    StrictModel,
+    at_most,
+)
 
 MAX_MESSAGES = 4096
+MAX_PARTS = 4096
+"""Text parts of one message."""
+MAX_TEMPLATE_KWARGS = 64
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -25,6 +32,8 @@ def _read_content(given: object) -> str:
         return given
     if not isinstance(given, list):
         raise _content_error("must be a string or a list of parts of type text")
+    if len(given) > MAX_PARTS:
+        raise _content_error(f"has {len(given)} parts, at most {MAX_PARTS} are allowed")
     return "\n".join(_read_part(part, f"[{index}]") for index, part in enumerate(given))
 
 
@@ -38,9 +47,9 @@ def _read_part(part: object, where: str) -> str:
     text = part.get("text")
     if not isinstance(text, str):
         raise _content_error("must be a string", f"{where}.text")
-    unknown = sorted(str(key) for key in part if key not in ("type", "text"))
-    if unknown:
-        raise _content_error("is not a field of a text part", f"{where}.{unknown[0]}")
+    unknown = next((key for key in part if key not in ("type", "text")), None)
+    if unknown is not None:
+        raise _content_error("is not a field of a text part", f"{where}.{unknown}")
     return text
 
 
@@ -71,10 +80,8 @@ _ANSWERED = frozenset(
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 
 
-class Message(BaseModel):
+class Message(StrictModel):
     """One turn of the conversation. What an assistant said may be null."""
-
-    model_config = STRICT
 
     role: Role
     content: Annotated[str, PlainValidator(_read_content), WithJsonSchema(_CONTENT_SCHEMA)]
@@ -101,7 +108,12 @@ class Message(BaseModel):
         return shown if self.name is None else shown | {"name": self.name}
 
 
-Messages: TypeAlias = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+Messages: TypeAlias = Annotated[
+    list[Message],
+    Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True),
+    at_most(MAX_MESSAGES),
+]
+TemplateKwargs: TypeAlias = Annotated[dict[str, JsonValue], at_most(MAX_TEMPLATE_KWARGS)]
 
 
 class ChatRequest(GenerationFields):
@@ -112,4 +124,4 @@ class ChatRequest(GenerationFields):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, JsonValue] | None = None
+    chat_template_kwargs: TemplateKwargs | None = None

@@ -1,8 +1,10 @@
 """The fields that completions and chat share, with their ranges. `None` is the same as absent."""
 
+from collections.abc import Container, Iterable
 from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
@@ -13,7 +15,44 @@ MAX_LOGIT_BIAS = 1024
 INT64_MAX = 2**63 - 1
 MAX_PRIORITY = 10**9
 
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+def at_most(most: int) -> BeforeValidator:
+    """Refuse a longer list, object or string before anything is made of its items."""
+
+    def check(given: object) -> object:
+        if isinstance(given, list | dict | str) and len(given) > most:
+            what = "characters" if isinstance(given, str) else "items"
+            raise PydanticCustomError(
+                "too_long",
+                "has {num} {what}, at most {most} are allowed",
+                {"num": len(given), "what": what, "most": most},
+            )
+        return given
+
+    return BeforeValidator(check)
+
+
+def refuse_unknown(given: Iterable[object], known: Container[object]) -> None:
+    """Raise the error that names the first of the keys `given` that is not `known`."""
+    unknown = next((key for key in given if key not in known), None)
+    if unknown is not None:
+        raise PydanticCustomError("unknown_field", "is unknown", {"name": str(unknown)})
+
+
+class StrictModel(BaseModel):
+    """A part of a request. The first field that it does not know is refused, before the others are
+    looked at; of the values of a list the first wrong one ends the check.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, given: object) -> object:
+        if isinstance(given, dict):
+            refuse_unknown(given, cls.model_fields.keys())
+        return given
+
 
 TokenId: TypeAlias = Annotated[int, Field(ge=0, le=INT64_MAX)]
 Positive: TypeAlias = Annotated[int, Field(ge=1, le=INT64_MAX)]
@@ -26,24 +65,33 @@ def _one_or_many(given: object) -> object:
 
 
 StopStrings: TypeAlias = Annotated[
-    list[StopString], BeforeValidator(_one_or_many), Field(max_length=MAX_STOP_STRINGS)
+    list[StopString],
+    Field(max_length=MAX_STOP_STRINGS, fail_fast=True),
+    at_most(MAX_STOP_STRINGS),
+    BeforeValidator(_one_or_many),
+]
+LogitBias: TypeAlias = Annotated[
+    dict[str, Annotated[float, Field(ge=-100, le=100)]],
+    Field(max_length=MAX_LOGIT_BIAS),
+    at_most(MAX_LOGIT_BIAS),
+]
+StopTokenIds: TypeAlias = Annotated[
+    list[TokenId],
+    Field(max_length=MAX_STOP_TOKEN_IDS, fail_fast=True),
+    at_most(MAX_STOP_TOKEN_IDS),
 ]
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(StrictModel):
     """What a stream tells beside the text."""
-
-    model_config = STRICT
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class GenerationFields(BaseModel):
+class GenerationFields(StrictModel):
     """What both endpoints take. `max_tokens` is the older name of `max_completion_tokens`. Less
     `priority` is sooner; `deadline_ms` counts from the arrival of the request."""
-
-    model_config = STRICT
 
     model: str | None = None
     stream: bool | None = None
@@ -58,15 +106,10 @@ class GenerationFields(BaseModel):
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    logit_bias: (
-        Annotated[
-            dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_LOGIT_BIAS)
-        ]
-        | None
-    ) = None
+    logit_bias: LogitBias | None = None
     seed: Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)] | None = None
     stop: StopStrings | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKEN_IDS)] | None = None
+    stop_token_ids: StopTokenIds | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Field(ge=0, le=INT64_MAX)] | None = None

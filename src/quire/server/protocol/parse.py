@@ -79,15 +79,10 @@ def validate(
 def _request_error(
     details: ErrorDetails, model: type[BaseModel], capabilities: Mapping[str, Capability]
 ) -> RequestError:
-    where = _path(details["loc"]) + str(details.get("ctx", {}).get("where", ""))
-    if details["type"] == "extra_forbidden":
-        *place, name = details["loc"]
-        known = _fields_at(place, model) if place else [*model.model_fields, *capabilities]
-        meant = closest(str(name), known)
-        hint = f" Did you mean '{_path([*place, meant])}'?" if meant else ""
-        return RequestError(
-            f"Unknown field '{where}'.{hint}", param=where, code="unknown_parameter"
-        )
+    context = details.get("ctx", {})
+    if details["type"] == "unknown_field":
+        return _unknown_field(details["loc"], str(context["name"]), model, capabilities)
+    where = _path(details["loc"]) + str(context.get("where", ""))[:MAX_SHOWN_CHARS]
     if details["type"] == "unsupported":
         return RequestError(
             f"Quire does not support '{where}' yet.", param=where, code="unsupported_parameter"
@@ -97,6 +92,19 @@ def _request_error(
             f"Missing required field '{where}'.", param=where, code="missing_required_parameter"
         )
     return RequestError(f"Invalid '{where}': {details['msg']}.", param=where)
+
+
+def _unknown_field(
+    place: Sequence[int | str],
+    name: str,
+    model: type[BaseModel],
+    capabilities: Mapping[str, Capability],
+) -> RequestError:
+    known = _fields_at(place, model) if place else [*model.model_fields, *capabilities]
+    meant = closest(name, known)
+    hint = f" Did you mean '{_path([*place, meant])}'?" if meant else ""
+    where = _path([*place, name])
+    return RequestError(f"Unknown field '{where}'.{hint}", param=where, code="unknown_parameter")
 
 
 def _fields_at(place: Sequence[int | str], model: type[BaseModel]) -> list[str]:

@@ -1,15 +1,18 @@
 """`POST /tokenize`, of a text or of a conversation, and `POST /detokenize`: vLLM's fields."""
 
-from pydantic import BaseModel, JsonValue
+from typing import Annotated
 
-from quire.server.protocol.chat import ChatRequest, Messages
-from quire.server.protocol.fields import STRICT, TokenId
+from pydantic import Field
+
+from quire.server.protocol.chat import ChatRequest, Messages, TemplateKwargs
+from quire.server.protocol.fields import StrictModel, TokenId, at_most
+
+MAX_TOKENS = 2**20
+"""Token ids of one `/detokenize`."""
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(StrictModel):
     """A text."""
-
-    model_config = STRICT
 
     prompt: str
     model: str | None = None
@@ -17,16 +20,14 @@ class TokenizeRequest(BaseModel):
     return_token_strs: bool | None = None
 
 
-class TokenizeChatRequest(BaseModel):
+class TokenizeChatRequest(StrictModel):
     """A conversation."""
-
-    model_config = STRICT
 
     messages: Messages
     model: str | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, JsonValue] | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
@@ -41,10 +42,10 @@ class TokenizeChatRequest(BaseModel):
         )
 
 
-class DetokenizeRequest(BaseModel):
+class DetokenizeRequest(StrictModel):
     """Tokens, or none."""
 
-    model_config = STRICT
-
-    tokens: list[TokenId]
+    tokens: Annotated[
+        list[TokenId], Field(max_length=MAX_TOKENS, fail_fast=True), at_most(MAX_TOKENS)
+    ]
     model: str | None = None

@@ -1,0 +1,189 @@
+"""Bodies are read alike wherever they are read, and none holds up the event loop or another."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+import psutil
+import pytest
+
+from quire.server.errors import RequestError
+from quire.server.input_reader import INLINE_BYTES, MEDIUM_BYTES, THREAD_BYTES, InputReader
+from quire.server.read_input import Answered, InputKind, Prompted
+from quire.server.text_tools import InputLimits, TextTools
+from quire.server.tokenizer import TextTokenizer
+from tests.server.served import BUNDLED, MODEL
+from tests.server.stand_in import FACTS
+
+LENGTHS = (INLINE_BYTES, THREAD_BYTES, MEDIUM_BYTES, MEDIUM_BYTES + 1)
+"""The largest body of each lane, and one of the last."""
+MAX_BODY = 2 * MEDIUM_BYTES
+HELLO = {"role": "user", "content": "Hello there"}
+BODIES: list[tuple[InputKind, dict[str, object]]] = [
+    (InputKind.COMPLETION, {"prompt": ["the king", "my lord"], "echo": True, "stop": ["x"]}),
+    (InputKind.COMPLETION, {"prompt": [[5, 6], [7]], "user": "me", "seed": 3}),
+    (InputKind.CHAT, {"messages": [HELLO], "chat_template_kwargs": {"nobody": 1}}),
+    (InputKind.TOKENIZE, {"prompt": "sweet prince", "return_token_strs": True}),
+    (InputKind.TOKENIZE, {"messages": [HELLO]}),
+    (InputKind.DETOKENIZE, {"tokens": [300, 301]}),
+]
+WRONG: list[tuple[InputKind, dict[str, object]]] = [
+    (InputKind.COMPLETION, {"prompt": "x", "promt": 1}),
+    (InputKind.COMPLETION, {"prompt": [5, -1]}),
+    (InputKind.CHAT, {"messages": [HELLO, {"role": "king", "content": ""}]}),
+    (InputKind.DETOKENIZE, {"tokens": [FACTS.vocab_size]}),
+]
+Made = TypeVar("Made")
+
+
+@pytest.fixture
+def tools(tokenizer: TextTokenizer) -> TextTools:
+    return TextTools(InputLimits(FACTS, 1024, (MODEL,)), tokenizer)
+
+
+@contextlib.asynccontextmanager
+async def opened(*, max_waiting: int = 8 * MAX_BODY) -> AsyncIterator[InputReader]:
+    reader = InputReader(
+        BUNDLED, None, max_body_bytes=MAX_BODY, max_waiting=max_waiting, clock=time.monotonic
+    )
+    try:
+        yield reader
+    finally:
+        await reader.close()
+
+
+def padded(fields: dict[str, object], length: int) -> bytes:
+    return json.dumps(fields).encode().ljust(length)
+
+
+async def read(
+    reader: InputReader, kind: InputKind, body: bytes, tools: TextTools, tenant: str = ""
+) -> Prompted | Answered:
+    if kind in (InputKind.COMPLETION, InputKind.CHAT):
+        return await reader.prompts(kind, body, tools, tenant)
+    return await reader.answer(kind, body, tools, tenant)
+
+
+def test_a_body_is_read_alike_wherever_it_is_read(tools: TextTools) -> None:
+    async def run() -> None:
+        async with opened() as reader:
+            for kind, fields in BODIES:
+                first, *others = [
+                    await read(reader, kind, padded(fields, length), tools) for length in LENGTHS
+                ]
+                assert others == [first] * len(others)
+
+    asyncio.run(run())
+
+
+def test_what_is_wrong_is_said_alike_wherever_it_is_found(tools: TextTools) -> None:
+    async def said(reader: InputReader, kind: InputKind, body: bytes) -> tuple[object, ...]:
+        with pytest.raises(RequestError) as caught:
+            await read(reader, kind, body, tools)
+        error = caught.value
+        return error.message, error.param, error.code, error.status
+
+    async def run() -> None:
+        async with opened() as reader:
+            for kind, fields in WRONG:
+                told = {await said(reader, kind, padded(fields, length)) for length in LENGTHS}
+                assert len(told) == 1
+
+    asyncio.run(run())
+
+
+async def num_turns(work: Awaitable[Made]) -> int:
+    """How often the event loop turns meanwhile."""
+    working, count = asyncio.ensure_future(work), 0
+    while not working.done():
+        await asyncio.sleep(0)
+        count += 1
+    await working
+    return count
+
+
+@pytest.mark.parametrize("length", LENGTHS[1:])
+def test_the_loop_turns_while_a_body_is_read(tools: TextTools, length: int) -> None:
+    async def run() -> int:
+        text = "word " * ((length - 100) // 5)
+        async with opened() as reader:
+            body = padded({"prompt": text}, length)
+            return await num_turns(reader.answer(InputKind.TOKENIZE, body, tools, ""))
+
+    assert asyncio.run(run()) > 10  # work on the loop itself is done at its first turn
+
+
+def workers() -> list[psutil.Process]:
+    return [
+        each
+        for each in psutil.Process().children()
+        if "anyio.to_process" in " ".join(each.cmdline())
+    ]
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return not psutil.wait_procs(processes, timeout=10)[1]
+
+
+def test_worker_processes_end_with_the_reader_and_one_that_died_is_replaced(
+    tools: TextTools,
+) -> None:
+    async def run() -> None:
+        body = padded({"prompt": "x"}, MEDIUM_BYTES)
+        async with opened() as reader:
+            first = await reader.answer(InputKind.TOKENIZE, body, tools, "")
+            (worker,) = workers()
+            worker.kill()
+            assert gone([worker])
+            assert await reader.answer(InputKind.TOKENIZE, body, tools, "") == first
+            others = workers()
+        assert len(others) == 1
+        assert gone(others)
+
+    asyncio.run(run())
+
+
+def test_a_full_lane_refuses_and_says_when_to_come_again(tools: TextTools) -> None:
+    body = padded({"prompt": "word " * 100_000}, MEDIUM_BYTES)
+
+    async def run() -> None:
+        async with opened(max_waiting=MEDIUM_BYTES) as reader:
+            running, waiting = (
+                asyncio.create_task(reader.answer(InputKind.TOKENIZE, body, tools, each))
+                for each in "ab"
+            )
+            await asyncio.sleep(0)
+            with pytest.raises(RequestError) as caught:
+                await reader.answer(InputKind.TOKENIZE, body, tools, "c")
+            assert (caught.value.status, caught.value.code) == (503, "server_overloaded")
+            assert caught.value.retry_after_s
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            third = asyncio.create_task(reader.answer(InputKind.TOKENIZE, body, tools, "c"))
+            assert await third == await running
+
+    asyncio.run(run())
+
+
+def test_a_short_body_does_not_wait_for_long_ones(tools: TextTools) -> None:
+    async def run(order: Callable[[str], None]) -> None:
+        async with opened() as reader:
+
+            async def answer(name: str, length: int) -> None:
+                body = padded({"prompt": "word " * ((length - 100) // 5)}, length)
+                await reader.answer(InputKind.TOKENIZE, body, tools, "")
+                order(name)
+
+            long = [asyncio.create_task(answer("long", MEDIUM_BYTES)) for _ in range(4)]
+            await asyncio.sleep(0)
+            await answer("short", THREAD_BYTES)
+            for each in long[1:]:
+                each.cancel()
+            await asyncio.gather(*long, return_exceptions=True)
+
+    served: list[str] = []
+    asyncio.run(run(served.append))
+    assert served[0] == "short"
