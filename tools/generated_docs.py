@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tests.models.families import REFUSED, SERVED
 
-from quire.server.metric_table import COMMON_LABELS, METRICS, Kind, Metric
+from quire.server.metric_table import COMMON_LABELS, HTTP_METRICS, METRICS, Kind, Metric
 from quire.server.openapi.bodies import BODIES
 from quire.server.options import config_table
 from quire.server.protocol.capabilities import Support, capability_table
@@ -34,6 +34,14 @@ def metrics_table() -> str:
     return "\n".join(rows)
 
 
+def http_metrics_table() -> str:
+    rows = ["| Name | Type | Labels | What it tells |", "|---|---|---|---|"]
+    for metric in HTTP_METRICS.values():
+        cells = (f"`{metric.name}`", metric.kind, _codes(metric.labels), metric.help)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def _labels(metric: Metric) -> str:
     named = metric.labels if metric.common == COMMON_LABELS else (*metric.common, *metric.labels)
     only = "only " if metric.common != COMMON_LABELS else ""
@@ -43,7 +51,7 @@ def _labels(metric: Metric) -> str:
 def buckets_list() -> str:
     """The metrics under the buckets that they share."""
     shared: dict[tuple[float, ...], list[str]] = {}
-    for metric in METRICS:
+    for metric in (*METRICS, *HTTP_METRICS.values()):
         if metric.kind is Kind.HISTOGRAM:
             shared.setdefault(metric.buckets, []).append(metric.name)
     return "\n".join(f"- {_codes(names)}: {_bounds(buckets)}" for buckets, names in shared.items())
@@ -97,6 +105,7 @@ def refused_table() -> str:
 TABLES = (
     Table("options", "README.md", config_table),
     Table("metrics", "docs/metrics.md", metrics_table),
+    Table("http-metrics", "docs/metrics.md", http_metrics_table),
     Table("buckets", "docs/metrics.md", buckets_list),
     Table("fields", "docs/api.md", fields_list),
     Table("served", "docs/models.md", served_table),

@@ -5,6 +5,7 @@ By default it repeats the prompt's tokens, so that a test can say what text must
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -99,6 +100,7 @@ class ScriptedEngine:
         self.submitted: list[NewRequest] = []
         self.aborted: list[str] = []
         self.num_resets = 0
+        self.process_id: int | None = os.getpid()
         self.wait_s: float | None = None
         self.progress_age_s = 0.0
         self.starts = asyncio.Event()

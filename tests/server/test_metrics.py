@@ -9,8 +9,9 @@ from quire.server.config import MetricsCompat
 from quire.server.histogram import Histogram
 from quire.server.metric_table import METRIC_NAMES, METRICS, Kind, buckets_up_to
 from tests.server.served import MODEL, Served, plain_config, serving
+from tests.server.stand_in import FACTS
 
-FIRST_24 = """
+VLLM = """
 num_requests_running num_requests_waiting num_requests_waiting_by_reason kv_cache_usage_perc
 cache_config_info prefix_cache_queries_total prefix_cache_hits_total prompt_tokens_cached_total
 prompt_tokens_total generation_tokens_total num_preemptions_total request_success_total
@@ -18,7 +19,10 @@ admission_rejections_total iteration_tokens_total time_to_first_token_seconds
 inter_token_latency_seconds request_time_per_output_token_seconds e2e_request_latency_seconds
 request_queue_time_seconds request_prefill_time_seconds request_decode_time_seconds
 request_inference_time_seconds request_prompt_tokens request_generation_tokens
+request_max_num_generation_tokens request_params_max_tokens request_params_n
+request_prefill_kv_computed_tokens request_num_preemptions
 """.split()
+"""What vLLM has too, and its dashboards ask for."""
 
 
 def families(served: Served) -> dict[str, tuple[str, set[frozenset[str]]]]:
@@ -33,14 +37,14 @@ def families(served: Served) -> dict[str, tuple[str, set[frozenset[str]]]]:
 def test_every_metric_is_there_with_its_twin(served: Served) -> None:
     served.complete(prompt="x", max_tokens=3)
     found = families(served)
-    assert set(FIRST_24) <= set(METRIC_NAMES)
+    assert set(VLLM) <= set(METRIC_NAMES)
     for metric in METRICS:
         kind, label_sets = found[f"quire:{metric.name}"]
         assert kind == metric.kind
         wanted = {*metric.common, *metric.labels}
         assert all(labels - {"le"} == wanted for labels in label_sets)
         assert (f"vllm:{metric.name}" in found) == metric.twin
-        assert metric.twin == (metric.name in FIRST_24)
+        assert metric.twin == (metric.name in VLLM)
         if metric.twin:
             assert found[f"vllm:{metric.name}"] == found[f"quire:{metric.name}"]
 
@@ -71,6 +75,12 @@ def test_a_finished_request_is_counted_once_everywhere() -> None:
             ("request_time_per_output_token_seconds_count", 1),
             ("request_prompt_tokens_sum", 3),
             ("request_generation_tokens_sum", 4),
+            ("request_max_num_generation_tokens_sum", 4),
+            ("request_params_max_tokens_sum", 4),
+            ("request_params_n_sum", 1),
+            ("request_prefill_kv_computed_tokens_sum", 0),
+            ("request_num_preemptions_count", 1),
+            ("request_num_preemptions_sum", 0),
             ("request_queue_time_seconds_sum", 0.25),
             ("request_prefill_time_seconds_sum", 0.5),
             ("request_decode_time_seconds_sum", 0.75),
@@ -84,6 +94,18 @@ def test_a_finished_request_is_counted_once_everywhere() -> None:
         ended = 'vllm:request_success_total{engine="0",finished_reason='
         assert served.metric(ended + '"length"') == 1
         assert served.metric(ended) == 1
+
+
+def test_a_prompt_of_many_choices_is_counted_once() -> None:
+    with serving(plain_config()) as served:
+        served.complete(prompt=["one", "another"], n=3, max_tokens=4)
+        served.chat(messages=[{"role": "user", "content": "x"}], stop_token_ids=list(range(256)))
+        room = FACTS.max_model_len - len(served.engine.submitted[-1].prompt_token_ids)
+        name = "vllm:request_params_n"
+        assert (served.metric(f"{name}_count"), served.metric(f"{name}_sum")) == (3, 7)
+        assert served.metric("vllm:request_max_num_generation_tokens_count") == 3
+        assert served.metric("vllm:request_params_max_tokens_count") == 7
+        assert served.metric("vllm:request_params_max_tokens_sum") == 6 * 4 + room
 
 
 def test_prefix_hits_and_misses_are_told() -> None:
@@ -109,14 +131,22 @@ def test_facts_are_metrics(served: Served) -> None:
     assert line.endswith(" 1.0")
 
 
+def test_bounds_are_those_of_vllm(served: Served) -> None:
+    assert bounds(served, "vllm:request_params_n") == [1, 2, 5, 10, 20]
+    assert bounds(served, "vllm:request_num_preemptions") == [1, 2, 3, 4, 5, 10, 20]
+    assert bounds(served, "vllm:request_params_max_tokens") == [1, 2, 5, 10, 20, 50, 100, 200]
+
+
+def bounds(served: Served, name: str) -> list[float]:
+    lines = served.client.get("/metrics").text.splitlines()
+    found = [line.split('le="')[1].split('"')[0] for line in lines if f"{name}_bucket" in line]
+    assert found.pop() == "+Inf"
+    return [float(bound) for bound in found]
+
+
 def test_token_buckets_reach_the_model_length(served: Served) -> None:
     served.complete(prompt="x", max_tokens=3)
-    text = served.client.get("/metrics").text
-    start = "vllm:request_prompt_tokens_bucket"
-    bounds = [
-        line.split('le="')[1].split('"')[0] for line in text.splitlines() if line.startswith(start)
-    ]
-    assert bounds == ["1.0", "2.0", "5.0", "10.0", "20.0", "50.0", "100.0", "200.0", "+Inf"]
+    assert bounds(served, "vllm:request_prompt_tokens") == [1, 2, 5, 10, 20, 50, 100, 200]
 
 
 @pytest.mark.parametrize(

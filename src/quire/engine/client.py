@@ -125,6 +125,12 @@ class EngineClient:
         self._encoder = msgspec.msgpack.Encoder()
 
     @property
+    def process_id(self) -> int | None:
+        """Of the engine's process, while there is one."""
+        process = self._process
+        return None if process is None or process.returncode is not None else process.pid
+
+    @property
     def num_live(self) -> int:
         """Requests handed over and not ended."""
         return len(self._streams)

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import Metric as PrometheusFamily
 from prometheus_client.registry import Collector
 
 from quire.engine.messages import EngineFacts
@@ -54,8 +55,7 @@ class MetricsCollector(Collector):
         if metric.kind is Kind.HISTOGRAM:
             family = HistogramMetricFamily(name, metric.help, labels=labels)
             histogram = self._metrics.histograms[metric.name]
-            buckets = [(_bound(le), float(n)) for le, n in histogram.cumulative()]
-            family.add_metric(common, buckets, sum_value=histogram.total)
+            family.add_metric(common, histogram.exposed(), sum_value=histogram.total)
             return family
         kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
         simple = kind(name, metric.help, labels=labels)
@@ -112,10 +112,6 @@ class MetricsCollector(Collector):
         }
 
 
-def _bound(bound: float) -> str:
-    return "+Inf" if bound == float("inf") else str(bound)
-
-
 def _labelled(values: Mapping[str, int] | Mapping[str, float]) -> Rows:
     return [((str(label),), float(value)) for label, value in values.items()]
 
@@ -164,6 +160,19 @@ def _stats_rows(stats: Stats) -> dict[str, Rows]:
         "kv_blocks_moved_total": _labelled(moved),
         "wasted_prefill_tokens_total": [((), stats.num_wasted_tokens)],
     }
+
+
+class EngineProcess(Collector):
+    """The engine's process, as `process_*` is the server's; nothing while there is none."""
+
+    def __init__(self, process_id: Callable[[], int | None]) -> None:
+        self._process_id = process_id
+
+    def collect(self) -> Iterable[PrometheusFamily]:
+        process_id = self._process_id()
+        if process_id is None:
+            return []
+        return ProcessCollector("quire:engine", pid=lambda: process_id, registry=None).collect()
 
 
 def expose(collectors: Iterable[Collector]) -> bytes:

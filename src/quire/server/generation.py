@@ -55,8 +55,7 @@ class Generation:
         self._tokenizer = tokenizer
         self._choices: list[Choice] = []  # once the engine has taken the requests
         self._meters = [
-            RequestMeter(service.metrics, job.arrival, len(request.prompt_token_ids))
-            for request in job.requests
+            RequestMeter(service.metrics, job.arrival, request) for request in job.requests
         ]
         self._finishes: dict[int, Finish] = {}
         self._stopped: set[int] = set()
@@ -193,6 +192,15 @@ class Generation:
     def _close(self, index: int, reason: Finished, finish: Finish) -> None:
         self._finishes[index] = finish
         self._meters[index].succeed(reason, finish)
+        self._count_prompt(index // self.job.num_choices * self.job.num_choices)
+
+    def _count_prompt(self, first: int) -> None:
+        """Once the choices of a prompt, of which this is the first, have all ended."""
+        indices = range(first, first + self.job.num_choices)
+        if all(index in self._finishes for index in indices):
+            longest = max(self._choices[index].num_tokens for index in indices)
+            self._metrics.observe("request_max_num_generation_tokens", longest)
+            self._metrics.observe("request_params_n", self.job.num_shown)
 
     def best(self) -> list[int]:
         """The choices to show, prompt by prompt; where some are left out, the likeliest first."""

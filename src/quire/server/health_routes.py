@@ -3,13 +3,14 @@
 import dataclasses
 
 import msgspec
+from prometheus_client import PROCESS_COLLECTOR
 from starlette.requests import Request
 from starlette.responses import Response
 
 from quire import __version__
 from quire.engine.messages import EngineFacts
 from quire.server.errors import UNAVAILABLE
-from quire.server.exposition import MetricsCollector, expose
+from quire.server.exposition import EngineProcess, MetricsCollector, expose
 from quire.server.protocol.wire import Health, ServerInfo, StartProgress, Startup, Version
 from quire.server.replies import json_reply
 from quire.server.service import Service
@@ -22,12 +23,17 @@ class HealthRoutes:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._collector = MetricsCollector(
-            service.config,
-            service.metrics,
-            facts=lambda: service.engine.facts,
-            step_age_s=service.engine.last_progress_age_s,
-            lanes=service.inputs.lanes,
+        self._collectors = (
+            MetricsCollector(
+                service.config,
+                service.metrics,
+                facts=lambda: service.engine.facts,
+                step_age_s=service.engine.last_progress_age_s,
+                lanes=service.inputs.lanes,
+            ),
+            service.metrics.http,
+            PROCESS_COLLECTOR,
+            EngineProcess(lambda: service.engine.process_id),
         )
 
     async def livez(self, request: Request) -> Response:
@@ -64,7 +70,7 @@ class HealthRoutes:
     async def metrics(self, request: Request) -> Response:
         if self._service.is_down:
             self._service.metrics.on_down()
-        return Response(expose([self._collector]), media_type=PROMETHEUS)
+        return Response(expose(self._collectors), media_type=PROMETHEUS)
 
     async def version(self, request: Request) -> Response:
         return json_reply(Version(__version__))

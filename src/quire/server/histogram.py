@@ -29,3 +29,10 @@ class Histogram:
             below += count
             rows.append((bound, below))
         return rows
+
+    def exposed(self) -> list[tuple[str, float]]:
+        """The same as Prometheus' text format has it."""
+        return [
+            ("+Inf" if bound == float("inf") else str(bound), float(num))
+            for bound, num in self.cumulative()
+        ]

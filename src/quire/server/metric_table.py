@@ -1,9 +1,10 @@
 """Every metric, declared once: name, kind, labels, buckets. A rename here is a promise broken.
 
 Names are exposed as `quire:NAME`, and as `vllm:NAME` where `twin` says that vLLM has the same
-metric with the same type, labels and buckets.
+metric with the same type, labels and buckets. Those of HTTP have vLLM's plain names alone.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,6 +26,8 @@ STEP_TOKENS_BUCKETS = tuple(
     float(n) for n in (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 )
 LOOP_LAG_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+PREEMPTIONS_BUCKETS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
+CHOICES_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0)
 UP_TO_MODEL_LENGTH = ()
 """Buckets 1, 2, 5, 10, 20, 50 ... up to the model length, which is known once it is loaded."""
 
@@ -35,6 +38,7 @@ class Kind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
+    SUMMARY = "summary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,23 @@ METRICS: tuple[Metric, ...] = (
     _histogram("request_inference_time_seconds", "Admission to last token.", REQUEST_TIME_BUCKETS),
     _histogram("request_prompt_tokens", "Prompt tokens of a request.", UP_TO_MODEL_LENGTH),
     _histogram("request_generation_tokens", "Tokens a request generated.", UP_TO_MODEL_LENGTH),
+    _histogram(
+        "request_max_num_generation_tokens",
+        "Tokens of the longest choice of each prompt.",
+        UP_TO_MODEL_LENGTH,
+    ),
+    _histogram(
+        "request_params_max_tokens",
+        "Tokens that a request may generate: as asked, else what the context leaves.",
+        UP_TO_MODEL_LENGTH,
+    ),
+    _histogram("request_params_n", "Choices asked for of each prompt.", CHOICES_BUCKETS),
+    _histogram(
+        "request_prefill_kv_computed_tokens",
+        "Prompt tokens of a request that were computed, not found in the prefix cache.",
+        UP_TO_MODEL_LENGTH,
+    ),
+    _histogram("request_num_preemptions", "Preemptions of a request.", PREEMPTIONS_BUCKETS),
     _gauge(
         "kv_blocks",
         "KV blocks by what they hold; of the host's, swapped requests and cached prefixes.",
@@ -204,6 +225,50 @@ METRICS: tuple[Metric, ...] = (
     _gauge("max_model_len_fits", "Longest request that KV memory could hold.", twin=False),
     _gauge("startup_seconds", "Time of each phase of the start.", "phase", twin=False),
 )
+
+
+def _http(
+    name: str, kind: Kind, help: str, *labels: str, buckets: tuple[float, ...] = ()
+) -> tuple[str, Metric]:
+    return name, Metric(name, kind, help, labels, common=(), buckets=buckets, twin=False)
+
+
+HTTP_METRICS: Mapping[str, Metric] = dict(
+    (
+        _http(
+            "http_requests_total",
+            Kind.COUNTER,
+            "Requests by method, status (2xx, 4xx ...) and route.",
+            *("method", "status", "handler"),
+        ),
+        _http(
+            "http_request_size_bytes",
+            Kind.SUMMARY,
+            "Bytes of bodies, as requests declare them.",
+            "handler",
+        ),
+        _http(
+            "http_response_size_bytes", Kind.SUMMARY, "Bytes of bodies that were sent.", "handler"
+        ),
+        _http(
+            "http_request_duration_highr_seconds",
+            Kind.HISTOGRAM,
+            "Time from a request to the end of its answer.",
+            buckets=(
+                *(0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5),
+                *(4.0, 4.5, 5.0, 7.5, 10.0, 30.0, 60.0),
+            ),
+        ),
+        _http(
+            "http_request_duration_seconds",
+            Kind.HISTOGRAM,
+            "The same by method and route.",
+            *("method", "handler"),
+            buckets=(0.1, 0.5, 1.0),
+        ),
+    )
+)
+"""Their names stand alone, without the common labels."""
 
 METRIC_NAMES: tuple[str, ...] = tuple(metric.name for metric in METRICS)
 

@@ -10,8 +10,10 @@ from enum import StrEnum
 from itertools import product
 
 from quire.engine.messages import EngineFacts, Report
+from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Finish, Stats
 from quire.server.histogram import Histogram
+from quire.server.http_metrics import HttpMetrics
 from quire.server.loop_lag import RecentMaximum
 from quire.server.metric_table import METRICS, UP_TO_MODEL_LENGTH, Kind, buckets_up_to
 from quire.server.tenants import Arrival
@@ -61,6 +63,7 @@ class ServerMetrics:
         self.tenant_tokens = dict.fromkeys(product(tenants, TenantTokens), 0)
         self._step_tokens = self.histograms["iteration_tokens_total"]
         self.token_gap = self.histograms["inter_token_latency_seconds"]
+        self.http = HttpMetrics()
         self.longest_hold = RecentMaximum()
         self._loop_lag = self.histograms["event_loop_lag_seconds"]
 
@@ -112,15 +115,16 @@ class RequestMeter:
     """Times one engine request from its arrival at the HTTP handler. It ends once."""
 
     __slots__ = (
-        *("_arrived_s", "_ended", "_first_s", "_last_s", "_metrics", "_num_prompt_tokens"),
-        *("_num_tokens", "_tenant"),
+        *("_arrived_s", "_ended", "_first_s", "_last_s", "_max_tokens", "_metrics"),
+        *("_num_prompt_tokens", "_num_tokens", "_tenant"),
     )
 
-    def __init__(self, metrics: ServerMetrics, arrival: Arrival, num_prompt_tokens: int) -> None:
+    def __init__(self, metrics: ServerMetrics, arrival: Arrival, request: NewRequest) -> None:
         self._metrics = metrics
         self._tenant = arrival.tenant.name
         self._arrived_s = arrived_s = arrival.arrived_s
-        self._num_prompt_tokens = num_prompt_tokens
+        self._num_prompt_tokens = len(request.prompt_token_ids)
+        self._max_tokens = request.stopping.max_tokens
         self._first_s: float | None = None
         self._last_s = arrived_s
         self._num_tokens = 0
@@ -146,6 +150,10 @@ class RequestMeter:
         metrics.observe("e2e_request_latency_seconds", self._last_s - self._arrived_s)
         metrics.observe("request_prompt_tokens", self._num_prompt_tokens)
         metrics.observe("request_generation_tokens", num_tokens)
+        metrics.observe("request_params_max_tokens", self._max_tokens)
+        num_computed = self._num_prompt_tokens - finish.num_cached_tokens
+        metrics.observe("request_prefill_kv_computed_tokens", num_computed)
+        metrics.observe("request_num_preemptions", finish.num_preemptions)
         if self._first_s is not None and num_tokens > 1:
             mean_s = (self._last_s - self._first_s) / (num_tokens - 1)
             metrics.observe("request_time_per_output_token_seconds", mean_s)

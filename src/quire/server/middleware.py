@@ -12,6 +12,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.server.errors import SERVER_ERROR, UNAUTHORIZED, RequestError
+from quire.server.http_metrics import Exchanged
 from quire.server.load_header import ANSWERED, load_report
 from quire.server.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.replies import error_reply
@@ -57,6 +58,7 @@ class Gate:
         finally:
             self._service.num_open -= 1
             exchange.log()
+            exchange.count()
 
 
 _NO_KEY = RequestError(
@@ -76,6 +78,7 @@ class _Exchange:
         self._clock = service.sources.clock
         self.began_s = self._clock()
         self._status = 0
+        self._num_sent = 0
         self.id = _request_id(scope["headers"], service)
 
     async def run(self, app: ASGIApp, receive: Receive) -> None:
@@ -99,6 +102,7 @@ class _Exchange:
             report = self._load_report()
             if report is not None:
                 headers[ANSWERED] = report
+        self._num_sent += len(message.get("body", b""))
         await self._send(message)
 
     def _load_report(self) -> str | None:
@@ -115,6 +119,20 @@ class _Exchange:
             quote(scope["path"], safe=_PLAIN),
             self._status,
             self._clock() - self.began_s,
+        )
+
+    def count(self) -> None:
+        scope = self._scope
+        declared = dict(scope["headers"]).get(b"content-length", b"")
+        self._service.metrics.http.observe(
+            Exchanged(
+                scope["method"],
+                scope["path"],
+                self._status,
+                self._clock() - self.began_s,
+                int(declared) if declared.isdigit() else 0,
+                self._num_sent,
+            )
         )
 
 
