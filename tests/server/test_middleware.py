@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from quire.server.config import ApiKey
-from tests.server.served import Served, plain_config, serving
+from tests.server.served import Served, eventually, plain_config, serving
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +93,7 @@ def test_requests_are_logged_with_their_id(
     with caplog.at_level("INFO", logger="quire.access"):
         served.client.get("/v1/models", headers={"x-request-id": "find-me"})
         served.client.get("/readyz", headers={"x-request-id": "not-me"})
+        assert eventually(lambda: bool(caplog.records))
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith('find-me "GET /v1/models" 200')
 
@@ -100,6 +101,7 @@ def test_requests_are_logged_with_their_id(
 def test_a_line_of_the_log_stays_one_line(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="quire.access"):
         served.client.get("/v1/models/a%0aFAKE%1b[31m%00é")
+        assert eventually(lambda: bool(caplog.records))  # the answer is sent before the line
     (line,) = [record.getMessage() for record in caplog.records]
     assert '"GET /v1/models/a%0AFAKE%1B%5B31m%00%C3%A9" 404' in line
 
