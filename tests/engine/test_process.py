@@ -12,7 +12,14 @@ import psutil
 import pytest
 
 from quire.cache.kv_events import KVEventKind
-from quire.engine.client import EngineClient, EngineDown, Phase, Refused, TokenStream
+from quire.engine.client import (
+    MAX_UNREAD_BYTES,
+    EngineClient,
+    EngineDown,
+    Phase,
+    Refused,
+    TokenStream,
+)
 from quire.engine.config import TOY_MODEL, EngineConfig
 from quire.engine.messages import Report
 from quire.models.toy import toy_logits
@@ -98,6 +105,39 @@ async def test_the_bounded_queue_refuses_and_the_rest_is_served() -> None:
         for token_ids, finish in await asyncio.gather(*(collect(stream) for stream in streams)):
             assert finish is not None
             assert len(token_ids) == 200
+
+
+async def test_a_stopped_engine_is_handed_no_more_than_it_would_take() -> None:
+    async with running() as client:
+        engine = psutil.Process(engine_pid())
+        engine.suspend()
+        try:
+            most = CONFIG.max_num_seqs + CONFIG.max_num_queued_reqs
+            tasks = [asyncio.create_task(client.submit(request(f"r{i}"))) for i in range(most)]
+            await asyncio.sleep(0)
+            with pytest.raises(Refused, match=f"not answered {most} requests") as caught:
+                await client.submit(request("one more"))
+            assert caught.value.refusal.reason is Reason.QUEUE_FULL
+        finally:
+            engine.resume()
+        for stream in await asyncio.gather(*tasks):
+            assert len((await collect(stream))[0]) == 8
+
+
+async def test_a_stopped_engine_is_handed_no_more_bytes_than_are_kept_for_it() -> None:
+    async with running() as client:
+        engine = psutil.Process(engine_pid())
+        engine.suspend()
+        try:
+            large = replace(request("large"), prompt_token_ids=(2**31,) * (MAX_UNREAD_BYTES // 4))
+            tasks = [asyncio.create_task(client.submit(large))]
+            await asyncio.sleep(0)
+            with pytest.raises(Refused, match=f"{MAX_UNREAD_BYTES} bytes are kept"):
+                await client.submit(request("one more"))
+        finally:
+            engine.resume()
+        with pytest.raises(Refused):  # it is longer than the context
+            await asyncio.gather(*tasks)
 
 
 async def test_a_used_id_is_refused_and_the_first_goes_on() -> None:

@@ -21,7 +21,7 @@ from quire.server.metrics import NO_STATS
 from quire.server.tenants import Arrival, Tenant
 from quire.server.timeline_view import TimelineOut, show
 from quire.server.timeline_words import WORDS, Part
-from quire.server.timelines import Timelines
+from quire.server.timelines import CHOICES_PER_REQUEST, Timelines
 from tests.server.served import Served, eventually, plain_config, serving
 
 ANN, BOB = ApiKey("key-of-ann", "ann"), ApiKey("key-of-bob", "bob")
@@ -161,6 +161,19 @@ def test_the_newest_are_kept(most: int, names: list[tuple[str, str]]) -> None:
         for request_id in "xyz":
             owned = [each for each in kept if each.names[1] == (tenant, request_id)]
             assert timelines.find(tenant, request_id) is (owned[-1] if owned else None)
+
+
+def test_fewer_are_kept_where_they_have_many_choices() -> None:
+    timelines = Timelines(4, are_apart=True)
+    first = timelines.open(job("first"), 101)
+    request = NewRequest("many", (1,), Sampling(), Stopping(max_tokens=5))
+    choices = tuple(replace(request, id=f"many-{n}") for n in range(4 * CHOICES_PER_REQUEST))
+    many = timelines.open(replace(job("many"), requests=choices), 101)
+    assert timelines.find(first.tenant, "first") is None
+    assert timelines.find(many.tenant, "many") is many
+    last = timelines.open(job("last"), 101)
+    assert timelines.find(many.tenant, "many") is None
+    assert timelines.find(last.tenant, "last") is last
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,8 @@ from quire.scheduler.step import Delta, Refusal
 logger = logging.getLogger(__name__)
 
 READ_LIMIT_BYTES = 1 << 22
+MAX_UNREAD_BYTES = 32 << 20
+"""Bytes handed over that the engine has not read, beyond which nothing more is."""
 
 
 class Phase(StrEnum):
@@ -167,6 +169,7 @@ class EngineClient:
             raise EngineDown(self.down_reason or f"the engine is {self.phase}")
         if request.id in self._streams:
             raise Refused(Refusal(request.id, Reason.DUPLICATE_ID, "this request id is in use"))
+        self._refuse_beyond_bounds(request.id)
         if not self._streams:
             self._last_progress_s = time.monotonic()
         body = self._encoder.encode(Submit(request))
@@ -181,6 +184,18 @@ class EngineClient:
             self.abort(request.id)
             raise
         return stream
+
+    def _refuse_beyond_bounds(self, request_id: str) -> None:
+        """An engine that does not answer is handed no more than it would ever take."""
+        most = self._config.max_num_queued_reqs + (self.facts.max_num_seqs if self.facts else 0)
+        num_unread = 0 if self._writer is None else self._writer.transport.get_write_buffer_size()
+        if len(self._accepting) < most and num_unread <= MAX_UNREAD_BYTES:
+            return
+        message = (
+            f"the engine has not answered {len(self._accepting)} requests nor read {num_unread} "
+            f"bytes of them; at most {most} requests and {MAX_UNREAD_BYTES} bytes are kept for it"
+        )
+        raise Refused(Refusal(request_id, Reason.QUEUE_FULL, message))
 
     def abort(self, request_id: str) -> None:
         """End a request, if it still lives; its stream ends with a finish, a step after

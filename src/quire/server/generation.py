@@ -31,7 +31,7 @@ _REFUSAL_CODES = {
 
 
 MANY_CHOICES = 64
-"""Choices that are opened at once on the event loop: some milliseconds."""
+"""Choices that are handed over or opened at once on the event loop: some milliseconds."""
 _FULL = frozenset((Reason.QUEUE_FULL, Reason.OVER_SHARE))
 
 
@@ -116,8 +116,12 @@ class Generation:
 
     async def _submit_all(self, requests: tuple[NewRequest, ...]) -> list[AsyncIterator[Delta]]:
         """All or none: the first refusal ends them all."""
-        tasks = [asyncio.ensure_future(self._engine.submit(request)) for request in requests]
+        tasks: list[asyncio.Future[AsyncIterator[Delta]]] = []
         try:
+            for number, request in enumerate(requests, start=1):
+                tasks.append(asyncio.ensure_future(self._engine.submit(request)))
+                if number % MANY_CHOICES == 0:
+                    await asyncio.sleep(0)
             return list(await asyncio.gather(*tasks))
         except BaseException:
             for task in tasks:

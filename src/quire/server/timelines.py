@@ -12,6 +12,8 @@ from quire.scheduler.request import Event
 from quire.scheduler.step import Delta, Finish
 from quire.server.job import Job
 
+CHOICES_PER_REQUEST = 16
+"""Of so many choices per request, on average, is told: requests may have a thousand."""
 ANOTHER = "another tenant"
 """Stands for the id of a request that is not known to be the reader's own."""
 
@@ -51,13 +53,14 @@ class Timeline:
 
 
 class Timelines:
-    """`most` are kept, the newest. `are_apart`: there are tenants, who must not learn of each
-    other."""
+    """`most` are kept, the newest; fewer where they have many choices. `are_apart`: there are
+    tenants, who must not learn of each other."""
 
     def __init__(self, most: int, *, are_apart: bool) -> None:
         self._most = most
         self._are_apart = are_apart
         self._ring: deque[Timeline] = deque()
+        self._num_tracks = 0
         self._by_name: dict[tuple[str, str], Timeline] = {}
         self._by_request: dict[str, tuple[Timeline, Track]] = {}
 
@@ -65,14 +68,19 @@ class Timelines:
         timeline = _timeline(job, now)
         if self._most == 0:
             return timeline
-        if len(self._ring) == self._most:
-            self._forget(self._ring.popleft())
         self._ring.append(timeline)
+        self._num_tracks += len(timeline.tracks)
+        while len(self._ring) > 1 and self._are_too_many():
+            self._forget(self._ring.popleft())
         for name in timeline.names:
             self._by_name[name] = timeline
         for track in timeline.tracks:
             self._by_request[track.request_id] = timeline, track
         return timeline
+
+    def _are_too_many(self) -> bool:
+        most_tracks = self._most * CHOICES_PER_REQUEST
+        return len(self._ring) > self._most or self._num_tracks > most_tracks
 
     def find(self, tenant: str, name: str) -> Timeline | None:
         """By the reply's id or the `x-request-id`; of several with one such header the newest."""
@@ -115,6 +123,7 @@ class Timelines:
         for name in timeline.names:
             if self._by_name.get(name) is timeline:
                 del self._by_name[name]
+        self._num_tracks -= len(timeline.tracks)
         for track in timeline.tracks:
             del self._by_request[track.request_id]
 
