@@ -20,7 +20,7 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*.cpp src/quire/models/native/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test search check fmt bench wheel readme clean
+.PHONY: help serve install test search check fmt bench hostile wheel readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ fmt: $(TESTS)  ## format, and fix what can be fixed
 
 bench: $(SERVES)  ## what a step costs beside the model
 	$(BIN)/python -m bench.engine_overhead $(ARGS)
+
+hostile: $(TESTS)  ## attack a real server in every known way, and print what it did
+	$(BIN)/python -m tests.e2e.hostile $(ARGS)
 
 wheel: $(TESTS)  ## build the wheel, install it in a clean environment, import every room
 	rm -rf build dist

@@ -14,7 +14,8 @@ class CannotListen(Exception):
 def bind(host: str, port: int) -> socket.socket:
     """Listens at once: health is answered before any model is loaded."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
         listener = socket.socket(family, kind, protocol)  # asyncio asks it for TCP_NODELAY
     except OSError as error:
         raise CannotListen(f"cannot listen on {host}:{port}: {error}") from None
