@@ -241,6 +241,7 @@ class PlainHttp(HttpToolsProtocol):
             return
         self._await_next()
         self._parse()
+        self.flow.resume_reading()  # of a body that was refused before it was all there
 
     # How long each part may take.
 
