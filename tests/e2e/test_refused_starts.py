@@ -1,5 +1,6 @@
 """`quire serve` with something that cannot be served: an exit code, one line, no traceback."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -65,3 +66,38 @@ def test_what_only_the_engine_can_tell_is_said_without_a_traceback(tmp_path: Pat
     (line,) = [line for line in done.stderr.splitlines() if "ERROR" in line]
     assert f"cannot start: {case.why}" in line
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unbuffered"),
+    [(("serve", "toy", "--port", "0"), ""), (("serve", "toy", "--port", "0"), "1"), (("-h",), "")],
+)
+def test_standard_output_that_takes_nothing_is_said_in_one_line(
+    arguments: tuple[str, ...], unbuffered: str
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "quire.server.cli", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    said = "quire: cannot write to standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (FAILED_START, said)
+
+
+def test_a_start_that_fails_before_its_engine_process_ends_without_a_traceback() -> None:
+    program = (
+        "import sys\n"
+        "sys.executable = '/nowhere/python'\n"
+        "from quire.server.cli import main\n"
+        "sys.exit(main(['serve', 'toy', '--port', '0']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == FAILED_START
+    (line,) = done.stderr.splitlines()
+    assert "cannot start: " in line

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -280,3 +281,18 @@ async def test_a_reset_makes_the_cache_forget_and_events_tell_it() -> None:
         assert kinds == [KVEventKind.STORED, KVEventKind.CLEARED, KVEventKind.STORED]
     finally:
         await client.close()
+
+
+async def test_an_engine_that_ends_as_patience_does_is_closed_in_silence() -> None:
+    """It hangs, and is killed by someone while the loop is held up, just before it would be
+    killed: whoever then kills it finds no process."""
+    client = EngineClient(CONFIG, lambda report: None)
+    await client.start()
+    await ready(client)
+    os.kill(engine_pid(), signal.SIGSTOP)
+    closing = asyncio.create_task(client.close())
+    await asyncio.sleep(4.9)
+    os.kill(engine_pid(), signal.SIGKILL)
+    time.sleep(0.3)  # noqa: ASYNC251
+    await closing
+    assert client.phase is Phase.DOWN

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 
 import msgspec
@@ -310,5 +310,6 @@ async def _ended(process: asyncio.subprocess.Process, patience_s: float) -> int:
     try:
         return await asyncio.wait_for(process.wait(), patience_s)
     except TimeoutError:
-        process.kill()
+        with suppress(ProcessLookupError):  # it may have ended meanwhile, or been killed elsewhere
+            process.kill()
         return await process.wait()

@@ -9,12 +9,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from quire.server.output import OutputLost, flush
+
+FAILED = 1
 KILLED_BY = 128
 """A shell's exit codes of what a signal ended begin here."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
+    try:
+        try:
+            return run(sys.argv[1:] if argv is None else argv)
+        finally:
+            flush()
+    except OutputLost as error:
+        print(f"quire: {error}", file=sys.stderr)
+        return FAILED
+
+
+def run(argv: Sequence[str]) -> int:
     with ended_in_a_line():
         from quire.server.commands import run_command
 

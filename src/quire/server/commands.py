@@ -17,6 +17,7 @@ from quire.server.config import ServerConfig
 from quire.server.listen import CannotListen, bind, url_of
 from quire.server.option_values import InvalidOption
 from quire.server.options import config_table
+from quire.server.output import say
 from quire.server.settings import build_config, parse_values, unknown_variables
 from quire.server.tokenizer_files import TokenizerError, find_folder
 
@@ -64,7 +65,7 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
     except CannotListen as error:
         raise InvalidOption(str(error)) from None
     names = ", ".join(config.served_model_names)
-    print(f"Quire {__version__} listens on {url_of(listener)} and loads {names}", flush=True)
+    say(f"Quire {__version__} listens on {url_of(listener)} and loads {names}")
     # Imported here: a web server takes a while, and `quire --help` needs none.
     from quire.server.serve import run
 

@@ -1,0 +1,31 @@
+"""Standard output that may take nothing more, as on a full disk or behind a closed pipe."""
+
+import os
+import sys
+
+
+class OutputLost(Exception):
+    """Standard output takes no more; the text says why, for people."""
+
+
+def say(text: str) -> None:
+    """Write a line to standard output, at once. Raises OutputLost."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        raise _lost(error) from None
+
+
+def flush() -> None:
+    """Write what `print` has held back. Raises OutputLost."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        raise _lost(error) from None
+
+
+def _lost(error: OSError) -> OutputLost:
+    """What is still held back goes nowhere: it would be tried again as the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OutputLost(f"cannot write to standard output: {error.strerror}")
