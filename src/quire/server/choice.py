@@ -3,6 +3,8 @@
 Streams and whole answers are made of the same pieces, so they cannot differ.
 """
 
+import asyncio
+
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import TokenLogprobs
 from quire.scheduler.step import Delta, Finish
@@ -12,6 +14,8 @@ from quire.server.job import Ending, Logged, Piece, Prompt, TextPlan
 from quire.server.stop_strings import Scan, StopStrings, StopTable
 from quire.server.tokenizer import TextTokenizer
 
+MANY_TOKENS = 1000
+"""Tokens of an echoed prompt that are looked up on the event loop."""
 _STOPS = frozenset((Reason.STOP_TOKEN, Reason.END_OF_SEQUENCE))
 _LENGTHS = frozenset((Reason.MAX_TOKENS, Reason.CONTEXT_END))
 
@@ -57,14 +61,14 @@ class Choice:
         self._owes_echo = False
         return Piece(self._echoed_text())
 
-    def take(self, delta: Delta) -> Piece:
+    async def take(self, delta: Delta) -> Piece:
         """Raises RequestError if the output cannot be used."""
         if delta.finish is not None and delta.finish.reason is Reason.NOT_FINITE:
             raise RequestError(
                 "The model's output held NaN or infinity.", code="not_finite", status=SERVER_ERROR
             )
         self._prompt_logprobs += delta.prompt_logprobs
-        prompt_piece = self._take_echo()
+        prompt_piece = await self._take_echo()
         if self._plan.drop_output:
             ending = None if delta.finish is None else Ending("length")
             return prompt_piece._replace(ending=ending)
@@ -107,12 +111,16 @@ class Choice:
     def _log(self, logprobs: TokenLogprobs) -> Logged:
         return Logged(logprobs.token_id, logprobs.logprob, logprobs.top, self._num_chars)
 
-    def _take_echo(self) -> Piece:
+    async def _take_echo(self) -> Piece:
         """The prompt, once its log probabilities are complete (the first token has none)."""
-        token_ids = self._prompt.token_ids
-        if not self._owes_echo or len(self._prompt_logprobs) < len(token_ids) - 1:
+        num_tokens = len(self._prompt.token_ids)
+        if not self._owes_echo or len(self._prompt_logprobs) < num_tokens - 1:
             return Piece()
         self._owes_echo = False
+        return self._echo() if num_tokens <= MANY_TOKENS else await asyncio.to_thread(self._echo)
+
+    def _echo(self) -> Piece:
+        token_ids = self._prompt.token_ids
         text = self._echoed_text()
         offsets = self._echo_offsets(text)
         logged = [Logged(token_ids[0], None, (), offsets[0])]

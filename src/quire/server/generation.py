@@ -169,17 +169,17 @@ class Generation:
                     if index in self._stopped:
                         self._await_account(index, delta)
                     else:
-                        yield IndexedPiece(index, self._take(index, delta))
+                        yield IndexedPiece(index, await self._take(index, delta))
         except EngineDown as down:
             raise EngineGone(f"The engine went down: {down}") from None
 
-    def _take(self, index: int, delta: Delta) -> Piece:
+    async def _take(self, index: int, delta: Delta) -> Piece:
         if delta.finish is not None and delta.finish.reason is Reason.DEADLINE_EXCEEDED:
             self._metrics.num_late[Late.UNFINISHED] += len(self._choices) - len(self._finishes)
             raise DeadlineExceeded("The deadline passed before the output was complete.")
         if delta.token_ids:
             self._meters[index].tokens(len(delta.token_ids), self._clock())
-        piece = self._choices[index].take(delta)
+        piece = await self._choices[index].take(delta)
         if piece.ending is not None:
             if delta.finish is None:  # a stop string: the engine does not know yet
                 self._stopped.add(index)

@@ -101,10 +101,23 @@ class Piece(NamedTuple):
     ending: Ending | None = None
 
 
-def join(pieces: list[Piece]) -> Piece:
-    return Piece(
-        "".join(piece.text for piece in pieces),
-        tuple(id for piece in pieces for id in piece.token_ids),
-        tuple(logged for piece in pieces for logged in piece.logged),
-        pieces[-1].ending if pieces else None,
-    )
+class GatheredOutput:
+    """The pieces of one output as they come, to be joined at its end."""
+
+    def __init__(self) -> None:
+        self.num_parts = 0
+        self._texts: list[str] = []
+        self._token_ids: list[int] = []
+        self._logged: list[Logged] = []
+        self._ending: Ending | None = None
+
+    def add(self, piece: Piece) -> None:
+        self.num_parts += 1 + len(piece.logged)
+        self._texts.append(piece.text)
+        self._token_ids += piece.token_ids
+        self._logged += piece.logged
+        self._ending = piece.ending
+
+    def joined(self) -> Piece:
+        text, token_ids = "".join(self._texts), tuple(self._token_ids)
+        return Piece(text, token_ids, tuple(self._logged), self._ending)

@@ -22,17 +22,18 @@ from quire.server.errors import (
     error_body,
 )
 from quire.server.generation import Generation
-from quire.server.job import Piece, join
+from quire.server.job import GatheredOutput, Piece
 from quire.server.metrics import Finished
 from quire.server.protocol.wire import QuireAccount, Usage
 from quire.server.service import Service
 from quire.server.shape import Shape
+from quire.server.sliced_json import encode_sliced
 
 logger = logging.getLogger(__name__)
 
-MANY_LOGGED = 1000
-"""Tokens with log probabilities that one piece may hold for it to be encoded on the event loop: in
-a thread others are served meanwhile."""
+MANY_PARTS = 500
+"""Pieces, tokens with log probabilities or token ids of a prompt that are joined and encoded on the
+event loop: in a thread others are served meanwhile."""
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 STREAM_HEADERS = (
@@ -46,8 +47,8 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
-async def _made(num_logged: int, make: Callable[[], bytes]) -> bytes:
-    return make() if num_logged <= MANY_LOGGED else await asyncio.to_thread(make)
+async def _made(num_parts: int, make: Callable[[], bytes]) -> bytes:
+    return make() if num_parts <= MANY_PARTS else await asyncio.to_thread(make)
 
 
 class GenerationResponse(Response):
@@ -117,17 +118,16 @@ class GenerationResponse(Response):
     async def _answer(self, send: Send) -> None:
         generation = self._generation
         await generation.start()
-        parts: list[list[Piece]] = [[] for _ in self._job.requests]
+        outputs = [GatheredOutput() for _ in self._job.requests]
         async with aclosing(generation.pieces()) as pieces:
             async for choice, piece in pieces:
-                parts[choice].append(piece)
-                if len(piece.logged) > MANY_LOGGED:
+                outputs[choice].add(piece)
+                if len(piece.logged) > MANY_PARTS:
                     await asyncio.sleep(0)
-        outputs = [join(parts[index]) for index in generation.best()]
-        body = await _made(
-            sum(len(each.logged) for each in outputs),
-            lambda: self._whole(outputs, generation.usage(), generation.account()),
-        )
+        best = [outputs[index] for index in generation.best()]
+        usage, account = generation.usage(), generation.account()
+        num_parts = sum(each.num_parts for each in best)
+        body = await _made(num_parts, lambda: self._whole(best, usage, account))
         await self._begin(
             send,
             (b"content-type", b"application/json"),
@@ -135,18 +135,19 @@ class GenerationResponse(Response):
         )
         await self._send(send, body, more=False)
 
-    def _whole(self, outputs: list[Piece], usage: Usage, account: QuireAccount) -> bytes:
+    def _whole(self, best: list[GatheredOutput], usage: Usage, account: QuireAccount) -> bytes:
         """Choice by choice: threads take turns between calls of the encoder, never within one."""
-        whole = self._shape.whole(outputs, usage, account)
-        choices = tuple(msgspec.Raw(msgspec.json.encode(each)) for each in whole.choices)
+        whole = self._shape.whole([each.joined() for each in best], usage, account)
+        choices = tuple(msgspec.Raw(encode_sliced(each, "logprobs")) for each in whole.choices)
         return msgspec.json.encode(msgspec.structs.replace(whole, choices=choices))
 
     async def _stream(self, send: Send) -> None:
         await self._generation.start()
         await self._begin(send, *STREAM_HEADERS)
         self._streaming = True
-        await self._send(send, self._openings())
         wants_all = self._job.text.token_ids
+        num_ids = self._job.num_prompt_tokens * self._job.num_choices if wants_all else 0
+        await self._send(send, await _made(num_ids, self._openings))
         async with aclosing(self._generation.pieces()) as pieces:
             async for choice, piece in pieces:
                 if piece.text or piece.ending or piece.logged or (wants_all and piece.token_ids):
@@ -155,10 +156,14 @@ class GenerationResponse(Response):
 
     async def _chunk(self, choice: int, piece: Piece) -> bytes:
         usage = self._usage_beside()
-        return await _made(
-            len(piece.logged),
-            lambda: event(msgspec.json.encode(self._shape.chunk(choice, piece, usage))),
-        )
+        return await _made(len(piece.logged), lambda: self._event(choice, piece, usage))
+
+    def _event(self, choice: int, piece: Piece, usage: Usage | None | UnsetType) -> bytes:
+        chunk = self._shape.chunk(choice, piece, usage)
+        if len(piece.logged) <= MANY_PARTS:
+            return event(msgspec.json.encode(chunk))
+        choices = tuple(msgspec.Raw(encode_sliced(each, "logprobs")) for each in chunk.choices)
+        return event(msgspec.json.encode(msgspec.structs.replace(chunk, choices=choices)))
 
     def _openings(self) -> bytes:
         usage = self._usage_beside()
