@@ -1,13 +1,17 @@
 """What one client sends, or does not read, is bounded while it happens, and told in one answer."""
 
+import itertools
 import json
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from quire.server.config import HttpLimits, ServerConfig
 from tests.server.served import Served, eventually, plain_config, serving
@@ -107,6 +111,55 @@ def test_large_heads_within_the_limit_are_read_one_after_the_other(served: Serve
     chunks = CHUNKED + b"1\r\n \r\n" * 30_000 + b"0\r\n\r\n"
     replies = exchange(served, large * 5 + chunks + large + LAST_GET)
     assert statuses(replies) == [200] * 5 + [400, 200, 200]
+
+
+def post(path: bytes, body: bytes) -> bytes:
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+    return head % (path, len(body)) + body
+
+
+REQUESTS = {
+    "get": (GET, 200),
+    "offer": (GET[:-2] + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n", 200),
+    "nowhere": (post(b"/nowhere", b"x" * 100_000), 404),
+    "small": (post(b"/tokenize", b'{"prompt": "x"}'), 200),
+    "large": (post(b"/tokenize", b" " * 300_000 + b'{"prompt": "x"}'), 200),
+    "chunks": (CHUNKED + b'5\r\n{"pro\r\na\r\nmpt": "x"}\r\n' + b"0\r\n\r\n", 200),
+    "many chunks": (CHUNKED + b"1\r\n \r\n" * 30_000 + b"0\r\nTrailer: x\r\n\r\n", 400),
+    "too large": (post(b"/tokenize", b" " * 400_001), 413),
+}
+
+
+@pytest.fixture(scope="module")
+def small_bodies() -> Iterator[Served]:
+    with serving(replace(plain_config(), max_body_bytes=400_000)) as served:
+        yield served
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.sampled_from(sorted(REQUESTS)), min_size=1, max_size=8),
+    st.lists(st.integers(1, 200_000), min_size=1, max_size=5),
+)
+def test_requests_of_one_connection_are_answered_in_turn(
+    small_bodies: Served, kinds: list[str], sizes: list[int]
+) -> None:
+    """Whatever they are, and however what is sent is cut."""
+    data = b"".join(REQUESTS[kind][0] for kind in kinds) + LAST_GET
+    with connected(small_bodies) as sock:
+        sender = threading.Thread(target=send_cut, args=(sock, data, sizes))
+        sender.start()
+        replies = read_all(sock)
+        sender.join()
+    assert statuses(replies) == [*(REQUESTS[kind][1] for kind in kinds), 200]
+
+
+def send_cut(sock: socket.socket, data: bytes, sizes: list[int]) -> None:
+    rounds = itertools.cycle(sizes)
+    while data:
+        size = max(next(rounds), len(data) // 500)
+        sock.sendall(data[:size])
+        data = data[size:]
 
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
