@@ -1,9 +1,12 @@
 """Attacks by connections: many, slow, silent, cut off, and never read."""
 
+import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from tests.e2e.hostile.attacks.heads import count_open
 from tests.e2e.hostile.target import (
@@ -24,7 +27,7 @@ from tests.e2e.hostile.target import (
 
 COMPLETIONS = "/v1/completions"
 MIB = 1 << 20
-SLOW_S = 35.0
+PATIENCE_S = 80.0
 SENT = 7 * MIB + 900 * 1024
 LONG = {"max_tokens": 900, "ignore_eos": True, "stream": True}
 
@@ -44,7 +47,6 @@ def half_bodies(target: Target) -> None:
             return
 
     target.together([send] * 60, num_threads=8)
-    target.pause(SLOW_S)
     count_answers(target, connections)
 
 
@@ -53,18 +55,21 @@ def slow_bodies(target: Target) -> None:
     connections = [target.connect() for _ in range(60)]
     for connection in connections:
         send_all(connection, [post_head(COMPLETIONS, MIB), b" " * 100_000])
-    for _ in range(int(SLOW_S / 3)):
-        target.pause(3)
+
+    def drip() -> None:
         for connection in connections:
-            try:
-                send_all(connection, [b" "])
-            except OSError:
-                continue
-    count_answers(target, connections)
+            with suppress(OSError):
+                connection.send(b" ")
+
+    count_answers(target, connections, drip)
 
 
-def count_answers(target: Target, connections: list[socket.socket]) -> None:
-    """What the server said to each by now; and close them."""
+def count_answers(
+    target: Target, connections: list[socket.socket], drip: Callable[[], None] = lambda: None
+) -> None:
+    """What the server said to each, once it has or the patience is over; `drip` is done every 3 s
+    meanwhile. Closes them."""
+    await_events(target, connections, select.POLLIN, drip)
     for connection in connections:
         connection.settimeout(0.05)
         label = read_reply(connection).label
@@ -72,6 +77,26 @@ def count_answers(target: Target, connections: list[socket.socket]) -> None:
             label = HELD
         target.answers[label] += 1
         connection.close()
+
+
+def await_events(
+    target: Target, connections: list[socket.socket], events: int, drip: Callable[[], None]
+) -> set[int]:
+    """Until each has one of the events, or has ended, or the patience is over; those that have."""
+    until = min(time.monotonic() + PATIENCE_S, target.deadline_s)
+    waited = select.poll()
+    for connection in connections:
+        waited.register(connection, events)
+    seen: set[int] = set()
+    while time.monotonic() < until:
+        for descriptor, _ in waited.poll(0):
+            seen.add(descriptor)
+            waited.unregister(descriptor)
+        if len(seen) == len(connections):
+            break
+        drip()
+        time.sleep(3)
+    return seen
 
 
 def idle_connections(target: Target) -> None:
@@ -141,23 +166,10 @@ def never_read(target: Target) -> None:
         connections.append(target.connect(receive_bytes=4096))
         body = {"prompt": f"{index}", "n": 4, "logprobs": 5} | LONG | {"max_tokens": 100}
         send_all(connections[-1], [post_bytes(COMPLETIONS, body)])
-    target.pause(SLOW_S)
+    ended = await_events(target, connections, 0, lambda: None)
     for connection in connections:
-        target.answers[HELD if _drains_open(connection) else CLOSED] += 1
+        target.answers[CLOSED if connection.fileno() in ended else HELD] += 1
         connection.close()
-
-
-def _drains_open(connection: socket.socket) -> bool:
-    """Whether nothing has ended the connection behind the bytes that wait to be read."""
-    connection.settimeout(0.05)
-    try:
-        while connection.recv(MIB):
-            pass
-    except TimeoutError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def slow_readers(target: Target) -> None:
@@ -205,11 +217,12 @@ def is_usable(connection: socket.socket) -> bool:
 ATTACKS = (
     Attack(
         "half bodies",
-        "60 bodies of 8 MB, 7.9 of them sent, held for 35 s",
+        "60 bodies of 8 MB, 7.9 of them sent, then silence",
         ("408", "429", "503", RESET, CLOSED),
         half_bodies,
+        limit_s=100,
     ),
-    Attack("slow bodies", "60 bodies, a byte every 3 s for 35 s", ("408",), slow_bodies),
+    Attack("slow bodies", "60 bodies, a byte every 3 s", ("408",), slow_bodies, 100),
     Attack(
         "idle connections",
         "1,000 that say nothing for 5 s",
@@ -224,7 +237,7 @@ ATTACKS = (
     Attack(
         "resets within streams", "200, after the first bytes", (LEFT, RESET), resets_within_streams
     ),
-    Attack("streams never read", "100 of 400 tokens, for 35 s", (CLOSED,), never_read, 90),
+    Attack("streams never read", "100, each of 400 tokens", (CLOSED,), never_read, 100),
     Attack("streams read slowly", "50, a byte a second for 10 s", (HELD, CLOSED), slow_readers),
     Attack("hammered /livez", "8 connections, 5 s, no key", ("200",), hammered("/livez")),
     Attack("hammered /metrics", "8 connections, 5 s, no key", ("200",), hammered("/metrics")),
