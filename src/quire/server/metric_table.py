@@ -208,7 +208,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "event_loop_longest_hold_seconds",
-        "Longest time of the last minute that the server's event loop was held.",
+        "Longest of the last minute that the event loop was held, without waits for a core.",
         twin=False,
     ),
     _gauge("memory_bytes", "The memory receipt.", "kind", twin=False),

@@ -102,9 +102,9 @@ class ServerMetrics:
     def observe(self, name: str, value: float) -> None:
         self.histograms[name].observe(value)
 
-    def on_loop_lag(self, lag_s: float, now: float) -> None:
+    def on_loop_lag(self, lag_s: float, held_s: float, now: float) -> None:
         self._loop_lag.observe(lag_s)
-        self.longest_hold.observe(lag_s, now)
+        self.longest_hold.observe(held_s, now)
 
     def count_tokens(self, tenant: str, kind: TenantTokens, num_tokens: int) -> None:
         if (tenant, kind) in self.tenant_tokens:

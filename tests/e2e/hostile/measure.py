@@ -183,18 +183,16 @@ def loop_lags(server: ServerProcess) -> LoopLags:
 
 
 def longest_hold(before: LoopLags, after: LoopLags) -> float:
-    """Between the two: the longest of the last minute where it is a new one, in the highest bucket
-    that has grown; else that bucket's upper bound."""
+    """Between the two: the longest of the last minute where that is a new one. Else it is no longer
+    than that, and than the bound of the highest bucket in which there is a lag since."""
+    if after.longest_s > before.longest_s:
+        return after.longest_s
     grown = [now - then for now, then in zip(after.counts, before.counts, strict=True)]
-    highest = max(
-        (index for index, num in enumerate(grown) if num > (grown[index - 1] if index else 0)),
-        default=None,
-    )
-    if highest is None:
-        return 0.0
-    lower, upper = (0.0, *before.bounds)[highest : highest + 2]
-    is_new = after.longest_s != before.longest_s and lower < after.longest_s <= upper
-    return after.longest_s if is_new else upper
+    below = [0.0, *grown[:-1]]
+    bounds = [
+        bound for bound, num, less in zip(before.bounds, grown, below, strict=True) if num > less
+    ]
+    return min([after.longest_s, *bounds[-1:]])
 
 
 def _value(line: str) -> float:

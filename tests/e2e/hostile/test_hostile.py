@@ -83,10 +83,10 @@ def test_an_answer_that_no_one_expects_is_told() -> None:
 @pytest.mark.parametrize(
     ("counts", "longest_s", "hold_s"),
     [
-        ((5, 5, 5, 5), 0.015, 0.0),  # none since
+        ((5, 5, 5, 5), 0.015, 0.015),  # no lag since
         ((9, 9, 9, 9), 0.015, 0.01),  # the longest is of before
         ((9, 10, 11, 11), 0.03, 0.03),  # it is a new one
-        ((9, 10, 11, 11), 0.3, 0.05),  # it is new, and yet of before: another was forgotten
+        ((9, 10, 11, 11), 0.012, 0.012),  # a longer one was forgotten
         ((5, 5, 5, 6), 0.3, 0.3),
     ],
 )
