@@ -20,7 +20,7 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*.cpp src/quire/models/native/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test search check fmt bench hostile wheel readme clean
+.PHONY: help serve install test search fuzz check fmt bench hostile wheel readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test: check wheel  ## everything CI runs: checks, wheel, tests
 
 search: $(TESTS)  ## look for cases that fail, at random; some tests: ARGS="tests/models"
 	HYPOTHESIS_PROFILE=search $(BIN)/python -m pytest -m hypothesis -n $(WORKERS) --dist loadfile $(ARGS)
+
+fuzz: $(TESTS) $(VENV)/.ready-fuzz  ## requests made up from /openapi.json; ARGS="--seed 2"
+	$(BIN)/python -m tools.fuzz_api $(ARGS)
 
 check: $(TESTS)  ## style, types, walls between rooms, file length
 	$(BIN)/ruff check $(CODE)

@@ -15,7 +15,7 @@ from quire.server.middleware import OPEN_PATHS
 from quire.server.openapi.document import describe, described_routes
 from quire.server.openapi.errors import ANYWHERE, ERROR_ANSWERS
 from quire.server.openapi.routes import ROUTES
-from quire.server.protocol.capabilities import CAPABILITIES, Support
+from quire.server.protocol.capabilities import CAPABILITIES, CHAT, COMPLETIONS, Support
 from tests.server.documented import held_to_document, resolve, responses
 from tests.server.served import MODEL, Served
 
@@ -102,7 +102,10 @@ def test_every_answer_has_an_example_and_every_error_the_one_shape(
             whole = resolve(document, operation["responses"])[str(status)]
             content = resolve(document, whole)["content"]
             assert isinstance(content, dict)
-            assert all("example" in each and "schema" in each for each in content.values())
+            assert all(
+                "example" in each and ("schema" in each or "itemSchema" in each)
+                for each in content.values()
+            )
             if status in ROUTES[path].answers:
                 continue
             example = content["application/json"]["example"]["error"]
@@ -126,6 +129,35 @@ def test_fields_without_effect_are_in_the_schemas(document: dict[str, object]) -
             refused = capability.support is Support.UNSUPPORTED
             assert ("enum" in fields[capability.field]) == refused
     assert fields["tool_choice"]["enum"] == [None, "none"]
+
+
+def test_schemas_allow_what_the_server_takes(document: dict[str, object]) -> None:
+    """A stop string alone, an assistant that said nothing, empty parts of answers sent back."""
+    components = document["components"]
+    assert isinstance(components, dict)
+    schemas = components["schemas"]
+    stops = schemas["ChatRequest"]["properties"]["stop"]["anyOf"]
+    assert [each["type"] for each in stops] == ["string", "array", "null"]
+    message = schemas["Message"]["properties"]
+    assert {"string", "array", "null"} == {each["type"] for each in message["content"]["anyOf"]}
+    assert message["tool_calls"]["enum"] == [None, "", [], {}]
+
+
+def test_the_events_of_streams_are_described(document: dict[str, object]) -> None:
+    kinds: dict[str, set[str]] = {}
+    for _, path, operation in operations(document):
+        responses_of = operation["responses"]
+        assert isinstance(responses_of, dict)
+        content = responses_of["200"]["content"]
+        if "text/event-stream" in content:
+            data = content["text/event-stream"]["itemSchema"]["properties"]["data"]["anyOf"]
+            references_in = data[1]["contentSchema"]["anyOf"]
+            kinds[path] = {str(each["$ref"]).rpartition("/")[2] for each in references_in}
+    assert kinds == {
+        COMPLETIONS: {"CompletionBody", "ErrorBody"},
+        CHAT: {"ChatChunk", "ErrorBody"},
+        "/v1/kv_events": {"BlockStored", "BlockRemoved", "AllBlocksCleared", "Gap"},
+    }
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,14 @@ from quire.server.errors import (
     TOO_MANY,
     UNAVAILABLE,
     UNSUPPORTED_MEDIA,
+    ErrorBody,
 )
+from quire.server.kv_event_feed import AllBlocksCleared, BlockRemoved, BlockStored, Gap
 from quire.server.openapi import examples
 from quire.server.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.protocol.wire import (
+    ChatChunk,
+    CompletionBody,
     Detokenized,
     Health,
     ModelList,
@@ -33,6 +37,7 @@ EVENTS = "text/event-stream"
 HTML = "text/html"
 TEXT = "text/plain"
 OK = 200
+STREAMED = "With `stream`: events, an error that comes late among them."
 READS_A_BODY = (TOO_LARGE, UNSUPPORTED_MEDIA, UNAVAILABLE)
 """Errors of the routes that read a body, beside those of all."""
 GENERATES = (*READS_A_BODY, NOT_FOUND, TOO_MANY, TOO_LATE)
@@ -40,11 +45,12 @@ GENERATES = (*READS_A_BODY, NOT_FOUND, TOO_MANY, TOO_LATE)
 
 class Answer(NamedTuple):
     """An answer that is not an error. Text stands for itself; a body is shown as its type's
-    schema, with itself as the example."""
+    schema, with itself as the example. `events` are the types of a stream's data."""
 
     example: msgspec.Struct | Mapping[str, object] | str
     media_type: str = JSON
     description: str = "The answer."
+    events: tuple[type[msgspec.Struct], ...] = ()
 
 
 class Parameter(NamedTuple):
@@ -142,7 +148,14 @@ ROUTES: Mapping[str, RouteDoc] = {
     ),
     "/v1/kv_events": RouteDoc(
         "The events of the prefix cache, where `--enable-kv-cache-events` is set.",
-        _ok(Answer(examples.KV_EVENTS, EVENTS)),
+        _ok(
+            Answer(
+                examples.KV_EVENTS,
+                EVENTS,
+                "Events without an end.",
+                (BlockStored, BlockRemoved, AllBlocksCleared, Gap),
+            )
+        ),
         (NOT_FOUND, UNAVAILABLE),
         parameters=(
             Parameter(
@@ -158,7 +171,7 @@ ROUTES: Mapping[str, RouteDoc] = {
         "Go on with a text.",
         _ok(
             Answer(examples.COMPLETION),
-            Answer(examples.COMPLETION_EVENTS, EVENTS, "With `stream`: events."),
+            Answer(examples.COMPLETION_EVENTS, EVENTS, STREAMED, (CompletionBody, ErrorBody)),
         ),
         GENERATES,
         examples.COMPLETION_REQUESTS,
@@ -169,7 +182,7 @@ ROUTES: Mapping[str, RouteDoc] = {
         "Go on with a conversation.",
         _ok(
             Answer(examples.CHAT_COMPLETION),
-            Answer(examples.CHAT_EVENTS, EVENTS, "With `stream`: events."),
+            Answer(examples.CHAT_EVENTS, EVENTS, STREAMED, (ChatChunk, ErrorBody)),
         ),
         GENERATES,
         examples.CHAT_REQUESTS,

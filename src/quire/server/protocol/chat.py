@@ -3,12 +3,14 @@
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
+    ConfigDict,
     Field,
     JsonValue,
     PlainValidator,
     WithJsonSchema,
     model_validator,
 )
+from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from quire.server.protocol.fields import (
@@ -66,8 +68,11 @@ _CONTENT_SCHEMA = {
                 "type": "object",
                 "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
                 "required": ["type", "text"],
+                "additionalProperties": False,
             },
+            "maxItems": MAX_PARTS,
         },
+        {"type": "null", "description": "Of the assistant alone."},
     ]
 }
 
@@ -80,8 +85,17 @@ _ANSWERED = frozenset(
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 
 
+def _describe_answered(schema: JsonDict) -> None:
+    fields = schema["properties"]
+    assert isinstance(fields, dict)
+    for name in sorted(_ANSWERED):
+        fields[name] = {"enum": [None, "", [], {}], "description": "Taken if it is empty."}
+
+
 class Message(StrictModel):
     """One turn of the conversation. What an assistant said may be null."""
+
+    model_config = ConfigDict(json_schema_extra=_describe_answered)
 
     role: Role
     content: Annotated[str, PlainValidator(_read_content), WithJsonSchema(_CONTENT_SCHEMA)]

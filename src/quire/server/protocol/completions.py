@@ -61,12 +61,14 @@ def _prompt_error(message: str, where: str = "") -> PydanticCustomError:
     return PydanticCustomError("prompt", "{message}", {"message": message, "where": where})
 
 
+_TEXT_SCHEMA = {"type": "string", "minLength": 1}
+_TOKENS_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _PROMPT_SCHEMA = {
     "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}},
-        {"type": "array", "items": {"type": "integer"}},
-        {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+        _TEXT_SCHEMA,
+        _TOKENS_SCHEMA,
+        {"type": "array", "items": _TEXT_SCHEMA, "minItems": 1, "maxItems": MAX_PROMPTS},
+        {"type": "array", "items": _TOKENS_SCHEMA, "minItems": 1, "maxItems": MAX_PROMPTS},
     ]
 }
 

@@ -3,7 +3,14 @@
 from collections.abc import Container, Iterable
 from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 MAX_CHOICES = 128
@@ -64,11 +71,20 @@ def _one_or_many(given: object) -> object:
     return [given] if isinstance(given, str) else given
 
 
+_STOP_STRING_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
+_STOP_SCHEMA = {
+    "anyOf": [
+        _STOP_STRING_SCHEMA,
+        {"type": "array", "items": _STOP_STRING_SCHEMA, "maxItems": MAX_STOP_STRINGS},
+    ]
+}
+
 StopStrings: TypeAlias = Annotated[
     list[StopString],
     Field(max_length=MAX_STOP_STRINGS, fail_fast=True),
     at_most(MAX_STOP_STRINGS),
     BeforeValidator(_one_or_many),
+    WithJsonSchema(_STOP_SCHEMA),
 ]
 LogitBias: TypeAlias = Annotated[
     dict[str, Annotated[float, Field(ge=-100, le=100)]],
