@@ -84,9 +84,9 @@ def test_what_is_no_request_is_told_in_the_shape_of_errors(
 
 
 @pytest.mark.parametrize("data", [post()[:30], post()[:-5]], ids=["head", "body"])
-def test_what_does_not_come_is_not_waited_for(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.server.replies.BODY_PATIENCE_S", 0.1)
-    with serving(replace(plain_config(), http=HttpLimits(head_timeout_s=0.1))) as served:
+def test_what_does_not_come_is_not_waited_for(data: bytes) -> None:
+    limits = HttpLimits(head_timeout_s=0.1, body_window_s=0.1)
+    with serving(replace(plain_config(), http=limits)) as served:
         reply = exchange(served, data)
     assert reply.startswith(b"HTTP/1.1 408") and b"connection: close" in reply
     assert error_in(reply)["code"] == "request_timeout"
@@ -102,21 +102,12 @@ def test_a_connection_that_nobody_uses_is_closed() -> None:
         assert exchange(served, get, b"\r\n", pause_s=0.1).startswith(b"HTTP/1.1 200")
 
 
-def test_a_slow_body_is_waited_for_while_it_comes(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("quire.server.replies.BODY_PATIENCE_S", 1.0)
-    data = post()
-    parts = [data[: -len(BODY)], *(BODY[i : i + 1] for i in range(len(BODY)))]
-    assert exchange(served, *parts, pause_s=0.05).startswith(b"HTTP/1.1 200")
-
-
 def test_a_body_that_has_not_come_does_not_delay_a_drained_server() -> None:
     with serving(replace(plain_config(), shutdown_timeout_s=20)) as served:
         host, port = served.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=10) as sock:
             sock.sendall(post()[:-5])
-            assert eventually(lambda: served.server.service.num_reading == 1)
+            assert eventually(lambda: served.server.service.bodies.num_reading == 1)
             began = time.monotonic()
             served.server.handle_exit(signal.SIGTERM, None)
             assert sock.recv(65536).startswith(b"HTTP/1.1 503")

@@ -38,6 +38,11 @@ def test_flag_beats_variable_beats_default() -> None:
     assert config_of(QUIRE_PORT="").port == 8000
 
 
+def test_bodies_together_have_room_for_the_largest_one() -> None:
+    with pytest.raises(InvalidOption, match="--max-half-read-bytes is 1024, less than"):
+        config_of("--max-half-read-bytes", "1K")
+
+
 EVERY_FLAG = (
     *("--model", "some/model", "--revision", "main", "--trust-remote-code"),
     *("--device", "cpu", "--dtype", "bfloat16", "--num-threads", "2", "--block-size", "32"),
@@ -55,7 +60,8 @@ EVERY_FLAG = (
     *("--shared-prefix-file", "prefixes.jsonl"),
     *("--no-enable-prefix-caching", "--served-model-name", "a", "--served-model-name", "b"),
     *("--api-key", "k1", "--api-key", "k,2", "--host", "::1", "--port", "0"),
-    *("--max-body-bytes", "123", "--shutdown-timeout", "1.5", "--stuck-after", "2"),
+    *("--max-body-bytes", "123", "--max-half-read-bytes", "1K"),
+    *("--shutdown-timeout", "1.5", "--stuck-after", "2"),
     *("--sse-keep-alive-interval", "0", "--metrics-compat", "none", "--log-level", "debug"),
 )
 
@@ -103,6 +109,7 @@ def test_every_option_reaches_the_configuration() -> None:
         host="::1",
         port=0,
         max_body_bytes=123,
+        max_half_read_bytes=1024,
         shutdown_timeout_s=1.5,
         stuck_after_s=2.0,
         sse_keep_alive_interval_s=0.0,

@@ -72,6 +72,7 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8000
     max_body_bytes: int = 8 * 1024 * 1024
+    max_half_read_bytes: int = 64 * 1024 * 1024
     shutdown_timeout_s: float = 30.0
     stuck_after_s: float = 120.0
     sse_keep_alive_interval_s: float = 15.0

@@ -75,6 +75,7 @@ class MetricsCollector(Collector):
         rows["admission_rejections_total"] = [
             (("max_num_queued_reqs",), self._metrics.num_rejected)
         ]
+        rows["http_half_read_bytes"] = [((), self._metrics.num_half_read_bytes)]
         rows["http_refused_total"] = _labelled(self._metrics.num_refused)
         rows["deadline_exceeded_total"] = [
             ((stage,), num) for stage, num in self._metrics.num_late.items()

@@ -174,6 +174,13 @@ METRICS: tuple[Metric, ...] = (
     _counter("prefix_cache_resets_total", "Times the prefix cache was emptied.", twin=False),
     _counter("wasted_prefill_tokens_total", "Computed tokens thrown away.", twin=False),
     Metric(
+        "http_half_read_bytes",
+        Kind.GAUGE,
+        "Bytes of request bodies that have not come whole.",
+        common=("model_name",),
+        twin=False,
+    ),
+    Metric(
         "http_refused_total",
         Kind.COUNTER,
         "HTTP requests that were not read to their end, and answers that the client did not take.",

@@ -59,6 +59,7 @@ class ServerMetrics:
         self.num_finished = dict.fromkeys(Finished, 0)
         self.num_rejected = 0
         self.num_refused: Counter[str] = Counter()
+        self.num_half_read_bytes = 0
         self.num_late = dict.fromkeys(Late, 0)
         self.tenant_tokens = dict.fromkeys(product(tenants, TenantTokens), 0)
         self._step_tokens = self.histograms["iteration_tokens_total"]

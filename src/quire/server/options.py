@@ -309,7 +309,14 @@ OPTIONS: tuple[Option, ...] = (
         integer(0),
         "How many of the last requests `/v1/requests/{id}` can tell of; 0 keeps none.",
     ),
-    Option("max-body-bytes", SERVER, count, "Largest request body."),
+    Option("max-body-bytes", SERVER, byte_count, "Largest request body."),
+    Option(
+        "max-half-read-bytes",
+        SERVER,
+        byte_count,
+        "Largest sum of all request bodies that have not come whole; above it the one that has "
+        "been coming for longest is answered 503.",
+    ),
     Option(
         "shutdown-timeout",
         SERVER,

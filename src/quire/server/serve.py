@@ -24,6 +24,7 @@ from quire.engine.client import EngineClient
 from quire.progress import Progress
 from quire.server.app import build_app, build_service
 from quire.server.config import ServerConfig
+from quire.server.freed_memory import return_large_blocks
 from quire.server.greeting import ready_text
 from quire.server.listen import local_url_of
 from quire.server.plain_http import PlainHttp
@@ -82,7 +83,7 @@ class DrainingServer(uvicorn.Server):
             service.drain()
             self._deadline_s = now + service.config.shutdown_timeout_s
             logger.info("draining: %d requests are open", service.num_open)
-        num_taken = service.num_open - service.num_reading  # the others will be refused anyway
+        num_taken = service.num_open - service.bodies.num_reading  # those will be refused anyway
         if num_taken and now < self._deadline_s:
             return False
         if num_taken:
@@ -116,5 +117,6 @@ async def serve(config: ServerConfig, listener: socket.socket) -> int:
 
 
 def run(config: ServerConfig, listener: socket.socket) -> int:
+    return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serve(config, listener))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from quire.engine.client import Phase
 from quire.engine.messages import EngineFacts, Report
 from quire.scheduler.policy import PolicyName
+from quire.server.bodies import BodyReader
 from quire.server.config import GenerationConfig, ServerConfig
 from quire.server.door import EngineDoor
 from quire.server.errors import EngineGone, ModelLoading, ShuttingDown
@@ -73,8 +74,8 @@ class Watchers(NamedTuple):
 
 
 class Service:
-    """`failure` says why the start failed; of `num_open` requests the bodies of `num_reading` have
-    not come yet; `drains` is done when no new request is taken, `cut_off` when those that still run
+    """`failure` says why the start failed; of `num_open` requests `bodies` still reads those of
+    some; `drains` is done when no new request is taken, `cut_off` when those that still run
     must end."""
 
     def __init__(
@@ -95,7 +96,6 @@ class Service:
         self.shared_prefixes = SharedPrefixes()
         self.failure: str | None = None
         self.num_open = 0
-        self.num_reading = 0
         self.inputs = InputReader(
             config.engine.model,
             config.engine.revision,
@@ -108,6 +108,7 @@ class Service:
         loop = asyncio.get_running_loop()
         self.drains: asyncio.Future[None] = loop.create_future()
         self.cut_off: asyncio.Future[None] = loop.create_future()
+        self.bodies = BodyReader(config, self.metrics, self.cut_off)
 
     async def start(self) -> None:
         """Bring up engine and tokenizer side by side; ends when both are there or one failed."""

@@ -100,6 +100,11 @@ def build_config(values: Mapping[str, Value]) -> ServerConfig:
         },
         ServerConfig,
     )
+    if config.max_half_read_bytes < config.max_body_bytes:
+        raise InvalidOption(
+            f"--max-half-read-bytes is {config.max_half_read_bytes}, less than --max-body-bytes, "
+            f"{config.max_body_bytes}: no body of that size could be read"
+        )
     try:
         check_memory_options(config.engine)
     except ValueError as error:

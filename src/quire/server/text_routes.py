@@ -17,7 +17,7 @@ from quire.server.intake import Intake
 from quire.server.job import Job
 from quire.server.protocol.wire import ModelCard, ModelList
 from quire.server.read_input import InputKind, model_not_found
-from quire.server.replies import JSON, json_reply, read_body
+from quire.server.replies import JSON, json_reply
 from quire.server.response import GenerationResponse
 from quire.server.service import Service, Tools
 from quire.server.tenants import arrival_of
@@ -86,13 +86,8 @@ class TextRoutes:
     async def _read(self, request: Request) -> tuple[bytes, Tools]:
         """Not being ready is said before the body is judged, but after it is read: a client that
         still sends would not read the answer."""
-        service = self._service
-        service.num_reading += 1
-        try:
-            body = await read_body(request, service.config.max_body_bytes, service.cut_off)
-        finally:
-            service.num_reading -= 1
-        return body, service.tools()
+        body = await self._service.bodies.read(request, self._service.config.max_body_bytes)
+        return body, self._service.tools()
 
     async def _while_wanted(self, request: Request, work: Awaitable[Made]) -> Made:
         """The result, unless the client goes away or the server must stop before it is there."""

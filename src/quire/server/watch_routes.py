@@ -8,7 +8,7 @@ from quire.server.kv_event_stream import KVEventStream, last_event_id
 from quire.server.protocol.fields import StrictModel
 from quire.server.protocol.parse import parse_object, validate
 from quire.server.protocol.wire import ResetSent
-from quire.server.replies import json_reply, read_body
+from quire.server.replies import json_reply
 from quire.server.service import Service
 from quire.server.tenants import arrival_of
 from quire.server.timeline_view import show
@@ -53,7 +53,7 @@ class WatchRoutes:
 
     async def reset_prefix_cache(self, request: Request) -> Response:
         service = self._service
-        body = await read_body(request, MAX_RESET_BYTES, service.cut_off)
+        body = await service.bodies.read(request, MAX_RESET_BYTES)
         service.tools()  # raises where no request can be taken
         if body:
             validate(parse_object(body), ResetRequest)

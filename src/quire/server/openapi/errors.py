@@ -86,7 +86,8 @@ ERROR_ANSWERS: Mapping[int, ErrorAnswer] = dict(
         _error(
             "The head or the body of the request did not come in time.",
             RequestError(
-                "Nothing came of the body for 30 s, after 0 bytes.",
+                "The body comes too slowly: 4096 bytes so far, and less than 1024 a second in the "
+                "last 30 s.",
                 code="request_timeout",
                 status=TOO_SLOW,
             ),
@@ -102,8 +103,8 @@ ERROR_ANSWERS: Mapping[int, ErrorAnswer] = dict(
         _error(
             "The request's path with its query is too long.",
             RequestError(
-                "The request line is larger than 65536 bytes.",
-                code="target_too_long",
+                "The URL of the request is longer than 65536 bytes.",
+                code="uri_too_long",
                 status=TARGET_TOO_LONG,
             ),
         ),
@@ -127,7 +128,7 @@ ERROR_ANSWERS: Mapping[int, ErrorAnswer] = dict(
         _error(
             "The head of the request is too large.",
             RequestError(
-                "The head of the request is larger than 65536 bytes.",
+                "The head of the request has more than 65536 bytes or 256 header fields.",
                 code="head_too_large",
                 status=HEAD_TOO_LARGE,
             ),
@@ -141,8 +142,8 @@ ERROR_ANSWERS: Mapping[int, ErrorAnswer] = dict(
             ),
         ),
         _error(
-            "No request can be taken now: the queue is full, the model is loading, or the server "
-            "is shutting down or has lost its engine.",
+            "No request can be taken now: the queue or the memory for bodies is full, the model is "
+            "loading, or the server is shutting down or has lost its engine.",
             ModelLoading("The model is loading: weights 1/2."),
         ),
         _error(
