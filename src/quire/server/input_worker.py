@@ -6,7 +6,6 @@ What goes there and back is pickled; both ends are Quire's own.
 
 import asyncio
 import ctypes
-import ctypes.util
 import gc
 import os
 import pickle
@@ -100,13 +99,15 @@ def _tokenizer(model: str, revision: str | None) -> TextTokenizer:
     """Once for each process, with what else a new process needs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process
     os.nice(NICENESS)
-    return load_tokenizer(model, revision)
+    tokenizer = load_tokenizer(model, revision)
+    gc.freeze()  # what stays for good is not looked through after each body
+    return tokenizer
 
 
 def _give_memory_back() -> None:
     """To the system; the C library would keep it for the next large body."""
     gc.collect()
     if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(ctypes.util.find_library("c")), "malloc_trim", None)
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)
