@@ -5,10 +5,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tools.generated_docs import Table, refreshed
+
 from tests.e2e.hostile.attacks import ATTACKS
 from tests.e2e.hostile.measure import Outcome, arena
 from tests.e2e.hostile.report import line, markdown
 from tests.e2e.hostile.target import Attack
+
+DOCS = Path(__file__).parents[3] / "docs/security.md"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,6 +33,10 @@ def main(argv: Sequence[str]) -> int:
         if options.markdown:
             options.markdown.write_text(markdown(outcomes), encoding="utf-8")
     print("\n" + markdown(outcomes), end="")
+    if options.docs:
+        text = DOCS.read_text(encoding="utf-8")
+        table = Table("hostile", DOCS.name, lambda: markdown(outcomes))
+        DOCS.write_text(refreshed(text, table), encoding="utf-8")
     num_missed = sum(bool(outcome.breaches) for outcome in outcomes)
     print(f"\n{len(outcomes)} attacks, {num_missed} of which missed an aim")
     return 0
@@ -48,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", action="append", metavar="ATTACK", help="repeat for several")
     parser.add_argument("--list", action="store_true", help="name the attacks and end")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
+    parser.add_argument("--docs", action="store_true", help="write the table into docs/security.md")
     parser.add_argument(
         "--calm-s", type=float, default=2.0, help="seconds to watch before an attack [2]"
     )

@@ -58,7 +58,7 @@ def nested(opening: bytes, closing: bytes, depth: int) -> bytes:
 
 
 def template_arguments() -> bytes:
-    arguments = {f"key{index}": {"a": [index] * 5} for index in range(150_000)}
+    arguments = {f"key{index}": {"a": [index] * 5} for index in range(120_000)}
     messages = [{"role": "user", "content": "x"}]
     return json.dumps(
         {"messages": messages, "max_tokens": 1, "chat_template_kwargs": arguments}
@@ -203,7 +203,7 @@ ATTACKS = (
     ),
     Attack(
         "template arguments",
-        "150,000 `chat_template_kwargs`",
+        "120,000 `chat_template_kwargs`",
         (*BAD, "200"),
         once(CHAT, template_arguments),
     ),

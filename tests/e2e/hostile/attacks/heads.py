@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import select
 import socket
 from collections.abc import Iterator
 
@@ -153,8 +154,13 @@ def slow_heads(target: Target) -> None:
 
 def count_open(target: Target, connections: list[socket.socket]) -> None:
     """And close them."""
+    waited = select.poll()
     for connection in connections:
-        target.answers[HELD if is_open(connection) else CLOSED] += 1
+        waited.register(connection, select.POLLIN)
+    told = {descriptor for descriptor, _ in waited.poll(0)}
+    for connection in connections:
+        is_kept = connection.fileno() not in told or is_open(connection)
+        target.answers[HELD if is_kept else CLOSED] += 1
         connection.close()
 
 
