@@ -101,7 +101,7 @@ ERROR_ANSWERS: Mapping[int, ErrorAnswer] = dict(
             ),
         ),
         _error(
-            "The request's path with its query is too long.",
+            "The URL of the request is too long.",
             RequestError(
                 "The URL of the request is longer than 65536 bytes.",
                 code="uri_too_long",
