@@ -119,5 +119,8 @@ def test_workers_agree_on_the_fewest_blocks() -> None:
     assert unify([(layout, 50), (layout, 40), (layout, 60)]) == (layout, 40)
     with pytest.raises(ValueError, match="worker 1 groups its layers otherwise"):
         unify([(layout, 50), (build_layout(pattern(full=3, sliding=9)), 50)])
+    with pytest.raises(ValueError, match="32 bytes in worker 2 and 64 in worker 0"):
+        whole, half = (Page(heads, 8, 8, element_bytes=2) for heads in (2, 1))
+        unify([(build_layout([KVSpec(page)]), 50) for page in (whole, whole, half)])
     with pytest.raises(ValueError, match="no workers"):
         unify([])

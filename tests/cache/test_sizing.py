@@ -98,6 +98,17 @@ def test_two_budgets_are_an_error_that_names_both() -> None:
                 replace(budget, **given_too)
 
 
+@pytest.mark.parametrize(
+    "budget", [Budget(num_bytes=1 << 30), Budget(num_tokens=4096), Budget(num_blocks=9), Budget()]
+)
+def test_a_model_without_attention_is_refused(budget: Budget) -> None:
+    layout = build_layout([None, None])
+    with pytest.raises(ValueError, match="no layer of the model has attention"):
+        budget.blocks(layout, block_size=16, max_chunk_tokens=1)
+    with pytest.raises(ValueError, match="no layer of the model has attention"):
+        Room(layout, 9, 16, 1)
+
+
 def test_nothing_said_is_a_share() -> None:
     budget = Budget()
     assert (budget.option, budget.device_share, budget.is_outright) == (BY_SHARE, 0.9, False)

@@ -58,7 +58,10 @@ class Footprint:
 
     def __post_init__(self) -> None:
         if min(self.block_size, self.block_bytes, self.token_bytes) < 1:
-            raise ValueError(f"blocks and tokens take at least one byte each: {self}")
+            raise ValueError(
+                "blocks and tokens take at least one byte each, and a model without attention has "
+                f"no KV memory to size: {self}"
+            )
         if min(self.pair_bytes, self.fixed_bytes) < 0:
             raise ValueError(f"nothing takes less than no bytes: {self}")
 

@@ -135,7 +135,7 @@ def unify(layouts: Sequence[tuple[Layout, int]]) -> tuple[Layout, int]:
     """One layout and number of blocks for several workers, each with its own (layout, blocks): the
     groups must agree, and the fewest blocks win.
 
-    Raises ValueError if there are no workers or their groups differ.
+    Raises ValueError if there are no workers, or if their groups or the bytes of a block differ.
     """
     if not layouts:
         raise ValueError("there are no workers to unify")
@@ -143,6 +143,12 @@ def unify(layouts: Sequence[tuple[Layout, int]]) -> tuple[Layout, int]:
     for index, (layout, _) in enumerate(layouts):
         if layout.groups != first.groups:
             raise ValueError(f"worker {index} groups its layers otherwise than worker 0")
+        if layout.block_bytes(1) != first.block_bytes(1):
+            raise ValueError(
+                f"a token of a block takes {layout.block_bytes(1)} bytes in worker {index} and "
+                f"{first.block_bytes(1)} in worker 0: all workers must hold equal parts of the KV "
+                "heads, in the same KV cache dtype"
+            )
     return first, min(num_blocks for _, num_blocks in layouts)
 
 

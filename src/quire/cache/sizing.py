@@ -20,6 +20,15 @@ class TooLittleMemory(Exception):
     """What is asked for does not fit; the text has the numbers and what to change."""
 
 
+def check_has_attention(layout: Layout) -> None:
+    """Raise ValueError where no layer has attention: then there is no KV memory to size."""
+    if not layout.groups:
+        raise ValueError(
+            "no layer of the model has attention, so there are no keys and values to keep and no "
+            "KV memory to size: Quire serves models with at least one attention layer"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """How large KV memory shall be, said in one way at most: so many blocks, bytes, tokens of
@@ -59,8 +68,10 @@ class Budget:
     def blocks(self, layout: Layout, *, block_size: int, max_chunk_tokens: int) -> int | None:
         """The number of blocks, the null block included; None if the device decides it.
 
-        For tokens: as many as one request of that length ever holds.
+        For tokens: as many as one request of that length ever holds. Raises ValueError for a model
+        without attention.
         """
+        check_has_attention(layout)
         if self.num_tokens is not None:
             return 1 + layout.max_blocks(
                 self.num_tokens, block_size=block_size, max_chunk_tokens=max_chunk_tokens
@@ -82,12 +93,17 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What `num_blocks`, the null block among them, can hold of requests."""
+    """What `num_blocks`, the null block among them, can hold of requests. Raises ValueError for a
+    model without attention.
+    """
 
     layout: Layout
     num_blocks: int
     block_size: int
     max_chunk_tokens: int
+
+    def __post_init__(self) -> None:
+        check_has_attention(self.layout)
 
     @property
     def num_usable(self) -> int:

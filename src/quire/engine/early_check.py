@@ -9,7 +9,7 @@ import torch
 
 from quire.cache.footprint import Footprint
 from quire.cache.layout import Layout
-from quire.cache.sizing import MIB, Room
+from quire.cache.sizing import MIB, Room, check_has_attention
 from quire.engine.config import EngineConfig
 from quire.engine.kv_plan import Device, Limits, solve_kv
 from quire.engine.memory import DeviceMemory, measure, step_budget
@@ -36,8 +36,10 @@ def check_before_load(
     than those: steps as small as they may be, and no room for weights that a host maps from their
     files.
     """
-    memory = measure(device)
     layout = preview.layout(config.kv_options)
+    if layout is not None:
+        check_has_attention(layout)
+    memory = measure(device)
     _check_attention(config, preview, layout, device)
     _check_swap_space(config, layout, memory)
     if layout is None:

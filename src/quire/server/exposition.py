@@ -124,7 +124,6 @@ def _stats_rows(stats: Stats) -> dict[str, Rows]:
         "active": stats.num_blocks_active,
         "swapped": stats.num_blocks_swapped,
         "host_cached": stats.num_blocks_on_host,
-        "pinned": 0,
     }
     waiting = {
         "capacity": stats.num_waiting_for_capacity,
