@@ -10,7 +10,7 @@ from quire.models.toy import TWO_FULL
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import NewRequest, Sampling, Stopping
+from quire.scheduler.request import Event, NewRequest, Sampling, Stopping
 from tests.engine.toy_world import MAX_MODEL_LEN, VOCAB_SIZE, Arrival, Shape, World, alone, play
 
 TOKENS = st.integers(0, VOCAB_SIZE - 1)
@@ -162,9 +162,18 @@ def check_outcome(world: World, arrival: Arrival, layers: tuple[Retention, ...] 
         assert said == wanted[: len(said)]
     else:
         assert said == wanted
+    check_swaps(finish.timeline)
     assert finish.num_output_tokens == len(said)
     assert finish.queue_s >= 0 and finish.prefill_s >= 0 and finish.decode_s >= 0
     lived_s = finish.timeline[-1].time_s - finish.timeline[0].time_s
     assert finish.queue_s + finish.prefill_s + finish.decode_s == lived_s
     if new.time_limit_s is not None:
         assert lived_s <= new.time_limit_s + 1.0, "a deadline is passed by one step at most"
+
+
+def check_swaps(timeline: tuple[Event, ...]) -> None:
+    """What the host has promised to keep comes back."""
+    swaps = [e for e in timeline if e.reason in (Reason.SWAPPED_OUT, Reason.SWAPPED_IN)]
+    for kept, found in zip(swaps[::2], swaps[1::2], strict=False):
+        assert (kept.reason, found.reason) == (Reason.SWAPPED_OUT, Reason.SWAPPED_IN)
+        assert found.number >= kept.number

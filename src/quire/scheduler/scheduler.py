@@ -205,9 +205,10 @@ class Scheduler:
         Outputs stay, and so does its rank in the line.
         """
         other = "" if victim is taker else taker.id
-        if self._swap_out(victim):
+        num_kept = self._swap_out(victim)
+        if num_kept is not None:
             self._counters.num_swaps += 1
-            victim.note(now, Reason.SWAPPED_OUT, victim.num_computed, other)
+            victim.note(now, Reason.SWAPPED_OUT, num_kept, other)
         else:
             self._cache.release(victim.table)
             victim.note(now, Reason.PREEMPTED_FOR_BLOCKS, victim.num_computed, other)
@@ -224,11 +225,15 @@ class Scheduler:
         self._drops.append(victim.id)
         self._waiting.add(victim)
 
-    def _swap_out(self, victim: Request) -> bool:
-        """What awaits its result is computed again, so that the result can be dropped."""
+    def _swap_out(self, victim: Request) -> int | None:
+        """How many tokens the host keeps, or None if it keeps nothing. What awaits its result is
+        computed again, so that the result can be dropped.
+        """
         num_kept = min(victim.num_computed, len(victim.token_ids) - 1)
         stake = self._cache.stake(victim.table, num_kept)
-        return self._cost.prefers_swap(stake) and self._cache.swap_out(victim.table, num_kept)
+        if self._cost.prefers_swap(stake) and self._cache.swap_out(victim.table, num_kept):
+            return num_kept
+        return None
 
     def _place_waiting(self, draft: StepDraft, now: float) -> None:
         """Admit from the head while budget, places and blocks allow; the first that must wait is
