@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from quire.cache.block_hash import BlockHash
 from quire.cache.reuse import PromptItem, Reuse
 from quire.cache.spec import FULL, Retention
+from tests.cache.cache_machine import GROUPS, CacheMachine
 from tests.cache.contents import COLLIDING, SHA256
-from tests.cache.test_kv_cache import GROUPS, CacheMachine
 from tests.profiles import cases
 
 SMALL_REUSES = st.builds(

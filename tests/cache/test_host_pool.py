@@ -1,5 +1,7 @@
 """The host keeps every promise made to swapped requests, and evicts the oldest of the rest."""
 
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
@@ -12,6 +14,14 @@ from quire.cache.host_pool import HostPool
 KEYS = st.sampled_from([bytes([letter]) for letter in b"abcdefghij"])
 
 
+@dataclass(eq=False)
+class Claim:
+    """Of one swapped request."""
+
+    keys: tuple[bytes, ...]
+    private: tuple[int, ...]
+
+
 class HostMachine(RuleBasedStateMachine):
     """`here`: the keys found, in the order of their last use."""
 
@@ -21,11 +31,11 @@ class HostMachine(RuleBasedStateMachine):
         super().__init__()
         self.pool = HostPool(5)
         self.here: list[bytes] = []
-        self.live: list[tuple[tuple[bytes, ...], tuple[int, ...]]] = []
+        self.live: list[Claim] = []
 
     @property
     def claimed(self) -> set[bytes]:
-        return {key for keys, _ in self.live for key in keys}
+        return {key for claim in self.live for key in claim.keys}
 
     @rule(key=KEYS)
     def put(self, key: bytes) -> None:
@@ -43,25 +53,25 @@ class HostMachine(RuleBasedStateMachine):
 
     @rule(target=claims, keys=st.sets(KEYS, max_size=3), num_private=st.integers(0, 2))
     def claim(self, keys: set[bytes], num_private: int) -> object:
-        num_private_now = sum(len(private) for _, private in self.live)
+        num_private_now = sum(len(claim.private) for claim in self.live)
         fits = len(self.claimed | keys) + num_private_now + num_private <= 5
         private = self.pool.claim(sorted(keys), num_private)
         assert (private is not None) == fits
         if private is None:
             return None
         assert len(set(private)) == num_private
-        entry = tuple(sorted(keys)), tuple(private)
+        entry = Claim(tuple(sorted(keys)), tuple(private))
         self.live.append(entry)
         self.forget_evicted()
         return entry
 
     @rule(entry=consumes(claims))
-    def disclaim(self, entry: tuple[tuple[bytes, ...], tuple[int, ...]] | None) -> None:
+    def disclaim(self, entry: Claim | None) -> None:
         if entry is None:
             return
         self.live.remove(entry)
-        self.pool.disclaim(*entry)
-        for key in entry[0]:
+        self.pool.disclaim(entry.keys, entry.private)
+        for key in entry.keys:
             if key not in self.claimed and key in self.here:
                 self.here.append(self.here.pop(self.here.index(key)))
 
@@ -69,6 +79,8 @@ class HostMachine(RuleBasedStateMachine):
     def clear(self) -> None:
         self.pool.clear()
         self.here.clear()
+        for claim in self.live:
+            claim.keys = ()
 
     def forget_evicted(self) -> None:
         """What is gone was not claimed, and older than all that stayed unclaimed."""
@@ -81,7 +93,8 @@ class HostMachine(RuleBasedStateMachine):
     @invariant()
     def balances(self) -> None:
         self.pool.check()
-        private = [block_id for _, ids in self.live for block_id in ids]
+        private = [block_id for claim in self.live for block_id in claim.private]
+        assert set(self.pool.claims) == self.claimed
         found = [self.pool.find(key) for key in self.here]
         assert len({*private, *found}) == len(private) + len(found)
         num_swapped = len(private) + len(self.claimed & set(self.here))

@@ -1,218 +1,16 @@
-"""Law 2 on the cache's door, as a state machine: accounts balance after every call, whatever the
-calls, the layer groups and the hash; and what examples make plain.
-"""
+"""Law 2 on the cache's door, as a state machine, and what examples make plain."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from quire.cache.block_hash import BlockHash
-from quire.cache.block_pool import NULL_BLOCK, AccountsError
+from quire.cache.block_pool import NULL_BLOCK
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
-from quire.cache.kv_cache import KVCache, Short
-from quire.cache.prefix_miss import MissKind
+from quire.cache.kv_cache import KVCache
 from quire.cache.reuse import Reuse
 from quire.cache.spec import FULL, Kind, Retention
-from tests.cache.contents import COLLIDING, REUSES, SHA256, SHA256_CBOR, Shown, replay, shown
-
-TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=30)
-GROUPS = st.lists(
-    st.one_of(
-        st.just(FULL),
-        st.builds(Retention, st.sampled_from([Kind.SLIDING, Kind.LOCAL]), st.integers(1, 12)),
-    ),
-    min_size=1,
-    max_size=3,
-).map(tuple)
-
-
-@dataclass
-class Live:
-    """A request as the machine plays it: its first `num_computed` tokens lie in blocks."""
-
-    table: BlockTable
-    tokens: list[int]
-    num_computed: int
-    num_resets: int
-
-
-class CacheMachine(RuleBasedStateMachine):
-    """Holds a model beside the cache: what was written to each block, by group, and after how many
-    resets; and the digests that can be found, as events tell them.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live: list[Live] = []
-        self.written: dict[int, tuple[int, Shown]] = {}
-        self.written_after: dict[int, int] = {}
-        self.num_resets = 0
-        self.told: set[tuple[int, bytes]] = set()
-
-    @initialize(
-        num_blocks=st.integers(2, 40),
-        block_size=st.integers(1, 5),
-        reuse=st.booleans(),
-        groups=st.just((FULL,)) | GROUPS,
-        max_chunk_tokens=st.integers(1, 12),
-        block_hash=st.sampled_from([SHA256, SHA256, SHA256_CBOR, *COLLIDING]),
-    )
-    def build(
-        self,
-        num_blocks: int,
-        block_size: int,
-        reuse: bool,
-        groups: tuple[Retention, ...],
-        max_chunk_tokens: int,
-        block_hash: BlockHash,
-    ) -> None:
-        self.block_size = block_size
-        self.reuse = reuse
-        self.groups = groups
-        self.max_chunk_tokens = max_chunk_tokens
-        self.collides = block_hash in COLLIDING
-        self.cache = KVCache(
-            CacheConfig(
-                num_blocks,
-                block_size,
-                reuse,
-                groups,
-                max_chunk_tokens,
-                block_hash=block_hash,
-                enable_kv_cache_events=True,
-            )
-        )
-
-    def _content(self, live: Live, group: int, index: int) -> tuple[int, Shown]:
-        return group, shown(live.table.reuse, live.tokens, index, self.block_size)
-
-    def _compute(self, live: Live, end: int) -> None:
-        """Every block that the chunk fills now holds its whole prefix."""
-        first, last = live.num_computed // self.block_size, end // self.block_size
-        for group, block_ids in enumerate(live.table.block_ids):
-            for index in range(first, last):
-                self.written[block_ids[index]] = self._content(live, group, index)
-                self.written_after[block_ids[index]] = live.num_resets
-        live.num_computed = end
-
-    @rule(tokens=TOKENS, reuse=REUSES, keep_free=st.integers(0, 2))
-    def admit(self, tokens: list[int], reuse: Reuse, keep_free: int) -> None:
-        before = self.cache.usage
-        table = self.cache.open_table(reuse)
-        admitted = self.cache.admit(table, tokens, keep_free=keep_free)
-        if isinstance(admitted, Short):
-            assert admitted.num_blocks > 0
-            assert self.cache.usage == before, "a refused take changes nothing"
-            assert not any(table.block_ids)
-            return
-        assert admitted < len(tokens), "one token at least is left to compute"
-        assert admitted == 0 or self.reuse
-        assert self.cache.usage.free + self.cache.usage.cached >= keep_free
-        live = Live(table, tokens, admitted, self.num_resets)
-        self._check_found(live)
-        self._compute(live, min(len(tokens), admitted + self.max_chunk_tokens))
-        self.live.append(live)
-
-    def _check_found(self, live: Live) -> None:
-        num_found, most = live.num_computed // self.block_size, len(live.tokens) - 1
-        for ids in live.table.block_ids:
-            for block_id in ids[:num_found]:
-                assert block_id == NULL_BLOCK or self.written_after[block_id] == self.num_resets
-        miss = self.cache.explain_miss(live.table, live.tokens, live.num_computed)
-        if not self.reuse or (num_found == most // self.block_size and num_found):
-            assert miss is None
-        elif most < self.block_size:
-            assert miss == (MissKind.TOO_SHORT, len(live.tokens))
-        else:
-            assert miss is not None
-            assert 0 <= miss.number - live.num_computed < self.block_size
-            assert miss.kind is MissKind.DIFFERS or miss.number == live.num_computed
-        if self.reuse and self.groups == (FULL,):
-            digests = live.table.chain.digests[: most // self.block_size]
-            told = [(0, digest) in self.told for digest in digests]
-            num_told = [*told, False].index(False)
-            assert num_found == num_told or (self.collides and num_found < num_told)
-
-    @rule()
-    def reset(self) -> None:
-        before = self.cache.usage
-        self.cache.reset()
-        self.num_resets += 1
-        assert self.cache.usage == (before.free + before.cached, 0, before.active)
-
-    @precondition(lambda self: self.live)
-    @rule(pick=st.integers(0, 100), more=st.lists(st.integers(0, 2), max_size=8))
-    def grow(self, pick: int, more: list[int]) -> None:
-        live = self.live[pick % len(self.live)]
-        live.tokens.extend(more)
-        end = min(len(live.tokens), live.num_computed + self.max_chunk_tokens)
-        held = [list(ids) for ids in live.table.block_ids]
-        grown = self.cache.grow(live.table, live.num_computed, end)
-        if grown is None:
-            assert [len(ids) for ids in live.table.block_ids] == [len(ids) for ids in held]
-            return
-        for group, (before, now) in enumerate(zip(held, live.table.block_ids, strict=True)):
-            added = list(grown[group]) if grown else []
-            kept = [old for old, new in zip(before, now, strict=False) if new != NULL_BLOCK]
-            assert [new for new in now[: len(before)] if new != NULL_BLOCK] == kept
-            assert now[len(before) :] == added, "tables only grow"
-        self._compute(live, end)
-
-    @precondition(lambda self: self.live)
-    @rule(pick=st.integers(0, 100), share=st.floats(0, 1))
-    def advance(self, pick: int, share: float) -> None:
-        live = self.live[pick % len(self.live)]
-        self.cache.advance(live.table, live.tokens, int(share * live.num_computed))
-
-    @precondition(lambda self: self.live)
-    @rule(pick=st.integers(0, 100))
-    def release(self, pick: int) -> None:
-        live = self.live.pop(pick % len(self.live))
-        self.cache.release(live.table)
-        assert not any(live.table.block_ids)
-        with pytest.raises(AccountsError):
-            self.cache.release(live.table)
-
-    @invariant()
-    def accounts_balance(self) -> None:
-        if not hasattr(self, "cache"):
-            return
-        self.cache.check()
-        usage = self.cache.usage
-        assert sum(usage) == self.cache.num_usable_blocks
-        owned = {block_id for live in self.live for block_id in held_by(live.table)}
-        assert usage.active == len(owned)
-
-    @invariant()
-    def events_tell_what_can_be_found(self) -> None:
-        if not hasattr(self, "cache"):
-            return
-        for event in self.cache.take_kv_events():
-            replay(event, self.told)
-        usage = self.cache.usage
-        assert usage.cached <= len(self.told) <= usage.cached + usage.active
-
-    @invariant()
-    def every_group_has_what_its_next_token_can_see(self) -> None:
-        for live in self.live:
-            for group, retention in enumerate(self.groups):
-                block_ids = live.table.block_ids[group]
-                first = retention.first_needed(live.num_computed) // self.block_size
-                for index in range(first, live.num_computed // self.block_size):
-                    assert self.written[block_ids[index]] == self._content(live, group, index)
-
-    @invariant()
-    def nobody_holds_more_than_the_worst_case(self) -> None:
-        for live in self.live:
-            assert len(held_by(live.table)) <= self.cache.max_blocks(len(live.tokens))
-
-
-def held_by(table: BlockTable) -> list[int]:
-    return [block_id for ids in table.block_ids for block_id in ids if block_id != NULL_BLOCK]
-
+from tests.cache.cache_machine import CacheMachine, take_all
 
 TestCacheMachine = CacheMachine.TestCase
 
@@ -242,6 +40,81 @@ def test_a_block_is_not_shared_before_it_is_sealed() -> None:
     cache = build()
     assert cache.admit(cache.open_table(), [1, 2, 3]) == 0
     assert cache.admit(cache.open_table(), [1, 2, 3]) == 0
+
+
+def compute_twice(cache: KVCache, prompt: list[int]) -> tuple[BlockTable, BlockTable]:
+    """Two requests that arrive together, so that neither finds what the other computes."""
+    first, second = cache.open_table(), cache.open_table()
+    for table in (first, second):
+        assert cache.admit(table, prompt) == 0
+    for table in (first, second):
+        cache.advance(table, prompt, len(prompt))
+    return first, second
+
+
+@pytest.mark.parametrize("num_host_blocks", [0, 8])
+@pytest.mark.parametrize("groups", [(FULL,), (FULL, Retention(Kind.SLIDING, 6), FULL)])
+@pytest.mark.parametrize("ends_first", [0, 1])
+def test_what_a_request_holds_is_found_when_its_duplicate_is_gone(
+    ends_first: int, groups: tuple[Retention, ...], num_host_blocks: int
+) -> None:
+    config = CacheConfig(40, 2, True, groups, num_host_blocks=num_host_blocks)
+    cache = KVCache(replace(config, enable_kv_cache_events=True))
+    tables = compute_twice(cache, [1, 2, 3, 4, 5, 6, 7])
+    stored = cache.take_kv_events()
+    assert len(stored) == len(groups)
+    cache.release(tables[ends_first])
+    take_all(cache, len(groups), 2)
+    cache.check()
+    assert cache.take_kv_events() == (), "who follows the cache is told nothing: it is still there"
+    third = cache.open_table()
+    assert cache.admit(third, [1, 2, 3, 4, 5, 6, 9]) == 6
+    assert third.block_ids[0][:3] == tables[1 - ends_first].block_ids[0][:3]
+    assert not cache.take_moves()
+
+
+def test_of_duplicates_that_nobody_holds_one_is_kept() -> None:
+    cache = build(num_blocks=20)
+    for table in compute_twice(cache, [1, 2, 3, 4, 5]):
+        cache.release(table)
+    assert cache.usage == (17, 2, 0)
+    assert admit(cache, [1, 2, 3, 4, 5])[1] == 4
+
+
+def test_a_duplicate_of_an_idle_block_takes_its_place() -> None:
+    cache = build(num_blocks=20)
+    late, early = cache.open_table(), cache.open_table()
+    for table in (late, early):
+        assert cache.admit(table, [1, 2, 3, 4, 5]) == 0
+    cache.advance(early, [1, 2, 3, 4, 5], 5)
+    cache.release(early)
+    assert cache.usage == (14, 2, 3)
+    cache.advance(late, [1, 2, 3, 4, 5], 5)
+    assert cache.usage == (16, 0, 3)
+    assert admit(cache, [1, 2, 3, 4, 6])[0].block_ids[0][:2] == late.block_ids[0][:2]
+    cache.check()
+
+
+def test_a_fork_of_a_duplicate_is_found_as_well() -> None:
+    cache = build(num_blocks=20)
+    first, second = compute_twice(cache, [1, 2, 3, 4, 5])
+    child = cache.open_table()
+    assert cache.fork(second, child, 4) is True
+    cache.release(first)
+    cache.release(second)
+    take_all(cache, 1, 2)
+    assert admit(cache, [1, 2, 3, 4, 6])[1] == 4
+    cache.check()
+
+
+def test_a_reset_forgets_duplicates_too() -> None:
+    cache = build(num_blocks=20)
+    first, second = compute_twice(cache, [1, 2, 3, 4, 5])
+    cache.reset()
+    cache.release(first)
+    assert admit(cache, [1, 2, 3, 4, 6])[1] == 0
+    cache.release(second)
+    cache.check()
 
 
 def test_another_salt_shares_nothing() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.reuse import Reuse
-from tests.cache.test_swapping import held_by
+from tests.cache.cache_machine import held_by
 
 PROMPT = list(range(40))
 

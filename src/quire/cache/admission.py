@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.cache.block_hash import group_key
-from quire.cache.block_pool import NULL_BLOCK, BlockPool
-from quire.cache.block_table import BlockTable
+from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool
+from quire.cache.block_table import Swap
 from quire.cache.chain import Chain, Content
 from quire.cache.host_pool import HostPool
 from quire.cache.prefix import find_prefix
@@ -83,26 +83,25 @@ class Finder:
         num_blocks = len(ids[0])
         return Found(num_blocks * self.block_size, num_blocks, ids, arrivals)
 
-    def swapped(self, table: BlockTable, found: Found) -> Found:
-        """`found`, and behind it the private blocks that the table was swapped out with; without
-        them, if what lies between is lost.
-        """
-        swap = table.swap
-        num_found = found.num_sealed
-        if swap is None or found.num_tokens >= swap.num_computed or num_found < swap.num_sealed:
-            return found
+    def swapped(self, chain: Chain, swap: Swap) -> Found | None:
+        """All that a table was swapped out with; None if a block that it claims is lost."""
+        if self.host is None:
+            return None
+        tiers = Tiers(self.pool, self.host)
         num_blocks = -(-swap.num_computed // self.block_size)
-        host_ids = {(group, index): host_id for group, index, host_id in swap.private}
-        block_ids, arrivals = [], list(found.arrivals)
-        for group, ids in enumerate(found.block_ids):
-            rest = []
-            for index in range(num_found, num_blocks):
-                host_id = host_ids.get((group, index))
-                rest.append(NULL_BLOCK if host_id is None else AWAY)
-                if host_id is not None:
-                    arrivals.append(Arrival(group, index, host_id, None))
-            block_ids.append(ids + rest)
-        return Found(swap.num_computed, num_found, tuple(block_ids), arrivals)
+        block_ids = tuple([NULL_BLOCK] * num_blocks for _ in self.groups)
+        arrivals = [Arrival(*private, None) for private in swap.private]
+        for group, index, key in swap.claimed:
+            content = tiers.content_under(key)
+            if content is None or not chain.matches(content, index):
+                return None
+            (block_ids[group][index],) = tiers.find([key])
+            if block_ids[group][index] == AWAY:
+                arrivals.append(Arrival(group, index, self.host.place_of(key), key))
+        for group, index, _, _ in arrivals:
+            block_ids[group][index] = AWAY
+        num_sealed = min((index for _, index, _ in swap.private), default=num_blocks)
+        return Found(swap.num_computed, num_sealed, block_ids, arrivals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +126,8 @@ class Tiers:
 
     def content_under(self, key: bytes) -> Content | None:
         return self.pool.content_under(key) or self.host.content_under(key)
+
+    def check_claims(self) -> None:
+        """Raise AccountsError unless all that swapped requests claim is there."""
+        if any(self.content_under(key) is None for key in self.host.claims):
+            raise AccountsError("a block that a swapped request claims is on no tier")

@@ -7,6 +7,9 @@ Every block but the null block 0 is in exactly one state:
       '--------------- evict -----------------'
 
 The idle blocks are evicted least recently released first.
+
+One block is found under each key. Held blocks of the same content beside it are its duplicates:
+when nobody holds the one that is found any more, a duplicate is found instead, and it is free.
 """
 
 from collections.abc import Callable, Iterable
@@ -47,6 +50,7 @@ class BlockPool:
         self._key_of: list[bytes | None] = [None] * num_blocks
         self._content_of: list[Content | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
+        self._duplicates: dict[bytes, dict[int, None]] = {}
         self._on_evict = on_evict
 
     @property
@@ -93,7 +97,7 @@ class BlockPool:
 
     def release(self, block_ids: Iterable[int]) -> None:
         """One reference less, in the given order: what comes first is evicted first."""
-        refs, keys = self._num_refs, self._key_of
+        refs, keys, duplicates = self._num_refs, self._key_of, self._duplicates
         idle: list[int] = []
         for block_id in block_ids:
             num_refs = refs[block_id]
@@ -101,16 +105,17 @@ class BlockPool:
                 raise AccountsError(f"block {block_id} is released but nobody holds it")
             refs[block_id] = num_refs - 1
             if num_refs == 1:
-                if keys[block_id] is None:
+                key = keys[block_id]
+                if key in duplicates:
+                    self._free_one_of(key, block_id)
+                elif key is None:
                     self._free.append(block_id)
                 else:
                     idle.append(block_id)
         self._idle.append(idle)
 
     def seal(self, block_id: int, key: bytes, content: Content) -> bool:
-        """Make a held, filled block findable. A key that another block carries stays with that
-        one: false.
-        """
+        """Make a held, filled block findable; false if another is found under its key."""
         if self._num_refs[block_id] == 0:
             raise AccountsError(f"block {block_id} is sealed but nobody holds it")
         if self._key_of[block_id] is not None or key in self._block_of:
@@ -120,11 +125,26 @@ class BlockPool:
         self._block_of[key] = block_id
         return True
 
+    def add_duplicate(self, block_id: int, key: bytes) -> None:
+        """A held block has the content of the one that is found under `key`. If nobody holds that
+        one, this is found from now on, and that one is free.
+        """
+        if self._key_of[block_id] is not None:
+            return
+        found = self._block_of[key]
+        self._key_of[block_id] = key
+        self._content_of[block_id] = self._content_of[found]
+        self._duplicates.setdefault(key, {})[block_id] = None
+        if self._num_refs[found] == 0:
+            self._idle.remove(found)
+            self._free_one_of(key, found)
+
     def forget(self) -> None:
         """Nothing is found any more: idle blocks are free, held ones as if never sealed."""
         while self._idle:
             self._free.append(self._idle.pop_oldest())
         self._block_of.clear()
+        self._duplicates.clear()
         self._key_of = [None] * len(self._num_refs)
         self._content_of = [None] * len(self._num_refs)
 
@@ -149,6 +169,10 @@ class BlockPool:
         block_id = self._block_of.get(key)
         return None if block_id is None else self._content_of[block_id]
 
+    def key_of(self, block_id: int) -> bytes | None:
+        """Under which its content is found, in this block or in a duplicate."""
+        return self._key_of[block_id]
+
     def num_holders(self, block_id: int) -> int:
         return self._num_refs[block_id]
 
@@ -170,10 +194,36 @@ class BlockPool:
         for key, block_id in self._block_of.items():
             if self._key_of[block_id] != key:
                 raise AccountsError(f"block {block_id} is found under a key it does not carry")
-        if sum(key is not None for key in self._key_of) != len(self._block_of):
+        num_duplicates = sum(map(len, self._duplicates.values()))
+        if sum(key is not None for key in self._key_of) != len(self._block_of) + num_duplicates:
             raise AccountsError("a sealed block cannot be found")
         if any(self._key_of[block_id] is not None for block_id in self._free):
             raise AccountsError("a free block is still sealed")
+        for key, duplicates in self._duplicates.items():
+            self._check_duplicates(key, duplicates)
+
+    def _check_duplicates(self, key: bytes, duplicates: Iterable[int]) -> None:
+        found = self._block_of[key]
+        alike = [found, *duplicates]
+        if len(alike) == 1 or len({*alike}) != len(alike):
+            raise AccountsError(f"block {found} has no duplicate, or is its own")
+        for block_id in alike:
+            if self._key_of[block_id] != key or self._num_refs[block_id] == 0:
+                raise AccountsError(f"block {block_id} has a duplicate and is idle or not sealed")
+            if self._content_of[block_id] is not self._content_of[found]:
+                raise AccountsError(f"block {block_id} has another content than its duplicate")
+
+    def _free_one_of(self, key: bytes, block_id: int) -> None:
+        """Free one of several blocks of the same content; another is found in its place."""
+        duplicates = self._duplicates[key]
+        if self._block_of[key] == block_id:
+            self._block_of[key], _ = duplicates.popitem()
+        else:
+            del duplicates[block_id]
+        if not duplicates:
+            del self._duplicates[key]
+        self._key_of[block_id] = self._content_of[block_id] = None
+        self._free.append(block_id)
 
     def _evict(self, num_blocks: int) -> None:
         """Turn the oldest idle blocks into free ones."""

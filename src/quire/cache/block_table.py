@@ -11,14 +11,19 @@ from quire.cache.reuse import Reuse
 
 
 class Swap(NamedTuple):
-    """What a request left on the host: the `keys` it claims there, and its `private` blocks, as
-    (group, index in the table, host block). `num_computed` tokens lie in all of it.
+    """What a request goes on with, by group and index in the table: the `claimed` blocks, which
+    are found by their keys wherever they are, and its `private` ones, which are copied to the host.
+    `num_computed` tokens lie in all of it. `epoch` is the table's: a later reset voids the claims.
     """
 
     num_computed: int
-    num_sealed: int
-    keys: tuple[bytes, ...]
+    epoch: int
+    claimed: tuple[tuple[int, int, bytes], ...]
     private: tuple[tuple[int, int, int], ...]
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        return tuple(key for _, _, key in self.claimed)
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ device come here when they are evicted there, and then find room. So the claims 
 blocks together are never more than the pool.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from quire.cache.block_pool import AccountsError
 from quire.cache.chain import Content
@@ -90,6 +90,11 @@ class HostPool:
             self._private.remove(block_id)
             self._free.append(block_id)
 
+    @property
+    def claims(self) -> Collection[bytes]:
+        """The keys that swapped requests need, wherever they are now."""
+        return self._claims.keys()
+
     def is_claimed(self, key: bytes) -> bool:
         """Whether a swapped request needs it."""
         return key in self._claims
@@ -111,10 +116,11 @@ class HostPool:
         return block_id
 
     def clear(self) -> None:
-        """Forget every key; private blocks stay."""
+        """Forget every key and every claim; private blocks stay."""
         self._free += [*self._cached.values(), *self._claimed.values()]
         self._cached.clear()
         self._claimed.clear()
+        self._claims.clear()
         self._content_of.clear()
 
     def check(self) -> None:

@@ -11,7 +11,7 @@ last tokens (a window, a chunk) gives the blocks behind them back and goes on wi
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from quire.cache.admission import Arrival, Finder, Found
+from quire.cache.admission import Arrival, Finder, Found, Tiers
 from quire.cache.block_hash import group_key
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, Usage
 from quire.cache.block_table import BlockTable, tail_first
@@ -148,6 +148,7 @@ class KVCache:
         for group, ids in enumerate(found.block_ids):
             table.block_ids[group].extend(ids)
             table.num_passed[group] = ids.count(NULL_BLOCK)
+        table.epoch = self._epoch
         for group, place, host_id, key in found.arrivals:
             block_id = taken.pop()
             table.block_ids[group][place] = block_id
@@ -155,12 +156,13 @@ class KVCache:
             if key is not None:
                 self._pool.seal(block_id, key, table.chain.content(place))
                 self._log.sealed(table.chain, group, [place])
+            elif table.swap is not None:
+                table.epoch = table.swap.epoch  # what it goes on with was computed then
         for group, count in enumerate(counts):
             table.block_ids[group].extend(taken[:count])
             del taken[:count]
         self.forget(table)
         table.num_sealed = found.num_sealed
-        table.epoch = self._epoch
         self._held.add(table)
 
     def grow(self, table: BlockTable, start: int, end: int) -> tuple[tuple[int, ...], ...] | None:
@@ -223,7 +225,7 @@ class KVCache:
         """
         if self._host is None or table not in self._held:
             return False
-        moves = swap_out(table, self._host, num_computed, self._block_size)
+        moves = swap_out(table, self._pool, self._host, num_computed, self._block_size)
         if moves is None:
             return False
         self._moves += moves
@@ -234,7 +236,8 @@ class KVCache:
         """Give up what the table was swapped out with, if it was."""
         swap, table.swap = table.swap, None
         if swap is not None and self._host is not None:
-            self._host.disclaim(swap.keys, (host_id for _, _, host_id in swap.private))
+            keys = swap.keys if swap.epoch == self._epoch else ()
+            self._host.disclaim(keys, (host_id for _, _, host_id in swap.private))
 
     def fork(
         self, source: BlockTable, table: BlockTable, num_tokens: int, *, keep_free: int = 0
@@ -292,8 +295,9 @@ class KVCache:
         return self._log.explain_miss(table.chain, len(token_ids), num_found)
 
     def reset(self) -> None:
-        """Nothing that is cached is found again. Tables that hold blocks go on, and what they
-        compute is not found either, since it was computed from what is to be forgotten.
+        """Nothing that is cached is found again, not even what a swapped request claims. Tables
+        that hold blocks go on, and what they compute is not found either, since it was computed
+        from what is to be forgotten.
         """
         self._pool.forget()
         if self._host is not None:
@@ -312,7 +316,7 @@ class KVCache:
 
     def check(self) -> None:
         """Raise AccountsError unless every block is free, idle, or held by the tables that list
-        it.
+        it, and what swapped requests claim is there.
         """
         holders: dict[int, int] = {}
         for table in self._held:
@@ -321,21 +325,24 @@ class KVCache:
         self._pool.check(holders)
         if self._host is not None:
             self._host.check()
+            Tiers(self._pool, self._host).check_claims()
 
     def _find(
         self, table: BlockTable, token_ids: Sequence[int], *, reuse: bool, use_host: bool
     ) -> Found:
-        """What of `token_ids` lies in blocks: all but the last token at most."""
+        """What of `token_ids` lies in blocks: all but the last token at most. What the table was
+        swapped out with, unless more is found, or a reset has voided its claims.
+        """
         found, swap = self._finder.nothing(), table.swap
-        if self._reuses and (reuse or swap is not None):
+        if self._reuses and reuse:
             table.chain.extend(token_ids)
             num_reusable = (len(token_ids) - 1) // self._block_size
-            if not reuse and swap is not None:
-                num_reusable = min(num_reusable, swap.num_sealed)
-            found = self._finder.prefix(
-                table.chain, num_reusable, use_host=use_host or swap is not None
-            )
-        return self._finder.swapped(table, found)
+            found = self._finder.prefix(table.chain, num_reusable, use_host=use_host)
+        if swap is None or found.num_tokens >= swap.num_computed:
+            return found
+        if swap.claimed and swap.epoch != self._epoch:
+            return found
+        return self._finder.swapped(table.chain, swap) or found
 
     def _num_new(self, found: Found, num_tokens: int) -> list[int]:
         """By group, the blocks to take for `num_tokens` beside what was found."""
@@ -365,12 +372,20 @@ class KVCache:
             sealed = [
                 index
                 for index in range(first, num_full)
-                if self._pool.seal(
-                    block_ids[index], group_key(chain.digests[index], group), chain.content(index)
-                )
+                if self._seal_block(chain, group, index, block_ids[index])
             ]
             self._log.sealed(chain, group, sealed)
         table.num_sealed = num_full
+
+    def _seal_block(self, chain: Chain, group: int, index: int, block_id: int) -> bool:
+        """Whether the block is the first to be found under its key."""
+        key = group_key(chain.digests[index], group)
+        if self._pool.seal(block_id, key, chain.content(index)):
+            return True
+        content = self._pool.content_under(key)
+        if content is not None and chain.matches(content, index):
+            self._pool.add_duplicate(block_id, key)
+        return False
 
     def _give_back(self, table: BlockTable, position: int) -> None:
         """Release what no token at `position` or later can see."""

@@ -1,13 +1,13 @@
 """A table's blocks to the host; what is at stake when it gives them up; what a fork needs.
 
-Blocks under a key are not copied: they stay on the device for as long as nobody needs the room, and
-are copied when they are evicted. Only the others are, at once: the last one of a request mostly.
+Blocks that can be found are not copied: they stay on the device for as long as nobody needs the
+room, and are copied when they are evicted. Only the others are, at once: the last one of a request
+mostly, and all of them where the cache was reset since they were computed.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from quire.cache.block_hash import group_key
 from quire.cache.block_pool import NULL_BLOCK, BlockPool
 from quire.cache.block_table import BlockTable, Swap
 from quire.cache.host_pool import HostPool
@@ -38,28 +38,30 @@ def stake_of(table: BlockTable, pool: BlockPool, num_computed: int, block_size: 
 
 
 def swap_out(
-    table: BlockTable, host: HostPool, num_computed: int, block_size: int
+    table: BlockTable, pool: BlockPool, host: HostPool, num_computed: int, block_size: int
 ) -> list[Move] | None:
     """Claim and copy what the table needs to go on after `num_computed` tokens; the moves for it,
     or None if the host has no room. The table still holds its blocks.
     """
-    keys: list[bytes] = []
+    claimed: list[tuple[int, int, bytes]] = []
     places: list[tuple[int, int]] = []
+    num_full = num_computed // block_size
     for group, ids in enumerate(table.block_ids):
         for index, block_id in enumerate(ids[: -(-num_computed // block_size)]):
             if block_id == NULL_BLOCK:
                 continue
-            if index < table.num_sealed:
-                keys.append(group_key(table.chain.digests[index], group))
-            else:
+            key = pool.key_of(block_id)
+            if key is None or index >= num_full:
                 places.append((group, index))
-    host_ids = host.claim(keys, len(places))
+            else:
+                claimed.append((group, index, key))
+    host_ids = host.claim([key for _, _, key in claimed], len(places))
     if host_ids is None:
         return None
     private = [
         (group, index, host_id) for (group, index), host_id in zip(places, host_ids, strict=True)
     ]
-    table.swap = Swap(num_computed, table.num_sealed, tuple(keys), tuple(private))
+    table.swap = Swap(num_computed, table.epoch, tuple(claimed), tuple(private))
     return [
         Move(MoveKind.OUT, table.block_ids[group][index], host_id)
         for group, index, host_id in private

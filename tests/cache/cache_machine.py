@@ -1,0 +1,256 @@
+"""The cache's accounts as a state machine: they balance after every call, whatever the calls, the
+layer groups and the hash, and what a request holds can be found.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from quire.cache.block_hash import BlockHash
+from quire.cache.block_pool import NULL_BLOCK, AccountsError
+from quire.cache.block_table import BlockTable
+from quire.cache.config import CacheConfig
+from quire.cache.kv_cache import KVCache, Short
+from quire.cache.prefix_miss import MissKind
+from quire.cache.reuse import Reuse
+from quire.cache.spec import FULL, Kind, Retention
+from tests.cache.contents import COLLIDING, REUSES, SHA256, SHA256_CBOR, Shown, replay, shown
+
+TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=30)
+GROUPS = st.lists(
+    st.one_of(
+        st.just(FULL),
+        st.builds(Retention, st.sampled_from([Kind.SLIDING, Kind.LOCAL]), st.integers(1, 12)),
+    ),
+    min_size=1,
+    max_size=3,
+).map(tuple)
+
+OFTEN = st.sampled_from([True, True, True, False])
+
+
+@dataclass
+class Live:
+    """A request as the machine plays it: its first `num_computed` tokens lie in blocks."""
+
+    table: BlockTable
+    tokens: list[int]
+    num_computed: int
+    num_resets: int
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """Holds a model beside the cache: what was written to each block, by group, and after how many
+    resets; and the digests that can be found, as events tell them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: list[Live] = []
+        self.written: dict[int, tuple[int, Shown]] = {}
+        self.written_after: dict[int, int] = {}
+        self.num_resets = 0
+        self.told: set[tuple[int, bytes]] = set()
+
+    @initialize(
+        num_blocks=st.integers(2, 40),
+        block_size=st.integers(1, 5),
+        reuse=OFTEN,
+        groups=st.just((FULL,)) | GROUPS,
+        max_chunk_tokens=st.integers(1, 12),
+        block_hash=st.sampled_from([SHA256, SHA256_CBOR]) | st.sampled_from(COLLIDING),
+    )
+    def build(
+        self,
+        num_blocks: int,
+        block_size: int,
+        reuse: bool,
+        groups: tuple[Retention, ...],
+        max_chunk_tokens: int,
+        block_hash: BlockHash,
+    ) -> None:
+        self.block_size = block_size
+        self.reuse = reuse
+        self.groups = groups
+        self.max_chunk_tokens = max_chunk_tokens
+        self.collides = block_hash in COLLIDING
+        self.cache = KVCache(
+            CacheConfig(
+                num_blocks,
+                block_size,
+                reuse,
+                groups,
+                max_chunk_tokens,
+                block_hash=block_hash,
+                enable_kv_cache_events=True,
+            )
+        )
+
+    def _content(self, live: Live, group: int, index: int) -> tuple[int, Shown]:
+        return group, shown(live.table.reuse, live.tokens, index, self.block_size)
+
+    def _compute(self, live: Live, end: int) -> None:
+        """Every block that the chunk fills now holds its whole prefix."""
+        first, last = live.num_computed // self.block_size, end // self.block_size
+        for group, block_ids in enumerate(live.table.block_ids):
+            for index in range(first, last):
+                self.written[block_ids[index]] = self._content(live, group, index)
+                self.written_after[block_ids[index]] = live.num_resets
+        live.num_computed = end
+
+    @rule(tokens=TOKENS, reuse=REUSES)
+    def admit_twice(self, tokens: list[int], reuse: Reuse) -> None:
+        """Both compute what of the prompt is not sealed yet, and then seal it."""
+        num_live = len(self.live)
+        for _ in range(2):
+            self.admit(list(tokens), reuse, keep_free=0)
+        for live in self.live[num_live:]:
+            self.cache.advance(live.table, live.tokens, live.num_computed)
+
+    @rule(tokens=TOKENS, reuse=REUSES, keep_free=st.integers(0, 2))
+    def admit(self, tokens: list[int], reuse: Reuse, keep_free: int) -> None:
+        before = self.cache.usage
+        table = self.cache.open_table(reuse)
+        admitted = self.cache.admit(table, tokens, keep_free=keep_free)
+        if isinstance(admitted, Short):
+            assert admitted.num_blocks > 0
+            assert self.cache.usage == before, "a refused take changes nothing"
+            assert not any(table.block_ids)
+            return
+        assert admitted < len(tokens), "one token at least is left to compute"
+        assert admitted == 0 or self.reuse
+        assert self.cache.usage.free + self.cache.usage.cached >= keep_free
+        live = Live(table, tokens, admitted, self.num_resets)
+        self._check_found(live)
+        self._compute(live, min(len(tokens), admitted + self.max_chunk_tokens))
+        self.live.append(live)
+
+    def _check_found(self, live: Live) -> None:
+        num_found, most = live.num_computed // self.block_size, len(live.tokens) - 1
+        for ids in live.table.block_ids:
+            for block_id in ids[:num_found]:
+                assert block_id == NULL_BLOCK or self.written_after[block_id] == self.num_resets
+        miss = self.cache.explain_miss(live.table, live.tokens, live.num_computed)
+        if not self.reuse or (num_found == most // self.block_size and num_found):
+            assert miss is None
+        elif most < self.block_size:
+            assert miss == (MissKind.TOO_SHORT, len(live.tokens))
+        else:
+            assert miss is not None
+            assert 0 <= miss.number - live.num_computed < self.block_size
+            assert miss.kind is MissKind.DIFFERS or miss.number == live.num_computed
+        if self.reuse and self.groups == (FULL,):
+            digests = live.table.chain.digests[: most // self.block_size]
+            told = [(0, digest) in self.told for digest in digests]
+            num_told = [*told, False].index(False)
+            assert num_found == num_told or (self.collides and num_found < num_told)
+
+    @rule()
+    def reset(self) -> None:
+        before = self.cache.usage
+        self.cache.reset()
+        self.num_resets += 1
+        assert self.cache.usage == (before.free + before.cached, 0, before.active)
+
+    @precondition(lambda self: len(self.live) > 1)
+    @rule(pick=st.integers(0, 100))
+    def release_and_evict(self, pick: int) -> None:
+        """Nothing is left of it but what others hold."""
+        self.release(pick)
+        take_all(self.cache, len(self.groups), self.block_size)
+
+    @precondition(lambda self: self.live)
+    @rule(pick=st.integers(0, 100), more=st.lists(st.integers(0, 2), max_size=8))
+    def grow(self, pick: int, more: list[int]) -> None:
+        live = self.live[pick % len(self.live)]
+        live.tokens.extend(more)
+        end = min(len(live.tokens), live.num_computed + self.max_chunk_tokens)
+        held = [list(ids) for ids in live.table.block_ids]
+        grown = self.cache.grow(live.table, live.num_computed, end)
+        if grown is None:
+            assert [len(ids) for ids in live.table.block_ids] == [len(ids) for ids in held]
+            return
+        for group, (before, now) in enumerate(zip(held, live.table.block_ids, strict=True)):
+            added = list(grown[group]) if grown else []
+            kept = [old for old, new in zip(before, now, strict=False) if new != NULL_BLOCK]
+            assert [new for new in now[: len(before)] if new != NULL_BLOCK] == kept
+            assert now[len(before) :] == added, "tables only grow"
+        self._compute(live, end)
+
+    @precondition(lambda self: self.live)
+    @rule(pick=st.integers(0, 100), share=st.floats(0, 1))
+    def advance(self, pick: int, share: float) -> None:
+        live = self.live[pick % len(self.live)]
+        self.cache.advance(live.table, live.tokens, int(share * live.num_computed))
+
+    @precondition(lambda self: self.live)
+    @rule(pick=st.integers(0, 100))
+    def release(self, pick: int) -> None:
+        live = self.live.pop(pick % len(self.live))
+        self.cache.release(live.table)
+        assert not any(live.table.block_ids)
+        with pytest.raises(AccountsError):
+            self.cache.release(live.table)
+
+    @invariant()
+    def accounts_balance(self) -> None:
+        if not hasattr(self, "cache"):
+            return
+        self.cache.check()
+        usage = self.cache.usage
+        assert sum(usage) == self.cache.num_usable_blocks
+        owned = {block_id for live in self.live for block_id in held_by(live.table)}
+        assert usage.active == len(owned)
+
+    @invariant()
+    def events_tell_what_can_be_found(self) -> None:
+        if not hasattr(self, "cache"):
+            return
+        for event in self.cache.take_kv_events():
+            replay(event, self.told)
+        usage = self.cache.usage
+        assert usage.cached <= len(self.told) <= usage.cached + usage.active
+
+    @invariant()
+    def what_is_held_can_be_found(self) -> None:
+        """Every full block of a request, whoever else had it and has lost it; but for what was
+        computed before a reset, and for digests that other contents have too.
+        """
+        for live in self.live:
+            if live.num_resets != self.num_resets or self.collides:
+                continue
+            digests = live.table.chain.digests[: live.table.num_sealed]
+            for group, block_ids in enumerate(live.table.block_ids):
+                for block_id, digest in zip(block_ids, digests, strict=False):
+                    assert block_id == NULL_BLOCK or (group, digest) in self.told
+
+    @invariant()
+    def every_group_has_what_its_next_token_can_see(self) -> None:
+        for live in self.live:
+            for group, retention in enumerate(self.groups):
+                block_ids = live.table.block_ids[group]
+                first = retention.first_needed(live.num_computed) // self.block_size
+                for index in range(first, live.num_computed // self.block_size):
+                    assert self.written[block_ids[index]] == self._content(live, group, index)
+
+    @invariant()
+    def nobody_holds_more_than_the_worst_case(self) -> None:
+        for live in self.live:
+            assert len(held_by(live.table)) <= self.cache.max_blocks(len(live.tokens))
+
+
+def held_by(table: BlockTable) -> list[int]:
+    return [block_id for ids in table.block_ids for block_id in ids if block_id != NULL_BLOCK]
+
+
+def take_all(cache: KVCache, num_groups: int, block_size: int) -> None:
+    """Take every block that can be had, and give all back."""
+    tables: list[BlockTable] = []
+    while num_blocks := (cache.usage.free + cache.usage.cached) // num_groups:
+        table = cache.open_table()
+        assert cache.admit(table, [0] * (num_blocks * block_size), reuse=False) == 0
+        tables.append(table)
+    for table in tables:
+        cache.release(table)

@@ -1,0 +1,258 @@
+"""Swap, spill and fork by the cache's door, as a state machine over made-up memory: whatever is
+called between two steps, each request finds what it has computed, and the accounts balance.
+"""
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from quire.cache.block_pool import NULL_BLOCK
+from quire.cache.block_table import BlockTable
+from quire.cache.config import CacheConfig
+from quire.cache.kv_cache import KVCache, Short
+from quire.cache.moves import Move, MoveKind
+from quire.cache.reuse import Reuse
+from quire.cache.spec import FULL, Retention
+from tests.cache.cache_machine import GROUPS, OFTEN, held_by, take_all
+
+COMMON = [0, 1, 1, 0, 1, 0, 0, 1] * 2
+TOKENS = st.builds(
+    lambda shared, own: COMMON[:shared] + own,
+    st.integers(0, len(COMMON)),
+    st.lists(st.integers(0, 1), min_size=1, max_size=8),
+)
+Slot = tuple[int, int]
+Content = tuple[int, Reuse, tuple[int, ...]]
+"""Of one token place: the group, and all tokens up to this one."""
+
+
+@dataclass(eq=False)
+class Live:
+    """`end`: where its chunk of the coming step ends, if it has one. `age`: how many resets there
+    had been when the oldest was computed of all that it goes on from.
+    """
+
+    table: BlockTable
+    tokens: list[int]
+    num_computed: int = 0
+    end: int | None = None
+    age: int = 0
+    is_new: bool = False
+    swapped_after: int = 0
+
+
+class SwapMachine(RuleBasedStateMachine):
+    """Calls until `step`, which does the moves in their order and then computes all chunks. Beside
+    its content the memory knows of each token after how many resets it was computed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: list[Live] = []
+        self.swapped: list[Live] = []
+        self.device: dict[Slot, tuple[Content, int]] = {}
+        self.host: dict[Slot, tuple[Content, int]] = {}
+        self.num_resets = 0
+
+    @initialize(
+        num_blocks=st.integers(3, 24),
+        num_host_blocks=st.integers(0, 12),
+        block_size=st.integers(1, 4),
+        reuse=OFTEN,
+        groups=st.just((FULL,)) | GROUPS,
+        spills=st.booleans(),
+    )
+    def build(
+        self,
+        num_blocks: int,
+        num_host_blocks: int,
+        block_size: int,
+        reuse: bool,
+        groups: tuple[Retention, ...],
+        spills: bool,
+    ) -> None:
+        self.block_size, self.groups, self.reuse = block_size, groups, reuse
+        self.cache = KVCache(
+            CacheConfig(num_blocks, block_size, reuse, groups, 6, num_host_blocks=num_host_blocks)
+        )
+        self.cache.spills = spills
+
+    @rule(spills=st.booleans())
+    def spill_or_not(self, spills: bool) -> None:
+        self.cache.spills = spills
+
+    @rule(
+        tokens=TOKENS,
+        salt=st.sampled_from([b"", b"a"]),
+        use_host=st.booleans(),
+        times=st.integers(1, 2),
+        steps=OFTEN,
+    )
+    def admit(
+        self, tokens: list[int], salt: bytes, use_host: bool, times: int, steps: bool
+    ) -> None:
+        """Where the prompt comes twice, both compute what is not sealed yet."""
+        for _ in range(times):
+            live = Live(self.cache.open_table(Reuse(salt)), list(tokens), is_new=True)
+            found = self.cache.admit(live.table, tokens, use_host=use_host)
+            if not isinstance(found, Short):
+                self.begin(live, found)
+        if steps:
+            self.step()
+
+    @precondition(lambda self: len(self.live) > 1)
+    @rule(pick=st.integers(0, 100), most=st.integers(1, 4))
+    def release_and_evict(self, pick: int, most: int) -> None:
+        """Some end; nothing is left of them on the device but what others hold."""
+        for _ in range(min(most, len(self.live) - 1)):
+            self.release(pick)
+        take_all(self.cache, len(self.groups), self.block_size)
+
+    @precondition(lambda self: self.live)
+    @rule()
+    def reset(self) -> None:
+        self.cache.reset()
+        self.num_resets += 1
+
+    @precondition(lambda self: self.swapped)
+    @rule(pick=st.integers(0, 100), reuse=st.booleans(), keep_free=st.integers(0, 1), steps=OFTEN)
+    def resume(self, pick: int, reuse: bool, keep_free: int, steps: bool) -> None:
+        live = self.swapped[pick % len(self.swapped)]
+        swap = live.table.swap
+        assert swap is not None
+        found = self.cache.admit(live.table, live.tokens, reuse=reuse, keep_free=keep_free)
+        if isinstance(found, Short):
+            assert live.table.swap is swap
+            return
+        if live.swapped_after == self.num_resets or not swap.claimed:
+            assert found >= swap.num_computed, "what was promised is there"
+        self.swapped.remove(live)
+        self.begin(live, found)
+        if steps:
+            self.step()
+
+    def begin(self, live: Live, found: int) -> None:
+        assert found < len(live.tokens)
+        live.num_computed = found
+        live.end = min(len(live.tokens), found + 6)
+        live.age = self.num_resets
+        self.live.append(live)
+
+    @precondition(lambda self: self.idle)
+    @rule(pick=st.integers(0, 100), more=st.lists(st.integers(0, 1), min_size=1, max_size=6))
+    def grow(self, pick: int, more: list[int]) -> None:
+        live = self.idle[pick % len(self.idle)]
+        live.tokens.extend(more)
+        end = min(len(live.tokens), live.num_computed + 6)
+        if self.cache.grow(live.table, live.num_computed, end) is not None:
+            live.end = end
+
+    @precondition(lambda self: self.idle)
+    @rule(pick=st.integers(0, 100), drawn=st.integers(0, 1), resets=st.booleans())
+    def swap_out(self, pick: int, drawn: int, resets: bool) -> None:
+        if resets:
+            self.reset()
+        live = self.idle[pick % len(self.idle)]
+        if live.num_computed == len(live.tokens):
+            live.tokens.append(drawn)
+        stake = self.cache.stake(live.table, live.num_computed)
+        assert stake.num_blocks <= len(held_by(live.table))
+        assert stake.num_tokens <= live.num_computed
+        if self.cache.swap_out(live.table, live.num_computed):
+            live.swapped_after = self.num_resets
+            self.live.remove(live)
+            self.swapped.append(live)
+
+    @precondition(lambda self: self.idle)
+    @rule(pick=st.integers(0, 100), share=st.floats(0, 1), extra=st.integers(0, 1), steps=OFTEN)
+    def fork(self, pick: int, share: float, extra: int, steps: bool) -> None:
+        source = self.idle[pick % len(self.idle)]
+        num_tokens = int(share * source.num_computed)
+        tokens = [*source.tokens[:num_tokens], extra]
+        child = Live(self.cache.open_table(source.table.reuse), tokens)
+        forked = self.cache.fork(source.table, child.table, num_tokens)
+        if forked is True:
+            self.begin(child, num_tokens)
+            if steps:
+                self.step()
+        elif forked is False:
+            assert self.groups != (FULL,), "what sees all has given nothing back"
+
+    @precondition(lambda self: self.live)
+    @rule(pick=st.integers(0, 100))
+    def release(self, pick: int) -> None:
+        self.cache.release(self.live.pop(pick % len(self.live)).table)
+
+    @precondition(lambda self: self.swapped)
+    @rule(pick=st.integers(0, 100))
+    def forget(self, pick: int) -> None:
+        live = self.swapped.pop(pick % len(self.swapped))
+        self.cache.forget(live.table)
+        assert live.table.swap is None
+
+    @rule()
+    def step(self) -> None:
+        for move in self.cache.take_moves():
+            self.move(move)
+        for live in self.live:
+            if live.end is not None:
+                self.compute(live, live.end)
+        for live in self.live:
+            self.cache.advance(live.table, live.tokens, live.num_computed)
+
+    def move(self, move: Move) -> None:
+        source = self.host if move.kind is MoveKind.IN else self.device
+        target = self.host if move.kind is MoveKind.OUT else self.device
+        for offset in range(self.block_size):
+            content = source.get((move.source, offset))
+            target.pop((move.target, offset), None)
+            if content is not None:
+                target[move.target, offset] = content
+
+    def compute(self, live: Live, end: int) -> None:
+        """What a chunk's tokens can see is there when it runs, and they are afterwards."""
+        ages = self.ages_seen(live)
+        if live.is_new:
+            assert min(ages, default=live.age) >= live.age, "a reset is not undone"
+        live.age = min([live.age, *ages])
+        for group, ids in enumerate(live.table.block_ids):
+            for position in range(live.num_computed, end):
+                block_id = ids[position // self.block_size]
+                assert block_id != NULL_BLOCK
+                slot = block_id, position % self.block_size
+                self.device[slot] = self.content(live, group, position), live.age
+        live.num_computed, live.end, live.is_new = end, None, False
+
+    def ages_seen(self, live: Live) -> list[int]:
+        """Of all that its next token can see; the contents are checked."""
+        ages = []
+        for group, retention in enumerate(self.groups):
+            ids = live.table.block_ids[group]
+            for position in range(retention.first_needed(live.num_computed), live.num_computed):
+                content, age = self.device[
+                    ids[position // self.block_size], position % self.block_size
+                ]
+                assert content == self.content(live, group, position)
+                ages.append(age)
+        return ages
+
+    def content(self, live: Live, group: int, position: int) -> Content:
+        return group, live.table.reuse, tuple(live.tokens[: position + 1])
+
+    @property
+    def idle(self) -> list[Live]:
+        return [live for live in self.live if live.end is None and live.num_computed > 0]
+
+    @invariant()
+    def accounts_balance(self) -> None:
+        if not hasattr(self, "cache"):
+            return
+        self.cache.check()
+        assert sum(self.cache.usage) == self.cache.num_usable_blocks
+        promised = {key for live in self.swapped for key in self.swap_keys(live)}
+        private = sum(len(live.table.swap.private) for live in self.swapped if live.table.swap)
+        assert private <= self.cache.host_usage.swapped <= private + len(promised)
+
+    def swap_keys(self, live: Live) -> tuple[bytes, ...]:
+        return () if live.table.swap is None else live.table.swap.keys
