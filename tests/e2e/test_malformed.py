@@ -31,7 +31,7 @@ def _raw_garbage(url: str) -> None:
 
     host, port = httpx.URL(url).host, httpx.URL(url).port
     assert port is not None
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"
     for sent in (b"\x00\xff\r\n\r\n", b"GET\r\n\r\n", head, head + b'{"prompt": "x"'):
         with socket.create_connection((host, port), timeout=10) as raw:
             raw.sendall(sent)

@@ -43,6 +43,14 @@ def test_bodies_together_have_room_for_the_largest_one() -> None:
         config_of("--max-half-read-bytes", "1K")
 
 
+@pytest.mark.parametrize("origin", ["example.com", "https://a/path", "https://", "a b://c"])
+def test_what_is_no_origin_is_refused(origin: str) -> None:
+    with pytest.raises(InvalidOption, match="--allowed-origins: expected an origin such as"):
+        config_of("--allowed-origins", origin)
+    with pytest.raises(InvalidOption, match="QUIRE_ALLOWED_ORIGINS: expected"):
+        config_of(QUIRE_ALLOWED_ORIGINS=f"*,{origin}")
+
+
 EVERY_FLAG = (
     *("--model", "some/model", "--revision", "main", "--trust-remote-code"),
     *("--device", "cpu", "--dtype", "bfloat16", "--num-threads", "2", "--block-size", "32"),
@@ -61,6 +69,8 @@ EVERY_FLAG = (
     *("--no-enable-prefix-caching", "--served-model-name", "a", "--served-model-name", "b"),
     *("--api-key", "k1", "--api-key", "k,2", "--host", "::1", "--port", "0"),
     *("--max-body-bytes", "123", "--max-half-read-bytes", "1K"),
+    *("--allowed-origins", "https://a.example,http://b:3000", "--allowed-origins", "null"),
+    *("--allowed-hosts", "a.example:8000"),
     *("--shutdown-timeout", "1.5", "--stuck-after", "2"),
     *("--sse-keep-alive-interval", "0", "--metrics-compat", "none", "--log-level", "debug"),
 )
@@ -110,6 +120,8 @@ def test_every_option_reaches_the_configuration() -> None:
         port=0,
         max_body_bytes=123,
         max_half_read_bytes=1024,
+        allowed_origins=("https://a.example", "http://b:3000", "null"),
+        allowed_hosts=("a.example:8000",),
         shutdown_timeout_s=1.5,
         stuck_after_s=2.0,
         sse_keep_alive_interval_s=0.0,

@@ -14,6 +14,7 @@ from quire.models.config import CheckpointError, UnsupportedModel
 from quire.progress import log_format
 from quire.server.arguments import build_parser, unknown_flag
 from quire.server.config import ServerConfig
+from quire.server.host_names import exposure_warning
 from quire.server.listen import CannotListen, bind, url_of
 from quire.server.option_values import InvalidOption
 from quire.server.options import config_table
@@ -60,6 +61,9 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
     except (CheckpointError, TokenizerError, UnsupportedModel) as error:
         print(f"quire serve: {error}", file=sys.stderr)
         return FAILED_START
+    exposure = exposure_warning(config)
+    if exposure is not None:
+        logger.warning(exposure)
     try:
         listener = bind(config.host, config.port)
     except CannotListen as error:

@@ -71,6 +71,8 @@ class ServerConfig:
     timeline_requests: int = 1000
     host: str = "127.0.0.1"
     port: int = 8000
+    allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     max_body_bytes: int = 8 * 1024 * 1024
     max_half_read_bytes: int = 64 * 1024 * 1024
     shutdown_timeout_s: float = 30.0

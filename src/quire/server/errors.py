@@ -7,6 +7,7 @@ import msgspec
 
 BAD_REQUEST = 400
 UNAUTHORIZED = 401
+FORBIDDEN = 403
 NOT_FOUND = 404
 TOO_SLOW = 408
 TOO_LARGE = 413
@@ -101,6 +102,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 _TYPES: Mapping[int, str] = {
     BAD_REQUEST: "invalid_request_error",
     UNAUTHORIZED: "authentication_error",
+    FORBIDDEN: "permission_error",
     NOT_FOUND: "not_found_error",
     TOO_MANY: "rate_limit_error",
     UNAVAILABLE: "service_unavailable_error",

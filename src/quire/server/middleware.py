@@ -18,6 +18,7 @@ from quire.server.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.replies import error_reply
 from quire.server.service import Service
 from quire.server.tenants import ARRIVAL, Arrival
+from quire.server.web_access import WebAccess
 
 logger = logging.getLogger("quire.access")
 
@@ -38,19 +39,25 @@ class Gate:
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
         self._service = service
+        self._web_access = WebAccess(service.config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if scope["path"] in OPEN_PATHS or scope["path"].startswith(f"{DOCS_ASSETS}/"):
+        is_open = scope["path"] in OPEN_PATHS or scope["path"].startswith(f"{DOCS_ASSETS}/")
+        refusal = self._web_access.refusal(scope, is_open_path=is_open)
+        if is_open and refusal is None:
             await _Exchange(scope, send, self._service).run(self._app, receive)
             return
         self._service.num_open += 1
         exchange = _Exchange(scope, send, self._service)
         try:
             tenant = self._service.tenants.admit(scope["headers"])
-            if tenant is None:
+            if refusal is not None:
+                self._service.metrics.on_refused(refusal.code)
+                await exchange.refuse(refusal, receive)
+            elif tenant is None:
                 await exchange.refuse(_NO_KEY, receive)
             else:
                 scope[ARRIVAL] = Arrival(tenant, exchange.id, exchange.began_s)

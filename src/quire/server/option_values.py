@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 BYTES = re.compile(r"([1-9][0-9]{,18}) *([KMGT]?)(?:iB)?")
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
 MAX_COUNT = 10**15
 """The most of what has no bound of its own, far beyond all use: any sum of such counts is exact."""
 MAX_BYTES = 1 << 60
@@ -152,3 +153,23 @@ def name_list(given: str) -> tuple[str, ...]:
 
 def key_list(given: str) -> tuple[str, ...]:
     return _parts(given)
+
+
+def origin_list(given: str) -> tuple[str, ...]:
+    """Web origins as browsers send them: `https://example.com`, `app://obsidian.md`."""
+    origins = tuple(part.lower().rstrip("/") for part in _parts(given))
+    for origin in origins:
+        if origin not in ("*", "null") and not ORIGIN.fullmatch(origin):
+            raise ValueError(
+                f"expected an origin such as https://example.com or http://localhost:3000, '*' or "
+                f"'null', got {origin!r}"
+            )
+    return origins
+
+
+def host_list(given: str) -> tuple[str, ...]:
+    hosts = _parts(given)
+    for host in hosts:
+        if "/" in host:
+            raise ValueError(f"expected a host such as example.com, or '*', got {host!r}")
+    return hosts

@@ -5,10 +5,6 @@ README's configuration table.
 """
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TypeAlias
 
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE
 from quire.engine.config import (
@@ -22,12 +18,14 @@ from quire.engine.config import (
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.server.config import GenerationConfig, MetricsCompat, ServerConfig
+from quire.server.option import Goes, Option
 from quire.server.option_values import (
     boolean,
     byte_count,
     count,
     fraction,
     gibibytes,
+    host_list,
     http_url,
     integer,
     key_list,
@@ -35,50 +33,13 @@ from quire.server.option_values import (
     named,
     one_number_of,
     one_of,
+    origin_list,
     seconds,
     seconds_or_none,
     some_seconds,
     text,
     threads,
 )
-
-Value: TypeAlias = str | int | float | bool | tuple[str, ...] | None
-
-
-class Goes(StrEnum):
-    """The configuration class an option fills."""
-
-    ENGINE = "engine"
-    SERVER = "server"
-    RESOLVED = "resolved"  # read by `settings.py`, no field of its own
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """`field` names the configuration's field where it differs from the flag; `shown` is the
-    default in words. A variable that is set but empty counts as not set; where the server would
-    then be open to everyone, `guards` has it refused."""
-
-    flag: str
-    goes: Goes
-    parse: Callable[[str], Value]
-    help: str
-    field: str = ""
-    shown: str = ""
-    guards: bool = False
-
-    @property
-    def key(self) -> str:
-        return self.flag.replace("-", "_")
-
-    @property
-    def variable(self) -> str:
-        return "QUIRE_" + self.key.upper()
-
-    @property
-    def target(self) -> str:
-        return self.field or self.key
-
 
 ENGINE, SERVER, RESOLVED = Goes.ENGINE, Goes.SERVER, Goes.RESOLVED
 
@@ -308,6 +269,22 @@ OPTIONS: tuple[Option, ...] = (
         SERVER,
         integer(0),
         "How many of the last requests `/v1/requests/{id}` can tell of; 0 keeps none.",
+    ),
+    Option(
+        "allowed-origins",
+        SERVER,
+        origin_list,
+        "Origins of web pages that may call a server without API keys, as "
+        "`https://chat.example.com`, or `*`; repeat the flag (commas in the variable) for several.",
+        shown="its own pages alone",
+    ),
+    Option(
+        "allowed-hosts",
+        SERVER,
+        host_list,
+        "Names, beside those of loopback, that requests may have in `Host`, ports left out, or "
+        "`*`; asked of a server without API keys that listens on loopback, else if said.",
+        shown="loopback's",
     ),
     Option("max-body-bytes", SERVER, byte_count, "Largest request body."),
     Option(

@@ -10,13 +10,26 @@ import msgspec
 from quire.engine.config import check_memory_options
 from quire.server.api_keys import read_api_keys
 from quire.server.config import BUNDLED_MODEL_NAME, ServerConfig
-from quire.server.option_values import InvalidOption, boolean, key_list, name_list, text
-from quire.server.options import ENGINE, OPTIONS, SERVER, Option, Value, shown_default
+from quire.server.option import Option, Value
+from quire.server.option_values import (
+    InvalidOption,
+    boolean,
+    host_list,
+    key_list,
+    name_list,
+    origin_list,
+    text,
+)
+from quire.server.options import ENGINE, OPTIONS, SERVER, shown_default
 from quire.server.suggestion import closest
+
+PLAIN_LISTS = (key_list, name_list)
+"""What may hold a comma where it is given as a flag."""
+LISTS = (*PLAIN_LISTS, origin_list, host_list)
 
 
 def _action(option: Option) -> str:
-    return "append" if option.parse in (key_list, name_list) else "store"
+    return "append" if option.parse in LISTS else "store"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,8 +73,14 @@ def _from_flag(option: Option, given: object) -> Value:
     if isinstance(given, bool):
         return given
     if isinstance(given, list):
-        return tuple(str(_parse(text, each, f"--{option.flag}")).strip() for each in given)
+        parse = text if option.parse in PLAIN_LISTS else option.parse
+        parsed = [_parse(parse, each, f"--{option.flag}") for each in given]
+        return tuple(str(part).strip() for each in parsed for part in _several(each))
     return _parse(option.parse, str(given), f"--{option.flag}")
+
+
+def _several(value: Value) -> tuple[Value, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _parse(parse: Callable[[str], Value], given: str, said_as: str) -> Value:

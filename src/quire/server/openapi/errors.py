@@ -8,6 +8,7 @@ import msgspec
 
 from quire.server.errors import (
     BAD_REQUEST,
+    FORBIDDEN,
     NOT_FOUND,
     SERVER_ERROR,
     TOO_LARGE,
@@ -24,7 +25,6 @@ from quire.server.errors import (
 )
 from quire.server.replies import JSON
 
-FORBIDDEN = 403
 NO_SUCH_METHOD = 405
 TARGET_TOO_LONG = 414
 HEAD_TOO_LARGE = 431
