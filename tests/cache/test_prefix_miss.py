@@ -72,6 +72,14 @@ def test_of_many_continuations_the_nearest_counts() -> None:
     assert miss(cache, [1, 2, 3, 4, 5, 6, 7, 8, 0]) == (MissKind.DIFFERS, 6)
 
 
+def test_of_very_many_continuations_the_newest_are_compared() -> None:
+    """What an answer costs is bounded."""
+    cache = build(num_blocks=400)
+    for tail in ([5, 6, 9, 9], *([5, 9, 9, number] for number in range(100, 164))):
+        compute(cache, [1, 2, 3, 4, *tail])
+    assert miss(cache, [1, 2, 3, 4, 5, 6, 7, 8, 0]) == (MissKind.DIFFERS, 5)
+
+
 def test_what_was_evicted_is_said_until_it_is_cached_again() -> None:
     cache = build(num_blocks=4)
     first, other = [*range(8), 0], [*range(20, 28), 0]

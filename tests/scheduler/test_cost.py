@@ -34,6 +34,22 @@ def test_steps_of_one_size_share_out_their_time() -> None:
     assert cost.token_s == pytest.approx(0.1 / 64)
 
 
+def test_steps_of_nearly_one_size_tell_no_line_through_their_noise() -> None:
+    cost = CostModel(PreemptionMode.AUTO)
+    for num_tokens, seconds in ((63, 0.1), (64, 0.1), (65, 0.2)) * 4:
+        cost.see_step(num_tokens, seconds)
+    assert cost.token_s == pytest.approx(1.6 / (12 * 64), rel=0.05)
+    assert cost.step_s is None
+
+
+def test_one_odd_sight_among_many_is_not_believed() -> None:
+    cost = CostModel(PreemptionMode.AUTO)
+    for _ in range(100):
+        cost.see_moves(1, 1e-3)
+    cost.see_moves(1, 3e-3)
+    assert cost.block_s == pytest.approx(1e-3, rel=0.1)
+
+
 def test_old_speeds_are_forgotten() -> None:
     cost = learnt(1.0, 1.0)
     for index in range(900):
@@ -76,4 +92,5 @@ def test_spills_are_for_what_is_asked_for_again() -> None:
     assert not cost.prefers_spill(BLOCK, hit_rate=0.0)
     assert not cost.prefers_spill(BLOCK, hit_rate=0.2)
     assert cost.prefers_spill(BLOCK, hit_rate=0.5)
+    assert not learnt(1e-3, 1e-3).prefers_spill(BLOCK, hit_rate=0.0), "it may be a little"
     assert learnt(1e-3, 1e-5).prefers_spill(BLOCK, hit_rate=0.0), "it costs next to nothing"

@@ -5,6 +5,15 @@ from hypothesis import strategies as st
 
 from quire.scheduler.hit_rate import HitRate
 
+
+def test_the_newest_thousand_requests_count() -> None:
+    """As the help of the metric says."""
+    window = HitRate()
+    for num_hits in [0] * 500 + [10] * 1000:
+        window.observe(10, num_hits)
+    assert (len(window), window.rate) == (1000, 1.0)
+
+
 REQUESTS = st.tuples(st.integers(0, 50), st.floats(0, 1)).map(
     lambda pair: (pair[0], int(pair[0] * pair[1]))
 )

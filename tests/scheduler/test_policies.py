@@ -138,6 +138,18 @@ def test_small_ones_pass_a_large_one_so_often_and_then_it_goes_first(policy: Pol
     assert joined.index("large") == 1 + 5
 
 
+@pytest.mark.parametrize(("num_large", "passes"), [(4, True), (5, False)])
+def test_a_few_behind_one_that_lacks_blocks_are_tried(num_large: int, passes: bool) -> None:
+    """Four in a step, so that a long line costs no more."""
+    desk = Desk(replace(CONFIG, max_skips=5), num_blocks=9)
+    desk.add(request("first", 4, 6))
+    desk.turn()
+    for number in range(num_large):
+        desk.add(request(f"large{number}", 14, 2))
+    desk.add(request("small", 2, 2))
+    assert [join.new.id for join in desk.turn().joins] == ["small"] * passes
+
+
 def test_those_held_back_are_told_for_whom() -> None:
     desk = stream_of_small(replace(CONFIG, max_skips=5))
     desk.run()
@@ -243,6 +255,31 @@ def test_tenants_who_come_once_do_not_tilt_the_shares_of_those_who_stay() -> Non
         desk.turn()
     assert len(desk.served) > 300
     assert abs(desk.served["a"] - desk.served["b"]) <= 6
+
+
+def test_a_drawn_token_costs_as_much_as_two_of_a_prompt() -> None:
+    """Of two tenants whose requests cost the same, one by prompts and one by outputs, as many are
+    served.
+    """
+    desk = Desk(replace(FAIR, max_num_seqs=1), num_blocks=64)
+    for index in range(20):
+        desk.add(replace(request(f"p{index:02}", 16, 1), tenant="prompts"))
+        desk.add(replace(request(f"o{index:02}", 2, 8), tenant="outputs"))
+    while len(desk.joins) < 20:
+        desk.turn()
+    joined = Counter(desk.news[name].tenant for name, _ in desk.joins)
+    assert abs(joined["prompts"] - joined["outputs"]) <= 1
+
+
+def test_accounts_of_tenants_who_come_once_are_swept_now_and_then() -> None:
+    """Not in each step, which would cost as much as there are tenants."""
+    shares = Shares()
+    for index in range(1000):
+        shares.enter(f"t{index}", float(index))
+    assert len(shares) == 1000
+    for index in range(1000, 10_000):
+        shares.enter(f"t{index}", float(index))
+    assert len(shares) <= 2048
 
 
 def test_a_prefix_hit_is_not_charged() -> None:

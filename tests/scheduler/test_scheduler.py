@@ -176,6 +176,29 @@ def test_blocks_run_short_from_the_tail_and_the_victim_keeps_its_output() -> Non
     assert cache.usage.active == 0
 
 
+@pytest.mark.parametrize(
+    ("config", "num_turns", "reason", "num_for_capacity"),
+    [
+        (replace(CONFIG, max_num_seqs=1), 1, Reason.WAITS_FOR_SEQUENCE, 1),
+        (CONFIG, 4, Reason.WAITS_AFTER_PREEMPTION, 1),
+        (CONFIG, 5, Reason.WAITS_FOR_BLOCKS, 1),
+        (replace(CONFIG, max_num_batched_tokens=4), 1, Reason.WAITS_FOR_BUDGET, 0),
+    ],
+)
+def test_who_waits_is_told_for_what_and_counted_as_waiting_for_capacity_or_not(
+    config: SchedulerConfig, num_turns: int, reason: Reason, num_for_capacity: int
+) -> None:
+    scheduler, _ = build(config, num_blocks=7)
+    for name in "ab":
+        scheduler.add(request(name, 4, Stopping(max_tokens=8)), 0.0)
+    for _ in range(num_turns):
+        turn(scheduler)
+    last = {name: event.reason for name, event in scheduler.take_events()}
+    assert last["b"] is reason
+    stats = scheduler.stats
+    assert (stats.num_waiting, stats.num_waiting_for_capacity) == (1, num_for_capacity)
+
+
 def test_an_abort_frees_the_blocks_in_the_same_call() -> None:
     scheduler, cache = build()
     scheduler.add(request("a"), 0.0)

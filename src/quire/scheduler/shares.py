@@ -20,6 +20,10 @@ class Shares:
         self._level = 0.0
         self._sweep_at = MIN_SWEEP
 
+    def __len__(self) -> int:
+        """The lanes that are listed."""
+        return len(self._served)
+
     def served(self, lane: str) -> float:
         return self._served.get(lane, self._level)
 
