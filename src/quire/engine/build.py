@@ -38,9 +38,12 @@ TOY_LAYOUT = toy_layout()
 
 
 def build_engine(
-    config: EngineConfig, *, on_progress: OnProgress, clock: Clock
+    config: EngineConfig, *, on_progress: OnProgress, clock: Clock, began_s: float | None = None
 ) -> tuple[Engine, EngineFacts]:
-    """Raises ValueError or an error of the loader or of sizing, whose text is for people."""
+    """Raises ValueError or an error of the loader or of sizing, whose text is for people.
+
+    `began_s` is when the process began, by `clock`: what it has done since is a phase of the start.
+    """
     check_memory_options(config)
     check_tracing(config.otlp_traces_endpoint)
     budget = config.max_num_batched_tokens or config.max_num_seqs
@@ -49,7 +52,7 @@ def build_engine(
         return _build_toy(config, clock)
     from quire.engine.build_model import build_model_engine  # torch and transformers are slow
 
-    return build_model_engine(config, on_progress=on_progress, clock=clock)
+    return build_model_engine(config, on_progress=on_progress, clock=clock, began_s=began_s)
 
 
 def assemble(

@@ -54,10 +54,11 @@ class Phases:
 
 
 def build_model_engine(
-    config: EngineConfig, *, on_progress: OnProgress, clock: Clock
+    config: EngineConfig, *, on_progress: OnProgress, clock: Clock, began_s: float | None = None
 ) -> tuple[Engine, EngineFacts]:
     """Raises the loader's and sizing's errors, and ValueError for what the model cannot have."""
-    phases = Phases(clock, last_s=clock())
+    phases = Phases(clock, last_s=clock() if began_s is None else began_s)
+    phases.end("imports")
     device = choose_device(config.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # where kernels are launched and streams are

@@ -7,17 +7,16 @@ happens to the engine: with its finish, with `Refused`, or with `EngineDown`.
 
 import asyncio
 import logging
-import socket
-import sys
+import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
 
 from quire.engine.config import EngineConfig
+from quire.engine.launch import Launched, launch
 from quire.engine.line import LENGTH_BYTES, frame
 from quire.engine.messages import (
     Abort,
@@ -37,6 +36,7 @@ from quire.scheduler.step import Delta, Refusal
 logger = logging.getLogger(__name__)
 
 READ_LIMIT_BYTES = 1 << 22
+ENDED_POLL_S = 0.01
 MAX_UNREAD_BYTES = 32 << 20
 """Bytes handed over that the engine has not read, beyond which nothing more is."""
 
@@ -107,20 +107,26 @@ class TokenStream:
 class EngineClient:
     """`phase`, `progress` (phase name, done, total), `facts` (once ready) and `down_reason` may be
     read at any time. `on_report` is called in the event loop with every Report, before its
-    deltas reach their streams.
+    deltas reach their streams. `launched` is an engine process that was started with `config`.
     """
 
-    def __init__(self, config: EngineConfig, on_report: Callable[[Report], None]) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_report: Callable[[Report], None],
+        launched: Launched | None = None,
+    ) -> None:
         self.phase = Phase.STARTING
         self.progress: tuple[str, int, int] = ("process", 0, 1)
         self.facts: EngineFacts | None = None
         self.down_reason: str | None = None
         self._config = config
+        self._launched = launched
         self._on_report = on_report
         self._streams: dict[str, TokenStream] = {}
         self._accepting: dict[str, asyncio.Future[None]] = {}
         self._last_progress_s = time.monotonic()
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reader_task: asyncio.Task[None] | None = None
         self._closing = False
@@ -130,7 +136,7 @@ class EngineClient:
     def process_id(self) -> int | None:
         """Of the engine's process, while there is one."""
         process = self._process
-        return None if process is None or process.returncode is not None else process.pid
+        return None if process is None or process.poll() is not None else process.pid
 
     @property
     def num_live(self) -> int:
@@ -142,22 +148,14 @@ class EngineClient:
         return time.monotonic() - self._last_progress_s if self._streams else 0.0
 
     async def start(self) -> None:
-        """Start the process and return; loading goes on behind `phase` and `progress`."""
-        ours, theirs = socket.socketpair()
-        with theirs, closed_on_error(ours):
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",  # nothing is imported from the folder that the user happens to be in
-                "-m",
-                "quire.engine.process",
-                str(theirs.fileno()),
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-        reader, self._writer = await asyncio.open_connection(sock=ours, limit=READ_LIMIT_BYTES)
+        """Start the process, if it was not yet, and return; loading goes on behind `phase` and
+        `progress`."""
+        launched = self._launched or launch(self._config)
+        self._process = launched.process
+        reader, self._writer = await asyncio.open_connection(
+            sock=launched.line, limit=READ_LIMIT_BYTES
+        )
         self.phase = Phase.LOADING
-        self._writer.write(frame(self._encoder.encode(self._config)))
         self._reader_task = asyncio.create_task(self._read(reader, self._process))
 
     async def submit(self, request: NewRequest) -> TokenStream:
@@ -226,9 +224,7 @@ class EngineClient:
         if self._writer is not None:
             self._writer.write(frame(body))
 
-    async def _read(
-        self, reader: asyncio.StreamReader, process: asyncio.subprocess.Process
-    ) -> None:
+    async def _read(self, reader: asyncio.StreamReader, process: subprocess.Popen[bytes]) -> None:
         """Everything that comes back, until the line closes; then every stream is told."""
         decoder = msgspec.msgpack.Decoder[FromEngine](Loading | Ready | Failed | Report)
         try:
@@ -276,7 +272,7 @@ class EngineClient:
         if taken is not None and not taken.done():
             taken.set_exception(Refused(refusal))
 
-    async def _go_down(self, process: asyncio.subprocess.Process) -> None:
+    async def _go_down(self, process: subprocess.Popen[bytes]) -> None:
         """The line is closed: say so to everyone at once, then look how the process ended."""
         is_told = self.facts is None and self.down_reason is not None  # by whoever waits for it
         self.phase = Phase.DOWN
@@ -296,20 +292,11 @@ class EngineClient:
             logger.error("%s (exit code %d)", self.down_reason, code)
 
 
-@contextmanager
-def closed_on_error(sock: socket.socket) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        sock.close()
-        raise
-
-
-async def _ended(process: asyncio.subprocess.Process, patience_s: float) -> int:
+async def _ended(process: subprocess.Popen[bytes], patience_s: float) -> int:
     """The exit code; killed if it takes longer than `patience_s`."""
-    try:
-        return await asyncio.wait_for(process.wait(), patience_s)
-    except TimeoutError:
-        with suppress(ProcessLookupError):  # it may have ended meanwhile, or been killed elsewhere
+    deadline_s = time.monotonic() + patience_s
+    while (code := process.poll()) is None:
+        if time.monotonic() > deadline_s:
             process.kill()
-        return await process.wait()
+        await asyncio.sleep(ENDED_POLL_S)
+    return code

@@ -9,8 +9,10 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from quire import __version__
 from quire.bench.options import read_options, split_serve_args
 from quire.engine.config import TOY_MODEL, EngineConfig
+from quire.engine.launch import launch
 from quire.models.checkpoint import ModelSource, check_local
 from quire.models.config import CheckpointError, UnsupportedModel
+from quire.process_age import uncollected
 from quire.progress import log_format
 from quire.server.arguments import build_parser, unknown_flag
 from quire.server.config import ServerConfig
@@ -70,10 +72,11 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
         raise InvalidOption(str(error)) from None
     names = ", ".join(config.served_model_names)
     say(f"Quire {__version__} listens on {url_of(listener)} and loads {names}")
-    # Imported here: a web server takes a while, and `quire --help` needs none.
-    from quire.server.serve import run
+    launched = launch(config.engine)
+    with uncollected():  # a web server takes a while, and `quire --help` needs none
+        from quire.server.serve import run
 
-    return run(config, listener)
+    return run(config, listener, launched)
 
 
 def check_model(config: EngineConfig) -> None:

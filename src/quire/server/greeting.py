@@ -2,17 +2,20 @@
 
 import json
 import shlex
+from collections.abc import Mapping
 
 from quire.server.config import ServerConfig
 
 PROMPT = "Once upon a time"
 NUM_TOKENS = 40
+LEAST_TOLD_S = 0.05
 AUTHORIZATION = "Authorization: Bearer YOUR_KEY"
 """Keys are not printed: whoever starts the server knows where they are."""
 
 
-def ready_text(config: ServerConfig, url: str, took_s: float) -> str:
-    """Two lines; the second can be pasted into a shell."""
+def ready_text(config: ServerConfig, url: str, startup_s: Mapping[str, float]) -> str:
+    """Two lines; the second can be pasted into a shell. `startup_s`: seconds by phase and in
+    `total`; what took next to nothing is left out."""
     model = config.served_model_names[0]
     body = {"model": model, "prompt": PROMPT, "max_tokens": NUM_TOKENS}
     headers = ["Content-Type: application/json", *([AUTHORIZATION] if config.api_keys else ())]
@@ -20,4 +23,7 @@ def ready_text(config: ServerConfig, url: str, took_s: float) -> str:
     for header in headers:
         words += ["-H", header]
     words += ["-d", json.dumps(body, ensure_ascii=False)]
-    return f"ready at {url} after {took_s:.1f} s; try\n  {shlex.join(words)}"
+    phases = [(phase, took_s) for phase, took_s in startup_s.items() if phase != "total"]
+    where = ", ".join(f"{phase} {took_s:.1f}" for phase, took_s in phases if took_s >= LEAST_TOLD_S)
+    took = f"{startup_s['total']:.1f} s" + (f" ({where})" if where else "")
+    return f"ready at {url} after {took}; try\n  {shlex.join(words)}"

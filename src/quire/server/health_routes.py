@@ -88,6 +88,7 @@ class HealthRoutes:
                 version=__version__,
                 phase=self._service.engine.phase,
                 facts=self._service.engine.facts,
+                startup_s=self._service.startup_s,
                 memory=memory_receipt(self._service.engine.facts),
                 sampling_defaults=self._service.defaults,
                 config=shown | {"num_api_keys": len(config.api_keys)},

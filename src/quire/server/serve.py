@@ -21,6 +21,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from quire.engine.client import EngineClient
+from quire.engine.launch import Launched
 from quire.progress import Progress
 from quire.server.app import build_app, build_service
 from quire.server.config import ServerConfig
@@ -95,15 +96,15 @@ def _log_phase(phase: str) -> None:
     logger.info("loading: %s", phase)
 
 
-async def serve(config: ServerConfig, listener: socket.socket) -> int:
+async def serve(config: ServerConfig, listener: socket.socket, launched: Launched) -> int:
     """Until a signal or a failed start; returns the exit code."""
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
-    service = build_service(config, EngineClient, sources)
+    service = build_service(config, partial(EngineClient, launched=launched), sources)
 
     def greet() -> None:
         server.loading.close()
-        took_s = sources.clock() - service.began_s
-        logger.info("%s", ready_text(config, local_url_of(listener), took_s))
+        text = ready_text(config, local_url_of(listener), service.startup_s)
+        logger.info("%s", text)
 
     def stop() -> None:
         server.should_exit = True
@@ -116,7 +117,7 @@ async def serve(config: ServerConfig, listener: socket.socket) -> int:
     return FAILED_START if service.failure is not None else 0
 
 
-def run(config: ServerConfig, listener: socket.socket) -> int:
+def run(config: ServerConfig, listener: socket.socket, launched: Launched) -> int:
     return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(config, listener))
+        return runner.run(serve(config, listener, launched))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from quire.engine.client import Phase
 from quire.engine.messages import EngineFacts, Report
+from quire.process_age import process_age_s
 from quire.scheduler.policy import PolicyName
 from quire.server.bodies import BodyReader
 from quire.server.config import GenerationConfig, ServerConfig
@@ -74,7 +75,10 @@ class Watchers(NamedTuple):
 
 
 class Service:
-    """`failure` says why the start failed; of `num_open` requests `bodies` still reads those of
+    """`startup_s` has, once it is ready, the seconds of each phase of the engine's start and, as
+    `total`, those since this process began.
+
+    `failure` says why the start failed; of `num_open` requests `bodies` still reads those of
     some; `drains` is done when no new request is taken, `cut_off` when those that still run
     must end."""
 
@@ -105,6 +109,7 @@ class Service:
         )
         self._told_stuck = False
         self.began_s = sources.clock()
+        self.startup_s: dict[str, float] = {}
         loop = asyncio.get_running_loop()
         self.drains: asyncio.Future[None] = loop.create_future()
         self.cut_off: asyncio.Future[None] = loop.create_future()
@@ -123,6 +128,10 @@ class Service:
         if self.engine.facts is None:
             self.failure = self.engine.down_reason or "the engine did not start"
             return
+        self.startup_s = {
+            **self.engine.facts.startup_s,
+            "total": process_age_s(self.sources.now()),
+        }
         self.metrics.on_ready(self.engine.facts)
 
     def _load(self) -> None:

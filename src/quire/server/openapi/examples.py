@@ -136,6 +136,7 @@ SERVER_INFO = ServerInfo(
         ),
         startup_s={"load": 0.5},
     ),
+    startup_s={"imports": 1.5, "load": 0.5, "total": 2.3},
     memory={"lines": {"weights": 4_000_000, "kv_cache": 32_000_000}, "num_blocks": 1000},
     sampling_defaults=SamplingDefaults(temperature=0.7),
     config={"served_model_names": [MODEL], "host": "127.0.0.1", "port": 8000},

@@ -180,11 +180,13 @@ class Version(msgspec.Struct, frozen=True):
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """`facts` and `memory` are null until the model is loaded."""
+    """`facts` and `memory` are null until the model is loaded. `startup_s` then has the seconds of
+    each phase of the engine's start and, as `total`, those since the server's process began."""
 
     version: str
     phase: str
     facts: EngineFacts | None
+    startup_s: dict[str, float]
     memory: dict[str, object] | None
     sampling_defaults: SamplingDefaults
     config: dict[str, object]
