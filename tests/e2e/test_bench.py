@@ -60,4 +60,4 @@ def test_server_that_does_not_start_is_told_with_its_log(tmp_path: Path) -> None
     )
     assert done.returncode == 1
     assert "quire serve ended with 1" in done.stderr
-    assert "tokenizer.json" in done.stderr
+    assert "config.json" in done.stderr

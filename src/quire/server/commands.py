@@ -72,7 +72,11 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
         raise InvalidOption(str(error)) from None
     names = ", ".join(config.served_model_names)
     say(f"Quire {__version__} listens on {url_of(listener)} and loads {names}")
-    launched = launch(config.engine)
+    try:
+        launched = launch(config.engine)
+    except OSError as error:
+        logger.error("cannot start: the engine process cannot be run: %s", error)
+        return FAILED_START
     with uncollected():  # a web server takes a while, and `quire --help` needs none
         from quire.server.serve import run
 
