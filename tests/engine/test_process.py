@@ -172,7 +172,7 @@ async def test_a_killed_engine_ends_every_stream() -> None:
         for stream in streams:
             await anext(stream)
         os.kill(engine_pid(), signal.SIGKILL)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             outcomes = await asyncio.gather(
                 *(collect(stream) for stream in streams), return_exceptions=True
             )
@@ -187,8 +187,9 @@ async def test_a_stopped_engine_shows_by_its_age() -> None:
         await anext(await client.submit(request("a", max_tokens=1500)))
         pid = engine_pid()
         os.kill(pid, signal.SIGSTOP)
-        await asyncio.sleep(0.3)
-        assert client.last_progress_age_s() > 0.2
+        async with asyncio.timeout(30):
+            while client.last_progress_age_s() <= 0.2:
+                await asyncio.sleep(0.01)
         os.kill(pid, signal.SIGCONT)
 
 

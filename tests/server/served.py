@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
+from itertools import repeat
 from typing import TypeVar
 
 import httpx
@@ -83,6 +84,18 @@ def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> bool:
             return False
         time.sleep(0.005)
     return True
+
+
+def hold_after_first_token(served: Served) -> None:
+    """No request gets more than one or two tokens, and none ends by itself, until the engine's gate
+    is opened."""
+
+    def script(_: object) -> Iterator[int]:
+        yield 100
+        served.engine.gate.clear()
+        yield from repeat(100)
+
+    served.engine.script = script
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import httpx
 
-from tests.server.served import Served, eventually, plain_config, serving
+from tests.server.served import Served, eventually, hold_after_first_token, plain_config, serving
 
 
 def stream_lines(served: Served, lines: list[str], num_tokens: int) -> threading.Thread:
@@ -52,7 +52,7 @@ def test_running_requests_finish_and_new_ones_are_refused() -> None:
 
 def test_out_of_time_is_an_error_event() -> None:
     with serving(replace(plain_config(), shutdown_timeout_s=0.2)) as served:
-        served.engine.script = slow
+        hold_after_first_token(served)
         lines: list[str] = []
         thread = stream_lines(served, lines, 240)
         served.server.handle_exit(signal.SIGTERM, None)
@@ -64,29 +64,28 @@ def test_out_of_time_is_an_error_event() -> None:
 
 
 def test_idle_connections_do_not_delay_the_end() -> None:
-    with serving(replace(plain_config(), shutdown_timeout_s=20)) as served:
+    with serving(replace(plain_config(), shutdown_timeout_s=60)) as served:
         assert served.complete(prompt="x").status_code == 200  # the connection stays open
-        began = time.monotonic()
         served.server.handle_exit(signal.SIGTERM, None)
-        assert eventually(lambda: not listens(served))
-        assert time.monotonic() - began < 2
+        assert eventually(lambda: not listens(served), within_s=30)
 
 
 def test_second_signal_does_not_wait() -> None:
-    with serving(replace(plain_config(), shutdown_timeout_s=20)) as served:
+    with serving(replace(plain_config(), shutdown_timeout_s=60)) as served:
         served.do(served.engine.gate.clear)
         lines: list[str] = []
         thread = stream_lines(served, lines, 20)
-        began = time.monotonic()
         served.server.handle_exit(signal.SIGTERM, None)
         served.server.handle_exit(signal.SIGINT, None)
-        thread.join(10)
-        assert time.monotonic() - began < 2
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def listens(served: Served) -> bool:
     try:
-        httpx.get(served.url + "/livez", timeout=1)
+        httpx.get(served.url + "/livez", timeout=10)
+    except httpx.TimeoutException:
+        return True
     except httpx.HTTPError:
         return False
     return True

@@ -4,14 +4,16 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from http.client import HTTPConnection
 
 import httpx
 import pytest
 
 from quire.scheduler.reasons import Reason
 from quire.server.tokenizer import TextTokenizer
-from tests.server.served import Served, eventually, plain_config, serving
+from tests.server.served import Served, eventually, hold_after_first_token, plain_config, serving
 
+JSON = {"Content-Type": "application/json"}
 HELLO = [{"role": "user", "content": "Hello there"}]
 
 
@@ -127,16 +129,18 @@ def endless(served: Served) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("n", [1, 3])
 def test_client_that_goes_away_is_aborted(served: Served, stream: bool, n: int) -> None:
-    endless(served)
+    hold_after_first_token(served)
     aborts = served.metric('quire:request_success_total{engine="0",finished_reason="abort"')
     body = {"prompt": "x", "max_tokens": 200, "n": n, "stream": stream}
+    client = HTTPConnection(served.url.removeprefix("http://"), timeout=30)
+    client.request("POST", "/v1/completions", json.dumps(body), JSON)
+    assert eventually(lambda: served.engine.num_live == n)
     if stream:
-        with httpx.stream("POST", served.url + "/v1/completions", json=body) as reply:
-            next(reply.iter_lines())
-    else:
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(served.url + "/v1/completions", json=body, timeout=0.1)
-    assert eventually(lambda: served.engine.num_live == 0, within_s=0.3)
+        with client.getresponse() as reply:
+            reply.readline()
+    client.close()
+    assert eventually(lambda: served.engine.num_live == 0)
+    served.do(served.engine.gate.set)
     assert len(served.engine.aborted) == n
     after = served.metric('quire:request_success_total{engine="0",finished_reason="abort"')
     assert after == aborts + n
