@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from quire.bench.figures import Figures
 from quire.bench.load import Percentiles, percentile, percentiles
 from quire.bench.ratios import Run, compare, ratio_of
+from tests.rounding import compounded
 
 times_s = st.floats(0, 1e6, allow_subnormal=False)
 rates = st.floats(1e-3, 1e6)
@@ -35,17 +36,24 @@ GOOD = Figures(
 )
 
 
+def interpolation_error(values: list[float]) -> float:
+    """A place among so many is rounded twice, and so is the share of a neighbour in what lies
+    there; then come a difference, a product and a sum, and the change to milliseconds."""
+    return compounded(2 * len(values) + 6) * max(values)
+
+
 @given(st.lists(times_s, min_size=1), st.floats(0, 100))
 def test_percentile_is_numpys_linear_one(values: list[float], percent: float) -> None:
     expected = float(np.percentile(values, percent))
-    assert percentile(values, percent) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    error = 2 * interpolation_error(values)
+    assert percentile(values, percent) == pytest.approx(expected, rel=0, abs=error)
 
 
 @given(st.lists(times_s, min_size=1))
 def test_percentiles_are_in_order_and_in_milliseconds(values: list[float]) -> None:
     told = percentiles(values)
     assert told.p50_ms is not None and told.p90_ms is not None and told.p99_ms is not None
-    slack = 1e-6 * max(values)
+    slack = 1000 * interpolation_error(values)
     assert min(values) * 1000 - slack <= told.p50_ms <= told.p90_ms + slack
     assert told.p90_ms <= told.p99_ms + slack <= max(values) * 1000 + 2 * slack
 
@@ -55,9 +63,9 @@ def test_ratio_lies_between_its_extremes_and_turns_over(pairs: list[tuple[float,
     ratio, turned = ratio_of(pairs), ratio_of([(b, a) for a, b in pairs])
     assert ratio is not None and turned is not None
     assert ratio.least <= ratio.median <= ratio.most
-    assert ratio.least * turned.most == pytest.approx(1)
+    assert ratio.least * turned.most == pytest.approx(1, rel=compounded(3))
     if len(pairs) % 2:
-        assert ratio.median * turned.median == pytest.approx(1)
+        assert ratio.median * turned.median == pytest.approx(1, rel=compounded(3))
 
 
 @given(st.lists(st.tuples(st.none() | rates, st.none() | rates)))

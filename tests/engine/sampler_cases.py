@@ -1,5 +1,6 @@
 """Rows to draw from, and the naive sampler they are judged by: dense edits, full sorts, fp64."""
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,7 +12,10 @@ from torch import Tensor
 from quire.engine.noise import uniform
 from quire.engine.sample_row import SampleRow
 from quire.engine.sampler import Drawn, Sampler
+from quire.engine.tiles import TILE
 from quire.scheduler.request import Sampling, Stopping
+from tests.models.rounding import unit
+from tests.rounding import LAMBDA, compounded
 
 VOCAB_SIZES = (32, 33, 127, 128, 129, 1000, 2000, 15_000)
 CPU = torch.device("cpu")
@@ -29,22 +33,37 @@ MIXED = (
     Sampling(frequency_penalty=0.5, repetition_penalty=1.3),
 )
 """Of every kind."""
-UNSURE = 2e-6
-"""Numbers nearer to a cut than this may fall on either side: the sampler rounds in fp32."""
 
 
 class Reference(NamedTuple):
-    """What a row may draw: a probability for each id; `margin` is how near the next cut is."""
+    """What a row may draw: a probability for each id; `margin` is how near the next cut is, and
+    what is nearer to one than `unsure` may fall on either side by rounding."""
 
     probabilities: Tensor
     margin: float
+    unsure: float
+
+    @property
+    def is_sure(self) -> bool:
+        return self.margin >= self.unsure
 
     def draw(self, noise: float) -> int | None:
         """The id at `noise` by inverse CDF in order of id, or None too near a step."""
         sums = self.probabilities.cumsum(0)
-        if float((sums - noise).abs().min()) < UNSURE:
+        if float((sums - noise).abs().min()) < self.unsure:
             return None
         return min(int((sums <= noise).sum()), len(sums) - 1)
+
+
+def sum_error(probabilities: Tensor, below: Tensor) -> float:
+    """What a sum of some of the probabilities may be off. Each lies `below` the largest logit, over
+    the temperature: that is rounded twice, and the exponential is six units off, as is that of the
+    largest logit of a tile. A weight is then rounded to a whole number of its tile's ticks, of
+    which there are as many as float32 can tell: that is half a tick off, evenly spread, for TILE
+    numbers of each tile, and adds up to the most where one tile has all of the weight."""
+    logs = float((probabilities * below).nan_to_num(0.0).sum())
+    ticks = LAMBDA * math.sqrt(TILE / 3 * float(probabilities.max()))
+    return compounded(12 + 2 * logs + ticks, unit(torch.float32))
 
 
 @st.composite
@@ -131,8 +150,10 @@ def reference(logits: Tensor, row: SampleRow) -> Reference:
     asked, logits = row.sampling, edited(logits, row).double()
     order = logits.sort(descending=True, stable=True).indices
     if asked.temperature == 0:
-        return Reference(torch.zeros_like(logits).index_fill_(0, order[:1], 1.0), 1.0)
-    sorted_ = ((logits - logits.max()) / asked.temperature)[order].softmax(0)
+        return Reference(torch.zeros_like(logits).index_fill_(0, order[:1], 1.0), 1.0, 0.0)
+    below = ((logits.max() - logits) / asked.temperature)[order]
+    sorted_ = (-below).softmax(0)
+    unsure = sum_error(sorted_, below)
     margins = [1.0]
     if asked.min_p:
         relative = sorted_ / sorted_[0]
@@ -143,16 +164,18 @@ def reference(logits: Tensor, row: SampleRow) -> Reference:
         sorted_[asked.top_k :] = 0
     if asked.top_p < 1:
         sorted_ /= sorted_.sum()
+        unsure = max(unsure, sum_error(sorted_, below))
         before = sorted_.cumsum(0) - sorted_
         margins += (before - asked.top_p).abs().tolist()[1:]
         sorted_[before >= asked.top_p] = 0
     sorted_ /= sorted_.sum()
-    return Reference(torch.zeros_like(logits).index_copy_(0, order, sorted_), min(margins))
+    unsure = max(unsure, sum_error(sorted_, below))
+    return Reference(torch.zeros_like(logits).index_copy_(0, order, sorted_), min(margins), unsure)
 
 
 def expected(logits: Tensor, row: SampleRow) -> int | None:
     """The token the row draws, or None where rounding may decide."""
     judged = reference(logits, row)
-    if judged.margin < UNSURE:
+    if not judged.is_sure:
         return None
     return judged.draw(uniform(row.sampling.seed, len(row.token_ids)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.scheduler.request import Sampling
-from tests.engine.sampler_cases import UNSURE, Make, draw_all, logits_of, reference, row_of
+from tests.engine.sampler_cases import Make, draw_all, logits_of, reference, row_of
 
 PREFIXES = [[0] * (1 + position) for position in range(400)]
 TOKENS_3000 = torch.linspace(0, 3, 3000)
@@ -35,7 +35,7 @@ def test_only_kept_tokens_are_drawn_and_all_likely_ones(make: Make, data: st.Dat
         seed=data.draw(st.integers(0, 1000)),
     )
     judged = reference(logits, row_of(sampling, [0]))
-    assume(judged.margin > UNSURE)
+    assume(judged.is_sure)
     drawn = support(make, logits, sampling)
     may = set(judged.probabilities.nonzero()[:, 0].tolist())
     must = set((judged.probabilities > 0.08).nonzero()[:, 0].tolist())

@@ -1,4 +1,5 @@
-"""The paged model says what transformers says: every token in fp32, every logit to 1e-5."""
+"""The paged model says what transformers says: in fp32 every token, and but for rounding every
+logit."""
 
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.models.checkpoints import attention_of
 from tests.models.driver import DEVICE, generate_greedy, load
 from tests.models.families import SERVED
 from tests.models.fidelity_table import ROWS, Row, Rows
+from tests.models.logits_error import logits_error
 from tests.models.paging import Paging
 from tests.models.reference import (
     BLOCK_SIZE,
@@ -113,7 +115,7 @@ def test_logits_are_close_to_the_ordinary_forward(
         largest = max(1.0, float(expected.abs().max()))
         errors.append(float((logits - expected).abs().max()) / largest)
     row.error = max(errors)
-    assert row.error <= 1e-5
+    assert row.error <= 2 * logits_error(checkpoint, max(map(len, prompts)))
 
 
 def test_layers_attend_as_the_page_says(family: str, loaded: LoadedModel) -> None:

@@ -20,6 +20,7 @@ from tests.instructions import built_library, library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import ignore_progress, load
 from tests.models.families import DENSE, SERVED, Family
+from tests.models.logits_error import assert_same_logits
 from tests.models.paging import Paging
 from tests.models.reference import References
 
@@ -116,7 +117,7 @@ def test_float32_over_the_halves_of_a_bfloat16_checkpoint_says_the_same(
     for isa in built_library().isas:
         halved = load_packed(folder, halves(isa), "float32")
         assert packed_names(halved)
-        torch.testing.assert_close(logits(halved), plain, rtol=1e-4, atol=1e-5)
+        assert_same_logits(logits(halved), plain, folder, len(PROMPT))
 
 
 def test_halves_take_half_of_the_memory(tied: Path) -> None:

@@ -22,6 +22,7 @@ from tests.instructions import built_library, library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
 from tests.models.families import SERVED, Family
+from tests.models.logits_error import assert_same_logits
 from tests.models.paging import Paging
 from tests.models.test_linears import PROMPT, load_packed, logits
 
@@ -129,7 +130,7 @@ def test_float32_models_are_fused_over_bytes_and_over_halves(
         over_halves = load_packed(folder, given, "float32")
         one_by_one = load_packed(folder, given._replace(decoder=None), "float32")
         assert DecoderForward in kinds_in(over_halves)
-        torch.testing.assert_close(logits(over_halves), logits(plain), rtol=1e-4, atol=1e-5)
+        assert_same_logits(logits(over_halves), logits(plain), folder, len(PROMPT))
         if isa == built.isa:  # so that attention is the same too
             for rows in ([], [len(PROMPT) - 1], [0, 3]):
                 assert torch.equal(logits(over_halves, rows), logits(one_by_one, rows))
@@ -146,7 +147,7 @@ def test_float32_models_are_fused_over_bytes_that_are_widened(isa: str, tmp_path
     fused = load_packed(folder, given, "float32")
     plain = load_packed(folder, ModelKernels((widened,)), "float32")
     assert DecoderForward in kinds_in(fused)
-    torch.testing.assert_close(logits(fused), logits(plain), rtol=1e-4, atol=1e-5)
+    assert_same_logits(logits(fused), logits(plain), folder, len(PROMPT))
 
 
 @pytest.mark.parametrize("name", ["qwen2, windows in the upper layers", "qwen3"])

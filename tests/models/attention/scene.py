@@ -1,4 +1,4 @@
-"""One step of random sequences for a backend, and what attention must give, token by token in fp64.
+"""One step of random sequences for a backend, and what attention must give, token by token.
 
 Everything in the store that no query of the step can see is NaN, and block table entries that none
 can see are rubbish: a backend that reads either shows at once.
@@ -18,7 +18,9 @@ from quire.models.batch import Batch
 from quire.models.config import KVOptions, KVSize, LayerFacts, ModelFacts
 from quire.models.kv_codec import Codec, Encoded, choose_codec
 from quire.models.kv_store import KVStore, build_kv_store
+from tests.models.attention.exact import Seen, attend_exactly
 from tests.models.paging import Paging
+from tests.models.rounding import Exact
 
 Backend = Callable[[KVStore], AttentionBackend]
 
@@ -180,27 +182,27 @@ class Scene:
         codec = self.shape.codec
         return codec.decode(codec.encode(tensor), torch.empty_like(tensor))
 
-    def expected(self) -> Tensor:
-        return torch.cat([self._attend(sequence) for sequence in self.sequences])
+    def expected(self) -> Exact:
+        """What attention gives, and what a backend's may differ from it by rounding."""
+        found = [self._attend(sequence) for sequence in self.sequences]
+        out, error = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return Exact(out, error)
 
-    def _attend(self, sequence: Sequence) -> Tensor:
+    def _attend(self, sequence: Sequence) -> Exact:
         span, query, key, value = sequence
         key, value = self.kept(key), self.kept(value)
         if self.layer.is_latent:
             value = key[..., : self.layer.v_width]
         group = self.shape.num_heads // self.shape.num_kv_heads
         key, value = (each.double().repeat_interleave(group, dim=1) for each in (key, value))
-        out = query.new_empty(*query.shape[:2], self.layer.v_width, dtype=torch.float64)
+        sinks = None if self.sinks is None else self.sinks.double()
+        found = []
         for token in range(span.num_new):
-            seen = self._seen(span.num_past + token)
-            scores = (key[seen] * query[token].double()).sum(-1) * self.layer.scale
-            if self.layer.softcap is not None:
-                scores = self.layer.softcap * torch.tanh(scores / self.layer.softcap)
-            if self.sinks is not None:
-                scores = torch.cat([scores, self.sinks.double()[None]])
-            weights = scores.softmax(0)[: len(seen), :, None]
-            out[token] = (weights * value[seen]).sum(0)
-        return out
+            at = self._seen(span.num_past + token)
+            seen = Seen(query[token].double(), key[at], value[at], sinks)
+            found.append(attend_exactly(self.layer, seen, self.shape.dtype))
+        out, error = (torch.stack(parts) for parts in zip(*found, strict=True))
+        return Exact(out, error)
 
     def _seen(self, position: int) -> list[int]:
         window, chunk = self.layer.window, self.layer.chunk

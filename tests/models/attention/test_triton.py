@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from quire.models.attention.choice import attention_name, build_attention
 from quire.models.attention.scratch import StepLimits
@@ -35,19 +36,42 @@ from tests.models.attention.test_backends import (
     interpreted_triton,
 )
 from tests.models.driver import load
+from tests.models.logits_error import assert_same_logits
 from tests.models.paging import Paging
 from tests.models.reference import References
+from tests.models.rounding import Exact
 from tests.profiles import cases
 
 pytest.importorskip("triton", reason="triton is not installed")
 from quire.models.attention.triton.backend import TritonAttention  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
+CUT_OFF = Shape(
+    num_heads=2, window=1, has_sinks=True, kept_as="int8", block_size=1, dtype=torch.bfloat16
+)
 SMALL = Shape(num_heads=4, num_kv_heads=2, block_size=8)
 sizes = st.sampled_from([16, 32, 64, 128])
 long_spans = st.lists(
     st.builds(Span, st.integers(0, 400), st.sampled_from([1, 1, 1, 20])), min_size=1, max_size=3
 )
+
+
+class InterpretedScene(Scene):
+    """As an interpreter has it: bfloat16 is cut off where GPUs round, which is up to twice as far
+    off, and so is what is read of a quantised store."""
+
+    def expected(self) -> Exact:
+        exact = super().expected()
+        is_cut = self.shape.dtype is torch.bfloat16
+        return exact._replace(error=2 * exact.error) if is_cut else exact
+
+    def kept(self, tensor: Tensor) -> Tensor:
+        codec = self.shape.codec
+        if tensor.dtype is not torch.bfloat16 or not codec.is_quantised:
+            return super().kept(tensor)
+        wide = choose_codec(self.shape.kept_as, torch.float32)
+        numbers = wide.decode(codec.encode(tensor), tensor.float())
+        return (numbers.view(torch.int32) & ~0xFFFF).view(torch.float32).to(torch.bfloat16)
 
 
 def interpreted(rows: int, keys: int, min_split_keys: int, num_sms: int = 8) -> Device:
@@ -58,11 +82,12 @@ def interpreted(rows: int, keys: int, min_split_keys: int, num_sms: int = 8) -> 
 
 @cases(18)
 @given(shapes, spans, st.integers(0, 2**32), sizes, sizes)
+@example(CUT_OFF, [Span(0, 1)], 0, 16, 16)  # weight and result are cut off by all of a unit
 def test_tiles_may_be_of_any_size(
     shape: Shape, spans: list[Span], seed: int, rows: int, keys: int
 ) -> None:
     backend = partial(TritonAttention, device=interpreted(rows, keys, min_split_keys=256))
-    assert_right(backend, Scene(shape, spans, seed), seed)
+    assert_right(backend, InterpretedScene(shape, spans, seed), seed)
 
 
 @cases(18)
@@ -71,7 +96,7 @@ def test_contexts_cut_among_programs_come_together_again(
     shape: Shape, spans: list[Span], min_split_keys: int, num_sms: int
 ) -> None:
     backend = partial(TritonAttention, device=interpreted(16, 32, min_split_keys, num_sms))
-    assert_right(backend, Scene(shape, spans))
+    assert_right(backend, InterpretedScene(shape, spans))
 
 
 @cases(10)
@@ -214,7 +239,8 @@ def test_where_it_cannot_run_it_is_refused_in_words(site: Site, why: str) -> Non
 def test_a_model_says_by_it_what_it_says_by_the_reference(
     family: str, references: References
 ) -> None:
-    loaded = load(references.checkpoint(family))
+    checkpoint = references.checkpoint(family)
+    loaded = load(checkpoint)
     num_groups = len(loaded.facts.layout(KVOptions()).groups)
     paging = Paging(2, 30, block_size=8, num_groups=num_groups)
     batches = [
@@ -225,7 +251,7 @@ def test_a_model_says_by_it_what_it_says_by_the_reference(
     assert loaded.scratch_bytes(StepLimits(30, 2, 30), ways[0]) > 0
     one, other = (loaded.attach(paging.num_blocks, 8, way) for way in ways)
     for batch in batches:
-        torch.testing.assert_close(one.forward(batch), other.forward(batch), atol=1e-5, rtol=1e-5)
+        assert_same_logits(one.forward(batch), other.forward(batch), checkpoint, num_tokens=26)
 
 
 def python(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:

@@ -13,10 +13,13 @@ from quire.models.native.bytes import PANEL_ROWS, BytesKernel, bind_bytes
 from quire.models.native.int8 import Int8Kernel
 from quire.models.native.library import ISAS
 from tests.instructions import library_of
+from tests.models.rounding import Exact, assert_within, linear_exactly, unit
+from tests.rounding import compounded
 
-SUMMED = 2.0**-23
-"""What each sum may change, relative to the sum of absolute products."""
 LEAST = 2.0**-100
+"""Rows of less than this are zeros."""
+HALF_STEP = 0.5 + 127 * compounded(4, unit(torch.float32))
+"""A number may be 127 steps large: what it is of them, and what they are, is rounded four times."""
 EDGES = (1, 31, 32, 33, 63, 64, 65, 255, 256, 257)
 WIDTHS = st.one_of(st.integers(1, 200), st.sampled_from(EDGES))
 COUNTS = st.one_of(st.integers(1, 40), st.sampled_from((48, 49, 126, 127, 260)))
@@ -42,12 +45,11 @@ def test_product_is_that_of_what_the_bytes_say(
     x, packed = numbers(m, k, seed=seed), kernel.pack(numbers(n, k, seed=seed + 1))
     weight = kernel.unpack(packed)
     bias = numbers(n, seed=seed + 2) if has_bias else None
-    exact, sizes = x.double() @ weight.double().T, x.double().abs() @ weight.double().abs().T
-    if bias is not None:
-        exact, sizes = exact + bias.double(), sizes + bias.double().abs()
     y = kernel.linear(x, packed, bias)
     assert y.dtype == torch.float32
-    assert ((y.double() - exact).abs() <= SUMMED * (k + 3) * sizes).all()
+    roundings = k + 3  # a sum's, of the scale that it is multiplied by, here and in `unpack`, bias
+    exact = linear_exactly(x, weight, bias, num_roundings=roundings, dtype=torch.float32)
+    assert_within(y, exact)
 
 
 @given(m=COUNTS, n=WIDTHS, k=WIDTHS, has_bias=st.booleans())
@@ -78,7 +80,7 @@ def test_weight_is_within_half_a_step_in_a_byte_each(
     packed = kernel.pack(weight)
     unpacked = kernel.unpack(packed)
     steps = weight.double().abs().amax(-1, keepdim=True) / 127
-    assert ((unpacked.double() - weight.double()).abs() <= 0.5001 * steps + LEAST).all()
+    assert_within(unpacked, Exact(weight.double(), HALF_STEP * steps + LEAST))
     assert packed.packed.nbytes == -(-n // PANEL_ROWS) * PANEL_ROWS * (k + 4)
     indices = torch.tensor(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=9)))
     assert torch.equal(kernel.rows(indices, packed), unpacked[indices])

@@ -13,11 +13,10 @@ from torch.nn.functional import gelu, silu
 from quire.models.native.fused import ACTS, KINDS, FusedKernels, Heads, Scale, bind_fused
 from quire.models.native.library import ISAS
 from tests.instructions import ISAS_WITH_PRODUCTS, library_of
+from tests.models.rounding import Exact, assert_within, in_dtype, summed, unit
+from tests.rounding import compounded
 
-ROUNDED = {torch.bfloat16: 2.0**-7, torch.float32: 2.0**-20}
-"""Two roundings to bfloat16, relative; a few to float32."""
-SMALL = {torch.bfloat16: 1e-5, torch.float32: 1e-6}
-
+U = unit(torch.float32)
 COUNTS = st.integers(1, 40)
 WIDTHS = st.one_of(st.integers(1, 100), st.sampled_from((15, 16, 17, 64, 896)))
 EPSILON = 1e-6
@@ -52,17 +51,21 @@ def made(request: pytest.FixtureRequest) -> Made:
     return Made(fused, dtype)
 
 
-def assert_close(found: Tensor, expected: Tensor, size: Tensor | None = None) -> None:
-    """`size`: of what was added up to `expected`, if that is larger."""
-    sizes = expected.abs() if size is None else size
-    allowed = ROUNDED[found.dtype] * sizes + SMALL[found.dtype]
-    assert ((found.float() - expected).abs() <= allowed).all()
+def normed(x: Tensor, scale: Scale) -> Exact:
+    """A sum of squares, of whose error the root takes half; five operations more, and two with the
+    weight, before which what is to be 16 bits is rounded once."""
+    numbers = x.double()
+    factor = (numbers.square().mean(-1, keepdim=True) + scale.epsilon).rsqrt()
+    value = numbers * factor * (scale.weight.double() + (KINDS[scale.kind] == "one_more"))
+    error = (summed(x.shape[-1]) / 2 + compounded(7, U)) * value.abs()
+    return in_dtype(rounded_before(Exact(value, error), x.dtype), x.dtype)
 
 
-def normed(x: Tensor, scale: Scale) -> Tensor:
-    floats = x.float()
-    unit = floats * (floats.square().mean(-1, keepdim=True) + scale.epsilon).rsqrt()
-    return unit * (scale.weight.float() + (KINDS[scale.kind] == "one_more"))
+def rounded_before(exact: Exact, dtype: torch.dtype) -> Exact:
+    """A factor of it was rounded to `dtype`: relative, as no factor is near the least number."""
+    if dtype is torch.float32:
+        return exact
+    return Exact(exact.value, exact.error + compounded(1, unit(dtype)) * exact.value.abs())
 
 
 @given(
@@ -71,7 +74,7 @@ def normed(x: Tensor, scale: Scale) -> Tensor:
 def test_norm_is_the_formula(made: Made, rows: int, width: int, kind: int, size: float) -> None:
     x, scale = made.numbers(rows, width) * size, made.scale_of(width, kind)
     before = x.clone()
-    assert_close(made.fused.norm(x, scale), normed(before, scale))
+    assert_within(made.fused.norm(x, scale), normed(before, scale))
     assert torch.equal(x, before)
 
 
@@ -83,7 +86,7 @@ def test_norm_of_a_sum_leaves_the_sum(made: Made, rows: int, width: int) -> None
         made.scale_of(width, 0),
     )
     sums = x + added
-    assert_close(made.fused.norm(x, scale, added), normed(sums, scale))
+    assert_within(made.fused.norm(x, scale, added), normed(sums, scale))
     assert torch.equal(x, sums)
 
 
@@ -116,26 +119,45 @@ def test_rope_turns_the_halves_of_each_head(
     made.fused.rope(out, heads, cosines, sines)
     assert torch.equal(out[:, -rest:], x[:, -rest:])
     before = x[:, :-rest].view(rows, -1, width)
-    query, key = before[:, :num_query], before[:, num_query:]
+    numbers = Exact(before.double(), torch.zeros_like(before, dtype=torch.float64))
     if is_normed:
         assert heads.query is not None and heads.key is not None
-        query, key = normed(query, heads.query), normed(key, heads.key)
-    floats = torch.cat((query.float(), key.float()), 1)
-    a, b, kept = floats.split_with_sizes([half, half, passed], -1)
-    c, s = cosines[:, None, :half].float(), sines[:, None, :half].float()
-    expected = torch.cat((a * c - b * s, b * c + a * s, kept), -1)
-    size = torch.cat((a.abs() + b.abs(), a.abs() + b.abs(), kept.abs()), -1)
-    assert_close(out[:, :-rest].view(rows, -1, width), expected, 2 * size)
+        parts = normed(before[:, :num_query], heads.query), normed(before[:, num_query:], heads.key)
+        numbers = Exact(*(torch.cat(both, 1) for both in zip(*parts, strict=True)))
+    expected = turned(numbers, half, cosines.double()[:, None], sines.double()[:, None])
+    assert_within(out[:, :-rest].view(rows, -1, width), in_dtype(expected, made.dtype))
+
+
+def turned(numbers: Exact, half: int, cosines: Tensor, sines: Tensor) -> Exact:
+    """Each number is a sum of two products, or is passed on."""
+    (a, b, kept), (off_a, off_b, off_kept) = (
+        each.split_with_sizes([half, half, each.shape[-1] - 2 * half], -1) for each in numbers
+    )
+    c, s = cosines[..., :half], sines[..., :half]
+    value = torch.cat((a * c - b * s, b * c + a * s, kept), -1)
+    (a, b), (c, s) = (a.abs(), b.abs()), (c.abs(), s.abs())
+    sums = compounded(2, U)
+    error = (
+        off_a * c + off_b * s + sums * (a * c + b * s),
+        off_b * c + off_a * s + sums * (b * c + a * s),
+        off_kept,
+    )
+    return Exact(value, torch.cat(error, -1))
 
 
 @given(COUNTS, WIDTHS, st.sampled_from(ACTS))
 def test_gate_lets_through(made: Made, rows: int, width: int, act: str) -> None:
+    """An exponential, of six units, and four operations. A tangent is eight units of 1 off, before
+    1 is added to it; a reciprocal of what is to be 16 bits is 2**-14 of itself off."""
     x = made.numbers(rows, 2 * width) * 4
-    gates, values = torch.split(x.float(), [width, width], -1)
+    gates, values = torch.split(x.double(), [width, width], -1)
     acted = silu(gates) if act == "silu" else gelu(gates, approximate="tanh")
-    # Near 1 and -1 a tangent hides what float32 could tell.
-    size = (gates * values).abs() if made.dtype is torch.float32 else None
-    assert_close(made.fused.gate(x, ACTS.index(act)), acted * values, size)
+    relative, of_gates = (10 * U, 0.0) if act == "silu" else (8 * U, 8 * U)
+    if made.dtype is torch.bfloat16:
+        relative += 2.0**-14
+    error = relative * (acted * values).abs() + of_gates * (gates * values).abs()
+    exact = rounded_before(Exact(acted * values, error), made.dtype)
+    assert_within(made.fused.gate(x, ACTS.index(act)), in_dtype(exact, made.dtype))
 
 
 @given(COUNTS, WIDTHS)
@@ -147,9 +169,7 @@ def test_sum_is_torchs(made: Made, rows: int, width: int) -> None:
 def test_gates_far_from_zero_are_all_or_nothing(made: Made) -> None:
     x = torch.tensor([[3e38, -3e38, 100.0, -100.0, 1.0, 1.0, 1.0, 1.0]]).to(made.dtype)
     for act in range(len(ACTS)):
-        assert torch.allclose(
-            made.fused.gate(x, act).float(), x[:, :4].float().clamp(min=0), atol=1e-6
-        )
+        assert torch.equal(made.fused.gate(x, act), x[:, :4].clamp(min=0))
 
 
 def test_what_is_not_finite_stays_in_its_row(made: Made) -> None:

@@ -11,9 +11,8 @@ from torch import Tensor
 from quire.models.native.halved import PANEL_ROWS, HalvedKernel, bind_halved
 from quire.models.native.library import ISAS
 from tests.instructions import library_of
+from tests.models.rounding import assert_within, linear_exactly
 
-SUMMED = 2.0**-23
-"""What each sum may change, relative to the sum of absolute products."""
 EDGES = (1, 31, 32, 33, 63, 64, 65, 255, 256, 257)
 WIDTHS = st.one_of(st.integers(1, 200), st.sampled_from(EDGES))
 COUNTS = st.one_of(st.integers(1, 40), st.sampled_from((48, 49, 126, 127, 260)))
@@ -45,12 +44,9 @@ def test_product_is_that_of_the_same_numbers(
 ) -> None:
     x, weight = numbers(m, k, seed=seed), halves(n, k, seed=seed + 1)
     bias = numbers(n, seed=seed + 2) if has_bias else None
-    exact, sizes = x.double() @ weight.double().T, x.double().abs() @ weight.double().abs().T
-    if bias is not None:
-        exact, sizes = exact + bias.double(), sizes + bias.double().abs()
     y = kernel.linear(x, kernel.pack(weight), bias)
     assert y.dtype == torch.float32
-    assert ((y.double() - exact).abs() <= SUMMED * (k + 1) * sizes).all()
+    assert_within(y, linear_exactly(x, weight, bias, num_roundings=k + 1, dtype=torch.float32))
 
 
 @given(m=COUNTS, n=WIDTHS, k=WIDTHS)

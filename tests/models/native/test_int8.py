@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.models.native.int8 import Int8Kernel, bind_int8
+from tests.models.rounding import Exact, assert_within, in_dtype, summed, unit
+from tests.rounding import compounded
 
 GROUP = 256
-ROUNDED = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8}
-"""What rounding the result may change, relative."""
-SUMMED = 2.0**-21
-"""What each float operation may change, relative to the sum of absolute products."""
 LEAST = 2.0**-100
+"""Rows of less than this are zeros."""
+HALF_STEP = 0.5 + 127 * compounded(4, unit(torch.float32))
+"""A number may be 127 steps large: what it is of them, and what they are, is rounded four times."""
 
 EDGES = (1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 64, 65)
 WIDTHS = st.one_of(st.integers(1, 200), st.sampled_from((*EDGES, 255, 256, 257, 511, 513, 896)))
@@ -63,10 +64,15 @@ def assert_product(
     exact, sizes = expected(x, weight)
     if bias is not None:
         exact, sizes = exact + bias.double(), sizes + bias.double().abs()
-    num_groups = -(-x.shape[1] // GROUP)
-    allowed = ROUNDED[x.dtype] * exact.abs() + SUMMED * (num_groups + 2) * sizes + 1e-37
     assert given_y.dtype == x.dtype
-    assert ((given_y.double() - exact).abs() <= allowed).all()
+    assert_within(given_y, in_dtype(Exact(exact, sums_error(x, sizes)), x.dtype))
+
+
+def sums_error(x: Tensor, sizes: Tensor) -> Tensor:
+    """The sum of a group of integers is exact; it becomes a float, is scaled and added to the
+    others, and all is scaled and added to the bias. Sums of the least may be zero."""
+    num_groups = -(-x.shape[1] // GROUP)
+    return summed(num_groups + 4) * sizes + torch.finfo(torch.float32).smallest_normal * num_groups
 
 
 @given(m=COUNTS, n=WIDTHS, k=WIDTHS, dtype=DTYPES, data=st.data())
@@ -89,11 +95,12 @@ def test_product_is_about_that_of_the_numbers(
 ) -> None:
     """Each factor is off by half a 127th of the largest beside it at most."""
     x, weight = numbers(m, k, dtype=dtype), numbers(n, k, dtype=dtype, seed=1)
-    y = int8_kernel.linear(x, int8_kernel.pack(weight), None).double()
+    y = int8_kernel.linear(x, int8_kernel.pack(weight), None)
     a, b = x.double(), weight.double()
-    largest_a, largest_b = (each.abs().amax(-1, keepdim=True) for each in (a, b))
-    allowed = largest_a * b.abs().sum(-1) + largest_b.T * a.abs().sum(-1, keepdim=True)
-    assert ((y - a @ b.T).abs() <= 0.51 / 127 * allowed * 1.01 + ROUNDED[dtype] * y.abs()).all()
+    half_a, half_b = (HALF_STEP / 127 * each.abs().amax(-1, keepdim=True) for each in (a, b))
+    steps = half_a * b.abs().sum(-1) + half_b.T * (a.abs().sum(-1, keepdim=True) + k * half_a)
+    error = steps + sums_error(x, a.abs() @ b.abs().T + steps)
+    assert_within(y, in_dtype(Exact(a @ b.T, error), dtype))
 
 
 @given(m=COUNTS, n=WIDTHS, k=WIDTHS, dtype=DTYPES)
@@ -146,10 +153,8 @@ def test_unpacked_weight_is_within_half_a_step(
     weight = numbers(n, k, dtype=dtype) * 10.0**exponent
     unpacked = int8_kernel.unpack(int8_kernel.pack(weight))
     steps = weight.double().abs().amax(-1, keepdim=True) / 127
-    error = (unpacked.double() - weight.double()).abs()
     assert unpacked.dtype == dtype
-    rounded = 1.01 * ROUNDED[dtype] * weight.double().abs()
-    assert (error <= 0.5001 * steps + rounded + LEAST).all()
+    assert_within(unpacked, in_dtype(Exact(weight.double(), HALF_STEP * steps + LEAST), dtype))
 
 
 @given(n=WIDTHS, k=WIDTHS, data=st.data())

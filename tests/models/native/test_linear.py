@@ -8,11 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.models.native.linear import PANEL_ROWS, LinearKernel, PackedWeight, bind_linear
-
-ROUNDED = 2.0**-8
-"""What rounding to bfloat16 may change, relative."""
-SUMMED = 2.0**-22
-"""What each float sum may change, relative to the sum of absolute products."""
+from tests.models.rounding import assert_within, linear_exactly
 
 EDGES = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 WIDTHS = st.one_of(st.integers(1, 200), st.sampled_from((*EDGES, 255, 256, 257, 896)))
@@ -50,12 +46,10 @@ def assert_product(
     kernel: LinearKernel, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> None:
     given_y = kernel.linear(x, kernel.pack(weight), bias)
-    exact, sizes = x.double() @ weight.double().T, x.double().abs() @ weight.double().abs().T
-    if bias is not None:
-        exact, sizes = exact + bias.double(), sizes + bias.double().abs()
-    allowed = ROUNDED * exact.abs() + SUMMED * x.shape[-1] * sizes
     assert given_y.dtype == torch.bfloat16
-    assert ((given_y.double() - exact).abs() <= allowed).all()
+    roundings = 2 * x.shape[-1] + 1  # of a product and of a sum, and of the sum with the bias
+    exact = linear_exactly(x, weight, bias, num_roundings=roundings, dtype=torch.bfloat16)
+    assert_within(given_y, exact)
 
 
 @given(m=COUNTS, n=WIDTHS, k=WIDTHS, has_bias=st.booleans(), seed=st.integers(0, 99))

@@ -1,0 +1,81 @@
+"""Attention of one token in float64, and how far from it a backend may be by rounding alone.
+
+With weights p of the keys and `out` the mean of the values by them, an error of e in a score moves
+the result by p e (value - out). What is an error is, in units u of float32,
+
+- in a score: that of a sum of `k_width` products, and its scaling (three roundings: of the scale,
+  by it, and to powers of two). A soft cap flattens it, and adds TANH of the cap;
+- in a weight: the difference from the largest score, rounded twice; the exponential, EXPONENTIAL,
+  and once more each time that a new largest score is met, which among keys in no order is about as
+  often as the logarithm of their number, and twice where parts come together;
+- in the result: two sums of as many terms as there are keys, a quotient, and two products.
+
+Where the model computes in 16 bits, weights and result are rounded to these, and the exponential is
+a sixteenth of such a rounding off.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from quire.models.config import LayerFacts
+from tests.models.rounding import Exact, rounded, summed, unit
+
+EXPONENTIAL = 6
+"""A library's is right within 1 or 2 units, ours within 3e-7: see native/lanes.h."""
+TANH = 8
+"""Of the cap: two exponentials as a difference, and a quotient."""
+SECOND_ORDER = 1.02
+"""Errors of errors, for those of up to a hundredth."""
+LEAST = 1e-34
+"""Weights below exp(-80) may be any as small."""
+
+
+class Seen(NamedTuple):
+    """What one token's query [heads, k_width] meets: keys [L, heads, k_width], values [L, heads,
+    v_width], the sinks [heads] if there are any; float64."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    sinks: Tensor | None
+
+
+def attend_exactly(layer: LayerFacts, seen: Seen, dtype: torch.dtype) -> Exact:
+    """The result [heads, v_width]. `dtype`: what the model computes in."""
+    scores, error = _scores(layer, seen)
+    value = seen.value
+    if seen.sinks is not None:
+        scores = torch.cat([scores, seen.sinks[None]])
+        error = torch.cat([error, 2 * unit(torch.float32) * seen.sinks.abs()[None]])
+        value = torch.cat([value, torch.zeros_like(value[:1])])
+    weights = scores.softmax(0)
+    out = (weights[..., None] * value).sum(0)
+    spread = (weights * (error + _of_weights(scores)))[..., None] * (value - out).abs()
+    size = (weights[..., None] * value.abs()).sum(0)
+    changed = spread.sum(0) + (summed(len(scores)) + 3 * unit(torch.float32)) * (size + out.abs())
+    if dtype != torch.float32:
+        changed += (1 + 1 / 16) * unit(dtype) * size
+    return Exact(out, SECOND_ORDER * (changed + rounded(out, dtype)) + LEAST)
+
+
+def _scores(layer: LayerFacts, seen: Seen) -> tuple[Tensor, Tensor]:
+    """Scores [L, heads] and what they may be off."""
+    u = unit(torch.float32)
+    products = seen.key * seen.query
+    scores = products.sum(-1) * layer.scale
+    error = summed(layer.k_width) * products.abs().sum(-1) * layer.scale + 3 * u * scores.abs()
+    if layer.softcap is None:
+        return scores, error
+    capped = torch.tanh(scores / layer.softcap)
+    error = error * (1 - capped.square()) + TANH * u * layer.softcap
+    return layer.softcap * capped, error
+
+
+def _of_weights(scores: Tensor) -> Tensor:
+    """What exponentials and what rescales them may be off, relative."""
+    num_exponentials = 3 + math.log2(len(scores))
+    below = scores.amax(0) - scores
+    return unit(torch.float32) * (2 * below + EXPONENTIAL * num_exponentials)
