@@ -1,7 +1,7 @@
-"""How late the event loop comes to what is due: a timer that is set anew every 10 ms sees it.
+"""How late the event loop comes to what is due: a timer that is set anew every 25 ms sees it.
 
 A call that holds the loop for longer than that delays the timer by its length, less the up to
-10 ms that the timer had yet to run. So does a machine that has no core to spare: that is told
+25 ms that the timer had yet to run. So does a machine that has no core to spare: that is told
 apart, since no request is the cause of it.
 """
 
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-TICK_S = 0.01
+TICK_S = 0.025
 SLICE_S = 10.0
 NUM_SLICES = 6
 

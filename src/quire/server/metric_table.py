@@ -209,7 +209,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _histogram(
         "event_loop_lag_seconds",
-        "How late the server's event loop came to a timer, asked every 10 ms.",
+        "How late the server's event loop came to a timer, asked every 25 ms.",
         LOOP_LAG_BUCKETS,
         twin=False,
     ),
