@@ -48,6 +48,7 @@ class Generation:
     def __init__(self, job: Job, service: Service, tokenizer: TextTokenizer) -> None:
         self.job = job
         self._engine = service.engine
+        self._handing_over = service.handing_over
         self._metrics = service.metrics
         self._clock = service.sources.clock
         self._timelines = service.timelines
@@ -118,10 +119,11 @@ class Generation:
         """All or none: the first refusal ends them all."""
         tasks: list[asyncio.Future[AsyncIterator[Delta]]] = []
         try:
-            for number, request in enumerate(requests, start=1):
-                tasks.append(asyncio.ensure_future(self._engine.submit(request)))
-                if number % MANY_CHOICES == 0:
-                    await asyncio.sleep(0)
+            async with self._handing_over:  # where two share what is left, neither gets in
+                for number, request in enumerate(requests, start=1):
+                    tasks.append(asyncio.ensure_future(self._engine.submit(request)))
+                    if number % MANY_CHOICES == 0:
+                        await asyncio.sleep(0)
             return list(await asyncio.gather(*tasks))
         except BaseException:
             for task in tasks:

@@ -75,7 +75,9 @@ class Watchers(NamedTuple):
 
 
 class Service:
-    """`startup_s` has, once it is ready, the seconds of each phase of the engine's start and, as
+    """`handing_over` is held by a request of many outputs while it hands them to the engine.
+
+    `startup_s` has, once it is ready, the seconds of each phase of the engine's start and, as
     `total`, those since this process began.
 
     `failure` says why the start failed; of `num_open` requests `bodies` still reads those of
@@ -110,6 +112,7 @@ class Service:
         self._told_stuck = False
         self.began_s = sources.clock()
         self.startup_s: dict[str, float] = {}
+        self.handing_over = asyncio.Lock()
         loop = asyncio.get_running_loop()
         self.drains: asyncio.Future[None] = loop.create_future()
         self.cut_off: asyncio.Future[None] = loop.create_future()

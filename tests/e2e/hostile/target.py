@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import math
 import socket
 import threading
 import time
@@ -67,7 +68,7 @@ class Target:
         try:
             with self.connect() as connection:
                 send_all(connection, pieces)
-                return read_reply(connection)
+                return read_reply(connection, self.deadline_s)
         except TimeoutError:
             return Reply(NO_ANSWER)
         except OSError:
@@ -146,14 +147,15 @@ def send_all(connection: socket.socket, pieces: Iterable[bytes]) -> None:
         return
 
 
-def read_reply(connection: socket.socket) -> Reply:
-    """One whole answer, of which the beginning is kept."""
+def read_reply(connection: socket.socket, deadline_s: float = math.inf) -> Reply:
+    """One whole answer, of which the beginning is kept; it is left where it takes too long."""
     reply = http.client.HTTPResponse(connection)
     try:
         reply.begin()
         body = reply.read(MAX_SHOWN_BYTES)
-        while reply.read(READ_BYTES):
-            pass
+        while reply.read1(READ_BYTES):
+            if time.monotonic() > deadline_s:
+                return Reply(LEFT)
     except TimeoutError:
         return Reply(NO_ANSWER)
     except ConnectionResetError:

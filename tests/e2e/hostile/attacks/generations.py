@@ -5,10 +5,10 @@ import signal
 import threading
 from collections.abc import Callable
 
-from tests.e2e.hostile.target import Attack, Target
+from tests.e2e.hostile.target import LEFT, Attack, Target
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-TAKEN = ("200", "400", "413", "429", "503", "504")
+TAKEN = (LEFT, "200", "400", "413", "429", "503", "504")
 STOPPED_S = 10.0
 
 
@@ -39,8 +39,8 @@ def prompt_logprobs(target: Target) -> None:
 
 
 def many_choices(target: Target) -> None:
-    body = {"prompt": "x", "n": 128, "max_tokens": 200, "logprobs": 20, "stream": True}
-    body |= {"ignore_eos": True, "stop_token_ids": list(range(256)), "min_tokens": 200}
+    body = {"prompt": "x", "n": 128, "max_tokens": 100, "logprobs": 20, "stream": True}
+    body |= {"ignore_eos": True, "stop_token_ids": list(range(256)), "min_tokens": 100}
     target.together([lambda: target.post(COMPLETIONS, body)] * 4, num_threads=4)
 
 
@@ -118,7 +118,7 @@ ATTACKS = (
     Attack(
         "log probabilities of prompts", "200 prompts x 1,000 tokens x 20", TAKEN, prompt_logprobs
     ),
-    Attack("many choices", "4 streams of 128 x 200 tokens x 20", TAKEN, many_choices),
+    Attack("many choices", "4 streams of 128 x 100 tokens x 20", TAKEN, many_choices),
     Attack("full queue", "4,096 prompts at once", TAKEN, full_queue),
     Attack("deadlines", "16 requests of 64 prompts that have 200 ms", TAKEN, deadlines),
     Attack(
