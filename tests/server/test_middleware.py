@@ -87,22 +87,34 @@ def test_streams_carry_the_request_id(served: Served) -> None:
     assert reply.headers["x-request-id"] == "stream-1"
 
 
+def lines_of(name: str, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The lines of one request, waited for: a line is written after its answer. Those of requests
+    before the test may still come."""
+
+    def found() -> list[str]:
+        messages = [record.getMessage() for record in caplog.records]
+        return [message for message in messages if message.startswith(f"{name} ")]
+
+    assert eventually(lambda: bool(found()))
+    return found()
+
+
 def test_requests_are_logged_with_their_id(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", logger="quire.access"):
-        served.client.get("/v1/models", headers={"x-request-id": "find-me"})
         served.client.get("/readyz", headers={"x-request-id": "not-me"})
-        assert eventually(lambda: bool(caplog.records))
-    (line,) = [record.getMessage() for record in caplog.records]
+        served.client.get("/v1/models", headers={"x-request-id": "find-me"})
+        (line,) = lines_of("find-me", caplog)
     assert line.startswith('find-me "GET /v1/models" 200')
+    assert "not-me" not in caplog.text
 
 
 def test_a_line_of_the_log_stays_one_line(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="quire.access"):
-        served.client.get("/v1/models/a%0aFAKE%1b[31m%00é")
-        assert eventually(lambda: bool(caplog.records))  # the answer is sent before the line
-    (line,) = [record.getMessage() for record in caplog.records]
+        headers = {"x-request-id": "one-line"}
+        served.client.get("/v1/models/a%0aFAKE%1b[31m%00é", headers=headers)
+        (line,) = lines_of("one-line", caplog)
     assert '"GET /v1/models/a%0AFAKE%1B%5B31m%00%C3%A9" 404' in line
 
 
