@@ -23,7 +23,7 @@ class Quality(NamedTuple):
 
 
 def measure(model_dir: Path, token_ids: Sequence[int], quantization: str) -> Quality:
-    """Score `token_ids`, the model computing in the dtype that it is stored in."""
+    """Score `token_ids`, the model computing as `--dtype auto` has it."""
     config = EngineConfig(
         str(model_dir),
         device="cpu",

@@ -18,7 +18,7 @@ def ignore_progress(phase: str, done: int, total: int) -> None:
     pass
 
 
-def load(folder: object, dtype: str = "auto", device: str = "cpu") -> LoadedModel:
+def load(folder: object, dtype: str = "float32", device: str = "cpu") -> LoadedModel:
     return load_model(
         ModelSource(str(folder)),
         dtype=dtype,

@@ -56,18 +56,28 @@ def test_facts_are_those_of_the_checkpoint(qwen2: Path) -> None:
     assert facts.layout(KVOptions()).block_bytes(16) == 16 * 3 * 2 * 2 * 8 * 4
 
 
-@pytest.mark.parametrize(("fast", "dtype"), [(True, "auto"), (False, "auto"), (True, "float32")])
-def test_float32_that_nobody_asked_for_is_told_where_bfloat16_is_fast(
-    qwen2: Path,
-    fast: bool,
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("dtype", ["auto", "float32"])
+@pytest.mark.parametrize("is_stated", [True, False])
+def test_float32_runs_in_bfloat16_where_that_is_fast_and_the_log_says_what_keeps_it(
+    *,
+    copy: Path,
+    is_stated: bool,
     dtype: str,
+    fast: bool,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("quire.models.loader._cpu_has_fast_bfloat16", lambda: fast)
     caplog.set_level(logging.INFO, "quire.models.loader")
-    load(qwen2, dtype=dtype)
-    assert ("--dtype bfloat16" in caplog.text) == (fast and dtype == "auto")
+    if not is_stated:
+        edit_json(copy / "config.json", dtype=None)
+    facts = load(copy, dtype=dtype).facts
+    is_cut = fast and dtype == "auto"
+    assert facts.dtype == ("bfloat16" if is_cut else "float32")
+    said = "weights stored in float32 run in bfloat16 on this CPU; --dtype float32 keeps float32"
+    assert caplog.text.count(said) == is_cut
+    assert ("run in" in caplog.text) == is_cut
 
 
 def test_weights_shared_by_embedding_and_head_count_once(qwen2: Path) -> None:
@@ -237,8 +247,10 @@ def test_a_module_that_ignores_positions_is_refused(
         return ordinary(self, x, torch.arange(position_ids.shape[1])[None])
 
     monkeypatch.setattr(Qwen2RotaryEmbedding, "forward", blind)
-    with pytest.raises(UnsupportedModel, match="change each other"):
+    with pytest.raises(UnsupportedModel, match="change each other$"):
         load(qwen2)
+    with pytest.raises(UnsupportedModel, match=r"\(run in bfloat16; --dtype float32 keeps what"):
+        load(qwen2, dtype="bfloat16")
 
 
 def test_weights_that_overflow_their_dtype_are_refused(copy: Path) -> None:
@@ -310,8 +322,8 @@ def test_code_in_a_checkpoint_is_not_run_unless_asked(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "stored", "expected"),
     [
-        ("auto", torch.float32, torch.float32),
         ("auto", None, None),
+        ("auto", torch.float64, torch.float64),
         ("float16", torch.float32, torch.float16),
         ("bfloat16", torch.float16, torch.bfloat16),
         ("float32", torch.bfloat16, torch.float32),
@@ -331,6 +343,17 @@ def test_a_cpu_runs_half_precision_only_where_it_is_fast(
     monkeypatch.setattr("quire.models.loader._cpu_has_fast_bfloat16", lambda: fast)
     assert choose_dtype("auto", stored, CPU) == (torch.bfloat16 if fast else torch.float32)
     assert choose_dtype("auto", stored, torch.device("cuda")) == stored
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_float32_runs_in_bfloat16_only_where_the_device_multiplies_it(
+    device: str, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.models.loader._cpu_has_fast_bfloat16", lambda: fast)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: fast)
+    expected = torch.bfloat16 if fast else torch.float32
+    assert choose_dtype("auto", torch.float32, torch.device(device)) == expected
 
 
 @pytest.mark.parametrize(

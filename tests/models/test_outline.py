@@ -14,12 +14,18 @@ from hypothesis import strategies as st
 from torch import nn
 
 from quire.cache.spec import FULL, Kind, Page, Retention
+from quire.models.checkpoint import ModelSource
 from quire.models.config import CheckpointError, KVOptions
+from quire.models.loader import load_model
+from quire.models.model_kernels import ModelKernels
+from quire.models.native.halved import bind_halved
+from quire.models.native.int8 import Int8Kernel
 from quire.models.outline import outline_layout
 from quire.models.preview import Preview, look_ahead
 from quire.models.weight_files import read_headers, stored_float_bytes, weight_bytes
+from tests.instructions import library_of
 from tests.models.checkpoints import save_checkpoint
-from tests.models.driver import load
+from tests.models.driver import ignore_progress, load
 from tests.models.families import SERVED
 from tests.models.reference import References
 
@@ -37,8 +43,16 @@ OPTIONS = [
 ]
 
 
-def preview_of(folder: Path, dtype: str = "auto") -> Preview:
+def preview_of(folder: Path, dtype: str = "float32") -> Preview:
     return look_ahead(folder, dtype=dtype, device=CPU, trust_remote_code=False)
+
+
+def packed_preview_of(folder: Path, dtype: str, kernels: ModelKernels | None = None) -> Preview:
+    built = library_of("portable")
+    halved = bind_halved(built.handle, built.isa)
+    assert halved is not None
+    given = ModelKernels((halved,)) if kernels is None else kernels
+    return look_ahead(folder, dtype=dtype, device=CPU, trust_remote_code=False, kernels=given)
 
 
 @pytest.mark.parametrize("name", SERVED)
@@ -165,7 +179,7 @@ def test_weights_are_counted_in_the_dtype_asked(llama: Path) -> None:
     parameters = load(llama, "float32").module.parameters()
     assert wider.weight_bytes == 2 * stored.weight_bytes == sum(each.nbytes for each in parameters)
     assert (stored.are_kept, wider.are_kept) == (True, False)
-    packed = look_ahead(llama, dtype="float32", device=CPU, trust_remote_code=False, packs=True)
+    packed = packed_preview_of(llama, "float32")
     assert packed.are_kept and packed.weight_bytes == stored.weight_bytes
     assert packed.dtype_bytes == 4, "of K and V"
     assert stored_float_bytes(read_headers(llama)) == 2
@@ -173,8 +187,25 @@ def test_weights_are_counted_in_the_dtype_asked(llama: Path) -> None:
 
 def test_what_is_not_stored_in_bfloat16_is_widened(tmp_path: Path) -> None:
     folder = save_checkpoint(SERVED["llama"], tmp_path, torch.float16)
-    packed = look_ahead(folder, dtype="float32", device=CPU, trust_remote_code=False, packs=True)
-    assert not packed.are_kept
+    assert not packed_preview_of(folder, "float32").are_kept
+
+
+@pytest.mark.parametrize("quantised", [False, True])
+def test_weights_that_are_cut_and_packed_are_counted_as_at_least_what_they_take(
+    references: References, kernels: ModelKernels, int8_kernel: Int8Kernel, quantised: bool
+) -> None:
+    """Of a float32 checkpoint in bfloat16: not as they are stored, nor in two bytes each."""
+    chosen = kernels._replace(linears=(int8_kernel,)) if quantised else kernels
+    folder = references.checkpoint("llama")
+    preview = packed_preview_of(folder, "bfloat16", chosen)
+    source = ModelSource(str(folder))
+    loaded = load_model(
+        source, dtype="bfloat16", device=CPU, on_progress=ignore_progress, kernels=chosen
+    )
+    stored = preview_of(folder, "float32").weight_bytes
+    assert preview.weight_bytes == stored // 4 if quantised else stored * 3 // 8
+    assert preview.weight_bytes <= loaded.weight_bytes
+    assert (preview.are_kept, preview.dtype_bytes) == (False, 2)
 
 
 def safetensors(header: dict[str, object]) -> bytes:

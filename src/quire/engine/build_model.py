@@ -30,6 +30,7 @@ from quire.models.checkpoint import ModelSource, locate
 from quire.models.graphs import GraphedModel
 from quire.models.hf import HFModel
 from quire.models.loader import LoadedModel, load_model
+from quire.models.model_kernels import ModelKernels
 from quire.models.pages import give_back
 from quire.models.preview import look_ahead
 
@@ -69,8 +70,7 @@ def build_model_engine(
     source = ModelSource(config.model, config.revision, config.trust_remote_code)
     folder = locate(source, on_progress)
     phases.end("files")
-    packs = kernels is not None and bool(kernels.linears)
-    limits = _look_ahead(config, folder, device, on_progress, packs=packs)
+    limits = _look_ahead(config, folder, device, on_progress, kernels)
     phases.end("outline")
     source = ModelSource(str(folder), trust_remote_code=config.trust_remote_code)
     loaded = load_model(
@@ -137,8 +137,7 @@ def _look_ahead(
     folder: Path,
     device: torch.device,
     on_progress: OnProgress,
-    *,
-    packs: bool,
+    kernels: ModelKernels | None,
 ) -> Limits:
     """What can be wrong is said before minutes are spent on reading weights."""
     on_progress("outline", 0, 1)
@@ -147,7 +146,7 @@ def _look_ahead(
         dtype=config.dtype,
         device=device,
         trust_remote_code=config.trust_remote_code,
-        packs=packs and not config.trust_remote_code,
+        kernels=kernels,
     )
     limits = choose_limits(config, preview.max_model_len, device)
     check_before_load(config, preview, limits, device)

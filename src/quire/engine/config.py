@@ -24,7 +24,8 @@ HASH_ALGORITHMS = tuple(map(str, HashAlgorithm))
 class EngineConfig:
     """`None` means: decided from the model and the device, and said in the memory receipt.
 
-    `device` is auto, cpu, cuda or cuda:N; `dtype` auto, float32, float16 or bfloat16;
+    `device` is auto, cpu, cuda or cuda:N; `dtype` auto (as stored, but bfloat16 for float32 where
+    the device multiplies it), float32, float16 or bfloat16;
     `kv_cache_dtype` auto (as the model computes), fp8_e4m3 or int8; `attention_backend` auto, cpu,
     triton, reference or eager; `quantization` (of weights) none or int8. KV memory is said in one
     way at most: `num_gpu_blocks_override` blocks, `kv_cache_memory_bytes`, `kv_cache_tokens` of

@@ -14,10 +14,12 @@ context whose slots and tables all lie in it; such a model and its store are gon
 
 import logging
 import platform
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +60,10 @@ from quire.models.settle import settle
 from quire.models.support import Layering, layering, max_model_len, refuse_unsupported
 from quire.models.surgery import operate, packed_tensors
 from quire.models.transfers import build_mover
+from quire.models.weight_files import read_headers
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +75,7 @@ DTYPES = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
 }
+HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +166,10 @@ def load_model(
     if not source.trust_remote_code:
         outline = pretrained.build_without_weights(folder, whole)
         rehearse(outline, config.model_type, layering(config))
-    chosen = choose_dtype(dtype, pretrained.stored_dtype(config), device)
+    stored = pretrained.stored_dtype(config, read_headers(folder))
+    chosen = choose_dtype(dtype, stored, device)
+    if dtype == "auto":
+        _tell_dtype(stored, chosen, device.type)
     on_tensor = partial(on_progress, "weights")
     if outline is not None and kernels is not None and chosen == torch.float32:
         module = pretrained.load_narrow(folder, whole, outline, on_tensor)
@@ -173,6 +183,36 @@ def load_model(
         )
     on_progress("probe", 0, 1)
     nn.Module.to(module, device)
+    with _naming_dtype(stored, chosen):
+        loaded, other_uses, logits = _probed(folder, config, module, device)
+    if kernels is not None:
+        give_back()
+        _speed_up(loaded, kernels, other_uses, logits)
+        settle(packed_tensors(module))
+    give_back()
+    on_progress("probe", 1, 1)
+    return loaded
+
+
+@contextmanager
+def _naming_dtype(stored: torch.dtype | None, chosen: torch.dtype | None) -> Iterator[None]:
+    """A model that rounding alone may have made unfit is refused with the dtype to try."""
+    try:
+        yield
+    except UnsupportedModel as error:
+        if stored != torch.float32 or chosen != torch.bfloat16:
+            raise
+        why = f"{error.why} (run in bfloat16; --dtype float32 keeps what is stored)"
+        raise UnsupportedModel(error.model_type, why) from error
+
+
+def _probed(
+    folder: Path, config: "PretrainedConfig", module: "PreTrainedModel", device: torch.device
+) -> tuple[LoadedModel, Collection[int], Tensor]:
+    """The model once it is measured and found to be right alone and in company, the ids of weights
+    that are used by more than linear layers, and the logits of the probe."""
+    from quire.models import pretrained
+
     with pretrained.own_attention(module):
         own = first_logits(module, config.model_type)
     if own.isnan().any():
@@ -189,21 +229,13 @@ def load_model(
         dtype=str(measured.kv_dtype).removeprefix("torch."),
         dtype_bytes=measured.kv_dtype.itemsize,
     )
-    if dtype == "auto" and measured.kv_dtype == torch.float32 and _has_fast_bfloat16(device):
-        logger.info("weights run in float32: in half the memory, and faster, by --dtype bfloat16")
     loaded = _plugged(module, facts, measured.kv_dtype, device)
     with OtherUses() as uses:
         if not _is_independent(loaded, measured.logits):
             raise UnsupportedModel(
                 facts.model_type, "requests packed into one row change each other"
             )
-    if kernels is not None:
-        give_back()
-        _speed_up(loaded, kernels, uses.ids, measured.logits)
-        settle(packed_tensors(module))
-    give_back()
-    on_progress("probe", 1, 1)
-    return loaded
+    return loaded, uses.ids, measured.logits
 
 
 def _refuse_nan(folder: Path, module: nn.Module) -> None:
@@ -267,15 +299,23 @@ def _measure(module: nn.Module, model_type: str, layering: Layering, own: Tensor
 def choose_dtype(
     asked: str, stored: torch.dtype | None, device: torch.device
 ) -> torch.dtype | None:
-    """None: as the weights are stored. A CPU computes in half precision only where it is fast."""
+    """None: as the weights are stored. What is stored in float32 runs in bfloat16 where `device`
+    multiplies it, and a CPU computes in half precision only there."""
     if asked != "auto":
         return DTYPES[asked]
-    if device.type != "cpu" or stored not in (torch.float16, torch.bfloat16):
-        return stored
-    dtype = torch.bfloat16 if _cpu_has_fast_bfloat16() else torch.float32
-    if dtype != stored:
-        logger.info("weights stored in %s run in %s on this CPU", stored, dtype)
-    return dtype
+    if stored == torch.float32 or (stored in HALVES and device.type == "cpu"):
+        return torch.bfloat16 if _has_fast_bfloat16(device) else torch.float32
+    return stored
+
+
+def _tell_dtype(stored: torch.dtype | None, chosen: torch.dtype | None, device: str) -> None:
+    if stored is None or chosen in (None, stored):
+        return
+    was, runs = (str(each).removeprefix("torch.") for each in (stored, chosen))
+    logger.info(
+        "weights stored in %s run in %s on this %s; --dtype %s keeps %s",
+        *(was, runs, device.upper(), was, was),
+    )
 
 
 def _has_fast_bfloat16(device: torch.device) -> bool:

@@ -2,10 +2,14 @@
 
 from typing import NamedTuple
 
+import torch
+
 from quire.models.native.decoder import DecoderKernel
 from quire.models.native.fused import FusedKernels
 from quire.models.native.screen import ScreenKernel
 from quire.models.weight_kernel import WeightKernel
+
+LEAST_QUANTISED_BITS, LEAST_PACKED_BITS = 8, 12
 
 
 class ModelKernels(NamedTuple):
@@ -22,3 +26,10 @@ class ModelKernels(NamedTuple):
     @property
     def are_exact(self) -> bool:
         return all(kernel.is_exact for kernel in self.linears)
+
+    def least_bits(self, dtype: torch.dtype) -> int:
+        """The fewest bits that they keep a weight in, where the model computes in `dtype` and its
+        checkpoint is in another."""
+        if not self.are_exact:
+            return LEAST_QUANTISED_BITS
+        return LEAST_PACKED_BITS if dtype == torch.bfloat16 else 8 * dtype.itemsize

@@ -1,7 +1,7 @@
 """The one door to transformers: half typed there, typed here. Slow to import, so import it late."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypedDict
@@ -26,10 +26,12 @@ from quire.models.config import CheckpointError, UnsupportedModel
 from quire.models.end_tokens import end_tokens
 from quire.models.hf import paged_attention
 from quire.models.narrow import narrow_state
+from quire.models.weight_files import FLOATS, StoredTensor
 
 logger = logging.getLogger(__name__)
 
 PAGED = "quire_paged"
+STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 TensorCount = Callable[[int, int], None]
 Mismatch = tuple[str, torch.Size, torch.Size]
@@ -86,9 +88,12 @@ def own_attention(module: PreTrainedModel) -> Iterator[None]:
         module.set_attn_implementation(PAGED)
 
 
-def stored_dtype(config: PretrainedConfig) -> torch.dtype | None:
-    """None: the configuration does not say."""
-    return config.dtype if isinstance(config.dtype, torch.dtype) else None
+def stored_dtype(config: PretrainedConfig, tensors: Sequence[StoredTensor]) -> torch.dtype | None:
+    """As the configuration says, else that of the first floating weight; None: it has another."""
+    if isinstance(config.dtype, torch.dtype):
+        return config.dtype
+    first = next((tensor.dtype for tensor in tensors if tensor.dtype in FLOATS), "")
+    return STORED.get(first)
 
 
 def load_module(

@@ -12,6 +12,7 @@ from quire.models import pretrained
 from quire.models.config import KVOptions
 from quire.models.end_tokens import check_end_tokens
 from quire.models.loader import choose_dtype
+from quire.models.model_kernels import ModelKernels
 from quire.models.outline import outline_layout
 from quire.models.support import max_model_len, refuse_unsupported
 from quire.models.weight_files import (
@@ -48,17 +49,22 @@ class Preview:
 
 
 def look_ahead(
-    folder: Path, *, dtype: str, device: torch.device, trust_remote_code: bool, packs: bool = False
+    folder: Path,
+    *,
+    dtype: str,
+    device: torch.device,
+    trust_remote_code: bool,
+    kernels: ModelKernels | None = None,
 ) -> Preview:
-    """Raises CheckpointError or UnsupportedModel, as loading would. `packs`: kernels will keep what
-    is stored in bfloat16 in no more bytes, whatever it is computed in."""
+    """Raises CheckpointError or UnsupportedModel, as loading would. `kernels`: those of the load;
+    they keep what is stored in bfloat16 in no more bytes, whatever it is computed in."""
     whole = pretrained.read_config(folder, trust_remote_code=trust_remote_code)
     config = whole.get_text_config()
     refuse_unsupported(config)
     check_end_tokens(folder)
     tensors = read_headers(folder)
     refuse_scaled(folder, tensors)
-    chosen = choose_dtype(dtype, pretrained.stored_dtype(config), device)
+    chosen = choose_dtype(dtype, pretrained.stored_dtype(config, tensors), device)
     is_whole = whole.model_type == config.model_type
 
     def num_bytes(dtype_bytes: int | None) -> int:
@@ -69,20 +75,26 @@ def look_ahead(
             is_tied=bool(config.tie_word_embeddings),
         )
 
+    packs = kernels is not None and bool(kernels.linears)
     stays_narrow = (
         packs
+        and not trust_remote_code
         and chosen == torch.float32
         and all(tensor.dtype == "BF16" for tensor in tensors if tensor.dtype in FLOATS)
     )
     asked_bytes = None if chosen is None else chosen.itemsize
     kept_bytes = None if stays_narrow else asked_bytes
+    are_kept = num_bytes(kept_bytes) == num_bytes(None)
+    least = num_bytes(kept_bytes)
+    if kernels is not None and packs and not are_kept and chosen is not None:
+        least = least * kernels.least_bits(chosen) // (8 * chosen.itemsize)
     return Preview(
         model_type=config.model_type,
         max_model_len=max_model_len(config),
         vocab_size=int(getattr(config, "vocab_size", None) or 0),
         dtype=chosen,
         dtype_bytes=asked_bytes or stored_float_bytes(tensors),
-        weight_bytes=num_bytes(kept_bytes),
-        are_kept=num_bytes(kept_bytes) == num_bytes(None),
+        weight_bytes=least,
+        are_kept=are_kept,
         config=config,
     )

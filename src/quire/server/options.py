@@ -66,7 +66,8 @@ OPTIONS: tuple[Option, ...] = (
         "dtype",
         ENGINE,
         one_of("auto", "float32", "float16", "bfloat16"),
-        "Number format of weights and activations.",
+        "Number format of weights and activations: `auto` as the checkpoint has them, but "
+        "bfloat16 for float32 where the device multiplies it.",
     ),
     Option("num-threads", ENGINE, threads, "CPU threads of the engine.", shown="auto"),
     Option(
