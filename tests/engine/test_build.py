@@ -48,7 +48,8 @@ def test_the_receipt_and_the_phases(config: EngineConfig) -> None:
     assert receipt["kv"] == facts.num_blocks * facts.block_size * TOKEN_BYTES
     assert receipt["weights"] > 0 and receipt["unused"] >= 0
     assert receipt["weights"] + receipt["kv"] + receipt["unused"] <= receipt["device"]
-    assert list(facts.startup_s) == ["files", "outline", "load", "profile", "kv_cache"]
+    phases = ["imports", "files", "outline", "load", "profile", "kv_cache"]
+    assert list(facts.startup_s) == phases
     phases = list(dict.fromkeys(phase for phase, _, _ in said))
     assert phases == ["outline", "weights", "probe", "profile"]
     assert ("outline", 1, 1) in said and ("profile", 1, 1) in said
