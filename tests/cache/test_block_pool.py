@@ -1,6 +1,8 @@
 """The pool's own promises: all or nothing, and an error for what cannot be."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, Usage
 from quire.cache.chain import Content
@@ -14,6 +16,21 @@ def test_a_take_is_all_or_nothing() -> None:
     assert pool.take(4) is None
     assert pool.usage == Usage(free=3, cached=0, active=0)
     assert pool.take(3) is not None
+    assert pool.take(1) is None
+
+
+@given(st.lists(st.integers(1, 5), max_size=20), st.data())
+def test_whatever_is_free_can_be_taken_at_once(sizes: list[int], data: st.DataObject) -> None:
+    """In whatever order blocks came back: none is too small for any request."""
+    pool = BlockPool(30)
+    held = [taken for size in sizes if (taken := pool.take(size)) is not None]
+    for taken in data.draw(
+        st.lists(st.sampled_from(held), unique_by=tuple) if held else st.just([])
+    ):
+        pool.release(reversed(taken))
+    num_free = pool.num_available
+    taken = pool.take(num_free)
+    assert taken is not None and len(set(taken)) == num_free
     assert pool.take(1) is None
 
 

@@ -17,12 +17,11 @@ retentions = st.one_of(
 
 def test_a_page_is_the_keys_and_values_of_a_token() -> None:
     assert PAGE.token_bytes == 2 * (64 + 32) * 2
-    assert KVSpec(PAGE).page_bytes(16) == 16 * PAGE.token_bytes
 
 
 def test_latent_attention_keeps_one_vector_instead_of_two() -> None:
     assert LATENT.token_bytes == 576 * 2
-    assert KVSpec(LATENT).type_id == "latent"
+    assert LATENT.is_latent and not PAGE.is_latent
 
 
 def test_scales_count_for_each_head_and_for_keys_and_values_apart() -> None:
@@ -60,17 +59,6 @@ def test_heads_that_cannot_be_split_name_the_ways_that_would_do(num_ways: int) -
         page.shard(num_ways)
 
 
-def test_type_ids_tell_kinds_and_reaches_apart() -> None:
-    specs = [
-        KVSpec(PAGE),
-        KVSpec(PAGE, Retention(Kind.SLIDING, 8)),
-        KVSpec(PAGE, Retention(Kind.SLIDING, 9)),
-        KVSpec(PAGE, Retention(Kind.LOCAL, 8)),
-        KVSpec(LATENT),
-    ]
-    assert len({spec.type_id for spec in specs}) == len(specs)
-
-
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="full attention has no reach, but 3"):
         Retention(Kind.FULL, 3)
@@ -106,8 +94,7 @@ def test_the_worst_case_holds_for_every_chunk(
 
 
 def test_the_worst_case_of_a_window_by_hand() -> None:
-    window = KVSpec(PAGE, Retention(Kind.SLIDING, 128))
-    worst = window.retention.max_blocks(8192, block_size=16, max_chunk_tokens=512)
+    window = Retention(Kind.SLIDING, 128)
+    worst = window.max_blocks(8192, block_size=16, max_chunk_tokens=512)
     assert worst == -(-(127 + 512) // 16) + 1
-    assert window.max_bytes(8192, block_size=16, max_chunk_tokens=512) == worst * 16 * 384
-    assert window.max_bytes(100, block_size=16, max_chunk_tokens=512) == 7 * 16 * 384
+    assert window.max_blocks(100, block_size=16, max_chunk_tokens=512) == 7

@@ -65,6 +65,19 @@ def test_shared_prompts_hit_the_prefix_cache() -> None:
     assert world.scheduler.stats.num_prefix_hits == 3 * 10
 
 
+def test_generated_tokens_are_found_as_a_prompt() -> None:
+    """Whoever goes on with an answer finds it whole, but for the last token, whose keys and values
+    nobody has computed, and the block it lies in."""
+    shape = Shape(2, 40, 6, 26, reuse=True, watermark=0.0, late=False)
+    first = NewRequest("first", COMMON[:6], Sampling(temperature=0.0), Stopping(max_tokens=11))
+    text = COMMON[:6] + tuple(alone(first, shape.layers))
+    again = NewRequest("again", text, Sampling(temperature=0.0), Stopping(max_tokens=2))
+    script = [Arrival(first, turn=0), Arrival(again, turn=20)]
+    check_laws(shape, script)
+    world = play(shape, script, max_turns=100)
+    assert world.scheduler.stats.num_prefix_hits == 6 + 11 - 1
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
 def test_forks_compute_the_prompt_once(late: bool) -> None:
     """All but its last token, of which each draws its own next; without any prefix cache."""

@@ -18,9 +18,12 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from quire.cache.kv_cache import KVCache
 from quire.engine.build import build_engine
 from quire.engine.client import EngineClient, Phase, TokenStream
 from quire.engine.config import TOY_MODEL, EngineConfig
+from quire.engine.tracing import TracedKVCache
+from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.server.listen import bind
 
@@ -168,6 +171,50 @@ async def test_spans_say_what_was_asked_and_what_came_of_it() -> None:
     assert taken == total(collector.calls("release"), "quire.num_blocks") == NUM_REQUESTS * 7
 
 
+READERS = {
+    *("block_keys", "check", "explain_miss", "max_blocks", "num_cached", "open_table", "stake"),
+    *("take_kv_events", "take_moves"),
+}
+"""What changes neither whose the blocks are nor what is found, and so has no span."""
+
+
+def test_every_call_that_changes_the_accounts_has_a_span() -> None:
+    calls = {name for name, value in vars(KVCache).items() if callable(value)}
+    public = {name for name in calls if not name.startswith("_")}
+    traced = {name for name in vars(TracedKVCache) if not name.startswith("_")}
+    assert public - READERS == traced
+
+
+def test_a_reset_and_what_a_swapped_request_gives_up_are_told() -> None:
+    """Two requests whose outputs do not fit side by side: one is swapped out, and then aborted."""
+    config = replace(
+        CONFIG,
+        num_gpu_blocks_override=10,
+        max_model_len=72,
+        swap_space=1.0,
+        preemption_mode=PreemptionMode.SWAP,
+    )
+    with collecting() as collector:
+        engine, _ = build_engine(
+            replace(config, otlp_traces_endpoint=collector.endpoint),
+            on_progress=lambda *_: None,
+            clock=time.monotonic,
+        )
+        for name in ("a", "b"):
+            prompt = (ord(name), *PROMPT)
+            engine.submit(NewRequest(name, prompt, Sampling(), Stopping(max_tokens=MAX_TOKENS)))
+        while not engine.stats.num_swaps:
+            engine.turn()
+        engine.abort("a")
+        engine.abort("b")
+        engine.reset_prefix_cache()
+        engine.close()
+    (forgotten,) = collector.calls("forget")
+    assert forgotten["quire.num_blocks"] > 0
+    (reset,) = collector.calls("reset")
+    assert reset["quire.num_cached_blocks"] > 0
+
+
 def test_what_finds_no_room_is_told_too() -> None:
     """Two requests whose outputs do not fit side by side: one is preempted, and later waits."""
     config = replace(CONFIG, num_gpu_blocks_override=10, max_model_len=72)
@@ -212,6 +259,7 @@ def test_missing_packages_are_said_before_a_model_is_loaded(
 
 WITHOUT = """
 import sys, time
+from quire.cache.kv_cache import KVCache
 from quire.engine.build import build_engine
 from quire.engine.config import EngineConfig
 import quire.engine.process

@@ -96,6 +96,19 @@ def test_reading_gives_what_was_written(kind: str, kept_as: str) -> None:
 
 
 @pytest.mark.parametrize("kept_as", KEPT_AS)
+@pytest.mark.parametrize("slot", [-1, 7 * 4])
+def test_a_slot_that_is_not_there_is_neither_written_nor_read(slot: int, kept_as: str) -> None:
+    facts = [layer(2, (48, 32), "full", 0)]
+    store = build(layout_of(facts, torch.float32, KVOptions(kept_as)), torch.float32, kept_as)
+    slots = torch.tensor([slot])
+    with pytest.raises((IndexError, RuntimeError), match="index"):
+        store.write(0, torch.ones(1, 2, 48), torch.ones(1, 2, 32), slots)
+    assert not any(tensor.view(torch.uint8).any() for tensor in store.tensors)
+    with pytest.raises((IndexError, RuntimeError), match="index"):
+        store.read(0, slots, Workspace())
+
+
+@pytest.mark.parametrize("kept_as", KEPT_AS)
 def test_a_latent_layer_keeps_one_tensor_and_reads_the_value_from_it(kept_as: str) -> None:
     latent = layer(1, (40, 32), "latent", 0)
     store = build(layout_of([latent], torch.float32, KVOptions(kept_as)), torch.float32, kept_as)

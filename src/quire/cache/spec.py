@@ -108,7 +108,7 @@ FULL = Retention()
 
 @dataclass(frozen=True, slots=True)
 class KVSpec:
-    """One attention layer. Layers with equal `type_id` may share block tables."""
+    """One attention layer. Layers with equal pages and retentions may share block tables."""
 
     page: Page
     retention: Retention = FULL
@@ -116,21 +116,3 @@ class KVSpec:
     def __post_init__(self) -> None:
         if self.page.is_latent and self.retention.kind is not Kind.FULL:
             raise ValueError(f"latent attention with {self.retention.kind} is not supported")
-
-    @property
-    def type_id(self) -> str:
-        """Such as `full_attention`, `latent`, `sliding_window 128`."""
-        if self.page.is_latent:
-            return "latent"
-        reach = self.retention.reach
-        return str(self.retention.kind) if reach is None else f"{self.retention.kind} {reach}"
-
-    def page_bytes(self, block_size: int) -> int:
-        """Bytes of one block of this layer."""
-        return block_size * self.page.token_bytes
-
-    def max_bytes(self, num_tokens: int, *, block_size: int, max_chunk_tokens: int) -> int:
-        """The most bytes that a request of `num_tokens` ever holds in this layer."""
-        return self.page_bytes(block_size) * self.retention.max_blocks(
-            num_tokens, block_size=block_size, max_chunk_tokens=max_chunk_tokens
-        )

@@ -28,7 +28,8 @@ class Tracing(NamedTuple):
 
 
 class TracedKVCache(KVCache):
-    """A span for each call, which says what was asked and what came of it."""
+    """A span for each call that changes whose the blocks are or what is found, which says what was
+    asked and what came of it."""
 
     def __init__(self, config: CacheConfig, tracer: "Tracer") -> None:
         super().__init__(config)
@@ -79,6 +80,14 @@ class TracedKVCache(KVCache):
             )
             return is_kept
 
+    def forget(self, table: BlockTable) -> None:
+        """Most tables were never swapped out: there is nothing to tell of them."""
+        if table.swap is None:
+            return
+        with self._tracer.start_as_current_span("kv_cache.forget") as span:
+            span.set_attribute("quire.num_blocks", len(table.swap.keys) + len(table.swap.private))
+            super().forget(table)
+
     def fork(
         self, source: BlockTable, table: BlockTable, num_tokens: int, *, keep_free: int = 0
     ) -> bool | Short:
@@ -92,6 +101,11 @@ class TracedKVCache(KVCache):
         with self._tracer.start_as_current_span("kv_cache.release") as span:
             span.set_attribute("quire.num_blocks", _num_held(table))
             super().release(table)
+
+    def reset(self) -> None:
+        with self._tracer.start_as_current_span("kv_cache.reset") as span:
+            span.set_attribute("quire.num_cached_blocks", self.usage.cached)
+            super().reset()
 
 
 def check_tracing(endpoint: str | None) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 from quire.models.attention import plan, softmax
+from quire.models.attention.plan import QUERY_TILE, mask_width
 from quire.models.attention.reference import ReferenceAttention
 from quire.models.attention.scratch import StepKind, StepLimits, scratch_bytes
 from quire.models.config import LayerFacts
@@ -144,6 +145,18 @@ def test_a_step_allocates_no_more_than_scratch_says(
     scenes = [Scene(replace(shape, index=index), spans) for index in range(3)]
     taken = measured(scenes, tmp_path_factory.mktemp("trace") / "memory.json")
     assert taken <= bound(shape.layers, shape, spans) + activation_bytes(scenes[0]) + KERNEL_BYTES
+
+
+def test_masks_are_counted_once_for_each_window_and_not_for_each_layer() -> None:
+    full = LayerFacts(0, num_kv_heads=2, k_width=64, v_width=64, scale=1.0)
+    window = replace(full, index=1, window=256)
+    limits = StepLimits(max_model_len=4096, max_num_seqs=8, max_num_batched_tokens=512)
+    kind = StepKind(torch.float32, is_quantised=False, is_eager=False, device_type="cpu")
+    alone = scratch_bytes([full], limits, kind)
+    slots, padding = 8 * (8 * 255 + 512), 4 * 8 * 256
+    mask = 4 * QUERY_TILE * mask_width(window.retention, limits.max_model_len)
+    assert scratch_bytes([full, window], limits, kind) == alone + slots + padding + mask
+    assert scratch_bytes([full, replace(full, index=1)], limits, kind) == alone
 
 
 WORST = {
