@@ -31,6 +31,13 @@ LAG_BUCKETS = "quire:event_loop_lag_seconds_bucket"
 LONGEST_HOLD = "quire:event_loop_longest_hold_seconds"
 
 
+class Hold(NamedTuple):
+    """A longest hold of the loop, or where `is_bound` no more than is known of it."""
+
+    seconds: float
+    is_bound: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Times in seconds, memory in MB above what it was before. `livez_own_s` is the longest answer
@@ -45,7 +52,7 @@ class Outcome:
     livez_s: float
     livez_own_s: float
     num_livez_failed: int
-    hold_s: float
+    hold: Hold
     peak_mb: float
     kept_mb: float
     calm_gap_s: float
@@ -60,7 +67,7 @@ class Outcome:
         missed = {
             "answers": bool(self.attack.surprises(self.answers)),
             "died": not self.survived and not self.attack.ends_engine,
-            "hold": self.hold_s > LIMIT_HOLD_S,
+            "hold": self.hold.seconds > LIMIT_HOLD_S,
             "livez": self.livez_own_s > LIMIT_LIVEZ_S,
             "memory": self.kept_mb > LIMIT_KEPT_MB,
             "tokens": self.gap_s > LIMIT_SLOWER * self.calm_gap_s,
@@ -91,7 +98,7 @@ class Arena:
         seconds = time.monotonic() - began_s
         time.sleep(max(LEAST_S - seconds, 0))
         seen, stream = self._livez.seen(), self._stream.seen()
-        hold_s = longest_hold(lags_before, loop_lags(self._server))
+        hold = longest_hold(lags_before, loop_lags(self._server))
         kept, peak = self._settle(before["memory"], seen["memory_peak"], settle_s)
         self.is_fit = self._is_ready() and kept <= LIMIT_KEPT_MB * MB and not attack.ends_engine
         return Outcome(
@@ -102,7 +109,7 @@ class Arena:
             livez_s=seen["longest_s"],
             livez_own_s=seen["longest_own_s"],
             num_livez_failed=int(seen["num_failed"]),
-            hold_s=hold_s,
+            hold=hold,
             peak_mb=(peak - before["memory"]) / MB,
             kept_mb=kept / MB,
             calm_gap_s=calm["mean_s"],
@@ -182,17 +189,17 @@ def loop_lags(server: ServerProcess) -> LoopLags:
     )
 
 
-def longest_hold(before: LoopLags, after: LoopLags) -> float:
+def longest_hold(before: LoopLags, after: LoopLags) -> Hold:
     """Between the two: the longest of the last minute where that is a new one. Else it is no longer
     than that, and than the bound of the highest bucket in which there is a lag since."""
     if after.longest_s > before.longest_s:
-        return after.longest_s
+        return Hold(after.longest_s)
     grown = [now - then for now, then in zip(after.counts, before.counts, strict=True)]
     below = [0.0, *grown[:-1]]
     bounds = [
         bound for bound, num, less in zip(before.bounds, grown, below, strict=True) if num > less
     ]
-    return min([after.longest_s, *bounds[-1:]])
+    return Hold(min([after.longest_s, *bounds[-1:]]), is_bound=True)
 
 
 def _value(line: str) -> float:

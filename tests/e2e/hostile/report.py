@@ -39,7 +39,7 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
         _answered(outcome),
         _time(outcome.livez_s) + failed,
         _time(outcome.livez_own_s),
-        _time(outcome.hold_s),
+        ("≤ " if outcome.hold.is_bound else "") + _time(outcome.hold.seconds),
         _memory(outcome.peak_mb),
         _memory(outcome.kept_mb),
         _time(outcome.calm_gap_s),

@@ -12,13 +12,22 @@ from contextlib import ExitStack
 import pytest
 
 from tests.e2e.hostile.attacks import ATTACKS
-from tests.e2e.hostile.measure import Arena, LoopLags, arena, longest_hold
+from tests.e2e.hostile.measure import Arena, Hold, LoopLags, arena, longest_hold
 from tests.e2e.hostile.target import Attack
 
 HELD = (
+    "endless header line",
+    "endless request line",
+    "endless trailer",
     "one-byte chunks",
+    "bad chunk size",
+    "misspelt Transfer-Encoding",
+    "pipelined upgrades",
     "contradicting lengths",
     "no HTTP",
+    "list of stop strings",
+    "texts for token ids",
+    "unknown fields",
     "one field again and again",
     "huge numbers",
     "malformed bodies",
@@ -26,6 +35,8 @@ HELD = (
     "connections that end",
     "resets within bodies",
     "resets within streams",
+    "stop strings",
+    "log probabilities of outputs",
     "foreign timelines",
 )
 """What no longer does harm, and takes little time."""
@@ -81,17 +92,17 @@ def test_an_answer_that_no_one_expects_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "longest_s", "hold_s"),
+    ("counts", "longest_s", "hold"),
     [
-        ((5, 5, 5, 5), 0.015, 0.015),  # no lag since
-        ((9, 9, 9, 9), 0.015, 0.01),  # the longest is of before
-        ((9, 10, 11, 11), 0.03, 0.03),  # it is a new one
-        ((9, 10, 11, 11), 0.012, 0.012),  # a longer one was forgotten
-        ((5, 5, 5, 6), 0.3, 0.3),
+        ((5, 5, 5, 5), 0.015, Hold(0.015, is_bound=True)),  # no lag since
+        ((9, 9, 9, 9), 0.015, Hold(0.01, is_bound=True)),  # the longest is of before
+        ((9, 10, 11, 11), 0.03, Hold(0.03)),  # it is a new one
+        ((9, 10, 11, 11), 0.012, Hold(0.012, is_bound=True)),  # a longer one was forgotten
+        ((5, 5, 5, 6), 0.3, Hold(0.3)),
     ],
 )
 def test_the_longest_hold_is_that_of_the_attack(
-    counts: tuple[float, ...], longest_s: float, hold_s: float
+    counts: tuple[float, ...], longest_s: float, hold: Hold
 ) -> None:
     before = LoopLags(BOUNDS, (5, 5, 5, 5), 0.015)
-    assert longest_hold(before, LoopLags(BOUNDS, counts, longest_s)) == hold_s
+    assert longest_hold(before, LoopLags(BOUNDS, counts, longest_s)) == hold
