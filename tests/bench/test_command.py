@@ -45,6 +45,9 @@ def test_every_workload_is_measured_and_told(
         figures = run["figures"]
         assert (figures["num_requests"], figures["num_failed"]) == (3, 0)
         assert figures["num_output_tokens"] == 15
+        samples = figures["samples"]
+        assert isinstance(samples, dict)
+        assert len(samples["first_token_ms"]) == len(samples["end_to_end_ms"]) == 3
         assert figures["num_cached_tokens"] == 9  # three each, as the scripted engine says
     for workload in report["workloads"]:
         assert str(workload["name"]) in table

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.bench.figures import Figures
+from quire.bench.figures import Figures, Samples
 from quire.bench.load import Percentiles, percentile, percentiles
 from quire.bench.ratios import Run, compare, ratio_of
 from tests.rounding import compounded
@@ -33,6 +33,7 @@ GOOD = Figures(
     inter_token=NOTHING,
     per_output_token=NOTHING,
     end_to_end=NOTHING,
+    samples=Samples((), (), ()),
 )
 
 

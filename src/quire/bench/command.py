@@ -78,7 +78,7 @@ def run(invocation: Invocation) -> int:
     if options.json_path is not None:
         options.json_path.write_bytes(encode(report))
     if options.plot_path is not None:
-        options.plot_path.write_text(draw(report), encoding="utf-8")
+        draw(report, options.plot_path)
     return FAILED if report.num_failed else 0
 
 

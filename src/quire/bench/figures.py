@@ -10,6 +10,15 @@ from quire.bench.workloads import Workload
 
 
 @dataclass(frozen=True, slots=True)
+class Samples:
+    """Every time that was measured, in milliseconds, to a thousandth."""
+
+    first_token_ms: tuple[float, ...]
+    inter_token_ms: tuple[float, ...]
+    end_to_end_ms: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """One workload, run once on one server.
 
@@ -36,6 +45,7 @@ class Figures:
     inter_token: Percentiles
     per_output_token: Percentiles
     end_to_end: Percentiles
+    samples: Samples
 
     @property
     def hit_ratio(self) -> float | None:
@@ -48,6 +58,10 @@ class Figures:
 def _sum(counts: Sequence[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
+
+
+def _milliseconds(seconds: Sequence[float]) -> tuple[float, ...]:
+    return tuple(round(each * 1000, 3) for each in seconds)
 
 
 def _per_output_token_s(reply: Reply) -> list[float]:
@@ -68,6 +82,9 @@ def figures_of(workload: Workload, load: Load) -> Figures:
     told = [count for count in prompts if count is not None]
     known = num_output is not None and num_prompt is not None
     texts_s = [reply.text_times_s for reply in replies]
+    first_s = [reply.text_times_s[0] - reply.start_s for reply in replies if reply.text_times_s]
+    inter_s = [b - a for stamps in texts_s for a, b in pairwise(stamps)]
+    whole_s = [reply.end_s - reply.start_s for reply in replies]
     return Figures(
         num_requests=len(parsed),
         num_failed=len(failures),
@@ -84,8 +101,9 @@ def figures_of(workload: Workload, load: Load) -> Figures:
         client_cpu_s=load.client_cpu_s,
         output_tok_s=None if num_output is None else num_output / load.wall_s,
         total_tok_s=((num_prompt or 0) + (num_output or 0)) / load.wall_s if known else None,
-        first_token=percentiles([r.text_times_s[0] - r.start_s for r in replies if r.text_times_s]),
-        inter_token=percentiles([b - a for stamps in texts_s for a, b in pairwise(stamps)]),
+        first_token=percentiles(first_s),
+        inter_token=percentiles(inter_s),
         per_output_token=percentiles([s for r in replies for s in _per_output_token_s(r)]),
-        end_to_end=percentiles([reply.end_s - reply.start_s for reply in replies]),
+        end_to_end=percentiles(whole_s),
+        samples=Samples(*map(_milliseconds, (first_s, inter_s, whole_s))),
     )

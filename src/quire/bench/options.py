@@ -9,6 +9,7 @@ from quire.bench.workloads import WORKLOADS, Workload
 
 STARTUP = "startup"
 ALL = "all"
+PLOT_SUFFIXES = (".png", ".svg")
 EPILOG = (
     "Without --url, `quire serve` is started on a free port with what follows `--`, and stopped "
     "afterwards: quire bench throughput -- MODEL --dtype bfloat16"
@@ -54,6 +55,15 @@ def writable(text: str) -> Path:
     return path
 
 
+def drawable(text: str) -> Path:
+    path = writable(text)
+    if path.suffix.lower() not in PLOT_SUFFIXES:
+        raise argparse.ArgumentTypeError(
+            f"expected a file that ends in {' or '.join(PLOT_SUFFIXES)}, got {text!r}"
+        )
+    return path
+
+
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "workload",
@@ -72,7 +82,12 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output-tokens", type=count, metavar="N", help="length of a reply")
     parser.add_argument("--repeats", type=count, metavar="N", default=3, help="rounds [3]")
     parser.add_argument("--json", type=writable, metavar="FILE", help="all figures of every round")
-    parser.add_argument("--plot", type=writable, metavar="FILE.svg", help="a drawing of the table")
+    parser.add_argument(
+        "--plot",
+        type=drawable,
+        metavar="FILE.png",
+        help="a picture of all times and rates, .png or .svg; needs the extra `plot`",
+    )
 
 
 def split_serve_args(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

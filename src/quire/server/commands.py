@@ -98,10 +98,13 @@ def bench_command(
 ) -> int:
     # Imported here: `quire serve` needs none of it.
     from quire.bench.command import Invocation, read_addresses, run
+    from quire.bench.plot import check_plotting
 
     try:
         options = read_options(arguments, serve_args)
         addresses = read_addresses(options)
+        if options.plot_path is not None:
+            check_plotting()
     except ValueError as error:
         print(f"quire bench: {error}", file=sys.stderr)
         return USAGE_ERROR
