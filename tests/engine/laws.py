@@ -41,6 +41,12 @@ layer_stacks = st.lists(
 """Layers that see all, a window or a chunk, in any mixture; each kind is a layer group."""
 
 
+def as_fork(new: NewRequest, source: Arrival) -> NewRequest:
+    """A request like `new` that forks from the one of `source`."""
+    of = source.new
+    return replace(new, prompt_token_ids=of.prompt_token_ids, reuse=of.reuse, fork_of=of.id)
+
+
 @st.composite
 def shapes(draw: st.DrawFn) -> Shape:
     max_num_seqs = draw(st.integers(1, 6))
@@ -89,13 +95,7 @@ def arrivals(draw: st.DrawFn) -> list[Arrival]:
         )
         forks = draw(st.booleans())
         if found and forks:
-            source = draw(st.sampled_from(found)).new
-            new = replace(
-                new,
-                prompt_token_ids=source.prompt_token_ids,
-                reuse=source.reuse,
-                fork_of=source.id,
-            )
+            new = as_fork(new, draw(st.sampled_from(found)))
         aborts = draw(st.none() | st.integers(0, 12))
         found.append(Arrival(new, turn, None if aborts is None else turn + aborts))
     return found
@@ -119,13 +119,7 @@ def bursts(draw: st.DrawFn) -> list[Arrival]:
             time_limit_s=draw(st.none() | st.integers(1, 20).map(float)),
         )
         if found and draw(st.integers(0, 3)) == 0:
-            source = draw(st.sampled_from(found)).new
-            new = replace(
-                new,
-                prompt_token_ids=source.prompt_token_ids,
-                reuse=source.reuse,
-                fork_of=source.id,
-            )
+            new = as_fork(new, draw(st.sampled_from(found)))
         aborts = draw(st.none() | st.integers(0, 8))
         found.append(Arrival(new, turn, None if aborts is None else turn + aborts))
     return found

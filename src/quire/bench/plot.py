@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#2a6f97", "#e07a1f")
-"""Of the first server and of the second; told apart by those who see no red or green, too."""
+"""The first server is drawn in the first colour, the second in the second. People who cannot tell
+red from green can tell these two apart."""
 LINES: tuple[tuple[float, Sequence[float]], ...] = ((0, ()), (0, (5, 1.5)))
 ROW_HEIGHT, WIDTH, HEAD_HEIGHT = 2.6, 15.0, 1.1
 DPI = 150

@@ -11,9 +11,11 @@ from quire.cache.reuse import Reuse
 
 
 class Swap(NamedTuple):
-    """What a request goes on with, by group and index in the table: the `claimed` blocks, which
-    are found by their keys wherever they are, and its `private` ones, which are copied to the host.
-    `num_computed` tokens lie in all of it. `epoch` is the table's: a later reset voids the claims.
+    """The blocks that a swapped request resumes with, by group and index in its table.
+
+    `claimed` blocks are found by their keys on the device or the host; `private` ones were copied
+    to the host. Together they hold `num_computed` tokens. `epoch` is that of the table: a reset
+    after it makes the claims void.
     """
 
     num_computed: int

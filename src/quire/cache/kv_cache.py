@@ -330,8 +330,8 @@ class KVCache:
     def _find(
         self, table: BlockTable, token_ids: Sequence[int], *, reuse: bool, use_host: bool
     ) -> Found:
-        """What of `token_ids` lies in blocks: all but the last token at most. What the table was
-        swapped out with, unless more is found, or a reset has voided its claims.
+        """Find the blocks that hold the beginning of `token_ids`, up to all but its last token. A
+        swapped table resumes with its own blocks, unless more is found or a reset voided them.
         """
         found, swap = self._finder.nothing(), table.swap
         if self._reuses and reuse:

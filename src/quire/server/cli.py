@@ -9,11 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from quire.server.exit_codes import FAILED_START, KILLED_BY
 from quire.server.output import OutputLost, flush
-
-FAILED = 1
-KILLED_BY = 128
-"""A shell's exit codes of what a signal ended begin here."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             flush()
     except OutputLost as error:
         print(f"quire: {error}", file=sys.stderr)
-        return FAILED
+        return FAILED_START
 
 
 def run(argv: Sequence[str]) -> int:

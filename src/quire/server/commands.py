@@ -16,6 +16,7 @@ from quire.process_age import uncollected
 from quire.progress import log_format
 from quire.server.arguments import build_parser, unknown_flag
 from quire.server.config import ServerConfig
+from quire.server.exit_codes import FAILED_START, USAGE_ERROR
 from quire.server.host_names import exposure_warning
 from quire.server.listen import CannotListen, bind, url_of
 from quire.server.option_values import InvalidOption
@@ -26,8 +27,6 @@ from quire.server.tokenizer_files import TokenizerError, find_folder
 
 logger = logging.getLogger(__name__)
 
-FAILED_START = 1
-USAGE_ERROR = 2
 SPIN_COUNT = "2000"
 """How often a model thread looks for the others before it sleeps: a tenth of a millisecond. OpenMP
 itself would look a hundred times as long, and beside other work a step would then wait for whole

@@ -25,6 +25,7 @@ from quire.engine.launch import Launched
 from quire.progress import Progress
 from quire.server.app import build_app, build_service
 from quire.server.config import ServerConfig
+from quire.server.exit_codes import FAILED_START
 from quire.server.freed_memory import return_large_blocks
 from quire.server.greeting import ready_text
 from quire.server.listen import local_url_of
@@ -34,7 +35,6 @@ from quire.server.service import Service, Sources
 logger = logging.getLogger(__name__)
 
 CLOSE_PATIENCE_S = 5
-FAILED_START = 1
 
 
 class DrainingServer(uvicorn.Server):

@@ -70,8 +70,7 @@ class TextRoutes:
         body, tools = await self._read(request)
         arrival = arrival_of(request)
         reading = self._service.inputs.prompts(kind, body, tools.text, arrival.tenant.name)
-        is_soon = len(body) <= INLINE_BYTES
-        given = await (reading if is_soon else self._while_wanted(request, reading))
+        given = await self._while_wanted(request, body, reading)
         model = given.request.model or self._service.config.model_name
         return Intake(model, tools, self._service.sources, arrival).job(given), tools
 
@@ -79,7 +78,7 @@ class TextRoutes:
         body, tools = await self._read(request)
         tenant = arrival_of(request).tenant.name
         reading = self._service.inputs.answer(kind, body, tools.text, tenant)
-        answered = await self._while_wanted(request, reading)
+        answered = await self._while_wanted(request, body, reading)
         headers = {"x-quire-warnings": "; ".join(answered.warnings)} if answered.warnings else None
         return Response(answered.body, headers=headers, media_type=JSON)
 
@@ -89,9 +88,12 @@ class TextRoutes:
         body = await self._service.bodies.read(request, self._service.config.max_body_bytes)
         return body, self._service.tools()
 
-    async def _while_wanted(self, request: Request, work: Awaitable[Made]) -> Made:
-        """The result, unless the client goes away or the server must stop before it is there."""
-        working = asyncio.ensure_future(work)
+    async def _while_wanted(self, request: Request, body: bytes, reading: Awaitable[Made]) -> Made:
+        """What was read of the body, unless the client goes away or the server must stop before
+        that is there; a small body is read at once."""
+        if len(body) <= INLINE_BYTES:
+            return await reading
+        working = asyncio.ensure_future(reading)
         leaving, cut_off = asyncio.ensure_future(request.receive()), self._service.cut_off
         ends: list[asyncio.Future[Made] | asyncio.Future[Message] | asyncio.Future[None]]
         ends = [working, leaving, cut_off]
@@ -99,13 +101,12 @@ class TextRoutes:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             leaving.cancel()
-            if not working.done():
-                working.cancel()
-        if cut_off.done() and not working.done():
+            is_read = not working.cancel()
+        if is_read:
+            return working.result()
+        if cut_off.done():
             raise ShuttingDown
-        if working.cancelled() or not working.done():
-            raise RequestError("The client went away while its request was read.")
-        return working.result()
+        raise RequestError("The client went away while its request was read.", code="client_gone")
 
     def _check_model(self, name: str) -> None:
         names = self._service.config.served_model_names

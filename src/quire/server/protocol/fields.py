@@ -1,6 +1,5 @@
 """The fields that completions and chat share, with their ranges. `None` is the same as absent."""
 
-from collections.abc import Container, Iterable
 from typing import Annotated, TypeAlias
 
 from pydantic import (
@@ -24,26 +23,18 @@ MAX_PRIORITY = 10**9
 
 
 def at_most(most: int) -> BeforeValidator:
-    """Refuse a longer list, object or string before anything is made of its items."""
+    """Refuse a longer list or object before anything is made of its items."""
 
     def check(given: object) -> object:
-        if isinstance(given, list | dict | str) and len(given) > most:
-            what = "characters" if isinstance(given, str) else "items"
+        if isinstance(given, list | dict) and len(given) > most:
             raise PydanticCustomError(
                 "too_long",
-                "has {num} {what}, at most {most} are allowed",
-                {"num": len(given), "what": what, "most": most},
+                "has {num} items, at most {most} are allowed",
+                {"num": len(given), "most": most},
             )
         return given
 
     return BeforeValidator(check)
-
-
-def refuse_unknown(given: Iterable[object], known: Container[object]) -> None:
-    """Raise the error that names the first of the keys `given` that is not `known`."""
-    unknown = next((key for key in given if key not in known), None)
-    if unknown is not None:
-        raise PydanticCustomError("unknown_field", "is unknown", {"name": str(unknown)})
 
 
 class StrictModel(BaseModel):
@@ -57,7 +48,9 @@ class StrictModel(BaseModel):
     @classmethod
     def _refuse_unknown(cls, given: object) -> object:
         if isinstance(given, dict):
-            refuse_unknown(given, cls.model_fields.keys())
+            unknown = next((key for key in given if key not in cls.model_fields), None)
+            if unknown is not None:
+                raise PydanticCustomError("unknown_field", "is unknown", {"name": str(unknown)})
         return given
 
 

@@ -1,0 +1,6 @@
+"""What the `quire` command answers to the shell, beside 0."""
+
+FAILED_START = 1
+USAGE_ERROR = 2
+KILLED_BY = 128
+"""The exit codes of what a signal ended begin here, as a shell has them."""
