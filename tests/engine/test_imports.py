@@ -9,6 +9,9 @@ ENGINE = """
 import sys, time
 from importlib.resources import files
 from quire.engine.config import EngineConfig
+from quire.models.lean_import import import_transformers
+
+import_transformers()
 from quire.engine.build import build_engine
 
 config = EngineConfig(str(files("quire.models") / "bundled"), num_threads=1)
@@ -18,6 +21,22 @@ engine, facts = build_engine(
 engine.close()
 assert facts.startup_s["imports"] > 5 and facts.startup_s["load"] > 0
 print(*sys.modules)
+"""
+COMPILE = """
+import torch
+from quire.models.lean_import import import_transformers
+
+import_transformers()
+assert "torch._dynamo.utils" not in sys.modules
+assert torch.distributed.is_available()
+{first}
+import torch._dynamo as compiler
+assert sys.modules["torch._dynamo"] is compiler is torch._dynamo
+assert sys.modules["torch._dynamo.utils"] is compiler.utils
+assert compiler.utils.__spec__.name == "torch._dynamo.utils"
+doubled = torch.compile(lambda x: 2 * x, backend="eager")
+assert doubled(torch.ones(2)).tolist() == [2, 2]
+print("done")
 """
 SERVER = "import sys, quire.server.serve; print(*sys.modules)"
 COMMAND = "import sys, quire.server.commands; print(*sys.modules)"
@@ -34,7 +53,13 @@ def said_by(script: str) -> set[str]:
 @pytest.mark.parametrize(
     ("script", "unused"),
     [
-        (ENGINE, {"fastapi", "uvicorn", "pydantic", "prometheus_client"}),
+        (
+            ENGINE,
+            {
+                *("torch._dynamo.utils", "torch._inductor", "torch.distributed.tensor"),
+                *("torch.distributed.fsdp", "fastapi", "uvicorn", "pydantic"),
+            },
+        ),
         (SERVER, {"torch", "transformers", "numpy", "tqdm"}),
         (COMMAND, {"torch", "transformers", "numpy", "tqdm", "fastapi", "uvicorn", "pydantic"}),
     ],
@@ -44,3 +69,18 @@ def test_a_process_imports_what_it_uses_alone(script: str, unused: set[str]) -> 
     modules = said_by(script)
     assert "quire" in modules
     assert modules & unused == set()
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "doubled = torch.compile(lambda x: 2 * x, backend='eager')",
+        "from torch._dynamo.utils import counters",
+        "from torch._dynamo._trace_wrapped_higher_order_op import trace_wrapped",
+        "import torch._dynamo.polyfills.heapq",
+        "torch._dynamo.reset()",
+        "from transformers.masking_utils import TransformGetItemToIndex as mode\nwith mode(): pass",
+    ],
+)
+def test_whoever_asks_for_the_compiler_gets_the_real_one(first: str) -> None:
+    assert said_by("import sys" + COMPILE.format(first=first)) == {"done"}

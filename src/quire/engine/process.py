@@ -44,6 +44,10 @@ def serve(line: Line) -> None:
     began_s = time.monotonic() - process_age_s(time.time())
     say("imports", 0, 1)
     with uncollected():
+        if config.model != TOY_MODEL and not config.trust_remote_code:  # whose code may compile
+            from quire.models.lean_import import import_transformers
+
+            import_transformers()
         from quire.engine.build import build_engine
         from quire.engine.loop import EngineLoop
 
