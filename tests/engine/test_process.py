@@ -59,6 +59,12 @@ async def running(reports: list[Report] | None = None) -> AsyncIterator[EngineCl
         await client.close()
 
 
+async def submitted(client: EngineClient, request: NewRequest) -> TokenStream:
+    stream = client.submit(request)
+    await stream.taken()
+    return stream
+
+
 async def ready(client: EngineClient) -> None:
     async with asyncio.timeout(60):
         while client.phase is not Phase.READY:
@@ -74,7 +80,7 @@ def engine_pid() -> int:
 async def test_requests_side_by_side() -> None:
     async with running() as client:
         assert client.facts is not None
-        streams = [await client.submit(request(f"r{index}")) for index in range(4)]
+        streams = [await submitted(client, request(f"r{index}")) for index in range(4)]
         outcomes = await asyncio.gather(*(collect(stream) for stream in streams))
         first = int(toy_logits((1, 2, 3, 4), client.facts.vocab_size).argmax())
         assert {tuple(token_ids) for token_ids, _ in outcomes} == {tuple(outcomes[0][0])}
@@ -88,7 +94,7 @@ async def test_requests_side_by_side() -> None:
 async def test_a_refusal_reaches_its_caller_with_the_numbers() -> None:
     async with running() as client:
         with pytest.raises(Refused, match="more than the context of") as caught:
-            await client.submit(request("a", max_tokens=10**6))
+            await submitted(client, request("a", max_tokens=10**6))
         assert caught.value.refusal.reason is Reason.CONTEXT_EXCEEDED
         assert client.num_live == 0
 
@@ -96,7 +102,7 @@ async def test_a_refusal_reaches_its_caller_with_the_numbers() -> None:
 async def test_the_bounded_queue_refuses_and_the_rest_is_served() -> None:
     async with running() as client:
         names = [f"r{index}" for index in range(12)]
-        tasks = [client.submit(request(name, max_tokens=200)) for name in names]
+        tasks = [submitted(client, request(name, max_tokens=200)) for name in names]
         taken = await asyncio.gather(*tasks, return_exceptions=True)
         refused = [item for item in taken if isinstance(item, Refused)]
         assert refused
@@ -114,10 +120,10 @@ async def test_a_stopped_engine_is_handed_no_more_than_it_would_take() -> None:
         engine.suspend()
         try:
             most = CONFIG.max_num_seqs + CONFIG.max_num_queued_reqs
-            tasks = [asyncio.create_task(client.submit(request(f"r{i}"))) for i in range(most)]
+            tasks = [asyncio.create_task(submitted(client, request(f"r{i}"))) for i in range(most)]
             await asyncio.sleep(0)
             with pytest.raises(Refused, match=f"not answered {most} requests") as caught:
-                await client.submit(request("one more"))
+                await submitted(client, request("one more"))
             assert caught.value.refusal.reason is Reason.QUEUE_FULL
         finally:
             engine.resume()
@@ -131,10 +137,10 @@ async def test_a_stopped_engine_is_handed_no_more_bytes_than_are_kept_for_it() -
         engine.suspend()
         try:
             large = replace(request("large"), prompt_token_ids=(2**31,) * (MAX_UNREAD_BYTES // 4))
-            tasks = [asyncio.create_task(client.submit(large))]
+            tasks = [asyncio.create_task(submitted(client, large))]
             await asyncio.sleep(0)
             with pytest.raises(Refused, match=f"{MAX_UNREAD_BYTES} bytes are kept"):
-                await client.submit(request("one more"))
+                await submitted(client, request("one more"))
         finally:
             engine.resume()
         with pytest.raises(Refused):  # it is longer than the context
@@ -144,7 +150,7 @@ async def test_a_stopped_engine_is_handed_no_more_bytes_than_are_kept_for_it() -
 async def test_a_used_id_is_refused_and_the_first_goes_on() -> None:
     async with running() as client:
         stream, refused = await asyncio.gather(
-            client.submit(request("a")), client.submit(request("a")), return_exceptions=True
+            submitted(client, request("a")), submitted(client, request("a")), return_exceptions=True
         )
         assert isinstance(refused, Refused) and "in use" in str(refused)
         assert isinstance(stream, TokenStream)
@@ -154,7 +160,7 @@ async def test_a_used_id_is_refused_and_the_first_goes_on() -> None:
 async def test_an_abort_frees_the_blocks_within_its_turn() -> None:
     reports: list[Report] = []
     async with running(reports) as client:
-        stream = await client.submit(request("a", max_tokens=500))
+        stream = await submitted(client, request("a", max_tokens=500))
         await anext(stream)
         assert reports[-1].stats.num_blocks_active > 0
         client.abort("a")
@@ -168,7 +174,7 @@ async def test_an_abort_frees_the_blocks_within_its_turn() -> None:
 
 async def test_a_killed_engine_ends_every_stream() -> None:
     async with running() as client:
-        streams = [await client.submit(request(f"r{i}", max_tokens=1500)) for i in range(4)]
+        streams = [await submitted(client, request(f"r{i}", max_tokens=1500)) for i in range(4)]
         for stream in streams:
             await anext(stream)
         os.kill(engine_pid(), signal.SIGKILL)
@@ -179,12 +185,12 @@ async def test_a_killed_engine_ends_every_stream() -> None:
         assert all(isinstance(outcome, EngineDown) for outcome in outcomes)
         assert client.phase is Phase.DOWN
         with pytest.raises(EngineDown):
-            await client.submit(request("later"))
+            await submitted(client, request("later"))
 
 
 async def test_a_stopped_engine_shows_by_its_age() -> None:
     async with running() as client:
-        await anext(await client.submit(request("a", max_tokens=1500)))
+        await anext(await submitted(client, request("a", max_tokens=1500)))
         pid = engine_pid()
         os.kill(pid, signal.SIGSTOP)
         async with asyncio.timeout(30):
@@ -228,7 +234,7 @@ async def test_a_report_that_cannot_be_used_ends_every_stream() -> None:
     await ready(client)
     async with asyncio.timeout(5):
         with pytest.raises(EngineDown, match="defect"):
-            await client.submit(request("a"))
+            await submitted(client, request("a"))
     assert client.phase is Phase.DOWN
     await client.close()
 
@@ -239,12 +245,12 @@ async def test_an_abort_is_heard_behind_a_long_line() -> None:
     await client.start()
     await ready(client)
     try:
-        stream = await client.submit(request("a", max_tokens=1500))
+        stream = await submitted(client, request("a", max_tokens=1500))
         await anext(stream)
         long = tuple(range(500)) * 3
         waiting = [
             asyncio.create_task(
-                client.submit(NewRequest(f"r{index}", long, GREEDY, Stopping(max_tokens=1)))
+                submitted(client, NewRequest(f"r{index}", long, GREEDY, Stopping(max_tokens=1)))
             )
             for index in range(400)
         ]
@@ -273,7 +279,7 @@ async def test_a_reset_makes_the_cache_forget_and_events_tell_it() -> None:
         for turn in range(3):
             if turn == 2:
                 client.reset_prefix_cache()
-            stream = await client.submit(replace(prompt, id=str(turn)))
+            stream = await submitted(client, replace(prompt, id=str(turn)))
             finishes.append((await collect(stream))[1])
         cached = [finish.num_cached_tokens for finish in finishes if finish is not None]
         assert cached == [0, 32, 0]

@@ -108,7 +108,7 @@ async def served(config: EngineConfig) -> Served:
             while client.phase is not Phase.READY:
                 assert client.phase is not Phase.DOWN, client.down_reason
                 await asyncio.sleep(0.01)
-            texts = [await tokens(await client.submit(request(i))) for i in range(NUM_REQUESTS)]
+            texts = [await tokens(client.submit(request(i))) for i in range(NUM_REQUESTS)]
     finally:
         began = time.monotonic()
         await client.close()

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import cycle
 from typing import TypeAlias
@@ -126,7 +126,7 @@ class ScriptedEngine:
         self.progress = ("weights", 1, 2)
         self._loop = asyncio.create_task(self._run())
 
-    async def submit(self, request: NewRequest) -> AsyncIterator[Delta]:
+    def submit(self, request: NewRequest) -> TokenStream:
         if self.phase is not Phase.READY:
             raise EngineDown(self.down_reason or "not ready")
         if self.refuses is not None:
@@ -140,7 +140,7 @@ class ScriptedEngine:
         self._live[request.id] = live
         self.tell()
         self._work.set()
-        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(stream.take)
         return stream
 
     def abort(self, request_id: str) -> None:
@@ -172,7 +172,7 @@ class ScriptedEngine:
         self.phase = Phase.DOWN
         self.down_reason = reason
         for live in self._live.values():
-            live.stream.fail(EngineDown(reason))
+            live.stream.fail(reason)
         self._live.clear()
 
     async def close(self) -> None:

@@ -63,30 +63,53 @@ class EngineDown(Exception):
 
 
 class TokenStream:
-    """The deltas of one accepted request: `async for delta in stream`.
+    """The deltas of one request that was handed over: `async for delta in stream`, once it is
+    `taken`.
 
     Ends after the delta with a finish; raises EngineDown if the engine goes first.
     """
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
+        self.is_taken = False
         self._deltas: deque[Delta] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
-        self._error: EngineDown | None = None
+        self._refusal: Refusal | None = None
+        self._down_reason: str | None = None
+
+    async def taken(self) -> None:
+        """Wait until the scheduler has taken the request. Raises Refused or EngineDown."""
+        while not self.is_taken:
+            if self._refusal is not None:
+                raise Refused(self._refusal)
+            await self._more()
 
     def __aiter__(self) -> "TokenStream":
         return self
 
     async def __anext__(self) -> Delta:
         while not self._deltas:
-            if self._error is not None:
-                raise self._error
             if self._ended:
                 raise StopAsyncIteration
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            await self._more()
         return self._deltas.popleft()
+
+    async def _more(self) -> None:
+        if self._down_reason is not None:
+            raise EngineDown(self._down_reason)
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def take(self) -> None:
+        """For the client: the scheduler has taken the request."""
+        self.is_taken = True
+        self._wake()
+
+    def refuse(self, refusal: Refusal) -> None:
+        """For the client: the scheduler has not taken the request; nothing more comes."""
+        self._refusal = refusal
+        self._wake()
 
     def put(self, delta: Delta) -> None:
         """For the client: the next delta."""
@@ -94,9 +117,9 @@ class TokenStream:
         self._ended = delta.finish is not None
         self._wake()
 
-    def fail(self, error: EngineDown) -> None:
-        """For the client: nothing more comes."""
-        self._error = error
+    def fail(self, down_reason: str) -> None:
+        """For the client: the engine is down; nothing more comes."""
+        self._down_reason = down_reason
         self._wake()
 
     def _wake(self) -> None:
@@ -124,7 +147,7 @@ class EngineClient:
         self._launched = launched
         self._on_report = on_report
         self._streams: dict[str, TokenStream] = {}
-        self._accepting: dict[str, asyncio.Future[None]] = {}
+        self._accepting: dict[str, TokenStream] = {}
         self._last_progress_s = time.monotonic()
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -158,10 +181,10 @@ class EngineClient:
         self.phase = Phase.LOADING
         self._reader_task = asyncio.create_task(self._read(reader, self._process))
 
-    async def submit(self, request: NewRequest) -> TokenStream:
-        """Hand a request over and wait until the scheduler has taken it.
+    def submit(self, request: NewRequest) -> TokenStream:
+        """Hand a request over; its stream tells whether the scheduler has `taken` it.
 
-        Raises Refused or EngineDown. Cancelling the wait aborts the request.
+        Raises EngineDown, and Refused where the engine would be handed more than it can take.
         """
         if self.phase is not Phase.READY:
             raise EngineDown(self.down_reason or f"the engine is {self.phase}")
@@ -172,15 +195,8 @@ class EngineClient:
             self._last_progress_s = time.monotonic()
         body = self._encoder.encode(Submit(request))
         stream = TokenStream(request.id)
-        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._streams[request.id] = stream
-        self._accepting[request.id] = taken
+        self._streams[request.id] = self._accepting[request.id] = stream
         self._send(body)
-        try:
-            await taken
-        except asyncio.CancelledError:
-            self.abort(request.id)
-            raise
         return stream
 
     def _refuse_beyond_bounds(self, request_id: str) -> None:
@@ -231,6 +247,7 @@ class EngineClient:
             while True:
                 length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
                 self._take(decoder.decode(await reader.readexactly(length)))
+                await asyncio.sleep(0)  # several may have come, which others need not wait for
         except (asyncio.IncompleteReadError, OSError):
             pass  # the engine has closed the line
         except Exception as error:
@@ -253,11 +270,14 @@ class EngineClient:
         self._last_progress_s = time.monotonic()
         self._on_report(report)
         for request_id in report.accepted:
-            taken = self._accepting.pop(request_id, None)
-            if taken is not None and not taken.done():
-                taken.set_result(None)
+            stream = self._accepting.pop(request_id, None)
+            if stream is not None:
+                stream.take()
         for refusal in report.refused:
-            self._refuse(refusal)
+            stream = self._accepting.pop(refusal.request_id, None)
+            self._streams.pop(refusal.request_id, None)
+            if stream is not None:
+                stream.refuse(refusal)
         for delta in report.deltas:
             stream = self._streams.get(delta.request_id)
             if stream is None:
@@ -266,23 +286,14 @@ class EngineClient:
                 del self._streams[delta.request_id]
             stream.put(delta)
 
-    def _refuse(self, refusal: Refusal) -> None:
-        taken = self._accepting.pop(refusal.request_id, None)
-        self._streams.pop(refusal.request_id, None)
-        if taken is not None and not taken.done():
-            taken.set_exception(Refused(refusal))
-
     async def _go_down(self, process: subprocess.Popen[bytes]) -> None:
         """The line is closed: say so to everyone at once, then look how the process ended."""
         is_told = self.facts is None and self.down_reason is not None  # by whoever waits for it
         self.phase = Phase.DOWN
         if self.down_reason is None:
             self.down_reason = "the engine process has ended"
-        for taken in self._accepting.values():
-            if not taken.done():
-                taken.set_exception(EngineDown(self.down_reason))
         for stream in self._streams.values():
-            stream.fail(EngineDown(self.down_reason))
+            stream.fail(self.down_reason)
         if self._writer is not None:
             self._writer.close()
         self._accepting.clear()

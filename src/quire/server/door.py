@@ -1,13 +1,12 @@
 """The engine as the server sees it: `EngineClient`, or a scripted stand-in in the tests."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from quire.engine.client import Phase
+from quire.engine.client import Phase, TokenStream
 from quire.engine.config import EngineConfig
 from quire.engine.messages import EngineFacts, Report
 from quire.scheduler.request import NewRequest
-from quire.scheduler.step import Delta
 
 
 class EngineDoor(Protocol):
@@ -33,7 +32,7 @@ class EngineDoor(Protocol):
 
     async def start(self) -> None: ...
 
-    async def submit(self, request: NewRequest) -> AsyncIterator[Delta]: ...
+    def submit(self, request: NewRequest) -> TokenStream: ...
 
     def abort(self, request_id: str) -> None: ...
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.cache.reuse import Reuse
 from quire.scheduler.request import NewRequest, Sampling, Stopping
@@ -37,8 +37,9 @@ class RequestMaker:
 
     def make(self, job_id: str, prompts: tuple[Prompt, ...]) -> tuple[NewRequest, ...]:
         """Each prompt's choices draw the same numbers whatever other prompts are beside it."""
+        first = self._sampling()
         samplings = [
-            self._sampling(choice_seed(self.seed, k)) for k in range(self.request.num_drawn)
+            replace(first, seed=choice_seed(self.seed, k)) for k in range(self.request.num_drawn)
         ]
         made: list[NewRequest] = []
         for prompt in prompts:
@@ -74,7 +75,8 @@ class RequestMaker:
         num_public = 0 if is_private else self.tools.shared_prefixes.num_shared(token_ids)
         return Reuse(self.tenant.salt(cache_salt), num_public)
 
-    def _sampling(self, seed: int) -> Sampling:
+    def _sampling(self) -> Sampling:
+        """Of the first choice; what it holds is shared by all."""
         request = self.request
         defaults = self.tools.defaults
         top_k = _first(request.top_k, defaults.top_k, 0)
@@ -88,7 +90,7 @@ class RequestMaker:
             frequency_penalty=_first(request.frequency_penalty, None, 0.0),
             presence_penalty=_first(request.presence_penalty, None, 0.0),
             logit_bias=tuple((int(key), float(value)) for key, value in bias.items()),
-            seed=seed,
+            seed=self.seed,
             num_logprobs=self._num_logprobs,
         )
 

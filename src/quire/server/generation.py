@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import NamedTuple
 
-from quire.engine.client import EngineDown, Refused
+from quire.engine.client import EngineDown, Refused, TokenStream
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Finish
@@ -49,6 +49,7 @@ class Generation:
         self.job = job
         self._engine = service.engine
         self._handing_over = service.handing_over
+        self._turns = service.turns
         self._metrics = service.metrics
         self._clock = service.sources.clock
         self._timelines = service.timelines
@@ -60,8 +61,7 @@ class Generation:
         ]
         self._finishes: dict[int, Finish] = {}
         self._stopped: set[int] = set()
-        self._streams: list[AsyncIterator[Delta]] = []
-        self._num_taken = 0
+        self._streams: list[TokenStream] = []
 
     async def start(self) -> None:
         """Returns when the scheduler has taken every request; raises RequestError if it did not."""
@@ -69,10 +69,7 @@ class Generation:
         self._timeline = self._timelines.open(self.job, now)
         requests = self._in_time(now)
         try:
-            if len(requests) == 1:
-                self._streams = [await self._engine.submit(requests[0])]
-            else:
-                self._streams = await self._submit_all(requests)
+            await self._submit(requests)
             self._choices = await self._open_choices()
         except Refused as refused:
             self.abort(None)
@@ -92,7 +89,7 @@ class Generation:
                 Choice(job.text, prompt, self._tokenizer, stops, wants_prompt_logprobs=scores)
             )
             if index % MANY_CHOICES == MANY_CHOICES - 1:
-                await asyncio.sleep(0)
+                await self._turns.take(job.arrival.tenant.name)
         return choices
 
     def _in_time(self, now: float) -> tuple[NewRequest, ...]:
@@ -115,22 +112,22 @@ class Generation:
         if self._timeline is not None:
             self._timeline.refused = reason
 
-    async def _submit_all(self, requests: tuple[NewRequest, ...]) -> list[AsyncIterator[Delta]]:
+    async def _submit(self, requests: tuple[NewRequest, ...]) -> None:
         """All or none: the first refusal ends them all."""
-        tasks: list[asyncio.Future[AsyncIterator[Delta]]] = []
-        try:
+        if len(requests) == 1:
+            self._streams = [self._engine.submit(requests[0])]
+        else:
             async with self._handing_over:  # where two share what is left, neither gets in
-                for number, request in enumerate(requests, start=1):
-                    tasks.append(asyncio.ensure_future(self._engine.submit(request)))
-                    if number % MANY_CHOICES == 0:
-                        await asyncio.sleep(0)
-            return list(await asyncio.gather(*tasks))
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            ends = await asyncio.gather(*tasks, return_exceptions=True)
-            self._num_taken = sum(not isinstance(end, BaseException) for end in ends)
-            raise
+                await self._submit_many(requests)
+        for stream in self._streams:
+            await stream.taken()
+
+    async def _submit_many(self, requests: tuple[NewRequest, ...]) -> None:
+        """Between other tasks."""
+        for number, request in enumerate(requests, start=1):
+            self._streams.append(self._engine.submit(request))
+            if number % MANY_CHOICES == 0:
+                await self._turns.take(self.job.arrival.tenant.name)
 
     def _refusal(self, refused: Refused) -> RequestError:
         refusal = refused.refusal
@@ -139,7 +136,8 @@ class Generation:
         if refusal.reason is Reason.DEADLINE_HOPELESS:
             return DeadlineExceeded(message)
         if refusal.reason in _FULL:
-            own = f", {self._num_taken} of them for this one" if self._num_taken else ""
+            num_taken = sum(stream.is_taken for stream in self._streams)
+            own = f", {num_taken} of them for this one" if num_taken else ""
             message = f"The server is full: {refusal.message}{own}."
             if refusal.reason is Reason.QUEUE_FULL:
                 return Overloaded(message, refusal.wait_s)
@@ -252,7 +250,7 @@ class Generation:
 
 
 async def merge(
-    streams: list[AsyncIterator[Delta]],
+    streams: Sequence[AsyncIterator[Delta]],
 ) -> AsyncGenerator[tuple[int, Delta], None]:
     """The deltas of all streams with the index of theirs; the first error ends it."""
     if len(streams) == 1:

@@ -23,7 +23,7 @@ from quire.server.read_input import InputKind, Prompted, ReadInput, read_input
 from quire.server.text_tools import InputLimits, TextTools
 from quire.server.tokenizer import TextTokenizer, load_tokenizer
 
-NICENESS = 5
+NICENESS = 10
 """Reading yields to the engine, which others wait for."""
 TOKEN_ID = "I"
 """Array code: 32 bits without a sign."""

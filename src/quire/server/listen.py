@@ -4,7 +4,9 @@ by the kernel, not refused.
 
 import socket
 
-BACKLOG = 2048
+BACKLOG = 65535
+"""As long as the kernel lets it be (Linux: `net.core.somaxconn`). Whoever finds no place in it
+tries again after a second."""
 
 
 class CannotListen(Exception):

@@ -17,14 +17,14 @@ from quire.server.load_header import ANSWERED, load_report
 from quire.server.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.replies import error_reply
 from quire.server.service import Service
-from quire.server.tenants import ARRIVAL, Arrival
+from quire.server.tenants import ARRIVAL, EVERYONE, Arrival
 from quire.server.web_access import WebAccess
 
 logger = logging.getLogger("quire.access")
 
-OPEN_PATHS = frozenset(
-    ("/health", "/livez", "/readyz", "/startupz", "/metrics", "/version", "/docs", "/openapi.json")
-)
+PROBES = frozenset(("/health", "/livez", "/readyz", "/startupz"))
+"""Are answered at once, whoever else waits."""
+OPEN_PATHS = PROBES | {"/metrics", "/version", "/docs", "/openapi.json"}
 """Need no key, are not logged, and do not keep a draining server up. So do the files of `/docs`."""
 DOCS_ASSETS = "/docs/assets"
 
@@ -47,13 +47,16 @@ class Gate:
             return
         is_open = scope["path"] in OPEN_PATHS or scope["path"].startswith(f"{DOCS_ASSETS}/")
         refusal = self._web_access.refusal(scope, is_open_path=is_open)
+        exchange = _Exchange(scope, send, self._service)
         if is_open and refusal is None:
-            await _Exchange(scope, send, self._service).run(self._app, receive)
+            if scope["path"] not in PROBES:
+                await self._service.arrivals.take(EVERYONE.name)
+            await exchange.run(self._app, receive)
             return
         self._service.num_open += 1
-        exchange = _Exchange(scope, send, self._service)
         try:
             tenant = self._service.tenants.admit(scope["headers"])
+            await self._service.arrivals.take((tenant or EVERYONE).name)
             if refusal is not None:
                 self._service.metrics.on_refused(refusal.code)
                 await exchange.refuse(refusal, receive)

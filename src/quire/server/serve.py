@@ -7,6 +7,7 @@ second signal   everything ends at once
 """
 
 import asyncio
+import gc
 import logging
 import os
 import socket
@@ -28,13 +29,16 @@ from quire.server.config import ServerConfig
 from quire.server.exit_codes import FAILED_START
 from quire.server.freed_memory import return_large_blocks
 from quire.server.greeting import ready_text
-from quire.server.listen import local_url_of
+from quire.server.listen import BACKLOG, local_url_of
 from quire.server.plain_http import PlainHttp
 from quire.server.service import Service, Sources
 
 logger = logging.getLogger(__name__)
 
 CLOSE_PATIENCE_S = 5
+NUM_LISTENERS = 16
+"""The loop takes one connection from a listener in each of its turns: so many of a crowd, then, and
+who comes behind the crowd does not wait for all that it asks."""
 
 
 class DrainingServer(uvicorn.Server):
@@ -50,6 +54,7 @@ class DrainingServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                backlog=BACKLOG,
                 timeout_graceful_shutdown=CLOSE_PATIENCE_S,
             )
         )
@@ -102,6 +107,8 @@ async def serve(config: ServerConfig, listener: socket.socket, launched: Launche
     service = build_service(config, partial(EngineClient, launched=launched), sources)
 
     def greet() -> None:
+        gc.collect()
+        gc.freeze()  # what was set up stays: no collection need look at it again
         server.loading.close()
         text = ready_text(config, local_url_of(listener), service.startup_s)
         logger.info("%s", text)
@@ -111,7 +118,7 @@ async def serve(config: ServerConfig, listener: socket.socket, launched: Launche
 
     server = DrainingServer(build_app(service, greet, on_failed_start=stop), service)
     with closing(server.loading):
-        await server.serve(sockets=[listener])
+        await server.serve(sockets=[listener, *(listener.dup() for _ in range(NUM_LISTENERS - 1))])
     if server.force_exit:
         await server.lifespan.shutdown()  # uvicorn leaves it out: the engine is to end, not to hang
     return FAILED_START if service.failure is not None else 0

@@ -29,6 +29,7 @@ from quire.server.text_tools import InputLimits, TextTools
 from quire.server.timelines import Timelines
 from quire.server.tokenizer import TextTokenizer, load_tokenizer
 from quire.server.tokenizer_files import TokenizerError
+from quire.server.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,9 @@ class Service:
     `startup_s` has, once it is ready, the seconds of each phase of the engine's start and, as
     `total`, those since this process began.
 
+    Each piece of the work for requests takes one of the `turns` first, each head one of the
+    `arrivals`: what comes at once is not done at once.
+
     `failure` says why the start failed; of `num_open` requests `bodies` still reads those of
     some; `drains` is done when no new request is taken, `cut_off` when those that still run
     must end."""
@@ -117,6 +121,7 @@ class Service:
         self.drains: asyncio.Future[None] = loop.create_future()
         self.cut_off: asyncio.Future[None] = loop.create_future()
         self.bodies = BodyReader(config, self.metrics, self.cut_off)
+        self.arrivals, self.turns = Turns(sources.clock), Turns(sources.clock)
 
     async def start(self) -> None:
         """Bring up engine and tokenizer side by side; ends when both are there or one failed."""

@@ -86,6 +86,7 @@ class TextRoutes:
         """Not being ready is said before the body is judged, but after it is read: a client that
         still sends would not read the answer."""
         body = await self._service.bodies.read(request, self._service.config.max_body_bytes)
+        await self._service.turns.take(arrival_of(request).tenant.name)
         return body, self._service.tools()
 
     async def _while_wanted(self, request: Request, body: bytes, reading: Awaitable[Made]) -> Made:

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event
+from quire.scheduler.step import Finish
 from quire.server.timeline_words import WORDS, Part
 from quire.server.timelines import Timeline, Track
 
@@ -79,12 +80,14 @@ def _state(timeline: Timeline) -> str:
 
 def _choice(timeline: Timeline, index: int, end_s: float) -> ChoiceOut:
     track = timeline.tracks[index]
+    finish = track.finish
+    events = (track.live_events or ()) if finish is None else finish.timeline
     return ChoiceOut(
         index,
-        None if track.finish is None else track.finish.reason,
-        _parts(timeline, track.events, end_s),
-        _counts(track),
-        tuple(_event(event, timeline.arrived_s) for event in track.events),
+        None if finish is None else finish.reason,
+        _parts(timeline, events, end_s),
+        _live_counts(track, events) if finish is None else _counts(finish),
+        tuple(_event(event, timeline.arrived_s) for event in events),
     )
 
 
@@ -124,24 +127,24 @@ def _beginnings(handed_s: float, events: Sequence[Event]) -> Iterator[tuple[floa
             yield event.time_s, placed if begins is Part.PREFILL else begins
 
 
-def _counts(track: Track) -> Counts:
-    if track.finish is not None:
-        finish = track.finish
-        return Counts(
-            finish.num_prompt_tokens,
-            finish.num_cached_tokens,
-            finish.num_output_tokens,
-            finish.num_preemptions,
-            _num_lost(track.events),
-        )
-    placed = [event.number for event in track.events if event.reason in _FIRST_PLACED]
-    num_put_back = sum(event.reason in _PUT_BACK for event in track.events)
+def _counts(finish: Finish) -> Counts:
+    return Counts(
+        finish.num_prompt_tokens,
+        finish.num_cached_tokens,
+        finish.num_output_tokens,
+        finish.num_preemptions,
+        _num_lost(finish.timeline),
+    )
+
+
+def _live_counts(track: Track, events: Sequence[Event]) -> Counts:
+    placed = [event.number for event in events if event.reason in _FIRST_PLACED]
     return Counts(
         track.num_prompt_tokens,
         placed[0] if placed else 0,
         track.num_outputs,
-        num_put_back,
-        _num_lost(track.events),
+        sum(event.reason in _PUT_BACK for event in events),
+        _num_lost(events),
     )
 
 

@@ -4,7 +4,9 @@ Neither text nor tokens are kept, and nothing that would tell one tenant of anot
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from quire.engine.messages import Report
 from quire.scheduler.reasons import Reason
@@ -20,13 +22,29 @@ ANOTHER = "another tenant"
 
 @dataclass(slots=True)
 class Track:
-    """One choice in the engine. `finish` is the engine's account of it, once it has ended."""
+    """One choice in the engine, of this tenant. What ended is kept as `ended`, in msgpack: ten
+    thousand choices are then no objects that collections of garbage would have to look at."""
 
+    tenant: str
     request_id: str
     num_prompt_tokens: int
-    events: list[Event] = field(default_factory=list)
     num_outputs: int = 0
-    finish: Finish | None = None
+    ended: bytes = b""
+    live_events: list[Event] | None = None
+
+    @property
+    def finish(self) -> Finish | None:
+        """The engine's account of the choice with its events, once it has ended."""
+        return msgspec.msgpack.decode(self.ended, type=Finish) if self.ended else None
+
+    def note(self, event: Event) -> None:
+        if self.live_events is None:
+            self.live_events = []
+        self.live_events.append(event)
+
+    def end(self, finish: Finish) -> None:
+        self.ended = msgspec.msgpack.encode(finish)
+        self.live_events = None
 
 
 @dataclass(slots=True)
@@ -62,7 +80,7 @@ class Timelines:
         self._ring: deque[Timeline] = deque()
         self._num_tracks = 0
         self._by_name: dict[tuple[str, str], Timeline] = {}
-        self._by_request: dict[str, tuple[Timeline, Track]] = {}
+        self._by_request: dict[str, Track] = {}
 
     def open(self, job: Job, now: float) -> Timeline:
         timeline = _timeline(job, now)
@@ -75,7 +93,7 @@ class Timelines:
         for name in timeline.names:
             self._by_name[name] = timeline
         for track in timeline.tracks:
-            self._by_request[track.request_id] = timeline, track
+            self._by_request[track.request_id] = track
         return timeline
 
     def _are_too_many(self) -> bool:
@@ -88,36 +106,34 @@ class Timelines:
 
     def on_report(self, report: Report) -> None:
         for request_id, event in report.events:
-            found = self._by_request.get(request_id)
-            if found is not None:
-                timeline, track = found
-                track.events.append(self._told(event, timeline))
+            track = self._by_request.get(request_id)
+            if track is not None and not track.ended:
+                track.note(self._told(event, track.tenant))
         for delta in report.deltas:
             self._take(delta)
 
     def _take(self, delta: Delta) -> None:
-        found = self._by_request.get(delta.request_id)
-        if found is None:
+        track = self._by_request.get(delta.request_id)
+        if track is None:
             return
-        timeline, track = found
         track.num_outputs += len(delta.token_ids)
         if delta.finish is not None:
-            track.events = [self._told(event, timeline) for event in delta.finish.timeline]
-            track.finish = delta.finish._replace(timeline=())
+            events = tuple(self._told(event, track.tenant) for event in delta.finish.timeline)
+            track.end(delta.finish._replace(timeline=events))
 
-    def _told(self, event: Event, timeline: Timeline) -> Event:
+    def _told(self, event: Event, tenant: str) -> Event:
         """As the tenant may know it."""
         if not self._are_apart:
             return event
         if event.reason is Reason.MISS_SALT:  # would tell what others' prompts are
             event = event._replace(reason=Reason.MISS_NEW, number=0)
-        if not event.other or self._is_own(event.other, timeline):
+        if not event.other or self._is_own(event.other, tenant):
             return event
         return event._replace(other=ANOTHER)
 
-    def _is_own(self, request_id: str, timeline: Timeline) -> bool:
+    def _is_own(self, request_id: str, tenant: str) -> bool:
         found = self._by_request.get(request_id)
-        return found is not None and found[0].tenant == timeline.tenant
+        return found is not None and found.tenant == tenant
 
     def _forget(self, timeline: Timeline) -> None:
         for name in timeline.names:
@@ -130,13 +146,14 @@ class Timelines:
 
 def _timeline(job: Job, now: float) -> Timeline:
     """Without the job, which holds the prompt."""
+    tenant = job.arrival.tenant.name
     return Timeline(
         id=job.id,
         created_s=job.created_s,
         model=job.model,
-        tenant=job.arrival.tenant.name,
+        tenant=tenant,
         request_id=job.arrival.request_id,
         arrived_s=job.arrival.arrived_s,
         handed_s=now,
-        tracks=[Track(each.id, len(each.prompt_token_ids)) for each in job.requests],
+        tracks=[Track(tenant, each.id, len(each.prompt_token_ids)) for each in job.requests],
     )

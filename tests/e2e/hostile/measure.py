@@ -70,7 +70,7 @@ class Outcome:
             "hold": self.hold.seconds > LIMIT_HOLD_S,
             "livez": self.livez_own_s > LIMIT_LIVEZ_S,
             "memory": self.kept_mb > LIMIT_KEPT_MB,
-            "tokens": self.gap_s > LIMIT_SLOWER * self.calm_gap_s,
+            "tokens": self.gap_s > LIMIT_SLOWER * self.calm_gap_s and not self.attack.stops_engine,
         }
         return [aim for aim, is_missed in missed.items() if is_missed]
 

@@ -106,7 +106,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """`expects` are the beginnings of the answers that are right; `run` makes the attack."""
+    """`expects` are the beginnings of the answers that are right; `run` makes the attack. While the
+    engine is stopped, others' tokens stop too: that is no aim missed."""
 
     name: str
     what: str
@@ -114,6 +115,7 @@ class Attack:
     run: Callable[[Target], None]
     limit_s: float = 60.0
     ends_engine: bool = False
+    stops_engine: bool = False
 
     def surprises(self, answers: Counter[str]) -> list[str]:
         return [label for label in answers if not label.startswith(self.expects)]

@@ -35,8 +35,12 @@ HELD = (
     "connections that end",
     "resets within bodies",
     "resets within streams",
+    "a thousand at once",
     "stop strings",
+    "stop strings, four times",
     "log probabilities of outputs",
+    "full queue",
+    "deadlines",
     "foreign timelines",
 )
 """What no longer does harm, and takes little time."""

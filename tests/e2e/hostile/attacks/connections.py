@@ -30,7 +30,7 @@ from tests.e2e.hostile.target import (
 
 COMPLETIONS = "/v1/completions"
 MIB = 1 << 20
-PATIENCE_S = 100.0
+PATIENCE_S = 150.0
 SENT = 7 * MIB + 900 * 1024
 LONG = {"max_tokens": 900, "ignore_eos": True, "stream": True}
 
@@ -250,7 +250,7 @@ ATTACKS = (
     Attack(
         "resets within streams", "200, after the first bytes", (LEFT, RESET), resets_within_streams
     ),
-    Attack("streams never read", "100, each of 400 tokens", (CLOSED,), never_read, 120),
+    Attack("streams never read", "100, each of 400 tokens", (CLOSED,), never_read, 170),
     Attack("streams read slowly", "50, a byte a second for 10 s", (HELD, CLOSED), slow_readers),
     Attack("hammered /livez", "8 connections, 5 s, no key", ("200",), hammered("/livez")),
     Attack("hammered /metrics", "8 connections, 5 s, no key", ("200",), hammered("/metrics")),

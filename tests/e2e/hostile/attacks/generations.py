@@ -126,8 +126,15 @@ ATTACKS = (
         "64 requests of 64 prompts with 1,024 biases",
         TAKEN,
         piled_on_stopped_engine,
+        stops_engine=True,
     ),
-    Attack("stopped engine", "SIGSTOP for 10 s, 32 streams", TAKEN, stopped_engine),
+    Attack(
+        "stopped engine",
+        "SIGSTOP for 10 s, 32 streams",
+        TAKEN,
+        stopped_engine,
+        stops_engine=True,
+    ),
     Attack("foreign timelines", "six names", ("404",), foreign_timelines),
     Attack("foreign pages", "POSTs with a foreign Origin", ("401", "403"), foreign_pages),
     Attack(

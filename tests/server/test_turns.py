@@ -1,0 +1,72 @@
+"""What comes at once is done one piece in a turn of the loop, in rotation, none forgotten."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.server.turns import Turns
+
+
+@dataclass
+class Crowd:
+    """Callers that come at once; `went` are their tenants and the turns of the loop they went on
+    in."""
+
+    turns: Turns = field(default_factory=lambda: Turns(lambda: 0.0))
+    went: list[tuple[str, int]] = field(default_factory=list)
+    turn: int = 0
+
+    async def come(self, tenants: str, gone: frozenset[int] = frozenset()) -> None:
+        """Those with the numbers in `gone` leave while they wait."""
+        counting = asyncio.get_running_loop().call_soon(self._count)
+        callers = [asyncio.create_task(self._call(tenant)) for tenant in tenants]
+        await asyncio.sleep(0)
+        for number in gone:
+            callers[number % len(callers)].cancel()
+        await asyncio.gather(*callers, return_exceptions=True)
+        counting.cancel()
+
+    async def _call(self, tenant: str) -> None:
+        await self.turns.take(tenant)
+        self.went.append((tenant, self.turn))
+
+    def _count(self) -> None:
+        self.turn += 1
+        asyncio.get_running_loop().call_soon(self._count)
+
+
+def went(tenants: str, gone: frozenset[int] = frozenset()) -> list[tuple[str, int]]:
+    async def run() -> Crowd:
+        crowd = Crowd()
+        await crowd.come(tenants, gone)
+        return crowd
+
+    return asyncio.run(run()).went
+
+
+@given(st.text("abc", min_size=1, max_size=30), st.frozensets(st.integers(0, 29), max_size=5))
+def test_one_goes_on_in_a_turn_and_all_who_stay_do(tenants: str, gone: frozenset[int]) -> None:
+    in_order = went(tenants, gone)
+    turns = [turn for _, turn in in_order]
+    assert len(set(turns)) == len(turns)
+    left = {number % len(tenants) for number in gone}
+    assert len(tenants) - len(left) <= len(in_order) <= len(tenants)
+
+
+def test_a_crowd_of_one_tenant_holds_no_other_up() -> None:
+    tenants = [tenant for tenant, _ in went("a" * 50 + "b")]
+    assert tenants.index("b") <= 2
+
+
+def test_who_comes_alone_goes_on_at_once() -> None:
+    async def run() -> None:
+        turns = Turns(lambda: 0.0)
+        for _ in range(3):
+            taking = asyncio.create_task(turns.take("a"))
+            await asyncio.sleep(0)
+            assert taking.done()
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
