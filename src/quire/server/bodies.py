@@ -70,6 +70,7 @@ class BodyReader:
         finally:
             self._cut_off.remove_done_callback(stop)
             body.reading.cancel()
+            body.reading = None  # its error holds what holds this body
             self._forget(body)
 
     def _give_up(self, body: HalfRead, error: RequestError) -> None:
@@ -84,9 +85,22 @@ class BodyReader:
         body.data = bytearray()  # an error's traceback would keep it
 
     async def _read(self, request: Request, body: HalfRead, max_bytes: int) -> bytes:
+        error = await self._receive(request, body, max_bytes)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback would hold it, and what was read
+        _refuse_compressed(request)
+        return bytes(body.data)
+
+    async def _receive(
+        self, request: Request, body: HalfRead, max_bytes: int
+    ) -> RequestError | None:
+        """Read into `body`; returns why it cannot be read."""
         declared = request.headers.get("content-length", "")
         if declared.isdigit() and int(declared[:20]) > max_bytes:
-            raise _too_large(max_bytes)
+            return _too_large(max_bytes)
         window_s = self._limits.body_window_s
         least = self._limits.min_body_rate * window_s
         wanted = least  # bytes that must have come when the window ends
@@ -95,19 +109,17 @@ class BodyReader:
             async with asyncio.timeout(window_s) as window:
                 async for part in request.stream():
                     if len(body.data) + len(part) > max_bytes:
-                        raise _too_large(max_bytes)
+                        return _too_large(max_bytes)
                     self._take(body, part)
                     if len(body.data) >= wanted:
                         wanted = len(body.data) + least
                         window.reschedule(clock() + window_s)
         except TimeoutError:
-            raise self._too_slow(len(body.data)) from None
+            return self._too_slow(len(body.data))
         except ClientDisconnect:
-            raise RequestError(
-                "The client went away while it sent the body.", code="client_gone"
-            ) from None
-        _refuse_compressed(request)
-        return bytes(body.data)
+            message = "The client went away while it sent the body."
+            return RequestError(message, code="client_gone")
+        return None
 
     def _take(self, body: HalfRead, part: bytes) -> None:
         body.data += part
