@@ -17,7 +17,7 @@ TESTS := $(VENV)/.ready-test
 comma := ,
 INSTALLED := $(SERVES) $(patsubst %,$(VENV)/.ready-%,$(subst $(comma), ,$(EXTRAS)))
 CODE := src tests bench tools setup.py
-NATIVE := setup.py $(wildcard src/quire/models/native/*.cpp src/quire/models/native/*.h)
+NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
 .PHONY: help serve install test search fuzz check fmt bench hostile wheel readme clean

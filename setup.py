@@ -55,6 +55,7 @@ class BuildNative(build_ext):
                 ext.sources,
                 output_dir=str(Path(self.build_temp) / isa),
                 extra_postargs=[*COMMON_FLAGS, *openmp, *ISA_FLAGS[isa], f"-DQUIRE_ISA={isa}"],
+                include_dirs=[str(NATIVE)],
                 depends=ext.depends,
             )
         ]
@@ -83,8 +84,8 @@ setup(
     ext_modules=[
         Extension(
             "quire.models.native.kernels",
-            sources=sorted(map(str, NATIVE.glob("*.cpp"))),
-            depends=sorted(map(str, NATIVE.glob("*.h"))),
+            sources=sorted(map(str, NATIVE.glob("*/*.cpp"))),
+            depends=sorted(map(str, NATIVE.glob("*/*.h"))),
             optional=True,
         )
     ],

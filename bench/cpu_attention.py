@@ -23,8 +23,8 @@ from quire.models.attention.cpu import CPUAttention
 from quire.models.attention.reference import ReferenceAttention
 from quire.models.batch import Batch
 from quire.models.config import QUANTISED, SCALE_BYTES, KVOptions, KVSize, LayerFacts, ModelFacts
-from quire.models.kv_codec import choose_codec
-from quire.models.kv_store import KVStore, build_kv_store
+from quire.models.kv.kv_codec import choose_codec
+from quire.models.kv.kv_store import KVStore, build_kv_store
 from quire.models.native import library
 
 CPU = torch.device("cpu")

@@ -15,10 +15,10 @@ import torch
 from torch.nn.functional import linear
 
 from bench.cpu_linear import SHAPES, Way, medians_s
+from quire.models.layers.weight_kernel import WeightKernel
 from quire.models.native import library
-from quire.models.native.bytes import bind_bytes
-from quire.models.native.halved import bind_halved
-from quire.models.weight_kernel import WeightKernel
+from quire.models.native.linear.bytes import bind_bytes
+from quire.models.native.linear.halved import bind_halved
 
 ROWS = (1, 4, 8, 16, 32, 128, 512)
 NAMES = ("q, o", "gate, up", "down", "head")

@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from quire.models.native import library
-from quire.models.native.int8 import Int8Kernel, bind_int8
-from quire.models.native.linear import LinearKernel, PackedWeight, bind_linear
+from quire.models.native.linear.int8 import Int8Kernel, bind_int8
+from quire.models.native.linear.linear import LinearKernel, PackedWeight, bind_linear
 
 SHAPES = {
     "q, o": (896, 896),

@@ -2,10 +2,10 @@
 
 import time
 
-from quire.engine.build import build_engine
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts
+from quire.engine.startup.build import build_engine
 
 
 def build_quietly(config: EngineConfig) -> tuple[Engine, EngineFacts]:

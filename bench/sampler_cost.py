@@ -13,12 +13,12 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from quire.engine.native_sampler import NativeSampler
-from quire.engine.sample_row import SampleRow
-from quire.engine.sampler import Sampler
-from quire.engine.torch_sampler import TorchSampler
+from quire.engine.sampling.native_sampler import NativeSampler
+from quire.engine.sampling.sample_row import SampleRow
+from quire.engine.sampling.sampler import Sampler
+from quire.engine.sampling.torch_sampler import TorchSampler
 from quire.models.native import library
-from quire.models.native.sampling import SamplingKernel
+from quire.models.native.sampling.sampling import SamplingKernel
 from quire.scheduler.request import Sampling, Stopping
 
 CASES = {

@@ -14,11 +14,11 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from quire.models.linears import PackedForward
+from quire.models.layers.linears import PackedForward
+from quire.models.layers.screened import ScreenedHead
 from quire.models.native import library
-from quire.models.native.linear import bind_linear
-from quire.models.native.screen import bind_screen
-from quire.models.screened import ScreenedHead
+from quire.models.native.linear.linear import bind_linear
+from quire.models.native.linear.screen import bind_screen
 
 VOCAB_SIZE, WIDTH = 151936, 896
 

@@ -20,7 +20,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton loads
 pytest_plugins = ["tests.models.fidelity_table", "tests.skips"]
 
 if TYPE_CHECKING:
-    from quire.models.native.int8 import Int8Kernel
+    from quire.models.native.linear.int8 import Int8Kernel
     from tests.models.reference import References
 
 load_profile()
@@ -50,7 +50,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> "References":
 
 @pytest.fixture(scope="session")
 def int8_kernel() -> "Int8Kernel":
-    from quire.models.native.int8 import bind_int8  # brings torch
+    from quire.models.native.linear.int8 import bind_int8  # brings torch
     from tests.instructions import library_with_products
 
     built = library_with_products()

@@ -18,7 +18,7 @@ import pytest
 from tools.requirements import requirements
 
 from quire import __version__
-from quire.server.options import OPTIONS
+from quire.server.cli.options import OPTIONS
 
 ROOT = Path(__file__).parent.parent
 CACHES = ("HF_HOME", "XDG_CACHE_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")

@@ -9,10 +9,16 @@ from typing import NamedTuple
 
 from tests.models.families import REFUSED, SERVED
 
-from quire.server.metric_table import COMMON_LABELS, HTTP_METRICS, METRICS, Kind, Metric
-from quire.server.openapi.bodies import BODIES
-from quire.server.options import config_table
-from quire.server.protocol.capabilities import Support, capability_table
+from quire.server.cli.options import config_table
+from quire.server.http.openapi.bodies import BODIES
+from quire.server.observability.metric_table import (
+    COMMON_LABELS,
+    HTTP_METRICS,
+    METRICS,
+    Kind,
+    Metric,
+)
+from quire.server.openai.protocol.capabilities import Support, capability_table
 
 ROOT = Path(__file__).parent.parent
 

@@ -25,7 +25,7 @@ from quire.models.attention.triton.support import why_not_widths
 from quire.models.attention.triton.tiles import Device
 from quire.models.attention.triton.write_kernel import write
 from quire.models.config import LayerFacts
-from quire.models.kv_codec import choose_codec
+from quire.models.kv.kv_codec import choose_codec
 
 MAX_SHARED_BYTES = 99 * 1024
 """Of a program: what GPUs of 8.6 and 8.9 have. 8.0 has 163 KiB, 9.0 has 227."""

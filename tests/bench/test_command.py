@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from quire.server.cli import main
+from quire.server.cli.main import main
 from quire.server.config import ApiKey
 from tests.bench.stand_in import Manners, standing_in
 from tests.server.served import MODEL, Served, plain_config, serving

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from quire.bench.command import without_secrets
 from quire.bench.exchange import parse_address
 from quire.bench.options import BenchOptions, read_options, split_serve_args
-from quire.server.arguments import build_parser
-from quire.server.cli import main
+from quire.server.cli.arguments import build_parser
+from quire.server.cli.main import main
 
 
 def options_of(*argv: str) -> BenchOptions:

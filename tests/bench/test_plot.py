@@ -12,7 +12,7 @@ from quire.bench.plot import draw
 from quire.bench.ratios import Run
 from quire.bench.report import Report, ServerFacts
 from quire.bench.workloads import WORKLOADS
-from quire.server.cli import main
+from quire.server.cli.main import main
 from tests.bench.test_ratios import GOOD
 
 LATENCY = WORKLOADS["latency"]

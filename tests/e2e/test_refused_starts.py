@@ -92,7 +92,7 @@ def test_a_start_that_fails_before_its_engine_process_ends_without_a_traceback()
     program = (
         "import sys\n"
         "sys.executable = '/nowhere/python'\n"
-        "from quire.server.cli import main\n"
+        "from quire.server.cli.main import main\n"
         "sys.exit(main(['serve', 'toy', '--port', '0']))\n"
     )
     done = subprocess.run(

@@ -2,10 +2,10 @@
 
 import pytest
 
-from quire.engine.native_sampler import NativeSampler
-from quire.engine.torch_sampler import TorchSampler
+from quire.engine.sampling.native_sampler import NativeSampler
+from quire.engine.sampling.torch_sampler import TorchSampler
 from quire.models.native.library import ISAS
-from quire.models.native.sampling import SamplingKernel
+from quire.models.native.sampling.sampling import SamplingKernel
 from tests.engine.sampler_cases import CPU, Make
 from tests.instructions import library_of
 

@@ -9,10 +9,10 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.engine.noise import uniform
-from quire.engine.sample_row import SampleRow
-from quire.engine.sampler import Drawn, Sampler
-from quire.engine.tiles import TILE
+from quire.engine.sampling.noise import uniform
+from quire.engine.sampling.sample_row import SampleRow
+from quire.engine.sampling.sampler import Drawn, Sampler
+from quire.engine.sampling.tiles import TILE
 from quire.scheduler.request import Sampling, Stopping
 from tests.models.rounding import unit
 from tests.rounding import LAMBDA, compounded

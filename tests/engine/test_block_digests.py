@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from quire.engine.build import build_engine
 from quire.engine.config import TOY_MODEL, EngineConfig
+from quire.engine.startup.build import build_engine
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 
 CONFIG = EngineConfig(

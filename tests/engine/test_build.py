@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from quire.cache.sizing import BLOCK_SIZES, TooLittleMemory
-from quire.engine import build_model
-from quire.engine.build import build_engine
 from quire.engine.config import EngineConfig
 from quire.engine.messages import EngineFacts, LayerGroupFacts
-from quire.engine.receipt import receipt_text
-from quire.models import preview
+from quire.engine.startup import build_model
+from quire.engine.startup.build import build_engine
+from quire.engine.startup.receipt import receipt_text
 from quire.models.config import QUANTISED, SCALE_BYTES
+from quire.models.loading import preview
 from quire.scheduler.cost import PreemptionMode
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from quire.engine.build import build_engine
 from quire.engine.config import EngineConfig
+from quire.engine.startup.build import build_engine
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.instructions import library_with_products
 from tests.models.checkpoints import save_checkpoint

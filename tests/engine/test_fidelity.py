@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.engine.build import build_engine
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
+from quire.engine.startup.build import build_engine
 from quire.models.config import QUANTISED
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.models.driver import DEVICE

@@ -9,10 +9,10 @@ ENGINE = """
 import sys, time
 from importlib.resources import files
 from quire.engine.config import EngineConfig
-from quire.models.lean_import import import_transformers
+from quire.models.loading.lean_import import import_transformers
 
 import_transformers()
-from quire.engine.build import build_engine
+from quire.engine.startup.build import build_engine
 
 config = EngineConfig(str(files("quire.models") / "bundled"), num_threads=1)
 engine, facts = build_engine(
@@ -24,7 +24,7 @@ print(*sys.modules)
 """
 COMPILE = """
 import torch
-from quire.models.lean_import import import_transformers
+from quire.models.loading.lean_import import import_transformers
 
 import_transformers()
 assert "torch._dynamo.utils" not in sys.modules
@@ -38,8 +38,8 @@ doubled = torch.compile(lambda x: 2 * x, backend="eager")
 assert doubled(torch.ones(2)).tolist() == [2, 2]
 print("done")
 """
-SERVER = "import sys, quire.server.serve; print(*sys.modules)"
-COMMAND = "import sys, quire.server.commands; print(*sys.modules)"
+SERVER = "import sys, quire.server.http.serve; print(*sys.modules)"
+COMMAND = "import sys, quire.server.cli.commands; print(*sys.modules)"
 
 
 def said_by(script: str) -> set[str]:

@@ -10,9 +10,9 @@ from quire.cache.footprint import Footprint
 from quire.cache.layout import build_layout
 from quire.cache.sizing import Budget, TooLittleMemory
 from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
-from quire.engine.kv_plan import Device, KVPlan, Limits, plan_kv
 from quire.engine.messages import EngineFacts, LayerGroupFacts
-from quire.engine.receipt import memory_facts, padding_warning, receipt_text
+from quire.engine.startup.kv_plan import Device, KVPlan, Limits, plan_kv
+from quire.engine.startup.receipt import memory_facts, padding_warning, receipt_text
 
 PAGE = Page(num_kv_heads=2, k_width=64, v_width=64, element_bytes=2)
 PLAIN = build_layout([KVSpec(PAGE)] * 4)

@@ -17,11 +17,11 @@ from quire.cache.moves import Move, MoveKind
 from quire.cache.prefix import find_prefix
 from quire.cache.reuse import Reuse
 from quire.cache.spec import Retention
-from quire.engine.native_sampler import NativeSampler
 from quire.engine.runner import Launched, Runner
-from quire.engine.sample_row import SampleRow
-from quire.engine.sampler import Drawn, PendingDraw
-from quire.engine.torch_sampler import TorchSampler
+from quire.engine.sampling.native_sampler import NativeSampler
+from quire.engine.sampling.sample_row import SampleRow
+from quire.engine.sampling.sampler import Drawn, PendingDraw
+from quire.engine.sampling.torch_sampler import TorchSampler
 from quire.models.toy import ToyModel
 from quire.scheduler.admission import Admission
 from quire.scheduler.prefix_waits import PrefixWaits

@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from quire.engine import kernels
-from quire.engine.build import build_engine
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts
-from quire.engine.receipt import receipt_text
-from quire.models.native.int8 import Int8Kernel
+from quire.engine.startup.build import build_engine
+from quire.engine.startup.receipt import receipt_text
+from quire.models.loading import kernels
+from quire.models.loading.kernels import KernelOptions
+from quire.models.native.linear.int8 import Int8Kernel
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.instructions import library_of
 from tests.models.test_bundled import FOLDER
@@ -96,10 +97,10 @@ def test_what_cannot_be_is_refused_before_the_model_is_looked_for(
 
 
 def test_a_gpu_is_told_that_it_is_for_cpus() -> None:
-    config = EngineConfig(NOWHERE, quantization="int8", device="cuda:0")
+    options = KernelOptions(quantization="int8")
     said = "--quantization int8 runs on a CPU only, not on cuda:0: pass --device cpu"
     with pytest.raises(ValueError, match=said):
-        kernels.choose_kernels(config, torch.device(config.device))
+        kernels.choose_kernels(options, torch.device("cuda:0"))
 
 
 def test_a_machine_without_the_kernels_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

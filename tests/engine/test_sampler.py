@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.engine.sample_row import SampleRow
-from quire.engine.sampler import Drawn
-from quire.engine.torch_sampler import TorchSampler
+from quire.engine.sampling.sample_row import SampleRow
+from quire.engine.sampling.sampler import Drawn
+from quire.engine.sampling.torch_sampler import TorchSampler
 from quire.scheduler.request import Sampling
 from tests.engine.sampler_cases import (
     CPU,

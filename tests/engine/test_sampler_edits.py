@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.engine.sample_row import SampleRow
+from quire.engine.sampling.sample_row import SampleRow
 from quire.scheduler.request import Sampling, Stopping
 from tests.engine.sampler_cases import Make, draw_all, edited, logits_of, row_of, sample_rows
 

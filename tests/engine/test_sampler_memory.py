@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from quire.engine.build_sampler import sampler_bytes
-from quire.engine.tiles import working_bytes
-from quire.engine.torch_sampler import TorchSampler
+from quire.engine.sampling.build_sampler import sampler_bytes
+from quire.engine.sampling.tiles import working_bytes
+from quire.engine.sampling.torch_sampler import TorchSampler
 from quire.models.native import library
 from quire.scheduler.request import Sampling
 from tests.allocation import peak_bytes

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.engine.noise import splitmix64, uniform
+from quire.engine.sampling.noise import splitmix64, uniform
 
 SEEDS = st.integers(-(2**63), 2**64 - 1)
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from quire.engine.sample_row import SampleRow
-from quire.engine.torch_sampler import TorchSampler
+from quire.engine.sampling.sample_row import SampleRow
+from quire.engine.sampling.torch_sampler import TorchSampler
 from tests.crossings import META, Crossings
 from tests.engine.sampler_cases import MIXED, batches, row_of
 

@@ -19,13 +19,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from quire.cache.kv_cache import KVCache
-from quire.engine.build import build_engine
 from quire.engine.client import EngineClient, Phase, TokenStream
 from quire.engine.config import TOY_MODEL, EngineConfig
+from quire.engine.startup.build import build_engine
 from quire.engine.tracing import TracedKVCache
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
-from quire.server.listen import bind
+from quire.server.http.listen import bind
 
 CONFIG = EngineConfig(TOY_MODEL, max_num_seqs=4, block_size=8, num_gpu_blocks_override=101)
 PROMPT = tuple(range(20))
@@ -260,7 +260,7 @@ def test_missing_packages_are_said_before_a_model_is_loaded(
 WITHOUT = """
 import sys, time
 from quire.cache.kv_cache import KVCache
-from quire.engine.build import build_engine
+from quire.engine.startup.build import build_engine
 from quire.engine.config import EngineConfig
 import quire.engine.process
 build_engine(EngineConfig("toy"), on_progress=lambda *_: None, clock=time.monotonic)

@@ -8,10 +8,10 @@ import torch
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.spec import Retention
-from quire.engine.build_sampler import build_sampler
 from quire.engine.engine import Engine
 from quire.engine.runner import Runner, RunnerConfig
-from quire.engine.sample_row import SampleRow
+from quire.engine.sampling.build_sampler import build_sampler
+from quire.engine.sampling.sample_row import SampleRow
 from quire.models.config import KVSize
 from quire.models.toy import TWO_FULL, ToyModel, ToyText, toy_layout
 from quire.scheduler.config import SchedulerConfig

@@ -2,13 +2,13 @@
 
 import pytest
 
-from quire.models.model_kernels import ModelKernels
+from quire.models.layers.model_kernels import ModelKernels
 from quire.models.native import Library
-from quire.models.native.decoder import bind_decoder
-from quire.models.native.fused import FusedKernels, bind_fused
-from quire.models.native.halved import bind_halved
-from quire.models.native.linear import LinearKernel, bind_linear
-from quire.models.native.screen import bind_screen
+from quire.models.native.decoder.decoder import bind_decoder
+from quire.models.native.decoder.fused import FusedKernels, bind_fused
+from quire.models.native.linear.halved import bind_halved
+from quire.models.native.linear.linear import LinearKernel, bind_linear
+from quire.models.native.linear.screen import bind_screen
 from tests.instructions import library_with_products
 
 

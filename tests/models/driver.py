@@ -6,8 +6,8 @@ import random
 import torch
 
 from quire.models.batch import Model
-from quire.models.checkpoint import ModelSource
-from quire.models.loader import LoadedModel, load_model
+from quire.models.loading.checkpoint import ModelSource
+from quire.models.loading.loader import LoadedModel, load_model
 from tests.models.paging import Paging
 
 DEVICE = os.environ.get("FIDELITY_DEVICE", "cpu")

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers.models.auto import modeling_auto
 
-from quire.models.checkpoint import ModelSource, locate
-from quire.models.checkpoint_kind import ENCODERS, TEXT_PARTS
 from quire.models.config import CheckpointError, UnsupportedModel
-from quire.models.preview import look_ahead
+from quire.models.loading.checkpoint import ModelSource, locate
+from quire.models.loading.checkpoint_kind import ENCODERS, TEXT_PARTS
+from quire.models.loading.preview import look_ahead
 from tests.models.driver import ignore_progress, load
 from tests.models.unservable import (
     LLAMA,
@@ -106,7 +106,7 @@ def test_no_weights_are_fetched_of_what_is_not_served(
         fetched.extend(allow_patterns)
         return str(tmp_path)
 
-    monkeypatch.setattr("quire.models.hub.snapshot_download", download)
+    monkeypatch.setattr("quire.models.loading.hub.snapshot_download", download)
     with pytest.raises(CheckpointError, match="GPTQ"):
         locate(ModelSource("some/model"), ignore_progress)
     assert fetched == ["config.json", "adapter_config.json"]
@@ -115,7 +115,9 @@ def test_no_weights_are_fetched_of_what_is_not_served(
 def test_a_repository_of_another_format_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.models.hub.snapshot_download", lambda *a, **options: str(tmp_path))
+    monkeypatch.setattr(
+        "quire.models.loading.hub.snapshot_download", lambda *a, **options: str(tmp_path)
+    )
     with pytest.raises(CheckpointError, match=r"^some/model-GGUF holds no config.json on the hub"):
         locate(ModelSource("some/model-GGUF"), ignore_progress)
 
@@ -133,7 +135,7 @@ def test_the_check_imports_neither_torch_nor_transformers(tmp_path: Path) -> Non
     folder = write_unservable(UNSERVABLE["awq"], tmp_path)
     program = (
         "import sys\n"
-        "from quire.models.checkpoint import ModelSource, check_local\n"
+        "from quire.models.loading.checkpoint import ModelSource, check_local\n"
         f"try: check_local(ModelSource({json.dumps(str(folder))}))\n"
         "except Exception as error: print(error)\n"
         "assert not {'torch', 'transformers', 'huggingface_hub'} & set(sys.modules)\n"

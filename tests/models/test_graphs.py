@@ -14,7 +14,7 @@ from quire.models.attention.triton.inputs import StepInputs
 from quire.models.batch import Batch, Model
 from quire.models.config import KVOptions, LayerFacts
 from quire.models.graphs import Buffers, DecodeLimits, GraphedModel, Launch, ladder, record_decode
-from quire.models.loader import LoadedModel
+from quire.models.loading.loader import LoadedModel
 from tests.models.driver import generate_greedy, load
 from tests.models.paging import Paging
 from tests.models.reference import BLOCK_SIZE, MAX_LEN, NUM_NEW, References, fidelity_prompts

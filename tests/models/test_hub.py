@@ -7,15 +7,15 @@ import pytest
 from huggingface_hub import errors
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
-from quire.models.checkpoint import ModelSource, locate
 from quire.models.config import CheckpointError
+from quire.models.loading.checkpoint import ModelSource, locate
 from tests.models.driver import ignore_progress
 
 Download = Callable[..., str]
 
 
 def replace_download(monkeypatch: pytest.MonkeyPatch, download: Download) -> None:
-    monkeypatch.setattr("quire.models.hub.snapshot_download", download)
+    monkeypatch.setattr("quire.models.loading.hub.snapshot_download", download)
 
 
 def a_model_folder(folder: Path) -> str:

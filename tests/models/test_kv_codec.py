@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.models.config import QUANTISED
-from quire.models.kv_codec import Codec, choose_codec
+from quire.models.kv.kv_codec import Codec, choose_codec
 from tests.models.rounding import Exact, assert_within, rounded, unit
 from tests.rounding import compounded
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from quire.cache.layout import Layout
 from quire.models.attention.plan import MAX_PADDING, group_by_length
 from quire.models.config import KVOptions, KVSize, LayerFacts, ModelFacts
-from quire.models.kv_codec import choose_codec
-from quire.models.kv_store import KVStore, Workspace, build_kv_store
+from quire.models.kv.kv_codec import choose_codec
+from quire.models.kv.kv_store import KVStore, Workspace, build_kv_store
 from tests.profiles import cases
 
 CPU = torch.device("cpu")

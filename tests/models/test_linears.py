@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quire.models.checkpoint import ModelSource
 from quire.models.config import KVOptions
-from quire.models.linears import pack_linears
-from quire.models.loader import LoadedModel, load_model
-from quire.models.model_kernels import ModelKernels
-from quire.models.native.halved import bind_halved
-from quire.models.native.linear import LinearKernel
+from quire.models.layers.linears import pack_linears
+from quire.models.layers.model_kernels import ModelKernels
+from quire.models.loading.checkpoint import ModelSource
+from quire.models.loading.loader import LoadedModel, load_model
+from quire.models.native.linear.halved import bind_halved
+from quire.models.native.linear.linear import LinearKernel
 from tests.instructions import built_library, library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import ignore_progress, load

@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from quire.models.checkpoint import ModelSource
 from quire.models.config import CheckpointError, KVOptions, UnsupportedModel
-from quire.models.latent import LatentPort, keep_latent
-from quire.models.loader import choose_dtype, load_model
+from quire.models.layers.latent import LatentPort, keep_latent
+from quire.models.loading.checkpoint import ModelSource
+from quire.models.loading.loader import choose_dtype, load_model
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
 from tests.models.families import DENSE, REFUSED, VOCAB, Family
@@ -68,8 +68,8 @@ def test_float32_runs_in_bfloat16_where_that_is_fast_and_the_log_says_what_keeps
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("quire.models.loader._cpu_has_fast_bfloat16", lambda: fast)
-    caplog.set_level(logging.INFO, "quire.models.loader")
+    monkeypatch.setattr("quire.models.loading.loader._cpu_has_fast_bfloat16", lambda: fast)
+    caplog.set_level(logging.INFO, "quire.models.loading.loader")
     if not is_stated:
         edit_json(copy / "config.json", dtype=None)
     facts = load(copy, dtype=dtype).facts
@@ -197,7 +197,7 @@ def test_families_that_would_be_served_wrongly_are_refused_before_their_weights_
 ) -> None:
     family, why = REFUSED[name]
     save_checkpoint(family, tmp_path)
-    monkeypatch.delattr("quire.models.pretrained.load_module")
+    monkeypatch.delattr("quire.models.loading.pretrained.load_module")
     with pytest.raises(UnsupportedModel, match=why) as refusal:
         load(tmp_path)
     assert str(refusal.value).startswith(f"{family.model_type} models are not supported: ")
@@ -340,7 +340,7 @@ def test_dtype_asked_for_or_stored(
 def test_a_cpu_runs_half_precision_only_where_it_is_fast(
     stored: torch.dtype, fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.models.loader._cpu_has_fast_bfloat16", lambda: fast)
+    monkeypatch.setattr("quire.models.loading.loader._cpu_has_fast_bfloat16", lambda: fast)
     assert choose_dtype("auto", stored, CPU) == (torch.bfloat16 if fast else torch.float32)
     assert choose_dtype("auto", stored, torch.device("cuda")) == stored
 
@@ -350,7 +350,7 @@ def test_a_cpu_runs_half_precision_only_where_it_is_fast(
 def test_float32_runs_in_bfloat16_only_where_the_device_multiplies_it(
     device: str, fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.models.loader._cpu_has_fast_bfloat16", lambda: fast)
+    monkeypatch.setattr("quire.models.loading.loader._cpu_has_fast_bfloat16", lambda: fast)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: fast)
     expected = torch.bfloat16 if fast else torch.float32
     assert choose_dtype("auto", torch.float32, torch.device(device)) == expected

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from quire.models.config import CheckpointError
-from quire.models.preview import look_ahead
+from quire.models.loading.preview import look_ahead
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
 from tests.models.families import DENSE, Family

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 
-from quire.models import pretrained
-from quire.models.narrow import NARROW, Narrow, widen_all
+from quire.models.layers.narrow import NARROW, Narrow, widen_all
+from quire.models.loading import pretrained
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
 

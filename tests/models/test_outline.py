@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from quire.cache.spec import FULL, Kind, Page, Retention
-from quire.models.checkpoint import ModelSource
 from quire.models.config import CheckpointError, KVOptions
-from quire.models.loader import load_model
-from quire.models.model_kernels import ModelKernels
-from quire.models.native.halved import bind_halved
-from quire.models.native.int8 import Int8Kernel
-from quire.models.outline import outline_layout
-from quire.models.preview import Preview, look_ahead
-from quire.models.weight_files import read_headers, stored_float_bytes, weight_bytes
+from quire.models.layers.model_kernels import ModelKernels
+from quire.models.loading.checkpoint import ModelSource
+from quire.models.loading.loader import load_model
+from quire.models.loading.outline import outline_layout
+from quire.models.loading.preview import Preview, look_ahead
+from quire.models.loading.weight_files import read_headers, stored_float_bytes, weight_bytes
+from quire.models.native.linear.halved import bind_halved
+from quire.models.native.linear.int8 import Int8Kernel
 from tests.instructions import library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import ignore_progress, load
@@ -161,9 +161,8 @@ def test_what_cannot_be_told_is_not_guessed(fields: dict[str, object]) -> None:
 
 
 def test_an_outline_needs_no_torch() -> None:
-    code = (
-        "import sys, quire.models.outline, quire.models.weight_files; print('torch' in sys.modules)"
-    )
+    modules = "quire.models.loading.outline, quire.models.loading.weight_files"
+    code = f"import sys, {modules}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout.strip() == "False"
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.models.pages import HUGE_PAGE_BYTES, give_back, zeros_on_touch
+from quire.models.kv.pages import HUGE_PAGE_BYTES, give_back, zeros_on_touch
 
 
 @given(st.integers(0, 5 * HUGE_PAGE_BYTES))

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from quire.models.config import UnsupportedModel
-from quire.models.linears import pack_linears
-from quire.models.loader import LoadedModel
-from quire.models.model_kernels import ModelKernels
-from quire.models.native.bytes import bind_bytes
-from quire.models.native.int8 import Int8Kernel
+from quire.models.layers.linears import pack_linears
+from quire.models.layers.model_kernels import ModelKernels
+from quire.models.loading.loader import LoadedModel
+from quire.models.loading.quantised import tell_quantised
 from quire.models.native.library import ISAS
-from quire.models.quantised import tell_quantised
+from quire.models.native.linear.bytes import bind_bytes
+from quire.models.native.linear.int8 import Int8Kernel
 from tests.instructions import library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
@@ -97,7 +97,7 @@ def test_head_and_embedding_go_on_sharing_one_weight(tied: Path, int8_kernel: In
 def test_what_stays_is_told_with_its_share(
     references: References, int8_kernel: Int8Kernel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "quire.models.quantised")
+    caplog.set_level(logging.INFO, "quire.models.loading.quantised")
     load_int8(references.checkpoint("mixtral"), int8_kernel)
     assert "quantised" in caplog.text and " %)" in caplog.text
     assert "experts" in caplog.text

@@ -12,7 +12,7 @@ from quire.models.attention.triton.inputs import StepInputs
 from quire.models.config import KVOptions, LayerFacts
 from quire.models.graphs import Buffers, DecodeLimits
 from quire.models.hf import PagedPort, attention_modules, plug
-from quire.models.loader import LoadedModel
+from quire.models.loading.loader import LoadedModel
 from tests.crossings import META, Crossings
 from tests.models.driver import load
 from tests.models.families import SERVED

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from quire.models.attention.scratch import StepLimits
 from quire.models.config import KVOptions
-from quire.models.linears import PackedForward
-from quire.models.loader import LoadedModel
-from quire.models.model_kernels import ModelKernels
-from quire.models.native.linear import LinearKernel
-from quire.models.screened import ScreenedHead, screen_tensors
+from quire.models.layers.linears import PackedForward
+from quire.models.layers.model_kernels import ModelKernels
+from quire.models.layers.screened import ScreenedHead, screen_tensors
+from quire.models.loading.loader import LoadedModel
+from quire.models.native.linear.linear import LinearKernel
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import DENSE, Family
 from tests.models.paging import Paging

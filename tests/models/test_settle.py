@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from quire.models.settle import settle
+from quire.models.layers.settle import settle
 
 DTYPES = (torch.bfloat16, torch.float32, torch.uint8)
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from quire.models.config import UnsupportedModel
-from quire.models.support import layering, max_model_len
+from quire.models.loading.support import layering, max_model_len
 
 
 @pytest.mark.parametrize(

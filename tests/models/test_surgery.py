@@ -7,17 +7,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.models.decoder import DecoderForward
-from quire.models.layers import AttentionForward, GatedForward, LayerForward, NormForward
-from quire.models.linears import pack_linears
-from quire.models.loader import LoadedModel
-from quire.models.model_kernels import ModelKernels
-from quire.models.native.bytes import bind_bytes
-from quire.models.native.decoder import bind_decoder
-from quire.models.native.fused import bind_fused
-from quire.models.native.halved import bind_halved
-from quire.models.native.int8 import Int8Kernel
-from quire.models.surgery import operate
+from quire.models.layers.decoder import DecoderForward
+from quire.models.layers.layers import AttentionForward, GatedForward, LayerForward, NormForward
+from quire.models.layers.linears import pack_linears
+from quire.models.layers.model_kernels import ModelKernels
+from quire.models.layers.surgery import operate
+from quire.models.loading.loader import LoadedModel
+from quire.models.native.decoder.decoder import bind_decoder
+from quire.models.native.decoder.fused import bind_fused
+from quire.models.native.linear.bytes import bind_bytes
+from quire.models.native.linear.halved import bind_halved
+from quire.models.native.linear.int8 import Int8Kernel
 from tests.instructions import built_library, library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load

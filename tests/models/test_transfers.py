@@ -13,9 +13,9 @@ from torch import Tensor
 
 from quire.cache.moves import Move, MoveBatch, MoveKind, batches
 from quire.models.config import KVOptions, KVSize, LayerFacts, ModelFacts
-from quire.models.kv_codec import choose_codec
-from quire.models.kv_store import KVStore, build_kv_store
-from quire.models.transfers import Mark, Mover, build_mover, runs
+from quire.models.kv.kv_codec import choose_codec
+from quire.models.kv.kv_store import KVStore, build_kv_store
+from quire.models.kv.transfers import Mark, Mover, build_mover, runs
 from tests.profiles import cases
 
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from quire.server.tokenizer import TextTokenizer
+from quire.server.text.tokenizer import TextTokenizer
 from tests.server.served import Served, bundled_tokenizer, plain_config, serving
 from tests.server.stand_in import repeat_prompt
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import httpx
 
-from quire.server.openapi.errors import HEADERS
+from quire.server.http.openapi.errors import HEADERS
 
 UNROUTED = (404, 405)
 """What is answered for a path or a method that there is not."""

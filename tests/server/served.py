@@ -14,13 +14,13 @@ import httpx
 import uvloop
 
 from quire.engine.config import EngineConfig
-from quire.server.app import build_app, build_service
 from quire.server.config import ServerConfig
-from quire.server.listen import bind, url_of
-from quire.server.plain_http import PlainHttp
-from quire.server.serve import DrainingServer
+from quire.server.http.app import build_app, build_service
+from quire.server.http.listen import bind, url_of
+from quire.server.http.plain_http import PlainHttp
+from quire.server.http.serve import DrainingServer
 from quire.server.service import Sources
-from quire.server.tokenizer import TextTokenizer, load_tokenizer
+from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from tests.server.documented import held_to_document
 from tests.server.stand_in import ScriptedEngine
 

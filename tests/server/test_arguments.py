@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.server.arguments import build_parser, unknown_flag
-from quire.server.cli import main
-from quire.server.options import OPTIONS
+from quire.server.cli.arguments import build_parser, unknown_flag
+from quire.server.cli.main import main
+from quire.server.cli.options import OPTIONS
 
 
 @pytest.mark.parametrize(

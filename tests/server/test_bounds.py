@@ -4,10 +4,10 @@ unknown field ends the check."""
 import pytest
 
 from quire.server.errors import RequestError
-from quire.server.limits import MAX_LOGPROBS_KEPT
-from quire.server.protocol.capabilities import COMPLETIONS
-from quire.server.protocol.completions import CompletionRequest
-from quire.server.protocol.parse import parse_request
+from quire.server.openai.protocol.capabilities import COMPLETIONS
+from quire.server.openai.protocol.completions import CompletionRequest
+from quire.server.openai.protocol.parse import parse_request
+from quire.server.requests.limits import MAX_LOGPROBS_KEPT
 from tests.server.served import Served
 
 MANY = 20_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quire.server.tokenizer import TextTokenizer
+from quire.server.text.tokenizer import TextTokenizer
 from tests.server.served import MODEL, Served
 from tests.server.stand_in import FACTS
 

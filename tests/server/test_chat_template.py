@@ -2,7 +2,7 @@
 
 import pytest
 
-from quire.server.chat_template import ChatTemplate, TemplateRefused, compile_template
+from quire.server.text.chat_template import ChatTemplate, TemplateRefused, compile_template
 
 MESSAGES = [{"role": "user", "content": " hi "}, {"role": "assistant", "content": "<&> é"}]
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from quire.server.tokenizer import TextTokenizer
+from quire.server.text.tokenizer import TextTokenizer
 from tests.server.served import MODEL, Served
 from tests.server.stand_in import FACTS, logprobs_of
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quire.server.protocol.capabilities import (
+from quire.server.openai.protocol.capabilities import (
     CAPABILITIES,
     CHAT,
     COMPLETIONS,
     Capability,
     Support,
 )
-from quire.server.protocol.chat import ChatRequest
-from quire.server.protocol.completions import CompletionRequest
+from quire.server.openai.protocol.chat import ChatRequest
+from quire.server.openai.protocol.completions import CompletionRequest
 from tests.profiles import cases
 from tests.server.served import Served, plain_config, serving
 from tests.server.stand_in import FACTS

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.server.fair_queue import FairQueue, QueueFull
+from quire.server.http.fair_queue import FairQueue, QueueFull
 
 BYTES_PER_S = 100.0
 

@@ -6,9 +6,9 @@ import shlex
 import pytest
 
 from quire.engine.config import EngineConfig
+from quire.server.cli.greeting import ready_text
 from quire.server.config import ApiKey, ServerConfig
-from quire.server.greeting import ready_text
-from quire.server.listen import bind, local_url_of
+from quire.server.http.listen import bind, local_url_of
 
 URL = "http://127.0.0.1:8000"
 STARTUP_S = {"imports": 1.94, "files": 0.01, "load": 0.3, "total": 2.345}

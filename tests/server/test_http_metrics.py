@@ -8,10 +8,16 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.server.config import ApiKey
-from quire.server.http_metrics import METHODS, NO_HANDLER, Exchanged, HttpMetrics, handler_of
-from quire.server.metric_table import HTTP_METRICS
-from quire.server.middleware import OPEN_PATHS
-from quire.server.openapi.routes import ROUTES
+from quire.server.http.middleware import OPEN_PATHS
+from quire.server.http.openapi.routes import ROUTES
+from quire.server.observability.http_metrics import (
+    METHODS,
+    NO_HANDLER,
+    Exchanged,
+    HttpMetrics,
+    handler_of,
+)
+from quire.server.observability.metric_table import HTTP_METRICS
 from tests.server.served import MODEL, Served, eventually, plain_config, serving
 
 HANDLERS = {*ROUTES, NO_HANDLER}

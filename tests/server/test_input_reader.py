@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from quire.server.errors import RequestError
-from quire.server.input_reader import INLINE_BYTES, MEDIUM_BYTES, THREAD_BYTES, InputReader
-from quire.server.read_input import Answered, InputKind, Prompted
-from quire.server.text_tools import InputLimits, TextTools
-from quire.server.tokenizer import TextTokenizer
+from quire.server.requests.input_reader import INLINE_BYTES, MEDIUM_BYTES, THREAD_BYTES, InputReader
+from quire.server.requests.read_input import Answered, InputKind, Prompted
+from quire.server.requests.text_tools import InputLimits, TextTools
+from quire.server.text.tokenizer import TextTokenizer
 from tests.server.served import BUNDLED, MODEL
 from tests.server.stand_in import FACTS
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from quire.cache.kv_events import KVEvent, KVEventKind, Medium
 from quire.engine.messages import Report
 from quire.server.config import ApiKey, ServerConfig
-from quire.server.kv_event_feed import KVEventFeed
-from quire.server.metrics import NO_STATS
+from quire.server.observability.kv_event_feed import KVEventFeed
+from quire.server.observability.metrics import NO_STATS
 from tests.server.served import Served, eventually, plain_config, serving
 
 STORED = KVEvent(

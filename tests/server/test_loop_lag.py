@@ -6,7 +6,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.server.loop_lag import NUM_SLICES, SLICE_S, LoopLagTimer, RecentMaximum
+from quire.server.observability.loop_lag import NUM_SLICES, SLICE_S, LoopLagTimer, RecentMaximum
 from tests.server.served import plain_config, serving
 
 HOLD_S = 0.3

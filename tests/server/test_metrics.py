@@ -6,8 +6,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.server.config import MetricsCompat
-from quire.server.histogram import Histogram
-from quire.server.metric_table import METRIC_NAMES, METRICS, Kind, buckets_up_to
+from quire.server.observability.histogram import Histogram
+from quire.server.observability.metric_table import METRIC_NAMES, METRICS, Kind, buckets_up_to
 from tests.server.served import MODEL, Served, plain_config, serving
 from tests.server.stand_in import FACTS
 

@@ -11,11 +11,11 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.server.middleware import OPEN_PATHS
-from quire.server.openapi.document import describe, described_routes
-from quire.server.openapi.errors import ANYWHERE, ERROR_ANSWERS
-from quire.server.openapi.routes import ROUTES
-from quire.server.protocol.capabilities import CAPABILITIES, CHAT, COMPLETIONS, Support
+from quire.server.http.middleware import OPEN_PATHS
+from quire.server.http.openapi.document import describe, described_routes
+from quire.server.http.openapi.errors import ANYWHERE, ERROR_ANSWERS
+from quire.server.http.openapi.routes import ROUTES
+from quire.server.openai.protocol.capabilities import CAPABILITIES, CHAT, COMPLETIONS, Support
 from tests.server.documented import held_to_document, resolve, responses
 from tests.server.served import MODEL, Served
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quire.server.protocol.capabilities import CHAT, COMPLETIONS
+from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 from tests.server.served import MODEL, Served
 from tests.server.test_errors import BASE, error_of
 

@@ -7,14 +7,14 @@ import pytest
 from quire.engine.config import EngineConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
-from quire.server.arguments import build_parser
-from quire.server.cli import main
-from quire.server.commands import SPIN_COUNT, calm_threads, read_config
+from quire.server.cli.arguments import build_parser
+from quire.server.cli.commands import SPIN_COUNT, calm_threads, read_config
+from quire.server.cli.main import main
+from quire.server.cli.option_values import InvalidOption
+from quire.server.cli.options import OPTIONS, config_table
+from quire.server.cli.settings import unknown_variables
 from quire.server.config import BUNDLED_MODEL_NAME, ApiKey, MetricsCompat, ServerConfig
-from quire.server.listen import bind
-from quire.server.option_values import InvalidOption
-from quire.server.options import OPTIONS, config_table
-from quire.server.settings import unknown_variables
+from quire.server.http.listen import bind
 
 
 def config_of(*argv: str, **environ: str) -> ServerConfig:

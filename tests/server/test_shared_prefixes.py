@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.server.shared_prefixes import SharedPrefixError, SharedPrefixes, load_shared_prefixes
-from quire.server.tokenizer import TextTokenizer
+from quire.server.tenancy.shared_prefixes import (
+    SharedPrefixError,
+    SharedPrefixes,
+    load_shared_prefixes,
+)
+from quire.server.text.tokenizer import TextTokenizer
 from tests.server.served import eventually, plain_config, serving
 
 TOKENS = st.lists(st.integers(0, 2), max_size=8).map(tuple)

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from quire.server.protocol.wire import CompletionChoice, CompletionLogprobs
-from quire.server.sliced_json import SLICE, encode_sliced
+from quire.server.http.sliced_json import SLICE, encode_sliced
+from quire.server.openai.protocol.wire import CompletionChoice, CompletionLogprobs
 
 
 @pytest.mark.parametrize("num_tokens", [0, 1, SLICE, SLICE + 1, 3 * SLICE, 3 * SLICE + 1])

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.server.stop_strings import StopStrings, StopTable
+from quire.server.text.stop_strings import StopStrings, StopTable
 from tests.profiles import cases
 
 LETTERS = "abé"

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from quire.scheduler.reasons import Reason
-from quire.server.tokenizer import TextTokenizer
+from quire.server.text.tokenizer import TextTokenizer
 from tests.server.served import Served, eventually, hold_after_first_token, plain_config, serving
 
 JSON = {"Content-Type": "application/json"}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.server.config import ApiKey
-from quire.server.tenants import EVERYONE, Tenant, build_tenants
+from quire.server.tenancy.tenants import EVERYONE, Tenant, build_tenants
 from tests.server.served import Served, plain_config, serving
 
 ANN, BOB = ApiKey("key-of-ann", "ann", 2.5), ApiKey("key-of-bob")

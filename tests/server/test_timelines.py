@@ -16,12 +16,12 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Sampling, Stopping
 from quire.scheduler.step import Delta, Finish
 from quire.server.config import ApiKey
-from quire.server.job import Delivery, Job, Prompt, TextPlan
-from quire.server.metrics import NO_STATS
-from quire.server.tenants import Arrival, Tenant
-from quire.server.timeline_view import TimelineOut, show
-from quire.server.timeline_words import WORDS, Part
-from quire.server.timelines import CHOICES_PER_REQUEST, Timelines
+from quire.server.observability.metrics import NO_STATS
+from quire.server.observability.timeline_view import TimelineOut, show
+from quire.server.observability.timeline_words import WORDS, Part
+from quire.server.observability.timelines import CHOICES_PER_REQUEST, Timelines
+from quire.server.requests.job import Delivery, Job, Prompt, TextPlan
+from quire.server.tenancy.tenants import Arrival, Tenant
 from tests.server.served import Served, eventually, plain_config, serving
 
 ANN, BOB = ApiKey("key-of-ann", "ann"), ApiKey("key-of-bob", "bob")

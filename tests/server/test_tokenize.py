@@ -2,7 +2,7 @@
 
 import pytest
 
-from quire.server.prompts import MIN_COUNTED_CHARS
+from quire.server.requests.prompts import MIN_COUNTED_CHARS
 from tests.server.served import MODEL, Served
 from tests.server.stand_in import FACTS
 

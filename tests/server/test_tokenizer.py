@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.server.errors import RequestError
-from quire.server.prompts import encode
-from quire.server.text_tools import InputLimits, TextTools
-from quire.server.tokenizer import TextTokenizer, load_tokenizer
-from quire.server.tokenizer_files import TokenizerError
+from quire.server.requests.prompts import encode
+from quire.server.requests.text_tools import InputLimits, TextTools
+from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
+from quire.server.text.tokenizer_files import TokenizerError
 from tests.profiles import cases
 from tests.server.served import BUNDLED
 from tests.server.stand_in import FACTS

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.server.turns import Turns
+from quire.server.http.turns import Turns
 
 
 @dataclass

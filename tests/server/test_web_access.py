@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.server.config import ApiKey, ServerConfig
-from quire.server.host_names import exposure_warning, host_name, is_loopback
+from quire.server.http.host_names import exposure_warning, host_name, is_loopback
 from tests.server.served import Served, plain_config, serving
 
 BODY = {"prompt": "x"}

@@ -1,4 +1,4 @@
-"""What an engine is built from. Values come from `server/commands.py`; nothing here reads the
+"""What an engine is built from. Values come from `server/cli/commands.py`; nothing here reads the
 environment.
 """
 

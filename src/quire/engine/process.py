@@ -45,14 +45,14 @@ def serve(line: Line) -> None:
     say("imports", 0, 1)
     with uncollected():
         if config.model != TOY_MODEL and not config.trust_remote_code:  # whose code may compile
-            from quire.models.lean_import import import_transformers
+            from quire.models.loading.lean_import import import_transformers
 
             import_transformers()
-        from quire.engine.build import build_engine
         from quire.engine.loop import EngineLoop
+        from quire.engine.startup.build import build_engine
 
         if config.model != TOY_MODEL:
-            import quire.engine.build_model  # noqa: F401
+            import quire.engine.startup.build_model  # noqa: F401
     say("imports", 1, 1)
     try:
         engine, facts = build_engine(config, on_progress=say, clock=time.monotonic, began_s=began_s)

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.engine.build_sampler import build_sampler
 from quire.engine.inputs import send
-from quire.engine.sample_row import SampleRow
-from quire.engine.sampler import Drawn, PendingDraw
+from quire.engine.sampling.build_sampler import build_sampler
+from quire.engine.sampling.sample_row import SampleRow
+from quire.engine.sampling.sampler import Drawn, PendingDraw
 from quire.models.batch import Batch, Model, halves
 from quire.scheduler.request import TokenLogprobs
 from quire.scheduler.step import BlockIds, Chunk, Join, Step, StepResult

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from quire.cache.moves import Move
 from quire.models.attention.backend import AttentionBackend, AttentionStep
+from quire.models.attention.port import CurrentStep, Port
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
-from quire.models.latent import is_latent, keep_latent, latent_port
-from quire.models.port import CurrentStep, Port
-from quire.models.temperature import is_tempered, switch_off, tempered_port
-from quire.models.transfers import Mover
+from quire.models.kv.transfers import Mover
+from quire.models.layers.latent import is_latent, keep_latent, latent_port
+from quire.models.layers.temperature import is_tempered, switch_off, tempered_port
 
 PORT = "quire_port"
 

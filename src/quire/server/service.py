@@ -11,25 +11,25 @@ from quire.engine.client import Phase
 from quire.engine.messages import EngineFacts, Report
 from quire.process_age import process_age_s
 from quire.scheduler.policy import PolicyName
-from quire.server.bodies import BodyReader
 from quire.server.config import GenerationConfig, ServerConfig
 from quire.server.door import EngineDoor
 from quire.server.errors import EngineGone, ModelLoading, ShuttingDown
-from quire.server.input_reader import InputReader
-from quire.server.kv_event_feed import KVEventFeed
-from quire.server.metrics import ServerMetrics
-from quire.server.sampling_defaults import SamplingDefaults, load_sampling_defaults
-from quire.server.shared_prefixes import (
+from quire.server.http.bodies import BodyReader
+from quire.server.http.turns import Turns
+from quire.server.observability.kv_event_feed import KVEventFeed
+from quire.server.observability.metrics import ServerMetrics
+from quire.server.observability.timelines import Timelines
+from quire.server.requests.input_reader import InputReader
+from quire.server.requests.sampling_defaults import SamplingDefaults, load_sampling_defaults
+from quire.server.requests.text_tools import InputLimits, TextTools
+from quire.server.tenancy.shared_prefixes import (
     SharedPrefixError,
     SharedPrefixes,
     load_shared_prefixes,
 )
-from quire.server.tenants import Tenants
-from quire.server.text_tools import InputLimits, TextTools
-from quire.server.timelines import Timelines
-from quire.server.tokenizer import TextTokenizer, load_tokenizer
-from quire.server.tokenizer_files import TokenizerError
-from quire.server.turns import Turns
+from quire.server.tenancy.tenants import Tenants
+from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
+from quire.server.text.tokenizer_files import TokenizerError
 
 logger = logging.getLogger(__name__)
 

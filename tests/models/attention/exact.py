@@ -24,7 +24,7 @@ from quire.models.config import LayerFacts
 from tests.models.rounding import Exact, rounded, summed, unit
 
 EXPONENTIAL = 6
-"""A library's is right within 1 or 2 units, ours within 3e-7: see native/lanes.h."""
+"""A library's is right within 1 or 2 units, ours within 3e-7: see native/attention/lanes.h."""
 TANH = 8
 """Of the cap: two exponentials as a difference, and a quotient."""
 SECOND_ORDER = 1.02

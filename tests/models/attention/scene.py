@@ -16,8 +16,8 @@ from quire.cache.layout import Layout
 from quire.models.attention.backend import AttentionBackend, AttentionStep
 from quire.models.batch import Batch
 from quire.models.config import KVOptions, KVSize, LayerFacts, ModelFacts
-from quire.models.kv_codec import Codec, Encoded, choose_codec
-from quire.models.kv_store import KVStore, build_kv_store
+from quire.models.kv.kv_codec import Codec, Encoded, choose_codec
+from quire.models.kv.kv_store import KVStore, build_kv_store
 from tests.models.attention.exact import Seen, attend_exactly
 from tests.models.paging import Paging
 from tests.models.rounding import Exact

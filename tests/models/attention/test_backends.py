@@ -13,8 +13,8 @@ from quire.models.attention.backend import AttentionBackend
 from quire.models.attention.choice import build_attention
 from quire.models.attention.reference import ReferenceAttention
 from quire.models.attention.triton.support import INTERPRETED
-from quire.models.kv_codec import Encoded
-from quire.models.kv_store import KVStore
+from quire.models.kv.kv_codec import Encoded
+from quire.models.kv.kv_store import KVStore
 from tests.models.attention.cases import KEPT_AS, KINDS, shapes, spans
 from tests.models.attention.scene import Backend, Scene, Sequence, Shape, Span, look
 from tests.models.rounding import assert_within

@@ -13,8 +13,8 @@ from quire.models.attention.choice import attention_name, build_attention
 from quire.models.attention.cpu import CPUAttention, cpu_scratch_bytes
 from quire.models.attention.scratch import StepLimits
 from quire.models.attention.triton.support import Site
-from quire.models.kv_codec import Encoded, choose_codec
-from quire.models.kv_store import Workspace
+from quire.models.kv.kv_codec import Encoded, choose_codec
+from quire.models.kv.kv_store import Workspace
 from quire.models.native import Library
 from quire.models.native.library import ISAS
 from tests.instructions import built_library, library_of

@@ -10,7 +10,7 @@ from torch import Tensor
 from quire.models.attention.reference import ReferenceAttention, ReferenceStep
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
-from quire.models.kv_store import KVStore
+from quire.models.kv.kv_store import KVStore
 from tests.models.attention.cases import KINDS
 from tests.models.attention.scene import Scene, Shape, Span
 from tests.models.attention.test_backends import assert_right

@@ -23,7 +23,7 @@ from quire.models.attention.triton.scratch import triton_scratch_bytes
 from quire.models.attention.triton.support import INTERPRETED, Site
 from quire.models.attention.triton.tiles import Device, Tile
 from quire.models.config import KVOptions
-from quire.models.kv_codec import choose_codec
+from quire.models.kv.kv_codec import choose_codec
 from tests.allocation import peak_bytes
 from tests.models.attention.cases import KEPT_AS, keys_of_any_bits, shapes, spans
 from tests.models.attention.scene import Scene, Shape, Span
@@ -270,7 +270,7 @@ def python(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
 def test_a_cpu_is_refused_where_nothing_interprets(tmp_path: Path) -> None:
     code = (
         "import torch; from quire.models.attention.choice import *; "
-        "from quire.models.kv_codec import choose_codec; "
+        "from quire.models.kv.kv_codec import choose_codec; "
         "codec = choose_codec('auto', torch.float32); "
         "attention_name('triton', Site(torch.device('cpu'), codec, 64, 64))"
     )

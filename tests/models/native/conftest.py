@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from quire.models.model_kernels import ModelKernels
-from quire.models.native.int8 import Int8Kernel, bind_int8
+from quire.models.layers.model_kernels import ModelKernels
+from quire.models.native.linear.int8 import Int8Kernel, bind_int8
 from tests.instructions import ISAS_WITH_PRODUCTS, library_of
 from tests.models.conftest import bind_kernels
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.native.bytes import PANEL_ROWS, BytesKernel, bind_bytes
-from quire.models.native.int8 import Int8Kernel
 from quire.models.native.library import ISAS
+from quire.models.native.linear.bytes import PANEL_ROWS, BytesKernel, bind_bytes
+from quire.models.native.linear.int8 import Int8Kernel
 from tests.instructions import library_of
 from tests.models.rounding import Exact, assert_within, linear_exactly, unit
 from tests.rounding import compounded

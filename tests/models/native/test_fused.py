@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from quire.models.native.fused import ACTS, KINDS, FusedKernels, Heads, Scale, bind_fused
+from quire.models.native.decoder.fused import ACTS, KINDS, FusedKernels, Heads, Scale, bind_fused
 from quire.models.native.library import ISAS
 from tests.instructions import ISAS_WITH_PRODUCTS, library_of
 from tests.models.rounding import Exact, assert_within, in_dtype, summed, unit

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.native.halved import PANEL_ROWS, HalvedKernel, bind_halved
 from quire.models.native.library import ISAS
+from quire.models.native.linear.halved import PANEL_ROWS, HalvedKernel, bind_halved
 from tests.instructions import library_of
 from tests.models.rounding import assert_within, linear_exactly
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.native.int8 import Int8Kernel, bind_int8
+from quire.models.native.linear.int8 import Int8Kernel, bind_int8
 from tests.models.rounding import Exact, assert_within, in_dtype, summed, unit
 from tests.rounding import compounded
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.models.native.linear import PANEL_ROWS, LinearKernel, PackedWeight, bind_linear
+from quire.models.native.linear.linear import PANEL_ROWS, LinearKernel, PackedWeight, bind_linear
 from tests.models.rounding import assert_within, linear_exactly
 
 EDGES = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.models.native.library import ISAS
-from quire.models.native.sampling import Asked, Edits, SamplingKernel
+from quire.models.native.sampling.sampling import Asked, Edits, SamplingKernel
 from tests.instructions import library_of
 
 VOCAB_SIZE = 300

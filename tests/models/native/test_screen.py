@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.models.model_kernels import ModelKernels
-from quire.models.native.linear import PANEL_ROWS, LinearKernel
-from quire.models.native.screen import ScreenKernel, bind_screen
+from quire.models.layers.model_kernels import ModelKernels
+from quire.models.native.linear.linear import PANEL_ROWS, LinearKernel
+from quire.models.native.linear.screen import ScreenKernel, bind_screen
 from tests.models.native.test_linear import COUNTS, WIDTHS, numbers, wild_numbers
 
 

@@ -9,8 +9,8 @@ from quire.models.attention.reference import ReferenceAttention
 from quire.models.attention.triton import support
 from quire.models.attention.triton.support import Site
 from quire.models.attention.triton.tiles import Device
-from quire.models.kv_codec import Codec
-from quire.models.kv_store import KVStore
+from quire.models.kv.kv_codec import Codec
+from quire.models.kv.kv_store import KVStore
 from quire.models.native import Library, library
 
 logger = logging.getLogger(__name__)

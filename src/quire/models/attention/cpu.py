@@ -13,8 +13,8 @@ from quire.models.attention.backend import check_sinks, dense_rows
 from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
-from quire.models.kv_codec import Codec
-from quire.models.kv_store import KVStore, Workspace
+from quire.models.kv.kv_codec import Codec
+from quire.models.kv.kv_store import KVStore, Workspace
 from quire.models.native import Library
 
 POINTERS = (
@@ -29,11 +29,12 @@ COUNTS = (
     "num_threads",
 )
 NUMBERS = {torch.int8: 1, torch.float8_e4m3fn: 2}
-"""`Number` of native/numbers.h: how a quantised store keeps K and V; 0 is as they are computed."""
+"""`Number` of native/attention/numbers.h: how a quantised store keeps K and V; 0 is as they are
+computed."""
 
 
 class Call(ctypes.Structure):
-    """`Call` of native/plan.h, field by field, and room for what the kernel keeps with it."""
+    """`Call` of native/attention/plan.h, field by field, and room for what the kernel keeps."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in POINTERS),

@@ -19,7 +19,7 @@ from quire.models.attention.softmax import (
 )
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
-from quire.models.kv_store import KVStore, Workspace
+from quire.models.kv.kv_store import KVStore, Workspace
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from quire.models.attention.triton.tiles import Device, num_splits
 from quire.models.attention.triton.write_kernel import write
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
-from quire.models.kv_store import KVStore
+from quire.models.kv.kv_store import KVStore
 
 LOG2_E = math.log2(math.e)
 

@@ -15,7 +15,7 @@ from quire.models.attention.triton.tiles import (
     split_width,
 )
 from quire.models.config import LayerFacts
-from quire.models.kv_codec import Codec
+from quire.models.kv.kv_codec import Codec
 
 NUM_WARPS = 4
 """Of the kernels that move numbers only: what Triton takes unasked."""

@@ -11,7 +11,7 @@ from quire.models.attention.scratch import FLOAT32_BYTES, StepLimits
 from quire.models.attention.triton.inputs import ALIGNMENT
 from quire.models.attention.triton.tiles import MIN_ROWS, PROGRAMS_PER_SM, Device, choose_tile
 from quire.models.config import LayerFacts
-from quire.models.kv_codec import Codec
+from quire.models.kv.kv_codec import Codec
 
 INT32_BYTES = 4
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from quire.models.attention.triton.tiles import MAX_K_WIDTH, MAX_V_WIDTH, Device, Tile
-from quire.models.kv_codec import Codec
+from quire.models.kv.kv_codec import Codec
 
 MIN_CAPABILITY = 80
 MAX_EXACT_WIDTH = 128

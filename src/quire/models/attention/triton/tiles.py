@@ -4,7 +4,7 @@ a layer is and what the device has, so that nothing is tried out while requests 
 
 from typing import NamedTuple
 
-from quire.models.kv_codec import Codec
+from quire.models.kv.kv_codec import Codec
 
 MIN_ROWS = 16
 """A tensor core multiplies no fewer."""

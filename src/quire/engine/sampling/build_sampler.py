@@ -1,0 +1,26 @@
+"""Which sampler a device gets: the C++ kernels' on a CPU that has them, else torch's."""
+
+import torch
+
+from quire.engine.sampling.native_sampler import NativeSampler
+from quire.engine.sampling.sampler import Sampler
+from quire.engine.sampling.tiles import working_bytes
+from quire.engine.sampling.torch_sampler import TorchSampler
+from quire.models.native import library
+from quire.models.native.sampling.sampling import SamplingKernel
+
+
+def build_sampler(vocab_size: int, device: torch.device) -> Sampler:
+    kernel = _kernel(vocab_size, device)
+    return TorchSampler(vocab_size, device) if kernel is None else NativeSampler(kernel)
+
+
+def sampler_bytes(vocab_size: int, device: torch.device) -> int:
+    """What that sampler and its draws take beside the logits, from above."""
+    kernel = _kernel(vocab_size, device)
+    return working_bytes(vocab_size, device) if kernel is None else kernel.working_bytes
+
+
+def _kernel(vocab_size: int, device: torch.device) -> SamplingKernel | None:
+    kernels = library() if device.type == "cpu" else None
+    return None if kernels is None else SamplingKernel(kernels, vocab_size)

@@ -1,0 +1,27 @@
+"""From a configuration to an engine: load, measure, size, assemble. Each phase is timed."""
+
+from quire.engine.config import TOY_MODEL, EngineConfig, check_memory_options
+from quire.engine.engine import Engine
+from quire.engine.messages import EngineFacts
+from quire.engine.startup.assemble import Clock, OnProgress, scheduler_config
+from quire.engine.startup.build_toy import build_toy_engine
+from quire.engine.tracing import check_tracing
+
+
+def build_engine(
+    config: EngineConfig, *, on_progress: OnProgress, clock: Clock, began_s: float | None = None
+) -> tuple[Engine, EngineFacts]:
+    """Raises ValueError or an error of the loader or of sizing, whose text is for people.
+
+    `began_s` is when the process began, by `clock`: what it has done since is a phase of the start.
+    """
+    check_memory_options(config)
+    check_tracing(config.otlp_traces_endpoint)
+    budget = config.max_num_batched_tokens or config.max_num_seqs
+    scheduler_config(config, budget, config.max_model_len or 2)  # says what is wrong before loading
+    if config.model == TOY_MODEL:
+        return build_toy_engine(config, clock)
+    # torch and transformers are slow to import
+    from quire.engine.startup.build_model import build_model_engine
+
+    return build_model_engine(config, on_progress=on_progress, clock=clock, began_s=began_s)

@@ -1,0 +1,278 @@
+"""An engine over a checkpoint: look ahead, load it, run its largest step once, and turn what is
+left into blocks.
+"""
+
+import logging
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from quire.cache.footprint import Footprint
+from quire.cache.layout import Layout
+from quire.cache.sizing import MIB, TooLittleMemory
+from quire.engine.config import EngineConfig
+from quire.engine.engine import Engine
+from quire.engine.messages import EngineFacts, ReceiptLine
+from quire.engine.sampling.build_sampler import sampler_bytes
+from quire.engine.startup.assemble import Clock, OnProgress, assemble
+from quire.engine.startup.device import choose_device
+from quire.engine.startup.early_check import check_before_load, least_token_bytes
+from quire.engine.startup.graphs import graph_bytes, with_graphs
+from quire.engine.startup.kv_plan import Device, KVPlan, Limits, plan_kv
+from quire.engine.startup.memory import DeviceMemory, measure, peak_bytes, step_budget
+from quire.engine.startup.receipt import memory_facts, padding_warning, receipt_text
+from quire.engine.startup.swap_space import num_host_blocks
+from quire.models.attention.scratch import StepLimits
+from quire.models.batch import Batch
+from quire.models.graphs import GraphedModel
+from quire.models.hf import HFModel
+from quire.models.kv.pages import give_back
+from quire.models.layers.model_kernels import ModelKernels
+from quire.models.loading.checkpoint import ModelSource, locate
+from quire.models.loading.kernels import KernelOptions, asked_dtype, choose_kernels
+from quire.models.loading.loader import LoadedModel, load_model
+from quire.models.loading.preview import look_ahead
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_BATCHED_TOKENS = {"cpu": 512, "cuda": 2048}
+"""The largest step where none is given: where each device's matrix product is about best."""
+
+
+@dataclass(slots=True)
+class Phases:
+    """Seconds by phase of the start-up."""
+
+    clock: Clock
+    seconds: dict[str, float] = field(default_factory=dict)
+    last_s: float = 0.0
+
+    def end(self, phase: str) -> None:
+        now = self.clock()
+        self.seconds[phase] = now - self.last_s
+        self.last_s = now
+
+
+def build_model_engine(
+    config: EngineConfig, *, on_progress: OnProgress, clock: Clock, began_s: float | None = None
+) -> tuple[Engine, EngineFacts]:
+    """Raises the loader's and sizing's errors, and ValueError for what the model cannot have."""
+    phases = Phases(clock, last_s=clock() if began_s is None else began_s)
+    phases.end("imports")
+    device = choose_device(config.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # where kernels are launched and streams are
+    options = KernelOptions(config.quantization, config.linear_backend, config.dtype)
+    kernels = choose_kernels(options, device)
+    config = replace(config, dtype=asked_dtype(options, kernels))
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    source = ModelSource(config.model, config.revision, config.trust_remote_code)
+    folder = locate(source, on_progress)
+    phases.end("files")
+    limits = _look_ahead(config, folder, device, on_progress, kernels)
+    phases.end("outline")
+    source = ModelSource(str(folder), trust_remote_code=config.trust_remote_code)
+    loaded = load_model(
+        source,
+        dtype=config.dtype,
+        device=device,
+        on_progress=on_progress,
+        kernels=kernels,
+    )
+    phases.end("load")
+    on_progress("profile", 0, 1)
+    footprint = _profile(config, loaded, limits)
+    give_back()
+    on_progress("profile", 1, 1)
+    phases.end("profile")
+    memory = measure(device)
+    layout = loaded.facts.layout(config.kv_options)
+    plan = plan_kv(layout, footprint, limits, config.budget, _device(config, memory))
+    plan = _with_swap_space(plan, config, memory)
+    model = loaded.attach(
+        plan.room.num_blocks,
+        config.block_size,
+        config.kv_options,
+        num_host_blocks=plan.num_host_blocks,
+    )
+    phases.end("kv_cache")
+    if device.type == "cuda":
+        _warm_up(model, len(layout.groups), plan, device)
+        phases.end("warm_up")
+    recorded = with_graphs(config, model, device, plan, on_progress)
+    if isinstance(recorded, GraphedModel):
+        phases.end("graphs")
+    receipt = _receipt(loaded, footprint, plan, memory)
+    facts = _facts(config, loaded, plan, receipt, phases.seconds)
+    _tell(facts, layout)
+    return assemble(config, facts, layout, recorded, clock), facts
+
+
+def is_overlapped(config: EngineConfig, device: torch.device) -> bool:
+    """Unless it is said: where the host has nothing to do while the device computes."""
+    if config.async_scheduling is None:
+        return device.type != "cpu"
+    return config.async_scheduling
+
+
+def choose_limits(config: EngineConfig, made_for: int, device: torch.device) -> Limits:
+    """What is asked, held against the model; what is not asked, from the model and the device."""
+    max_model_len = config.max_model_len or made_for
+    if max_model_len > made_for:
+        raise ValueError(
+            f"--max-model-len is {max_model_len}, but this model is made for at most {made_for}"
+        )
+    return Limits(
+        max_model_len=max_model_len,
+        made_for=made_for,
+        max_num_seqs=config.max_num_seqs,
+        num_tokens=config.max_num_batched_tokens,
+        knee=DEFAULT_BATCHED_TOKENS.get(device.type, DEFAULT_BATCHED_TOKENS["cpu"]),
+    )
+
+
+def _look_ahead(
+    config: EngineConfig,
+    folder: Path,
+    device: torch.device,
+    on_progress: OnProgress,
+    kernels: ModelKernels | None,
+) -> Limits:
+    """What can be wrong is said before minutes are spent on reading weights."""
+    on_progress("outline", 0, 1)
+    preview = look_ahead(
+        folder,
+        dtype=config.dtype,
+        device=device,
+        trust_remote_code=config.trust_remote_code,
+        kernels=kernels,
+    )
+    limits = choose_limits(config, preview.max_model_len, device)
+    check_before_load(config, preview, limits, device)
+    on_progress("outline", 1, 1)
+    return limits
+
+
+def _with_swap_space(plan: KVPlan, config: EngineConfig, memory: DeviceMemory) -> KVPlan:
+    block_bytes = plan.room.layout.block_bytes(config.block_size)
+    host = memory if memory.is_host else measure(torch.device("cpu"))
+    available = host.available - (plan.num_bytes if memory.is_host else 0)
+    num_blocks = num_host_blocks(config, block_bytes, is_host=memory.is_host, available=available)
+    return replace(plan, num_host_blocks=num_blocks)
+
+
+def _device(config: EngineConfig, memory: DeviceMemory) -> Device:
+    return Device(
+        step_budget(memory, config.budget),
+        is_unified=memory.is_unified,
+        keeps_prefixes=config.enable_prefix_caching,
+    )
+
+
+def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footprint:
+    """Run one step of the whole budget, with logits of every token as scored prompts ask for, on
+    the null block alone. What its peak took, shared out to its tokens, is what a token takes; it is
+    at least its logits, id, position and places to write.
+    """
+    layout = loaded.facts.layout(config.kv_options)
+    num_tokens = min(limits.most_tokens, limits.max_model_len)
+    model = loaded.attach(num_blocks=1, block_size=1, options=config.kv_options)
+    batch = _chunk(0, num_tokens, len(layout.groups), loaded.device)
+    try:
+        peak = peak_bytes(loaded.device, lambda: model.forward(batch))
+    except torch.OutOfMemoryError as error:
+        raise TooLittleMemory(
+            f"a step of {num_tokens} tokens does not fit beside the weights "
+            f"({loaded.weight_bytes / MIB:.1f} MiB): pass a smaller --max-num-batched-tokens"
+        ) from error
+    facts = loaded.facts
+    step_limits = StepLimits(limits.max_model_len, limits.max_num_seqs, limits.most_tokens)
+    least = least_token_bytes(facts.vocab_size, facts.dtype_bytes, layout)
+    token_bytes = max(-(-peak // num_tokens), least)
+    graphs = graph_bytes(config, model, loaded.device, token_bytes)
+    scratch = loaded.scratch_bytes(step_limits, config.kv_options)
+    return Footprint(
+        block_size=config.block_size,
+        block_bytes=layout.block_bytes(config.block_size),
+        token_bytes=token_bytes,
+        fixed_bytes=scratch + sampler_bytes(facts.vocab_size, loaded.device) + graphs,
+        graph_bytes=graphs,
+    )
+
+
+def _warm_up(model: HFModel, num_groups: int, plan: KVPlan, device: torch.device) -> None:
+    """On the null block, so that no request waits while kernels are compiled: those for long
+    chunks, for short ones, for single tokens, and for those of contexts that are cut."""
+    for num_tokens in (64, 2, 1):
+        model.forward(_chunk(0, num_tokens, num_groups, device))
+    model.forward(_chunk(plan.limits.max_model_len - 1, 1, num_groups, device))
+
+
+def _chunk(start: int, num_tokens: int, num_groups: int, device: torch.device) -> Batch:
+    """Of the null block alone: its tokens follow `start` others."""
+    places = torch.arange(num_tokens, device=device)
+    table = torch.zeros((1, start + num_tokens), dtype=torch.int32, device=device)
+    return Batch(
+        input_ids=torch.zeros_like(places),
+        positions=places + start,
+        slots=(torch.zeros_like(places),) * num_groups,
+        block_tables=(table,) * num_groups,
+        query_starts=(0, num_tokens),
+        context_lens=(start + num_tokens,),
+        logit_rows=places,
+    )
+
+
+def _receipt(
+    loaded: LoadedModel, footprint: Footprint, plan: KVPlan, memory: DeviceMemory
+) -> tuple[ReceiptLine, ...]:
+    return (
+        ReceiptLine("device", memory.total),
+        ReceiptLine("weights", loaded.weight_bytes),
+        ReceiptLine("activation", plan.num_tokens * footprint.token_bytes),
+        ReceiptLine("scratch", footprint.fixed_bytes - footprint.graph_bytes),
+        ReceiptLine("graphs", footprint.graph_bytes),
+        ReceiptLine("kv", plan.room.num_blocks * footprint.block_bytes),
+        ReceiptLine("swap", plan.num_host_blocks * footprint.block_bytes),
+        ReceiptLine("unused", max(memory.available - plan.num_bytes, 0)),
+    )
+
+
+def _facts(
+    config: EngineConfig,
+    loaded: LoadedModel,
+    plan: KVPlan,
+    receipt: tuple[ReceiptLine, ...],
+    startup_s: dict[str, float],
+) -> EngineFacts:
+    facts = loaded.facts
+    kv_dtype = facts.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    return EngineFacts(
+        model_type=facts.model_type,
+        dtype=facts.dtype,
+        device=str(loaded.device),
+        vocab_size=facts.vocab_size,
+        max_model_len=plan.limits.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=plan.num_tokens,
+        block_size=config.block_size,
+        num_blocks=plan.room.num_blocks,
+        num_host_blocks=plan.num_host_blocks,
+        eos_token_ids=facts.eos_token_ids,
+        receipt=receipt,
+        memory=memory_facts(plan.room, plan.limits, plan.why, kv_dtype=kv_dtype),
+        startup_s=startup_s,
+        attention=loaded.attention_name(config.kv_options),
+        quantization=config.quantization,
+        async_scheduling=is_overlapped(config, loaded.device),
+    )
+
+
+def _tell(facts: EngineFacts, layout: Layout) -> None:
+    warning = padding_warning(layout)
+    if warning is not None:
+        logger.warning(warning)
+    logger.info("attention: %s", facts.attention)
+    logger.info("%s", receipt_text(facts))

@@ -1,0 +1,102 @@
+"""Looks, before any weight is read, whether what is asked for could be had, and even one request of
+the model length fit: minutes of loading are not spent to learn that it cannot. What the
+configuration does not tell is left to the checks after the load.
+"""
+
+import logging
+
+import torch
+
+from quire.cache.footprint import Footprint
+from quire.cache.layout import Layout
+from quire.cache.sizing import MIB, Room, check_has_attention
+from quire.engine.config import EngineConfig
+from quire.engine.startup.kv_plan import Device, Limits, solve_kv
+from quire.engine.startup.memory import DeviceMemory, measure, step_budget
+from quire.engine.startup.swap_space import num_host_blocks
+from quire.models.attention.choice import attention_name
+from quire.models.attention.triton.support import Site
+from quire.models.kv.kv_codec import choose_codec
+from quire.models.loading.preview import Preview
+
+logger = logging.getLogger(__name__)
+
+INDEX_BYTES = 8
+
+
+def least_token_bytes(vocab_size: int, dtype_bytes: int, layout: Layout) -> int:
+    """What a token of a step takes at least: its logits, id, position and places to write."""
+    return vocab_size * dtype_bytes + (2 + len(layout.groups)) * INDEX_BYTES
+
+
+def check_before_load(
+    config: EngineConfig, preview: Preview, limits: Limits, device: torch.device
+) -> None:
+    """Raises ValueError or TooLittleMemory as the checks after the load would. It asks for no more
+    than those: steps as small as they may be, and no room for weights that a host maps from their
+    files.
+    """
+    layout = preview.layout(config.kv_options)
+    if layout is not None:
+        check_has_attention(layout)
+    memory = measure(device)
+    _check_attention(config, preview, layout, device)
+    _check_swap_space(config, layout, memory)
+    if layout is None:
+        logger.info(
+            "memory is not checked before the load: the configuration of %s models does not tell "
+            "the shape of their K and V",
+            preview.model_type,
+        )
+        return
+    _check_blocks(config, preview, limits, layout, memory)
+
+
+def _check_blocks(
+    config: EngineConfig, preview: Preview, limits: Limits, layout: Layout, memory: DeviceMemory
+) -> None:
+    is_mapped = memory.is_host and preview.are_kept
+    weight_bytes = 0 if is_mapped else preview.weight_bytes
+    available = step_budget(memory, config.budget, weight_bytes=weight_bytes)
+    block_bytes = layout.block_bytes(config.block_size)
+    num_blocks = max(available, 0) // block_bytes
+    given = config.budget.blocks(
+        layout, block_size=config.block_size, max_chunk_tokens=limits.most_tokens
+    )
+    if given is not None:
+        num_blocks = min(num_blocks, given)
+    room = Room(layout, num_blocks, config.block_size, limits.num_tokens or limits.max_num_seqs)
+    logger.info(
+        "before the load: weights %.1f MiB; one request of %d tokens needs %.1f MiB of KV; "
+        "%.1f MiB are available to it",
+        preview.weight_bytes / MIB,
+        limits.max_model_len,
+        (room.max_blocks(limits.max_model_len) + 1) * block_bytes / MIB,
+        num_blocks * block_bytes / MIB,
+    )
+    room.check(limits.max_model_len, config.budget)
+    least = least_token_bytes(preview.vocab_size, preview.dtype_bytes or 0, layout)
+    footprint = Footprint(config.block_size, block_bytes, least)
+    device = Device(available, memory.is_unified, config.enable_prefix_caching)
+    solve_kv(layout, footprint, limits, config.budget, device)
+
+
+def _check_attention(
+    config: EngineConfig, preview: Preview, layout: Layout | None, device: torch.device
+) -> None:
+    if preview.dtype is None:
+        return
+    pages = () if layout is None else layout.pages
+    site = Site(
+        device,
+        choose_codec(config.kv_cache_dtype, preview.dtype),
+        k_width=max((page.k_width for page in pages), default=0),
+        v_width=max((page.v_width for page in pages), default=0),
+    )
+    attention_name(config.attention_backend, site)
+
+
+def _check_swap_space(config: EngineConfig, layout: Layout | None, memory: DeviceMemory) -> None:
+    host = memory if memory.is_host else measure(torch.device("cpu"))
+    block_bytes = 1 if layout is None else layout.block_bytes(config.block_size)
+    num_host_blocks(config, block_bytes, is_host=memory.is_host, available=host.available)

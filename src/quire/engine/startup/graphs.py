@@ -1,0 +1,60 @@
+"""Whether the decode steps of an engine are recorded, what that takes, and the recording."""
+
+import torch
+
+from quire.engine.config import EngineConfig
+from quire.engine.startup.assemble import OnProgress
+from quire.engine.startup.kv_plan import KVPlan
+from quire.models.graphs import (
+    Buffers,
+    CUDAGraphs,
+    DecodeLimits,
+    GraphedModel,
+    ReplayableBackend,
+    record_bytes,
+    record_decode,
+)
+from quire.models.hf import HFModel
+
+
+def recorded_backend(
+    config: EngineConfig, model: HFModel, device: torch.device
+) -> ReplayableBackend | None:
+    """The model's, where decode steps are recorded: on GPUs, where attention reads all that it is
+    to do from the device."""
+    if device.type != "cuda" or config.enforce_eager:
+        return None
+    return model.backend if isinstance(model.backend, ReplayableBackend) else None
+
+
+def graph_bytes(
+    config: EngineConfig, model: HFModel, device: torch.device, token_bytes: int
+) -> int:
+    """To be kept free for it. `token_bytes`: what a token of a step takes."""
+    if recorded_backend(config, model, device) is None:
+        return 0
+    return record_bytes(config.max_num_seqs, token_bytes)
+
+
+def with_graphs(
+    config: EngineConfig,
+    model: HFModel,
+    device: torch.device,
+    plan: KVPlan,
+    on_progress: OnProgress,
+) -> HFModel | GraphedModel:
+    """`model`, its decode steps recorded if they are to be and can be."""
+    backend, limits = recorded_backend(config, model, device), plan.limits
+    if backend is None:
+        return model
+    sizes = DecodeLimits(
+        limits.max_num_seqs,
+        limits.max_model_len,
+        -(-limits.max_model_len // config.block_size),
+        len(plan.room.layout.groups),
+    )
+
+    def say(done: int, total: int) -> None:
+        on_progress("graphs", done, total)
+
+    return record_decode(model, backend, Buffers(sizes, device), CUDAGraphs(device), say)

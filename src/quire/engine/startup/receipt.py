@@ -1,0 +1,67 @@
+"""The memory receipt: what was decided about memory, as facts for the server and as text for
+people.
+"""
+
+from quire.cache.layout import LayerGroup, Layout
+from quire.cache.sizing import MIB, Room
+from quire.engine.messages import EngineFacts, LayerGroupFacts, MemoryFacts
+from quire.engine.startup.kv_plan import Limits, Why
+
+
+def memory_facts(room: Room, limits: Limits, why: Why, *, kv_dtype: str) -> MemoryFacts:
+    layout = room.layout
+    return MemoryFacts(
+        kv_dtype=kv_dtype,
+        kv_tokens=room.num_tokens(limits.max_model_len),
+        kv_token_bytes=room.token_bytes,
+        layer_groups=tuple(_group_facts(layout, group) for group in layout.groups),
+        padding_share=layout.padding_share,
+        max_model_len_fits=room.largest_length(limits.made_for),
+        max_concurrency=room.concurrency(limits.max_model_len),
+        why_num_blocks=why.num_blocks,
+        why_max_num_batched_tokens=why.num_tokens,
+    )
+
+
+def padding_warning(layout: Layout) -> str | None:
+    """Memory that the shape of the model wastes, in words."""
+    if not layout.num_padding:
+        return None
+    return (
+        f"{layout.num_padding} of {len(layout.groups) * len(layout.pages)} places hold no layer, "
+        f"{layout.padding_share:.1%} of KV memory"
+    )
+
+
+def receipt_text(facts: EngineFacts) -> str:
+    """The memory receipt as people read it."""
+    memory = facts.memory
+    lines = [f"  {line.kind:12} {line.num_bytes / MIB:12,.1f} MiB" for line in facts.receipt]
+    weights = "" if facts.quantization == "none" else f", weights in {facts.quantization}"
+    return "\n".join(
+        [
+            f"memory receipt of {facts.device} ({facts.model_type}, {facts.dtype}{weights})",
+            *lines,
+            f"  KV: {facts.num_blocks} blocks of {facts.block_size} tokens in {memory.kv_dtype}, "
+            f"{memory.kv_tokens:,} tokens, {memory.kv_token_bytes:,} bytes a token "
+            f"({memory.why_num_blocks})",
+            f"  layers: {', '.join(map(_group_text, memory.layer_groups))}",
+            f"  a step: {facts.max_num_batched_tokens} tokens "
+            f"({memory.why_max_num_batched_tokens})",
+            f"  reachable context: {memory.max_model_len_fits:,} tokens; a request has up to "
+            f"{facts.max_model_len:,}",
+            f"  concurrency at {facts.max_model_len:,} tokens a request: "
+            f"{memory.max_concurrency:.1f}",
+        ]
+    )
+
+
+def _group_facts(layout: Layout, group: LayerGroup) -> LayerGroupFacts:
+    is_latent = all(page.is_latent for page in layout.pages)
+    kind = "latent" if is_latent else str(group.retention.kind)
+    return LayerGroupFacts(kind, group.retention.reach, len(group.layers))
+
+
+def _group_text(group: LayerGroupFacts) -> str:
+    reach = "" if group.reach is None else f" {group.reach:,}"
+    return f"{group.num_layers} x {group.kind}{reach}"

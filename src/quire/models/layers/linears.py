@@ -1,0 +1,200 @@
+"""Puts packed linear kernels under a loaded model: each `nn.Linear` whose weight one of them takes
+keeps it packed, and only so. An embedding that shares a head's weight looks its rows up in the
+packed one.
+
+The parameter that holds a packed weight keeps its name and dtype but not its shape, so that whoever
+uses it as a matrix fails instead of computing nonsense.
+"""
+
+import copy
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding, linear
+from torch.overrides import TorchFunctionMode
+
+from quire.models.layers.latent import is_latent
+from quire.models.layers.narrow import widen_all, widened
+from quire.models.layers.weight_kernel import WeightKernel
+from quire.models.native.linear.linear import PackedWeight
+
+logger = logging.getLogger(__name__)
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class PackedForward:
+    """Stands in for the forward of an `nn.Linear`."""
+
+    kernel: WeightKernel
+    weight: PackedWeight
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.kernel.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLookup:
+    """Stands in for the forward of an `nn.Embedding`, or of a kind of it that does more with what
+    it has looked up: `twin` is one, given just the rows that are asked for."""
+
+    kernel: WeightKernel
+    weight: PackedWeight
+    twin: nn.Embedding
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        rows = self.kernel.rows(ids.flatten(), self.weight)
+        self.twin.weight = nn.Parameter(rows, requires_grad=False)
+        found: Tensor = self.twin(torch.arange(len(rows)).view(ids.shape))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """One weight packed, and the modules that have it."""
+
+    kernel: WeightKernel
+    weight: PackedWeight
+    owners: tuple[nn.Module, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLinears:
+    sharings: tuple[Sharing, ...]
+
+    def undo(self) -> None:
+        """Every module as it was, if its kernel is exact."""
+        for sharing in self.sharings:
+            weight = nn.Parameter(sharing.kernel.unpack(sharing.weight), requires_grad=False)
+            for owner in sharing.owners:
+                delattr(owner, "forward")
+                setattr(owner, "weight", weight)  # noqa: B010
+
+
+class OtherUses(TorchFunctionMode):
+    """Within, notes the tensors that are operands of anything but a linear layer's product or an
+    embedding's look-up: some families compute with a layer's weight and never call the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: set[int] = set()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        if func not in (linear, embedding) and func.__name__ != "__get__":
+            self.ids.update(id(operand) for operand in args if isinstance(operand, nn.Parameter))
+        return func(*args, **(kwargs or {}))
+
+
+def pack_linears(
+    module: nn.Module, kernels: Sequence[WeightKernel], used_otherwise: Collection[int] = ()
+) -> PackedLinears:
+    """Pack each weight of `module` that only linear layers and embeddings have, one at a time, so
+    that never more than one is there twice, by the first kernel that takes it. `used_otherwise`: of
+    `OtherUses`, left alone. No weight is narrow any more then."""
+    shared = (
+        _packed(owners, kernels)
+        for owners in _packable(module)
+        if id(owners[0].get_parameter("weight")) not in used_otherwise
+    )
+    sharings = tuple(sharing for sharing in shared if sharing is not None)
+    widen_all(module)
+    if not sharings:
+        return PackedLinears(sharings)
+    weights = [sharing.weight for sharing in sharings]
+    _let_go_of_the_file(module, sharings)
+    logger.info(
+        "packed %d linear weights from %.1f to %.1f MiB",
+        len(weights),
+        sum(weight.plain_bytes for weight in weights) / MIB,
+        sum(weight.packed.nbytes for weight in weights) / MIB,
+    )
+    return PackedLinears(sharings)
+
+
+def _let_go_of_the_file(module: nn.Module, sharings: Collection[Sharing]) -> None:
+    """Copy what is not packed, if that is less than what is: as long as one weight lies in the
+    mapped file, all of it counts as this process's memory. Views that latent attention keeps stay.
+    """
+    packed = {id(owner) for sharing in sharings for owner in sharing.owners}
+    kept = _latent_projections(module)
+    left = {
+        id(parameter): parameter
+        for part in module.modules()
+        if id(part) not in kept
+        for name, parameter in part.named_parameters(recurse=False)
+        if not (id(part) in packed and name == "weight")
+    }
+    num_bytes_left = sum(parameter.nbytes for parameter in left.values())
+    if num_bytes_left < sum(sharing.weight.plain_bytes for sharing in sharings):
+        for parameter in left.values():
+            parameter.data = parameter.data.clone()
+
+
+def _latent_projections(module: nn.Module) -> set[int]:
+    """The ids of the modules whose weights latent attention keeps views of."""
+    return {id(part.get_submodule("kv_b_proj")) for part in module.modules() if is_latent(part)}
+
+
+def _packable(module: nn.Module) -> list[list[nn.Module]]:
+    """The owners of each weight that a kernel may be asked about."""
+    kept = _latent_projections(module)
+    shared: dict[nn.Parameter, list[nn.Module]] = {}
+    for part in module.modules():
+        for parameter in part.parameters(recurse=False):
+            shared.setdefault(parameter, []).append(part)
+    return [
+        owners
+        for weight, owners in shared.items()
+        if any(type(owner) is nn.Linear for owner in owners)
+        and all(id(owner) not in kept and _can_pack(weight, owner) for owner in owners)
+    ]
+
+
+def _can_pack(weight: nn.Parameter, owner: nn.Module) -> bool:
+    if owner._parameters.get("weight") is not weight or "forward" in vars(owner):
+        return False
+    if weight.device.type != "cpu" or weight.numel() == 0:
+        return False
+    if isinstance(owner, nn.Embedding):
+        return owner.max_norm is None
+    return type(owner) is nn.Linear and (owner.bias is None or owner.bias.dtype == weight.dtype)
+
+
+def _packed(owners: list[nn.Module], kernels: Sequence[WeightKernel]) -> Sharing | None:
+    weight = widened(owners[0].get_parameter("weight"))
+    kernel = next((each for each in kernels if each.takes(weight)), None)
+    return None if kernel is None else _pack(owners, kernel, weight)
+
+
+def _pack(owners: list[nn.Module], kernel: WeightKernel, weight: Tensor) -> Sharing:
+    packed = kernel.pack(weight)
+    parameter = nn.Parameter(packed.packed, requires_grad=False)
+    packed = replace(packed, packed=parameter)
+    for owner in owners:
+        if isinstance(owner, nn.Embedding):
+            forward: PackedForward | PackedLookup = PackedLookup(kernel, packed, _twin(owner))
+        else:
+            assert isinstance(owner, nn.Linear)
+            forward = PackedForward(kernel, packed, owner.bias)
+        setattr(owner, "weight", parameter)  # noqa: B010
+        setattr(owner, "forward", forward)  # noqa: B010
+    return Sharing(kernel, packed, tuple(owners))
+
+
+def _twin(embedding: nn.Embedding) -> nn.Embedding:
+    """Without a weight of its own."""
+    twin = copy.copy(embedding)
+    twin._parameters = {**embedding._parameters, "weight": None}
+    twin.padding_idx = None
+    return twin

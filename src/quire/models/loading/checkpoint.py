@@ -1,0 +1,80 @@
+"""Where a model's files are: a folder as given, or a hub repository fetched into the hub's cache.
+
+Only safetensors count as weights. A pickle can run code when it is opened, so it never is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from quire.models.config import CheckpointError
+from quire.models.loading.checkpoint_kind import check_kind, check_weights, gguf_refusal
+
+Progress = Callable[[str, int, int], None]
+"""Told (phase, done, total) as loading goes on; `done` never falls within a phase."""
+
+FETCHED = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
+TELLING = ("config.json", "adapter_config.json")
+"""What is fetched first: they tell whether the weights, many gigabytes, are worth fetching."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """`model`: a folder, or the name of a hub repository, there at `revision`."""
+
+    model: str
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+
+def locate(source: ModelSource, on_progress: Progress) -> Path:
+    """The folder that holds the configuration and the weights, fetched first if need be."""
+    folder = check_local(source)
+    if folder is None:
+        folder = _fetch(source, on_progress)
+        _check_files(folder, source)
+    return folder
+
+
+def check_local(source: ModelSource) -> Path | None:
+    """The folder of a model that lies here, checked as `locate` would; None for one on the hub."""
+    folder = local_folder(source)
+    if folder is not None:
+        _check_files(folder, source)
+    return folder
+
+
+def local_folder(source: ModelSource) -> Path | None:
+    """None: it is the name of a hub repository. Raises CheckpointError for a path that leads to no
+    folder."""
+    folder = Path(source.model)
+    if folder.is_dir():
+        return folder
+    if folder.exists() and folder.suffix.lower() == ".gguf":
+        raise CheckpointError(gguf_refusal(folder, "is a GGUF file"))
+    if folder.exists():
+        raise CheckpointError(f"{folder} is a file: give the folder that holds it")
+    if folder.is_absolute() or source.model.startswith((".", "~")) or len(folder.parts) > 2:
+        raise CheckpointError(f"{folder}: there is no such folder")
+    return None
+
+
+def _check_files(folder: Path, source: ModelSource) -> None:
+    check_kind(folder, trust_remote_code=source.trust_remote_code)
+    check_weights(folder)
+
+
+def _fetch(source: ModelSource, on_progress: Progress) -> Path:
+    from quire.models.loading import hub
+
+    revision = source.revision or "main"
+    folder = hub.fetch(source.model, revision, TELLING, lambda done, total: None)
+    if not any((folder / name).is_file() for name in TELLING):
+        raise CheckpointError(
+            f"{source.model} holds no config.json on the hub: it is not a model as transformers "
+            "stores it (GGUF and other formats are not read)"
+        )
+    check_kind(folder, trust_remote_code=source.trust_remote_code)
+    patterns = (*FETCHED, "*.py") if source.trust_remote_code else FETCHED
+    return hub.fetch(source.model, revision, patterns, partial(on_progress, "download"))

@@ -1,0 +1,343 @@
+"""Loads a checkpoint and hands out models over it.
+
+    loaded = load_model(ModelSource("folder or hub id"), dtype="auto", device=torch.device("cpu"),
+                        on_progress=lambda phase, done, total: None)
+    loaded.facts            ModelFacts: layers, vocab_size, max_model_len, eos_token_ids, dtype, ...
+    loaded.weight_bytes     what the weights take on `loaded.device`
+    loaded.facts.layout(KVOptions())    layer groups, and what a block of them takes
+    loaded.attach(num_blocks=1000, block_size=16)   a Model with its own K and V
+
+Raises CheckpointError (files missing or unusable) or UnsupportedModel (by name, with why).
+`attach` may be called again: for a profile, attach one block, and run chunks without earlier
+context whose slots and tables all lie in it; such a model and its store are gone when dropped.
+"""
+
+import logging
+import platform
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from quire.models.attention.choice import (
+    attention_name,
+    build_attention,
+    cpu_library,
+    triton_device,
+)
+from quire.models.attention.cpu import cpu_scratch_bytes
+from quire.models.attention.port import CurrentStep
+from quire.models.attention.scratch import StepKind, StepLimits, scratch_bytes
+from quire.models.attention.triton.scratch import triton_scratch_bytes
+from quire.models.attention.triton.support import Site
+from quire.models.config import CheckpointError, KVOptions, KVSize, ModelFacts, UnsupportedModel
+from quire.models.hf import HFModel, PagedPort, attention_modules, plug, prepare
+from quire.models.kv.kv_codec import choose_codec
+from quire.models.kv.kv_store import build_kv_store
+from quire.models.kv.pages import give_back
+from quire.models.kv.transfers import build_mover
+from quire.models.layers.linears import OtherUses, pack_linears
+from quire.models.layers.model_kernels import ModelKernels
+from quire.models.layers.screened import screen_head, screen_scratch_bytes
+from quire.models.layers.settle import settle
+from quire.models.layers.surgery import operate, packed_tensors
+from quire.models.loading.checkpoint import ModelSource, Progress, locate
+from quire.models.loading.end_tokens import within_vocabulary
+from quire.models.loading.packing import (
+    BLOCK_SIZE,
+    NUM_BLOCKS,
+    OWN_TOLERANCE,
+    TOLERANCE,
+    is_close,
+    is_independent,
+)
+from quire.models.loading.probe import FORWARD_ERRORS, TOKENS, Probe, first_logits, probe, rehearse
+from quire.models.loading.quantised import TOLERANCE as QUANTISED_TOLERANCE
+from quire.models.loading.quantised import check_quantised, tell_quantised
+from quire.models.loading.support import Layering, layering, max_model_len, refuse_unsupported
+from quire.models.loading.weight_files import read_headers
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_KV = KVOptions()
+ONE_GROUP = KVOptions(hybrid=False)
+
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    module: nn.Module
+    current: CurrentStep
+    facts: ModelFacts
+    kv_dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def weight_bytes(self) -> int:
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        return sum(tensor.nbytes for tensor in tensors)
+
+    def attach(
+        self,
+        num_blocks: int,
+        block_size: int,
+        options: KVOptions = DEFAULT_KV,
+        *,
+        num_host_blocks: int = 0,
+    ) -> HFModel:
+        """Allocate K and V for `num_blocks`, the null block among them, and attend over them; and
+        as many as may be swapped out to the host."""
+        store = build_kv_store(
+            self.facts.layout(options),
+            KVSize(num_blocks, block_size, num_host_blocks),
+            codec=choose_codec(options.dtype, self.kv_dtype),
+            device=self.device,
+        )
+        backend = build_attention(store, options.attention)
+        mover = build_mover(store, self.device)
+        return HFModel(self.module, self.current, mover, backend, self.facts.vocab_size)
+
+    def attention_name(self, options: KVOptions) -> str:
+        """For people: the backend that `attach` would choose."""
+        return attention_name(options.attention, self._site(options))
+
+    def scratch_bytes(self, limits: StepLimits, options: KVOptions) -> int:
+        """What attention and the head allocate in the largest step beside the activations, from
+        above."""
+        head = screen_scratch_bytes(self.module, limits.num_seqs)
+        return head + self._attention_bytes(limits, options)
+
+    def _attention_bytes(self, limits: StepLimits, options: KVOptions) -> int:
+        site = self._site(options)
+        kernels = cpu_library(options.attention, self.device.type, site.codec)
+        if kernels is not None:
+            return cpu_scratch_bytes(self.facts.layers, limits, site.codec, kernels)
+        device = triton_device(options.attention, site)
+        if device is not None:
+            return triton_scratch_bytes(self.facts.layers, limits, site.codec, device)
+        kind = StepKind(
+            dtype=self.kv_dtype,
+            is_quantised=options.is_quantised,
+            is_eager=options.is_eager,
+            device_type=self.device.type,
+        )
+        return scratch_bytes(self.facts.layers, limits, kind)
+
+    def _site(self, options: KVOptions) -> Site:
+        layers = self.facts.layers
+        codec = choose_codec(options.dtype, self.kv_dtype)
+        k_width = max(layer.k_width for layer in layers)
+        return Site(self.device, codec, k_width, max(layer.v_width for layer in layers))
+
+
+def load_model(
+    source: ModelSource,
+    *,
+    dtype: str,
+    device: torch.device,
+    on_progress: Progress,
+    kernels: ModelKernels | None = None,
+) -> LoadedModel:
+    """`dtype`: auto, float32, float16 or bfloat16. Phases: download, weights, probe. `kernels`: in
+    torch's stead on a CPU, for the linear layers of their dtypes and what is between them; None:
+    torch's. Where they are not exact and nothing can be quantised, or the model then says something
+    else, it is UnsupportedModel."""
+    from quire.models.loading import pretrained
+
+    folder = locate(source, on_progress)
+    whole = pretrained.read_config(folder, trust_remote_code=source.trust_remote_code)
+    config = whole.get_text_config()
+    refuse_unsupported(config)
+    outline = None
+    if not source.trust_remote_code:
+        outline = pretrained.build_without_weights(folder, whole)
+        rehearse(outline, config.model_type, layering(config))
+    stored = pretrained.stored_dtype(config, read_headers(folder))
+    chosen = choose_dtype(dtype, stored, device)
+    if dtype == "auto":
+        _tell_dtype(stored, chosen, device.type)
+    on_tensor = partial(on_progress, "weights")
+    if outline is not None and kernels is not None and chosen == torch.float32:
+        module = pretrained.load_narrow(folder, whole, outline, on_tensor)
+    else:
+        module = pretrained.load_module(
+            folder,
+            whole,
+            dtype=chosen,
+            trust_remote_code=source.trust_remote_code,
+            on_tensor=on_tensor,
+        )
+    on_progress("probe", 0, 1)
+    nn.Module.to(module, device)
+    with _naming_dtype(stored, chosen):
+        loaded, other_uses, logits = _probed(folder, config, module, device)
+    if kernels is not None:
+        give_back()
+        _speed_up(loaded, kernels, other_uses, logits)
+        settle(packed_tensors(module))
+    give_back()
+    on_progress("probe", 1, 1)
+    return loaded
+
+
+@contextmanager
+def _naming_dtype(stored: torch.dtype | None, chosen: torch.dtype | None) -> Iterator[None]:
+    """A model that rounding alone may have made unfit is refused with the dtype to try."""
+    try:
+        yield
+    except UnsupportedModel as error:
+        if stored != torch.float32 or chosen != torch.bfloat16:
+            raise
+        why = f"{error.why} (run in bfloat16; --dtype float32 keeps what is stored)"
+        raise UnsupportedModel(error.model_type, why) from error
+
+
+def _probed(
+    folder: Path, config: "PretrainedConfig", module: "PreTrainedModel", device: torch.device
+) -> tuple[LoadedModel, Collection[int], Tensor]:
+    """The model once it is measured and found to be right alone and in company, the ids of weights
+    that are used by more than linear layers, and the logits of the probe."""
+    from quire.models.loading import pretrained
+
+    with pretrained.own_attention(module):
+        own = first_logits(module, config.model_type)
+    if own.isnan().any():
+        _refuse_nan(folder, module)
+    measured = _measure(module, config.model_type, layering(config), own)
+    facts = ModelFacts(
+        model_type=config.model_type,
+        layers=measured.layers,
+        vocab_size=len(measured.logits),
+        max_model_len=max_model_len(config),
+        eos_token_ids=within_vocabulary(
+            pretrained.eos_token_ids(folder, module), len(measured.logits)
+        ),
+        dtype=str(measured.kv_dtype).removeprefix("torch."),
+        dtype_bytes=measured.kv_dtype.itemsize,
+    )
+    loaded = _plugged(module, facts, measured.kv_dtype, device)
+    with OtherUses() as uses:
+        if not _is_independent(loaded, measured.logits):
+            raise UnsupportedModel(
+                facts.model_type, "requests packed into one row change each other"
+            )
+    return loaded, uses.ids, measured.logits
+
+
+def _refuse_nan(folder: Path, module: nn.Module) -> None:
+    """Unless the logits were not a number for another reason, such as an overflow."""
+    names = [name for name, weight in module.named_parameters() if weight.isnan().any()]
+    if names:
+        raise CheckpointError(f"{folder}: its weights hold NaN: {', '.join(names[:3])}")
+
+
+def _speed_up(
+    loaded: LoadedModel, kernels: ModelKernels, used_otherwise: Collection[int], logits: Tensor
+) -> None:
+    """Each change is taken back where the model then fails or says something else, but for
+    quantised weights: without them it is not served."""
+    model_type, is_exact = loaded.facts.model_type, kernels.are_exact
+
+    def is_right() -> bool:
+        try:
+            return _is_independent(loaded, logits, TOLERANCE if is_exact else QUANTISED_TOLERANCE)
+        except FORWARD_ERRORS as error:
+            logger.info("%s models do not run so: %r", model_type, error)
+            return False
+
+    packed = pack_linears(loaded.module, kernels.linears, used_otherwise)
+    if not is_exact:
+        tell_quantised(loaded.module, packed, model_type)
+        check_quantised(_attach_small(loaded), model_type, TOKENS, logits)
+    elif not is_right():
+        packed.undo()
+        logger.info("the linear weights are unpacked again")
+        return
+    surgery = operate(loaded.module, kernels, loaded.current, is_right)
+    if not is_right():
+        surgery.undo()
+        logger.info("the fused parts are taken out again")
+    screen_head(loaded.module, kernels)
+
+
+def _is_independent(
+    loaded: LoadedModel, logits: Tensor, tolerance: Mapping[torch.dtype, float] = TOLERANCE
+) -> bool:
+    return is_independent(_attach_small(loaded), TOKENS, logits, tolerance=tolerance)
+
+
+def _attach_small(loaded: LoadedModel) -> HFModel:
+    return loaded.attach(NUM_BLOCKS, BLOCK_SIZE, ONE_GROUP)
+
+
+def _measure(module: nn.Module, model_type: str, layering: Layering, own: Tensor) -> Probe:
+    """`own`: the first logits that the module gave by itself, which must not change."""
+    prepare(module, model_type)
+    measured = probe(module, model_type, layering)
+    if not is_close(measured.logits, own, OWN_TOLERANCE):
+        raise UnsupportedModel(
+            model_type,
+            "with their attention redirected and positions given they say something else",
+        )
+    return measured
+
+
+def choose_dtype(
+    asked: str, stored: torch.dtype | None, device: torch.device
+) -> torch.dtype | None:
+    """None: as the weights are stored. What is stored in float32 runs in bfloat16 where `device`
+    multiplies it, and a CPU computes in half precision only there."""
+    if asked != "auto":
+        return DTYPES[asked]
+    if stored == torch.float32 or (stored in HALVES and device.type == "cpu"):
+        return torch.bfloat16 if _has_fast_bfloat16(device) else torch.float32
+    return stored
+
+
+def _tell_dtype(stored: torch.dtype | None, chosen: torch.dtype | None, device: str) -> None:
+    if stored is None or chosen in (None, stored):
+        return
+    was, runs = (str(each).removeprefix("torch.") for each in (stored, chosen))
+    logger.info(
+        "weights stored in %s run in %s on this %s; --dtype %s keeps %s",
+        *(was, runs, device.upper(), was, was),
+    )
+
+
+def _has_fast_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return _cpu_has_fast_bfloat16()
+
+
+def _cpu_has_fast_bfloat16() -> bool:
+    """On x86 oneDNN says so wherever there is AVX-512, and without a dot product of bfloat16 takes
+    several times as long as for float32."""
+    if not torch._C._has_mkldnn or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return False
+    is_x86 = platform.machine() in ("x86_64", "AMD64")
+    return not is_x86 or bool(torch.cpu._is_avx512_bf16_supported())
+
+
+def _plugged(
+    module: nn.Module, facts: ModelFacts, kv_dtype: torch.dtype, device: torch.device
+) -> LoadedModel:
+    current = CurrentStep()
+    for index, attention in attention_modules(module):
+        if index < facts.num_layers:
+            plug(attention, PagedPort(facts.layers[index], current), current)
+    return LoadedModel(module, current, facts, kv_dtype, device)

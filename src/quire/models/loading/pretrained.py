@@ -1,0 +1,232 @@
+"""The one door to transformers: half typed there, typed here. Slow to import, so import it late."""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypedDict
+
+import torch
+import transformers.utils.logging as transformers_logging
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from torch import nn
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from quire.models.config import CheckpointError, UnsupportedModel
+from quire.models.hf import paged_attention
+from quire.models.layers.narrow import narrow_state
+from quire.models.loading.checkpoint_kind import zero_fields
+from quire.models.loading.end_tokens import end_tokens
+from quire.models.loading.weight_files import FLOATS, StoredTensor
+
+logger = logging.getLogger(__name__)
+
+PAGED = "quire_paged"
+STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+TensorCount = Callable[[int, int], None]
+Mismatch = tuple[str, torch.Size, torch.Size]
+"""A weight's name, and its shape in the file and by the configuration."""
+
+
+class Report(TypedDict):
+    """What transformers tells of a load, as far as it is looked at."""
+
+    missing_keys: Collection[str]
+    mismatched_keys: Collection[Mismatch]
+
+
+Loaded = tuple[PreTrainedModel, Report]
+TROUBLE = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError),
+    *(RuntimeError, SafetensorError, StrictDataclassError, TypeError, ValueError),
+)
+"""What transformers raises over files that fit neither it nor each other."""
+
+
+def read_config(folder: Path, *, trust_remote_code: bool) -> PretrainedConfig:
+    """Of the whole checkpoint; `config.get_text_config()` is of the language model in it."""
+    with _told_of(folder, "its configuration cannot be used"):
+        config: PretrainedConfig = AutoConfig.from_pretrained(
+            folder, trust_remote_code=trust_remote_code
+        )
+    if not trust_remote_code and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UnsupportedModel(
+            config.model_type, "transformers has no causal language model of this type"
+        )
+    return config
+
+
+def build_without_weights(folder: Path, config: PretrainedConfig) -> PreTrainedModel:
+    """The model as `load_module` would give it, on the device that has shapes but no numbers."""
+    AttentionInterface.register(PAGED, paged_attention)
+    is_told = _told_of(folder, "no model can be built by its configuration")
+    with torch.device("meta"), is_told, _cannot_be_redirected(config):
+        module: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, attn_implementation=PAGED
+        )
+    nn.Module.train(module, False)
+    return module
+
+
+@contextmanager
+def own_attention(module: PreTrainedModel) -> Iterator[None]:
+    """Within, the module attends as transformers has it."""
+    module.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        module.set_attn_implementation(PAGED)
+
+
+def stored_dtype(config: PretrainedConfig, tensors: Sequence[StoredTensor]) -> torch.dtype | None:
+    """As the configuration says, else that of the first floating weight; None: it has another."""
+    if isinstance(config.dtype, torch.dtype):
+        return config.dtype
+    first = next((tensor.dtype for tensor in tensors if tensor.dtype in FLOATS), "")
+    return STORED.get(first)
+
+
+def load_module(
+    folder: Path,
+    config: PretrainedConfig,
+    *,
+    dtype: torch.dtype | None,
+    trust_remote_code: bool,
+    on_tensor: TensorCount,
+) -> PreTrainedModel:
+    """The model on the CPU, its attention redirected. `dtype` None: as the weights are stored."""
+    with _loading(folder, config, on_tensor):
+        loaded: Loaded = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
+            folder,
+            output_loading_info=True,
+            attn_implementation=PAGED,
+            dtype=dtype or "auto",
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+            ignore_mismatched_sizes=True,  # they are refused by name
+        )
+    return _for_inference(folder, loaded)
+
+
+def load_narrow(
+    folder: Path, config: PretrainedConfig, outline: PreTrainedModel, on_tensor: TensorCount
+) -> PreTrainedModel:
+    """The same in float32, where matrices of half precision stay as they are stored (`narrow.py`).
+    `outline`: what `build_without_weights` gave."""
+    with _loading(folder, config, on_tensor):
+        loaded: Loaded = type(outline).from_pretrained(  # type: ignore[assignment]
+            None,
+            config=config,
+            state_dict=narrow_state(folder),
+            output_loading_info=True,
+            attn_implementation=PAGED,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,  # they are refused by name
+        )
+    module = _for_inference(folder, loaded)
+    with suppress(OSError):  # there may be none
+        module.generation_config = GenerationConfig.from_pretrained(folder)
+    return module
+
+
+@contextmanager
+def _loading(folder: Path, config: PretrainedConfig, on_tensor: TensorCount) -> Iterator[None]:
+    AttentionInterface.register(PAGED, paged_attention)
+    with _counted(on_tensor), _told_of(folder, "cannot be loaded"), _cannot_be_redirected(config):
+        yield
+
+
+def _for_inference(folder: Path, loaded: Loaded) -> PreTrainedModel:
+    module, report = loaded
+    _refuse_mismatched(folder, report["mismatched_keys"])
+    _refuse_missing(folder, report["missing_keys"])
+    nn.Module.train(module, False)
+    nn.Module.requires_grad_(module, False)
+    return module
+
+
+@contextmanager
+def _told_of(folder: Path, what: str) -> Iterator[None]:
+    """One sentence that names the folder; where it came from is in the log, for whoever asks."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except TROUBLE as error:
+        logger.debug("%s %s", folder, what, exc_info=error)
+        raise CheckpointError(f"{folder}: {what}: {_reason(folder, error)}") from error
+
+
+def _reason(folder: Path, error: Exception) -> str:
+    zeros = zero_fields(folder) if isinstance(error, ZeroDivisionError) else []
+    if zeros:
+        return f"it is divided by a field that is 0, one of {', '.join(zeros)}"
+    cause = error.__cause__ if isinstance(error, StrictDataclassError) else None
+    said = cause or error
+    text = " ".join(str(said).split())
+    is_sentence = isinstance(said, OSError | SafetensorError | TypeError | ValueError)
+    return text if is_sentence else f"{type(said).__name__}: {text}"
+
+
+@contextmanager
+def _cannot_be_redirected(config: PretrainedConfig) -> Iterator[None]:
+    """Families that choose among attention classes of their own do not find one for PAGED."""
+    try:
+        yield
+    except KeyError as error:
+        if PAGED not in error.args:
+            raise
+        raise UnsupportedModel(
+            config.model_type, "their attention cannot be redirected to a paged cache"
+        ) from error
+
+
+def _refuse_mismatched(folder: Path, mismatches: Collection[Mismatch]) -> None:
+    """transformers would go on with random numbers in their place."""
+    for name, stored, wanted in sorted(mismatches):
+        raise CheckpointError(
+            f"{folder}: {len(mismatches)} of the weights do not fit its config.json: {name} is "
+            f"{list(stored)} in the file, and would be {list(wanted)}"
+        )
+
+
+def _refuse_missing(folder: Path, names: Collection[str]) -> None:
+    """transformers would go on with random numbers in their place."""
+    if names:
+        some = ", ".join(sorted(names)[:3])
+        raise CheckpointError(f"{folder} lacks {len(names)} of the weights: {some}")
+
+
+def eos_token_ids(folder: Path, module: PreTrainedModel) -> tuple[int, ...]:
+    """What `generate` would stop at: generation_config.json if there is one, else config.json."""
+    config = module.generation_config
+    return end_tokens(None if config is None else config.eos_token_id, folder)
+
+
+@contextmanager
+def _counted(on_tensor: TensorCount) -> Iterator[None]:
+    """transformers' progress bars, which print, become calls of `on_tensor`."""
+
+    def count(
+        _bar: object, args: tuple[Iterable[object], ...], options: Mapping[str, object]
+    ) -> Iterator[object]:
+        items = list(args[0])
+        for done, item in enumerate(items):
+            yield item
+            on_tensor(done + 1, len(items))
+
+    previous = transformers_logging.set_tqdm_hook(count)
+    try:
+        yield
+    finally:
+        transformers_logging.set_tqdm_hook(previous)

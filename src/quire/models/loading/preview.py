@@ -1,0 +1,100 @@
+"""What can be known of a model without reading its weights: how long its contexts are, the layout
+of its K and V, how large its weights are.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from quire.cache.layout import Layout
+from quire.models.config import KVOptions
+from quire.models.layers.model_kernels import ModelKernels
+from quire.models.loading import pretrained
+from quire.models.loading.end_tokens import check_end_tokens
+from quire.models.loading.loader import choose_dtype
+from quire.models.loading.outline import outline_layout
+from quire.models.loading.support import max_model_len, refuse_unsupported
+from quire.models.loading.weight_files import (
+    FLOATS,
+    read_headers,
+    refuse_scaled,
+    stored_float_bytes,
+    weight_bytes,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """`dtype` is None where it is as the weights are stored, `dtype_bytes` where nothing tells it,
+    `vocab_size` 0 where the configuration does not. `weight_bytes` is what the weights will take at
+    least, 0 where only a part of the checkpoint is loaded; `are_kept` that they stay as they are
+    stored.
+    """
+
+    model_type: str
+    max_model_len: int
+    vocab_size: int
+    dtype: torch.dtype | None
+    dtype_bytes: int | None
+    weight_bytes: int
+    are_kept: bool
+    config: object
+
+    def layout(self, options: KVOptions) -> Layout | None:
+        """None if the configuration does not tell it."""
+        if self.dtype_bytes is None:
+            return None
+        return outline_layout(self.config, options, self.dtype_bytes)
+
+
+def look_ahead(
+    folder: Path,
+    *,
+    dtype: str,
+    device: torch.device,
+    trust_remote_code: bool,
+    kernels: ModelKernels | None = None,
+) -> Preview:
+    """Raises CheckpointError or UnsupportedModel, as loading would. `kernels`: those of the load;
+    they keep what is stored in bfloat16 in no more bytes, whatever it is computed in."""
+    whole = pretrained.read_config(folder, trust_remote_code=trust_remote_code)
+    config = whole.get_text_config()
+    refuse_unsupported(config)
+    check_end_tokens(folder)
+    tensors = read_headers(folder)
+    refuse_scaled(folder, tensors)
+    chosen = choose_dtype(dtype, pretrained.stored_dtype(config, tensors), device)
+    is_whole = whole.model_type == config.model_type
+
+    def num_bytes(dtype_bytes: int | None) -> int:
+        return weight_bytes(
+            tensors if is_whole else (),
+            dtype_bytes=dtype_bytes,
+            num_layers=config.num_hidden_layers,
+            is_tied=bool(config.tie_word_embeddings),
+        )
+
+    packs = kernels is not None and bool(kernels.linears)
+    stays_narrow = (
+        packs
+        and not trust_remote_code
+        and chosen == torch.float32
+        and all(tensor.dtype == "BF16" for tensor in tensors if tensor.dtype in FLOATS)
+    )
+    asked_bytes = None if chosen is None else chosen.itemsize
+    kept_bytes = None if stays_narrow else asked_bytes
+    are_kept = num_bytes(kept_bytes) == num_bytes(None)
+    least = num_bytes(kept_bytes)
+    if kernels is not None and packs and not are_kept and chosen is not None:
+        least = least * kernels.least_bits(chosen) // (8 * chosen.itemsize)
+    return Preview(
+        model_type=config.model_type,
+        max_model_len=max_model_len(config),
+        vocab_size=int(getattr(config, "vocab_size", None) or 0),
+        dtype=chosen,
+        dtype_bytes=asked_bytes or stored_float_bytes(tensors),
+        weight_bytes=least,
+        are_kept=are_kept,
+        config=config,
+    )

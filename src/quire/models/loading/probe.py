@@ -1,0 +1,195 @@
+"""Measures a loaded module with a tiny forward: what its layers hand to attention, and whether the
+module says what it would say with its own attention. What cannot be served is refused."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from inspect import signature
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from quire.models.attention.port import CurrentStep
+from quire.models.config import LayerFacts, UnsupportedModel
+from quire.models.hf import attention_modules, plug, prepare, sinks_of
+from quire.models.layers.latent import is_latent
+from quire.models.loading.support import Layering
+
+UNDERSTOOD = frozenset(
+    {"dropout", "scaling", "sliding_window", "softcap", "s_aux", "position_ids"},
+)
+HARMLESS = frozenset(
+    {"logits_to_keep", "output_attentions", "output_router_logits", "return_dict", "use_cache"}
+)
+NAMES = {"attention_mask": "an attention mask of their own"}
+FORWARD_ERRORS = (
+    *(AttributeError, IndexError, KeyError, NotImplementedError),
+    *(RuntimeError, TypeError, ValueError),
+)
+TOKENS = (1, 0, 1, 1)
+"""Any vocabulary has two tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    layers: tuple[LayerFacts, ...]
+    kv_dtype: torch.dtype
+    logits: Tensor
+    """[vocab_size], after TOKENS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a forward has shown of its layers."""
+
+    model_type: str
+    layering: Layering
+    layers: dict[int, LayerFacts] = field(default_factory=dict)
+    dtypes: set[torch.dtype] = field(default_factory=set)
+
+    def refuse(self, why: str) -> UnsupportedModel:
+        return UnsupportedModel(self.model_type, why)
+
+    def refuse_incomplete(self) -> None:
+        num_layers = self.layering.num_layers
+        if max(self.layers, default=0) >= num_layers:
+            raise self.refuse(f"more layers attend than the {num_layers} configured")
+        silent = sorted(set(range(num_layers)) - set(self.layers))
+        if silent:
+            raise self.refuse(f"layers {silent} of {num_layers} do not call the attention function")
+        if len(self.dtypes) > 1:
+            raise self.refuse("their layers differ in dtype, not supported yet")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingPort:
+    """Attends plainly over the tokens at hand, and records what its layer asked for."""
+
+    record: Record
+    index: int
+    is_causal: bool
+    is_latent: bool
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, extras: Mapping[str, object]
+    ) -> Tensor:
+        self._refuse_unknown(extras)
+        if not self.is_causal:
+            raise self.record.refuse("their attention is not causal")
+        if self.index in self.record.layers:
+            raise self.record.refuse(f"layer {self.index} attends twice")
+        scaling, softcap = extras.get("scaling"), extras.get("softcap")
+        layer = LayerFacts(
+            index=self.index,
+            num_kv_heads=key.shape[1],
+            k_width=key.shape[3],
+            v_width=value.shape[3],
+            scale=scaling if isinstance(scaling, float) else query.shape[3] ** -0.5,
+            window=self._window(extras),
+            chunk=self.record.layering.chunk(self.index),
+            softcap=softcap if isinstance(softcap, float) else None,
+            has_sinks=sinks_of(extras) is not None,
+            is_latent=self.is_latent,
+        )
+        self.record.layers[self.index] = layer
+        self.record.dtypes.add(key.dtype)
+        return _attend(layer, query, key, value, sinks_of(extras))
+
+    def _window(self, extras: Mapping[str, object]) -> int | None:
+        window = extras.get("sliding_window") or self.record.layering.window(self.index)
+        return window if isinstance(window, int) else None
+
+    def _refuse_unknown(self, extras: Mapping[str, object]) -> None:
+        for name, given in extras.items():
+            if given is None or name in UNDERSTOOD or name in HARMLESS:
+                continue
+            need = NAMES.get(name, f"the attention argument {name}")
+            raise self.record.refuse(f"they need {need}, not supported yet")
+
+
+def probe(module: nn.Module, model_type: str, layering: Layering) -> Probe:
+    """`module` is prepared (`hf.prepare`)."""
+    record = Record(model_type, layering)
+    with _recording(module, record) as positions:
+        logits = first_logits(module, model_type, position_ids=positions[None])
+    record.refuse_incomplete()
+    if not torch.isfinite(logits).all():
+        raise record.refuse(f"logits overflow in {logits.dtype}: use another dtype")
+    layers = tuple(record.layers[index] for index in range(layering.num_layers))
+    return Probe(layers, record.dtypes.pop(), logits)
+
+
+def rehearse(module: nn.Module, model_type: str, layering: Layering) -> None:
+    """Probe a module without weights, to refuse before they are read. Where a forward needs
+    numbers, such as an expert's choice, it shows only what came before."""
+    record = Record(model_type, layering)
+    prepare(module, model_type)
+    with _recording(module, record) as positions:
+        try:
+            _forward(module, position_ids=positions[None])
+        except FORWARD_ERRORS:
+            return
+    record.refuse_incomplete()
+
+
+@contextmanager
+def _recording(module: nn.Module, record: Record) -> Iterator[Tensor]:
+    """Gives the positions of TOKENS."""
+    if "position_ids" not in signature(module.forward).parameters:
+        raise record.refuse("they take a token's place in the row for its position")
+    device = next(module.parameters()).device
+    positions = torch.arange(len(TOKENS), device=device)
+    current = CurrentStep(positions=positions)
+    for index, attention in attention_modules(module):
+        is_causal = bool(getattr(attention, "is_causal", True))
+        plug(attention, RecordingPort(record, index, is_causal, is_latent(attention)), current)
+    yield positions
+
+
+def first_logits(module: nn.Module, model_type: str, **places: Tensor) -> Tensor:
+    """[vocab_size], after TOKENS, by whatever attention the module has now. `places`: its position
+    ids, unless it shall count for itself."""
+    try:
+        logits = _forward(module, **places)
+    except torch.OutOfMemoryError:
+        raise
+    except FORWARD_ERRORS as error:
+        raise UnsupportedModel(model_type, f"a first forward failed: {error!r}") from error
+    if logits.shape[:2] != (1, 1):
+        raise UnsupportedModel(model_type, "their head cannot be limited to the sampled rows")
+    return logits[0, 0]
+
+
+@torch.inference_mode()
+def _forward(module: nn.Module, **places: Tensor) -> Tensor:
+    device = next(module.parameters()).device
+    logits: Tensor = module(
+        input_ids=torch.tensor([TOKENS], device=device),
+        use_cache=False,
+        logits_to_keep=torch.tensor([len(TOKENS) - 1], device=device),
+        **places,
+    ).logits
+    return logits
+
+
+def _attend(
+    layer: LayerFacts, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None
+) -> Tensor:
+    num_repeats = query.shape[1] // layer.num_kv_heads
+    keys = key.repeat_interleave(num_repeats, dim=1)
+    values = value.repeat_interleave(num_repeats, dim=1)
+    scores = (query @ keys.transpose(2, 3)).float() * layer.scale
+    if layer.softcap is not None:
+        scores = layer.softcap * torch.tanh(scores / layer.softcap)
+    places = torch.arange(query.shape[2], device=query.device)
+    distance = places[:, None] - places
+    visible = (distance >= 0) & (distance < (layer.window or len(places)))
+    if layer.chunk is not None:
+        visible &= places[:, None] // layer.chunk == places // layer.chunk
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if sinks is not None:
+        scores = pad(scores, (0, 1))
+        scores[..., -1] = sinks[:, None]
+    weights = scores.softmax(-1)[..., : len(places)].to(value.dtype)
+    return torch.matmul(weights, values).transpose(1, 2)

@@ -1,0 +1,403 @@
+// Paged attention of one layer: the step's K and V go into their slots, then every query attends
+// over its sequence's block table with an online softmax (Milakov and Gimelshein, 2018).
+//
+// Work is cut into tasks of (sequence, some queries, some K/V heads, a stretch of the keys they
+// see); all query heads of a K/V head are rows of the same product. Where a stretch is not the
+// whole, whoever finishes its last one adds the parts up, in their order.
+#include "attention/direct.h"
+#include "attention/reading.h"
+#include "attention/tile_direct.h"
+#include "attention/tile_products.h"
+#include "attention/writing.h"
+
+namespace {
+
+struct Shared {
+    const Call* call;
+    Plan plan;
+    char* workers;  // one Worker's memory each
+    int64_t worker_bytes;
+    int64_t next_worker, next_task;
+};
+
+template <class Way, class Stored>
+struct Worker {
+    const Call& call;
+    const Task& task;
+    const Widths widths;
+    const Slope slope;
+    Memory memory;
+    typename Way::Registers& registers;
+    Next next;
+
+    int64_t rows_of_head() const { return task.num_queries * call.group(); }
+
+    // The j-th of those that share the task's `head`.
+    const Stored* query_of(int64_t head, int64_t i, int64_t j) const {
+        return (const Stored*)call.query + (task.row + i) * call.query_token_stride +
+               ((task.head + head) * call.group() + j) * call.query_head_stride;
+    }
+
+    void take_queries() {
+        for (int64_t head = 0; head < task.num_heads; head++)
+            for (int64_t i = 0; i < task.num_queries; i++)
+                for (int64_t j = 0; j < call.group(); j++) {
+                    int64_t row = head * rows_of_head() + i * call.group() + j;
+                    take_query(query_of(head, i, j), memory.queries + row * widths.depth);
+                }
+    }
+
+    void forget() {
+        for (int64_t row = 0; row < task.num_heads * rows_of_head(); row++)
+            memory.running[row] = {-INFINITE, 0};
+        memset(memory.totals, 0, size_t(task.num_heads * rows_of_head() * LANES) * 4);
+        memset(memory.sums, 0, size_t(task.num_heads * rows_of_head() * widths.values) * 4);
+    }
+
+    void take_query(const Stored* from, uint32_t* to) {
+        memset(to, 0, size_t(widths.depth) * 4);
+        if (Way::PER_ELEMENT == 2)
+            memcpy(to, from, size_t(call.k_width) * sizeof(Stored));
+        else
+            for (int64_t i = 0; i < call.k_width; i++) ((float*)to)[i] = to_float(from[i]);
+    }
+
+    // `following`: the task whose first tile is fetched during this one's last; null: none.
+    void attend(const Task* following) {
+        Places places[2];
+        Found<Stored> found;
+        bool is_direct = call.is_direct(task.seq);
+        is_direct ? take_pieces() : take_queries();
+        forget();
+        find(call, task, task.first, places[0]);
+        for (int64_t at = task.first, turn = 0; at < task.end; at += TILE, turn ^= 1) {
+            Places &here = places[turn], &ahead = places[turn ^ 1];
+            if (at + TILE < task.end) find(call, task, at + TILE, ahead);
+            else if (following) find(call, *following, following->first, ahead);
+            else ahead = here;
+            read(call, task, memory, here, smaller(TILE, task.end - at), found);
+            is_direct ? attend_directly(found, ahead, at) : attend_packed(found, ahead, at);
+        }
+        is_direct ? straighten_sums(Way()) : sum_up();
+    }
+
+    // From what `weigh` keeps of the rows to what all tasks do.
+    void sum_up() {
+        for (int64_t row = 0; row < task.num_heads * rows_of_head(); row++) {
+            Running& running = memory.running[row];
+            running = {running.top * (slope.slope / TO_POWER),
+                       total(load(memory.totals + row * LANES))};
+        }
+    }
+
+    void attend_packed(Found<Stored>& here, const Places& ahead, int64_t at) {
+        int64_t count = smaller(TILE, task.end - at);
+        next = {ahead.keys, ahead.values, TILE, task.num_heads * call.k_width * call.kept_bytes(),
+                call.values ? task.num_heads * call.v_width * call.kept_bytes() : 0,
+                TILE * Way::MAX_ROWS / (task.num_heads * rows_of_head()) + 1, 0};
+        for (int64_t head = 0; head < task.num_heads; head++) {
+            pack_keys<Way>(here.keys, count, call.k_width, memory.keys);
+            pack_values(here.values, count, call.v_width, memory.values, widths.values, Way());
+            attend_head(head, at);
+            for (int64_t i = 0; i < count; i++) {
+                here.keys[i] += call.k_width;
+                here.values[i] += call.values ? call.v_width : call.k_width;
+            }
+        }
+    }
+
+    // Tiles keep even and odd elements apart.
+    template <class AnyWay>
+    void straighten_sums(AnyWay) {}
+
+#if QUIRE_HAS_BF16_DOT
+    Piece piece_of(int64_t head, int64_t query, int64_t index) const {
+        int64_t begin = call.group() * index / call.num_pieces();
+        int64_t end = call.group() * (index + 1) / call.num_pieces();
+        int64_t row = head * rows_of_head() + query * call.group() + begin;
+        // No row has two slots or more to itself.
+        float* queries = (float*)memory.queries + row * 2 * round_up(widths.depth, LANES);
+        return {queries, memory.running + row, memory.sums + row * widths.values, end - begin,
+                widths.values};
+    }
+
+    template <class Act>
+    void each_piece(Act act) {
+        for (int64_t head = 0; head < task.num_heads; head++)
+            for (int64_t i = 0; i < task.num_queries; i++)
+                for (int64_t j = 0, row = 0; j < call.num_pieces(); j++) {
+                    Piece piece = piece_of(head, i, j);
+                    act(piece, query_of(head, i, row));
+                    row += piece.num_rows;
+                }
+    }
+
+    void take_pieces() {
+        memset(memory.keys + widths.depth, 0, LINE);
+        each_piece([&](const Piece& piece, const Stored* query) {
+            for (int64_t row = 0; row < piece.num_rows; row++) {
+                take_query(query + row * call.query_head_stride, memory.keys);
+                spread_query(row, piece, Way());
+            }
+        });
+    }
+
+    template <class AnyWay>
+    void spread_query(int64_t row, const Piece& piece, AnyWay) {
+        spread(memory.keys, widths.depth, row, piece);
+    }
+
+    template <class Tile, class AnyWay>
+    void attend_piece(const Tile& tile, const Piece& piece, AnyWay) {
+        attend_rows_directly<Way>(call, tile, piece);
+    }
+
+#if QUIRE_HAS_TILES
+    void spread_query(int64_t row, const Piece& piece, TileDot) {
+        if (!fits_tiles(call)) return spread(memory.keys, widths.depth, row, piece);
+        if (row == 0) memset(piece.queries, 0, size_t(widths.depth * SIDE_ROWS) * 4);
+        spread_for_tiles(memory.keys, widths.depth, row, piece.queries);
+    }
+
+    void attend_piece(const DirectTile<bf16>& tile, const Piece& piece, TileDot) {
+        if (!fits_tiles(call)) return attend_rows_directly<Way>(call, tile, piece);
+        shape_for_pieces(registers);
+        const int64_t width = call.k_width + (call.values ? call.v_width : 0);
+        const int64_t lines = ratio_up(TILE * width * call.kept_bytes(), LINE);
+        attend_piece_by_tiles(call, tile, piece, (bf16*)memory.keys, (bf16*)memory.values,
+                              ratio_up(lines, task.num_queries * call.num_pieces()));
+    }
+
+    void straighten_sums(TileDot) {
+        if (fits_tiles(call))
+            straighten(memory.sums, task.num_heads * rows_of_head() * widths.values);
+    }
+#endif
+
+    void attend_directly(const Found<Stored>& here, const Places& ahead, int64_t at) {
+        int64_t size = call.kept_bytes();
+        int64_t value_width = call.values ? call.v_width : call.k_width;
+        Ahead keys{ahead.keys, TILE, task.num_heads * call.k_width * size, 0};
+        Ahead values{ahead.values, call.values ? TILE : 0, task.num_heads * call.v_width * size, 0};
+        for (int64_t head = 0; head < task.num_heads; head++) {
+            for (int64_t i = 0; i < task.num_queries; i++) {
+                int64_t position = task.position + i;
+                Seen seen{larger(larger(call.first_seen(position), task.first) - at, 0),
+                          smaller(smaller(position + 1, task.end) - at, TILE)};
+                if (seen.first >= seen.end) continue;
+                DirectTile<Stored> tile{{here.keys, head * call.k_width, call.k_width, &keys},
+                                        {here.values, head * value_width, call.v_width, &values},
+                                        seen};
+                for (int64_t j = 0; j < call.num_pieces(); j++)
+                    attend_piece(tile, piece_of(head, i, j), Way());
+            }
+        }
+        keys.fetch_rest();
+        values.fetch_rest();
+    }
+#else
+    void take_pieces() {}
+    void attend_directly(const Found<Stored>&, const Places&, int64_t) {}
+#endif
+
+    void attend_head(int64_t head, int64_t at) {
+        int64_t rows = rows_of_head(), pieces = ratio_up(rows, Way::MAX_ROWS);
+        bool is_whole = seen_by(0, at).end == TILE && seen_by(rows - 1, at).first == 0;
+        for (int64_t piece = 0, begin = 0; piece < pieces; piece++) {
+            int64_t end = Way::IS_SHAPED ? smaller(begin + Way::MAX_ROWS, rows)
+                                         : rows * (piece + 1) / pieces;
+            if (is_whole) attend_rows(head, begin, end - begin);
+            else attend_some(head, begin, end - begin, at);
+            begin = end;
+        }
+    }
+
+    // What the rows from `begin` on see of the tile at `at`, each row by itself.
+    Seen seen_by(int64_t begin, int64_t at) const {
+        int64_t position = task.position + begin / call.group();
+        return {larger(larger(call.first_seen(position), task.first) - at, 0),
+                smaller(smaller(position + 1, task.end) - at, TILE)};
+    }
+
+    Row row_of(int64_t row) const {
+        return {&memory.running[row].top, memory.totals + row * LANES,
+                memory.sums + row * widths.values, widths.values};
+    }
+
+    void score(int64_t row, int64_t num_rows, int64_t columns, float* products) {
+        multiply({memory.queries + row * widths.depth, widths.depth, memory.keys, TILE,
+                  widths.depth, products, TILE, false},
+                 num_rows, columns, registers);
+        next.fetch_some();
+        if (call.softcap != 0) cap(products, num_rows * TILE, call.scale, call.softcap);
+    }
+
+    void add_values(const uint32_t* weights, int64_t row, int64_t num_rows, int64_t num_keys) {
+        multiply({weights, TILE / Way::PER_ELEMENT, memory.values, widths.values,
+                  num_keys / Way::PER_ELEMENT, memory.sums + row * widths.values, widths.values,
+                  true},
+                 num_rows, widths.values, registers);
+    }
+
+    // Rows that see the whole tile.
+    void attend_rows(int64_t head, int64_t begin, int64_t num_rows) {
+        alignas(64) float products[Way::MAX_ROWS * TILE];
+        alignas(64) uint32_t weights[Way::MAX_ROWS * TILE / Way::PER_ELEMENT];
+        int64_t row = head * rows_of_head() + begin;
+        score(row, num_rows, TILE, products);
+        for (int64_t i = 0; i < num_rows; i++)
+            weigh<false>(products + i * TILE, TILE, {0, TILE}, slope, row_of(row + i),
+                         weights + i * TILE / Way::PER_ELEMENT, Way());
+        add_values(weights, row, num_rows, TILE);
+    }
+
+    void attend_some(int64_t head, int64_t begin, int64_t num_rows, int64_t at) {
+        alignas(64) float products[Way::MAX_ROWS * TILE];
+        alignas(64) uint32_t weights[Way::MAX_ROWS * TILE / Way::PER_ELEMENT];
+        int64_t row = head * rows_of_head() + begin;
+        Seen last = seen_by(begin + num_rows - 1, at);
+        if (last.end <= 0 || seen_by(begin, at).first >= TILE) return;
+        int64_t columns = round_up(last.end, Way::COLUMNS);
+        score(row, num_rows, columns, products);
+        for (int64_t i = 0; i < num_rows; i++) {
+            uint32_t* own = weights + i * TILE / Way::PER_ELEMENT;
+            Seen seen = seen_by(begin + i, at);
+            if (seen.first < seen.end)
+                weigh<true>(products + i * TILE, round_up(columns, 2 * LANES), seen, slope,
+                            row_of(row + i), own, Way());
+            else
+                memset(own, 0, size_t(columns / Way::PER_ELEMENT) * 4);
+        }
+        add_values(weights, row, num_rows, columns);
+    }
+
+    void keep(int64_t part) const {
+        Part kept = call.part(part, widths);
+        int64_t rows = task.num_heads * rows_of_head();
+        memcpy(kept.running, memory.running, size_t(rows) * sizeof(Running));
+        memcpy(kept.sums, memory.sums, size_t(rows * widths.values) * 4);
+    }
+
+    void add(int64_t part) {
+        Part kept = call.part(part, widths);
+        for (int64_t row = 0; row < task.num_heads * rows_of_head(); row++) {
+            Running& mine = memory.running[row];
+            const Running& other = kept.running[row];
+            float top = mine.top > other.top ? mine.top : other.top;
+            if (top == -INFINITE) continue;
+            float here = exponential(splat(mine.top - top))[0];
+            float there = exponential(splat(other.top - top))[0];
+            mine = {top, mine.total * here + other.total * there};
+            float* sums = memory.sums + row * widths.values;
+            for (int64_t i = 0; i < widths.values; i += LANES)
+                store(sums + i, load(sums + i) * here +
+                                    load(kept.sums + row * widths.values + i) * there);
+        }
+    }
+
+    void finish() {
+        for (int64_t head = 0; head < task.num_heads; head++)
+            for (int64_t i = 0; i < rows_of_head(); i++) {
+                int64_t row = head * rows_of_head() + i;
+                int64_t token = task.row + i / call.group();
+                int64_t from = (task.head + head) * call.group() + i % call.group();
+                Running running = memory.running[row];
+                if (call.sinks) {
+                    float sink = call.sinks[from] - running.top;
+                    running.total += exponential(splat(sink < 88 ? sink : 88))[0];
+                }
+                float share = 1 / running.total;
+                const float* sums = memory.sums + row * widths.values;
+                Stored* out = (Stored*)call.out + (token * call.heads + from) * call.v_width;
+                int64_t j = 0;
+                for (; j + LANES <= call.v_width; j += LANES)
+                    store_as(out + j, load(sums + j) * share);
+                for (; j < call.v_width; j++) store_as(out + j, sums[j] * share);
+            }
+    }
+};
+
+template <class Way, class Stored>
+void run_task(const Shared& shared, const Task& task, const Task* following, char* memory,
+              typename Way::Registers& registers) {
+    const Call& call = *shared.call;
+    Widths widths = widths_of<Way>(call);
+    Slope slope((call.softcap != 0 ? 1 : call.scale) * TO_POWER);
+    Worker<Way, Stored> worker{call, task, widths, slope, Memory(call, widths, memory), registers,
+                               {}};
+    worker.attend(following);
+    if (task.num_parts > 1) {
+        worker.keep(task.first_part + task.part);
+        int64_t* done = &call.finished[task.first_part];
+        if (__atomic_add_fetch(done, 1, __ATOMIC_ACQ_REL) < task.num_parts) return;
+        worker.forget();
+        for (int64_t part = 0; part < task.num_parts; part++) worker.add(task.first_part + part);
+    }
+    worker.finish();
+}
+
+template <class Way, class Stored>
+void run_tasks(void* argument) {
+    Shared& shared = *(Shared*)argument;
+    int64_t id = __atomic_fetch_add(&shared.next_worker, 1, __ATOMIC_RELAXED);
+    char* memory = shared.workers + id * shared.worker_bytes;
+    auto take = [&](Task* task) {
+        int64_t index = __atomic_fetch_add(&shared.next_task, 1, __ATOMIC_RELAXED);
+        return shared.plan.task(index, task);
+    };
+    typename Way::Registers registers;
+    Task task, following;
+    for (bool has = take(&task); has; task = following) {
+        has = take(&following);
+        run_task<Way, Stored>(shared, task, has ? &following : nullptr, memory, registers);
+    }
+}
+
+constexpr int64_t MIN_PARALLEL_TOKENS = 128;
+
+template <class Way, class Stored>
+void run(Shared& shared) {
+    const Call& call = *shared.call;
+    int64_t writers = call.num_tokens < MIN_PARALLEL_TOKENS ? 1 : call.num_threads;
+    Writing writing{&call, 0};
+    in_parallel(writers, write_tokens<Stored>, &writing);
+    in_parallel(smaller(call.num_threads, shared.plan.num_tasks), run_tasks<Way, Stored>, &shared);
+}
+
+#if QUIRE_HAS_TILES
+typedef TileDot BF16Way;
+#elif QUIRE_HAS_BF16_DOT
+typedef Dot BF16Way;
+#else
+typedef Fma BF16Way;
+#endif
+
+}  // namespace
+
+// Bytes of scratch that `attend` needs for this call.
+QUIRE_EXPORT(int64_t, attend_scratch)(const Call* given) {
+    Call call = *given;
+    return (call.is_bf16 ? lay_out<BF16Way>(call, nullptr) : lay_out<Fma>(call, nullptr)).num_bytes;
+}
+
+// Bytes of scratch that are enough for all calls of as many K/V heads, tokens and threads. Reads no
+// memory but the call.
+QUIRE_EXPORT(int64_t, attend_most_scratch)(const Call* given) {
+    Call call = *given;
+    return call.is_bf16 ? most_scratch<BF16Way>(call) : most_scratch<Fma>(call);
+}
+
+// 0, or 1 where a slot or an entry of a block table that is to be used lies outside the store:
+// then nothing has been read or written.
+QUIRE_EXPORT(int, attend)(const Call* given) {
+    Call call = *given;
+    if (!call.is_inside()) return 1;
+    Layout layout = call.is_bf16 ? lay_out<BF16Way>(call, call.scratch)
+                                 : lay_out<Fma>(call, call.scratch);
+    Shared shared{&call, layout.plan, layout.workers, layout.worker_bytes, 0, 0};
+    if (call.is_bf16)
+        run<BF16Way, bf16>(shared);
+    else
+        run<Fma, float>(shared);
+    return 0;
+}

@@ -1,0 +1,289 @@
+// A call of attention, how it is cut into tasks, and where its scratch lies.
+#pragma once
+
+#include "attention/numbers.h"
+#include "attention/weights.h"
+
+namespace {
+
+constexpr int64_t MOST_SLOTS = 8;
+constexpr int64_t MAX_DIRECT_GROUP = 16;
+constexpr int64_t MAX_DIRECT_QUERIES = 8;  // as many as are drafted, mostly
+constexpr int64_t MAX_DIRECT_ROWS = 64;    // half a task's at most: their queries are spread out
+
+struct Widths {
+    int64_t depth;   // elements of a packed key
+    int64_t values;  // of a packed value, and floats of a row's sum: a multiple of LANES
+};
+
+struct Part {
+    Running* running;
+    float* sums;
+};
+
+// Mirrored in attention/cpu.py. Strides and widths count elements, sizes tokens; `query` is
+// [num_tokens, heads, k_width], the last dimension dense, and so on for `key` and `value`; `keys`
+// and `values` are the store's, [num_blocks, block_size, kv_heads, width], dense. Null `values`:
+// they are the first elements of the keys. Unless `number` is AS_COMPUTED these are bytes, whose
+// scales are [num_blocks, block_size, kv_heads]. `window` and `chunk` both zero: all is seen.
+struct Call {
+    const void *query, *key, *value;
+    void* out;
+    char *keys, *values;
+    bf16 *key_scales, *value_scales;
+    const float* sinks;
+    const int64_t* slots;
+    const int32_t* table;
+    const int64_t *query_starts, *context_lens;
+    char* scratch;
+    int64_t query_token_stride, query_head_stride, key_token_stride, key_head_stride;
+    int64_t value_token_stride, value_head_stride, table_stride, table_columns;
+    int64_t num_tokens, num_seqs, num_blocks, block_size;
+    int64_t heads, kv_heads, k_width, v_width;
+    int64_t window, chunk, is_bf16, number, num_threads;
+    double scale_, softcap_;
+
+    // Set by lay_out.
+    float scale, softcap;
+    char* parts;
+    int64_t part_bytes, max_rows, group_size;
+    int64_t* finished;
+
+    int64_t group() const { return group_size; }  // query heads of a K/V head
+    int64_t element_bytes() const { return is_bf16 ? 2 : 4; }
+    int64_t kept_bytes() const { return number == AS_COMPUTED ? element_bytes() : 1; }
+
+    int64_t first_seen(int64_t position) const {
+        if (window) return larger(position + 1 - window, 0);
+        return chunk ? position - position % chunk : 0;
+    }
+
+    int64_t num_new(int64_t seq) const { return query_starts[seq + 1] - query_starts[seq]; }
+
+    // Whether K and V of a sequence are read in place, or packed first for its many rows.
+    bool is_direct(int64_t seq) const {
+        return QUIRE_HAS_BF16_DOT && group() <= MAX_DIRECT_GROUP &&
+               num_new(seq) <= MAX_DIRECT_QUERIES && num_new(seq) * group() <= MAX_DIRECT_ROWS;
+    }
+
+    // A direct task's rows are those of one query and one K/V head, at most MOST_SLOTS at a time,
+    // whose numbers do not depend on other queries.
+    int64_t num_pieces() const { return (group() + MOST_SLOTS - 1) / MOST_SLOTS; }
+
+    Part part(int64_t index, Widths widths) const {
+        char* place = parts + index * part_bytes;
+        return {(Running*)(place + max_rows * widths.values * 4), (float*)place};
+    }
+
+    bool is_inside() const {
+        for (int64_t i = 0; i < num_tokens; i++)
+            if (slots[i] < 0 || slots[i] >= num_blocks * block_size) return false;
+        for (int64_t seq = 0; seq < num_seqs; seq++) {
+            int64_t num_new = query_starts[seq + 1] - query_starts[seq];
+            if (num_new <= 0) continue;
+            int64_t first = first_seen(context_lens[seq] - num_new) / block_size;
+            int64_t last = (context_lens[seq] - 1) / block_size;
+            if (num_new > context_lens[seq] || last >= table_columns) return false;
+            const int32_t* row = table + seq * table_stride;
+            for (int64_t i = first; i <= last; i++)
+                if (row[i] < 0 || row[i] >= num_blocks) return false;
+        }
+        return true;
+    }
+};
+
+struct Task {
+    int64_t seq, row, num_queries, position;  // `row` of the batch is at `position`
+    int64_t head, num_heads;                  // of K and V
+    int64_t first, end;                       // positions of keys
+    int64_t part, num_parts, first_part;
+};
+
+constexpr int64_t MIN_TASK_ROWS = 128;  // where there are as many
+constexpr int64_t MAX_TASK_ROWS = 512;
+constexpr int64_t MIN_PART_KEYS = 256;
+constexpr int64_t TASKS_PER_THREAD = 4;
+constexpr int64_t STREAM_BYTES = 1024;  // read of each token of a store at a time, if it has them
+
+struct Plan {
+    Task* tasks;
+    int64_t num_tasks, num_parts;
+    int64_t work_of_task;  // keys times rows
+
+    bool task(int64_t index, Task* out) const {
+        if (index >= num_tasks) return false;
+        *out = tasks[num_tasks - 1 - index];
+        return true;
+    }
+
+    // More rows share what is packed; fewer keep all threads busy to the end. How many, no other
+    // sequence decides.
+    static int64_t queries_at_once(const Call& call, int64_t seq) {
+        int64_t num_new = call.num_new(seq), most = num_new * call.heads / (2 * call.num_threads);
+        int64_t rows = smaller(larger(most, MIN_TASK_ROWS), MAX_TASK_ROWS);
+        int64_t queries = larger(rows / call.group(), 1);
+        return ratio_up(num_new, larger(ratio_up(num_new, queries), 1));
+    }
+
+    static int64_t most_heads(const Call& call) {
+        int64_t row_bytes = call.k_width * call.element_bytes();
+        return smaller(larger(STREAM_BYTES / row_bytes, 1), call.kv_heads);
+    }
+
+    // Heads of a token lie side by side: so many as make a long read, in tasks of like size.
+    static int64_t heads_at_once(const Call& call, int64_t seq) {
+        int64_t num_new = call.num_new(seq), max_rows = MIN_TASK_ROWS;
+        if (call.is_direct(seq)) max_rows = MAX_DIRECT_ROWS;
+        else if (num_new > 1) return 1;
+        int64_t most = smaller(most_heads(call), max_rows / (num_new * call.group()));
+        int64_t parts = (call.kv_heads - 1) / larger(most, 1) + 1;
+        return (call.kv_heads - 1) / parts + 1;
+    }
+
+    // Every task whole, before it is cut along its keys.
+    template <class Act>
+    static void each(const Call& call, Act act) {
+        for (int64_t seq = 0; seq < call.num_seqs; seq++) {
+            int64_t begin = call.query_starts[seq], end = call.query_starts[seq + 1];
+            int64_t past = call.context_lens[seq] - (end - begin);
+            int64_t heads = heads_at_once(call, seq), most = queries_at_once(call, seq);
+            for (int64_t row = begin; row < end; row += most) {
+                int64_t count = smaller(most, end - row);
+                int64_t position = past + row - begin;
+                for (int64_t head = 0; head < call.kv_heads; head += heads)
+                    act(Task{seq, row, count, position, head,
+                             smaller(heads, call.kv_heads - head), call.first_seen(position),
+                             position + count, 0, 1, 0});
+            }
+        }
+    }
+
+    static int64_t rows(const Call& call, const Task& task) {
+        return task.num_queries * task.num_heads * call.group();
+    }
+
+    int64_t part_keys(const Call& call, const Task& task) const {
+        return round_up(larger(work_of_task / rows(call, task), MIN_PART_KEYS), TILE);
+    }
+
+    // Where `tasks` is null, counts them only.
+    void cut(const Call& call) {
+        int64_t work = 0;
+        each(call, [&](Task task) { work += (task.end - task.first) * rows(call, task); });
+        bool is_alone = call.num_threads == 1;
+        work_of_task = is_alone ? work : work / (TASKS_PER_THREAD * call.num_threads);
+        num_tasks = num_parts = 0;
+        each(call, [&](Task task) {
+            int64_t size = part_keys(call, task), first = task.first, end = task.end;
+            task.num_parts = is_alone ? 1 : (end - first + size - 1) / size;
+            if (task.num_parts == 1) size = end - first;
+            task.first_part = num_parts;
+            for (int64_t i = 0; i < task.num_parts; i++) {
+                task.part = i;
+                task.first = first + i * size;
+                task.end = smaller(task.first + size, end);
+                if (tasks) tasks[num_tasks] = task;
+                num_tasks++;
+            }
+            if (task.num_parts > 1) num_parts += task.num_parts;
+        });
+    }
+};
+
+template <class Way>
+Widths widths_of(const Call& call) {
+    return {round_up(ratio_up(call.k_width, Way::PER_ELEMENT), Way::DEPTH),
+            round_up(call.v_width, Way::COLUMNS)};
+}
+
+// Cache lines taken one after the other; from null, they are only counted.
+struct Stretch {
+    char* base;
+    int64_t num_bytes;
+
+    template <class T>
+    T* take(int64_t count) {
+        char* place = base + num_bytes;
+        num_bytes += round_up(count * int64_t(sizeof(T)), 64);
+        return (T*)place;
+    }
+};
+
+struct Memory {
+    uint32_t *keys, *values, *queries;
+    float *sums, *totals;
+    Running* running;
+    char *read_keys, *read_values;  // of a tile, as the model computes with them
+    int64_t num_bytes;
+
+    Memory(const Call& call, Widths widths, char* base) {
+        Stretch stretch{base, 0};
+        keys = stretch.take<uint32_t>(round_up(widths.depth, LANES) * TILE);
+        values = stretch.take<uint32_t>(widths.values * TILE);
+        queries = stretch.take<uint32_t>(call.max_rows * round_up(widths.depth, LANES));
+        sums = stretch.take<float>(call.max_rows * widths.values);
+        totals = stretch.take<float>(call.max_rows * LANES);
+        running = stretch.take<Running>(call.max_rows);
+        int64_t num_read = call.number == AS_COMPUTED ? 0 : TILE * Plan::most_heads(call);
+        read_keys = stretch.take<char>(num_read * call.k_width * call.element_bytes());
+        read_values = stretch.take<char>(num_read * call.v_width * call.element_bytes());
+        num_bytes = stretch.num_bytes;
+    }
+};
+
+struct Layout {
+    Plan plan;
+    char* workers;
+    int64_t worker_bytes, num_bytes;
+};
+
+template <class Way>
+void complete(Call& call) {
+    call.group_size = call.heads / call.kv_heads;
+    call.scale = float(call.scale_);
+    call.softcap = float(call.softcap_);
+    call.max_rows = larger(MAX_TASK_ROWS, call.group());
+    int64_t row_bytes = widths_of<Way>(call).values * 4 + int64_t(sizeof(Running));
+    call.part_bytes = round_up(call.max_rows * row_bytes, 64);
+}
+
+// Room for a plan that has been counted. Null `base`: only `num_bytes` means something.
+template <class Way>
+Layout place(Call& call, const Plan& counted, char* base) {
+    Layout out{counted};
+    Stretch stretch{base, 0};
+    out.worker_bytes = Memory(call, widths_of<Way>(call), nullptr).num_bytes;
+    out.workers = stretch.take<char>(out.worker_bytes * call.num_threads);
+    call.finished = stretch.take<int64_t>(counted.num_parts);
+    call.parts = stretch.take<char>(call.part_bytes * counted.num_parts);
+    out.plan.tasks = stretch.take<Task>(counted.num_tasks);
+    out.num_bytes = stretch.num_bytes;
+    return out;
+}
+
+// Null `base`: as of `place`.
+template <class Way>
+Layout lay_out(Call& call, char* base) {
+    complete<Way>(call);
+    Plan plan{};
+    plan.cut(call);
+    Layout out = place<Way>(call, plan, base);
+    if (!base) return out;
+    memset(call.finished, 0, size_t(plan.num_parts) * 8);
+    out.plan.cut(call);
+    return out;
+}
+
+// What no call of as many K/V heads, tokens and threads exceeds, whatever its sequences: a task that
+// is cut is longer than a part, so that all have at most twice as many parts as shares.
+template <class Way>
+int64_t most_scratch(Call& call) {
+    call.heads = call.kv_heads;  // up to MAX_TASK_ROWS times as many take the same
+    complete<Way>(call);
+    Plan plan{};
+    plan.num_parts = 2 * TASKS_PER_THREAD * call.num_threads;
+    plan.num_tasks = call.num_tokens * call.kv_heads + plan.num_parts;
+    return place<Way>(call, plan, nullptr).num_bytes;
+}
+
+}  // namespace

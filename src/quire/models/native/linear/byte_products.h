@@ -1,0 +1,270 @@
+// Products of quantised rows of x by weights kept as bytes, tile by tile: int8.cpp says how both are
+// kept. What becomes of a tile's sums, a sink says.
+#pragma once
+
+#include "common/quantise.h"
+
+#if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT
+
+namespace {
+
+constexpr int WIDE = 4, WIDE_ROWS = 6;
+constexpr int NARROW = 2, NARROW_ROWS = 12;
+constexpr int64_t TASKS_PER_THREAD = 4;
+constexpr int64_t QUAD = 4;  // columns in a vector of W
+constexpr int64_t GROUP_STEPS = GROUP / QUAD;
+constexpr int64_t SHARED_NUMBERS = 1 << 14;  // from so many on, all threads quantise x
+
+struct Weights {
+    const uint8_t* packed;
+    int64_t num_rows;     // N
+    int64_t num_columns;  // K
+
+    int64_t num_steps() const { return ratio_up(num_columns, QUAD); }
+    int64_t num_panels() const { return ratio_up(num_rows, LANES); }
+    int64_t panel_bytes() const { return (num_steps() + 1) * LINE; }
+    const uint8_t* panel(int64_t i) const {
+        return packed + smaller(i, num_panels()) * panel_bytes();
+    }
+};
+
+// Rows of x: their bytes, `stride` to a row, and a scale and a sum for each group.
+struct Quantised {
+    int8_t* numbers;
+    float* scales;
+    int32_t* offsets;  // -ZERO * sum: what the weights' zero has added
+    int64_t stride, num_groups;
+};
+
+struct Linear {
+    Weights weights;
+    Quantised rows;
+    const void* x;
+    bool is_bf16;
+    int64_t num_rows;  // M
+    int64_t block_rows, num_blocks;
+    int num_vectors;  // panels of a tile
+    int64_t num_tasks, next_task, next_row;
+};
+
+template <class T>
+void quantise_row(const Linear& l, int64_t row) {
+    const Quantised& to = l.rows;
+    const int64_t k = l.weights.num_columns;
+    for (int64_t g = 0; g < to.num_groups; g++) {
+        int64_t at = g * GROUP;
+        quantise_group((const T*)l.x + row * k + at, k - at, to.numbers + row * to.stride + at,
+                       to.scales + row * to.num_groups + g, to.offsets + row * to.num_groups + g);
+    }
+}
+
+inline void quantise_rows(void* argument) {
+    Linear& l = *(Linear*)argument;
+    int64_t row;
+    while ((row = __atomic_fetch_add(&l.next_row, 1, __ATOMIC_RELAXED)) < l.num_rows)
+        l.is_bf16 ? quantise_row<bf16>(l, row) : quantise_row<float>(l, row);
+}
+
+// What the next task will read, fetched while this one computes.
+struct Ahead {
+    const uint8_t *next, *end;
+
+    template <int VECTORS>
+    __attribute__((always_inline)) void fetch() {
+        if (next >= end) return;
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) __builtin_prefetch(next + v * LINE, 0, 2);
+        next += VECTORS * LINE;
+    }
+};
+
+// Sums of tiles lie in memory: registers hold the counts of one group.
+template <int ROWS, int VECTORS>
+struct Sums {
+    __m512 of[ROWS][VECTORS];
+};
+
+// What a tile reads for one group of columns.
+template <int VECTORS>
+struct Group {
+    const uint8_t* panels[VECTORS];
+    const int8_t* x;
+    int64_t x_stride, num_steps;
+    const float* scales;
+    const int32_t* offsets;
+    int64_t stride;
+};
+
+template <int ROWS, int VECTORS>
+__attribute__((noinline)) void add_group(const Group<VECTORS>& g, Ahead& given,
+                                         Sums<ROWS, VECTORS>& sums) {
+    Ahead ahead = given;
+    ints counts[ROWS][VECTORS];
+#pragma GCC unroll 12
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) counts[r][v] = ints{} + g.offsets[r * g.stride];
+    const uint8_t* panels[VECTORS];
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; v++) panels[v] = g.panels[v];
+    const int8_t* x = g.x;
+    for (int64_t i = 0; i < g.num_steps; i++, x += QUAD) {
+        ahead.fetch<VECTORS>();
+        __m512i w[VECTORS];
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) w[v] = _mm512_loadu_si512(panels[v] + i * LINE);
+#pragma GCC unroll 12
+        for (int r = 0; r < ROWS; r++) {
+            int32_t four;
+            memcpy(&four, x + r * g.x_stride, QUAD);
+            __m512i numbers = _mm512_set1_epi32(four);
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++)
+                counts[r][v] = (ints)_mm512_dpbusd_epi32((__m512i)counts[r][v], w[v], numbers);
+        }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < ROWS; r++) {
+        __m512 scale = _mm512_set1_ps(g.scales[r * g.stride]);
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++)
+            sums.of[r][v] =
+                _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)counts[r][v]), scale, sums.of[r][v]);
+    }
+    given = ahead;
+}
+
+// ROWS rows of x from `row` by VECTORS panels from `panel`, for `sink.put`. The last panel stands in
+// for those beyond it, whose sums are then to be dropped.
+template <class Sink, int ROWS, int VECTORS>
+void tile(const Linear& l, int64_t row, int64_t panel, Ahead ahead, Sink& sink) {
+    const Quantised& rows = l.rows;
+    const int64_t num_steps = l.weights.num_steps(), stride = rows.num_groups;
+    const int64_t last = l.weights.num_panels() - 1;
+    Sums<ROWS, VECTORS> sums = {};
+    for (int64_t g = 0; g < rows.num_groups; g++) {
+        const int64_t step = g * GROUP_STEPS;
+        Group<VECTORS> group = {{},
+                                rows.numbers + row * rows.stride + g * GROUP,
+                                rows.stride,
+                                smaller(GROUP_STEPS, num_steps - step),
+                                rows.scales + row * stride + g,
+                                rows.offsets + row * stride + g,
+                                stride};
+        for (int v = 0; v < VECTORS; v++)
+            group.panels[v] = l.weights.panel(smaller(panel + v, last)) + (step + 1) * LINE;
+        add_group(group, ahead, sums);
+    }
+    sink.template put<VECTORS>(row, ROWS, panel, sums.of);
+}
+
+template <class Sink>
+using Tile = void (*)(const Linear&, int64_t, int64_t, Ahead, Sink&);
+
+template <class Sink, int VECTORS, size_t... I>
+Tile<Sink> tile_of(int64_t rows, std::index_sequence<I...>) {
+    static const Tile<Sink> TILES[] = {tile<Sink, int(I) + 1, VECTORS>...};
+    return TILES[rows - 1];
+}
+
+inline int64_t first_panel(const Linear& l, int64_t task) { return task / l.num_blocks * l.num_vectors; }
+
+// One block of rows by one tile's panels; its rows, and what is to be fetched for the task `next`,
+// are shared out evenly among the tiles.
+template <class Sink>
+void do_task(const Linear& l, int64_t task, int64_t next, Sink& sink) {
+    bool is_wide = l.num_vectors == WIDE;
+    int64_t panel = first_panel(l, task), next_panel = first_panel(l, next);
+    int64_t row = task % l.num_blocks * l.block_rows;
+    int64_t num_rows = smaller(l.block_rows, l.num_rows - row);
+    int64_t num_tiles = ratio_up(num_rows, is_wide ? WIDE_ROWS : NARROW_ROWS);
+    const uint8_t* fetched = l.weights.panel(next_panel);
+    int64_t num_lines = next_panel == panel
+                            ? 0
+                            : (l.weights.panel(next_panel + l.num_vectors) - fetched) / LINE;
+    for (int64_t i = 0; i < num_tiles; i++) {
+        int64_t from = num_rows * i / num_tiles, upto = num_rows * (i + 1) / num_tiles;
+        Ahead ahead = {fetched + num_lines * i / num_tiles * LINE,
+                       fetched + num_lines * (i + 1) / num_tiles * LINE};
+        Tile<Sink> tile =
+            is_wide ? tile_of<Sink, WIDE>(upto - from, std::make_index_sequence<WIDE_ROWS>())
+                    : tile_of<Sink, NARROW>(upto - from, std::make_index_sequence<NARROW_ROWS>());
+        tile(l, row + from, panel, ahead, sink);
+    }
+}
+
+inline int64_t take_task(Linear& l) { return __atomic_fetch_add(&l.next_task, 1, __ATOMIC_RELAXED); }
+
+// `argument`: a job of the sink, with its `linear`. Each thread has a sink of its own.
+template <class Sink>
+void do_tasks(void* argument) {
+    typename Sink::Job& job = *(typename Sink::Job*)argument;
+    Linear& l = job.linear;
+    Sink sink(job);
+    int64_t next, task = take_task(l);
+    for (; task < l.num_tasks; task = next) {
+        next = take_task(l);
+        do_task(l, task, next, sink);
+    }
+}
+
+// Wide tiles, unless the rows fill just one narrow tile, or there are too few wide ones to share.
+inline void plan(Linear& l, int64_t num_threads) {
+    int64_t num_wanted = num_threads > 1 ? TASKS_PER_THREAD * num_threads : 1;
+    int64_t num_panels = l.weights.num_panels();
+    bool is_narrow = l.num_rows > WIDE_ROWS ? l.num_rows <= NARROW_ROWS
+                                            : ratio_up(num_panels, WIDE) < num_wanted;
+    l.num_vectors = is_narrow ? NARROW : WIDE;
+    int64_t most_rows = is_narrow ? NARROW_ROWS : WIDE_ROWS;
+    int64_t num_across = ratio_up(num_panels, l.num_vectors);
+    int64_t num_tiles = ratio_up(l.num_rows, most_rows);
+    int64_t num_blocks = smaller(num_tiles, ratio_up(num_wanted, num_across));
+    l.block_rows = ratio_up(num_tiles, num_blocks) * most_rows;
+    l.num_blocks = ratio_up(l.num_rows, l.block_rows);
+    l.num_tasks = num_across * l.num_blocks;
+}
+
+}  // namespace
+
+#if QUIRE_HAS_TILES
+#include "linear/tile_bytes.h"
+#endif
+
+namespace {
+
+template <class Sink>
+void multiply(typename Sink::Job& job, int64_t num_threads) {
+#if QUIRE_HAS_TILES
+    if (job.linear.num_rows >= MIN_ROWS_OF_TILES)
+        return multiply_by_tiles<Sink>(job, num_threads);
+#endif
+    in_parallel(smaller(num_threads, job.linear.num_tasks), do_tasks<Sink>, &job);
+}
+
+// What quantised rows of x take, each.
+inline int64_t row_bytes(int64_t k) {
+    return round_up(k, LINE) + ratio_up(k, GROUP) * int64_t(sizeof(float) + sizeof(int32_t));
+}
+
+inline Quantised within(char* scratch, int64_t m, int64_t k) {
+    Quantised rows;
+    rows.stride = round_up(k, LINE);
+    rows.num_groups = ratio_up(k, GROUP);
+    rows.numbers = (int8_t*)scratch;
+    rows.scales = (float*)(scratch + m * rows.stride);
+    rows.offsets = (int32_t*)(rows.scales + m * rows.num_groups);
+    return rows;
+}
+
+// What is left to say of `l` is said.
+inline void begin(Linear& l, const Weights& weights, char* scratch, int64_t num_threads) {
+    l.weights = weights;
+    l.rows = within(scratch, l.num_rows, weights.num_columns);
+    plan(l, num_threads);
+    bool is_small = l.num_rows * weights.num_columns < SHARED_NUMBERS;
+    in_parallel(is_small ? 1 : smaller(num_threads, l.num_rows), quantise_rows, &l);
+}
+
+}  // namespace
+
+#endif

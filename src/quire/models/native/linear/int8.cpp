@@ -1,0 +1,129 @@
+// y[M, N] = x[M, K] W[N, K]^T + bias over weights kept as bytes; x and y are floats or bfloat16.
+//
+//     w ~ scale[row of W] * (byte - 128)            x ~ scale[row of x, group of columns] * int8
+//
+// Rows of x are quantised within the call, by their largest number in each group of columns, so
+// that an outlier coarsens only its neighbours. Products are summed exactly in integers, group by
+// group, and groups in floats, from the first to the last: a row's result is the same in any tile.
+//
+// Packed: panels of 16 rows of W, so that one vector holds the same 4 columns of 16 rows:
+//
+//     panel[N / 16] { float scale[16]; uint8_t steps[K / 4][16 rows][4 columns]; }   zeros beyond
+//
+// Sets without byte dot products (VNNI) export nothing.
+#include "linear/byte_packing.h"
+
+#if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT
+
+namespace {
+
+// `bias` and `y` are of the type of x.
+struct Job {
+    Linear linear;
+    const void* bias;  // null: none
+    void* y;
+};
+
+struct Store {
+    typedef ::Job Job;
+    const Job& job;
+
+    explicit Store(const Job& job) : job(job) {}
+
+    template <int VECTORS>
+    void put(int64_t row, int64_t count, int64_t panel, const __m512 (*sums)[VECTORS]) const {
+        job.linear.is_bf16 ? put_as<bf16>(row, count, panel, sums)
+                           : put_as<float>(row, count, panel, sums);
+    }
+
+    template <class T, int VECTORS>
+    void put_as(int64_t row, int64_t count, int64_t panel, const __m512 (*sums)[VECTORS]) const {
+        const Weights& weights = job.linear.weights;
+        const int64_t n = weights.num_rows;
+        for (int v = 0; v < VECTORS && (panel + v) * LANES < n; v++) {
+            const int64_t at = (panel + v) * LANES;
+            const __mmask16 mask = first(n - at);
+            const __m512 scale = _mm512_loadu_ps((const float*)weights.panel(panel + v));
+            const __m512 bias =
+                job.bias ? load_some((const T*)job.bias + at, mask) : _mm512_setzero_ps();
+            for (int64_t r = 0; r < count; r++)
+                ::put((T*)job.y + (row + r) * n + at, _mm512_fmadd_ps(sums[r][v], scale, bias),
+                      mask);
+        }
+    }
+};
+
+struct Packing {
+    const void* weight;
+    uint8_t* packed;
+    bool is_bf16;
+    int64_t num_rows, num_columns;
+    int64_t next_panel;
+};
+
+void pack_panels(void* argument) {
+    Packing& p = *(Packing*)argument;
+    const int64_t k = p.num_columns, panel_bytes = (ratio_up(k, QUAD) + 1) * LINE;
+    const int64_t num_panels = ratio_up(p.num_rows, LANES);
+    int64_t panel;
+    while ((panel = __atomic_fetch_add(&p.next_panel, 1, __ATOMIC_RELAXED)) < num_panels) {
+        const int64_t first = panel * LANES, count = smaller(LANES, p.num_rows - first);
+        uint8_t* out = p.packed + panel * panel_bytes;
+        p.is_bf16 ? pack_panel((const bf16*)p.weight + first * k, k, count, k, out)
+                  : pack_panel((const float*)p.weight + first * k, k, count, k, out);
+    }
+}
+
+template <class T>
+void unpack_row(const Weights& weights, int64_t row, T* y) {
+    const uint8_t* panel = weights.panel(row / LANES);
+    const int64_t r = row % LANES;
+    float scale;
+    memcpy(&scale, panel + r * sizeof scale, sizeof scale);
+    for (int64_t i = 0; i < weights.num_columns; i++) {
+        int32_t byte = panel[(i / QUAD + 1) * LINE + r * QUAD + i % QUAD];
+        store_as(y + i, float(byte - ZERO) * scale);
+    }
+}
+
+}  // namespace
+
+// packed: ceil(N / 16) * (ceil(K / 4) + 1) * 64 bytes.
+QUIRE_EXPORT(void, quire_int8_pack)
+(const void* weight, bool is_bf16, int64_t n, int64_t k, uint8_t* packed, int64_t num_threads) {
+    Packing packing = {weight, packed, is_bf16, n, k, 0};
+    in_parallel(num_threads, pack_panels, &packing);
+}
+
+// What `scratch` must hold for one row of x.
+QUIRE_EXPORT(int64_t, quire_int8_scratch)(int64_t k) { return row_bytes(k); }
+
+// x [M, K] and y [M, N] are contiguous; bias [N] or null.
+QUIRE_EXPORT(void, quire_int8)
+(const void* x, bool is_bf16, int64_t m, const uint8_t* packed, const void* bias, int64_t n,
+ int64_t k, void* y, char* scratch, int64_t num_threads) {
+    if (m == 0 || n == 0) return;
+    Job job = {};
+    job.linear.x = x;
+    job.linear.is_bf16 = is_bf16;
+    job.linear.num_rows = m;
+    job.bias = bias;
+    job.y = y;
+    begin(job.linear, {packed, n, k}, scratch, num_threads);
+    multiply<Store>(job, num_threads);
+}
+
+// Rows of W [N, K] by their index, as near as bytes are: y [count, K]. False: an index is not of N.
+QUIRE_EXPORT(bool, quire_int8_rows)
+(const int64_t* indices, int64_t count, const uint8_t* packed, bool is_bf16, int64_t n, int64_t k,
+ void* y) {
+    Weights weights = {packed, n, k};
+    for (int64_t i = 0; i < count; i++) {
+        if (indices[i] < 0 || indices[i] >= n) return false;
+        is_bf16 ? unpack_row(weights, indices[i], (bf16*)y + i * k)
+                : unpack_row(weights, indices[i], (float*)y + i * k);
+    }
+    return true;
+}
+
+#endif

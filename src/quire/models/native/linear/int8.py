@@ -1,0 +1,136 @@
+"""The functions of int8.cpp over tensors: y = x W^T + bias, W packed once as bytes with a scale for
+each row, x quantised in each call with a scale for each row and 256 columns."""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quire.models.native.binding import Signatures, bind
+from quire.models.native.linear.linear import PackedWeight, fill_panels, joined
+
+PANEL_ROWS = 16
+STEP_COLUMNS = 4
+DTYPES = frozenset({torch.bfloat16, torch.float32})
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Kernel:
+    """Runs on as many threads as torch does. x, W, bias and y are of one of DTYPES, on the CPU;
+    raises ValueError for others, and where shapes do not fit.
+
+    A row of x with a number that is not finite gives a row of NaN, and such a row of W a column;
+    all others are as without it. Groups and rows that nowhere reach 2**-100 count as zeros.
+    """
+
+    pack_into: Callable[..., None]
+    multiply: Callable[..., None]
+    copy_rows: Callable[..., bool]
+    scratch_bytes: Callable[[int], int]
+
+    @property
+    def is_exact(self) -> bool:
+        return False
+
+    def takes(self, weight: Tensor) -> bool:
+        """Those in one of DTYPES."""
+        return weight.dtype in DTYPES
+
+    def pack(self, weight: Tensor) -> PackedWeight:
+        """`weight` [N, K] is left as it is. `packed` is of its dtype, so that a module goes on
+        saying what it computes in, but holds [panels, 1 + steps, PANEL_ROWS, STEP_COLUMNS] bytes:
+        the first step of a panel is its scales."""
+        num_rows, num_columns = weight.shape
+        _check(weight, num_columns, weight.dtype)
+        panels, steps = -(-num_rows // PANEL_ROWS), -(-num_columns // STEP_COLUMNS)
+        packed = torch.empty(panels, 1 + steps, PANEL_ROWS, STEP_COLUMNS, dtype=torch.uint8)
+        rows = weight.contiguous()
+        self.pack_into(
+            rows.data_ptr(),
+            weight.dtype == torch.bfloat16,
+            num_rows,
+            num_columns,
+            packed.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return PackedWeight(packed.view(weight.dtype), num_rows, num_columns)
+
+    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
+        """One weight of all their rows, of which they become views. None: not possible, since rows
+        do not fill their panels."""
+        return joined(weights) if fill_panels(weights, PANEL_ROWS) else None
+
+    def unpack(self, weight: PackedWeight) -> Tensor:
+        """About what was packed: within half a step, a 127th of the largest number in the row."""
+        return self.rows(torch.arange(weight.num_rows), weight)
+
+    def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
+        """[..., K] to [..., N]. `bias` [N] is contiguous."""
+        _check(x, weight.num_columns, weight.packed.dtype)
+        if bias is not None:
+            _check(bias, weight.num_rows, weight.packed.dtype)
+        rows = x.contiguous()
+        num_rows = rows.numel() // weight.num_columns
+        scratch_bytes = num_rows * self.scratch_bytes(weight.num_columns)
+        scratch = torch.empty(scratch_bytes, dtype=torch.uint8)
+        out = x.new_empty(*x.shape[:-1], weight.num_rows)
+        self.multiply(
+            rows.data_ptr(),
+            x.dtype == torch.bfloat16,
+            num_rows,
+            weight.packed.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            weight.num_rows,
+            weight.num_columns,
+            out.data_ptr(),
+            scratch.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return out
+
+    def rows(self, indices: Tensor, weight: PackedWeight) -> Tensor:
+        """Rows of W as `unpack` gives them, as an embedding looks them up: [..., K]. Raises
+        IndexError."""
+        wanted = indices.to(torch.int64).contiguous()
+        out = torch.empty(*indices.shape, weight.num_columns, dtype=weight.packed.dtype)
+        if not self.copy_rows(
+            wanted.data_ptr(),
+            wanted.numel(),
+            weight.packed.data_ptr(),
+            out.dtype == torch.bfloat16,
+            weight.num_rows,
+            weight.num_columns,
+            out.data_ptr(),
+        ):
+            raise IndexError(f"an index is not within the {weight.num_rows} rows")
+        return out
+
+
+def _check(numbers: Tensor, width: int, dtype: torch.dtype) -> None:
+    if numbers.dtype != dtype or dtype not in DTYPES or numbers.device.type != "cpu":
+        raise ValueError(
+            f"{numbers.dtype} on {numbers.device}: must be as the weight, float32 or bfloat16 on "
+            "the CPU"
+        )
+    if numbers.shape[-1] != width or width == 0:
+        raise ValueError(f"the shape is {tuple(numbers.shape)}, its last must be {width} and not 0")
+
+
+ADDRESS, COUNT, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_bool
+SIGNATURES: Signatures = {
+    "quire_int8_pack": (None, (ADDRESS, FLAG, COUNT, COUNT, ADDRESS, COUNT)),
+    "quire_int8": (
+        None,
+        (*(ADDRESS, FLAG, COUNT, ADDRESS, ADDRESS, COUNT), *(COUNT, ADDRESS, ADDRESS, COUNT)),
+    ),
+    "quire_int8_rows": (FLAG, (ADDRESS, COUNT, ADDRESS, FLAG, COUNT, COUNT, ADDRESS)),
+    "quire_int8_scratch": (COUNT, (COUNT,)),
+}
+
+
+def bind_int8(library: ctypes.CDLL, isa: str) -> Int8Kernel | None:
+    """None: the library has none for `isa`, an instruction set without a product of bytes."""
+    functions = bind(library, isa, SIGNATURES)
+    return None if functions is None else Int8Kernel(*functions)

@@ -1,0 +1,131 @@
+// y[M, N] = x[M, K] W[N, K]^T + bias in bfloat16, summed in floats, over weights packed once, in 12
+// bits each: coded.h says how. A row's sums run in the same order however many rows there are.
+//
+// Where x has few rows, memory is all that matters: each thread reads panel after panel of a range
+// of its own, one stream, decodes what it multiplies, and helps with another's only at the end.
+//
+// Compiled once for each instruction set, QUIRE_ISA naming it: where there are tiles they multiply,
+// else bfloat16 dot products do; sets without those export nothing.
+
+#if defined(__AVX512BF16__)
+
+#include "linear/coding.h"
+#include "linear/panels.h"
+#include "common/ranges.h"
+#if QUIRE_HAS_TILES
+#include "linear/tile_linear.h"
+#else
+#include "linear/dot_linear.h"
+#endif
+
+namespace {
+
+// Of y.
+int64_t count_panels(const LinearProduct& product) { return ratio_up(product.width(), PANEL); }
+
+void put_panel(const LinearProduct& product, const PanelProduct& panels, int64_t i) {
+    uint16_t* y = product.y + i * PANEL;
+#if QUIRE_HAS_TILES
+    if (product.num_couples) {
+        const Couple couple = {i, i + product.num_couples, product.act};
+        return panels.put(couple, y, product.width());
+    }
+#endif
+    panels.put(i, y, product.width());
+}
+
+// A range of panels for each thread.
+struct Few {
+    const LinearProduct& product;
+    Ranges ranges;
+};
+
+void do_few(void* argument) {
+    Few& few = *(Few*)argument;
+    const LinearProduct& product = few.product;
+    const PanelProduct panels(product.weights, product.x, product.num_rows);
+    do_share(few.ranges, count_panels(product),
+             [&](int64_t panel) { put_panel(product, panels, panel); });
+}
+
+// Up to MAX_PANEL_ROWS rows of x.
+void multiply_few(const LinearProduct& product, int64_t num_threads) {
+    const int64_t most = smaller(num_threads, MAX_RANGES);
+    Few few{product, Ranges(smaller(most, count_panels(product)))};
+    in_parallel(few.ranges.count, do_few, &few);
+}
+
+void multiply(const LinearProduct& product, int64_t num_threads) {
+    const bool is_few = product.num_rows <= MAX_PANEL_ROWS;
+    is_few ? multiply_few(product, num_threads) : multiply_many(product, num_threads);
+}
+
+}  // namespace
+
+// Bytes that `packed` takes, and its heads: a line for each 32 rows of `weight`.
+QUIRE_EXPORT(int64_t, quire_linear_heads)
+(const uint16_t* weight, int64_t n, int64_t k, void* heads, int64_t num_threads) {
+    Packing packing = {weight, (uint8_t*)heads, n, k, true, 0};
+    in_parallel(num_threads, pack_panels, &packing);
+    return packing.place_streams();
+}
+
+// packed: its heads, and room for the rest.
+QUIRE_EXPORT(void, quire_linear_pack)
+(const uint16_t* weight, int64_t n, int64_t k, void* packed, int64_t num_threads) {
+    Packing packing = {weight, (uint8_t*)packed, n, k, false, 0};
+    in_parallel(num_threads, pack_panels, &packing);
+}
+
+// x [M, K] and y [M, N] are contiguous; bias [N] or null.
+QUIRE_EXPORT(void, quire_linear)
+(const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n, int64_t k,
+ uint16_t* y, void* scratch, int64_t num_threads) {
+    if (m == 0 || n == 0) return;
+    multiply({{(const uint8_t*)packed, bias, n, k}, x, y, m, scratch}, num_threads);
+}
+
+// Bytes of scratch for x [M, K].
+QUIRE_EXPORT(int64_t, quire_linear_scratch)(int64_t m, int64_t k) {
+#if QUIRE_HAS_TILES
+    return arranged_bytes(m, k);
+#else
+    return 0;
+#endif
+}
+
+#if QUIRE_HAS_TILES
+// An MLP: W of N rows has gates and then what they let through, I = N / 2 of each, on which `down`
+// [width, I] is multiplied. To the bit as one by one, but for those of a NaN. `gated` has room for
+// [M, I], M rounded up to BLOCK_ROWS. False, and nothing is done: gates do not end where a panel does.
+QUIRE_EXPORT(bool, quire_linear_mlp)
+(const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n, int64_t k,
+ int64_t act, const void* down, const uint16_t* down_bias, int64_t width, uint16_t* gated,
+ uint16_t* y, void* scratch, int64_t num_threads) {
+    if (n % (2 * PANEL)) return false;
+    if (m == 0 || n == 0 || width == 0) return true;
+    const LinearProduct gates = {{(const uint8_t*)packed, bias, n, k}, x, gated, m, scratch,
+                                 n / (2 * PANEL), act};
+    const LinearProduct rest = {{(const uint8_t*)down, down_bias, width, n / 2}, gated, y, m};
+    if (m > MAX_PANEL_ROWS) {
+        multiply_many(gates, rest, num_threads);
+    } else {
+        multiply_few(gates, num_threads);
+        multiply_few(rest, num_threads);
+    }
+    return true;
+}
+#endif
+
+// Rows of W [N, K] by their index, out of the packed form: y [count, K]. False: one is not of N.
+QUIRE_EXPORT(bool, quire_linear_rows)
+(const int64_t* indices, int64_t count, const void* packed, int64_t n, int64_t k, uint16_t* y) {
+    for (int64_t i = 0; i < count; i++) {
+        if (indices[i] < 0 || indices[i] >= n) return false;
+        const Cursor panel((const uint8_t*)packed, indices[i] / PANEL, 0);
+        copy_row(panel, indices[i] % PANEL, k, y + i * k);
+    }
+    return true;
+}
+
+#endif

@@ -1,0 +1,192 @@
+// y[M, N] = x[M, K] W[N, K]^T + bias in floats, where W's numbers are kept in fewer bytes than floats
+// have, packed once, and widened as they are multiplied. Whichever way, sums run column by column.
+//
+// Where x has few rows, each thread takes panel after panel and widens what it multiplies; Fma::MAX_ROWS
+// at a time, for which it reads the panel again, from a cache. With more rows a stretch of some
+// panels is widened once for a block of them.
+//
+//     packed   panels of 32 rows of W, the last filled up with zeros
+//     panel    a scale for each row, if the format has them; column after column: 32 numbers
+//
+// A format has a type of number, `widen` for LANES of them, and HAS_SCALES: floats by which a row's
+// sum is multiplied.
+#pragma once
+
+#include "common/products.h"
+
+namespace {
+
+constexpr int64_t PANEL = 32;       // rows of W
+constexpr int64_t MAX_PANELS = 2;   // of a task
+constexpr int64_t GROUP = MAX_PANELS * PANEL;
+constexpr int64_t FEW_ROWS = LANES >= 8 ? 48 : Fma::MAX_ROWS;  // of x
+constexpr int64_t STRETCH = 256;    // columns
+constexpr int64_t MAX_BLOCK = 126;  // rows of x, in tiles of Fma::MAX_ROWS
+constexpr int64_t TASKS_PER_THREAD = 4;
+constexpr int64_t AHEAD = 2048;     // bytes
+constexpr int MAX_SUMS = 12;        // vectors of them that registers hold on any machine
+
+template <class Format>
+struct Narrow {
+    typedef typename Format::Number Number;
+    static constexpr int64_t SCALE_BYTES = Format::HAS_SCALES ? PANEL * 4 : 0;
+
+    const float* x;
+    const char* packed;
+    const float* bias;  // null: none
+    float* y;
+    int64_t num_rows, n, k;  // M, N, K
+    int64_t panels_at_once, num_blocks, num_tasks, next_task;
+
+    int64_t num_panels() const { return ratio_up(n, PANEL); }
+    static int64_t panel_bytes(int64_t k) {
+        return SCALE_BYTES + k * PANEL * int64_t(sizeof(Number));
+    }
+    const char* head(int64_t i) const { return packed + i * panel_bytes(k); }
+    const Number* panel(int64_t i) const { return (const Number*)(head(i) + SCALE_BYTES); }
+
+    // Sums of one row by `count` rows of W, the first of which is `column` of y, within a panel or
+    // from one's first row on.
+    __attribute__((noinline)) void put(int64_t row, int64_t column, const float* sums, int64_t count) const {
+        for (int64_t i = 0; i < smaller(count, n - column); i += PANEL)
+            put_some(row, column + i, sums + i, smaller(smaller(count, n - column) - i, PANEL));
+    }
+
+    void put_some(int64_t row, int64_t column, const float* sums, int64_t count) const {
+        const float* scales = (const float*)head(column / PANEL) + column % PANEL;
+        float* place = y + row * n + column;
+        for (int64_t i = 0; i < count; i++) {
+            const float more = bias ? bias[column + i] : 0;
+            place[i] = Format::HAS_SCALES ? sums[i] * scales[i] + more : sums[i] + more;
+        }
+    }
+};
+
+constexpr int vectors_at_once(int rows) {
+    int out = PANEL / LANES;
+    while (out > 1 && out * rows > MAX_SUMS) out /= 2;
+    return out;
+}
+
+// ROWS rows of x, from `row` on, by one panel.
+template <class Format, int ROWS>
+__attribute__((noinline)) void add_panel(const Narrow<Format>& h, int64_t row, int64_t panel) {
+    constexpr int VECTORS = vectors_at_once(ROWS), PART = VECTORS * LANES;
+    for (int64_t first = 0; first < PANEL; first += PART) {
+        const auto* from = h.panel(panel) + first;
+        const float* x = h.x + row * h.k;
+        floats sums[ROWS][VECTORS] = {};
+        for (int64_t column = 0; column < h.k; column++, from += PANEL) {
+            __builtin_prefetch((const char*)from + AHEAD);
+            floats weights[VECTORS];
+#pragma GCC unroll 8
+            for (int v = 0; v < VECTORS; v++) weights[v] = Format::widen(from + v * LANES);
+#pragma GCC unroll 8
+            for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 8
+                for (int v = 0; v < VECTORS; v++)
+                    sums[r][v] = sums[r][v] + splat(x[r * h.k + column]) * weights[v];
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++) {  // unrolled, or the sums would not be in registers
+            float own[PART];
+#pragma GCC unroll 8
+            for (int v = 0; v < VECTORS; v++) store(own + v * LANES, sums[r][v]);
+            h.put(row + r, panel * PANEL + first, own, PART);
+        }
+    }
+}
+
+template <class Format>
+void add_panel(const Narrow<Format>& h, int64_t row, int64_t count, int64_t panel) {
+    switch (count) {
+        case 1: return add_panel<Format, 1>(h, row, panel);
+        case 2: return add_panel<Format, 2>(h, row, panel);
+        case 3: return add_panel<Format, 3>(h, row, panel);
+        case 4: return add_panel<Format, 4>(h, row, panel);
+        case 5: return add_panel<Format, 5>(h, row, panel);
+        default: return add_panel<Format, Fma::MAX_ROWS>(h, row, panel);
+    }
+}
+
+// A thread's own.
+struct alignas(LINE) Space {
+    float weights[STRETCH * GROUP];
+    float sums[MAX_BLOCK * GROUP];
+};
+
+template <class Format>
+void widen_stretch(const Narrow<Format>& h, int64_t panel, int64_t count, int64_t begin, int64_t end,
+                   float* weights) {
+    for (int64_t i = 0; i < count; i++) {
+        const auto* from = h.panel(panel + i) + begin * PANEL;
+        for (int64_t column = begin; column < end; column++, from += PANEL)
+            for (int64_t j = 0; j < PANEL; j += LANES)
+                store(weights + (column - begin) * GROUP + i * PANEL + j, Format::widen(from + j));
+    }
+}
+
+// Some panels by a block of rows.
+template <class Format>
+void do_task(const Narrow<Format>& h, int64_t task, Space& space) {
+    const int64_t panel = task / h.num_blocks * h.panels_at_once, block = task % h.num_blocks;
+    const int64_t count = smaller(h.panels_at_once, h.num_panels() - panel);
+    const int64_t first = h.num_rows * block / h.num_blocks;
+    const int64_t num_rows = h.num_rows * (block + 1) / h.num_blocks - first;
+    const int64_t num_tiles = ratio_up(num_rows, Fma::MAX_ROWS);
+    Fma::Registers registers;
+    for (int64_t begin = 0; begin < h.k; begin += STRETCH) {
+        const int64_t end = smaller(begin + STRETCH, h.k);
+        widen_stretch(h, panel, count, begin, end, space.weights);
+        for (int64_t i = 0; i < num_tiles; i++) {
+            const int64_t row = num_rows * i / num_tiles;
+            const float* x = h.x + (first + row) * h.k + begin;
+            multiply({(const uint32_t*)x, h.k, (const uint32_t*)space.weights, GROUP, end - begin,
+                      space.sums + row * GROUP, GROUP, begin > 0},
+                     num_rows * (i + 1) / num_tiles - row, count * PANEL, registers);
+        }
+    }
+    for (int64_t row = 0; row < num_rows; row++)
+        h.put(first + row, panel * PANEL, space.sums + row * GROUP, count * PANEL);
+}
+
+template <class Format>
+void do_panels(void* argument) {
+    Narrow<Format>& h = *(Narrow<Format>*)argument;
+    const int64_t num_tiles = ratio_up(h.num_rows, Fma::MAX_ROWS);
+    int64_t panel;
+    while ((panel = __atomic_fetch_add(&h.next_task, 1, __ATOMIC_RELAXED)) < h.num_tasks)
+        for (int64_t i = 0; i < num_tiles; i++) {
+            const int64_t row = h.num_rows * i / num_tiles;
+            add_panel(h, row, h.num_rows * (i + 1) / num_tiles - row, panel);
+        }
+}
+
+template <class Format>
+void do_tasks(void* argument) {
+    Narrow<Format>& h = *(Narrow<Format>*)argument;
+    Space space;
+    int64_t task;
+    while ((task = __atomic_fetch_add(&h.next_task, 1, __ATOMIC_RELAXED)) < h.num_tasks)
+        do_task(h, task, space);
+}
+
+// x [M, K] and y [M, N] are contiguous; bias [N] or null.
+template <class Format>
+void multiply_narrow(const float* x, int64_t m, const void* packed, const float* bias, int64_t n,
+                     int64_t k, float* y, int64_t num_threads) {
+    if (m == 0 || n == 0) return;
+    Narrow<Format> h{x, (const char*)packed, bias, y, m, n, k, 1, 1, 0, 0};
+    const int64_t num_panels = h.num_panels();
+    const bool is_small = m <= FEW_ROWS;
+    if (!is_small) {
+        h.panels_at_once = num_panels / (TASKS_PER_THREAD * num_threads);
+        h.panels_at_once = smaller(larger(h.panels_at_once, 1), MAX_PANELS);
+        h.num_blocks = ratio_up(m, MAX_BLOCK);
+    }
+    h.num_tasks = ratio_up(num_panels, h.panels_at_once) * h.num_blocks;
+    in_parallel(smaller(num_threads, h.num_tasks),
+                is_small ? do_panels<Format> : do_tasks<Format>, &h);
+}
+
+}  // namespace

@@ -1,0 +1,191 @@
+// The same products of bytes by tiles, and to the bit: integers are exact, and sums of floats run
+// group by group here as well.
+//
+// A task is some rows of x by some pairs of panels. It goes through their columns stretch by
+// stretch: a pair's lies in the first-level cache for all rows, while sums wait in memory. Where all
+// rows are one block, a stretch is the whole pair, and memory is read in its order.
+#pragma once
+
+#include "linear/byte_products.h"
+#include "common/tiles.h"
+
+namespace {
+
+constexpr int64_t MIN_ROWS_OF_TILES = 8;
+constexpr int64_t PAIR = 2;                // panels
+constexpr int64_t CHUNK_STEPS = TILE_ROWS;  // of a panel in a tile
+constexpr int64_t CHUNK_BYTES = CHUNK_STEPS * LINE;
+constexpr int64_t STRETCH_GROUPS = 2;
+constexpr int64_t MAX_TASK_ROWS = 512;
+constexpr int64_t MAX_TASK_PAIRS = 8;
+constexpr int64_t TASKS_OF_TILES = 2;  // for each thread
+constexpr int64_t AHEAD_CHUNKS = 4;
+
+struct TileJob {
+    int64_t task_rows, task_pairs, num_blocks, num_tasks, next_task;
+};
+
+// Of up to BLOCK_ROWS rows by a pair of panels.
+struct BlockSums {
+    __m512 of[BLOCK_ROWS][PAIR];
+};
+
+// A thread's own: the sums of a task, and what is being counted.
+struct alignas(LINE) TileSpace {
+    BlockSums sums[MAX_TASK_PAIRS][MAX_TASK_ROWS / BLOCK_ROWS];
+    int32_t counts[BLOCK_ROWS][PAIR * LANES];
+    uint8_t rest[PAIR][CHUNK_BYTES];
+};
+
+// Rows of x, and of a pair's groups those from `group` on.
+struct TileWork {
+    int64_t row, count;
+    const uint8_t* panels[PAIR];
+    int64_t group, num_groups;
+    bool is_first;  // of those by these groups
+};
+
+struct TileWorker {
+    const Linear& l;
+    TileSpace& space;
+    Tiles tiles;
+
+    // Steps of both panels from `step` on, where they end before a tile does.
+    void take_rest(const uint8_t* const (&panels)[PAIR], int64_t step) {
+        const size_t num_bytes = size_t(l.weights.num_steps() - step) * LINE;
+        memset(space.rest, 0, sizeof space.rest);
+        for (int64_t v = 0; v < PAIR; v++)
+            memcpy(space.rest[v], panels[v] + (step + 1) * LINE, num_bytes);
+    }
+
+    // What is read AHEAD_CHUNKS after `step` from a pair, or from the one behind it.
+    __attribute__((always_inline)) inline void fetch(const TileWork& work, int64_t step) const {
+        const int64_t ahead = step + AHEAD_CHUNKS * CHUNK_STEPS;
+        const int64_t passed = ahead < l.weights.num_steps() ? 0 : l.weights.panel_bytes();
+        const uint8_t* left = work.panels[0] + (ahead + 1) * LINE + passed;
+        const uint8_t* right = work.panels[1] + (ahead + 1) * LINE + passed;
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < CHUNK_STEPS; i++) {
+            __builtin_prefetch(left + i * LINE, 0, 2);
+            __builtin_prefetch(right + i * LINE, 0, 2);
+        }
+    }
+
+    // Adds the products of a group of columns.
+    template <bool HAS_LOWER>
+    void add_group(const TileWork& work, int64_t group, BlockSums& sums) {
+        const Quantised& rows = l.rows;
+        const int64_t row = work.row;
+        const int64_t begin = group * GROUP_STEPS;
+        const int64_t end = smaller(begin + GROUP_STEPS, l.weights.num_steps());
+        const int8_t* x = rows.numbers + row * rows.stride + group * GROUP;
+        clear_sums();
+        for (int64_t step = begin; step < end; step += CHUNK_STEPS, x += CHUNK_STEPS * QUAD) {
+            const uint8_t* left = work.panels[0] + (step + 1) * LINE;
+            const uint8_t* right = work.panels[1] + (step + 1) * LINE;
+            if (step + CHUNK_STEPS > end) {
+                take_rest(work.panels, step);
+                left = space.rest[0];
+                right = space.rest[1];
+            }
+            settle();
+            _tile_loadd(6, left, LINE);
+            _tile_loadd(4, x, rows.stride);
+            _tile_loadd(7, right, LINE);
+            _tile_dpbsud(0, 4, 6);
+            if (HAS_LOWER) _tile_loadd(5, x + TILE_ROWS * rows.stride, rows.stride);
+            _tile_dpbsud(1, 4, 7);
+            if (work.is_first) fetch(work, step);
+            if (!HAS_LOWER) continue;
+            _tile_dpbsud(2, 5, 6);
+            _tile_dpbsud(3, 5, 7);
+        }
+        store_sums<HAS_LOWER>(space.counts, PAIR * LANES);
+        for (int64_t r = 0; r < work.count; r++) {
+            const int64_t at = (row + r) * rows.num_groups + group;
+            const __m512i offset = _mm512_set1_epi32(rows.offsets[at]);
+            const __m512 scale = _mm512_set1_ps(rows.scales[at]);
+#pragma GCC unroll 2
+            for (int64_t v = 0; v < PAIR; v++) {
+                const __m512i counts = _mm512_load_si512(space.counts[r] + v * LANES);
+                const __m512 added = _mm512_cvtepi32_ps(_mm512_add_epi32(counts, offset));
+                sums.of[r][v] = _mm512_fmadd_ps(added, scale, sums.of[r][v]);
+            }
+        }
+    }
+
+    template <class Sink>
+    void act(const TileJob& job, int64_t task, Sink& sink) {
+        const int64_t first = task % job.num_blocks * job.task_rows;
+        const int64_t end = smaller(first + job.task_rows, l.num_rows);
+        const int64_t num_panels = l.weights.num_panels();
+        const int64_t from = task / job.num_blocks * job.task_pairs;
+        const int64_t upto = smaller(from + job.task_pairs, ratio_up(num_panels, PAIR));
+        const bool is_one = end - first <= BLOCK_ROWS;
+        const int64_t stretch = is_one ? l.rows.num_groups : STRETCH_GROUPS;
+        for (int64_t g = 0; g < l.rows.num_groups; g += stretch)
+            for (int64_t pair = from; pair < upto; pair++) {
+                TileWork work = {};
+                work.group = g;
+                work.num_groups = smaller(stretch, l.rows.num_groups - g);
+                for (int64_t v = 0; v < PAIR; v++)
+                    work.panels[v] = l.weights.panel(smaller(pair * PAIR + v, num_panels - 1));
+                for (int64_t row = first; row < end; row += BLOCK_ROWS) {
+                    work.row = row;
+                    work.count = smaller(BLOCK_ROWS, end - row);
+                    work.is_first = row == first;
+                    add(work, space.sums[pair - from][(row - first) / BLOCK_ROWS]);
+                }
+            }
+        for (int64_t pair = from; pair < upto; pair++)
+            for (int64_t row = first; row < end; row += BLOCK_ROWS)
+                sink.template put<PAIR>(row, smaller(BLOCK_ROWS, end - row), pair * PAIR,
+                                        space.sums[pair - from][(row - first) / BLOCK_ROWS].of);
+    }
+
+    void add(const TileWork& work, BlockSums& sums) {
+        if (work.group == 0) memset((void*)&sums, 0, sizeof sums);
+        tiles.shape(work.count);
+        for (int64_t g = work.group; g < work.group + work.num_groups; g++)
+            work.count > TILE_ROWS ? add_group<true>(work, g, sums)
+                                   : add_group<false>(work, g, sums);
+    }
+};
+
+template <class Sink>
+struct TileShare {
+    typename Sink::Job& job;
+    TileJob plan;
+};
+
+template <class Sink>
+void do_tasks_by_tiles(void* argument) {
+    TileShare<Sink>& share = *(TileShare<Sink>*)argument;
+    Sink sink(share.job);
+    TileSpace space;
+    TileWorker worker{share.job.linear, space, {}};
+    int64_t task;
+    while ((task = __atomic_fetch_add(&share.plan.next_task, 1, __ATOMIC_RELAXED)) <
+           share.plan.num_tasks)
+        worker.act(share.plan, task, sink);
+}
+
+template <class Sink>
+void multiply_by_tiles(typename Sink::Job& job, int64_t num_threads) {
+    const Linear& l = job.linear;
+    const int64_t num_pairs = ratio_up(l.weights.num_panels(), PAIR);
+    const int64_t num_wanted = num_threads > 1 ? TASKS_OF_TILES * num_threads : 1;
+    const int64_t num_blocks =
+        larger(ratio_up(l.num_rows, MAX_TASK_ROWS),
+               smaller(ratio_up(l.num_rows, BLOCK_ROWS), ratio_up(num_wanted, num_pairs)));
+    TileJob plan = {};
+    plan.task_rows = round_up(ratio_up(l.num_rows, num_blocks), BLOCK_ROWS);
+    plan.num_blocks = ratio_up(l.num_rows, plan.task_rows);
+    const int64_t num_groups = ratio_up(num_wanted, num_blocks);
+    plan.task_pairs = larger(smaller(num_pairs / num_groups, MAX_TASK_PAIRS), 1);
+    plan.num_tasks = ratio_up(num_pairs, plan.task_pairs) * plan.num_blocks;
+    TileShare<Sink> share = {job, plan};
+    in_parallel(smaller(num_threads, plan.num_tasks), do_tasks_by_tiles<Sink>, &share);
+}
+
+}  // namespace

@@ -1,0 +1,68 @@
+"""The command line of `quire`: its parsers, and what is said of a flag that none of them knows."""
+
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from quire import __version__
+from quire.bench.options import EPILOG, add_bench_options
+from quire.server.cli.settings import add_options
+from quire.server.cli.suggestion import closest
+
+FLAGS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = MappingProxyType(
+    {"serve": add_options, "bench": add_bench_options}
+)
+FLAG = re.compile(r"--?[a-zA-Z_][^\s=]*")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="quire", description="Serves language models over HTTP.")
+    parser.add_argument("--version", action="version", version=f"quire {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serving = commands.add_parser(
+        "serve",
+        help="serve a model",
+        epilog="Each flag can be given as a variable: --max-num-seqs as QUIRE_MAX_NUM_SEQS.",
+        allow_abbrev=False,
+    )
+    serving.add_argument(
+        "positional_model",
+        nargs="?",
+        metavar="MODEL",
+        help="Hugging Face id or local folder [the bundled model]",
+    )
+    add_options(serving)
+    add_bench_options(
+        commands.add_parser(
+            "bench", help="measure a server, or compare two", epilog=EPILOG, allow_abbrev=False
+        )
+    )
+    commands.add_parser("config-table")  # for the README; not in the help
+    return parser
+
+
+def unknown_flag(argv: Sequence[str]) -> str | None:
+    """A sentence on the first flag that its command does not know, with the one perhaps meant.
+
+    It is looked for before the line is parsed, where what follows it would be a word out of place.
+    """
+    command, words = "".join(argv[:1]), argv[1:]
+    if command not in FLAGS:
+        return None
+    known = _known_flags(FLAGS[command])
+    for word in words:
+        if word == "--":
+            return None
+        found = FLAG.match(word)
+        if found is not None and " " not in word and found[0] not in known:
+            meant = closest(found[0].lower().replace("_", "-"), known)
+            hint = f"did you mean {meant}?" if meant else f"`quire {command} --help` lists them all"
+            return f"quire {command}: unknown flag {found[0]}; {hint}"
+    return None
+
+
+def _known_flags(add: Callable[[argparse.ArgumentParser], None]) -> list[str]:
+    parser = argparse.ArgumentParser()
+    add(parser)
+    return [flag for action in parser._actions for flag in action.option_strings]

@@ -1,0 +1,131 @@
+"""What the `quire` command does. Only here are arguments and environment read."""
+
+import logging
+import os
+import random
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+
+from quire import __version__
+from quire.bench.options import read_options, split_serve_args
+from quire.engine.config import TOY_MODEL, EngineConfig
+from quire.engine.launch import launch
+from quire.models.config import CheckpointError, UnsupportedModel
+from quire.models.loading.checkpoint import ModelSource, check_local
+from quire.process_age import uncollected
+from quire.progress import log_format
+from quire.server.cli.arguments import build_parser, unknown_flag
+from quire.server.cli.exit_codes import FAILED_START, USAGE_ERROR
+from quire.server.cli.option_values import InvalidOption
+from quire.server.cli.options import config_table
+from quire.server.cli.output import say
+from quire.server.cli.settings import build_config, parse_values, unknown_variables
+from quire.server.config import ServerConfig
+from quire.server.http.host_names import exposure_warning
+from quire.server.http.listen import CannotListen, bind, url_of
+from quire.server.text.tokenizer_files import TokenizerError, find_folder
+
+logger = logging.getLogger(__name__)
+
+SPIN_COUNT = "2000"
+"""How often a model thread looks for the others before it sleeps: a tenth of a millisecond. OpenMP
+itself would look a hundred times as long, and beside other work a step would then wait for whole
+time slices (decision 0008)."""
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def read_config(arguments: Mapping[str, object], environ: Mapping[str, str]) -> ServerConfig:
+    """Raises InvalidOption."""
+    flags = dict(arguments)
+    model = flags.pop("positional_model", None)
+    if model is not None and flags.get("model") not in (None, model):
+        raise InvalidOption(f"MODEL is given twice: {model} and --model {flags['model']}")
+    if model is not None:
+        flags["model"] = model
+    return build_config(parse_values(flags, environ))
+
+
+def calm_threads(environ: MutableMapping[str, str]) -> None:
+    """For the engine process, unless the user has chosen: threads that wait do not hold a core."""
+    if "OMP_WAIT_POLICY" not in environ:
+        environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+
+
+def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:
+    config = read_config(arguments, environ)
+    logging.basicConfig(level=config.log_level.upper(), format=log_format(sys.stderr, LOG_FORMAT))
+    logging.getLogger("uvicorn").setLevel("WARNING")
+    for warning in unknown_variables(environ):
+        logger.warning(warning)
+    try:
+        check_model(config.engine)
+    except (CheckpointError, TokenizerError, UnsupportedModel) as error:
+        print(f"quire serve: {error}", file=sys.stderr)
+        return FAILED_START
+    exposure = exposure_warning(config)
+    if exposure is not None:
+        logger.warning(exposure)
+    try:
+        listener = bind(config.host, config.port)
+    except CannotListen as error:
+        raise InvalidOption(str(error)) from None
+    names = ", ".join(config.served_model_names)
+    say(f"Quire {__version__} listens on {url_of(listener)} and loads {names}")
+    try:
+        launched = launch(config.engine)
+    except OSError as error:
+        logger.error("cannot start: the engine process cannot be run: %s", error)
+        return FAILED_START
+    with uncollected():  # a web server takes a while, and `quire --help` needs none
+        from quire.server.http.serve import run
+
+    return run(config, listener, launched)
+
+
+def check_model(config: EngineConfig) -> None:
+    """Look at the files of a model that lies here, before anything heavy is imported. Raises
+    CheckpointError, UnsupportedModel or TokenizerError."""
+    if config.model == TOY_MODEL:
+        return
+    folder = check_local(ModelSource(config.model, config.revision, config.trust_remote_code))
+    if folder is not None:
+        find_folder(config.model, config.revision)
+
+
+def bench_command(
+    arguments: Mapping[str, object], serve_args: tuple[str, ...], argv: Sequence[str]
+) -> int:
+    # Imported here: `quire serve` needs none of it.
+    from quire.bench.command import Invocation, read_addresses, run
+    from quire.bench.plot import check_plotting
+
+    try:
+        options = read_options(arguments, serve_args)
+        addresses = read_addresses(options)
+        if options.plot_path is not None:
+            check_plotting()
+    except ValueError as error:
+        print(f"quire bench: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    return run(Invocation(options, addresses, tuple(argv), random.SystemRandom().getrandbits(32)))
+
+
+def run_command(argv: Sequence[str]) -> int:
+    own_argv, serve_args = split_serve_args(argv)
+    fault = unknown_flag(own_argv)
+    if fault is not None:
+        print(fault, file=sys.stderr)
+        return USAGE_ERROR
+    arguments = vars(build_parser().parse_args(own_argv))
+    command = arguments.pop("command")
+    if command == "config-table":
+        print(config_table(), end="")
+        return 0
+    if command == "bench":
+        return bench_command(arguments, serve_args, argv)
+    calm_threads(os.environ)
+    try:
+        return serve_command(arguments, os.environ)
+    except InvalidOption as error:
+        print(f"quire serve: {error}", file=sys.stderr)
+        return USAGE_ERROR

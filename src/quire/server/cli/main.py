@@ -1,0 +1,50 @@
+"""The `quire` command. Whoever ends it while it still imports gets one line, not a traceback: so
+nothing that takes time is imported up here.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from quire.server.cli.exit_codes import FAILED_START, KILLED_BY
+from quire.server.cli.output import OutputLost, flush
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    try:
+        try:
+            return run(sys.argv[1:] if argv is None else argv)
+        finally:
+            flush()
+    except OutputLost as error:
+        print(f"quire: {error}", file=sys.stderr)
+        return FAILED_START
+
+
+def run(argv: Sequence[str]) -> int:
+    with ended_in_a_line():
+        from quire.server.cli.commands import run_command
+
+        if "bench" not in argv[:1]:
+            return run_command(argv)
+    return run_command(argv)  # it cleans up behind what it has started
+
+
+@contextmanager
+def ended_in_a_line() -> Iterator[None]:
+    """Within, SIGINT and SIGTERM end the process, until a server takes them over."""
+    before = {each: signal.signal(each, _end) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _end(signum: int, frame: FrameType | None) -> None:
+    """At once: an exception might come up within anything that is just being imported."""
+    os.write(2, f"quire: ended by {signal.Signals(signum).name}\n".encode())
+    os._exit(KILLED_BY + signum)

@@ -1,0 +1,363 @@
+"""Every option of `quire serve`, once: flag, variable, default, help.
+
+Defaults are those of the configuration classes. `python -m quire.server.cli.options` prints the
+README's configuration table.
+"""
+
+import dataclasses
+
+from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE
+from quire.engine.config import (
+    ATTENTION_BACKENDS,
+    HASH_ALGORITHMS,
+    KV_DTYPES,
+    LINEAR_BACKENDS,
+    QUANTIZATIONS,
+    EngineConfig,
+)
+from quire.scheduler.cost import PreemptionMode
+from quire.scheduler.policy import PolicyName
+from quire.server.cli.option import Goes, Option
+from quire.server.cli.option_values import (
+    boolean,
+    byte_count,
+    count,
+    fraction,
+    gibibytes,
+    host_list,
+    http_url,
+    integer,
+    key_list,
+    name_list,
+    named,
+    one_number_of,
+    one_of,
+    origin_list,
+    seconds,
+    seconds_or_none,
+    some_seconds,
+    text,
+    threads,
+)
+from quire.server.config import GenerationConfig, MetricsCompat, ServerConfig
+
+ENGINE, SERVER, RESOLVED = Goes.ENGINE, Goes.SERVER, Goes.RESOLVED
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "model",
+        RESOLVED,
+        text,
+        "Hugging Face id or local folder; also the positional MODEL.",
+        shown="the bundled model",
+    ),
+    Option(
+        "served-model-name",
+        RESOLVED,
+        name_list,
+        "Name that clients may ask for; repeat the flag (commas in the variable) for several. "
+        "Answers carry the name that was asked for, else the first.",
+        shown="MODEL",
+    ),
+    Option("revision", ENGINE, text, "Branch, tag or commit of the model on the hub."),
+    Option("trust-remote-code", ENGINE, boolean, "Run Python code that comes with the model."),
+    Option("device", ENGINE, text, "`auto`, `cpu`, `cuda` or `cuda:N`."),
+    Option(
+        "dtype",
+        ENGINE,
+        one_of("auto", "float32", "float16", "bfloat16"),
+        "Number format of weights and activations: `auto` as the checkpoint has them, but "
+        "bfloat16 for float32 where the device multiplies it.",
+    ),
+    Option("num-threads", ENGINE, threads, "CPU threads of the engine.", shown="auto"),
+    Option(
+        "block-size",
+        ENGINE,
+        one_number_of(*BLOCK_SIZES),
+        f"Token places in one block of KV memory: {', '.join(map(str, BLOCK_SIZES))}.",
+    ),
+    Option(
+        "gpu-memory-utilization",
+        ENGINE,
+        fraction,
+        "Share of a GPU's memory for weights, work and KV; on a CPU, share of half the free memory "
+        "for work and KV, and no more than can be of use.",
+        shown=f"{DEFAULT_SHARE}, if KV memory is not said otherwise",
+    ),
+    Option(
+        "kv-cache-memory-bytes",
+        ENGINE,
+        byte_count,
+        "KV memory in bytes; `512MiB`, `2GiB` or `2G` will do. KV memory is said in one way at "
+        "most: as share, bytes, tokens or blocks.",
+    ),
+    Option("kv-cache-tokens", ENGINE, count, "KV memory for one request of so many tokens."),
+    Option("num-gpu-blocks-override", ENGINE, count, "KV memory as a number of blocks."),
+    Option(
+        "swap-space",
+        ENGINE,
+        gibibytes,
+        "GiB of host memory for preempted requests and evicted prefixes.",
+        shown="4 beside a GPU, 0 on a CPU",
+    ),
+    Option(
+        "preemption-mode",
+        ENGINE,
+        one_of(*PreemptionMode),
+        "What happens to a request that must make room: its blocks go to swap space, or it is "
+        "computed again, or what costs less by measured speeds.",
+    ),
+    Option(
+        "kv-cache-dtype",
+        ENGINE,
+        named(one_of(*KV_DTYPES), fp8="fp8_e4m3"),
+        "Number format of K and V: `auto` as the model computes, `fp8_e4m3` (or `fp8`) and `int8` "
+        "in a byte with a scale for each token and head.",
+    ),
+    Option(
+        "disable-hybrid-kv-cache-manager",
+        ENGINE,
+        boolean,
+        "Keep K and V behind windows and chunks to the end, as if all layers saw everything.",
+    ),
+    Option(
+        "attention-backend",
+        ENGINE,
+        one_of(*ATTENTION_BACKENDS),
+        "`auto`: the fastest that runs here. `cpu`: C++ kernels, for float32 and bfloat16. "
+        "`triton`: Triton's kernels, on NVIDIA GPUs from compute capability 8.0 on. "
+        "`reference`: with PyTorch's fused kernels. `eager`: every softmax written out in float32, "
+        "slow, to compare with.",
+    ),
+    Option(
+        "linear-backend",
+        ENGINE,
+        one_of(*LINEAR_BACKENDS),
+        "`auto`: on a CPU, bfloat16 weights packed once, without loss, for the C++ kernels, and "
+        "what is between them fused: in 12 bits each where it computes in bfloat16, in 16 where it "
+        "computes in float32. `torch`: PyTorch's own.",
+    ),
+    Option(
+        "quantization",
+        ENGINE,
+        one_of(*QUANTIZATIONS),
+        "`int8`: on a CPU, linear layers and the embedding they share keep their weights in a byte "
+        "with a scale for each row, and multiply bytes where there is AVX-512 VNNI: less memory, "
+        "faster, not quite the same text.",
+    ),
+    Option(
+        "max-model-len",
+        ENGINE,
+        count,
+        "Most tokens of one request, prompt and output.",
+        shown="the model's",
+    ),
+    Option("max-num-seqs", ENGINE, count, "Most requests in one step."),
+    Option(
+        "max-num-batched-tokens", ENGINE, count, "Most tokens computed in one step.", shown="auto"
+    ),
+    Option("max-num-queued-reqs", ENGINE, count, "Most requests waiting; more are answered 503."),
+    Option(
+        "scheduling-policy",
+        ENGINE,
+        one_of(*PolicyName),
+        "Who is served first: `fcfs` who came first, `priority` who has the least priority number, "
+        "`fair` the tenant that was served least for its weight.",
+    ),
+    Option(
+        "async-scheduling",
+        ENGINE,
+        boolean,
+        "Schedule and launch a step while the device computes the one before it; what that one "
+        "draws is fed forward on the device.",
+        shown="on beside a GPU, off on a CPU",
+    ),
+    Option(
+        "enforce-eager",
+        ENGINE,
+        boolean,
+        "On a GPU, record no decode steps as CUDA graphs: a faster start and less memory, slower "
+        "steps.",
+    ),
+    Option(
+        "priority-ageing-s",
+        ENGINE,
+        seconds,
+        "Seconds of waiting that count as one priority better; with 0 a stream of better requests "
+        "may hold one back for ever.",
+    ),
+    Option(
+        "max-skips",
+        ENGINE,
+        integer(0),
+        "How many later requests may pass one that waits for blocks; after that all wait for it.",
+    ),
+    Option(
+        "enable-prefix-caching", ENGINE, boolean, "Reuse the KV blocks of equal prompt beginnings."
+    ),
+    Option(
+        "wait-for-prefix",
+        ENGINE,
+        boolean,
+        "While one request computes the beginning of another's prompt, the other waits for it "
+        "where that is sooner.",
+    ),
+    Option(
+        "otlp-traces-endpoint",
+        ENGINE,
+        http_url,
+        "OpenTelemetry collector that gets a span for each call of the KV cache, by OTLP over "
+        "HTTP: the whole URL, as in `http://localhost:4318/v1/traces`. Needs the extra `otel`.",
+    ),
+    Option(
+        "prefix-caching-hash-algo",
+        ENGINE,
+        one_of(*HASH_ALGORITHMS),
+        "Hash that finds cached blocks: `sha256`, or `sha256_cbor`, which other programs can "
+        "compute too.",
+    ),
+    Option(
+        "prefix-caching-seed",
+        ENGINE,
+        text,
+        "Makes the hashes of blocks the same in every process that is given the same text.",
+        shown="random",
+    ),
+    Option(
+        "enable-kv-cache-events",
+        ENGINE,
+        boolean,
+        "Tell at `/v1/kv_events` which blocks the prefix cache gains and loses. Any API key may "
+        "read it, and it shows the token ids of everyone's prompts.",
+    ),
+    Option("host", SERVER, text, "Address to listen on."),
+    Option("port", SERVER, integer(0, 65535), "Port to listen on; 0 takes a free one."),
+    Option(
+        "api-key",
+        RESOLVED,
+        key_list,
+        "Key that clients must send; repeat the flag (commas in the variable) for several.",
+        shown="open",
+        guards=True,
+    ),
+    Option(
+        "api-key-file",
+        RESOLVED,
+        text,
+        "File with a line `KEY [NAME [WEIGHT]]` for each API key: the name is told in metrics, the "
+        "weight (1 if not said) is the key's share under a fair policy. Lines that begin with `#` "
+        "are comments.",
+        shown="none",
+        guards=True,
+    ),
+    Option(
+        "tenant-secret",
+        SERVER,
+        text,
+        "Secret that, with its key, sets a tenant's cached blocks apart; better given as the "
+        "variable. Replicas that share blocks need the same.",
+        shown="random at each start",
+    ),
+    Option(
+        "shared-prefix-file",
+        SERVER,
+        text,
+        'JSON Lines, each `{"text": ...}` or `{"messages": [...]}`: prompt beginnings whose '
+        "blocks all tenants may share.",
+    ),
+    Option(
+        "timeline-requests",
+        SERVER,
+        integer(0),
+        "How many of the last requests `/v1/requests/{id}` can tell of; 0 keeps none.",
+    ),
+    Option(
+        "allowed-origins",
+        SERVER,
+        origin_list,
+        "Origins of web pages that may call a server without API keys, as "
+        "`https://chat.example.com`, or `*`; repeat the flag (commas in the variable) for several.",
+        shown="its own pages alone",
+    ),
+    Option(
+        "allowed-hosts",
+        SERVER,
+        host_list,
+        "Names, beside those of loopback, that requests may have in `Host`, ports left out, or "
+        "`*`; asked of a server without API keys that listens on loopback, else if said.",
+        shown="loopback's",
+    ),
+    Option("max-body-bytes", SERVER, byte_count, "Largest request body."),
+    Option(
+        "max-half-read-bytes",
+        SERVER,
+        byte_count,
+        "Largest sum of all request bodies that have not come whole; above it the one that has "
+        "been coming for longest is answered 503.",
+    ),
+    Option(
+        "shutdown-timeout",
+        SERVER,
+        seconds,
+        "Seconds that running requests get to finish after SIGTERM.",
+        field="shutdown_timeout_s",
+    ),
+    Option(
+        "stuck-after",
+        SERVER,
+        some_seconds,
+        "Seconds without progress under work before `/readyz` turns red.",
+        field="stuck_after_s",
+    ),
+    Option(
+        "sse-keep-alive-interval",
+        SERVER,
+        seconds_or_none,
+        "Seconds of silence before a stream gets a comment line; 0 sends none.",
+        field="sse_keep_alive_interval_s",
+    ),
+    Option(
+        "generation-config",
+        SERVER,
+        one_of(*GenerationConfig),
+        "Sampling where a client says nothing: `auto` as the model's `generation_config.json` "
+        "states, `none` OpenAI's defaults.",
+    ),
+    Option(
+        "metrics-compat",
+        SERVER,
+        one_of(*MetricsCompat),
+        "`vllm` also exposes each metric under its vLLM name; `none` does not.",
+    ),
+    Option(
+        "log-level",
+        SERVER,
+        one_of("debug", "info", "warning", "error"),
+        "Least level that is logged.",
+    ),
+)
+
+
+def shown_default(option: Option) -> str:
+    if option.shown:
+        return option.shown
+    owner = EngineConfig if option.goes is ENGINE else ServerConfig
+    default = next(f.default for f in dataclasses.fields(owner) if f.name == option.target)
+    if default is None:
+        return "none"
+    return str(default).lower() if isinstance(default, bool) else f"{default}"
+
+
+def config_table() -> str:
+    """The configuration table of the README, in Markdown."""
+    rows = ["| Flag | Variable | Default | What it does |", "|---|---|---|---|"]
+    for option in OPTIONS:
+        flag = f"`--{option.flag}`"
+        if option.parse is boolean:
+            flag += f", `--no-{option.flag}`"
+        rows.append(f"| {flag} | `{option.variable}` | {shown_default(option)} | {option.help} |")
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    print(config_table(), end="")

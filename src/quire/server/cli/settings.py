@@ -1,0 +1,146 @@
+"""From flags and environment to a ServerConfig. A flag beats its variable beats the default."""
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from quire.engine.config import check_memory_options
+from quire.server.cli.option import Option, Value
+from quire.server.cli.option_values import (
+    InvalidOption,
+    boolean,
+    host_list,
+    key_list,
+    name_list,
+    origin_list,
+    text,
+)
+from quire.server.cli.options import ENGINE, OPTIONS, SERVER, shown_default
+from quire.server.cli.suggestion import closest
+from quire.server.config import BUNDLED_MODEL_NAME, ServerConfig
+from quire.server.tenancy.api_keys import read_api_keys
+
+PLAIN_LISTS = (key_list, name_list)
+"""What may hold a comma where it is given as a flag."""
+LISTS = (*PLAIN_LISTS, origin_list, host_list)
+
+
+def _action(option: Option) -> str:
+    return "append" if option.parse in LISTS else "store"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Flags without defaults, so that what was not said can still come from the environment."""
+    for option in OPTIONS:
+        if option.parse is boolean:
+            parser.add_argument(
+                f"--{option.flag}",
+                action=argparse.BooleanOptionalAction,
+                default=argparse.SUPPRESS,
+                help=option.help,
+            )
+            continue
+        parser.add_argument(
+            f"--{option.flag}",
+            dest=option.key,
+            metavar="VALUE",
+            action=_action(option),
+            default=argparse.SUPPRESS,
+            help=f"{option.help} [{shown_default(option)}]",
+        )
+
+
+def parse_values(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, Value]:
+    """The options that were given, by key. InvalidOption names the flag or the variable."""
+    values: dict[str, Value] = {}
+    for option in OPTIONS:
+        if option.key in flags:
+            values[option.key] = _from_flag(option, flags[option.key])
+        elif environ.get(option.variable):
+            values[option.key] = _parse(option.parse, environ[option.variable], option.variable)
+        elif option.guards and option.variable in environ:
+            raise InvalidOption(
+                f"{option.variable} is set but empty, which would leave the server open to "
+                "everyone: give it a value, or unset it"
+            )
+    return values
+
+
+def _from_flag(option: Option, given: object) -> Value:
+    if isinstance(given, bool):
+        return given
+    if isinstance(given, list):
+        parse = text if option.parse in PLAIN_LISTS else option.parse
+        parsed = [_parse(parse, each, f"--{option.flag}") for each in given]
+        return tuple(str(part).strip() for each in parsed for part in _several(each))
+    return _parse(option.parse, str(given), f"--{option.flag}")
+
+
+def _several(value: Value) -> tuple[Value, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _parse(parse: Callable[[str], Value], given: str, said_as: str) -> Value:
+    try:
+        return parse(given)
+    except ValueError as error:
+        raise InvalidOption(f"{said_as}: {error}") from None
+
+
+def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each `QUIRE_*` variable that no option reads: perhaps a typing error."""
+    known = [option.variable for option in OPTIONS]
+    for name in sorted(environ):
+        if name.startswith("QUIRE_") and name not in known:
+            meant = closest(name, known)
+            hint = f"; did you mean {meant}?" if meant else ""
+            yield f"{name} is set but no option reads it{hint}"
+
+
+def build_config(values: Mapping[str, Value]) -> ServerConfig:
+    """Raises InvalidOption."""
+    api_keys = read_api_keys(_strings(values, "api_key"), _path(values, "api_key_file"))
+    given = values.get("model")
+    model = str(given) if given else str(files("quire.models") / "bundled")
+    names = _strings(values, "served_model_name") or (str(given) if given else BUNDLED_MODEL_NAME,)
+    engine = {o.target: values[o.key] for o in OPTIONS if o.goes is ENGINE and o.key in values}
+    server = {o.target: values[o.key] for o in OPTIONS if o.goes is SERVER and o.key in values}
+    if "log_level" in server:
+        engine["log_level"] = server["log_level"]
+    config = msgspec.convert(
+        {
+            **server,
+            "engine": {**engine, "model": model},
+            "served_model_names": names,
+            "api_keys": api_keys,
+        },
+        ServerConfig,
+    )
+    if config.max_half_read_bytes < config.max_body_bytes:
+        raise InvalidOption(
+            f"--max-half-read-bytes is {config.max_half_read_bytes}, less than --max-body-bytes, "
+            f"{config.max_body_bytes}: no body of that size could be read"
+        )
+    try:
+        check_memory_options(config.engine)
+    except ValueError as error:
+        raise InvalidOption(str(error)) from None
+    if config.engine.revision is not None and Path(model).is_dir():
+        raise InvalidOption(
+            f"--revision is {config.engine.revision}, but {model} is a local folder, which has no "
+            "revisions: leave it out"
+        )
+    return config
+
+
+def _strings(values: Mapping[str, Value], key: str) -> tuple[str, ...]:
+    given = values.get(key)
+    return given if isinstance(given, tuple) else ()
+
+
+def _path(values: Mapping[str, Value], key: str) -> str | None:
+    given = values.get(key)
+    return given if isinstance(given, str) else None

@@ -1,0 +1,142 @@
+"""The application: routes, errors in OpenAI's shape, and the engine's life around them."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire import __version__
+from quire.server.config import ServerConfig
+from quire.server.door import OpenEngine
+from quire.server.errors import NOT_FOUND, RequestError
+from quire.server.http.health_routes import HealthRoutes
+from quire.server.http.middleware import DOCS_ASSETS, Gate
+from quire.server.http.openapi.document import describe
+from quire.server.http.replies import error_reply
+from quire.server.observability.kv_event_feed import KVEventFeed
+from quire.server.observability.loop_lag import LoopLagTimer
+from quire.server.observability.metrics import ServerMetrics
+from quire.server.observability.timelines import Timelines
+from quire.server.observability.watch_routes import WatchRoutes
+from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
+from quire.server.openai.text_routes import TextRoutes
+from quire.server.service import Service, Sources, Watchers
+from quire.server.tenancy.tenants import build_tenants
+
+logger = logging.getLogger(__name__)
+
+EVENT_ID_BITS = 20
+"""Ids of events start at the time, so that those of a restarted server are above the old ones, up
+to a million events a second."""
+
+
+def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Sources) -> Service:
+    """Inside a running event loop."""
+    secret = config.tenant_secret
+    tenants = build_tenants(
+        config.api_keys, sources.random_bytes(32) if secret is None else secret.encode()
+    )
+    watchers = Watchers(
+        ServerMetrics(tenants.names),
+        Timelines(config.timeline_requests, are_apart=tenants.are_apart),
+        KVEventFeed(first_id=int(sources.now()) << EVENT_ID_BITS),
+    )
+    engine = open_engine(config.engine, watchers.on_report)
+    return Service(config, engine, tenants, watchers, sources)
+
+
+def build_app(
+    service: Service,
+    on_ready: Callable[[], None] = lambda: None,
+    on_failed_start: Callable[[], None] = lambda: None,
+) -> FastAPI:
+    """`on_ready` is called once requests are taken, `on_failed_start` if the engine or the
+    tokenizer cannot be brought up."""
+
+    async def start() -> None:
+        try:
+            await service.start()
+        except Exception as error:  # a start that fails in a way nobody thought of is still failed
+            logger.exception("the start failed")
+            service.failure = f"{type(error).__name__}: {error}"
+        if service.failure is None:
+            on_ready()
+        elif not service.draining:
+            logger.error("cannot start: %s", service.failure)
+            on_failed_start()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        lag_timer = LoopLagTimer(service.metrics, service.sources.clock)
+        starting = asyncio.create_task(start())
+        try:
+            yield
+        finally:
+            lag_timer.stop()
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await service.inputs.close()
+            await service.engine.close()
+
+    app = FastAPIOffline(
+        title="Quire",
+        version=__version__,
+        lifespan=lifespan,
+        redirect_slashes=False,
+        redoc_url=None,
+        static_url=DOCS_ASSETS,
+    )
+    _add_routes(app, service)
+    app.add_exception_handler(RequestError, _on_request_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_middleware(Gate, service=service)
+    return app
+
+
+def _add_routes(app: FastAPI, service: Service) -> None:
+    health, text, watch = HealthRoutes(service), TextRoutes(service), WatchRoutes(service)
+    for path, handler in (
+        ("/livez", health.livez),
+        ("/readyz", health.readyz),
+        ("/health", health.readyz),
+        ("/startupz", health.startupz),
+        ("/metrics", health.metrics),
+        ("/version", health.version),
+        ("/v1/server_info", health.server_info),
+        ("/v1/requests/{name:path}", watch.timeline),
+        ("/v1/kv_events", watch.kv_events),
+        ("/v1/models", text.models),
+        ("/v1/models/{name:path}", text.model),
+    ):
+        app.add_route(path, handler, methods=["GET"])
+    for path, handler in (
+        (COMPLETIONS, text.completions),
+        (CHAT, text.chat),
+        ("/tokenize", text.tokenize),
+        ("/detokenize", text.detokenize),
+        ("/reset_prefix_cache", watch.reset_prefix_cache),
+    ):
+        app.add_route(path, handler, methods=["POST"])
+    describe(app, service.config.model_name)
+
+
+async def _on_request_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return error_reply(error)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """What the framework itself refuses: no such path, not that method."""
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path}"
+    message = f"There is no {where}." if error.status_code == NOT_FOUND else str(error.detail)
+    code = "not_found" if error.status_code == NOT_FOUND else "method_not_allowed"
+    reply = error_reply(RequestError(message, code=code, status=error.status_code))
+    reply.headers.update(error.headers or {})
+    return reply

@@ -1,0 +1,171 @@
+"""Bodies of requests: each has a largest size and a least rate, all that are half read together a
+largest size; what is refused is forgotten at once.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from starlette.requests import ClientDisconnect, Request
+
+from quire.server.config import ServerConfig
+from quire.server.errors import (
+    TOO_LARGE,
+    TOO_SLOW,
+    UNSUPPORTED_MEDIA,
+    Overloaded,
+    RequestError,
+    ShuttingDown,
+)
+from quire.server.observability.metrics import ServerMetrics
+
+MAX_SHOWN_CHARS = 128
+
+
+@dataclass(slots=True, eq=False)
+class HalfRead:
+    """A body that is being read; `error` is why it is given up."""
+
+    reading: asyncio.Task[bytes] | None = None
+    data: bytearray = field(default_factory=bytearray)
+    error: RequestError | None = None
+
+
+class BodyReader:
+    """Reads the bodies of all requests of a server, inside its event loop."""
+
+    def __init__(
+        self, config: ServerConfig, metrics: ServerMetrics, cut_off: asyncio.Future[None]
+    ) -> None:
+        self._max_together = config.max_half_read_bytes
+        self._limits = config.http
+        self._metrics = metrics
+        self._cut_off = cut_off
+        self._half_read: dict[HalfRead, None] = {}  # the oldest first
+
+    @property
+    def num_reading(self) -> int:
+        return len(self._half_read)
+
+    async def read(self, request: Request, max_bytes: int) -> bytes:
+        """The whole body. Raises RequestError for one that is larger than `max_bytes`, before all
+        of it has come; that comes too slowly; that is compressed; or that has not come when the
+        server must stop, or when others need its memory."""
+        body = HalfRead()
+        body.reading = asyncio.ensure_future(self._read(request, body, max_bytes))
+        self._half_read[body] = None
+
+        def stop(_: asyncio.Future[None]) -> None:
+            self._give_up(body, ShuttingDown())
+
+        self._cut_off.add_done_callback(stop)
+        try:
+            return await body.reading
+        except asyncio.CancelledError:
+            if body.error is None:
+                raise
+            raise body.error from None
+        except RequestError as error:
+            self._metrics.on_refused(error.code)
+            raise
+        finally:
+            self._cut_off.remove_done_callback(stop)
+            body.reading.cancel()
+            body.reading = None  # its error holds what holds this body
+            self._forget(body)
+
+    def _give_up(self, body: HalfRead, error: RequestError) -> None:
+        body.error = error
+        self._forget(body)
+        if body.reading is not None:
+            body.reading.cancel()
+
+    def _forget(self, body: HalfRead) -> None:
+        if self._half_read.pop(body, body) is None:
+            self._metrics.num_half_read_bytes -= len(body.data)
+        body.data = bytearray()  # an error's traceback would keep it
+
+    async def _read(self, request: Request, body: HalfRead, max_bytes: int) -> bytes:
+        error = await self._receive(request, body, max_bytes)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback would hold it, and what was read
+        _refuse_compressed(request)
+        return bytes(body.data)
+
+    async def _receive(
+        self, request: Request, body: HalfRead, max_bytes: int
+    ) -> RequestError | None:
+        """Read into `body`; returns why it cannot be read."""
+        declared = request.headers.get("content-length", "")
+        if declared.isdigit() and int(declared[:20]) > max_bytes:
+            return _too_large(max_bytes)
+        window_s = self._limits.body_window_s
+        least = self._limits.min_body_rate * window_s
+        wanted = least  # bytes that must have come when the window ends
+        clock = asyncio.get_running_loop().time
+        try:
+            async with asyncio.timeout(window_s) as window:
+                async for part in request.stream():
+                    if len(body.data) + len(part) > max_bytes:
+                        return _too_large(max_bytes)
+                    self._take(body, part)
+                    if len(body.data) >= wanted:
+                        wanted = len(body.data) + least
+                        window.reschedule(clock() + window_s)
+        except TimeoutError:
+            return self._too_slow(len(body.data))
+        except ClientDisconnect:
+            message = "The client went away while it sent the body."
+            return RequestError(message, code="client_gone")
+        return None
+
+    def _take(self, body: HalfRead, part: bytes) -> None:
+        body.data += part
+        self._metrics.num_half_read_bytes += len(part)
+        while self._metrics.num_half_read_bytes > self._max_together:
+            self._give_up_oldest()
+
+    def _give_up_oldest(self) -> None:
+        """Of bodies that come at a usual rate none gets old; who holds many back loses them
+        first."""
+        oldest = next(each for each in self._half_read if each.data)
+        self._metrics.on_refused("body_memory_full")
+        self._give_up(
+            oldest,
+            Overloaded(
+                f"The half-sent bodies of all requests are over {self._max_together} bytes "
+                "(--max-half-read-bytes), and this one has been coming for longest. Try again.",
+                None,
+                code="body_memory_full",
+            ),
+        )
+
+    def _too_slow(self, num_bytes: int) -> RequestError:
+        limits = self._limits
+        return RequestError(
+            f"The body comes too slowly: {num_bytes} bytes so far, and less than "
+            f"{limits.min_body_rate} a second in the last {limits.body_window_s:g} s.",
+            code="request_timeout",
+            status=TOO_SLOW,
+        )
+
+
+def _refuse_compressed(request: Request) -> None:
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() not in ("", "identity"):
+        raise RequestError(
+            f"The request body has the Content-Encoding {encoding[:MAX_SHOWN_CHARS]!r}; send it "
+            "uncompressed.",
+            code="unsupported_content_encoding",
+            status=UNSUPPORTED_MEDIA,
+        )
+
+
+def _too_large(max_bytes: int) -> RequestError:
+    return RequestError(
+        f"The request body is larger than {max_bytes} bytes, the limit of this server.",
+        code="request_too_large",
+        status=TOO_LARGE,
+    )

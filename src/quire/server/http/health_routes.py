@@ -1,0 +1,111 @@
+"""Is it alive, ready, started; what is it made of. These answer from the first moment on."""
+
+import dataclasses
+
+import msgspec
+from prometheus_client import PROCESS_COLLECTOR
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire import __version__
+from quire.engine.messages import EngineFacts
+from quire.server.errors import UNAVAILABLE
+from quire.server.http.replies import json_reply
+from quire.server.observability.exposition import EngineProcess, MetricsCollector, expose
+from quire.server.openai.protocol.wire import Health, ServerInfo, StartProgress, Startup, Version
+from quire.server.service import Service
+
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class HealthRoutes:
+    """Liveness asks for a restart, readiness for traffic, startup for patience."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._collectors = (
+            MetricsCollector(
+                service.config,
+                service.metrics,
+                facts=lambda: service.engine.facts,
+                step_age_s=service.engine.last_progress_age_s,
+                lanes=service.inputs.lanes,
+            ),
+            service.metrics.http,
+            PROCESS_COLLECTOR,
+            EngineProcess(lambda: service.engine.process_id),
+        )
+
+    async def livez(self, request: Request) -> Response:
+        service = self._service
+        if service.is_down:
+            reason = service.failure or service.engine.down_reason
+            return json_reply(Health("down", reason), status=UNAVAILABLE)
+        return json_reply(Health("alive"))
+
+    async def readyz(self, request: Request) -> Response:
+        status = self._readiness()
+        return json_reply(Health(status), status=200 if status == "ready" else UNAVAILABLE)
+
+    def _readiness(self) -> str:
+        service = self._service
+        if service.is_down:
+            return "down"
+        if service.draining:
+            return "draining"
+        if not service.is_loaded:
+            return "loading"
+        return "stuck" if service.is_stuck else "ready"
+
+    async def startupz(self, request: Request) -> Response:
+        service = self._service
+        phase, done, total = service.engine.progress
+        if service.is_loaded and not service.is_down:
+            return json_reply(Startup("started"))
+        elapsed_s = round(service.sources.clock() - service.began_s, 3)
+        progress = StartProgress(phase, done, total, elapsed_s)
+        status = "down" if service.is_down else "starting"
+        return json_reply(Startup(status, progress), status=UNAVAILABLE)
+
+    async def metrics(self, request: Request) -> Response:
+        if self._service.is_down:
+            self._service.metrics.on_down()
+        return Response(expose(self._collectors), media_type=PROMETHEUS)
+
+    async def version(self, request: Request) -> Response:
+        return json_reply(Version(__version__))
+
+    async def server_info(self, request: Request) -> Response:
+        """Facts and configuration, without what is secret."""
+        config = self._service.config
+        shown = {
+            field.name: getattr(config, field.name)
+            for field in dataclasses.fields(config)
+            if field.repr
+        }
+        return json_reply(
+            ServerInfo(
+                version=__version__,
+                phase=self._service.engine.phase,
+                facts=self._service.engine.facts,
+                startup_s=self._service.startup_s,
+                memory=memory_receipt(self._service.engine.facts),
+                sampling_defaults=self._service.defaults,
+                config=shown | {"num_api_keys": len(config.api_keys)},
+            )
+        )
+
+
+def memory_receipt(facts: EngineFacts | None) -> dict[str, object] | None:
+    """The memory receipt in one place: bytes by line, and what KV memory holds."""
+    if facts is None:
+        return None
+    return {
+        "lines": {line.kind: line.num_bytes for line in facts.receipt},
+        "block_size": facts.block_size,
+        "num_blocks": facts.num_blocks,
+        "num_host_blocks": facts.num_host_blocks,
+        "max_model_len": facts.max_model_len,
+        "max_num_batched_tokens": facts.max_num_batched_tokens,
+        **msgspec.structs.asdict(facts.memory),
+    }

@@ -1,0 +1,154 @@
+"""What surrounds every request: its id, its key, its line in the log, and an answer to any crash.
+
+Plain ASGI: nothing between the handlers and the socket but a function that adds one header.
+"""
+
+import logging
+import re
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from quire.server.errors import SERVER_ERROR, UNAUTHORIZED, RequestError
+from quire.server.http.replies import error_reply
+from quire.server.http.web_access import WebAccess
+from quire.server.observability.http_metrics import Exchanged
+from quire.server.observability.load_header import ANSWERED, load_report
+from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
+from quire.server.service import Service
+from quire.server.tenancy.tenants import ARRIVAL, EVERYONE, Arrival
+
+logger = logging.getLogger("quire.access")
+
+PROBES = frozenset(("/health", "/livez", "/readyz", "/startupz"))
+"""Are answered at once, whoever else waits."""
+OPEN_PATHS = PROBES | {"/metrics", "/version", "/docs", "/openapi.json"}
+"""Need no key, are not logged, and do not keep a draining server up. So do the files of `/docs`."""
+DOCS_ASSETS = "/docs/assets"
+
+_PLAIN = "/:@!$&'()*+,;=-._~%"
+"""What a path has in the log as it is; all else, line ends among it, is escaped as in a URL."""
+_SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+class Gate:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+        self._web_access = WebAccess(service.config)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_open = scope["path"] in OPEN_PATHS or scope["path"].startswith(f"{DOCS_ASSETS}/")
+        refusal = self._web_access.refusal(scope, is_open_path=is_open)
+        exchange = _Exchange(scope, send, self._service)
+        if is_open and refusal is None:
+            if scope["path"] not in PROBES:
+                await self._service.arrivals.take(EVERYONE.name)
+            await exchange.run(self._app, receive)
+            return
+        self._service.num_open += 1
+        try:
+            tenant = self._service.tenants.admit(scope["headers"])
+            await self._service.arrivals.take((tenant or EVERYONE).name)
+            if refusal is not None:
+                self._service.metrics.on_refused(refusal.code)
+                await exchange.refuse(refusal, receive)
+            elif tenant is None:
+                await exchange.refuse(_NO_KEY, receive)
+            else:
+                scope[ARRIVAL] = Arrival(tenant, exchange.id, exchange.began_s)
+                await exchange.run(self._app, receive)
+        finally:
+            self._service.num_open -= 1
+            exchange.log()
+            exchange.count()
+
+
+_NO_KEY = RequestError(
+    "Missing or wrong API key: send it as 'Authorization: Bearer KEY'.",
+    code="invalid_api_key",
+    status=UNAUTHORIZED,
+)
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, scope: Scope, send: Send, service: Service) -> None:
+        self._scope = scope
+        self._send = send
+        self._service = service
+        self._clock = service.sources.clock
+        self.began_s = self._clock()
+        self._status = 0
+        self._num_sent = 0
+        self.id = _request_id(scope["headers"], service)
+
+    async def run(self, app: ASGIApp, receive: Receive) -> None:
+        try:
+            await app(self._scope, receive, self.send)
+        except Exception:
+            logger.exception("request %s crashed", self.id)
+            if self._status == 0:
+                message = f"Internal error; the server's log has request {self.id}."
+                error = RequestError(message, code="internal", status=SERVER_ERROR)
+                await self.refuse(error, receive)
+
+    async def refuse(self, error: RequestError, receive: Receive) -> None:
+        await error_reply(error)(self._scope, receive, self.send)
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["x-request-id"] = self.id
+            report = self._load_report()
+            if report is not None:
+                headers[ANSWERED] = report
+        self._num_sent += len(message.get("body", b""))
+        await self._send(message)
+
+    def _load_report(self) -> str | None:
+        if self._scope["path"] not in (COMPLETIONS, CHAT) or self._status == UNAUTHORIZED:
+            return None
+        return load_report(self._scope["headers"], self._service.metrics.stats)
+
+    def log(self) -> None:
+        scope = self._scope
+        logger.info(
+            '%s "%s %s" %d %.3fs',
+            self.id,
+            scope["method"],
+            quote(scope["path"], safe=_PLAIN),
+            self._status,
+            self._clock() - self.began_s,
+        )
+
+    def count(self) -> None:
+        scope = self._scope
+        declared = dict(scope["headers"]).get(b"content-length", b"")
+        self._service.metrics.http.observe(
+            Exchanged(
+                scope["method"],
+                scope["path"],
+                self._status,
+                self._clock() - self.began_s,
+                int(declared) if declared.isdigit() else 0,
+                self._num_sent,
+            )
+        )
+
+
+def _request_id(headers: Sequence[tuple[bytes, bytes]], service: Service) -> str:
+    """The client's, if it can be written in a log and a header; else a new one."""
+    for name, value in headers:
+        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
+            return value.decode("ascii")
+    return "req-" + service.sources.random_bytes(12).hex()

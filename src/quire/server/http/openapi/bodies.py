@@ -1,0 +1,70 @@
+"""The schemas of request bodies, for routes that read their bodies themselves."""
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from quire.server.observability.watch_routes import ResetRequest
+from quire.server.openai.protocol.capabilities import (
+    CHAT,
+    COMPLETIONS,
+    Capability,
+    Support,
+    capabilities_of,
+)
+from quire.server.openai.protocol.chat import ChatRequest
+from quire.server.openai.protocol.completions import CompletionRequest
+from quire.server.openai.protocol.tokenize import (
+    DetokenizeRequest,
+    TokenizeChatRequest,
+    TokenizeRequest,
+)
+
+SCHEMA_PATH = "#/components/schemas/"
+
+BODIES: Mapping[str, type[BaseModel]] = {COMPLETIONS: CompletionRequest, CHAT: ChatRequest}
+ALL_BODIES: Mapping[str, tuple[type[BaseModel], ...]] = {
+    **{path: (model,) for path, model in BODIES.items()},
+    "/tokenize": (TokenizeRequest, TokenizeChatRequest),
+    "/detokenize": (DetokenizeRequest,),
+    "/reset_prefix_cache": (ResetRequest,),
+}
+"""One of the models is what the body of this path must be."""
+
+
+def body_schema(path: str) -> dict[str, object]:
+    """A reference to the schema of the path's body."""
+    references: list[object] = [
+        {"$ref": SCHEMA_PATH + model.__name__} for model in ALL_BODIES[path]
+    ]
+    return (
+        {"$ref": SCHEMA_PATH + ALL_BODIES[path][0].__name__}
+        if len(references) == 1
+        else {"anyOf": references}
+    )
+
+
+def request_schemas() -> dict[str, dict[str, object]]:
+    """The schemas of all bodies and of what they hold, by name."""
+    _, definitions = models_json_schema(
+        [(model, "validation") for models in ALL_BODIES.values() for model in models],
+        ref_template=SCHEMA_PATH + "{model}",
+    )
+    schemas: dict[str, dict[str, object]] = definitions["$defs"]
+    for path, model in BODIES.items():
+        properties = schemas[model.__name__]["properties"]
+        assert isinstance(properties, dict)
+        for field, capability in capabilities_of(path).items():
+            properties[field] = _without_effect(capability)
+    return schemas
+
+
+def _without_effect(capability: Capability) -> dict[str, object]:
+    """The schema of a field that Quire does not act on: the values that are accepted."""
+    if capability.support is Support.NO_EFFECT:
+        return {"description": "Accepted without effect; X-Quire-Warnings names it."}
+    return {
+        "enum": [None, *capability.passing],
+        "description": "Unsupported: only values that ask for nothing are accepted.",
+    }

@@ -1,0 +1,180 @@
+"""`/openapi.json`, and `/docs` that shows it: every route of the application with its parameters,
+bodies, answers and errors.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from quire.server.errors import UNAUTHORIZED, ErrorBody
+from quire.server.http.middleware import OPEN_PATHS
+from quire.server.http.openapi.bodies import (
+    ALL_BODIES,
+    SCHEMA_PATH,
+    body_schema,
+    request_schemas,
+)
+from quire.server.http.openapi.errors import ANYWHERE, error_responses, headers, response_name
+from quire.server.http.openapi.routes import REQUEST_ID, ROUTES, Answer, Parameter, RouteDoc
+from quire.server.http.replies import JSON
+
+DESCRIPTION = """Quire serves language models over OpenAI-style APIs.
+
+Every error has one shape, `{"error": {"message", "type", "param", "code"}}`. A path that is not
+here is answered 404, another method of a path 405 with `Allow`, in that shape too; `HEAD` is
+answered as `GET` is, without the body. A server that was started with API keys wants one of them
+wherever a lock is shown."""
+KEYS = {
+    "Bearer": {"type": "http", "scheme": "bearer"},
+    "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+
+
+def describe(app: FastAPI, model_name: str) -> None:
+    """Make the application's document of its routes, once it is asked for; `model_name` stands in
+    the examples of requests. Raises ValueError then for a route that the table does not have."""
+
+    def openapi() -> dict[str, object]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app, model_name)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way
+
+
+def described_routes(app: FastAPI) -> Iterator[tuple[str, str]]:
+    """The method and the path of every route, as the document writes them. The page of the API has
+    one more, for a way to log in that Quire has not."""
+    for route in app.routes:
+        if isinstance(route, Route) and route.path != app.swagger_ui_oauth2_redirect_url:
+            path = re.sub(r"{(\w+):path}", r"{\1}", route.path)
+            for method in sorted((route.methods or set()) - {"HEAD"}):
+                yield method.lower(), path
+
+
+def _document(app: FastAPI, model_name: str) -> dict[str, object]:
+    paths: dict[str, dict[str, object]] = {}
+    for method, path in described_routes(app):
+        if path not in ROUTES:
+            raise ValueError(f"{path} is not described in openapi/routes.py")
+        paths.setdefault(path, {})[method] = _operation(path, ROUTES[path], model_name)
+    answer_types = sorted(set(_answer_types()), key=lambda each: each.__name__)
+    (error_schema, *_), answer_schemas = _schemas([ErrorBody, *answer_types])
+    return {
+        "openapi": app.openapi_version,
+        "info": {"title": app.title, "version": app.version, "description": DESCRIPTION},
+        "paths": paths,
+        "components": {
+            "schemas": answer_schemas | request_schemas(),
+            "responses": error_responses(error_schema),
+            "securitySchemes": KEYS,
+        },
+    }
+
+
+def _answer_types() -> Iterator[type[msgspec.Struct]]:
+    for route in ROUTES.values():
+        for answers in route.answers.values():
+            for answer in answers:
+                if isinstance(answer.example, msgspec.Struct):
+                    yield type(answer.example)
+                yield from answer.events
+
+
+def _schemas(
+    types: Sequence[type[msgspec.Struct]],
+) -> tuple[tuple[dict[str, object], ...], dict[str, object]]:
+    """A reference for each type, and the schemas they lead to."""
+
+    def anything(each: type) -> dict[str, object]:
+        if each is not object:
+            raise TypeError(f"no schema for {each}")
+        return {"description": "Any value."}
+
+    return msgspec.json.schema_components(
+        types, schema_hook=anything, ref_template=SCHEMA_PATH + "{name}"
+    )
+
+
+def _operation(path: str, route: RouteDoc, model_name: str) -> dict[str, object]:
+    is_open = path in OPEN_PATHS
+    answers = {str(status): _answer(route, each) for status, each in route.answers.items()}
+    errors = sorted({*ANYWHERE, *route.errors, *(() if is_open else (UNAUTHORIZED,))})
+    references = {
+        str(status): {"$ref": f"#/components/responses/{response_name(status)}"}
+        for status in errors
+    }
+    operation: dict[str, object] = {
+        "summary": route.summary,
+        "operationId": path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
+        "parameters": [_parameter(each) for each in (*route.parameters, REQUEST_ID)],
+        "responses": answers | references,
+        "security": [] if is_open else [{name: []} for name in KEYS],
+    }
+    if path in ALL_BODIES:
+        operation["requestBody"] = {
+            "required": route.body_required,
+            "content": {
+                JSON: {
+                    "schema": body_schema(path),
+                    "examples": _request_examples(path, route, model_name),
+                }
+            },
+        }
+    return operation
+
+
+def _request_examples(path: str, route: RouteDoc, model_name: str) -> dict[str, object]:
+    has_model = all("model" in model.model_fields for model in ALL_BODIES[path])
+    model = {"model": model_name} if has_model else {}
+    return {name: {"value": {**model, **body}} for name, body in route.requests.items()}
+
+
+def _answer(route: RouteDoc, answers: Sequence[Answer]) -> dict[str, object]:
+    return {
+        "description": " ".join(answer.description for answer in answers),
+        "headers": headers(*route.headers),
+        "content": {answer.media_type: _content(answer) for answer in answers},
+    }
+
+
+def _content(answer: Answer) -> dict[str, object]:
+    example = answer.example
+    if answer.events:
+        return {"itemSchema": _event_schema(answer.events), "example": example}
+    if isinstance(example, str):
+        return {"schema": {"type": "string"}, "example": example}
+    if isinstance(example, Mapping):
+        return {"schema": {"type": "object"}, "example": example}
+    schema = {"$ref": SCHEMA_PATH + type(example).__name__}
+    return {"schema": schema, "example": msgspec.to_builtins(example)}
+
+
+def _event_schema(types: Sequence[type[msgspec.Struct]]) -> dict[str, object]:
+    """Of one server-sent event, as OpenAPI 3.2 has it; FastAPI says it in documents of 3.1 too."""
+    body = {"anyOf": [{"$ref": SCHEMA_PATH + each.__name__} for each in types]}
+    told = {"type": "string", "contentMediaType": JSON, "contentSchema": body}
+    done = {"const": "[DONE]", "description": "After the last event of a generation."}
+    return {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "event": {"type": "string"},
+            "data": {"anyOf": [done, told]},
+        },
+    }
+
+
+def _parameter(parameter: Parameter) -> dict[str, object]:
+    schema = {"type": "string"} | ({"pattern": parameter.pattern} if parameter.pattern else {})
+    return {
+        "name": parameter.name,
+        "in": parameter.place,
+        "required": parameter.place == "path",
+        "description": parameter.description,
+        "schema": schema,
+        "example": parameter.example,
+    }

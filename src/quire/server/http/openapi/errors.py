@@ -1,0 +1,203 @@
+"""Every status that is an error: when it is answered, with which headers, and an example."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import NamedTuple
+
+import msgspec
+
+from quire.server.errors import (
+    BAD_REQUEST,
+    FORBIDDEN,
+    NOT_FOUND,
+    SERVER_ERROR,
+    TOO_LARGE,
+    TOO_MANY,
+    TOO_SLOW,
+    UNAUTHORIZED,
+    UNSUPPORTED_MEDIA,
+    DeadlineExceeded,
+    ModelLoading,
+    Overloaded,
+    RequestError,
+    error_body,
+    error_headers,
+)
+from quire.server.http.replies import JSON
+
+NO_SUCH_METHOD = 405
+TARGET_TOO_LONG = 414
+HEAD_TOO_LARGE = 431
+
+ANYWHERE = (BAD_REQUEST, FORBIDDEN, TOO_SLOW, TARGET_TOO_LONG, HEAD_TOO_LARGE, SERVER_ERROR)
+"""Errors that any request may be answered with, whatever it asks for."""
+
+
+class ErrorAnswer(NamedTuple):
+    """`example` is one of the errors that are answered with the status."""
+
+    description: str
+    example: RequestError
+
+
+def _error(description: str, example: RequestError) -> tuple[int, ErrorAnswer]:
+    return example.status, ErrorAnswer(description, example)
+
+
+ERROR_ANSWERS: Mapping[int, ErrorAnswer] = dict(
+    (
+        _error(
+            "The body, one of its fields or the request itself is wrong; `param` is the path of "
+            "the field at fault.",
+            RequestError(
+                "Invalid 'temperature': Input should be less than or equal to 2.",
+                param="temperature",
+            ),
+        ),
+        _error(
+            "The server has API keys, and the request brings none of them.",
+            RequestError(
+                "Missing or wrong API key: send it as 'Authorization: Bearer KEY'.",
+                code="invalid_api_key",
+                status=UNAUTHORIZED,
+            ),
+        ),
+        _error(
+            "The `Origin` or the `Host` of the request is not one that this server answers to.",
+            RequestError(
+                "The origin 'https://example.com' is not allowed.",
+                code="origin_not_allowed",
+                status=FORBIDDEN,
+            ),
+        ),
+        _error(
+            "There is no such model, request or path, or it is switched off.",
+            RequestError(
+                "The model 'gpt-4' does not exist; this server has quire-bundled.",
+                param="model",
+                code="model_not_found",
+                status=NOT_FOUND,
+            ),
+        ),
+        _error(
+            "The path has other methods; `Allow` names them.",
+            RequestError("Method Not Allowed", code="method_not_allowed", status=NO_SUCH_METHOD),
+        ),
+        _error(
+            "The head or the body of the request did not come in time.",
+            RequestError(
+                "The body comes too slowly: 4096 bytes so far, and less than 1024 a second in the "
+                "last 30 s.",
+                code="request_timeout",
+                status=TOO_SLOW,
+            ),
+        ),
+        _error(
+            "The body is larger than `--max-body-bytes`.",
+            RequestError(
+                "The request body is larger than 8388608 bytes, the limit of this server.",
+                code="request_too_large",
+                status=TOO_LARGE,
+            ),
+        ),
+        _error(
+            "The URL of the request is too long.",
+            RequestError(
+                "The URL of the request is longer than 65536 bytes.",
+                code="uri_too_long",
+                status=TARGET_TOO_LONG,
+            ),
+        ),
+        _error(
+            "The body is compressed; send it as it is.",
+            RequestError(
+                "The request body has the Content-Encoding 'gzip'; send it uncompressed.",
+                code="unsupported_content_encoding",
+                status=UNSUPPORTED_MEDIA,
+            ),
+        ),
+        _error(
+            "The API key has its share of the waiting queue.",
+            Overloaded(
+                "The server is full: 256 requests of this tenant wait.",
+                2,
+                code="rate_limit_exceeded",
+                status=TOO_MANY,
+            ),
+        ),
+        _error(
+            "The head of the request is too large.",
+            RequestError(
+                "The head of the request has more than 65536 bytes or 256 header fields.",
+                code="head_too_large",
+                status=HEAD_TOO_LARGE,
+            ),
+        ),
+        _error(
+            "The server is at fault; its log has the request.",
+            RequestError(
+                "Internal error; the server's log has request req-0123456789abcdef01234567.",
+                code="internal",
+                status=SERVER_ERROR,
+            ),
+        ),
+        _error(
+            "No request can be taken now: the queue or the memory for bodies is full, the model is "
+            "loading, or the server is shutting down or has lost its engine.",
+            ModelLoading("The model is loading: weights 1/2."),
+        ),
+        _error(
+            "The `deadline_ms` of the request has passed, or cannot be kept.",
+            DeadlineExceeded("The deadline passed before the output was complete."),
+        ),
+    )
+)
+
+HEADERS: Mapping[str, str] = {
+    "accept-encoding": "The encodings of a body that are accepted: none.",
+    "allow": "The methods of this path.",
+    "connection": "The connection is closed after this answer.",
+    "endpoint-load-metrics": "The ORCA load report, where a completion or a chat asked for it.",
+    "retry-after": "Seconds to wait before the request is sent again.",
+    "www-authenticate": "How to bring an API key.",
+    "x-quire-warnings": "What of the request was accepted and has no effect.",
+    "x-request-id": "The id of the request in the server's log, and in `/v1/requests/{name}`.",
+    "x-should-retry": "`false`: clients that send failed requests again should not send this one.",
+}
+"""Every header of an answer that this document tells of."""
+
+
+def headers(*names: str) -> dict[str, object]:
+    """The headers of an answer; each has the id of its request."""
+    return {
+        name: {"description": HEADERS[name], "schema": {"type": "string"}}
+        for name in ("x-request-id", *names)
+    }
+
+
+def _headers_of(status: int, error: RequestError) -> tuple[str, ...]:
+    load_report = () if status == UNAUTHORIZED else ("endpoint-load-metrics",)
+    methods = ("allow",) if status == NO_SUCH_METHOD else ()
+    return (*error_headers(error), *load_report, *methods)
+
+
+def response_name(status: int) -> str:
+    """The name of the status among the shared responses of the document, as `BadRequest`."""
+    return "".join(character for character in HTTPStatus(status).phrase if character.isalpha())
+
+
+def error_responses(error_schema: Mapping[str, object]) -> dict[str, object]:
+    """The shared responses of the document, by their names."""
+    return {
+        response_name(status): {
+            "description": answer.description,
+            "headers": headers(*_headers_of(status, answer.example)),
+            "content": {
+                JSON: {
+                    "schema": error_schema,
+                    "example": msgspec.json.decode(error_body(answer.example)),
+                }
+            },
+        }
+        for status, answer in ERROR_ANSWERS.items()
+    }

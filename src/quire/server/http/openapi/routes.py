@@ -1,0 +1,219 @@
+"""What every route answers, by its path: the table that the document is made from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from quire import __version__
+from quire.server.errors import (
+    NOT_FOUND,
+    TOO_LARGE,
+    TOO_LATE,
+    TOO_MANY,
+    UNAVAILABLE,
+    UNSUPPORTED_MEDIA,
+    ErrorBody,
+)
+from quire.server.http.openapi import examples
+from quire.server.http.replies import JSON
+from quire.server.observability.kv_event_feed import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Gap,
+)
+from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
+from quire.server.openai.protocol.wire import (
+    ChatChunk,
+    CompletionBody,
+    Detokenized,
+    Health,
+    ModelList,
+    ResetSent,
+    StartProgress,
+    Startup,
+    Tokenized,
+    Version,
+)
+
+EVENTS = "text/event-stream"
+HTML = "text/html"
+TEXT = "text/plain"
+OK = 200
+STREAMED = "With `stream`: events, an error that comes late among them."
+READS_A_BODY = (TOO_LARGE, UNSUPPORTED_MEDIA, UNAVAILABLE)
+"""Errors of the routes that read a body, beside those of all."""
+GENERATES = (*READS_A_BODY, NOT_FOUND, TOO_MANY, TOO_LATE)
+
+
+class Answer(NamedTuple):
+    """An answer that is not an error. Text stands for itself; a body is shown as its type's
+    schema, with itself as the example. `events` are the types of a stream's data."""
+
+    example: msgspec.Struct | Mapping[str, object] | str
+    media_type: str = JSON
+    description: str = "The answer."
+    events: tuple[type[msgspec.Struct], ...] = ()
+
+
+class Parameter(NamedTuple):
+    """What a client says in the path (`place` path) or the head (`place` header)."""
+
+    name: str
+    place: str
+    description: str
+    example: str
+    pattern: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteDoc:
+    """`answers` by status; `errors` are the statuses that the route has beside those that every
+    request may be answered with; `requests` are bodies by name; `headers` come with the answers."""
+
+    summary: str
+    answers: Mapping[int, tuple[Answer, ...]]
+    errors: tuple[int, ...] = ()
+    requests: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    parameters: tuple[Parameter, ...] = ()
+    headers: tuple[str, ...] = ()
+    body_required: bool = True
+
+
+def _ok(*answers: Answer) -> Mapping[int, tuple[Answer, ...]]:
+    return {OK: answers}
+
+
+def _health(summary: str, well: str, *ill: str) -> RouteDoc:
+    return RouteDoc(
+        summary,
+        {
+            OK: (Answer(Health(well), description="All is well."),),
+            UNAVAILABLE: (
+                Answer(Health(ill[0]), description=f"`status` is one of: {', '.join(ill)}."),
+            ),
+        },
+    )
+
+
+_READY = _health(
+    "Should this server get requests?", "ready", "loading", "draining", "stuck", "down"
+)
+_LOAD_REPORT = Parameter(
+    "endpoint-load-metrics-format",
+    "header",
+    "`text` or `json`: the answer's head tells the load of the engine, for balancers.",
+    "text",
+)
+REQUEST_ID = Parameter(
+    "x-request-id", "header", "The id of the request, if the client gives it one.", "my-request-1"
+)
+"""Every route takes it."""
+
+ROUTES: Mapping[str, RouteDoc] = {
+    "/livez": _health("Is the server alive, or should it be started again?", "alive", "down"),
+    "/readyz": _READY,
+    "/health": _READY,
+    "/startupz": RouteDoc(
+        "Has the server started, or how far has it come?",
+        {
+            OK: (Answer(Startup("started"), description="It has."),),
+            UNAVAILABLE: (
+                Answer(
+                    Startup("starting", StartProgress("weights", 1, 2, 1.5)),
+                    description="`status` is starting or down.",
+                ),
+            ),
+        },
+    ),
+    "/metrics": RouteDoc(
+        "Metrics in Prometheus' text format.", _ok(Answer(examples.METRICS_TEXT, TEXT))
+    ),
+    "/version": RouteDoc("The version of the server.", _ok(Answer(Version(__version__)))),
+    "/v1/server_info": RouteDoc(
+        "Facts of the model and the engine, and the configuration without what is secret.",
+        _ok(Answer(examples.SERVER_INFO)),
+    ),
+    "/v1/models": RouteDoc("The models.", _ok(Answer(ModelList((examples.CARD,))))),
+    "/v1/models/{name}": RouteDoc(
+        "One of the models.",
+        _ok(Answer(examples.CARD)),
+        (NOT_FOUND,),
+        parameters=(Parameter("name", "path", "The model.", examples.CARD.id),),
+    ),
+    "/v1/requests/{name}": RouteDoc(
+        "What happened to a request of one's own, while it runs and after.",
+        _ok(Answer(examples.TIMELINE)),
+        (NOT_FOUND,),
+        parameters=(
+            Parameter("name", "path", "The answer's id or its x-request-id.", "my-request-1"),
+        ),
+    ),
+    "/v1/kv_events": RouteDoc(
+        "The events of the prefix cache, where `--enable-kv-cache-events` is set.",
+        _ok(
+            Answer(
+                examples.KV_EVENTS,
+                EVENTS,
+                "Events without an end.",
+                (BlockStored, BlockRemoved, AllBlocksCleared, Gap),
+            )
+        ),
+        (NOT_FOUND, UNAVAILABLE),
+        parameters=(
+            Parameter(
+                "last-event-id",
+                "header",
+                "The last event that the client has; the answer goes on after it.",
+                "1",
+                r"^[0-9]{1,18}$",
+            ),
+        ),
+    ),
+    COMPLETIONS: RouteDoc(
+        "Go on with a text.",
+        _ok(
+            Answer(examples.COMPLETION),
+            Answer(examples.COMPLETION_EVENTS, EVENTS, STREAMED, (CompletionBody, ErrorBody)),
+        ),
+        GENERATES,
+        examples.COMPLETION_REQUESTS,
+        (_LOAD_REPORT,),
+        headers=("x-quire-warnings", "endpoint-load-metrics"),
+    ),
+    CHAT: RouteDoc(
+        "Go on with a conversation.",
+        _ok(
+            Answer(examples.CHAT_COMPLETION),
+            Answer(examples.CHAT_EVENTS, EVENTS, STREAMED, (ChatChunk, ErrorBody)),
+        ),
+        GENERATES,
+        examples.CHAT_REQUESTS,
+        (_LOAD_REPORT,),
+        headers=("x-quire-warnings", "endpoint-load-metrics"),
+    ),
+    "/tokenize": RouteDoc(
+        "The tokens of a text or a conversation.",
+        _ok(Answer(Tokenized(3, 2048, (5, 6, 7)))),
+        (*READS_A_BODY, NOT_FOUND),
+        examples.TOKENIZE_REQUESTS,
+        headers=("x-quire-warnings",),
+    ),
+    "/detokenize": RouteDoc(
+        "The text of tokens.",
+        _ok(Answer(Detokenized("Once upon a time"))),
+        (*READS_A_BODY, NOT_FOUND),
+        examples.DETOKENIZE_REQUESTS,
+    ),
+    "/reset_prefix_cache": RouteDoc(
+        "Empty the prefix cache.",
+        _ok(Answer(ResetSent())),
+        READS_A_BODY,
+        examples.RESET_REQUESTS,
+        body_required=False,
+    ),
+    "/docs": RouteDoc("This document as a page.", _ok(Answer("<!DOCTYPE html>", HTML))),
+    "/openapi.json": RouteDoc("This document.", _ok(Answer({"openapi": "3.1.0"}))),
+}

@@ -1,0 +1,130 @@
+"""One server process: bind, answer, drain, end.
+
+first signal    readiness turns red, new requests get 503, running ones finish
+time is up      what still runs gets an error event
+then            connections close, the engine ends, exit code 0
+second signal   everything ends at once
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import socket
+import sys
+import time
+from contextlib import closing
+from functools import partial
+from types import FrameType
+
+import uvicorn
+import uvloop
+from starlette.types import ASGIApp
+
+from quire.engine.client import EngineClient
+from quire.engine.launch import Launched
+from quire.progress import Progress
+from quire.server.cli.exit_codes import FAILED_START
+from quire.server.cli.greeting import ready_text
+from quire.server.config import ServerConfig
+from quire.server.http.app import build_app, build_service
+from quire.server.http.freed_memory import return_large_blocks
+from quire.server.http.listen import BACKLOG, local_url_of
+from quire.server.http.plain_http import PlainHttp
+from quire.server.service import Service, Sources
+
+logger = logging.getLogger(__name__)
+
+CLOSE_PATIENCE_S = 5
+NUM_LISTENERS = 16
+"""The loop takes one connection from a listener in each of its turns: so many of a crowd, then, and
+who comes behind the crowd does not wait for all that it asks."""
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn stops taking connections at the first signal; this one first stops taking work."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=partial(PlainHttp, service.config.http, service.metrics.on_refused),  # type: ignore[arg-type]
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                backlog=BACKLOG,
+                timeout_graceful_shutdown=CLOSE_PATIENCE_S,
+            )
+        )
+        self.service = service
+        self._deadline_s: float | None = None
+        self._num_signals = 0
+        self.loading = Progress(sys.stderr, _log_phase, unit="")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Only notes the signal; the next tick acts on it."""
+        self._num_signals += 1
+        if self._num_signals > 1:
+            self.should_exit = True
+            self.force_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        leaves = await super().on_tick(counter)
+        if self._num_signals and not leaves:
+            leaves = self._drained()
+        if leaves:
+            self.service.drain()
+            self.service.cut()
+        if not (self.service.is_loaded or self.service.is_down):
+            self.loading.show(*self.service.engine.progress)
+        self.service.tell_stuck()
+        return leaves
+
+    def _drained(self) -> bool:
+        service = self.service
+        now = service.sources.clock()
+        if self._deadline_s is None:
+            service.drain()
+            self._deadline_s = now + service.config.shutdown_timeout_s
+            logger.info("draining: %d requests are open", service.num_open)
+        num_taken = service.num_open - service.bodies.num_reading  # those will be refused anyway
+        if num_taken and now < self._deadline_s:
+            return False
+        if num_taken:
+            logger.warning("out of time: ending %d requests", num_taken)
+        return True
+
+
+def _log_phase(phase: str) -> None:
+    logger.info("loading: %s", phase)
+
+
+async def serve(config: ServerConfig, listener: socket.socket, launched: Launched) -> int:
+    """Until a signal or a failed start; returns the exit code."""
+    sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
+    service = build_service(config, partial(EngineClient, launched=launched), sources)
+
+    def greet() -> None:
+        gc.collect()
+        gc.freeze()  # what was set up stays: no collection need look at it again
+        server.loading.close()
+        text = ready_text(config, local_url_of(listener), service.startup_s)
+        logger.info("%s", text)
+
+    def stop() -> None:
+        server.should_exit = True
+
+    server = DrainingServer(build_app(service, greet, on_failed_start=stop), service)
+    with closing(server.loading):
+        await server.serve(sockets=[listener, *(listener.dup() for _ in range(NUM_LISTENERS - 1))])
+    if server.force_exit:
+        await server.lifespan.shutdown()  # uvicorn leaves it out: the engine is to end, not to hang
+    return FAILED_START if service.failure is not None else 0
+
+
+def run(config: ServerConfig, listener: socket.socket, launched: Launched) -> int:
+    return_large_blocks()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve(config, listener, launched))

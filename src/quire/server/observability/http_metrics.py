@@ -1,0 +1,101 @@
+"""What is counted of HTTP: the metrics of prometheus-fastapi-instrumentator, as vLLM has them.
+
+Labels are the paths of routes and the common methods, never what a client made up, so that the
+number of series is bounded. Paths that need no key are left out: probes and scrapes are no traffic.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeAlias
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    HistogramMetricFamily,
+    SummaryMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from quire.server.http.openapi.routes import ROUTES
+from quire.server.observability.histogram import Histogram
+from quire.server.observability.metric_table import HTTP_METRICS
+
+HttpFamily: TypeAlias = CounterMetricFamily | SummaryMetricFamily | HistogramMetricFamily
+
+NO_HANDLER = "none"
+OTHER_METHOD = "other"
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+CLIENT_GONE = 499
+"""Stands for the status where the client went before the answer began; nginx calls it so."""
+
+_TEMPLATES = tuple((path.partition("{")[0], path) for path in ROUTES if "{" in path)
+
+
+class Exchanged(NamedTuple):
+    """A request and its answer. `status` 0: the client went before the answer began."""
+
+    method: str
+    path: str
+    status: int
+    duration_s: float
+    num_received: int
+    num_sent: int
+
+
+def handler_of(path: str) -> str:
+    """The route's path as the document writes it; `none` where there is no route."""
+    if path in ROUTES:
+        return path
+    found = (template for prefix, template in _TEMPLATES if path.startswith(prefix))
+    return next(found, NO_HANDLER)
+
+
+class HttpMetrics(Collector):
+    """Each series begins with its first request."""
+
+    def __init__(self) -> None:
+        self._num_requests: dict[tuple[str, str, str], int] = {}
+        self._received: dict[str, Histogram] = {}
+        self._sent: dict[str, Histogram] = {}
+        self._duration = Histogram(HTTP_METRICS["http_request_duration_highr_seconds"].buckets)
+        self._durations: dict[tuple[str, ...], Histogram] = {}
+
+    def observe(self, exchanged: Exchanged) -> None:
+        handler = handler_of(exchanged.path)
+        method = exchanged.method if exchanged.method in METHODS else OTHER_METHOD
+        status = f"{(exchanged.status or CLIENT_GONE) // 100}xx"
+        key = method, status, handler
+        self._num_requests[key] = self._num_requests.get(key, 0) + 1
+        self._received.setdefault(handler, Histogram(())).observe(exchanged.num_received)
+        self._sent.setdefault(handler, Histogram(())).observe(exchanged.num_sent)
+        self._duration.observe(exchanged.duration_s)
+        bounds = HTTP_METRICS["http_request_duration_seconds"].buckets
+        self._durations.setdefault((method, handler), Histogram(bounds)).observe(
+            exchanged.duration_s
+        )
+
+    def collect(self) -> Iterator[HttpFamily]:
+        metric = HTTP_METRICS["http_requests_total"]
+        total = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for labels, num in self._num_requests.items():
+            total.add_metric(labels, num)
+        yield total
+        yield _summary("http_request_size_bytes", self._received)
+        yield _summary("http_response_size_bytes", self._sent)
+        yield _histogram("http_request_duration_highr_seconds", {(): self._duration})
+        yield _histogram("http_request_duration_seconds", self._durations)
+
+
+def _summary(name: str, sizes: Mapping[str, Histogram]) -> SummaryMetricFamily:
+    metric = HTTP_METRICS[name]
+    family = SummaryMetricFamily(name, metric.help, labels=metric.labels)
+    for handler, size in sizes.items():
+        ((_, count),) = size.cumulative()
+        family.add_metric((handler,), count, size.total)
+    return family
+
+
+def _histogram(name: str, durations: Mapping[tuple[str, ...], Histogram]) -> HistogramMetricFamily:
+    metric = HTTP_METRICS[name]
+    family = HistogramMetricFamily(name, metric.help, labels=metric.labels)
+    for labels, duration in durations.items():
+        family.add_metric(labels, duration.exposed(), sum_value=duration.total)
+    return family

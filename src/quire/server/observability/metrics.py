@@ -1,0 +1,170 @@
+"""What is counted: by the engine's reports, and by the requests on their way through the server.
+
+Counters that the engine keeps are shown as its newest report has them, so that an abort, which no
+stream sees the end of, is counted right too.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from enum import StrEnum
+from itertools import product
+
+from quire.engine.messages import EngineFacts, Report
+from quire.scheduler.request import NewRequest
+from quire.scheduler.step import Finish, Stats
+from quire.server.observability.histogram import Histogram
+from quire.server.observability.http_metrics import HttpMetrics
+from quire.server.observability.loop_lag import RecentMaximum
+from quire.server.observability.metric_table import METRICS, UP_TO_MODEL_LENGTH, Kind, buckets_up_to
+from quire.server.tenancy.tenants import Arrival
+
+NO_STATS = Stats(*(0,) * len(Stats._fields))
+
+
+class Finished(StrEnum):
+    """vLLM's reasons why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class Late(StrEnum):
+    """What a deadline did: the request was not taken, or its output is not complete."""
+
+    REFUSED = "refused"
+    UNFINISHED = "unfinished"
+
+
+class TenantTokens(StrEnum):
+    """Tokens of a tenant: of prompts that began to answer, those of them not computed, outputs."""
+
+    PROMPT = "prompt"
+    CACHED = "cached"
+    OUTPUT = "output"
+
+
+class ServerMetrics:
+    """The values behind the table of metrics. `tenants` are the named ones: no others are told
+    apart, so that labels stay few."""
+
+    def __init__(self, tenants: Sequence[str] = ()) -> None:
+        self.stats = NO_STATS
+        self.histograms = {
+            metric.name: Histogram(metric.buckets)
+            for metric in METRICS
+            if metric.kind is Kind.HISTOGRAM
+        }
+        self.num_finished = dict.fromkeys(Finished, 0)
+        self.num_rejected = 0
+        self.num_refused: Counter[str] = Counter()
+        self.num_half_read_bytes = 0
+        self.num_late = dict.fromkeys(Late, 0)
+        self.tenant_tokens = dict.fromkeys(product(tenants, TenantTokens), 0)
+        self._step_tokens = self.histograms["iteration_tokens_total"]
+        self.token_gap = self.histograms["inter_token_latency_seconds"]
+        self.http = HttpMetrics()
+        self.longest_hold = RecentMaximum()
+        self._loop_lag = self.histograms["event_loop_lag_seconds"]
+
+    def on_ready(self, facts: EngineFacts) -> None:
+        """The model length is known: make the buckets that depend on it."""
+        for metric in METRICS:
+            if metric.kind is Kind.HISTOGRAM and metric.buckets == UP_TO_MODEL_LENGTH:
+                self.histograms[metric.name] = Histogram(buckets_up_to(facts.max_model_len))
+
+    def on_report(self, report: Report) -> None:
+        self.stats = report.stats
+        if report.num_tokens:
+            self._step_tokens.observe(report.num_tokens)
+
+    def on_refused(self, reason: str) -> None:
+        """An HTTP request was not read, or its answer not taken."""
+        self.num_refused[reason] += 1
+
+    def on_down(self) -> None:
+        """Nothing runs, waits or is kept in an engine that is gone: all its blocks are free. What
+        it did stays counted."""
+        stats = self.stats
+        self.stats = stats._replace(
+            num_running=0,
+            num_waiting=0,
+            num_waiting_for_capacity=0,
+            num_blocks_free=(
+                stats.num_blocks_free + stats.num_blocks_cached + stats.num_blocks_active
+            ),
+            num_blocks_cached=0,
+            num_blocks_active=0,
+            num_blocks_swapped=0,
+            num_blocks_on_host=0,
+        )
+
+    def observe(self, name: str, value: float) -> None:
+        self.histograms[name].observe(value)
+
+    def on_loop_lag(self, lag_s: float, held_s: float, now: float) -> None:
+        self._loop_lag.observe(lag_s)
+        self.longest_hold.observe(held_s, now)
+
+    def count_tokens(self, tenant: str, kind: TenantTokens, num_tokens: int) -> None:
+        if (tenant, kind) in self.tenant_tokens:
+            self.tenant_tokens[tenant, kind] += num_tokens
+
+
+class RequestMeter:
+    """Times one engine request from its arrival at the HTTP handler. It ends once."""
+
+    __slots__ = (
+        *("_arrived_s", "_ended", "_first_s", "_last_s", "_max_tokens", "_metrics"),
+        *("_num_prompt_tokens", "_num_tokens", "_tenant"),
+    )
+
+    def __init__(self, metrics: ServerMetrics, arrival: Arrival, request: NewRequest) -> None:
+        self._metrics = metrics
+        self._tenant = arrival.tenant.name
+        self._arrived_s = arrived_s = arrival.arrived_s
+        self._num_prompt_tokens = len(request.prompt_token_ids)
+        self._max_tokens = request.stopping.max_tokens
+        self._first_s: float | None = None
+        self._last_s = arrived_s
+        self._num_tokens = 0
+        self._ended = False
+
+    def tokens(self, num_tokens: int, now: float) -> None:
+        if self._first_s is None:
+            self._first_s = now
+            self._metrics.observe("time_to_first_token_seconds", now - self._arrived_s)
+            self._metrics.count_tokens(self._tenant, TenantTokens.PROMPT, self._num_prompt_tokens)
+        else:
+            self._metrics.token_gap.observe(now - self._last_s)
+        self._last_s = now
+        self._num_tokens += num_tokens
+        self._metrics.count_tokens(self._tenant, TenantTokens.OUTPUT, num_tokens)
+
+    def succeed(self, reason: Finished, finish: Finish) -> None:
+        if self._ended:
+            return
+        self.end(reason)
+        self._metrics.count_tokens(self._tenant, TenantTokens.CACHED, finish.num_cached_tokens)
+        metrics, num_tokens = self._metrics, self._num_tokens
+        metrics.observe("e2e_request_latency_seconds", self._last_s - self._arrived_s)
+        metrics.observe("request_prompt_tokens", self._num_prompt_tokens)
+        metrics.observe("request_generation_tokens", num_tokens)
+        metrics.observe("request_params_max_tokens", self._max_tokens)
+        num_computed = self._num_prompt_tokens - finish.num_cached_tokens
+        metrics.observe("request_prefill_kv_computed_tokens", num_computed)
+        metrics.observe("request_num_preemptions", finish.num_preemptions)
+        if self._first_s is not None and num_tokens > 1:
+            mean_s = (self._last_s - self._first_s) / (num_tokens - 1)
+            metrics.observe("request_time_per_output_token_seconds", mean_s)
+        metrics.observe("request_queue_time_seconds", finish.queue_s)
+        metrics.observe("request_prefill_time_seconds", finish.prefill_s)
+        metrics.observe("request_decode_time_seconds", finish.decode_s)
+        metrics.observe("request_inference_time_seconds", finish.prefill_s + finish.decode_s)
+
+    def end(self, reason: Finished | None) -> None:
+        """`None` for a request that was refused: it never ran."""
+        if not self._ended and reason is not None:
+            self._metrics.num_finished[reason] += 1
+        self._ended = True

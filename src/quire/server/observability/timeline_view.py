@@ -1,0 +1,165 @@
+"""A timeline as `GET /v1/requests/{id}` tells it.
+
+Times are whole 64ths of a millisecond, which binary fractions hold exactly: whoever adds the parts
+up gets the total, in any order.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import Event
+from quire.scheduler.step import Finish
+from quire.server.observability.timeline_words import WORDS, Part
+from quire.server.observability.timelines import Timeline, Track
+
+TICKS_PER_MS = 64
+_FIRST_PLACED = (Reason.ADMITTED, Reason.FORKED)
+_PUT_BACK = (Reason.PREEMPTED_FOR_BLOCKS, Reason.SWAPPED_OUT)
+
+
+class EventOut(msgspec.Struct, frozen=True):
+    """`meaning` says what `number` counts; `other` is another request that had a part in it."""
+
+    t_ms: float
+    event: str
+    number: int | UnsetType = UNSET
+    meaning: str | UnsetType = UNSET
+    other: str | UnsetType = UNSET
+
+
+class Counts(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    preemptions: int
+    lost_tokens: int
+
+
+class ChoiceOut(msgspec.Struct, frozen=True):
+    index: int
+    finish: str | None
+    parts: dict[str, float]
+    counts: Counts
+    events: tuple[EventOut, ...]
+
+
+class TimelineOut(msgspec.Struct, frozen=True):
+    """`index` of a choice with `best_of`: in the order they were drawn."""
+
+    id: str
+    created: int
+    model: str
+    state: str
+    refused: str | None
+    total_ms: float
+    choices: tuple[ChoiceOut, ...]
+    object: str = "request.timeline"
+
+
+def show(timeline: Timeline, now: float) -> TimelineOut:
+    end_s = now if timeline.ended_s is None else timeline.ended_s
+    return TimelineOut(
+        timeline.id,
+        timeline.created_s,
+        timeline.model,
+        _state(timeline),
+        timeline.refused,
+        _ticks(end_s - timeline.arrived_s) / TICKS_PER_MS,
+        tuple(_choice(timeline, index, end_s) for index in range(len(timeline.tracks))),
+    )
+
+
+def _state(timeline: Timeline) -> str:
+    if timeline.refused is not None:
+        return "refused"
+    return "live" if timeline.ended_s is None else "ended"
+
+
+def _choice(timeline: Timeline, index: int, end_s: float) -> ChoiceOut:
+    track = timeline.tracks[index]
+    finish = track.finish
+    events = (track.live_events or ()) if finish is None else finish.timeline
+    return ChoiceOut(
+        index,
+        None if finish is None else finish.reason,
+        _parts(timeline, events, end_s),
+        _live_counts(track, events) if finish is None else _counts(finish),
+        tuple(_event(event, timeline.arrived_s) for event in events),
+    )
+
+
+def _event(event: Event, arrived_s: float) -> EventOut:
+    meaning = WORDS[event.reason].number
+    return EventOut(
+        _ticks(event.time_s - arrived_s) / TICKS_PER_MS,
+        event.reason,
+        UNSET if meaning is None else event.number,
+        UNSET if meaning is None else meaning,
+        event.other or UNSET,
+    )
+
+
+def _parts(timeline: Timeline, events: Sequence[Event], end_s: float) -> dict[str, float]:
+    """How long each part was; one begins where the last ends, so that they fill the whole."""
+    arrived_s = timeline.arrived_s
+    ticks = dict.fromkeys(Part, 0)
+    part, since, end = Part.RECEIVED, 0, _ticks(end_s - arrived_s)
+    for time_s, begins in _beginnings(timeline.handed_s, events):
+        now = min(max(_ticks(time_s - arrived_s), since), end)
+        ticks[part] += now - since
+        part, since = begins, now
+    ticks[part] += end - since
+    return {str(part): num / TICKS_PER_MS for part, num in ticks.items()}
+
+
+def _beginnings(handed_s: float, events: Sequence[Event]) -> Iterator[tuple[float, Part]]:
+    """Who is placed again after the first token goes on with decode."""
+    yield handed_s, Part.QUEUED
+    placed = Part.PREFILL
+    for event in events:
+        begins = WORDS[event.reason].begins
+        if begins is Part.DECODE:
+            placed = Part.DECODE
+        if begins is not None:
+            yield event.time_s, placed if begins is Part.PREFILL else begins
+
+
+def _counts(finish: Finish) -> Counts:
+    return Counts(
+        finish.num_prompt_tokens,
+        finish.num_cached_tokens,
+        finish.num_output_tokens,
+        finish.num_preemptions,
+        _num_lost(finish.timeline),
+    )
+
+
+def _live_counts(track: Track, events: Sequence[Event]) -> Counts:
+    placed = [event.number for event in events if event.reason in _FIRST_PLACED]
+    return Counts(
+        track.num_prompt_tokens,
+        placed[0] if placed else 0,
+        track.num_outputs,
+        sum(event.reason in _PUT_BACK for event in events),
+        _num_lost(events),
+    )
+
+
+def _num_lost(events: Sequence[Event]) -> int:
+    """Computed tokens that preemptions threw away, less those found again in the prefix cache."""
+    lost = thrown = 0
+    for event in events:
+        if event.reason is Reason.PREEMPTED_FOR_BLOCKS:
+            thrown = event.number
+            lost += thrown
+        elif event.reason is Reason.RESUMED:
+            lost -= min(event.number, thrown)
+            thrown = 0
+    return lost
+
+
+def _ticks(seconds: float) -> int:
+    return max(round(seconds * 1000 * TICKS_PER_MS), 0)

@@ -1,0 +1,159 @@
+"""What happened to the last requests: their engine's events, kept as they come in a bounded ring.
+
+Neither text nor tokens are kept, and nothing that would tell one tenant of another's requests.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+import msgspec
+
+from quire.engine.messages import Report
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import Event
+from quire.scheduler.step import Delta, Finish
+from quire.server.requests.job import Job
+
+CHOICES_PER_REQUEST = 16
+"""Of so many choices per request, on average, is told: requests may have a thousand."""
+ANOTHER = "another tenant"
+"""Stands for the id of a request that is not known to be the reader's own."""
+
+
+@dataclass(slots=True)
+class Track:
+    """One choice in the engine, of this tenant. What ended is kept as `ended`, in msgpack: ten
+    thousand choices are then no objects that collections of garbage would have to look at."""
+
+    tenant: str
+    request_id: str
+    num_prompt_tokens: int
+    num_outputs: int = 0
+    ended: bytes = b""
+    live_events: list[Event] | None = None
+
+    @property
+    def finish(self) -> Finish | None:
+        """The engine's account of the choice with its events, once it has ended."""
+        return msgspec.msgpack.decode(self.ended, type=Finish) if self.ended else None
+
+    def note(self, event: Event) -> None:
+        if self.live_events is None:
+            self.live_events = []
+        self.live_events.append(event)
+
+    def end(self, finish: Finish) -> None:
+        self.ended = msgspec.msgpack.encode(finish)
+        self.live_events = None
+
+
+@dataclass(slots=True)
+class Timeline:
+    """One HTTP request from `arrived_s`, over `handed_s` (to the engine), to `ended_s`, when its
+    client has all of the answer; all of one clock, which the engine's events share.
+    """
+
+    id: str
+    created_s: int
+    model: str
+    tenant: str
+    request_id: str
+    arrived_s: float
+    handed_s: float
+    tracks: list[Track]
+    ended_s: float | None = None
+    refused: Reason | None = None
+
+    @property
+    def names(self) -> tuple[tuple[str, str], ...]:
+        """What it is found by: the reply's id, and the header's."""
+        return (self.tenant, self.id), (self.tenant, self.request_id)
+
+
+class Timelines:
+    """`most` are kept, the newest; fewer where they have many choices. `are_apart`: there are
+    tenants, who must not learn of each other."""
+
+    def __init__(self, most: int, *, are_apart: bool) -> None:
+        self._most = most
+        self._are_apart = are_apart
+        self._ring: deque[Timeline] = deque()
+        self._num_tracks = 0
+        self._by_name: dict[tuple[str, str], Timeline] = {}
+        self._by_request: dict[str, Track] = {}
+
+    def open(self, job: Job, now: float) -> Timeline:
+        timeline = _timeline(job, now)
+        if self._most == 0:
+            return timeline
+        self._ring.append(timeline)
+        self._num_tracks += len(timeline.tracks)
+        while len(self._ring) > 1 and self._are_too_many():
+            self._forget(self._ring.popleft())
+        for name in timeline.names:
+            self._by_name[name] = timeline
+        for track in timeline.tracks:
+            self._by_request[track.request_id] = track
+        return timeline
+
+    def _are_too_many(self) -> bool:
+        most_tracks = self._most * CHOICES_PER_REQUEST
+        return len(self._ring) > self._most or self._num_tracks > most_tracks
+
+    def find(self, tenant: str, name: str) -> Timeline | None:
+        """By the reply's id or the `x-request-id`; of several with one such header the newest."""
+        return self._by_name.get((tenant, name))
+
+    def on_report(self, report: Report) -> None:
+        for request_id, event in report.events:
+            track = self._by_request.get(request_id)
+            if track is not None and not track.ended:
+                track.note(self._told(event, track.tenant))
+        for delta in report.deltas:
+            self._take(delta)
+
+    def _take(self, delta: Delta) -> None:
+        track = self._by_request.get(delta.request_id)
+        if track is None:
+            return
+        track.num_outputs += len(delta.token_ids)
+        if delta.finish is not None:
+            events = tuple(self._told(event, track.tenant) for event in delta.finish.timeline)
+            track.end(delta.finish._replace(timeline=events))
+
+    def _told(self, event: Event, tenant: str) -> Event:
+        """As the tenant may know it."""
+        if not self._are_apart:
+            return event
+        if event.reason is Reason.MISS_SALT:  # would tell what others' prompts are
+            event = event._replace(reason=Reason.MISS_NEW, number=0)
+        if not event.other or self._is_own(event.other, tenant):
+            return event
+        return event._replace(other=ANOTHER)
+
+    def _is_own(self, request_id: str, tenant: str) -> bool:
+        found = self._by_request.get(request_id)
+        return found is not None and found.tenant == tenant
+
+    def _forget(self, timeline: Timeline) -> None:
+        for name in timeline.names:
+            if self._by_name.get(name) is timeline:
+                del self._by_name[name]
+        self._num_tracks -= len(timeline.tracks)
+        for track in timeline.tracks:
+            del self._by_request[track.request_id]
+
+
+def _timeline(job: Job, now: float) -> Timeline:
+    """Without the job, which holds the prompt."""
+    tenant = job.arrival.tenant.name
+    return Timeline(
+        id=job.id,
+        created_s=job.created_s,
+        model=job.model,
+        tenant=tenant,
+        request_id=job.arrival.request_id,
+        arrived_s=job.arrival.arrived_s,
+        handed_s=now,
+        tracks=[Track(tenant, each.id, len(each.prompt_token_ids)) for each in job.requests],
+    )

@@ -1,0 +1,61 @@
+"""What a client may know of its own requests, and of the prefix cache."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.server.errors import NOT_FOUND, RequestError
+from quire.server.http.replies import json_reply
+from quire.server.observability.kv_event_stream import KVEventStream, last_event_id
+from quire.server.observability.timeline_view import show
+from quire.server.openai.protocol.fields import StrictModel
+from quire.server.openai.protocol.parse import parse_object, validate
+from quire.server.openai.protocol.wire import ResetSent
+from quire.server.service import Service
+from quire.server.tenancy.tenants import arrival_of
+
+MAX_SHOWN_CHARS = 128
+MAX_RESET_BYTES = 1024
+"""More than any body that asks for a reset."""
+
+
+class ResetRequest(StrictModel):
+    """The body of `/reset_prefix_cache`, which may be left out."""
+
+
+class WatchRoutes:
+    """Timelines, the cache's events, and its reset."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def timeline(self, request: Request) -> Response:
+        name = str(request.path_params["name"])
+        timeline = self._service.timelines.find(arrival_of(request).tenant.name, name)
+        if timeline is not None:
+            return json_reply(show(timeline, self._service.sources.clock()))
+        most = self._service.config.timeline_requests
+        kept = f"the last {most} are kept" if most else "--timeline-requests 0 keeps none"
+        raise RequestError(
+            f"No request {name[:MAX_SHOWN_CHARS]!r} of yours is known; {kept}.",
+            code="request_not_found",
+            status=NOT_FOUND,
+        )
+
+    async def kv_events(self, request: Request) -> Response:
+        if not self._service.config.engine.enable_kv_cache_events:
+            raise RequestError(
+                "This server was started without --enable-kv-cache-events.",
+                code="kv_events_off",
+                status=NOT_FOUND,
+            )
+        self._service.tools()  # raises where no request can be taken
+        return KVEventStream(self._service.kv_events, self._service, last_event_id(request))
+
+    async def reset_prefix_cache(self, request: Request) -> Response:
+        service = self._service
+        body = await service.bodies.read(request, MAX_RESET_BYTES)
+        service.tools()  # raises where no request can be taken
+        if body:
+            validate(parse_object(body), ResetRequest)
+        service.engine.reset_prefix_cache()
+        return json_reply(ResetSent())

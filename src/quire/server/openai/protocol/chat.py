@@ -1,0 +1,141 @@
+"""`POST /v1/chat/completions`: the request as it comes in. Content is text or parts of text."""
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import (
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.config import JsonDict
+from pydantic_core import PydanticCustomError
+
+from quire.server.openai.protocol.fields import (
+    MAX_LOGPROBS,
+    GenerationFields,
+    StrictModel,
+    at_most,
+)
+
+MAX_MESSAGES = 4096
+MAX_PARTS = 4096
+"""Text parts of one message."""
+MAX_TEMPLATE_KWARGS = 64
+
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+def _read_content(given: object) -> str:
+    """Parts are joined by line ends, as vLLM joins them for templates that want one string."""
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list):
+        raise _content_error("must be a string or a list of parts of type text")
+    if len(given) > MAX_PARTS:
+        raise _content_error(f"has {len(given)} parts, at most {MAX_PARTS} are allowed")
+    return "\n".join(_read_part(part, f"[{index}]") for index, part in enumerate(given))
+
+
+def _read_part(part: object, where: str) -> str:
+    if not isinstance(part, dict):
+        raise _content_error("must be an object", where)
+    if part.get("type") != "text":
+        raise _content_error(
+            "must be 'text'; Quire does not support other content yet", f"{where}.type"
+        )
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise _content_error("must be a string", f"{where}.text")
+    unknown = next((key for key in part if key not in ("type", "text")), None)
+    if unknown is not None:
+        raise _content_error("is not a field of a text part", f"{where}.{unknown}")
+    return text
+
+
+def _content_error(message: str, where: str = "") -> PydanticCustomError:
+    return PydanticCustomError("content", "{message}", {"message": message, "where": where})
+
+
+_CONTENT_SCHEMA = {
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+                "required": ["type", "text"],
+                "additionalProperties": False,
+            },
+            "maxItems": MAX_PARTS,
+        },
+        {"type": "null", "description": "Of the assistant alone."},
+    ]
+}
+
+
+_ANSWERED = frozenset(
+    ("annotations", "audio", "function_call", "reasoning", "reasoning_content", "refusal")
+    + ("tool_call_id", "tool_calls")
+)
+"""Fields of answers that clients send back. Empty ones ask for nothing; Quire acts on none."""
+_NOTHING: tuple[object, ...] = (None, "", [], {})
+
+
+def _describe_answered(schema: JsonDict) -> None:
+    fields = schema["properties"]
+    assert isinstance(fields, dict)
+    for name in sorted(_ANSWERED):
+        fields[name] = {"enum": [None, "", [], {}], "description": "Taken if it is empty."}
+
+
+class Message(StrictModel):
+    """One turn of the conversation. What an assistant said may be null."""
+
+    model_config = ConfigDict(json_schema_extra=_describe_answered)
+
+    role: Role
+    content: Annotated[str, PlainValidator(_read_content), WithJsonSchema(_CONTENT_SCHEMA)]
+    name: Annotated[str, Field(max_length=256)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        asked = [key for key in given if key in _ANSWERED and given[key] not in _NOTHING]
+        if asked:
+            where = {"where": f".{asked[0]}"}
+            raise PydanticCustomError("unsupported", "is not supported yet", where)
+        kept = {key: value for key, value in given.items() if key not in _ANSWERED}
+        if kept.get("role") == "assistant" and kept.get("content", "") is None:
+            kept["content"] = ""
+        return kept
+
+    def as_templates_know_it(self) -> dict[str, str]:
+        """They predate the developer, who took over the system's part."""
+        role = "system" if self.role == "developer" else self.role
+        shown = {"role": role, "content": self.content}
+        return shown if self.name is None else shown | {"name": self.name}
+
+
+Messages: TypeAlias = Annotated[
+    list[Message],
+    Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True),
+    at_most(MAX_MESSAGES),
+]
+TemplateKwargs: TypeAlias = Annotated[dict[str, JsonValue], at_most(MAX_TEMPLATE_KWARGS)]
+
+
+class ChatRequest(GenerationFields):
+    """Without a limit the output may go on to the end of the context."""
+
+    messages: Messages
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateKwargs | None = None

@@ -1,0 +1,209 @@
+"""What goes out, as it is encoded: OpenAI's bodies and chunks. UNSET fields are left out."""
+
+from typing import TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from quire.engine.messages import EngineFacts
+from quire.server.requests.sampling_defaults import SamplingDefaults
+
+TopLogprobs: TypeAlias = dict[str, float]
+
+
+class CachedTokens(msgspec.Struct, frozen=True):
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """`prompt_tokens_details` is null where the engine's account of the prompt is not known."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens | None = None
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """Where one choice's time went, as the engine measured it."""
+
+    index: int
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+    cached_tokens: int
+    preemptions: int
+
+
+class QuireAccount(msgspec.Struct, frozen=True):
+    """Quire's own part of an answer; clients of other servers do not look for it."""
+
+    timings: tuple[Timing, ...]
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    tokens: tuple[str, ...]
+    token_logprobs: tuple[float | None, ...]
+    top_logprobs: tuple[TopLogprobs | None, ...]
+    text_offset: tuple[int, ...]
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: tuple[int, ...] | UnsetType = UNSET
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+
+
+class CompletionBody(msgspec.Struct, frozen=True):
+    id: str
+    created: int
+    model: str
+    choices: tuple[CompletionChoice, ...]
+    object: str = "text_completion"
+    usage: Usage | None | UnsetType = UNSET
+    quire: QuireAccount | UnsetType = UNSET
+
+
+class TopToken(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: tuple[int, ...]
+
+
+class TokenInfo(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: tuple[int, ...]
+    top_logprobs: tuple[TopToken, ...]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    content: tuple[TokenInfo, ...]
+    refusal: None = None
+
+
+class ChatMessageOut(msgspec.Struct, frozen=True):
+    content: str
+    role: str = "assistant"
+    refusal: None = None
+
+
+class ChatDelta(msgspec.Struct, frozen=True):
+    content: str | UnsetType = UNSET
+    role: str | UnsetType = UNSET
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    index: int
+    message: ChatMessageOut
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+    token_ids: tuple[int, ...] | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: tuple[int, ...] | UnsetType = UNSET
+
+
+class ChatBody(msgspec.Struct, frozen=True):
+    id: str
+    created: int
+    model: str
+    choices: tuple[ChatChoice, ...]
+    usage: Usage
+    quire: QuireAccount
+    object: str = "chat.completion"
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+
+
+class ChatChunk(msgspec.Struct, frozen=True):
+    id: str
+    created: int
+    model: str
+    choices: tuple[ChatChunkChoice, ...]
+    object: str = "chat.completion.chunk"
+    usage: Usage | None | UnsetType = UNSET
+    quire: QuireAccount | UnsetType = UNSET
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    id: str
+    created: int
+    root: str
+    max_model_len: int | None
+    object: str = "model"
+    owned_by: str = "quire"
+    parent: None = None
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    data: tuple[ModelCard, ...]
+    object: str = "list"
+
+
+class Health(msgspec.Struct, frozen=True):
+    """`reason` says why a server is down."""
+
+    status: str
+    reason: str | None | UnsetType = UNSET
+
+
+class StartProgress(msgspec.Struct, frozen=True):
+    """`done` of `total` parts of the phase, `elapsed_s` seconds after the start."""
+
+    phase: str
+    done: int
+    total: int
+    elapsed_s: float
+
+
+class Startup(msgspec.Struct, frozen=True):
+    """`progress` is left out once the server has started."""
+
+    status: str
+    progress: StartProgress | UnsetType = UNSET
+
+
+class Version(msgspec.Struct, frozen=True):
+    version: str
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """`facts` and `memory` are null until the model is loaded. `startup_s` then has the seconds of
+    each phase of the engine's start and, as `total`, those since the server's process began."""
+
+    version: str
+    phase: str
+    facts: EngineFacts | None
+    startup_s: dict[str, float]
+    memory: dict[str, object] | None
+    sampling_defaults: SamplingDefaults
+    config: dict[str, object]
+
+
+class Tokenized(msgspec.Struct, frozen=True):
+    count: int
+    max_model_len: int
+    tokens: tuple[int, ...]
+    token_strs: tuple[str, ...] | UnsetType = UNSET
+
+
+class Detokenized(msgspec.Struct, frozen=True):
+    prompt: str
+
+
+class ResetSent(msgspec.Struct, frozen=True):
+    """The engine has been told to empty the prefix cache."""
+
+    status: str = "sent"

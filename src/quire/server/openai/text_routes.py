@@ -1,0 +1,115 @@
+"""Models, completions, chat, and the tokenizer."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message
+
+from quire.server.errors import RequestError, ShuttingDown
+from quire.server.http.replies import JSON, json_reply
+from quire.server.openai.chat_shape import ChatShape
+from quire.server.openai.completion_shape import CompletionShape
+from quire.server.openai.protocol.wire import ModelCard, ModelList
+from quire.server.openai.response import GenerationResponse
+from quire.server.requests.generation import Generation
+from quire.server.requests.input_reader import INLINE_BYTES
+from quire.server.requests.intake import Intake
+from quire.server.requests.job import Job
+from quire.server.requests.read_input import InputKind, model_not_found
+from quire.server.service import Service, Tools
+from quire.server.tenancy.tenants import arrival_of
+
+Made = TypeVar("Made")
+
+
+class TextRoutes:
+    """Everything that needs the engine or the tokenizer."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._created_s = int(service.sources.now())
+
+    async def models(self, request: Request) -> Response:
+        names = self._service.config.served_model_names
+        return json_reply(ModelList(tuple(map(self._card, names))))
+
+    async def model(self, request: Request) -> Response:
+        name = str(request.path_params["name"])
+        self._check_model(name)
+        return json_reply(self._card(name))
+
+    def _card(self, name: str) -> ModelCard:
+        facts = self._service.engine.facts
+        most = None if facts is None else facts.max_model_len
+        return ModelCard(name, self._created_s, self._service.config.model_name, most)
+
+    async def completions(self, request: Request) -> Response:
+        job, tools = await self._job(request, InputKind.COMPLETION)
+        shape = CompletionShape(job, tools.tokenizer.token_bytes)
+        return GenerationResponse(
+            Generation(job, self._service, tools.tokenizer), shape, self._service
+        )
+
+    async def chat(self, request: Request) -> Response:
+        job, tools = await self._job(request, InputKind.CHAT)
+        shape = ChatShape(job, tools.tokenizer.token_bytes)
+        return GenerationResponse(
+            Generation(job, self._service, tools.tokenizer), shape, self._service
+        )
+
+    async def tokenize(self, request: Request) -> Response:
+        return await self._answer(request, InputKind.TOKENIZE)
+
+    async def detokenize(self, request: Request) -> Response:
+        return await self._answer(request, InputKind.DETOKENIZE)
+
+    async def _job(self, request: Request, kind: InputKind) -> tuple[Job, Tools]:
+        body, tools = await self._read(request)
+        arrival = arrival_of(request)
+        reading = self._service.inputs.prompts(kind, body, tools.text, arrival.tenant.name)
+        given = await self._while_wanted(request, body, reading)
+        model = given.request.model or self._service.config.model_name
+        return Intake(model, tools, self._service.sources, arrival).job(given), tools
+
+    async def _answer(self, request: Request, kind: InputKind) -> Response:
+        body, tools = await self._read(request)
+        tenant = arrival_of(request).tenant.name
+        reading = self._service.inputs.answer(kind, body, tools.text, tenant)
+        answered = await self._while_wanted(request, body, reading)
+        headers = {"x-quire-warnings": "; ".join(answered.warnings)} if answered.warnings else None
+        return Response(answered.body, headers=headers, media_type=JSON)
+
+    async def _read(self, request: Request) -> tuple[bytes, Tools]:
+        """Not being ready is said before the body is judged, but after it is read: a client that
+        still sends would not read the answer."""
+        body = await self._service.bodies.read(request, self._service.config.max_body_bytes)
+        await self._service.turns.take(arrival_of(request).tenant.name)
+        return body, self._service.tools()
+
+    async def _while_wanted(self, request: Request, body: bytes, reading: Awaitable[Made]) -> Made:
+        """What was read of the body, unless the client goes away or the server must stop before
+        that is there; a small body is read at once."""
+        if len(body) <= INLINE_BYTES:
+            return await reading
+        working = asyncio.ensure_future(reading)
+        leaving, cut_off = asyncio.ensure_future(request.receive()), self._service.cut_off
+        ends: list[asyncio.Future[Made] | asyncio.Future[Message] | asyncio.Future[None]]
+        ends = [working, leaving, cut_off]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            is_read = not working.cancel()
+        if is_read:
+            return working.result()
+        if cut_off.done():
+            raise ShuttingDown
+        raise RequestError("The client went away while its request was read.", code="client_gone")
+
+    def _check_model(self, name: str) -> None:
+        names = self._service.config.served_model_names
+        if name not in names:
+            raise model_not_found(name, names)

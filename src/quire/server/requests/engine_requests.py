@@ -1,0 +1,136 @@
+"""A job's requests to the engine: one for each choice of each prompt."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from quire.cache.reuse import Reuse
+from quire.scheduler.request import NewRequest, Sampling, Stopping
+from quire.server.errors import RequestError
+from quire.server.openai.protocol.fields import GenerationFields
+from quire.server.requests.job import Prompt
+from quire.server.requests.limits import OutputLimit, num_output_tokens
+from quire.server.service import Tools
+from quire.server.tenancy.tenants import Tenant
+
+_SEED_BITS = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """How many of the likeliest tokens are told: of the output, of the prompt; None for none."""
+
+    output: int | None = None
+    prompt: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMaker:
+    """`seed` is the client's, or a random one. `tools` hold the model's facts and defaults."""
+
+    request: GenerationFields
+    tools: Tools
+    limit: OutputLimit
+    logprobs: Logprobs
+    seed: int
+    tenant: Tenant
+
+    def make(self, job_id: str, prompts: tuple[Prompt, ...]) -> tuple[NewRequest, ...]:
+        """Each prompt's choices draw the same numbers whatever other prompts are beside it."""
+        first = self._sampling()
+        samplings = [
+            replace(first, seed=choice_seed(self.seed, k)) for k in range(self.request.num_drawn)
+        ]
+        made: list[NewRequest] = []
+        for prompt in prompts:
+            made += self._choices(f"{job_id}-", len(made), prompt, samplings)
+        return tuple(made)
+
+    def _choices(
+        self, prefix: str, first: int, prompt: Prompt, samplings: list[Sampling]
+    ) -> Iterator[NewRequest]:
+        """The choices after the first fork from it, unless each must see all of the prompt anew to
+        score it."""
+        stopping = self._stopping(prompt)
+        reuse = self._reuse(prompt.token_ids)
+        forks = self.logprobs.prompt is None
+        for index, sampling in enumerate(samplings):
+            yield NewRequest(
+                f"{prefix}{first + index}",
+                prompt.token_ids,
+                sampling,
+                stopping,
+                reuse,
+                prompt_logprobs=self.logprobs.prompt,
+                tenant=self.tenant.name,
+                weight=self.tenant.weight,
+                priority=self.request.priority or 0,
+                fork_of=f"{prefix}{first}" if forks and index else None,
+            )
+
+    def _reuse(self, token_ids: tuple[int, ...]) -> Reuse:
+        """A client that brings its own salt shares nothing beyond it."""
+        cache_salt = self.request.cache_salt
+        is_private = cache_salt is not None
+        num_public = 0 if is_private else self.tools.shared_prefixes.num_shared(token_ids)
+        return Reuse(self.tenant.salt(cache_salt), num_public)
+
+    def _sampling(self) -> Sampling:
+        """Of the first choice; what it holds is shared by all."""
+        request = self.request
+        defaults = self.tools.defaults
+        top_k = _first(request.top_k, defaults.top_k, 0)
+        bias = request.logit_bias or {}
+        return Sampling(
+            temperature=_first(request.temperature, defaults.temperature, 1.0),
+            top_k=max(0, min(int(top_k), self.tools.facts.vocab_size)),
+            top_p=_first(request.top_p, defaults.top_p, 1.0),
+            min_p=_first(request.min_p, defaults.min_p, 0.0),
+            repetition_penalty=_first(request.repetition_penalty, defaults.repetition_penalty, 1.0),
+            frequency_penalty=_first(request.frequency_penalty, None, 0.0),
+            presence_penalty=_first(request.presence_penalty, None, 0.0),
+            logit_bias=tuple((int(key), float(value)) for key, value in bias.items()),
+            seed=self.seed,
+            num_logprobs=self._num_logprobs,
+        )
+
+    @property
+    def _num_logprobs(self) -> int | None:
+        """Outputs that are ranked are asked for their own tokens' at least."""
+        ranks = self.request.num_drawn > self.request.num_shown
+        return 0 if ranks and self.logprobs.output is None else self.logprobs.output
+
+    def _stopping(self, prompt: Prompt) -> Stopping:
+        request = self.request
+        max_tokens = num_output_tokens(prompt, self.limit, self.tools.facts)
+        min_tokens = request.min_tokens or 0
+        if min_tokens > max_tokens:
+            raise RequestError(
+                f"'min_tokens' is {min_tokens}, but the output may have only {max_tokens}.",
+                param="min_tokens",
+            )
+        return Stopping(
+            max_tokens=max_tokens,
+            min_tokens=min_tokens,
+            eos_token_ids=() if request.ignore_eos else self.tools.facts.eos_token_ids,
+            stop_token_ids=tuple(request.stop_token_ids or ()),
+        )
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """The first choice keeps the seed; the others' seeds are spread by a hash."""
+    if index == 0:
+        return seed
+    digest = hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> (64 - _SEED_BITS)
+
+
+def random_seed(random_bytes: bytes) -> int:
+    return int.from_bytes(random_bytes, "little") >> (64 - _SEED_BITS)
+
+
+def _first(asked: float | None, of_model: float | None, otherwise: float) -> float:
+    """What the client said, else what the model's own file says, else OpenAI's default."""
+    if asked is not None:
+        return float(asked)
+    return otherwise if of_model is None else float(of_model)

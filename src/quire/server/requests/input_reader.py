@@ -1,0 +1,172 @@
+"""Where bodies are read, by their size, so that no one's body holds up what others wait for.
+
+up to INLINE_BYTES    on the event loop
+up to THREAD_BYTES    in a thread of a few
+up to MEDIUM_BYTES    in a worker process
+larger                in another worker process, one at a time
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import anyio
+from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
+
+from quire.server.errors import SERVER_ERROR, TOO_LARGE, Overloaded, RequestError
+from quire.server.http.fair_queue import FairQueue, QueueFull
+from quire.server.requests.input_worker import Packed, Work, unpack, work
+from quire.server.requests.read_input import Answered, InputKind, Prompted, ReadInput, read_input
+from quire.server.requests.text_tools import TextTools
+
+INLINE_BYTES = 4 * 1024
+THREAD_BYTES = 64 * 1024
+MEDIUM_BYTES = 1024 * 1024
+NUM_THREADS = 2
+BYTES_PER_S = 500_000
+"""About what a busy core reads: tells how much sooner a short body is done than a long one."""
+LONGEST_READ_S = 60.0
+IDLE_S = 20.0
+"""After so long without work the worker processes end, and their memory is free."""
+END_WITHIN_S = 0.01
+
+
+class Lane(NamedTuple):
+    """Bodies of up to `max_bytes`, read in threads or in a process."""
+
+    name: str
+    max_bytes: int
+    queue: FairQueue
+    in_process: bool
+
+
+class InputReader:
+    """`model` and `revision` say which tokenizer a worker process loads. Bodies of at most
+    `max_waiting` bytes wait in each lane; no body is larger than `max_body_bytes`."""
+
+    def __init__(
+        self,
+        model: str,
+        revision: str | None,
+        *,
+        max_body_bytes: int,
+        max_waiting: int,
+        clock: Callable[[], float],
+    ) -> None:
+        def queue(num_turns: int) -> FairQueue:
+            return FairQueue(num_turns, max_waiting, BYTES_PER_S, clock)
+
+        self._model = model
+        self._revision = revision
+        self.lanes = (
+            Lane("short", THREAD_BYTES, queue(NUM_THREADS), in_process=False),
+            Lane("medium", MEDIUM_BYTES, queue(1), in_process=True),
+            Lane("long", max(max_body_bytes, MEDIUM_BYTES), queue(1), in_process=True),
+        )
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="read-input")
+        self._workers = Workers(sum(lane.in_process for lane in self.lanes))
+        self._readings: set[asyncio.Task[ReadInput]] = set()
+
+    async def prompts(
+        self, kind: InputKind, body: bytes, tools: TextTools, tenant: str
+    ) -> Prompted:
+        """A request for outputs. Raises RequestError."""
+        read = await self._read(kind, body, tools, tenant)
+        assert isinstance(read, Prompted)
+        return read
+
+    async def answer(self, kind: InputKind, body: bytes, tools: TextTools, tenant: str) -> Answered:
+        """A request that needs no engine. Raises RequestError."""
+        read = await self._read(kind, body, tools, tenant)
+        assert isinstance(read, Answered)
+        return read
+
+    async def _read(self, kind: InputKind, body: bytes, tools: TextTools, tenant: str) -> ReadInput:
+        """Cancelling gives up a place in the queue. What runs goes on to its end, and holds its
+        turn as long: else whoever comes and goes would have more than their share."""
+        if len(body) <= INLINE_BYTES:
+            return read_input(kind, body, tools)
+        lane = next(lane for lane in self.lanes if len(body) <= lane.max_bytes)
+        try:
+            await lane.queue.take(tenant, len(body))
+        except QueueFull as full:
+            wait_s = lane.queue.waiting_bytes / BYTES_PER_S
+            raise Overloaded(f"The server is full: {full}.", wait_s) from None
+        apart = self._in_process if lane.in_process else self._in_thread
+        reading = asyncio.create_task(apart(kind, body, tools))
+        self._readings.add(reading)
+        reading.add_done_callback(self._readings.discard)
+        reading.add_done_callback(lambda _: lane.queue.give_back())
+        return await asyncio.shield(reading)
+
+    async def _in_thread(self, kind: InputKind, body: bytes, tools: TextTools) -> ReadInput:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, read_input, kind, body, tools)
+
+    async def _in_process(self, kind: InputKind, body: bytes, tools: TextTools) -> ReadInput:
+        given = Work(kind, body, tools.limits, self._model, self._revision)
+        return await unpack(await self._workers.do(given))
+
+    async def close(self) -> None:
+        """End threads and processes; what still waits is not read."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self._workers.end()
+
+
+class Workers:
+    """Worker processes, at most `most`, started when there is work and ended when there is none."""
+
+    def __init__(self, most: int) -> None:
+        self._limiter = CapacityLimiter(most)
+        self._num_alive = 0
+        self._idle: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    async def do(self, given: Work) -> Packed:
+        """Raises RequestError where the work takes too long, or ends its process twice."""
+        try:
+            with anyio.fail_after(LONGEST_READ_S):
+                return await self._run_again_if_broken(given)
+        except TimeoutError:
+            raise RequestError(
+                f"The request body took longer than {LONGEST_READ_S:g} s to read: send less.",
+                code="request_too_large",
+                status=TOO_LARGE,
+            ) from None
+        except BrokenWorkerProcess as error:
+            raise RequestError(
+                "The process that read the request body has ended.",
+                code="internal",
+                status=SERVER_ERROR,
+            ) from error
+
+    async def _run_again_if_broken(self, given: Work) -> Packed:
+        """An idle process may have been ended by others; a body that ends two is the cause."""
+        try:
+            return await self._run(given)
+        except BrokenWorkerProcess:
+            return await self._run(given)
+
+    async def _run(self, given: Work) -> Packed:
+        if self._idle is not None:
+            self._idle.cancel()
+        try:
+            self._num_alive = max(self._num_alive, self._limiter.borrowed_tokens + 1)
+            return await to_process.run_sync(work, given, cancellable=True, limiter=self._limiter)
+        finally:
+            if self._limiter.borrowed_tokens == 0:
+                self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._end_soon)
+
+    def _end_soon(self) -> None:
+        self._ending = asyncio.get_running_loop().create_task(self.end())
+
+    async def end(self) -> None:
+        """A call that is cancelled ends its process: the way that anyio has to end one early."""
+        while self._num_alive:
+            self._num_alive -= 1
+            with anyio.move_on_after(END_WITHIN_S):
+                await to_process.run_sync(
+                    time.sleep, LONGEST_READ_S, cancellable=True, limiter=self._limiter
+                )

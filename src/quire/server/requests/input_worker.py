@@ -1,0 +1,113 @@
+"""Reading large bodies in a process of its own: parsing JSON holds the interpreter's lock for as
+long as it takes, and encoding text takes memory that only the end of a process gives back for sure.
+
+What goes there and back is pickled; both ends are Quire's own.
+"""
+
+import asyncio
+import ctypes
+import gc
+import os
+import pickle
+import signal
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from quire.server.errors import RequestError
+from quire.server.requests.job import Prompt
+from quire.server.requests.read_input import InputKind, Prompted, ReadInput, read_input
+from quire.server.requests.text_tools import InputLimits, TextTools
+from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
+
+NICENESS = 10
+"""Reading yields to the engine, which others wait for."""
+TOKEN_ID = "I"
+"""Array code: 32 bits without a sign."""
+MANY_TOKENS = 50_000
+"""Token ids that the event loop makes of bytes at once: about a millisecond."""
+
+
+class Work(NamedTuple):
+    """What a worker is given: a body, and all that it takes to read it."""
+
+    kind: InputKind
+    body: bytes
+    limits: InputLimits
+    model: str
+    revision: str | None
+
+
+class Packed(NamedTuple):
+    """What a worker gives back: `head` is a pickled ReadInput or RequestError, without the token
+    ids of its prompts, which are 32-bit integers in `token_ids`.
+    """
+
+    head: bytes
+    token_ids: tuple[bytes, ...] = ()
+
+
+def work(given: Work) -> Packed:
+    """For a worker process: read a body."""
+    tokenizer = _tokenizer(given.model, given.revision)
+    try:
+        read = read_input(given.kind, given.body, TextTools(given.limits, tokenizer))
+    except RequestError as error:
+        return Packed(_pickled(error))
+    finally:
+        _give_memory_back()
+    if not isinstance(read, Prompted):
+        return Packed(_pickled(read))
+    bare = tuple(prompt._replace(token_ids=()) for prompt in read.prompts)
+    return Packed(
+        _pickled(replace(read, prompts=bare)),
+        tuple(array(TOKEN_ID, prompt.token_ids).tobytes() for prompt in read.prompts),
+    )
+
+
+async def unpack(packed: Packed) -> ReadInput:
+    """Raises the RequestError that came instead. Long prompts are made between other tasks."""
+    read: ReadInput | RequestError = pickle.loads(packed.head)
+    if isinstance(read, RequestError):
+        raise read
+    if not isinstance(read, Prompted):
+        return read
+    return replace(read, prompts=await _with_tokens(read.prompts, packed.token_ids))
+
+
+async def _with_tokens(prompts: Sequence[Prompt], token_ids: Sequence[bytes]) -> tuple[Prompt, ...]:
+    made, num_made = [], 0
+    for prompt, raw in zip(prompts, token_ids, strict=True):
+        ids = tuple(array(TOKEN_ID, raw))
+        made.append(prompt._replace(token_ids=ids))
+        num_made += len(ids)
+        if num_made > MANY_TOKENS:
+            num_made = 0
+            await asyncio.sleep(0)
+    return tuple(made)
+
+
+def _pickled(value: ReadInput | RequestError) -> bytes:
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(model: str, revision: str | None) -> TextTokenizer:
+    """Once for each process, with what else a new process needs."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process
+    os.nice(NICENESS)
+    tokenizer = load_tokenizer(model, revision)
+    gc.freeze()  # what stays for good is not looked through after each body
+    return tokenizer
+
+
+def _give_memory_back() -> None:
+    """To the system; the C library would keep it for the next large body."""
+    gc.collect()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)

@@ -1,0 +1,230 @@
+"""What the ranges of single fields cannot say: fields against each other and against the model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from quire.engine.messages import EngineFacts
+from quire.scheduler.policy import PolicyName
+from quire.scheduler.request import NewRequest
+from quire.server.errors import RequestError
+from quire.server.openai.protocol.chat import ChatRequest
+from quire.server.openai.protocol.completions import CompletionRequest
+from quire.server.openai.protocol.fields import GenerationFields
+from quire.server.requests.job import Prompt
+
+MAX_SEQUENCES = 1024
+"""Prompts times choices of one HTTP request."""
+MAX_LOGPROBS_KEPT = 2**22
+"""Log probabilities that one answer may hold at once: some 100 MB of JSON."""
+RESERVED_KWARGS = ("messages", "add_generation_prompt", "continue_final_message")
+"""Names of templates that are fields of the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLimit:
+    """`asked` is what the client said, `default` what stands in for it; both None: to the end of
+    the context. `drops_output`: what is drawn is thrown away."""
+
+    asked: int | None
+    default: int | None
+    asked_field: str = "max_tokens"
+    drops_output: bool = False
+
+
+def check_shared(request: GenerationFields, vocab_size: int) -> None:
+    if request.stream_options is not None and not request.stream:
+        raise RequestError(
+            "'stream_options' is only allowed with 'stream': true.", param="stream_options"
+        )
+    if request.max_completion_tokens is not None and request.max_tokens not in (
+        None,
+        request.max_completion_tokens,
+    ):
+        raise RequestError(
+            "'max_tokens' and 'max_completion_tokens' say different things; give one of them.",
+            param="max_tokens",
+        )
+    for index, token_id in enumerate(request.stop_token_ids or ()):
+        _check_token_id(token_id, vocab_size, f"stop_token_ids[{index}]")
+    _check_logit_bias(request.logit_bias or {}, vocab_size)
+
+
+def _check_logit_bias(logit_bias: Mapping[str, float], vocab_size: int) -> None:
+    key_of: dict[int, str] = {}
+    for key in logit_bias:
+        if not (key.isascii() and key.isdigit() and len(key) < 20):
+            raise RequestError(
+                "Keys of 'logit_bias' must be token ids, written as decimal numbers.",
+                param="logit_bias",
+            )
+        token_id = int(key)
+        _check_token_id(token_id, vocab_size, "logit_bias")
+        if key_of.setdefault(token_id, key) != key:
+            raise RequestError(
+                f"Keys {key_of[token_id]!r} and {key!r} of 'logit_bias' are the same token id; "
+                "give it once.",
+                param="logit_bias",
+            )
+
+
+def check_completion(request: CompletionRequest) -> None:
+    num_drawn = request.num_drawn
+    if num_drawn < request.num_shown:
+        raise RequestError(
+            f"'best_of' is {num_drawn}, but 'n' asks for {request.num_shown} of them.",
+            param="best_of",
+        )
+    if request.stream and num_drawn > request.num_shown:
+        raise RequestError(
+            "The best of several outputs are known at their end: 'best_of' above 'n' does not go "
+            "with 'stream'.",
+            param="best_of",
+        )
+    if request.max_tokens == 0 and not request.echo:
+        raise RequestError("'max_tokens' can be 0 only with 'echo'.", param="max_tokens")
+    if request.max_tokens == 0 and request.min_tokens:
+        raise RequestError(
+            f"'min_tokens' is {request.min_tokens}, but 'max_tokens' is 0: no output is asked for.",
+            param="min_tokens",
+        )
+    if len(request.prompt) * num_drawn > MAX_SEQUENCES:
+        name = _drawn_field(request)
+        raise RequestError(
+            f"{len(request.prompt)} prompts with {name} {num_drawn} are more than the "
+            f"{MAX_SEQUENCES} outputs that one request may ask for.",
+            param=name,
+        )
+
+
+def check_num_outputs(num_prompts: int, request: GenerationFields, most: int) -> None:
+    """More than the engine holds at once would be told for ever that the server is full."""
+    if num_prompts * request.num_drawn > most:
+        name = _drawn_field(request)
+        raise RequestError(
+            f"{num_prompts} prompts with {name} {request.num_drawn} are more than the {most} "
+            "outputs that this server holds at once.",
+            param=name if request.num_drawn > 1 else "prompt",
+        )
+
+
+def check_num_logprobs(requests: Sequence[NewRequest], *, keeps_output: bool) -> None:
+    """Those of a prompt are in memory at once, and so are those of outputs that are answered whole
+    (`keeps_output`)."""
+    num_kept = 0
+    for each in requests:
+        if each.prompt_logprobs is not None:
+            num_kept += len(each.prompt_token_ids) * (1 + each.prompt_logprobs)
+        if each.sampling.num_logprobs is not None and keeps_output:
+            num_kept += each.stopping.max_tokens * (1 + each.sampling.num_logprobs)
+    if num_kept > MAX_LOGPROBS_KEPT:
+        remedy = ", or for a stream" if keeps_output else ""
+        raise RequestError(
+            f"{len(requests)} outputs with 'logprobs' may have {num_kept} log probabilities, "
+            f"more than the {MAX_LOGPROBS_KEPT} of one answer: ask for fewer outputs, tokens or "
+            f"log probabilities at once{remedy}.",
+            param="logprobs",
+        )
+
+
+def check_priority(request: GenerationFields, policy: PolicyName) -> None:
+    """Nothing is ignored in silence."""
+    if request.priority and policy is not PolicyName.PRIORITY:
+        raise RequestError(
+            f"'priority' is {request.priority}, but this server serves by {policy}: only "
+            "--scheduling-policy priority looks at it.",
+            param="priority",
+        )
+
+
+def _drawn_field(request: GenerationFields) -> str:
+    return "best_of" if request.num_drawn > request.num_shown else "n"
+
+
+def check_chat(request: ChatRequest) -> None:
+    if request.top_logprobs and not request.logprobs:
+        raise RequestError(
+            "'top_logprobs' is only allowed with 'logprobs': true.", param="top_logprobs"
+        )
+    if request.max_tokens == 0:
+        raise RequestError("Invalid 'max_tokens': must be 1 or more.", param="max_tokens")
+    for name in RESERVED_KWARGS:
+        if name in (request.chat_template_kwargs or {}):
+            raise RequestError(
+                f"'chat_template_kwargs' cannot say '{name}'; use the field '{name}'.",
+                param=f"chat_template_kwargs.{name}",
+            )
+    if not request.continue_final_message:
+        return
+    if request.add_generation_prompt:
+        raise RequestError(
+            "'continue_final_message' and 'add_generation_prompt' exclude each other.",
+            param="continue_final_message",
+        )
+    if request.messages[-1].role != "assistant":
+        raise RequestError(
+            "'continue_final_message' needs a last message of the role 'assistant'.",
+            param="continue_final_message",
+        )
+
+
+def check_prompt_ids(token_ids: tuple[int, ...], vocab_size: int, where: str) -> None:
+    if max(token_ids, default=0) < vocab_size:
+        return
+    for index, token_id in enumerate(token_ids):
+        _check_token_id(token_id, vocab_size, f"{where}[{index}]")
+
+
+def _check_token_id(token_id: int, vocab_size: int, where: str) -> None:
+    if token_id >= vocab_size:
+        raise RequestError(
+            f"Invalid '{where}': token id {token_id} is outside the vocabulary of {vocab_size}.",
+            param=where,
+        )
+
+
+_NO_ROOM = "no room is left for an output"
+
+
+def check_prompt_length(num_tokens: int, field: str, most: int) -> None:
+    """What is longer than the context is refused before anything is made of it."""
+    if num_tokens > most:
+        raise _too_long(num_tokens, field, most, _NO_ROOM)
+
+
+def _too_long(num_tokens: int, field: str, most: int, why: str) -> RequestError:
+    return RequestError(
+        f"The model's context is {most} tokens and '{field}' has {num_tokens}: {why}.",
+        param=field,
+        code="context_length_exceeded",
+    )
+
+
+def num_output_tokens(prompt: Prompt, limit: OutputLimit, facts: EngineFacts) -> int:
+    """How many tokens the output may have. Raises RequestError with all the numbers."""
+    most, num_prompt = facts.max_model_len, len(prompt.token_ids)
+    room = most - num_prompt
+    if room < 1:
+        why = _NO_ROOM
+        if limit.drops_output:
+            why = (
+                f"a prompt without an output may have at most {most - 1}, since the engine draws "
+                "one token after it, which is thrown away"
+            )
+        raise _too_long(num_prompt, prompt.field, most, why)
+    if limit.asked is None:
+        return _default_tokens(num_prompt, room, limit, facts)
+    if limit.asked > room:
+        raise RequestError(
+            f"The model's context is {most} tokens; '{prompt.field}' has {num_prompt} and the "
+            f"output is asked to have up to {limit.asked}: {limit.asked - room} too many.",
+            param=limit.asked_field,
+            code="context_length_exceeded",
+        )
+    return limit.asked
+
+
+def _default_tokens(num_prompt: int, room: int, limit: OutputLimit, facts: EngineFacts) -> int:
+    """To the end of the context, or of what KV memory holds of one request where that is less."""
+    if limit.default is not None:
+        return min(limit.default, room)
+    return max(min(room, facts.memory.max_model_len_fits - num_prompt), 1)

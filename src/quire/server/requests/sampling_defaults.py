@@ -1,0 +1,33 @@
+"""A model's own sampling defaults: what its `generation_config.json` says, used where a client says
+nothing. As in vLLM, only what the file states counts, and `do_sample` does not.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from quire.server.text.tokenizer_files import GENERATION, TokenizerError, find_folder
+
+
+class SamplingDefaults(msgspec.Struct, frozen=True, omit_defaults=True):
+    """None: not stated, so OpenAI's default stands."""
+
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
+
+
+def load_sampling_defaults(model: str, revision: str | None) -> SamplingDefaults:
+    """Raises TokenizerError, whose text is for people."""
+    path = find_folder(model, revision) / GENERATION
+    if not path.is_file():
+        return SamplingDefaults()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=SamplingDefaults)
+    except msgspec.DecodeError as error:
+        raise TokenizerError(
+            f"cannot use {path}: {error}; --generation-config none leaves it unread"
+        ) from error

@@ -1,0 +1,58 @@
+"""API keys from flags and from a file of `KEY [NAME [WEIGHT]]` lines. Errors never show a key.
+
+Blank lines of the file, and lines that begin with `#`, say nothing; so does a byte-order mark.
+"""
+
+import math
+import re
+from pathlib import Path
+
+from quire.server.cli.option_values import InvalidOption
+from quire.server.config import ApiKey
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def read_api_keys(said: tuple[str, ...], path: str | None) -> tuple[ApiKey, ...]:
+    """Those of flag or variable first. Raises InvalidOption, with the file's line at fault."""
+    keys = [ApiKey(key) for key in dict.fromkeys(said)]
+    if path is None:
+        return tuple(keys)
+    num_said = len(keys)
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidOption(f"--api-key-file: cannot read {path}: {error}") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            keys.append(_read_line(line.split(), keys))
+        except ValueError as error:
+            raise InvalidOption(f"--api-key-file: {path} line {number}: {error}") from None
+    if len(keys) == num_said:
+        raise InvalidOption(f"--api-key-file: {path} holds no key")
+    return tuple(keys)
+
+
+def _read_line(words: list[str], before: list[ApiKey]) -> ApiKey:
+    if len(words) > 3:
+        raise ValueError(f"expected KEY [NAME [WEIGHT]], got {len(words)} words")
+    key, name, weight = (*words, None, None)[:3]
+    if key in [each.key for each in before]:
+        raise ValueError("the key is given twice")
+    if name is not None and not _NAME.fullmatch(name):
+        raise ValueError("a name has up to 64 letters, digits, '.', '_' and '-'")
+    if name is not None and name in [each.name for each in before]:
+        raise ValueError("the name is that of another key")
+    return ApiKey(key or "", name, _weight(weight))
+
+
+def _weight(given: str | None) -> float:
+    try:
+        weight = 1.0 if given is None else float(given)
+    except ValueError:
+        weight = math.nan
+    if not (math.isfinite(weight) and weight > 0):
+        raise ValueError("a weight is a number above 0")
+    return weight

@@ -1,0 +1,48 @@
+"""Tokens to text, one at a time: the pieces joined are the text of all tokens together.
+
+Bytes that do not yet make a character are held back; those that never will become U+FFFD.
+"""
+
+import codecs
+from collections.abc import Iterable
+
+from quire.server.text.token_bytes import TokenBytes
+
+_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class Detokenizer:
+    """The text of one output, or of one prompt from its beginning (`at_start`)."""
+
+    def __init__(
+        self, token_bytes: TokenBytes, *, skip_special_tokens: bool, at_start: bool
+    ) -> None:
+        self._token_bytes = token_bytes
+        self._skip_special = skip_special_tokens
+        self._strips_space = at_start and token_bytes.strips_space
+        self._utf8 = _Utf8Decoder(errors="replace")
+
+    def feed(self, token_id: int) -> str:
+        """The text that this token completes."""
+        if self._skip_special and self._token_bytes.is_special(token_id):
+            return ""
+        text = self._utf8.decode(self._token_bytes.of(token_id))
+        if self._strips_space and text:
+            self._strips_space = False
+            return text.removeprefix(" ")
+        return text
+
+    def flush(self) -> str:
+        """What incomplete bytes at the end stand for."""
+        return self._utf8.decode(b"", final=True)
+
+
+def continues_text(
+    prompt_token_ids: Iterable[int], token_bytes: TokenBytes, *, skip_special_tokens: bool
+) -> bool:
+    """Whether an output after this prompt goes on from a text, rather than begins one."""
+    return any(
+        token_bytes.of(token_id)
+        for token_id in prompt_token_ids
+        if not (skip_special_tokens and token_bytes.is_special(token_id))
+    )

@@ -1,0 +1,93 @@
+"""Text to tokens, and what each token stands for.
+
+It reads `tokenizer.json` through the `tokenizers` library: importing transformers for the same
+would cost the server process seconds and a torch it must not touch.
+"""
+
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer
+
+from quire.server.text.chat_template import ChatTemplate, TemplateRefused, compile_template
+from quire.server.text.detokenizer import Detokenizer
+from quire.server.text.token_bytes import TokenBytes
+from quire.server.text.tokenizer_files import (
+    TOKENIZER,
+    TokenizerError,
+    TokenizerFacts,
+    find_folder,
+    read_chat_template,
+    read_facts,
+)
+
+
+class TextTokenizer:
+    """Encoding is thread-safe and, beyond a small part, leaves the GIL to others."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, bos_token_id: int | None, template: ChatTemplate | None
+    ) -> None:
+        self.token_bytes = TokenBytes(tokenizer)
+        self.bos_token_id = bos_token_id
+        self.template = template
+        self.num_tokens = _num_tokens(tokenizer)
+        self.max_token_chars = max(map(len, tokenizer.get_vocab()), default=1)
+        self._tokenizer = tokenizer
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        # The batch call: unlike the single one it releases the GIL, and it skips the offsets.
+        (encoding,) = self._tokenizer.encode_batch_fast(
+            [text], add_special_tokens=add_special_tokens
+        )
+        return tuple(encoding.ids)
+
+    def decode(self, token_ids: tuple[int, ...], *, skip_special_tokens: bool) -> str:
+        detokenizer = Detokenizer(
+            self.token_bytes, skip_special_tokens=skip_special_tokens, at_start=True
+        )
+        return "".join(map(detokenizer.feed, token_ids)) + detokenizer.flush()
+
+
+def _num_tokens(tokenizer: Tokenizer) -> int:
+    """One more than the largest token id."""
+    return max(tokenizer.get_vocab().values(), default=-1) + 1
+
+
+def load_tokenizer(model: str, revision: str | None) -> TextTokenizer:
+    """Raises TokenizerError, whose text is for people."""
+    folder = find_folder(model, revision)
+    facts = read_facts(folder)
+    tokenizer = _read_tokenizer(folder)
+    _mark_special_tokens(tokenizer, facts)
+    source = read_chat_template(folder, facts)
+    try:
+        template = compile_template(source, facts.special_tokens()) if source else None
+    except TemplateRefused as error:
+        raise TokenizerError(f"{folder}: {error}") from error
+    bos = facts.special_tokens().get("bos_token")
+    return TextTokenizer(tokenizer, tokenizer.token_to_id(bos) if bos else None, template)
+
+
+def _read_tokenizer(folder: Path) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+    except Exception as error:  # the library raises bare Exception
+        raise TokenizerError(f"cannot read {folder / TOKENIZER}: {error}") from error
+    # A limit kept from training would cut prompts in silence.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _mark_special_tokens(tokenizer: Tokenizer, facts: TokenizerFacts) -> None:
+    """A token that the configuration names special is special, whatever `tokenizer.json` says."""
+    known = tokenizer.get_added_tokens_decoder()
+    special = {token.content for token in known.values() if token.special}
+    named = sorted(facts.all_special_tokens() - special)
+    tokenizer.add_special_tokens(
+        [
+            AddedToken(token, special=True, normalized=False)
+            for token in named
+            if tokenizer.token_to_id(token) is not None
+        ]
+    )
