@@ -226,45 +226,4 @@ inline void plan(Linear& l, int64_t num_threads) {
 
 }  // namespace
 
-#if QUIRE_HAS_TILES
-#include "linear/tile_bytes.h"
-#endif
-
-namespace {
-
-template <class Sink>
-void multiply(typename Sink::Job& job, int64_t num_threads) {
-#if QUIRE_HAS_TILES
-    if (job.linear.num_rows >= MIN_ROWS_OF_TILES)
-        return multiply_by_tiles<Sink>(job, num_threads);
-#endif
-    in_parallel(smaller(num_threads, job.linear.num_tasks), do_tasks<Sink>, &job);
-}
-
-// What quantised rows of x take, each.
-inline int64_t row_bytes(int64_t k) {
-    return round_up(k, LINE) + ratio_up(k, GROUP) * int64_t(sizeof(float) + sizeof(int32_t));
-}
-
-inline Quantised within(char* scratch, int64_t m, int64_t k) {
-    Quantised rows;
-    rows.stride = round_up(k, LINE);
-    rows.num_groups = ratio_up(k, GROUP);
-    rows.numbers = (int8_t*)scratch;
-    rows.scales = (float*)(scratch + m * rows.stride);
-    rows.offsets = (int32_t*)(rows.scales + m * rows.num_groups);
-    return rows;
-}
-
-// What is left to say of `l` is said.
-inline void begin(Linear& l, const Weights& weights, char* scratch, int64_t num_threads) {
-    l.weights = weights;
-    l.rows = within(scratch, l.num_rows, weights.num_columns);
-    plan(l, num_threads);
-    bool is_small = l.num_rows * weights.num_columns < SHARED_NUMBERS;
-    in_parallel(is_small ? 1 : smaller(num_threads, l.num_rows), quantise_rows, &l);
-}
-
-}  // namespace
-
 #endif

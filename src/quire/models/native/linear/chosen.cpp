@@ -3,7 +3,7 @@
 
 #if defined(__AVX512BF16__)
 
-#include "linear/panels.h"
+#include "linear/panel_products.h"
 
 namespace {
 

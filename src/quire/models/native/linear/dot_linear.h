@@ -5,7 +5,7 @@
 // next one into the cache, evenly spread, so that memory and arithmetic overlap.
 #pragma once
 
-#include "linear/panels.h"
+#include "linear/panel_products.h"
 
 namespace {
 

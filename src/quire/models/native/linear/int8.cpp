@@ -11,6 +11,7 @@
 //     panel[N / 16] { float scale[16]; uint8_t steps[K / 4][16 rows][4 columns]; }   zeros beyond
 //
 // Sets without byte dot products (VNNI) export nothing.
+#include "linear/byte_linear.h"
 #include "linear/byte_packing.h"
 
 #if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT

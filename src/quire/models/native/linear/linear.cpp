@@ -10,7 +10,7 @@
 #if defined(__AVX512BF16__)
 
 #include "linear/coding.h"
-#include "linear/panels.h"
+#include "linear/panel_products.h"
 #include "common/ranges.h"
 #if QUIRE_HAS_TILES
 #include "linear/tile_linear.h"

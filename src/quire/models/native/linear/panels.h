@@ -51,9 +51,3 @@ inline void put(uint16_t* place, __m512 sums, int64_t count) {
 }
 
 }  // namespace
-
-#if QUIRE_HAS_TILES
-#include "linear/tile_panels.h"
-#else
-#include "linear/dot_panels.h"
-#endif

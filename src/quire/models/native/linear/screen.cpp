@@ -8,6 +8,7 @@
 // and by what rounding y to bfloat16 makes equal: what is not found is less than something found.
 //
 // Sets without byte dot products (VNNI) export nothing.
+#include "linear/byte_linear.h"
 #include "linear/byte_packing.h"
 
 #if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT

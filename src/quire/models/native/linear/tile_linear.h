@@ -12,7 +12,7 @@
 // of an MLP nothing else has to read them.
 #pragma once
 
-#include "linear/panels.h"
+#include "linear/panel_products.h"
 #include "common/ranges.h"
 
 namespace {
