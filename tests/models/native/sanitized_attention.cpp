@@ -1,6 +1,6 @@
 // Random calls of attention over memory of the exact size: whatever is read or written beyond it,
 // the sanitizer tells. Block tables are rubbish where no query sees.
-#include "attention.cpp"
+#include "attention/attention.cpp"
 //
 #include "sanitized.h"
 

@@ -1,6 +1,6 @@
 // Random products over memory of the exact size: whatever is read or written beyond it, the
 // sanitizer tells.
-#include "bytes.cpp"
+#include "linear/bytes.cpp"
 //
 #include "sanitized.h"
 

@@ -1,6 +1,6 @@
 // Random panels chosen at random, over memory of the exact size: whatever is read or written beyond
 // it, the sanitizer tells.
-#include "chosen.cpp"
+#include "linear/chosen.cpp"
 //
 #include "sanitized_coded.h"
 

@@ -1,7 +1,7 @@
 // A weight packed in 12 bits by one thread.
 #pragma once
 
-#include "coding.h"
+#include "linear/coding.h"
 #include "sanitized.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // Random rows over memory of the exact size: whatever is read or written beyond it, the sanitizer
 // tells.
-#include "fused.cpp"
+#include "decoder/fused.cpp"
 //
 #include "sanitized.h"
 

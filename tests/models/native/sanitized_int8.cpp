@@ -1,6 +1,6 @@
 // Random products over memory of the exact size: whatever is read or written beyond it, the
 // sanitizer tells.
-#include "int8.cpp"
+#include "linear/int8.cpp"
 //
 #include "sanitized.h"
 

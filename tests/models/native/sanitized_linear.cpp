@@ -1,6 +1,6 @@
 // Random products over memory of the exact size: whatever is read or written beyond it, the
 // sanitizer tells.
-#include "linear.cpp"
+#include "linear/linear.cpp"
 //
 #include "sanitized.h"
 

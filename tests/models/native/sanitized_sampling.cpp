@@ -1,6 +1,6 @@
 // Random calls of the sampler over memory of the exact size: whatever is read or written beyond it,
 // the sanitizer tells. Logits are rubbish now and then.
-#include "sampling.cpp"
+#include "sampling/sampling.cpp"
 //
 #include "sanitized.h"
 

@@ -1,6 +1,6 @@
 // Random screens over memory of the exact size: whatever is read or written beyond it, the sanitizer
 // tells.
-#include "screen.cpp"
+#include "linear/screen.cpp"
 //
 #include "sanitized_coded.h"
 
