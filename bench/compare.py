@@ -25,6 +25,7 @@ from bench.ceilings import measure_ceilings, weight_bytes
 from bench.load import LoadResult, Target, run_workload
 from bench.machine import busy_s, read_commit, read_machine, without_folders
 from bench.prompts import Prompts, build_prompts
+from bench.records import RESULTS, load, record_of, results_page, save
 from bench.report import progress_line, section
 from bench.results import Comparison, Run, ServerFacts
 from bench.servers import Launch, Server, running
@@ -32,7 +33,6 @@ from bench.settings import Settings, parse_settings
 from quire.bench.workloads import Workload
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-RESULTS = REPOSITORY / "bench" / "RESULTS.md"
 IDLE_WATCH_S = 3.0
 
 
@@ -171,8 +171,8 @@ def main() -> None:
     if settings.json_path is not None:
         settings.json_path.write_bytes(msgspec.json.encode(comparison))
     if settings.is_recorded:
-        with RESULTS.open("a", encoding="utf-8") as results:
-            results.write(f"\n{text}")
+        print(f"recorded in {save(record_of(comparison)).name}")
+        RESULTS.write_text(results_page(load()), encoding="utf-8")
     if any(run.faults for run in comparison.runs):
         sys.exit("some requests failed or were answered with the wrong number of tokens")
 

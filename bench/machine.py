@@ -83,7 +83,7 @@ def read_commit(repository: Path) -> str:
             subprocess.run([*git, *command], capture_output=True, text=True, check=True).stdout
             for command in (
                 ("rev-parse", "--short=10", "HEAD"),
-                ("status", "--porcelain", "--", ".", ":!bench/RESULTS.md"),
+                ("status", "--porcelain", "--", ".", ":!bench/RESULTS.md", ":!bench/records"),
             )
         )
     except (OSError, subprocess.CalledProcessError):

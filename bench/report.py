@@ -6,7 +6,8 @@ from statistics import median
 from bench.results import Comparison, Row, Run, ServerFacts, rows
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """Return three figures or so of a measurement; a dash where there is none."""
     if value is None:
         return "-"
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"
@@ -18,8 +19,8 @@ def progress_line(run: Run, num_rounds: int) -> str:
     line = (
         f"round {run.round_index + 1}/{num_rounds} {run.workload.name} {run.label}: "
         f"{run.throughput:.1f} {run.workload.unit}, "
-        f"TTFT p50 {_number(load.first_token.p50_ms)} ms, "
-        f"ITL p50 {_number(load.inter_token.p50_ms)} ms, {load.wall_s:.1f} s, "
+        f"TTFT p50 {number(load.first_token.p50_ms)} ms, "
+        f"ITL p50 {number(load.inter_token.p50_ms)} ms, {load.wall_s:.1f} s, "
         f"client {load.client_cpu_s / load.wall_s:.2f} cores"
     )
     remarks = run.faults + run.doubts
@@ -41,15 +42,16 @@ def _cells(row: Row) -> list[str]:
     return [
         row.workload.name,
         row.workload.unit,
-        _number(first.throughput),
-        _number(second.throughput),
+        number(first.throughput),
+        number(second.throughput),
         _ratio(row),
-        f"{_number(first.first_token_p50_ms)} / {_number(second.first_token_p50_ms)}",
-        f"{_number(first.inter_token_p50_ms)} / {_number(second.inter_token_p50_ms)}",
+        f"{number(first.first_token_p50_ms)} / {number(second.first_token_p50_ms)}",
+        f"{number(first.inter_token_p50_ms)} / {number(second.inter_token_p50_ms)}",
     ]
 
 
-def _table(cells: Sequence[Sequence[str]]) -> str:
+def table(cells: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table, the first row its headings."""
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     padded = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
@@ -110,7 +112,7 @@ def section(comparison: Comparison) -> str:
         _server_line(first),
         _server_line(second),
         "",
-        _table([header, *(_cells(row) for row in reduced)]),
+        table([header, *(_cells(row) for row in reduced)]),
         "",
     ]
     remarks = [f"- {row.workload.name} {remark}" for row in reduced for remark in row.remarks]

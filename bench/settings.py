@@ -73,7 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run-timeout-s", type=float, default=900, help="of one workload")
     parser.add_argument("--json", type=Path, help="write every figure there")
     parser.add_argument("--logs", type=Path, help="folder for the servers' logs")
-    parser.add_argument("--record", action="store_true", help="append to bench/RESULTS.md")
+    parser.add_argument(
+        "--record", action="store_true", help="keep in bench/records, refresh RESULTS.md"
+    )
     _add_server_options(parser)
     return parser
 

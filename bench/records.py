@@ -1,0 +1,183 @@
+"""What was measured, one JSON file a comparison in `records`, and the page that is made of them.
+
+`python -m bench.records` writes RESULTS.md anew.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from bench.machine import Machine
+from bench.report import number, table
+from bench.results import Comparison, Medians, Row, ServerFacts, rows
+
+FOLDER = Path(__file__).parent / "records"
+RESULTS = Path(__file__).parent / "RESULTS.md"
+DATE_FORMAT = "%Y-%m-%d %H:%M UTC"
+STALE_AFTER = timedelta(days=1)
+VECTORS = ((("amx_bf16",), "AMX"), (("avx512_bf16",), "AVX-512 BF16"), (("avx2",), "AVX2"))
+"""The instructions that decide how fast a CPU multiplies, the fastest first, and their names."""
+
+
+class Ratio(msgspec.Struct, frozen=True):
+    """Throughput of Quire over the peer's, over the rounds of one comparison."""
+
+    median: float
+    least: float
+    most: float
+
+
+class WorkloadRecord(msgspec.Struct, frozen=True):
+    """One workload of a comparison. Throughput is in `unit`, times are in milliseconds."""
+
+    workload: str
+    unit: str
+    first: Medians
+    second: Medians
+    ratio: Ratio | None
+    remarks: tuple[str, ...] = ()
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One comparison of two servers: where and how it was made, and what came out.
+
+    `read_gb_s` and `bf16_gflop_s` are the ceilings of the machine in the same run.
+    """
+
+    date: str
+    commit: str
+    command: str
+    model: str
+    machine: Machine
+    read_gb_s: float
+    bf16_gflop_s: float
+    servers: tuple[ServerFacts, ServerFacts]
+    workloads: tuple[WorkloadRecord, ...]
+
+    @property
+    def file_name(self) -> str:
+        """Date, peer, model and workloads; no two comparisons begin in the same minute."""
+        day = re.sub(r"[ :]", "-", self.date.removesuffix(" UTC"))
+        names = "-".join(each.workload for each in self.workloads)
+        return f"{day}-{self.servers[1].label}-{self.model}-{names}.json"
+
+    @property
+    def measured(self) -> datetime:
+        return datetime.strptime(self.date, DATE_FORMAT)
+
+
+def record_of(comparison: Comparison) -> Record:
+    """Return what is kept of a comparison: medians and ratios, not every request."""
+    return Record(
+        date=comparison.date,
+        commit=comparison.commit,
+        command=comparison.command,
+        model=comparison.model,
+        machine=comparison.machine,
+        read_gb_s=round(comparison.ceilings.read_gb_s, 1),
+        bf16_gflop_s=round(comparison.ceilings.bf16_gflop_s),
+        servers=comparison.servers,
+        workloads=tuple(map(_workload_record, rows(comparison))),
+    )
+
+
+def _workload_record(row: Row) -> WorkloadRecord:
+    found = row.ratios
+    ratio = Ratio(*(round(f(found), 2) for f in (median, min, max))) if found else None
+    return WorkloadRecord(
+        row.workload.name, row.workload.unit, row.first, row.second, ratio, row.remarks
+    )
+
+
+def save(record: Record, folder: Path = FOLDER) -> Path:
+    """Write the record; return its file."""
+    path = folder / record.file_name
+    folder.mkdir(exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    return path
+
+
+def load(folder: Path = FOLDER) -> list[Record]:
+    """Return all records, the oldest first."""
+    records = [
+        msgspec.json.decode(path.read_bytes(), type=Record) for path in folder.glob("*.json")
+    ]
+    return sorted(records, key=lambda record: (record.date, record.file_name))
+
+
+def machine_kind(machine: Machine) -> str:
+    """Name the maker of a CPU, its cores, and the widest instructions it multiplies with."""
+    maker = "Intel" if "Intel" in machine.cpu else "AMD" if "AMD" in machine.cpu else machine.cpu
+    found = (name for flags, name in VECTORS if set(flags) <= set(machine.cpu_flags))
+    return f"{maker}, {machine.num_cores} cores, {next(found, 'no vectors of interest')}"
+
+
+def results_page(records: Sequence[Record]) -> str:
+    """Return the newest ratio of each kind of machine, workload, model, options and peer."""
+    newest = {_key(record, each): (record, each) for record, each in _shown(records)}
+    by_machine: dict[str, list[tuple[Record, WorkloadRecord]]] = {}
+    for key in sorted(newest):
+        by_machine.setdefault(key[0], []).append(newest[key])
+    parts = [_PREFACE]
+    for kind, found in by_machine.items():
+        last = max(record.measured for record, _ in found)
+        parts.append(f"## {kind}\n\n{table([_HEADINGS, *(_cells(*each, last) for each in found)])}")
+    return "\n\n".join(parts) + "\n"
+
+
+_PREFACE = """# Results
+
+The newest comparison for each kind of machine, workload, model and peer, made by
+`python -m bench.compare --record` and kept whole in [records](records): command, machine, ceilings,
+versions and remarks. [README.md](README.md) says what the workloads and figures mean, and how to
+repeat one; what was measured by hand is in the [lab notes](LAB.md).
+
+Ratios are Quire over the peer, medians over rounds with the least and the most. A row that was
+measured a day or more before the newest one of its machine is *stale*: much may have changed since.
+`python -m bench.records` makes this page."""
+_HEADINGS = (
+    *("workload", "model", "options", "peer", "unit", "Quire", "peer's", "ratio", "measured"),
+)
+
+
+def _shown(records: Iterable[Record]) -> Iterator[tuple[Record, WorkloadRecord]]:
+    """Comparisons with others; those of Quire with itself stay in their files."""
+    for record in records:
+        if not record.servers[1].label.startswith("quire"):
+            yield from ((record, each) for each in record.workloads if each.ratio is not None)
+
+
+def _key(record: Record, each: WorkloadRecord) -> tuple[str, ...]:
+    first, second = record.servers
+    kind = machine_kind(record.machine)
+    return kind, each.workload, record.model, first.options, second.label, second.options
+
+
+def _cells(record: Record, each: WorkloadRecord, last: datetime) -> list[str]:
+    first, second = record.servers
+    ratio = each.ratio
+    stale = ", *stale*" if record.measured < last - STALE_AFTER else ""
+    return [
+        each.workload,
+        record.model,
+        f"`{first.options}`" if first.options else "",
+        f"{second.label} `{second.options}`" if second.options else second.label,
+        each.unit,
+        number(each.first.throughput),
+        number(each.second.throughput),
+        "" if ratio is None else f"**{ratio.median:.2f}** ({ratio.least:.2f}-{ratio.most:.2f})",
+        f"{record.date[:10]}, {record.commit[:7]}{stale}",
+    ]
+
+
+def main() -> None:
+    """Write the page."""
+    RESULTS.write_text(results_page(load()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
