@@ -39,7 +39,7 @@ search: $(TESTS)  ## look for cases that fail, at random; some tests: ARGS="test
 fuzz: $(TESTS) $(VENV)/.ready-fuzz  ## requests made up from /openapi.json; ARGS="--seed 2"
 	$(BIN)/python -m tools.fuzz_api $(ARGS)
 
-check: $(TESTS)  ## style, types, walls between rooms, file length
+check: $(TESTS)  ## style, types, import contracts, file length
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
@@ -62,7 +62,7 @@ wheel: $(TESTS)  ## build the wheel, install it in a clean environment, import e
 	$(BIN)/python -m build --wheel
 	$(BIN)/python -m tools.check_wheel dist/*.whl $(PIP_ARGS)
 
-readme: $(TESTS)  ## refresh the generated tables in README.md and docs/
+readme: $(TESTS)  ## refresh the generated tables in docs/
 	$(BIN)/python -m tools.generated_docs
 
 clean:  ## remove everything that was made here

@@ -109,7 +109,7 @@ def refused_table() -> str:
 
 
 TABLES = (
-    Table("options", "README.md", config_table),
+    Table("options", "docs/configuration.md", config_table),
     Table("metrics", "docs/metrics.md", metrics_table),
     Table("http-metrics", "docs/metrics.md", http_metrics_table),
     Table("buckets", "docs/metrics.md", buckets_list),

@@ -1,4 +1,4 @@
-"""Flags beat variables beat defaults; what is wrong is named; the README's table is complete."""
+"""Flags beat variables beat defaults; what is wrong is named; the table of options is complete."""
 
 from pathlib import Path
 

@@ -38,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
             "bench", help="measure a server, or compare two", epilog=EPILOG, allow_abbrev=False
         )
     )
-    commands.add_parser("config-table")  # for the README; not in the help
+    commands.add_parser("config-table")  # for docs/configuration.md; not in the help
     return parser
 
 

@@ -1,7 +1,7 @@
 """Every option of `quire serve`, once: flag, variable, default, help.
 
 Defaults are those of the configuration classes. `python -m quire.server.cli.options` prints the
-README's configuration table.
+table of docs/configuration.md.
 """
 
 import dataclasses
@@ -349,7 +349,7 @@ def shown_default(option: Option) -> str:
 
 
 def config_table() -> str:
-    """The configuration table of the README, in Markdown."""
+    """Return the table of docs/configuration.md, in Markdown."""
     rows = ["| Flag | Variable | Default | What it does |", "|---|---|---|---|"]
     for option in OPTIONS:
         flag = f"`--{option.flag}`"

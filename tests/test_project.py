@@ -1,4 +1,4 @@
-"""What the house promises outside its rooms: doors, papers, tables, lengths."""
+"""What the project promises outside its packages: links, pages, tables, lengths."""
 
 import ast
 import re
@@ -15,9 +15,9 @@ from quire import __version__
 from quire.extras import how_to_install
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("server", "engine", "scheduler", "cache", "models")
-DOORLESS_ROOM = "bench"
-"""At the top that name is the developers' benchmarks, which are built on the room (decision 14)."""
+PACKAGES = ("server", "engine", "scheduler", "cache", "models")
+UNLINKED_PACKAGE = "bench"
+"""At the top that name is the developers' benchmarks, which are built on the package (decision 14)."""
 TERMS = (
     *("block", "slot", "block table", "request", "chunk", "step", "batch", "token budget"),
     *("admit", "grow", "seal", "prefix hit", "release", "evict", "preempt", "swap", "fork"),
@@ -29,18 +29,18 @@ def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_room_has_a_door_at_the_top(room: str) -> None:
-    door = ROOT / room
-    assert door.readlink() == Path("src/quire") / room
-    assert door.resolve() == ROOT.resolve() / "src/quire" / room
-    assert (door / "__init__.py").is_file()
+@pytest.mark.parametrize("package", PACKAGES)
+def test_package_has_a_link_at_the_top(package: str) -> None:
+    link = ROOT / package
+    assert link.readlink() == Path("src/quire") / package
+    assert link.resolve() == ROOT.resolve() / "src/quire" / package
+    assert (link / "__init__.py").is_file()
 
 
-def test_every_package_is_a_room() -> None:
+def test_every_package_is_known() -> None:
     packages = {path.parent.name for path in (ROOT / "src/quire").glob("*/__init__.py")}
-    assert packages == {*ROOMS, DOORLESS_ROOM}
-    assert not (ROOT / DOORLESS_ROOM).is_symlink()
+    assert packages == {*PACKAGES, UNLINKED_PACKAGE}
+    assert not (ROOT / UNLINKED_PACKAGE).is_symlink()
 
 
 def test_version_is_said_alike_everywhere() -> None:
@@ -78,8 +78,8 @@ def test_every_dependency_is_pinned() -> None:
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_readme_says_how_an_extra_is_installed_as_the_errors_do(extra: str) -> None:
-    (row,) = re.findall(rf"^\| `{extra}` \|.*$", read("README.md"), re.MULTILINE)
+def test_page_says_how_an_extra_is_installed_as_the_errors_do(extra: str) -> None:
+    (row,) = re.findall(rf"^\| `{extra}` \|.*$", read("docs/configuration.md"), re.MULTILINE)
     for command in re.findall("`.*?`", how_to_install(extra)):
         assert command in row
 
@@ -132,7 +132,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 def test_pages_name_files_that_exist() -> None:
     text = read("docs/life-of-a-request.md") + read("docs/terms.md") + read("docs/metrics.md")
-    named = re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/]*(?:\.py)?)`", text)
+    named = re.findall(rf"`((?:{'|'.join(PACKAGES)})/[\w/]*(?:\.py)?)`", text)
     assert len(named) > 10
     assert [path for path in named if not (ROOT / "src/quire" / path).exists()] == []
 
