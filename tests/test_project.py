@@ -17,7 +17,7 @@ from quire.extras import how_to_install
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("server", "engine", "scheduler", "cache", "models")
 UNLINKED_PACKAGE = "bench"
-"""At the top that name is the developers' benchmarks, which are built on the package (decision 14)."""
+"""At the top that name is the developers' benchmarks, built on the package (decision 14)."""
 TERMS = (
     *("block", "slot", "block table", "request", "chunk", "step", "batch", "token budget"),
     *("admit", "grow", "seal", "prefix hit", "release", "evict", "preempt", "swap", "fork"),
