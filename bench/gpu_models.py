@@ -116,8 +116,8 @@ def decode(engine: Engine, num_requests: int, vocab: int) -> Decoded:
     began_s, steps_s = time.perf_counter(), []
     while engine.has_work:
         turned_s = time.perf_counter()
-        turn = engine.turn()
-        if len(turn.deltas) == turn.num_tokens == num_requests:
+        output = engine.step()
+        if len(output.deltas) == output.num_tokens == num_requests:
             steps_s.append(time.perf_counter() - turned_s)
     took_s = time.perf_counter() - began_s
     step_ms = 1e3 * statistics.median(steps_s)
@@ -129,7 +129,7 @@ def first_token_s(engine: Engine, vocab: int) -> float:
     submit(engine, prompts_of(1, LONG_PROMPT, vocab), 1)
     began_s = time.perf_counter()
     while engine.has_work:
-        engine.turn()
+        engine.step()
     return time.perf_counter() - began_s
 
 
@@ -137,18 +137,18 @@ def busy_share(engine: Engine, num_requests: int, vocab: int) -> float:
     """The share of the time that the device computes, over some decode steps in the middle."""
     submit(engine, prompts_of(num_requests, NUM_PROMPT, vocab), NUM_OUTPUT)
     for _ in range(NUM_OUTPUT // 2):
-        engine.turn()
+        engine.step()
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
         torch.cuda.synchronize()
         began_s = time.perf_counter()
         for _ in range(NUM_PROFILED):
-            engine.turn()
+            engine.step()
         torch.cuda.synchronize()
         took_s = time.perf_counter() - began_s
     busy_us = sum(event.self_device_time_total for event in profile.key_averages())
     while engine.has_work:
-        engine.turn()
+        engine.step()
     return float(busy_us) / 1e6 / took_s
 
 

@@ -77,7 +77,7 @@ def serve(folder: Path, *, length: int, num_requests: int, hybrid: bool) -> Outc
             raise ValueError(refusal.message)
     began, max_running = time.perf_counter(), 0
     while engine.has_work:
-        engine.turn()
+        engine.step()
         max_running = max(max_running, engine.stats.num_running)
     seconds = time.perf_counter() - began
     return Outcome(max_running, engine.stats.num_preemptions, seconds)

@@ -30,7 +30,7 @@ def perplexity(config: EngineConfig, token_ids: Sequence[int]) -> tuple[float, E
             raise ValueError(refusal.message)
     scores = []
     while engine.has_work:
-        for delta in engine.turn().deltas:
+        for delta in engine.step().deltas:
             scores += [score.logprob for score in delta.prompt_logprobs]
     return math.exp(-sum(scores) / len(scores)), facts
 

@@ -49,9 +49,9 @@ def run(engine: Engine, args: argparse.Namespace, seed: int) -> Burst:
             raise RuntimeError(refusal.message)
     firsts_s: dict[str, float] = {}
     while engine.has_work:
-        turn = engine.turn()
-        num_computed += turn.num_tokens
-        for delta in turn.deltas:
+        output = engine.step()
+        num_computed += output.num_tokens
+        for delta in output.deltas:
             firsts_s.setdefault(delta.request_id, clock() - began)
     total_s = clock() - began
     cuts = quantiles(firsts_s.values(), n=100, method="inclusive")

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from quire.engine.sampling.native_sampler import NativeSampler
-from quire.engine.sampling.sample_row import SampleRow
 from quire.engine.sampling.sampler import Sampler
+from quire.engine.sampling.sampling_state import SamplingState
 from quire.engine.sampling.torch_sampler import TorchSampler
 from quire.models.native import library
 from quire.models.native.sampling.sampling import SamplingKernel
@@ -56,15 +56,15 @@ def measure(
     rows = []
     for index in range(num_rows):
         token_ids = [(index * 31 + place * 7) % vocab_size for place in range(NUM_TOKENS)]
-        rows.append(SampleRow(sampling, Stopping(1), token_ids, NUM_TOKENS // 2))
+        rows.append(SamplingState(sampling, Stopping(1), token_ids, NUM_TOKENS // 2))
     for sampler in samplers:
-        sampler.draw(copies[0], rows)
+        sampler.sample(copies[0], rows)
     taken: list[list[float]] = [[] for _ in samplers]
     for number in range(num_rounds):
         for sampler, times in zip(samplers, taken, strict=True):
             logits = copies[number % len(copies)]
             began = time.perf_counter()
-            sampler.draw(logits, rows).result()
+            sampler.sample(logits, rows).result()
             times.append(1e3 * (time.perf_counter() - began))
             copies.reverse()
     return [median(times) for times in taken]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.engine.sampling.noise import uniform
-from quire.engine.sampling.sample_row import SampleRow
-from quire.engine.sampling.sampler import Drawn, Sampler
+from quire.engine.sampling.sampler import Sampler, SamplerOutput
+from quire.engine.sampling.sampling_state import SamplingState
 from quire.engine.sampling.tiles import TILE
 from quire.scheduler.request import Sampling, Stopping
 from tests.models.rounding import unit
@@ -101,33 +101,33 @@ def samplings(vocab_size: int) -> st.SearchStrategy[Sampling]:
 
 
 @st.composite
-def sample_rows(draw: st.DrawFn, vocab_size: int) -> SampleRow:
+def sampling_states(draw: st.DrawFn, vocab_size: int) -> SamplingState:
     ids = st.integers(0, vocab_size - 1)
     token_ids = draw(st.lists(ids, min_size=1, max_size=12))
     num_prompt_tokens = draw(st.integers(1, len(token_ids)))
     ends = tuple(draw(st.lists(st.integers(0, vocab_size + 5), max_size=2)))
     stopping = Stopping(64, draw(st.integers(0, 8)), ends[:1], ends[1:])
-    return SampleRow(draw(samplings(vocab_size)), stopping, token_ids, num_prompt_tokens)
+    return SamplingState(draw(samplings(vocab_size)), stopping, token_ids, num_prompt_tokens)
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> tuple[Tensor, list[SampleRow]]:
+def batches(draw: st.DrawFn) -> tuple[Tensor, list[SamplingState]]:
     """Of so few logits that torch starts no threads: these tests share their machine."""
     vocab_size = draw(st.sampled_from(VOCAB_SIZES))
     max_rows = 8 if vocab_size <= 2000 else 2
-    rows = draw(st.lists(sample_rows(vocab_size), min_size=1, max_size=max_rows))
+    rows = draw(st.lists(sampling_states(vocab_size), min_size=1, max_size=max_rows))
     return draw(logits_of(vocab_size, len(rows))), rows
 
 
-def draw_all(make: Make, logits: Tensor, rows: list[SampleRow]) -> Drawn:
-    return make(logits.shape[1]).draw(logits, rows).result()
+def sample_all(make: Make, logits: Tensor, rows: list[SamplingState]) -> SamplerOutput:
+    return make(logits.shape[1]).sample(logits, rows).result()
 
 
-def row_of(sampling: Sampling, token_ids: list[int], num_prompt_tokens: int = 1) -> SampleRow:
-    return SampleRow(sampling, Stopping(64), token_ids, num_prompt_tokens)
+def row_of(sampling: Sampling, token_ids: list[int], num_prompt_tokens: int = 1) -> SamplingState:
+    return SamplingState(sampling, Stopping(64), token_ids, num_prompt_tokens)
 
 
-def edited(logits: Tensor, row: SampleRow) -> Tensor:
+def edited(logits: Tensor, row: SamplingState) -> Tensor:
     """The logits of one row after bans, biases and penalties, one token at a time."""
     asked = row.sampling
     outputs = Counter(row.token_ids[row.num_prompt_tokens :])
@@ -145,7 +145,7 @@ def edited(logits: Tensor, row: SampleRow) -> Tensor:
     return edited
 
 
-def reference(logits: Tensor, row: SampleRow) -> Reference:
+def reference(logits: Tensor, row: SamplingState) -> Reference:
     """min_p, then top_k, then top_p of what these left."""
     asked, logits = row.sampling, edited(logits, row).double()
     order = logits.sort(descending=True, stable=True).indices
@@ -173,7 +173,7 @@ def reference(logits: Tensor, row: SampleRow) -> Reference:
     return Reference(torch.zeros_like(logits).index_copy_(0, order, sorted_), min(margins), unsure)
 
 
-def expected(logits: Tensor, row: SampleRow) -> int | None:
+def expected(logits: Tensor, row: SamplingState) -> int | None:
     """The token the row draws, or None where rounding may decide."""
     judged = reference(logits, row)
     if not judged.is_sure:

@@ -16,7 +16,7 @@ CONFIG = EngineConfig(
 def digests(config: EngineConfig) -> list[bytes]:
     engine, _ = build_engine(config, on_progress=lambda *_: None, clock=lambda: 0.0)
     engine.submit(NewRequest("a", tuple(range(1, 20)), Sampling(), Stopping(max_tokens=1)))
-    engine.turn()
+    engine.step()
     (event,) = engine.take_kv_events()
     assert event.token_ids == tuple(range(1, 17))
     return list(event.block_hashes)

@@ -61,7 +61,7 @@ def texts_of(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
         new = NewRequest(str(index), tuple(prompt), Sampling(temperature=0.0), Stopping(NUM_NEW))
         assert engine.submit(new) is None
     while engine.has_work:
-        for delta in engine.turn().deltas:
+        for delta in engine.step().deltas:
             texts[int(delta.request_id)] += delta.token_ids
     return texts
 

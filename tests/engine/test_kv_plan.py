@@ -26,7 +26,7 @@ GPU = 1 << 34
 def limits_of(
     max_model_len: int = 1024, num_tokens: int | None = None, max_num_seqs: int = 64
 ) -> Limits:
-    return Limits(max_model_len, 8192, max_num_seqs, num_tokens, knee=512)
+    return Limits(max_model_len, 8192, max_num_seqs, num_tokens, default_token_budget=512)
 
 
 def device_of(available: int, *, is_unified: bool = False) -> Device:
@@ -53,10 +53,10 @@ budgets = st.one_of(
 limits = st.builds(
     Limits,
     max_model_len=st.integers(2, 8192),
-    made_for=st.just(8192),
+    model_max_len=st.just(8192),
     max_num_seqs=st.integers(1, 64),
     num_tokens=st.none() | st.integers(64, 4096),
-    knee=st.integers(1, 2048),
+    default_token_budget=st.integers(1, 2048),
 )
 
 
@@ -69,29 +69,31 @@ def test_whatever_is_planned_fits_and_serves_a_request(
     except TooLittleMemory as error:
         assert re.search(r"MiB.*MiB", str(error)) and budget.option in str(error)
         return
-    assert plan.num_bytes == FOOTPRINT.num_bytes(plan.room.num_blocks, plan.num_tokens)
+    assert plan.num_bytes == FOOTPRINT.num_bytes(plan.capacity.num_blocks, plan.num_tokens)
     assert plan.num_bytes <= available
-    assert limits.max_num_seqs <= plan.num_tokens <= limits.most_tokens
+    assert limits.max_num_seqs <= plan.num_tokens <= limits.max_step_tokens
     assert limits.num_tokens in (None, plan.num_tokens)
-    assert plan.room.largest_length(limits.max_model_len) == limits.max_model_len
+    assert plan.capacity.largest_length(limits.max_model_len) == limits.max_model_len
 
 
 def test_a_discrete_gpu_is_taken_whole() -> None:
     plan = plan_of()
     assert GPU - plan.num_bytes < BLOCK_BYTES
-    assert plan.why.num_blocks == "all that memory allows"
+    assert plan.reasons.num_blocks == "all that memory allows"
     assert plan.num_tokens == 512
-    found = re.fullmatch(r"where a larger step .* memory would allow (\d+)", plan.why.num_tokens)
+    found = re.fullmatch(
+        r"where a larger step .* memory would allow (\d+)", plan.reasons.num_tokens
+    )
     assert found is not None and int(found[1]) > 512
 
 
 def test_unified_memory_is_left_to_others_where_more_is_of_no_use() -> None:
     plan = plan_of(is_unified=True)
-    assert plan.room.num_blocks == 2 * 64 * (1024 // 16) + 1
-    whole = plan_of().room.num_blocks
-    assert plan.why.num_blocks == f"no more can be of use; memory would allow {whole}"
+    assert plan.capacity.num_blocks == 2 * 64 * (1024 // 16) + 1
+    whole = plan_of().capacity.num_blocks
+    assert plan.reasons.num_blocks == f"no more can be of use; memory would allow {whole}"
     tight = plan_of(1 << 26, is_unified=True)
-    assert tight.why.num_blocks == "all that memory allows"
+    assert tight.reasons.num_blocks == "all that memory allows"
 
 
 def test_unified_memory_counts_windows() -> None:
@@ -99,36 +101,36 @@ def test_unified_memory_counts_windows() -> None:
     footprint = Footprint(16, HYBRID.block_bytes(16), token_bytes=4096)
     plan = plan_kv(HYBRID, footprint, limits_of(), Budget(), device)
     per_request = HYBRID.max_blocks(1024, block_size=16, max_chunk_tokens=512)
-    assert plan.room.num_blocks == 2 * 64 * per_request + 1
+    assert plan.capacity.num_blocks == 2 * 64 * per_request + 1
 
 
 def test_given_tokens_leave_the_rest_to_blocks() -> None:
     plan = plan_of(limits=limits_of(num_tokens=2000))
-    assert (plan.num_tokens, plan.why.num_tokens) == (2000, "as --max-num-batched-tokens says")
+    assert (plan.num_tokens, plan.reasons.num_tokens) == (2000, "as --max-num-batched-tokens says")
     assert plan.num_bytes + BLOCK_BYTES > GPU
 
 
 def test_given_blocks_leave_the_rest_to_tokens() -> None:
     budget = Budget(num_blocks=100)
     plan = plan_of(budget=budget)
-    assert (plan.room.num_blocks, plan.num_tokens) == (100, 512)
-    assert plan.why.num_blocks == "as --num-gpu-blocks-override says"
+    assert (plan.capacity.num_blocks, plan.num_tokens) == (100, 512)
+    assert plan.reasons.num_blocks == "as --num-gpu-blocks-override says"
     available = FOOTPRINT.num_bytes(100, 200)
     plan = plan_of(available, budget=budget)
-    assert (plan.num_tokens, plan.why.num_tokens) == (200, "all that memory allows")
+    assert (plan.num_tokens, plan.reasons.num_tokens) == (200, "all that memory allows")
 
 
 def test_every_running_request_gets_its_token() -> None:
     plan = plan_of(limits=limits_of(max_num_seqs=700))
     assert plan.num_tokens == 700
-    assert plan.why.num_tokens.startswith("one for each of --max-num-seqs; memory would allow")
+    assert plan.reasons.num_tokens.startswith("one for each of --max-num-seqs; memory would allow")
     with pytest.raises(TooLittleMemory, match="beside a step of 64 tokens need"):
         plan_of(FOOTPRINT.num_bytes(100, 63), budget=Budget(num_blocks=100))
 
 
 def test_a_small_budget_shares_out_blocks_and_tokens() -> None:
     plan = plan_of(1 << 26, limits_of(max_model_len=256, max_num_seqs=2))
-    assert plan.why.num_tokens == "shared out with KV memory"
+    assert plan.reasons.num_tokens == "shared out with KV memory"
     assert 2 < plan.num_tokens < 512
 
 
@@ -144,8 +146,8 @@ def test_a_budget_of_tokens_serves_one_request_of_a_hybrid_model() -> None:
     footprint = Footprint(16, HYBRID.block_bytes(16), token_bytes=4096)
     budget = Budget(num_tokens=4096)
     plan = plan_kv(HYBRID, footprint, limits_of(4096), budget, device_of(GPU))
-    assert plan.room.num_usable == HYBRID.max_blocks(4096, block_size=16, max_chunk_tokens=512)
-    assert plan.why.num_blocks == "as --kv-cache-tokens says"
+    assert plan.capacity.num_usable == HYBRID.max_blocks(4096, block_size=16, max_chunk_tokens=512)
+    assert plan.reasons.num_blocks == "as --kv-cache-tokens says"
 
 
 def facts_of(plan: KVPlan) -> EngineFacts:
@@ -158,11 +160,11 @@ def facts_of(plan: KVPlan) -> EngineFacts:
         max_num_seqs=64,
         max_num_batched_tokens=plan.num_tokens,
         block_size=16,
-        num_blocks=plan.room.num_blocks,
+        num_blocks=plan.capacity.num_blocks,
         num_host_blocks=0,
         eos_token_ids=(),
         receipt=(),
-        memory=memory_facts(plan.room, plan.limits, plan.why, kv_dtype="int8"),
+        memory=memory_facts(plan.capacity, plan.limits, plan.reasons, kv_dtype="int8"),
         startup_s={},
     )
 

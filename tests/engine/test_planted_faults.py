@@ -1,4 +1,4 @@
-"""Faults planted on purpose, each of which the first laws must see."""
+"""Faults planted on purpose, each of which the invariants must see."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +17,10 @@ from quire.cache.moves import Move, MoveKind
 from quire.cache.prefix import find_prefix
 from quire.cache.reuse import Reuse
 from quire.cache.spec import Retention
-from quire.engine.runner import Launched, Runner
+from quire.engine.runner import LaunchedStep, Runner
 from quire.engine.sampling.native_sampler import NativeSampler
-from quire.engine.sampling.sample_row import SampleRow
-from quire.engine.sampling.sampler import Drawn, PendingDraw
+from quire.engine.sampling.sampler import PendingSample, SamplerOutput
+from quire.engine.sampling.sampling_state import SamplingState
 from quire.engine.sampling.torch_sampler import TorchSampler
 from quire.models.toy import ToyModel
 from quire.scheduler.admission import Admission
@@ -28,19 +28,19 @@ from quire.scheduler.prefix_waits import PrefixWaits
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.request import Request
 from quire.scheduler.step import Step
-from tests.engine.laws import arrivals, check_laws, shapes
-from tests.engine.toy_world import Arrival, Shape
+from tests.engine.invariants import arrivals, check_invariants, shapes
+from tests.engine.toy_engine import Arrival, Shape
 
 
 def search(max_examples: int) -> None:
-    """The law over a fixed set of cases, stopping at the first that breaks it."""
+    """The invariant over a fixed set of cases, stopping at the first that breaks it."""
 
     @settings(max_examples=max_examples, derandomize=True, database=None, phases=[Phase.generate])
     @given(shapes(), arrivals())
-    def law(shape: Shape, script: list[Arrival]) -> None:
-        check_laws(shape, script)
+    def invariant(shape: Shape, script: list[Arrival]) -> None:
+        check_invariants(shape, script)
 
-    law()
+    invariant()
 
 
 def forgets_parents(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def gives_a_block_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 def loses_grown_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = Runner.launch
 
-    def deaf(runner: Runner, step: Step) -> Launched:
+    def deaf(runner: Runner, step: Step) -> LaunchedStep:
         chunks = tuple(chunk._replace(grown=()) for chunk in step.chunks)
         return launch(runner, replace(step, chunks=chunks))
 
@@ -96,28 +96,28 @@ def loses_grown_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 class Rolled:
     """On the device, each row has what the one before it drew."""
 
-    draw: PendingDraw
+    pending: PendingSample
 
     @property
     def token_ids(self) -> Tensor:
-        return self.draw.token_ids.roll(1)
+        return self.pending.token_ids.roll(1)
 
-    def result(self) -> Drawn:
-        return self.draw.result()
+    def result(self) -> SamplerOutput:
+        return self.pending.result()
 
 
 def feeds_forward_what_another_drew(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = Runner.draw
+    sample = Runner.sample
 
-    def confused(runner: Runner, launched: Launched) -> None:
-        draw(runner, launched)
-        launched.draw = launched.draw and Rolled(launched.draw)
+    def confused(runner: Runner, launched: LaunchedStep) -> None:
+        sample(runner, launched)
+        launched.pending = launched.pending and Rolled(launched.pending)
 
-    monkeypatch.setattr(Runner, "draw", confused)
+    monkeypatch.setattr(Runner, "sample", confused)
 
 
 def asks_for_the_largest_logits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SampleRow, "wants_only_largest", property(lambda row: True))
+    monkeypatch.setattr(SamplingState, "is_greedy_only", property(lambda row: True))
 
 
 def loses_outputs_when_preempting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,14 +131,16 @@ def loses_outputs_when_preempting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 AnySampler = TypeVar("AnySampler")
-AnyDraw = TypeVar("AnyDraw", bound=PendingDraw)
-Draw = Callable[[AnySampler, Tensor, Sequence[SampleRow]], AnyDraw]
+AnyPending = TypeVar("AnyPending", bound=PendingSample)
+SampleFn = Callable[[AnySampler, Tensor, Sequence[SamplingState]], AnyPending]
 
 
-def placed(draw: Draw[AnySampler, AnyDraw]) -> Draw[AnySampler, AnyDraw]:
-    def draw_by_place(sampler: AnySampler, logits: Tensor, rows: Sequence[SampleRow]) -> AnyDraw:
+def by_row_index(sample: SampleFn[AnySampler, AnyPending]) -> SampleFn[AnySampler, AnyPending]:
+    def sample_by_row_index(
+        sampler: AnySampler, logits: Tensor, rows: Sequence[SamplingState]
+    ) -> AnyPending:
         moved = [
-            SampleRow(
+            SamplingState(
                 replace(row.sampling, seed=row.sampling.seed + place),
                 row.stopping,
                 row.token_ids,
@@ -146,14 +148,14 @@ def placed(draw: Draw[AnySampler, AnyDraw]) -> Draw[AnySampler, AnyDraw]:
             )
             for place, row in enumerate(rows)
         ]
-        return draw(sampler, logits, moved)
+        return sample(sampler, logits, moved)
 
-    return draw_by_place
+    return sample_by_row_index
 
 
 def noise_by_place_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NativeSampler, "draw", placed(NativeSampler.draw))
-    monkeypatch.setattr(TorchSampler, "draw", placed(TorchSampler.draw))
+    monkeypatch.setattr(NativeSampler, "sample", by_row_index(NativeSampler.sample))
+    monkeypatch.setattr(TorchSampler, "sample", by_row_index(TorchSampler.sample))
 
 
 def hits_one_block_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

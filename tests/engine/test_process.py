@@ -22,7 +22,7 @@ from quire.engine.client import (
     TokenStream,
 )
 from quire.engine.config import TOY_MODEL, EngineConfig
-from quire.engine.messages import Report
+from quire.engine.messages import EngineOutput
 from quire.models.toy import toy_logits
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Sampling, Stopping
@@ -48,8 +48,8 @@ async def collect(stream: TokenStream) -> tuple[list[int], Finish | None]:
 
 
 @asynccontextmanager
-async def running(reports: list[Report] | None = None) -> AsyncIterator[EngineClient]:
-    seen: list[Report] = [] if reports is None else reports
+async def running(outputs: list[EngineOutput] | None = None) -> AsyncIterator[EngineClient]:
+    seen: list[EngineOutput] = [] if outputs is None else outputs
     client = EngineClient(CONFIG, seen.append)
     await client.start()
     try:
@@ -61,7 +61,7 @@ async def running(reports: list[Report] | None = None) -> AsyncIterator[EngineCl
 
 async def submitted(client: EngineClient, request: NewRequest) -> TokenStream:
     stream = client.submit(request)
-    await stream.taken()
+    await stream.accepted()
     return stream
 
 
@@ -87,7 +87,7 @@ async def test_requests_side_by_side() -> None:
         assert outcomes[0][0][0] == first
         finish = outcomes[0][1]
         assert finish is not None and finish.reason is Reason.MAX_TOKENS
-        assert client.num_live == 0
+        assert client.num_unfinished == 0
         assert client.last_progress_age_s() == 0.0
 
 
@@ -96,7 +96,7 @@ async def test_a_refusal_reaches_its_caller_with_the_numbers() -> None:
         with pytest.raises(Refused, match="more than the context of") as caught:
             await submitted(client, request("a", max_tokens=10**6))
         assert caught.value.refusal.reason is Reason.CONTEXT_EXCEEDED
-        assert client.num_live == 0
+        assert client.num_unfinished == 0
 
 
 async def test_the_bounded_queue_refuses_and_the_rest_is_served() -> None:
@@ -158,16 +158,16 @@ async def test_a_used_id_is_refused_and_the_first_goes_on() -> None:
 
 
 async def test_an_abort_frees_the_blocks_within_its_turn() -> None:
-    reports: list[Report] = []
-    async with running(reports) as client:
+    outputs: list[EngineOutput] = []
+    async with running(outputs) as client:
         stream = await submitted(client, request("a", max_tokens=500))
         await anext(stream)
-        assert reports[-1].stats.num_blocks_active > 0
+        assert outputs[-1].stats.num_blocks_active > 0
         client.abort("a")
         finish = (await collect(stream))[1]
         assert finish is not None and finish.reason is Reason.ABORTED
         (told,) = [
-            report for report in reports for delta in report.deltas if delta.finish is not None
+            output for output in outputs for delta in output.deltas if delta.finish is not None
         ]
         assert told.stats.num_blocks_active == 0, "the report that tells the end has them free"
 
@@ -200,7 +200,7 @@ async def test_a_stopped_engine_shows_by_its_age() -> None:
 
 
 async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
-    client = EngineClient(EngineConfig(model=str(tmp_path / "nothing")), lambda report: None)
+    client = EngineClient(EngineConfig(model=str(tmp_path / "nothing")), lambda output: None)
     await client.start()
     async with asyncio.timeout(60):
         while client.phase is not Phase.DOWN:
@@ -226,7 +226,7 @@ async def test_files_beside_the_user_are_not_imported(
 
 
 async def test_a_report_that_cannot_be_used_ends_every_stream() -> None:
-    def refuse(report: Report) -> None:
+    def refuse(output: EngineOutput) -> None:
         raise KeyError("a defect of the listener")
 
     client = EngineClient(CONFIG, refuse)
@@ -241,7 +241,7 @@ async def test_a_report_that_cannot_be_used_ends_every_stream() -> None:
 
 async def test_an_abort_is_heard_behind_a_long_line() -> None:
     config = replace(CONFIG, max_num_queued_reqs=1000)
-    client = EngineClient(config, lambda report: None)
+    client = EngineClient(config, lambda output: None)
     await client.start()
     await ready(client)
     try:
@@ -266,9 +266,9 @@ async def test_an_abort_is_heard_behind_a_long_line() -> None:
 
 
 async def test_a_reset_makes_the_cache_forget_and_events_tell_it() -> None:
-    reports: list[Report] = []
+    outputs: list[EngineOutput] = []
     config = replace(CONFIG, enable_kv_cache_events=True)
-    client = EngineClient(config, reports.append)
+    client = EngineClient(config, outputs.append)
     with pytest.raises(EngineDown):
         client.reset_prefix_cache()
     await client.start()
@@ -276,15 +276,15 @@ async def test_a_reset_makes_the_cache_forget_and_events_tell_it() -> None:
     try:
         prompt = NewRequest("a", tuple(range(1, 40)), GREEDY, Stopping(max_tokens=1))
         finishes = []
-        for turn in range(3):
-            if turn == 2:
+        for step in range(3):
+            if step == 2:
                 client.reset_prefix_cache()
-            stream = await submitted(client, replace(prompt, id=str(turn)))
+            stream = await submitted(client, replace(prompt, id=str(step)))
             finishes.append((await collect(stream))[1])
         cached = [finish.num_cached_tokens for finish in finishes if finish is not None]
         assert cached == [0, 32, 0]
-        assert reports[-1].stats.num_resets == 1
-        kinds = [event.kind for report in reports for event in report.kv_events]
+        assert outputs[-1].stats.num_resets == 1
+        kinds = [event.kind for output in outputs for event in output.kv_events]
         assert kinds == [KVEventKind.STORED, KVEventKind.CLEARED, KVEventKind.STORED]
     finally:
         await client.close()
@@ -293,7 +293,7 @@ async def test_a_reset_makes_the_cache_forget_and_events_tell_it() -> None:
 async def test_an_engine_that_ends_as_patience_does_is_closed_in_silence() -> None:
     """It hangs, and is killed by someone while the loop is held up, just before it would be
     killed: whoever then kills it finds no process."""
-    client = EngineClient(CONFIG, lambda report: None)
+    client = EngineClient(CONFIG, lambda output: None)
     await client.start()
     await ready(client)
     os.kill(engine_pid(), signal.SIGSTOP)

@@ -51,7 +51,7 @@ def generated(engine: Engine) -> list[int]:
     assert engine.submit(new) is None
     token_ids: list[int] = []
     while engine.has_work:
-        for delta in engine.turn().deltas:
+        for delta in engine.step().deltas:
             token_ids += delta.token_ids
     return token_ids
 

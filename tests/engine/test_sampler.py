@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.engine.sampling.sample_row import SampleRow
-from quire.engine.sampling.sampler import Drawn
+from quire.engine.sampling.sampler import SamplerOutput
+from quire.engine.sampling.sampling_state import SamplingState
 from quire.engine.sampling.torch_sampler import TorchSampler
 from quire.scheduler.request import Sampling
 from tests.engine.sampler_cases import (
@@ -19,24 +19,24 @@ from tests.engine.sampler_cases import (
     MIXED,
     Make,
     batches,
-    draw_all,
     expected,
     logits_of,
     row_of,
-    sample_rows,
+    sample_all,
+    sampling_states,
 )
 
 
-def fresh(row: SampleRow) -> SampleRow:
+def fresh(row: SamplingState) -> SamplingState:
     """The row as it is made for a resumed request: nothing is kept but its tokens."""
-    return SampleRow(row.sampling, row.stopping, list(row.token_ids), row.num_prompt_tokens)
+    return SamplingState(row.sampling, row.stopping, list(row.token_ids), row.num_prompt_tokens)
 
 
-def entries(drawn: Drawn) -> list[tuple[object, ...]]:
+def entries(drawn: SamplerOutput) -> list[tuple[object, ...]]:
     return list(zip(*drawn, strict=True))
 
 
-def large_batch(dtype: torch.dtype) -> tuple[Tensor, list[SampleRow]]:
+def large_batch(dtype: torch.dtype) -> tuple[Tensor, list[SamplingState]]:
     """More than a slab of rows of a large vocabulary, of every kind."""
     generator = torch.Generator().manual_seed(5)
     logits = torch.randn(24, 151_936, generator=generator) * 2
@@ -55,11 +55,11 @@ def two_threads() -> Iterator[None]:
 
 @given(batches())
 def test_draws_what_the_naive_sampler_draws(
-    make: Make, batch: tuple[Tensor, list[SampleRow]]
+    make: Make, batch: tuple[Tensor, list[SamplingState]]
 ) -> None:
     logits, rows = batch
     before = logits.clone()
-    drawn = draw_all(make, logits, rows)
+    drawn = sample_all(make, logits, rows)
     assert torch.equal(logits, before)
     for place, row in enumerate(rows):
         token_id = expected(logits[place], row)
@@ -69,14 +69,16 @@ def test_draws_what_the_naive_sampler_draws(
 
 @given(batches(), st.randoms(use_true_random=False))
 def test_draws_the_same_alone_and_in_any_batch(
-    make: Make, batch: tuple[Tensor, list[SampleRow]], random: Random
+    make: Make, batch: tuple[Tensor, list[SamplingState]], random: Random
 ) -> None:
     logits, rows = batch
-    together = entries(draw_all(make, logits, rows))
+    together = entries(sample_all(make, logits, rows))
     for place, row in enumerate(rows):
-        assert entries(draw_all(make, logits[place : place + 1], [fresh(row)])) == [together[place]]
+        assert entries(sample_all(make, logits[place : place + 1], [fresh(row)])) == [
+            together[place]
+        ]
     order = random.sample(range(len(rows)), random.randint(1, len(rows)))
-    some = draw_all(make, logits[order], [fresh(rows[place]) for place in order])
+    some = sample_all(make, logits[order], [fresh(rows[place]) for place in order])
     assert entries(some) == [together[place] for place in order]
 
 
@@ -85,19 +87,19 @@ def test_large_vocabularies_draw_the_same_alone_and_together(
     make: Make, dtype: torch.dtype, two_threads: None
 ) -> None:
     logits, rows = large_batch(dtype)
-    together = entries(draw_all(make, logits, rows))
-    backwards = entries(draw_all(make, logits.flip(0), [fresh(row) for row in reversed(rows)]))
+    together = entries(sample_all(make, logits, rows))
+    backwards = entries(sample_all(make, logits.flip(0), [fresh(row) for row in reversed(rows)]))
     assert backwards[::-1] == together
     sampler = make(logits.shape[1])
     torch.set_num_threads(1)
     for place, row in enumerate(rows):
-        alone = sampler.draw(logits[place : place + 1], [fresh(row)]).result()
+        alone = sampler.sample(logits[place : place + 1], [fresh(row)]).result()
         assert entries(alone) == [together[place]]
 
 
 def test_large_vocabularies_draw_what_the_naive_sampler_draws(make: Make) -> None:
     logits, rows = large_batch(torch.float32)
-    drawn = draw_all(make, logits, rows)
+    drawn = sample_all(make, logits, rows)
     wanted = [expected(logits[place], row) for place, row in enumerate(rows)]
     assert sum(token_id is not None for token_id in wanted) > 12
     for token_id, found in zip(wanted, drawn.token_ids, strict=True):
@@ -110,8 +112,8 @@ def test_every_sampler_draws_alike(make: Make) -> None:
     rows += [row_of(replace(MIXED[i % len(MIXED)], seed=i), [i, 3 * i, i]) for i in range(1000)]
     logits = torch.cat((logits, logits[:8].repeat(125, 1)))[:, -9000:]
     naive = TorchSampler(logits.shape[1], CPU)
-    wanted = naive.draw(logits, [fresh(row) for row in rows]).result()
-    assert make(logits.shape[1]).draw(logits, rows).result().token_ids == wanted.token_ids
+    wanted = naive.sample(logits, [fresh(row) for row in rows]).result()
+    assert make(logits.shape[1]).sample(logits, rows).result().token_ids == wanted.token_ids
 
 
 @given(st.data())
@@ -119,26 +121,26 @@ def test_greedy_is_the_lowest_id_of_the_largest_logit(make: Make, data: st.DataO
     vocab_size = data.draw(st.integers(1, 700))
     logits = data.draw(logits_of(vocab_size, 5))
     rows = [row_of(Sampling(temperature=0.0), [0]) for _ in range(5)]
-    assert draw_all(make, logits, rows).token_ids == logits.float().argmax(-1).tolist()
+    assert sample_all(make, logits, rows).token_ids == logits.float().argmax(-1).tolist()
 
 
 @given(st.data())
 def test_a_resumed_row_draws_as_one_that_went_on(make: Make, data: st.DataObject) -> None:
     vocab_size = data.draw(st.sampled_from((32, 1000)))
-    row = data.draw(sample_rows(vocab_size))
+    row = data.draw(sampling_states(vocab_size))
     sampler = make(vocab_size)
     for logits in data.draw(logits_of(vocab_size, 4))[:, None]:
-        went_on = sampler.draw(logits, [row]).result()
-        assert entries(sampler.draw(logits, [fresh(row)]).result()) == entries(went_on)
+        went_on = sampler.sample(logits, [row]).result()
+        assert entries(sampler.sample(logits, [fresh(row)]).result()) == entries(went_on)
         row.token_ids.append(went_on.token_ids[0])
 
 
 @given(st.data(), batches())
 def test_a_row_that_is_not_finite_is_flagged_and_harms_no_other(
-    make: Make, data: st.DataObject, batch: tuple[Tensor, list[SampleRow]]
+    make: Make, data: st.DataObject, batch: tuple[Tensor, list[SamplingState]]
 ) -> None:
     logits, rows = batch
-    whole = entries(draw_all(make, logits, rows))
+    whole = entries(sample_all(make, logits, rows))
     broken = data.draw(st.sets(st.integers(0, len(rows) - 1), min_size=1))
     logits = logits.clone()
     for place in broken:
@@ -147,7 +149,7 @@ def test_a_row_that_is_not_finite_is_flagged_and_harms_no_other(
             logits[place] = -torch.inf
         else:
             logits[place, data.draw(st.integers(0, logits.shape[1] - 1))] = value
-    for place, entry in enumerate(entries(draw_all(make, logits, [fresh(row) for row in rows]))):
+    for place, entry in enumerate(entries(sample_all(make, logits, [fresh(row) for row in rows]))):
         assert entry == ((0, None, True) if place in broken else whole[place])
 
 
@@ -155,7 +157,7 @@ def test_a_nan_under_a_ban_is_still_seen(make: Make) -> None:
     logits = torch.zeros(1, 40)
     logits[0, 7] = torch.nan
     row = row_of(Sampling(logit_bias=((7, -torch.inf),), repetition_penalty=2.0), [7, 7])
-    assert draw_all(make, logits, [row]).not_finite == [True]
+    assert sample_all(make, logits, [row]).not_finite == [True]
 
 
 def test_the_coldest_temperatures_draw_the_peak(make: Make) -> None:
@@ -163,7 +165,7 @@ def test_the_coldest_temperatures_draw_the_peak(make: Make) -> None:
     for temperature in (1e-5, 1e-30, 1e-45):
         asked = Sampling(temperature=temperature, top_p=0.99, seed=3)
         for sampling in (asked, replace(asked, top_p=1.0), replace(asked, min_p=0.1)):
-            assert draw_all(make, logits, [row_of(sampling, [0])]).token_ids == [3]
+            assert sample_all(make, logits, [row_of(sampling, [0])]).token_ids == [3]
 
 
 def test_draws_over_positions_follow_the_distribution(make: Make) -> None:
@@ -176,7 +178,7 @@ def test_draws_over_positions_follow_the_distribution(make: Make) -> None:
             for seed in range(64)
             for prefix in prefixes
         ]
-        drawn = draw_all(make, logits.expand(len(rows), -1), rows)
+        drawn = sample_all(make, logits.expand(len(rows), -1), rows)
         counts = torch.tensor(drawn.token_ids).bincount(minlength=50).double()
         weights = (logits.double() / sampling.temperature).softmax(0)
         if sampling.top_p < 1:
@@ -192,4 +194,4 @@ def test_draws_over_positions_follow_the_distribution(make: Make) -> None:
 
 
 def test_no_rows_draw_nothing(make: Make) -> None:
-    assert draw_all(make, torch.empty(0, 40), []) == Drawn([], [], [])
+    assert sample_all(make, torch.empty(0, 40), []) == SamplerOutput([], [], [])

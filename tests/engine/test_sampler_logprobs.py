@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.scheduler.request import Sampling, TokenLogprobs
-from tests.engine.sampler_cases import VOCAB_SIZES, Make, draw_all, logits_of, row_of, sum_error
+from tests.engine.sampler_cases import VOCAB_SIZES, Make, logits_of, row_of, sample_all, sum_error
 
 
 class Truth(NamedTuple):
@@ -69,7 +69,7 @@ def test_only_rows_that_ask_are_scored_and_by_the_unedited_logits(make: Make) ->
         )
         for asked in (two, none, chosen, none)
     ]
-    drawn = draw_all(make, logits, rows)
+    drawn = sample_all(make, logits, rows)
     assert drawn.token_ids == [0, 0, 0, 0]
     first, second, third, fourth = drawn.logprobs
     assert second is None

@@ -30,7 +30,7 @@ def test_a_draw_takes_no_more_than_is_counted(
     rows = [row_of(replace(sampling, seed=place), [place]) for place in range(len(logits))]
 
     def draw() -> None:
-        TorchSampler(vocab_size, CPU).draw(logits, rows).result()
+        TorchSampler(vocab_size, CPU).sample(logits, rows).result()
 
     taken = peak_bytes(draw, tmp_path / "memory.json")
     assert taken <= working_bytes(vocab_size, CPU) + SMALL_BYTES

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.scheduler.request import Sampling
-from tests.engine.sampler_cases import Make, draw_all, logits_of, reference, row_of
+from tests.engine.sampler_cases import Make, logits_of, reference, row_of, sample_all
 
 PREFIXES = [[0] * (1 + position) for position in range(400)]
 TOKENS_3000 = torch.linspace(0, 3, 3000)
@@ -17,7 +17,7 @@ TOKENS_3000 = torch.linspace(0, 3, 3000)
 
 def support(make: Make, logits: Tensor, sampling: Sampling) -> set[int]:
     rows = [row_of(sampling, prefix) for prefix in PREFIXES]
-    return set(draw_all(make, logits.expand(len(rows), -1), rows).token_ids)
+    return set(sample_all(make, logits.expand(len(rows), -1), rows).token_ids)
 
 
 def of_probabilities(*probabilities: float) -> Tensor:
@@ -57,8 +57,8 @@ def test_the_narrowest_options_are_greedy(
     make: Make, sampling: Sampling, data: st.DataObject
 ) -> None:
     logits = data.draw(logits_of(data.draw(st.sampled_from((32, 1000, 9000))), 3))
-    greedy = draw_all(make, logits, [row_of(Sampling(temperature=0.0), [0])] * 3).token_ids
-    narrow = draw_all(make, logits, [row_of(sampling, [0])] * 3).token_ids
+    greedy = sample_all(make, logits, [row_of(Sampling(temperature=0.0), [0])] * 3).token_ids
+    narrow = sample_all(make, logits, [row_of(sampling, [0])] * 3).token_ids
     if sampling.temperature < 1:  # as likely tokens stay as likely
         places = torch.arange(3)
         assert torch.equal(logits[places, narrow], logits[places, greedy])
@@ -80,7 +80,7 @@ def test_the_widest_options_keep_every_token(make: Make, wide: Sampling) -> None
     rows = [row_of(wide, prefix) for prefix in PREFIXES]
     free = [row_of(Sampling(), prefix) for prefix in PREFIXES]
     logits = TOKENS_3000.expand(len(rows), -1)
-    assert draw_all(make, logits, rows).token_ids == draw_all(make, logits, free).token_ids
+    assert sample_all(make, logits, rows).token_ids == sample_all(make, logits, free).token_ids
 
 
 def test_equally_likely_tokens_are_kept_by_rising_id(make: Make) -> None:
@@ -130,6 +130,6 @@ def test_a_nucleus_of_any_width_is_found(make: Make) -> None:
     for top_p in (0.001, 0.05, 0.3, 0.9, 0.999):
         width = int((probabilities.cumsum(0) - probabilities < top_p).sum())
         rows = [row_of(Sampling(top_p=top_p, seed=seed), [0]) for seed in range(800)]
-        drawn = sampler.draw(TOKENS_3000.expand(len(rows), -1), rows).result().token_ids
+        drawn = sampler.sample(TOKENS_3000.expand(len(rows), -1), rows).result().token_ids
         least = 3000 - width
         assert least <= min(drawn) <= least + 0.03 * width + 1

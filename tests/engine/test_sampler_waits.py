@@ -7,17 +7,17 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from quire.engine.sampling.sample_row import SampleRow
+from quire.engine.sampling.sampling_state import SamplingState
 from quire.engine.sampling.torch_sampler import TorchSampler
 from tests.crossings import META, Crossings
 from tests.engine.sampler_cases import MIXED, batches, row_of
 
 
-def draw_without_values(logits: Tensor, rows: list[SampleRow]) -> None:
+def draw_without_values(logits: Tensor, rows: list[SamplingState]) -> None:
     sampler = TorchSampler(logits.shape[1], META)
     logits = logits.to(META)
     with Crossings() as crossings:
-        drawn = sampler.draw(logits, rows)
+        drawn = sampler.sample(logits, rows)
     assert crossings.num == 1
     assert drawn.token_ids.is_meta
     assert drawn.token_ids.dtype is torch.int64
@@ -25,7 +25,7 @@ def draw_without_values(logits: Tensor, rows: list[SampleRow]) -> None:
 
 
 @given(batches())
-def test_a_draw_asks_its_device_nothing(batch: tuple[Tensor, list[SampleRow]]) -> None:
+def test_a_draw_asks_its_device_nothing(batch: tuple[Tensor, list[SamplingState]]) -> None:
     draw_without_values(*batch)
 
 

@@ -101,7 +101,7 @@ class Served(NamedTuple):
 
 async def served(config: EngineConfig) -> Served:
     """The requests one after the other by an engine process that then ends."""
-    client = EngineClient(config, lambda report: None)
+    client = EngineClient(config, lambda output: None)
     await client.start()
     try:
         async with asyncio.timeout(60):
@@ -204,7 +204,7 @@ def test_a_reset_and_what_a_swapped_request_gives_up_are_told() -> None:
             prompt = (ord(name), *PROMPT)
             engine.submit(NewRequest(name, prompt, Sampling(), Stopping(max_tokens=MAX_TOKENS)))
         while not engine.stats.num_swaps:
-            engine.turn()
+            engine.step()
         engine.abort("a")
         engine.abort("b")
         engine.reset_prefix_cache()
@@ -228,7 +228,7 @@ def test_what_finds_no_room_is_told_too() -> None:
             prompt = (ord(name), *PROMPT)
             engine.submit(NewRequest(name, prompt, Sampling(), Stopping(max_tokens=MAX_TOKENS)))
         while engine.has_work:
-            engine.turn()
+            engine.step()
         engine.close()
     assert [call for call in collector.calls("grow") if call["quire.is_short"]]
     short = [call for call in collector.calls("admit") if "quire.num_short_blocks" in call]

@@ -114,9 +114,9 @@ def serving(
         engines: list[ScriptedEngine] = []
 
         def open_engine(
-            engine_config: EngineConfig, on_report: Callable[..., None]
+            engine_config: EngineConfig, on_output: Callable[..., None]
         ) -> ScriptedEngine:
-            engines.append(ScriptedEngine(engine_config, on_report))
+            engines.append(ScriptedEngine(engine_config, on_output))
             return engines[0]
 
         sources = Sources(time.monotonic, time.time, lambda size: bytes(range(size)))

@@ -17,10 +17,10 @@ from quire.engine.client import EngineDown, Phase, Refused, TokenStream
 from quire.engine.config import EngineConfig
 from quire.engine.messages import (
     EngineFacts,
+    EngineOutput,
     LayerGroupFacts,
     MemoryFacts,
     ReceiptLine,
-    Report,
 )
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, TokenLogprobs
@@ -89,7 +89,7 @@ class Live:
 class ScriptedEngine:
     """`gate` closed holds every step back; `refuses` is the answer to the next submits."""
 
-    def __init__(self, config: EngineConfig, on_report: Callable[[Report], None]) -> None:
+    def __init__(self, config: EngineConfig, on_output: Callable[[EngineOutput], None]) -> None:
         self.config = config
         self.phase = Phase.STARTING
         self.progress = ("process", 0, 1)
@@ -107,7 +107,7 @@ class ScriptedEngine:
         self.gate = asyncio.Event()
         self._live: dict[str, Live] = {}
         self._news: list[tuple[str, Event]] = []
-        self._on_report = on_report
+        self._on_output = on_output
         self._num_drawn = 0
         self._work = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
@@ -115,7 +115,7 @@ class ScriptedEngine:
         self.gate.set()
 
     @property
-    def num_live(self) -> int:
+    def num_unfinished(self) -> int:
         return len(self._live)
 
     def last_progress_age_s(self) -> float:
@@ -140,7 +140,7 @@ class ScriptedEngine:
         self._live[request.id] = live
         self.tell()
         self._work.set()
-        asyncio.get_running_loop().call_soon(stream.take)
+        asyncio.get_running_loop().call_soon(stream.accept)
         return stream
 
     def abort(self, request_id: str) -> None:
@@ -250,7 +250,7 @@ class ScriptedEngine:
             for live in self._live.values()
         )
         stats = Stats(
-            num_running=self.num_live,
+            num_running=self.num_unfinished,
             num_waiting=0,
             num_waiting_for_capacity=0,
             num_blocks_free=NUM_BLOCKS - num_active,
@@ -275,4 +275,6 @@ class ScriptedEngine:
         )
         events, self._news = tuple(self._news), []
         num_tokens = sum(len(delta.token_ids) for delta in deltas)
-        self._on_report(Report(1, num_tokens, 0.001, (), (), deltas, stats, events, kv_events))
+        self._on_output(
+            EngineOutput(1, num_tokens, 0.001, (), (), deltas, stats, events, kv_events)
+        )

@@ -180,7 +180,7 @@ def test_pipelined_requests_wait_in_the_socket(served: Served) -> None:
     try:
         with connected(served) as sock:
             sock.sendall(head % len(body) + body + GET * 5000 + LAST_GET)
-            assert eventually(lambda: served.engine.num_live == 1)
+            assert eventually(lambda: served.engine.num_unfinished == 1)
             served.client.get("/livez")
             assert max(len(each.pipeline) for each in served.connections()) <= MAX_WAITING
             served.do(served.engine.gate.set)
@@ -242,7 +242,7 @@ def test_what_is_no_http_does_not_end_a_generation_before_it(served: Served) -> 
     try:
         with connected(served) as sock:
             sock.sendall(post % len(body) + body)
-            assert eventually(lambda: served.engine.num_live == 1)
+            assert eventually(lambda: served.engine.num_unfinished == 1)
             sock.sendall(CHUNKED + b"zz\r\n")
             served.client.get("/livez")
             served.do(served.engine.gate.set)
@@ -271,7 +271,9 @@ def test_an_answer_that_nobody_reads_ends_the_connection(
         served.engine.script = repeat_prompt
         sock.sendall(post_stream(num_tokens) * num_requests)
         assert eventually(lambda: bool(served.engine.submitted))
-        assert eventually(lambda: served.engine.num_live == 0 and not served.connections(sock), 20)
+        assert eventually(
+            lambda: served.engine.num_unfinished == 0 and not served.connections(sock), 20
+        )
 
 
 def test_a_slow_reader_is_waited_for() -> None:

@@ -72,7 +72,7 @@ def test_an_output_that_is_late_is_an_error(served: Served, path: str, stream: b
         error = reply.json()["error"]
     assert (error["code"], error["param"]) == ("deadline_exceeded", "deadline_ms")
     assert served.metric(STAGE + '"unfinished"') == before + 1
-    assert served.engine.num_live == 0
+    assert served.engine.num_unfinished == 0
 
 
 def test_a_late_choice_ends_the_others_and_all_are_counted(served: Served) -> None:
@@ -80,7 +80,7 @@ def test_a_late_choice_ends_the_others_and_all_are_counted(served: Served) -> No
     served.engine.script = slow
     reply = served.complete(prompt="x", n=3, max_tokens=200, deadline_ms=200)
     assert reply.status_code == 504
-    assert served.engine.num_live == 0
+    assert served.engine.num_unfinished == 0
     assert served.metric(STAGE + '"unfinished"') == before + 3
 
 

@@ -20,7 +20,7 @@ def stream_lines(served: Served, lines: list[str], num_tokens: int) -> threading
 
     thread = threading.Thread(target=read)
     thread.start()
-    assert eventually(lambda: served.engine.num_live == 1)
+    assert eventually(lambda: served.engine.num_unfinished == 1)
     return thread
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.cache.kv_events import KVEvent, KVEventKind, Medium
-from quire.engine.messages import Report
+from quire.engine.messages import EngineOutput
 from quire.server.config import ApiKey, ServerConfig
 from quire.server.observability.kv_event_feed import KVEventFeed
 from quire.server.observability.metrics import NO_STATS
@@ -133,7 +133,7 @@ def test_the_ring_is_bounded_and_a_reader_misses_nothing_unsaid(
         frames = []
         for index, size in enumerate(sizes):
             event = KVEvent(KVEventKind.STORED, (bytes([index]),), None, (7,) * size)
-            feed.on_report(Report(1, 0, 0.0, (), (), (), NO_STATS, (), (event,)))
+            feed.on_output(EngineOutput(1, 0, 0.0, (), (), (), NO_STATS, (), (event,)))
             frames += await feed.read(100 + index, 1)
         assert feed.next_id == 100 + len(sizes)
         kept = frames[feed.oldest_id - 100 :]

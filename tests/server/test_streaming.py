@@ -134,12 +134,12 @@ def test_client_that_goes_away_is_aborted(served: Served, stream: bool, n: int) 
     body = {"prompt": "x", "max_tokens": 200, "n": n, "stream": stream}
     client = HTTPConnection(served.url.removeprefix("http://"), timeout=30)
     client.request("POST", "/v1/completions", json.dumps(body), JSON)
-    assert eventually(lambda: served.engine.num_live == n)
+    assert eventually(lambda: served.engine.num_unfinished == n)
     if stream:
         with client.getresponse() as reply:
             reply.readline()
     client.close()
-    assert eventually(lambda: served.engine.num_live == 0)
+    assert eventually(lambda: served.engine.num_unfinished == 0)
     served.do(served.engine.gate.set)
     assert len(served.engine.aborted) == n
     after = served.metric('quire:request_success_total{engine="0",finished_reason="abort"')

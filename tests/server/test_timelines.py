@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from quire.engine.messages import Report
+from quire.engine.messages import EngineOutput
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Sampling, Stopping
 from quire.scheduler.step import Delta, Finish
@@ -45,20 +45,20 @@ def job(id: str = "cmpl-1", tenant: str = "ann", request_id: str = "req-1") -> J
     )
 
 
-def report(*events: Event, of: str = "cmpl-1-0", deltas: tuple[Delta, ...] = ()) -> Report:
-    return Report(1, 0, 0.0, (), (), deltas, NO_STATS, tuple((of, each) for each in events))
+def report(*events: Event, of: str = "cmpl-1-0", deltas: tuple[Delta, ...] = ()) -> EngineOutput:
+    return EngineOutput(1, 0, 0.0, (), (), deltas, NO_STATS, tuple((of, each) for each in events))
 
 
-def account(*events: Event, of: str = "cmpl-1-0") -> Report:
+def account(*events: Event, of: str = "cmpl-1-0") -> EngineOutput:
     finish = Finish(events[-1].reason, 9, 3, 5, 2, 1, 0.0, 0.0, 0.0, events)
     return report(deltas=(Delta(of, (9,), finish=finish),))
 
 
-def shown(*reports: Report, handed_s: float = 101.0, end_s: float = 110.0) -> TimelineOut:
+def shown(*outputs: EngineOutput, handed_s: float = 101.0, end_s: float = 110.0) -> TimelineOut:
     timelines = Timelines(5, are_apart=True)
     timeline = timelines.open(job(), handed_s)
-    for each in reports:
-        timelines.on_report(each)
+    for each in outputs:
+        timelines.on_output(each)
     timeline.ended_s = end_s
     return show(timeline, now=end_s + 1)
 
@@ -131,7 +131,7 @@ def test_others_are_not_told_of(are_apart: bool) -> None:
         Event(102, Reason.MISS_DIFFERS, 19),
         *(Event(103, Reason.SWAPPED_OUT, 1, f"cmpl-{n}-0") for n in (2, 3, 9)),
     ]
-    timelines.on_report(report(*events))
+    timelines.on_output(report(*events))
     (choice,) = show(timeline, 104).choices
     misses = [(each.event, each.number) for each in choice.events[:2]]
     others = [each.other for each in choice.events[2:]]
@@ -227,7 +227,7 @@ def test_a_live_request_is_told_as_its_events_come(guarded: Served) -> None:
         target=ask, args=(guarded, BOB, "POST", "/v1/completions"), kwargs={"prompt": "x"}
     )
     thread.start()
-    assert eventually(lambda: guarded.engine.num_live == 1)
+    assert eventually(lambda: guarded.engine.num_unfinished == 1)
     request = guarded.engine.submitted[-1]
     waits = Event(time.monotonic(), Reason.WAITS_FOR_SEQUENCE, 64)
     guarded.do(lambda: guarded.engine.tell(events=((request.id, waits),)))

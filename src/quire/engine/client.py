@@ -15,17 +15,17 @@ from enum import StrEnum
 
 import msgspec
 
+from quire.engine.channel import LENGTH_BYTES, frame
 from quire.engine.config import EngineConfig
-from quire.engine.launch import Launched, launch
-from quire.engine.line import LENGTH_BYTES, frame
+from quire.engine.launch import LaunchedEngine, launch
 from quire.engine.messages import (
     Abort,
     EngineFacts,
+    EngineOutput,
     Failed,
     FromEngine,
     Loading,
     Ready,
-    Report,
     ResetPrefixCache,
     Submit,
 )
@@ -64,23 +64,23 @@ class EngineDown(Exception):
 
 class TokenStream:
     """The deltas of one request that was handed over: `async for delta in stream`, once it is
-    `taken`.
+    `accepted`.
 
     Ends after the delta with a finish; raises EngineDown if the engine goes first.
     """
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
-        self.is_taken = False
+        self.is_accepted = False
         self._deltas: deque[Delta] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
         self._refusal: Refusal | None = None
         self._down_reason: str | None = None
 
-    async def taken(self) -> None:
+    async def accepted(self) -> None:
         """Wait until the scheduler has taken the request. Raises Refused or EngineDown."""
-        while not self.is_taken:
+        while not self.is_accepted:
             if self._refusal is not None:
                 raise Refused(self._refusal)
             await self._more()
@@ -101,9 +101,9 @@ class TokenStream:
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
-    def take(self) -> None:
+    def accept(self) -> None:
         """For the client: the scheduler has taken the request."""
-        self.is_taken = True
+        self.is_accepted = True
         self._wake()
 
     def refuse(self, refusal: Refusal) -> None:
@@ -129,15 +129,15 @@ class TokenStream:
 
 class EngineClient:
     """`phase`, `progress` (phase name, done, total), `facts` (once ready) and `down_reason` may be
-    read at any time. `on_report` is called in the event loop with every Report, before its
+    read at any time. `on_output` is called in the event loop with every EngineOutput, before its
     deltas reach their streams. `launched` is an engine process that was started with `config`.
     """
 
     def __init__(
         self,
         config: EngineConfig,
-        on_report: Callable[[Report], None],
-        launched: Launched | None = None,
+        on_output: Callable[[EngineOutput], None],
+        launched: LaunchedEngine | None = None,
     ) -> None:
         self.phase = Phase.STARTING
         self.progress: tuple[str, int, int] = ("process", 0, 1)
@@ -145,7 +145,7 @@ class EngineClient:
         self.down_reason: str | None = None
         self._config = config
         self._launched = launched
-        self._on_report = on_report
+        self._on_output = on_output
         self._streams: dict[str, TokenStream] = {}
         self._accepting: dict[str, TokenStream] = {}
         self._last_progress_s = time.monotonic()
@@ -162,7 +162,7 @@ class EngineClient:
         return None if process is None or process.poll() is not None else process.pid
 
     @property
-    def num_live(self) -> int:
+    def num_unfinished(self) -> int:
         """Requests handed over and not ended."""
         return len(self._streams)
 
@@ -176,13 +176,13 @@ class EngineClient:
         launched = self._launched or launch(self._config)
         self._process = launched.process
         reader, self._writer = await asyncio.open_connection(
-            sock=launched.line, limit=READ_LIMIT_BYTES
+            sock=launched.socket, limit=READ_LIMIT_BYTES
         )
         self.phase = Phase.LOADING
         self._reader_task = asyncio.create_task(self._read(reader, self._process))
 
     def submit(self, request: NewRequest) -> TokenStream:
-        """Hand a request over; its stream tells whether the scheduler has `taken` it.
+        """Hand a request over; its stream tells whether the scheduler has `accepted` it.
 
         Raises EngineDown, and Refused where the engine would be handed more than it can take.
         """
@@ -242,7 +242,7 @@ class EngineClient:
 
     async def _read(self, reader: asyncio.StreamReader, process: subprocess.Popen[bytes]) -> None:
         """Everything that comes back, until the line closes; then every stream is told."""
-        decoder = msgspec.msgpack.Decoder[FromEngine](Loading | Ready | Failed | Report)
+        decoder = msgspec.msgpack.Decoder[FromEngine](Loading | Ready | Failed | EngineOutput)
         try:
             while True:
                 length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
@@ -256,8 +256,8 @@ class EngineClient:
         await self._go_down(process)
 
     def _take(self, message: FromEngine) -> None:
-        if isinstance(message, Report):
-            self._take_report(message)
+        if isinstance(message, EngineOutput):
+            self._take_output(message)
         elif isinstance(message, Loading):
             self.progress = (message.phase, message.done, message.total)
         elif isinstance(message, Ready):
@@ -266,19 +266,19 @@ class EngineClient:
         else:
             self.down_reason = message.message
 
-    def _take_report(self, report: Report) -> None:
+    def _take_output(self, output: EngineOutput) -> None:
         self._last_progress_s = time.monotonic()
-        self._on_report(report)
-        for request_id in report.accepted:
+        self._on_output(output)
+        for request_id in output.accepted:
             stream = self._accepting.pop(request_id, None)
             if stream is not None:
-                stream.take()
-        for refusal in report.refused:
+                stream.accept()
+        for refusal in output.refused:
             stream = self._accepting.pop(refusal.request_id, None)
             self._streams.pop(refusal.request_id, None)
             if stream is not None:
                 stream.refuse(refusal)
-        for delta in report.deltas:
+        for delta in output.deltas:
             stream = self._streams.get(delta.request_id)
             if stream is None:
                 continue

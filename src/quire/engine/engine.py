@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from quire.cache.kv_events import KVEvent
-from quire.engine.runner import Launched, Runner
+from quire.engine.runner import LaunchedStep, Runner
 from quire.scheduler.request import Event, NewRequest
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Refusal, Stats, StepResult
 
 
-class Turn(NamedTuple):
+class StepOutput(NamedTuple):
     """What one step did: its number, the tokens it computed, its duration, and the outputs. Number
     0: no step came to its end."""
 
@@ -21,12 +21,12 @@ class Turn(NamedTuple):
     deltas: list[Delta]
 
 
-class UnderWay(NamedTuple):
-    launched: Launched
+class InFlightStep(NamedTuple):
+    launched: LaunchedStep
     began_s: float
 
 
-NO_TURN = Turn(0, 0, 0.0, [])
+NO_STEP = StepOutput(0, 0, 0.0, [])
 
 
 class Engine:
@@ -49,12 +49,12 @@ class Engine:
         self._clock = clock
         self._on_close = on_close
         self._is_overlapped = is_overlapped
-        self._awaited: UnderWay | None = None
+        self._in_flight: InFlightStep | None = None
         self._ended_s = clock()
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or self._awaited is not None
+        return self._scheduler.has_work or self._in_flight is not None
 
     @property
     def stats(self) -> Stats:
@@ -77,28 +77,28 @@ class Engine:
         """What is new in the timelines of requests, since this was last asked."""
         return self._scheduler.take_events()
 
-    def turn(self) -> Turn:
+    def step(self) -> StepOutput:
         """One step from choice to outputs; overlapped, the outputs are those of the step before,
         and of this one too if it computes nothing."""
         began = self._clock()
-        new = UnderWay(self._runner.launch(self._scheduler.schedule(began)), began)
-        awaited, self._awaited = self._awaited, None
-        result = None if awaited is None else self._runner.collect(awaited.launched)
-        self._runner.draw(new.launched)
-        turn = NO_TURN
-        if awaited is not None and result is not None:
-            turn = self._end(awaited, result)
+        new = InFlightStep(self._runner.launch(self._scheduler.schedule(began)), began)
+        previous, self._in_flight = self._in_flight, None
+        result = None if previous is None else self._runner.collect(previous.launched)
+        self._runner.sample(new.launched)
+        output = NO_STEP
+        if previous is not None and result is not None:
+            output = self._end(previous, result)
         if self._is_overlapped and new.launched.step.chunks:
-            self._awaited = new
-            return turn
+            self._in_flight = new
+            return output
         last = self._end(new, self._runner.collect(new.launched))
-        return last if awaited is None else turn._replace(deltas=turn.deltas + last.deltas)
+        return last if previous is None else output._replace(deltas=output.deltas + last.deltas)
 
-    def _end(self, ended: UnderWay, result: StepResult) -> Turn:
+    def _end(self, ended: InFlightStep, result: StepResult) -> StepOutput:
         step, now = ended.launched.step, self._clock()
         seconds = now - max(ended.began_s, self._ended_s)
         self._ended_s = now
-        return Turn(
+        return StepOutput(
             step.number, step.num_tokens, seconds, self._scheduler.update(step, result, now)
         )
 

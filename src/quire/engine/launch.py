@@ -11,19 +11,19 @@ from typing import NamedTuple
 
 import msgspec
 
+from quire.engine.channel import frame
 from quire.engine.config import EngineConfig
-from quire.engine.line import frame
 
 
-class Launched(NamedTuple):
+class LaunchedEngine(NamedTuple):
     """An engine process that has its configuration, and the server's end of the line to it. It ends
     when the line closes."""
 
     process: subprocess.Popen[bytes]
-    line: socket.socket
+    socket: socket.socket
 
 
-def launch(config: EngineConfig) -> Launched:
+def launch(config: EngineConfig) -> LaunchedEngine:
     """Raises OSError where no process can be started."""
     ours, theirs = socket.socketpair()
     with theirs, _closed_on_error(ours):
@@ -40,7 +40,7 @@ def launch(config: EngineConfig) -> Launched:
             pass_fds=(theirs.fileno(),),
             start_new_session=True,
         )
-    return Launched(process, ours)
+    return LaunchedEngine(process, ours)
 
 
 @contextmanager

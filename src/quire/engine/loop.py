@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from quire.engine.engine import NO_TURN, Engine
-from quire.engine.line import Line
-from quire.engine.messages import Abort, Report, ResetPrefixCache, Submit, ToEngine
+from quire.engine.channel import Channel
+from quire.engine.engine import NO_STEP, Engine
+from quire.engine.messages import Abort, EngineOutput, ResetPrefixCache, Submit, ToEngine
 from quire.scheduler.step import Delta, Refusal
 
 
-class News(NamedTuple):
+class MessageResults(NamedTuple):
     """What the messages of one turn have led to."""
 
     accepted: list[str]
@@ -21,48 +21,48 @@ class News(NamedTuple):
 class EngineLoop:
     """Between the line and the engine: drain what has arrived, take a turn, report once."""
 
-    def __init__(self, engine: Engine, line: Line) -> None:
+    def __init__(self, engine: Engine, channel: Channel) -> None:
         self._engine = engine
-        self._line = line
+        self._channel = channel
         self._decoder = msgspec.msgpack.Decoder[ToEngine](Submit | Abort | ResetPrefixCache)
 
     def run(self) -> None:
         """Until the line closes."""
         while True:
-            self._turn()
+            self._step()
 
-    def _turn(self) -> None:
+    def _step(self) -> None:
         engine = self._engine
-        bodies = self._line.receive(wait=not engine.has_work)
-        news = News([], [], [])
+        bodies = self._channel.receive(wait=not engine.has_work)
+        results = MessageResults([], [], [])
         for body in bodies:
-            self._take(self._decoder.decode(body), news)
-        turn = engine.turn() if engine.has_work else NO_TURN
-        self._line.send(
-            Report(
-                step=turn.step,
-                num_tokens=turn.num_tokens,
-                step_s=turn.step_s,
-                accepted=tuple(news.accepted),
-                refused=tuple(news.refused),
-                deltas=(*news.aborted, *turn.deltas),
+            self._take(self._decoder.decode(body), results)
+        output = engine.step() if engine.has_work else NO_STEP
+        self._channel.send(
+            EngineOutput(
+                step=output.step,
+                num_tokens=output.num_tokens,
+                step_s=output.step_s,
+                accepted=tuple(results.accepted),
+                refused=tuple(results.refused),
+                deltas=(*results.aborted, *output.deltas),
                 stats=engine.stats,
                 events=engine.take_events(),
                 kv_events=engine.take_kv_events(),
             )
         )
 
-    def _take(self, message: ToEngine, news: News) -> None:
+    def _take(self, message: ToEngine, results: MessageResults) -> None:
         if isinstance(message, Abort):
             aborted = self._engine.abort(message.request_id)
             if aborted is not None:
-                news.aborted.append(aborted)
+                results.aborted.append(aborted)
             return
         if isinstance(message, ResetPrefixCache):
             self._engine.reset_prefix_cache()
             return
         refusal = self._engine.submit(message.request)
         if refusal is None:
-            news.accepted.append(message.request.id)
+            results.accepted.append(message.request.id)
         else:
-            news.refused.append(refusal)
+            results.refused.append(refusal)

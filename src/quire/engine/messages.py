@@ -107,7 +107,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
     message: str
 
 
-class Report(msgspec.Struct, frozen=True, tag="report", array_like=True):
+class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
     """Engine to server: everything one turn of the loop has to say, in one message.
 
     `num_tokens` were computed in `step_s` seconds; both are 0 for a turn without a step. `events`
@@ -125,4 +125,4 @@ class Report(msgspec.Struct, frozen=True, tag="report", array_like=True):
 
 
 ToEngine: TypeAlias = Submit | Abort | ResetPrefixCache
-FromEngine: TypeAlias = Loading | Ready | Failed | Report
+FromEngine: TypeAlias = Loading | Ready | Failed | EngineOutput

@@ -17,8 +17,8 @@ from contextlib import closing, suppress
 import msgspec
 
 from quire.cache.sizing import TooLittleMemory
+from quire.engine.channel import Channel, ChannelClosed
 from quire.engine.config import TOY_MODEL, EngineConfig
-from quire.engine.line import Line, LineClosed
 from quire.engine.messages import Failed, Loading, Ready
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.process_age import process_age_s, uncollected
@@ -32,13 +32,13 @@ EXPECTED = (CheckpointError, TooLittleMemory, UnsupportedModel, ValueError)
 """What a user's settings can lead to: the text says it all."""
 
 
-def serve(line: Line) -> None:
+def serve(channel: Channel) -> None:
     """Load what the first frame asks for, then loop."""
 
     def say(phase: str, done: int, total: int) -> None:
-        line.send(Loading(phase, done, total))
+        channel.send(Loading(phase, done, total))
 
-    (body,) = line.receive(wait=True)
+    (body,) = channel.receive(wait=True)
     config = msgspec.msgpack.decode(body, type=EngineConfig)
     logging.getLogger().setLevel(config.log_level.upper())
     began_s = time.monotonic() - process_age_s(time.time())
@@ -57,27 +57,27 @@ def serve(line: Line) -> None:
     try:
         engine, facts = build_engine(config, on_progress=say, clock=time.monotonic, began_s=began_s)
     except EXPECTED as error:
-        line.send(Failed(str(error)))  # the server says it
+        channel.send(Failed(str(error)))  # the server says it
         sys.exit(FAILED)
     with closing(engine):
         gc.collect()
         gc.freeze()  # what was loaded stays: no collection need look at it again
-        line.send(Ready(facts))
-        EngineLoop(engine, line).run()
+        channel.send(Ready(facts))
+        EngineLoop(engine, channel).run()
 
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format=log_format(sys.stderr, LOG_FORMAT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when to end
-    line = Line(socket.socket(fileno=int(sys.argv[1])))
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     try:
-        serve(line)
-    except LineClosed:
+        serve(channel)
+    except ChannelClosed:
         return
     except Exception as error:
         logger.exception("the engine ends")
-        with suppress(LineClosed):
-            line.send(Failed(f"{type(error).__name__}: {error}"))
+        with suppress(ChannelClosed):
+            channel.send(Failed(f"{type(error).__name__}: {error}"))
         sys.exit(FAILED)
 
 

@@ -3,8 +3,8 @@ draw from and its block ids as a row of one array for each layer group, so that 
 a few vectorised look-ups.
 
 A step is taken in three: `launch` computes its logits, `draw` its next tokens, `collect` waits for
-both. A step may be launched when its forerunner is drawn and not yet collected: what the host does
-not know of its input is taken from where the device has it.
+both. A step may be launched when its forerunner is sampled and not yet collected: what the host
+does not know of its input is taken from where the device has it.
 """
 
 import logging
@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.engine.inputs import send
+from quire.engine.host_to_device import send
 from quire.engine.sampling.build_sampler import build_sampler
-from quire.engine.sampling.sample_row import SampleRow
-from quire.engine.sampling.sampler import Drawn, PendingDraw
+from quire.engine.sampling.sampler import PendingSample, SamplerOutput
+from quire.engine.sampling.sampling_state import SamplingState
 from quire.models.batch import Batch, Model, halves
 from quire.scheduler.request import TokenLogprobs
 from quire.scheduler.step import BlockIds, Chunk, Join, Step, StepResult
@@ -42,31 +42,31 @@ class RunnerConfig:
 
 
 @dataclass(slots=True)
-class Row:
-    """One running request: its place among the block ids, and what its next token is drawn from."""
+class RequestRow:
+    """One running request: its row of block ids, and what its next token is sampled from."""
 
     index: int
     num_blocks: list[int]
-    draw: SampleRow
+    sampling: SamplingState
     prompt_logprobs: int | None
 
     @property
-    def wants_only_largest(self) -> bool:
-        return self.prompt_logprobs is None and self.draw.wants_only_largest
+    def is_greedy_only(self) -> bool:
+        return self.prompt_logprobs is None and self.sampling.is_greedy_only
 
 
 @dataclass(slots=True)
-class Launched:
+class LaunchedStep:
     """A step under way. `spans`: of each chunk its rows among the logits; `drawing`: the chunks
     that draw."""
 
     step: Step
-    rows: list[Row] = field(default_factory=list)
+    rows: list[RequestRow] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
     logits: Tensor | None = None
     move_s: Callable[[], float] | None = None
-    drawing: list[int] = field(default_factory=list)
-    draw: PendingDraw | None = None
+    sampled_chunks: list[int] = field(default_factory=list)
+    pending: PendingSample | None = None
     scored: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
 
 
@@ -78,23 +78,23 @@ class Runner:
         self._device = torch.device(config.device)
         self._model = model
         self._sampler = build_sampler(model.vocab_size, self._device)
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, RequestRow] = {}
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         shape = (config.num_groups, config.max_num_seqs, config.max_num_blocks)
         self._block_ids = np.zeros(shape, dtype=np.int32)
-        self._last: Launched | None = None
+        self._last: LaunchedStep | None = None
 
     def run(self, step: Step) -> StepResult:
         """The whole step."""
         launched = self.launch(step)
-        self.draw(launched)
+        self.sample(launched)
         return self.collect(launched)
 
-    def launch(self, step: Step) -> Launched:
-        """Up to the logits. The step launched before must have been drawn."""
+    def launch(self, step: Step) -> LaunchedStep:
+        """Up to the logits. The step launched before must have been sampled."""
         for request_id in step.drops:
             self._free_rows.append(self._rows.pop(request_id).index)
-        launched = Launched(step)
+        launched = LaunchedStep(step)
         claimed = _claimed(step)
         if step.moves or claimed:
             launched.move_s = self._model.move(step.moves, claimed)
@@ -110,53 +110,55 @@ class Runner:
         self._last = launched
         return launched
 
-    def draw(self, launched: Launched) -> None:
+    def sample(self, launched: LaunchedStep) -> None:
         """The next tokens. The step launched before must have been collected, since what a token is
-        drawn from may be told by those before it."""
+        sampled from may be told by those before it."""
         logits = launched.logits
         if logits is None:
             return
         launched.scored = self._score(launched, logits)
-        if launched.drawing:
-            ends = [launched.spans[place][1] - 1 for place in launched.drawing]
+        if launched.sampled_chunks:
+            ends = [launched.spans[place][1] - 1 for place in launched.sampled_chunks]
             if len(ends) < len(logits):
-                (wanted,) = send([torch.tensor(ends)], self._device)
-                logits = logits.index_select(0, wanted)
-            rows = [launched.rows[place].draw for place in launched.drawing]
-            launched.draw = self._sampler.draw(logits, rows)
+                (indices,) = send([torch.tensor(ends)], self._device)
+                logits = logits.index_select(0, indices)
+            rows = [launched.rows[place].sampling for place in launched.sampled_chunks]
+            launched.pending = self._sampler.sample(logits, rows)
         launched.logits = None
 
-    def collect(self, launched: Launched) -> StepResult:
-        """What was drawn, once it is there."""
+    def collect(self, launched: LaunchedStep) -> StepResult:
+        """What was sampled, once it is there."""
         number = launched.step.number
         move_s = 0.0 if launched.move_s is None else launched.move_s()
         result = StepResult(number, (), prompt_logprobs=launched.scored, move_s=move_s)
-        if launched.draw is None:
+        if launched.pending is None:
             return result
-        drawn = launched.draw.result()
-        for place, token_id in zip(launched.drawing, drawn.token_ids, strict=True):
-            launched.rows[place].draw.token_ids.append(token_id)
+        sampled = launched.pending.result()
+        for place, token_id in zip(launched.sampled_chunks, sampled.token_ids, strict=True):
+            launched.rows[place].sampling.token_ids.append(token_id)
         chunks = launched.step.chunks
-        return _with_drawn(result, [chunks[place].request_id for place in launched.drawing], drawn)
+        return _with_sampled(
+            result, [chunks[place].request_id for place in launched.sampled_chunks], sampled
+        )
 
     def _join(self, join: Join) -> None:
         new = join.new
-        draw = SampleRow(
+        sampling = SamplingState(
             new.sampling, new.stopping, list(join.token_ids), len(new.prompt_token_ids)
         )
         num_blocks = [0] * self._config.num_groups
-        row = Row(self._free_rows.pop(), num_blocks, draw, new.prompt_logprobs)
+        row = RequestRow(self._free_rows.pop(), num_blocks, sampling, new.prompt_logprobs)
         self._rows[new.id] = row
         self._extend(row, join.block_ids)
 
-    def _extend(self, row: Row, grown: BlockIds) -> None:
+    def _extend(self, row: RequestRow, grown: BlockIds) -> None:
         for group, block_ids in enumerate(grown):
             first = row.num_blocks[group]
             end = first + len(block_ids)
             self._block_ids[group, row.index, first:end] = block_ids
             row.num_blocks[group] = end
 
-    def _batch(self, launched: Launched) -> Batch:
+    def _batch(self, launched: LaunchedStep) -> Batch:
         """The step's tensors; notes each chunk's span of rows among the logits."""
         step, rows = launched.step, launched.rows
         counts = _numbers([chunk.num_tokens for chunk in step.chunks])
@@ -167,17 +169,19 @@ class Runner:
         longest = int((firsts + counts).max() - 1) // self._config.block_size + 1
         tables = self._block_ids[:, [row.index for row in rows], :longest]
         query_starts = starts.tolist()
-        logit_rows, launched.spans = _logit_rows(step.chunks, rows, query_starts)
-        launched.drawing = [place for place, chunk in enumerate(step.chunks) if chunk.samples]
+        logit_rows, launched.spans = _logits_indices(step.chunks, rows, query_starts)
+        launched.sampled_chunks = [
+            place for place, chunk in enumerate(step.chunks) if chunk.samples
+        ]
         token_ids, awaited = _token_ids(step.chunks, rows, self._last)
         num_groups = self._config.num_groups
         slots = [self._slots(table, owners, positions) for table in tables]
         arrays = (token_ids, positions, logit_rows, *awaited, *slots, *tables)
         sent = send([torch.from_numpy(array) for array in arrays], self._device)
         if len(awaited[0]):
-            assert self._last is not None and self._last.draw is not None
-            drawn = self._last.draw.token_ids.index_select(0, sent[4])
-            sent[0].index_copy_(0, sent[3], drawn)
+            assert self._last is not None and self._last.pending is not None
+            sampled = self._last.pending.token_ids.index_select(0, sent[4])
+            sent[0].index_copy_(0, sent[3], sampled)
         return Batch(
             input_ids=sent[0],
             positions=sent[1],
@@ -186,7 +190,7 @@ class Runner:
             query_starts=tuple(query_starts),
             context_lens=tuple((firsts + counts).tolist()),
             logit_rows=sent[2],
-            only_largest=all(row.wants_only_largest for row in rows),
+            only_largest=all(row.is_greedy_only for row in rows),
         )
 
     def _forward(self, batch: Batch) -> Tensor:
@@ -211,14 +215,16 @@ class Runner:
         slots += positions % block_size
         return slots
 
-    def _score(self, launched: Launched, logits: Tensor) -> dict[str, tuple[TokenLogprobs, ...]]:
+    def _score(
+        self, launched: LaunchedStep, logits: Tensor
+    ) -> dict[str, tuple[TokenLogprobs, ...]]:
         """Log probabilities of the prompt tokens that these chunks predict."""
         scored = {}
         chunks = zip(launched.step.chunks, launched.rows, launched.spans, strict=True)
         for chunk, row, (first, end) in chunks:
             if row.prompt_logprobs is None:
                 continue
-            targets = row.draw.token_ids[chunk.start + 1 : row.draw.num_prompt_tokens]
+            targets = row.sampling.token_ids[chunk.start + 1 : row.sampling.num_prompt_tokens]
             num_scored = min(len(targets), end - first)
             if num_scored > 0:
                 scored[chunk.request_id] = tuple(
@@ -239,14 +245,14 @@ def _claimed(step: Step) -> set[int]:
 
 
 def _token_ids(
-    chunks: tuple[Chunk, ...], rows: list[Row], before: Launched | None
+    chunks: tuple[Chunk, ...], rows: list[RequestRow], before: LaunchedStep | None
 ) -> tuple[Numbers, tuple[Numbers, Numbers]]:
     """The step's tokens; and where those stand that are not yet known here, and each one's place
-    among what the step `before` has drawn."""
+    among what the step `before` has sampled."""
     token_ids: list[int] = []
     awaited: dict[int, int] = {}
     for chunk, row in zip(chunks, rows, strict=True):
-        known = row.draw.token_ids
+        known = row.sampling.token_ids
         end = chunk.start + chunk.num_tokens
         token_ids += known[chunk.start : end]
         if end > len(known):
@@ -255,8 +261,8 @@ def _token_ids(
     if not awaited:
         return _numbers(token_ids), (_numbers([]), _numbers([]))
     assert before is not None
-    drawn = {before.rows[place].index: draw for draw, place in enumerate(before.drawing)}
-    places = [drawn[index] for index in awaited.values()]
+    sampled = {before.rows[place].index: draw for draw, place in enumerate(before.sampled_chunks)}
+    places = [sampled[index] for index in awaited.values()]
     return _numbers(token_ids), (_numbers(list(awaited)), _numbers(places))
 
 
@@ -264,30 +270,30 @@ def _numbers(values: Sequence[int]) -> Numbers:
     return np.array(values, dtype=np.int64)
 
 
-def _logit_rows(
-    chunks: tuple[Chunk, ...], rows: list[Row], starts: list[int]
+def _logits_indices(
+    chunks: tuple[Chunk, ...], rows: list[RequestRow], starts: list[int]
 ) -> tuple[Numbers, list[tuple[int, int]]]:
     """Of each chunk its last token if it samples, all its tokens if its prompt is scored, else
     none.
     """
-    wanted: list[int] = []
+    indices: list[int] = []
     spans: list[tuple[int, int]] = []
     for chunk, row, (first, end) in zip(chunks, rows, pairwise(starts), strict=True):
-        before = len(wanted)
-        if row.prompt_logprobs is not None and chunk.start < row.draw.num_prompt_tokens:
-            wanted.extend(range(first, end))
+        before = len(indices)
+        if row.prompt_logprobs is not None and chunk.start < row.sampling.num_prompt_tokens:
+            indices.extend(range(first, end))
         elif chunk.samples:
-            wanted.append(end - 1)
-        spans.append((before, len(wanted)))
-    return _numbers(wanted), spans
+            indices.append(end - 1)
+        spans.append((before, len(indices)))
+    return _numbers(indices), spans
 
 
-def _with_drawn(result: StepResult, request_ids: list[str], drawn: Drawn) -> StepResult:
-    pairs = zip(request_ids, drawn.logprobs, strict=True)
-    flags = zip(request_ids, drawn.not_finite, strict=True)
+def _with_sampled(result: StepResult, request_ids: list[str], sampled: SamplerOutput) -> StepResult:
+    pairs = zip(request_ids, sampled.logprobs, strict=True)
+    flags = zip(request_ids, sampled.not_finite, strict=True)
     return replace(
         result,
-        token_ids=tuple(drawn.token_ids),
+        token_ids=tuple(sampled.token_ids),
         logprobs={request_id: logprobs for request_id, logprobs in pairs if logprobs is not None},
         not_finite=frozenset(request_id for request_id, bad in flags if bad),
     )

@@ -5,7 +5,7 @@ from typing import Protocol, TypeAlias
 
 from quire.engine.client import Phase, TokenStream
 from quire.engine.config import EngineConfig
-from quire.engine.messages import EngineFacts, Report
+from quire.engine.messages import EngineFacts, EngineOutput
 from quire.scheduler.request import NewRequest
 
 
@@ -28,7 +28,7 @@ class EngineDoor(Protocol):
     def process_id(self) -> int | None: ...
 
     @property
-    def num_live(self) -> int: ...
+    def num_unfinished(self) -> int: ...
 
     async def start(self) -> None: ...
 
@@ -43,4 +43,4 @@ class EngineDoor(Protocol):
     async def close(self) -> None: ...
 
 
-OpenEngine: TypeAlias = Callable[[EngineConfig, Callable[[Report], None]], EngineDoor]
+OpenEngine: TypeAlias = Callable[[EngineConfig, Callable[[EngineOutput], None]], EngineDoor]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from quire.engine.client import Phase
-from quire.engine.messages import EngineFacts, Report
+from quire.engine.messages import EngineFacts, EngineOutput
 from quire.process_age import process_age_s
 from quire.scheduler.policy import PolicyName
 from quire.server.config import GenerationConfig, ServerConfig
@@ -70,9 +70,9 @@ class Watchers(NamedTuple):
     timelines: Timelines
     kv_events: KVEventFeed
 
-    def on_report(self, report: Report) -> None:
+    def on_output(self, output: EngineOutput) -> None:
         for each in self:
-            each.on_report(report)
+            each.on_output(output)
 
 
 class Service:
@@ -190,7 +190,7 @@ class Service:
         if self._told_stuck:
             logger.error(
                 "the engine is stuck: with %d requests no step has ended for %.1f s",
-                self.engine.num_live,
+                self.engine.num_unfinished,
                 self.engine.last_progress_age_s(),
             )
         else:

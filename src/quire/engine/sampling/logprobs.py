@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quire.engine.sampling.tiles import Slab, Workspace, likeliest_of
+from quire.engine.sampling.tiles import Slab, Workspace, top_tokens
 from quire.engine.sampling.weights import unit_of, weigh_tiles
 from quire.scheduler.request import TokenLogprobs
 
@@ -21,13 +21,13 @@ class Scores(NamedTuple):
     top_ids: Tensor
     top_logprobs: Tensor
 
-    def packed(self) -> Tensor:
+    def pack(self) -> Tensor:
         """As one row of fp64."""
         return torch.cat([each.flatten().double() for each in self])
 
 
-def unpacked(numbers: Tensor, num_rows: int) -> Scores:
-    """What `packed` packed, of so many rows."""
+def unpack_scores(numbers: Tensor, num_rows: int) -> Scores:
+    """What `pack` packed, of so many rows."""
     num_tops = (len(numbers) - num_rows) // 2
     logprobs, top_ids, top_logprobs = torch.split(numbers, [num_rows, num_tops, num_tops])
     num_top = num_tops // max(num_rows, 1)
@@ -36,7 +36,7 @@ def unpacked(numbers: Tensor, num_rows: int) -> Scores:
     )
 
 
-class Scored(NamedTuple):
+class RowsToScore(NamedTuple):
     """The rows of some logits to be scored, at rising `places`, which are `rows` on the device,
     and the token of each, int64 [rows]."""
 
@@ -45,7 +45,7 @@ class Scored(NamedTuple):
     token_ids: Tensor
 
 
-def score(space: Workspace, logits: Tensor, scored: Scored, num_top: int) -> Scores:
+def score(space: Workspace, logits: Tensor, scored: RowsToScore, num_top: int) -> Scores:
     """Of each row its token and the `num_top` likeliest, for one row or more."""
     slabs = []
     for start in range(0, len(scored.places), space.max_rows):
@@ -54,13 +54,13 @@ def score(space: Workspace, logits: Tensor, scored: Scored, num_top: int) -> Sco
         slab = space.slab(len(loaded))
         logs = _log_totals(slab, space)
         logprobs = (loaded.gather(1, scored.token_ids[some, None]).double() - logs)[:, 0]
-        top = likeliest_of(slab, max(num_top, 1))
+        top = top_tokens(slab, max(num_top, 1))
         top_ids = top.ids[:, :num_top].clamp(max=space.vocab_size - 1)
         slabs.append(Scores(logprobs, top_ids, top.logits[:, :num_top].double() - logs))
     return Scores(*map(torch.cat, zip(*slabs, strict=True)))
 
 
-def told(token_ids: Sequence[int], scores: Scores) -> Iterator[TokenLogprobs]:
+def to_token_logprobs(token_ids: Sequence[int], scores: Scores) -> Iterator[TokenLogprobs]:
     """Of each row, its token given again."""
     columns = (token_ids, *(each.tolist() for each in scores))
     for token_id, logprob, ids, logprobs in zip(*columns, strict=True):

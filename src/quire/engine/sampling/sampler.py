@@ -12,11 +12,11 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from quire.engine.sampling.sample_row import SampleRow
+from quire.engine.sampling.sampling_state import SamplingState
 from quire.scheduler.request import TokenLogprobs
 
 
-class Drawn(NamedTuple):
+class SamplerOutput(NamedTuple):
     """One entry per row. Where `not_finite`, the logits held NaN or +inf or left nothing to draw:
     the token id is 0 and means nothing, and there are no log probabilities.
     """
@@ -26,19 +26,19 @@ class Drawn(NamedTuple):
     not_finite: list[bool]
 
 
-class PendingDraw(Protocol):
+class PendingSample(Protocol):
     """A draw that the device may still be computing."""
 
     @property
     def token_ids(self) -> Tensor:
         """int64 [rows], on the device of the logits."""
 
-    def result(self) -> Drawn:
+    def result(self) -> SamplerOutput:
         """Waits for it."""
 
 
 class Sampler(Protocol):
-    def draw(self, logits: Tensor, rows: Sequence[SampleRow]) -> PendingDraw:
+    def sample(self, logits: Tensor, rows: Sequence[SamplingState]) -> PendingSample:
         """Draw one token for each row of `logits` [rows, vocab_size], of any float type; they are
         only read, and not once this has returned.
         """

@@ -96,7 +96,7 @@ class Tokens(NamedTuple):
     logits: Tensor
 
 
-def likeliest_of(slab: Slab, count: int) -> Tokens:
+def top_tokens(slab: Slab, count: int) -> Tokens:
     """The `count` likeliest of each row, in order of falling logit and rising id. The tiles of the
     so many largest maxima, in that same order, hold them all: each tile left out has so many tokens
     before its own. Ids of a row that is not finite may lie in the fill."""

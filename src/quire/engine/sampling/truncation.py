@@ -11,16 +11,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quire.engine.sampling.nucleus import find_cut, pick_before
 from quire.engine.sampling.tiles import (
     TILE,
     Slab,
     Workspace,
     lanes_of,
-    likeliest_of,
     logits_of_rank,
     rank_all,
+    top_tokens,
 )
+from quire.engine.sampling.top_p import find_threshold, sample_within
 from quire.engine.sampling.weights import (
     pick,
     points_of,
@@ -33,7 +33,7 @@ from quire.engine.sampling.weights import (
 
 
 class Options(NamedTuple):
-    """The options of some rows as tensors [rows, 1], in the order of `asked.numbers_of`."""
+    """The options of some rows as tensors [rows, 1], in the order of `row_params.pack_params`."""
 
     noise: Tensor
     temperature: Tensor
@@ -48,7 +48,7 @@ def options_of(numbers: Tensor) -> Options:
     return Options(noise, temperature.float(), top_k.long(), top_p, log_min_p)
 
 
-def draw_whole(slab: Slab, options: Options, space: Workspace) -> Tensor:
+def sample_untruncated(slab: Slab, options: Options, space: Workspace) -> Tensor:
     """Draw where no token is cut: a tile first, then a lane of it."""
     sums = weigh_tiles(slab, options.temperature, space)
     tiles = pick(sums, points_of(sums, options.noise))
@@ -57,9 +57,9 @@ def draw_whole(slab: Slab, options: Options, space: Workspace) -> Tensor:
     return tiles.places * TILE + lanes.places
 
 
-def draw_top(slab: Slab, options: Options, max_top_k: int) -> Tensor:
+def sample_top_k(slab: Slab, options: Options, max_top_k: int) -> Tensor:
     """Draw where every row has a top_k, of at most `max_top_k`."""
-    among = likeliest_of(slab, max_top_k)
+    among = top_tokens(slab, max_top_k)
     ranks = torch.arange(max_top_k, device=among.ids.device)
     weights = weigh(slab, among.logits, options.temperature)
     weights *= (ranks < options.top_k) & (among.logits >= _least_likely(slab, options))
@@ -70,7 +70,7 @@ def draw_top(slab: Slab, options: Options, max_top_k: int) -> Tensor:
     return ids.gather(1, places[:, None])[:, 0]
 
 
-def draw_likely(slab: Slab, options: Options, space: Workspace) -> Tensor:
+def sample_min_p(slab: Slab, options: Options, space: Workspace) -> Tensor:
     """Draw where min_p alone cuts."""
     weights = weigh_likely(slab, options.temperature, _least_likely(slab, options), space)
     sums = weights.sum(-1, dtype=torch.float64)
@@ -79,25 +79,25 @@ def draw_likely(slab: Slab, options: Options, space: Workspace) -> Tensor:
     return tiles.places * TILE + pick(lanes, tiles.within).places
 
 
-def weight_of_likely(slab: Slab, options: Options, space: Workspace) -> Tensor:
+def min_p_weight(slab: Slab, options: Options, space: Workspace) -> Tensor:
     """What the tokens weigh together that min_p leaves, [rows, 1]."""
     weights = weigh_likely(slab, options.temperature, _least_likely(slab, options), space)
     return weights.flatten(1).sum(-1, keepdim=True, dtype=torch.float64)
 
 
-def weight_of_whole(slab: Slab, options: Options, space: Workspace) -> Tensor:
+def total_weight(slab: Slab, options: Options, space: Workspace) -> Tensor:
     """What all tokens weigh together, [rows, 1], by tiles as in the C++ kernel."""
     return weigh_tiles(slab, options.temperature, space).sum(-1, keepdim=True)
 
 
-def draw_nucleus(slab: Slab, options: Options, totals: Tensor, space: Workspace) -> Tensor:
+def sample_top_p(slab: Slab, options: Options, totals: Tensor, space: Workspace) -> Tensor:
     """Draw where top_p cuts, of `totals` [rows, 1]: what min_p has cut comes after all of that."""
     ranks = rank_all(slab, space)
     weights = weigh_all(slab, options.temperature, space)
     wanted = (options.top_p * totals).clamp_(min=0.5)  # the first token is always kept
-    cut = find_cut(ranks, weights, wanted, space)
+    cut = find_threshold(ranks, weights, wanted, space)
     own = weigh(slab, logits_of_rank(cut.rank), options.temperature).long().clamp_(min=1)
-    return pick_before(cut, ranks=ranks, weights=weights, own=own, noise=options.noise)
+    return sample_within(cut, ranks=ranks, weights=weights, own=own, noise=options.noise)
 
 
 def _least_likely(slab: Slab, options: Options) -> Tensor:

@@ -92,7 +92,7 @@ def build_model_engine(
     plan = plan_kv(layout, footprint, limits, config.budget, _device(config, memory))
     plan = _with_swap_space(plan, config, memory)
     model = loaded.attach(
-        plan.room.num_blocks,
+        plan.capacity.num_blocks,
         config.block_size,
         config.kv_options,
         num_host_blocks=plan.num_host_blocks,
@@ -106,7 +106,7 @@ def build_model_engine(
         phases.end("graphs")
     receipt = _receipt(loaded, footprint, plan, memory)
     facts = _facts(config, loaded, plan, receipt, phases.seconds)
-    _tell(facts, layout)
+    _log_facts(facts, layout)
     return assemble(config, facts, layout, recorded, clock), facts
 
 
@@ -117,19 +117,20 @@ def is_overlapped(config: EngineConfig, device: torch.device) -> bool:
     return config.async_scheduling
 
 
-def choose_limits(config: EngineConfig, made_for: int, device: torch.device) -> Limits:
+def choose_limits(config: EngineConfig, model_max_len: int, device: torch.device) -> Limits:
     """What is asked, held against the model; what is not asked, from the model and the device."""
-    max_model_len = config.max_model_len or made_for
-    if max_model_len > made_for:
+    max_model_len = config.max_model_len or model_max_len
+    if max_model_len > model_max_len:
         raise ValueError(
-            f"--max-model-len is {max_model_len}, but this model is made for at most {made_for}"
+            f"--max-model-len is {max_model_len}, but this model is made for at most "
+            f"{model_max_len}"
         )
     return Limits(
         max_model_len=max_model_len,
-        made_for=made_for,
+        model_max_len=model_max_len,
         max_num_seqs=config.max_num_seqs,
         num_tokens=config.max_num_batched_tokens,
-        knee=DEFAULT_BATCHED_TOKENS.get(device.type, DEFAULT_BATCHED_TOKENS["cpu"]),
+        default_token_budget=DEFAULT_BATCHED_TOKENS.get(device.type, DEFAULT_BATCHED_TOKENS["cpu"]),
     )
 
 
@@ -156,7 +157,7 @@ def _look_ahead(
 
 
 def _with_swap_space(plan: KVPlan, config: EngineConfig, memory: DeviceMemory) -> KVPlan:
-    block_bytes = plan.room.layout.block_bytes(config.block_size)
+    block_bytes = plan.capacity.layout.block_bytes(config.block_size)
     host = memory if memory.is_host else measure(torch.device("cpu"))
     available = host.available - (plan.num_bytes if memory.is_host else 0)
     num_blocks = num_host_blocks(config, block_bytes, is_host=memory.is_host, available=available)
@@ -177,7 +178,7 @@ def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footp
     at least its logits, id, position and places to write.
     """
     layout = loaded.facts.layout(config.kv_options)
-    num_tokens = min(limits.most_tokens, limits.max_model_len)
+    num_tokens = min(limits.max_step_tokens, limits.max_model_len)
     model = loaded.attach(num_blocks=1, block_size=1, options=config.kv_options)
     batch = _chunk(0, num_tokens, len(layout.groups), loaded.device)
     try:
@@ -188,7 +189,7 @@ def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footp
             f"({loaded.weight_bytes / MIB:.1f} MiB): pass a smaller --max-num-batched-tokens"
         ) from error
     facts = loaded.facts
-    step_limits = StepLimits(limits.max_model_len, limits.max_num_seqs, limits.most_tokens)
+    step_limits = StepLimits(limits.max_model_len, limits.max_num_seqs, limits.max_step_tokens)
     least = least_token_bytes(facts.vocab_size, facts.dtype_bytes, layout)
     token_bytes = max(-(-peak // num_tokens), least)
     graphs = graph_bytes(config, model, loaded.device, token_bytes)
@@ -234,7 +235,7 @@ def _receipt(
         ReceiptLine("activation", plan.num_tokens * footprint.token_bytes),
         ReceiptLine("scratch", footprint.fixed_bytes - footprint.graph_bytes),
         ReceiptLine("graphs", footprint.graph_bytes),
-        ReceiptLine("kv", plan.room.num_blocks * footprint.block_bytes),
+        ReceiptLine("kv", plan.capacity.num_blocks * footprint.block_bytes),
         ReceiptLine("swap", plan.num_host_blocks * footprint.block_bytes),
         ReceiptLine("unused", max(memory.available - plan.num_bytes, 0)),
     )
@@ -258,11 +259,11 @@ def _facts(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=plan.num_tokens,
         block_size=config.block_size,
-        num_blocks=plan.room.num_blocks,
+        num_blocks=plan.capacity.num_blocks,
         num_host_blocks=plan.num_host_blocks,
         eos_token_ids=facts.eos_token_ids,
         receipt=receipt,
-        memory=memory_facts(plan.room, plan.limits, plan.why, kv_dtype=kv_dtype),
+        memory=memory_facts(plan.capacity, plan.limits, plan.reasons, kv_dtype=kv_dtype),
         startup_s=startup_s,
         attention=loaded.attention_name(config.kv_options),
         quantization=config.quantization,
@@ -270,7 +271,7 @@ def _facts(
     )
 
 
-def _tell(facts: EngineFacts, layout: Layout) -> None:
+def _log_facts(facts: EngineFacts, layout: Layout) -> None:
     warning = padding_warning(layout)
     if warning is not None:
         logger.warning(warning)

@@ -7,7 +7,7 @@ from quire.engine.config import TOY_MODEL, EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts
 from quire.engine.startup.assemble import Clock, assemble
-from quire.engine.startup.kv_plan import Limits, Why
+from quire.engine.startup.kv_plan import Limits, Reasons
 from quire.engine.startup.receipt import memory_facts
 from quire.engine.startup.swap_space import num_host_blocks
 from quire.models.config import KVSize
@@ -23,21 +23,21 @@ TOY_LAYOUT = toy_layout()
 def build_toy_engine(config: EngineConfig, clock: Clock) -> tuple[Engine, EngineFacts]:
     limits = Limits(
         max_model_len=config.max_model_len or TOY_CONTEXT,
-        made_for=TOY_CONTEXT,
+        model_max_len=TOY_CONTEXT,
         max_num_seqs=config.max_num_seqs,
         num_tokens=config.max_num_batched_tokens,
-        knee=TOY_BATCHED_TOKENS,
+        default_token_budget=TOY_BATCHED_TOKENS,
     )
-    size, num_tokens = config.block_size, limits.most_tokens
+    size, num_tokens = config.block_size, limits.max_step_tokens
     asked = config.budget.blocks(TOY_LAYOUT, block_size=size, max_chunk_tokens=num_tokens)
-    room = Room(TOY_LAYOUT, asked or TOY_BLOCKS, size, num_tokens)
+    capacity = Room(TOY_LAYOUT, asked or TOY_BLOCKS, size, num_tokens)
     num_host = num_host_blocks(
         config,
         TOY_LAYOUT.block_bytes(size),
         is_host=True,
         available=psutil.virtual_memory().available,
     )
-    why = Why("as the toy has them", "as the toy takes them")
+    reasons = Reasons("as the toy has them", "as the toy takes them")
     facts = EngineFacts(
         model_type=TOY_MODEL,
         dtype="uint64",
@@ -47,13 +47,13 @@ def build_toy_engine(config: EngineConfig, clock: Clock) -> tuple[Engine, Engine
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=num_tokens,
         block_size=size,
-        num_blocks=room.num_blocks,
+        num_blocks=capacity.num_blocks,
         num_host_blocks=num_host,
         eos_token_ids=(),
         receipt=(),
-        memory=memory_facts(room, limits, why, kv_dtype="uint64"),
+        memory=memory_facts(capacity, limits, reasons, kv_dtype="uint64"),
         startup_s={},
         async_scheduling=bool(config.async_scheduling),
     )
-    model = ToyModel(TOY_VOCAB_SIZE, KVSize(room.num_blocks, size, num_host))
+    model = ToyModel(TOY_VOCAB_SIZE, KVSize(capacity.num_blocks, size, num_host))
     return assemble(config, facts, TOY_LAYOUT, model, clock), facts

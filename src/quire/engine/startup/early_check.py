@@ -61,20 +61,20 @@ def _check_blocks(
     block_bytes = layout.block_bytes(config.block_size)
     num_blocks = max(available, 0) // block_bytes
     given = config.budget.blocks(
-        layout, block_size=config.block_size, max_chunk_tokens=limits.most_tokens
+        layout, block_size=config.block_size, max_chunk_tokens=limits.max_step_tokens
     )
     if given is not None:
         num_blocks = min(num_blocks, given)
-    room = Room(layout, num_blocks, config.block_size, limits.num_tokens or limits.max_num_seqs)
+    capacity = Room(layout, num_blocks, config.block_size, limits.num_tokens or limits.max_num_seqs)
     logger.info(
         "before the load: weights %.1f MiB; one request of %d tokens needs %.1f MiB of KV; "
         "%.1f MiB are available to it",
         preview.weight_bytes / MIB,
         limits.max_model_len,
-        (room.max_blocks(limits.max_model_len) + 1) * block_bytes / MIB,
+        (capacity.max_blocks(limits.max_model_len) + 1) * block_bytes / MIB,
         num_blocks * block_bytes / MIB,
     )
-    room.check(limits.max_model_len, config.budget)
+    capacity.check(limits.max_model_len, config.budget)
     least = least_token_bytes(preview.vocab_size, preview.dtype_bytes or 0, layout)
     footprint = Footprint(config.block_size, block_bytes, least)
     device = Device(available, memory.is_unified, config.enable_prefix_caching)

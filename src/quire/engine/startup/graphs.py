@@ -51,7 +51,7 @@ def with_graphs(
         limits.max_num_seqs,
         limits.max_model_len,
         -(-limits.max_model_len // config.block_size),
-        len(plan.room.layout.groups),
+        len(plan.capacity.layout.groups),
     )
 
     def say(done: int, total: int) -> None:

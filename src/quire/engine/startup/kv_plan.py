@@ -21,22 +21,23 @@ from quire.cache.sizing import MIB, Budget, Room, TooLittleMemory, remedies, use
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What requests and steps are held to. `num_tokens` is the size of a step if it was said, else
-    None; then no step is larger than `knee`, from where on more tokens make it no better.
+    None; then no step is larger than `default_token_budget`, from where on more tokens make it no
+    better.
     """
 
     max_model_len: int
-    made_for: int
+    model_max_len: int
     max_num_seqs: int
     num_tokens: int | None
-    knee: int
+    default_token_budget: int
 
     @property
-    def most_tokens(self) -> int:
+    def max_step_tokens(self) -> int:
         """Of any step; each running request must get one."""
-        return self.num_tokens or max(self.knee, self.max_num_seqs)
+        return self.num_tokens or max(self.default_token_budget, self.max_num_seqs)
 
 
-class Why(NamedTuple):
+class Reasons(NamedTuple):
     """The reasons for a number of blocks and for the tokens of a step, in words."""
 
     num_blocks: str
@@ -47,11 +48,11 @@ class Why(NamedTuple):
 class KVPlan:
     """What was decided; it takes `num_bytes`, and blocks of the host beside them."""
 
-    room: Room
+    capacity: Room
     limits: Limits
     num_tokens: int
     num_bytes: int
-    why: Why
+    reasons: Reasons
     num_host_blocks: int = 0
 
 
@@ -69,7 +70,7 @@ class Device:
         if not self.is_unified:
             return None
         per_request = layout.max_blocks(
-            limits.max_model_len, block_size=block_size, max_chunk_tokens=limits.most_tokens
+            limits.max_model_len, block_size=block_size, max_chunk_tokens=limits.max_step_tokens
         )
         return useful_blocks(
             per_request, max_num_seqs=limits.max_num_seqs, keeps_prefixes=self.keeps_prefixes
@@ -82,13 +83,13 @@ def plan_kv(
     """Raises TooLittleMemory with the numbers and the remedies."""
     solution = solve_kv(layout, footprint, limits, budget, device)
     layout, num_blocks = unify([(layout, solution.num_blocks)])
-    room = Room(layout, num_blocks, footprint.block_size, solution.num_tokens)
-    room.check(limits.max_model_len, budget)
-    why = Why(
+    capacity = Room(layout, num_blocks, footprint.block_size, solution.num_tokens)
+    capacity.check(limits.max_model_len, budget)
+    reasons = Reasons(
         f"as {budget.option} says" if budget.is_outright else _why_blocks(solution),
         _why_tokens(solution, limits, are_blocks_given=budget.is_outright),
     )
-    return KVPlan(room, limits, solution.num_tokens, solution.num_bytes, why)
+    return KVPlan(capacity, limits, solution.num_tokens, solution.num_bytes, reasons)
 
 
 def solve_kv(
@@ -97,7 +98,7 @@ def solve_kv(
     """What fits, whether or not a request of the model length does. Raises TooLittleMemory; never
     where a larger footprint would fit."""
     size = footprint.block_size
-    given = budget.blocks(layout, block_size=size, max_chunk_tokens=limits.most_tokens)
+    given = budget.blocks(layout, block_size=size, max_chunk_tokens=limits.max_step_tokens)
     useful = device.useful_blocks(layout, limits, size)
     try:
         solution = _solve(footprint, limits, device.available, num_blocks=given, useful=useful)
@@ -122,13 +123,15 @@ def _solve(
         return solve_both(
             footprint,
             available,
-            bounds=Bounds(limits.max_num_seqs, useful, limits.most_tokens),
+            bounds=Bounds(limits.max_num_seqs, useful, limits.max_step_tokens),
         )
     if num_blocks is None:
-        return solve_blocks(footprint, available, num_tokens=limits.most_tokens, max_blocks=useful)
+        return solve_blocks(
+            footprint, available, num_tokens=limits.max_step_tokens, max_blocks=useful
+        )
     if num_tokens is None:
         return solve_tokens(
-            footprint, available, num_blocks=num_blocks, max_tokens=limits.most_tokens
+            footprint, available, num_blocks=num_blocks, max_tokens=limits.max_step_tokens
         )
     num_bytes = footprint.num_bytes(num_blocks, num_tokens)
     return Solution(num_blocks, num_tokens, num_bytes, num_blocks, num_tokens)
@@ -156,7 +159,7 @@ def _why_tokens(solution: Solution, limits: Limits, *, are_blocks_given: bool) -
         return "as --max-num-batched-tokens says"
     if Bound.TOKENS in solution.bound_by:
         cause = "where a larger step is no better"
-        if limits.max_num_seqs > limits.knee:
+        if limits.max_num_seqs > limits.default_token_budget:
             cause = "one for each of --max-num-seqs"
         return f"{cause}; memory would allow {solution.free_tokens}"
     if solution.num_tokens == limits.max_num_seqs:

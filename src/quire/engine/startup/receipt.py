@@ -5,21 +5,21 @@ people.
 from quire.cache.layout import LayerGroup, Layout
 from quire.cache.sizing import MIB, Room
 from quire.engine.messages import EngineFacts, LayerGroupFacts, MemoryFacts
-from quire.engine.startup.kv_plan import Limits, Why
+from quire.engine.startup.kv_plan import Limits, Reasons
 
 
-def memory_facts(room: Room, limits: Limits, why: Why, *, kv_dtype: str) -> MemoryFacts:
-    layout = room.layout
+def memory_facts(capacity: Room, limits: Limits, reasons: Reasons, *, kv_dtype: str) -> MemoryFacts:
+    layout = capacity.layout
     return MemoryFacts(
         kv_dtype=kv_dtype,
-        kv_tokens=room.num_tokens(limits.max_model_len),
-        kv_token_bytes=room.token_bytes,
+        kv_tokens=capacity.num_tokens(limits.max_model_len),
+        kv_token_bytes=capacity.token_bytes,
         layer_groups=tuple(_group_facts(layout, group) for group in layout.groups),
         padding_share=layout.padding_share,
-        max_model_len_fits=room.largest_length(limits.made_for),
-        max_concurrency=room.concurrency(limits.max_model_len),
-        why_num_blocks=why.num_blocks,
-        why_max_num_batched_tokens=why.num_tokens,
+        max_model_len_fits=capacity.largest_length(limits.model_max_len),
+        max_concurrency=capacity.concurrency(limits.max_model_len),
+        why_num_blocks=reasons.num_blocks,
+        why_max_num_batched_tokens=reasons.num_tokens,
     )
 
 

@@ -47,7 +47,7 @@ def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Source
         Timelines(config.timeline_requests, are_apart=tenants.are_apart),
         KVEventFeed(first_id=int(sources.now()) << EVENT_ID_BITS),
     )
-    engine = open_engine(config.engine, watchers.on_report)
+    engine = open_engine(config.engine, watchers.on_output)
     return Service(config, engine, tenants, watchers, sources)
 
 

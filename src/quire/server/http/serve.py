@@ -22,7 +22,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from quire.engine.client import EngineClient
-from quire.engine.launch import Launched
+from quire.engine.launch import LaunchedEngine
 from quire.progress import Progress
 from quire.server.cli.exit_codes import FAILED_START
 from quire.server.cli.greeting import ready_text
@@ -101,7 +101,7 @@ def _log_phase(phase: str) -> None:
     logger.info("loading: %s", phase)
 
 
-async def serve(config: ServerConfig, listener: socket.socket, launched: Launched) -> int:
+async def serve(config: ServerConfig, listener: socket.socket, launched: LaunchedEngine) -> int:
     """Until a signal or a failed start; returns the exit code."""
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
     service = build_service(config, partial(EngineClient, launched=launched), sources)
@@ -124,7 +124,7 @@ async def serve(config: ServerConfig, listener: socket.socket, launched: Launche
     return FAILED_START if service.failure is not None else 0
 
 
-def run(config: ServerConfig, listener: socket.socket, launched: Launched) -> int:
+def run(config: ServerConfig, listener: socket.socket, launched: LaunchedEngine) -> int:
     return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serve(config, listener, launched))

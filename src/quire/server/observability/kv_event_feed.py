@@ -11,7 +11,7 @@ from itertools import islice
 import msgspec
 
 from quire.cache.kv_events import KVEvent, KVEventKind
-from quire.engine.messages import Report
+from quire.engine.messages import EngineOutput
 
 MAX_EVENTS = 10_000
 MAX_BYTES = 64 << 20
@@ -70,10 +70,10 @@ class KVEventFeed:
     def oldest_id(self) -> int:
         return self.next_id - len(self._frames)
 
-    def on_report(self, report: Report) -> None:
-        for event in report.kv_events:
+    def on_output(self, output: EngineOutput) -> None:
+        for event in output.kv_events:
             self._append(_frame(self.next_id, event))
-        if report.kv_events:
+        if output.kv_events:
             self._news.set()
             self._news = asyncio.Event()
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from itertools import product
 
-from quire.engine.messages import EngineFacts, Report
+from quire.engine.messages import EngineFacts, EngineOutput
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Finish, Stats
 from quire.server.observability.histogram import Histogram
@@ -74,10 +74,10 @@ class ServerMetrics:
             if metric.kind is Kind.HISTOGRAM and metric.buckets == UP_TO_MODEL_LENGTH:
                 self.histograms[metric.name] = Histogram(buckets_up_to(facts.max_model_len))
 
-    def on_report(self, report: Report) -> None:
-        self.stats = report.stats
-        if report.num_tokens:
-            self._step_tokens.observe(report.num_tokens)
+    def on_output(self, output: EngineOutput) -> None:
+        self.stats = output.stats
+        if output.num_tokens:
+            self._step_tokens.observe(output.num_tokens)
 
     def on_refused(self, reason: str) -> None:
         """An HTTP request was not read, or its answer not taken."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from quire.engine.messages import Report
+from quire.engine.messages import EngineOutput
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event
 from quire.scheduler.step import Delta, Finish
@@ -104,12 +104,12 @@ class Timelines:
         """By the reply's id or the `x-request-id`; of several with one such header the newest."""
         return self._by_name.get((tenant, name))
 
-    def on_report(self, report: Report) -> None:
-        for request_id, event in report.events:
+    def on_output(self, output: EngineOutput) -> None:
+        for request_id, event in output.events:
             track = self._by_request.get(request_id)
             if track is not None and not track.ended:
                 track.note(self._told(event, track.tenant))
-        for delta in report.deltas:
+        for delta in output.deltas:
             self._take(delta)
 
     def _take(self, delta: Delta) -> None:

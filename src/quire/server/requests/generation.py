@@ -120,7 +120,7 @@ class Generation:
             async with self._handing_over:  # where two share what is left, neither gets in
                 await self._submit_many(requests)
         for stream in self._streams:
-            await stream.taken()
+            await stream.accepted()
 
     async def _submit_many(self, requests: tuple[NewRequest, ...]) -> None:
         """Between other tasks."""
@@ -136,7 +136,7 @@ class Generation:
         if refusal.reason is Reason.DEADLINE_HOPELESS:
             return DeadlineExceeded(message)
         if refusal.reason in _FULL:
-            num_taken = sum(stream.is_taken for stream in self._streams)
+            num_taken = sum(stream.is_accepted for stream in self._streams)
             own = f", {num_taken} of them for this one" if num_taken else ""
             message = f"The server is full: {refusal.message}{own}."
             if refusal.reason is Reason.QUEUE_FULL:

@@ -1,4 +1,4 @@
-"""The first laws on the toy model, under every policy: the same text alone or in company, balanced
+"""The invariants on the toy model, under every policy: the same text alone or in company, balanced
 accounts, an end, in time where there is a limit. `test_planted_faults.py` shows what they see.
 """
 
@@ -10,18 +10,18 @@ from hypothesis import given
 from quire.cache.spec import Kind, Retention
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
-from tests.engine.laws import COMMON, arrivals, bursts, check_laws, shapes
-from tests.engine.toy_world import Arrival, Shape, World, alone, play
+from tests.engine.invariants import COMMON, arrivals, bursts, check_invariants, shapes
+from tests.engine.toy_engine import Arrival, Shape, World, alone, play
 
 
 @given(shapes(), arrivals())
-def test_same_text_alone_or_in_company(shape: Shape, script: list[Arrival]) -> None:
-    check_laws(shape, script)
+def test_same_text_alone_or_in_any_batch(shape: Shape, script: list[Arrival]) -> None:
+    check_invariants(shape, script)
 
 
 @given(shapes(), bursts())
 def test_same_text_where_equal_prompts_arrive_together(shape: Shape, script: list[Arrival]) -> None:
-    check_laws(replace(shape, reuse=True, wait_for_prefix=True), script)
+    check_invariants(replace(shape, reuse=True, wait_for_prefix=True), script)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
@@ -29,9 +29,9 @@ def test_equal_prompts_that_arrive_together_are_computed_once(late: bool) -> Non
     """All but the last block, which each computes for itself."""
     shape = Shape(4, 80, 6, 64, reuse=True, watermark=0.0, late=late)
     news = [NewRequest(f"r{n}", COMMON[:14], Sampling(seed=n), Stopping(6)) for n in range(6)]
-    script = [Arrival(new, turn=0) for new in news]
-    check_laws(shape, script)
-    world = play(shape, script, max_turns=100)
+    script = [Arrival(new, step=0) for new in news]
+    check_invariants(shape, script)
+    world = play(shape, script, max_steps=100)
     assert world.num_computed == 14 + 5 * 2 + 6 * 5
     assert world.scheduler.stats.num_prefix_waits == 5
 
@@ -43,12 +43,12 @@ def test_a_script_that_preempts_keeps_every_output() -> None:
             NewRequest(
                 f"r{index}", COMMON[: 2 + index], Sampling(temperature=0.0), Stopping(max_tokens=12)
             ),
-            turn=0,
+            step=0,
         )
         for index in range(6)
     ]
-    check_laws(shape, script)
-    world = play(shape, script, max_turns=1000)
+    check_invariants(shape, script)
+    world = play(shape, script, max_steps=1000)
     assert world.scheduler.stats.num_preemptions > 0
 
 
@@ -56,12 +56,12 @@ def test_shared_prompts_hit_the_prefix_cache() -> None:
     shape = Shape(2, 40, 6, 26, reuse=True, watermark=0.0, late=False)
     script = [
         Arrival(
-            NewRequest(f"r{turn}", COMMON[:12], Sampling(seed=turn), Stopping(max_tokens=4)), turn
+            NewRequest(f"r{step}", COMMON[:12], Sampling(seed=step), Stopping(max_tokens=4)), step
         )
-        for turn in range(4)
+        for step in range(4)
     ]
-    check_laws(shape, script)
-    world = play(shape, script, max_turns=1000)
+    check_invariants(shape, script)
+    world = play(shape, script, max_steps=1000)
     assert world.scheduler.stats.num_prefix_hits == 3 * 10
 
 
@@ -72,9 +72,9 @@ def test_generated_tokens_are_found_as_a_prompt() -> None:
     first = NewRequest("first", COMMON[:6], Sampling(temperature=0.0), Stopping(max_tokens=11))
     text = COMMON[:6] + tuple(alone(first, shape.layers))
     again = NewRequest("again", text, Sampling(temperature=0.0), Stopping(max_tokens=2))
-    script = [Arrival(first, turn=0), Arrival(again, turn=20)]
-    check_laws(shape, script)
-    world = play(shape, script, max_turns=100)
+    script = [Arrival(first, step=0), Arrival(again, step=20)]
+    check_invariants(shape, script)
+    world = play(shape, script, max_steps=100)
     assert world.scheduler.stats.num_prefix_hits == 6 + 11 - 1
 
 
@@ -86,9 +86,9 @@ def test_forks_compute_the_prompt_once(late: bool) -> None:
     others = [
         replace(first, id=f"r{n}", sampling=Sampling(seed=n), fork_of="r0") for n in (1, 2, 3)
     ]
-    script = [Arrival(new, turn=0) for new in (first, *others)]
-    check_laws(shape, script)
-    world = play(shape, script, max_turns=100)
+    script = [Arrival(new, step=0) for new in (first, *others)]
+    check_invariants(shape, script)
+    world = play(shape, script, max_steps=100)
     assert world.num_computed == 14 + 3 * 1 + 4 * 5
     assert world.scheduler.stats.num_copied == 3
     assert world.scheduler.stats.num_forked_tokens == 3 * 13
@@ -113,12 +113,12 @@ def test_a_request_that_was_swapped_out_computes_nothing_again(late: bool, reuse
             NewRequest(
                 f"r{index}", COMMON[index : 4 + 2 * index], Sampling(seed=index), Stopping(12)
             ),
-            turn=0,
+            step=0,
         )
         for index in range(6)
     ]
-    check_laws(shape, script)
-    stats = play(shape, script, max_turns=1000).scheduler.stats
+    check_invariants(shape, script)
+    stats = play(shape, script, max_steps=1000).scheduler.stats
     assert stats.num_swaps == stats.num_preemptions > 0
     assert stats.num_wasted_tokens <= (stats.num_swaps if late else 0)
     assert stats.num_moved_in > 0
@@ -136,7 +136,7 @@ def test_a_request_of_twenty_windows_lives_in_its_worst_case(kind: Kind, late: b
     world = World(shape)
     world.add(new)
     while world.has_work:
-        world.turn()
+        world.step()
         assert world.cache.usage.active <= worst
     assert world.tokens_of("r") == alone(new, shape.layers)
     assert world.scheduler.stats.num_preemptions == 0

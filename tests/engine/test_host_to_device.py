@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.engine.inputs import pack, send, unpack
+from quire.engine.host_to_device import pack, send, unpack
 
 DTYPES = (torch.int32, torch.int64, torch.float32, torch.float64)
 pieces = st.lists(

@@ -17,11 +17,11 @@ def frame(body: bytes) -> bytes:
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
 
 
-class LineClosed(Exception):
+class ChannelClosed(Exception):
     """The other end is gone."""
 
 
-class Line:
+class Channel:
     """Blocking sends; receives that either wait for a frame or take only what has arrived."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -33,10 +33,10 @@ class Line:
         try:
             self._socket.sendall(frame(self._encoder.encode(message)))
         except OSError as error:
-            raise LineClosed(str(error)) from error
+            raise ChannelClosed(str(error)) from error
 
     def receive(self, *, wait: bool) -> list[bytes]:
-        """The bodies of all complete frames; with `wait`, at least one. Raises LineClosed at the
+        """The bodies of all complete frames; with `wait`, at least one. Raises ChannelClosed at the
         end.
         """
         while self._read(wait=False):
@@ -54,9 +54,9 @@ class Line:
         except BlockingIOError:
             return False
         except OSError as error:
-            raise LineClosed(str(error)) from error
+            raise ChannelClosed(str(error)) from error
         if not data:
-            raise LineClosed("the server has closed the line")
+            raise ChannelClosed("the server has closed the line")
         self._buffer += data
         return True
 

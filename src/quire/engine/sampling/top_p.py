@@ -16,7 +16,7 @@ _DIGITS = ((21, 1 << 11, -(1 << 10)), (10, 1 << 11, 0), (0, 1 << 10, 0))
 first has the sign of the rank."""
 
 
-class Cut(NamedTuple):
+class TopPThreshold(NamedTuple):
     """Tokens of smaller ranks than `rank`, int32 [rows, 1], are kept whole, and of those that have
     it so many of the lowest ids as it takes to weigh `missing`."""
 
@@ -24,7 +24,9 @@ class Cut(NamedTuple):
     missing: Tensor
 
 
-def find_cut(ranks: Tensor, weights: Tensor, wanted: Tensor, space: Workspace) -> Cut:
+def find_threshold(
+    ranks: Tensor, weights: Tensor, wanted: Tensor, space: Workspace
+) -> TopPThreshold:
     """Where the leading tokens end that have less than `wanted` [rows, 1], of 0.5 or more, before
     them, or at the largest rank there is if all weigh less. `ranks` int32 and `weights` are
     [rows, tiles, TILE].
@@ -46,10 +48,12 @@ def find_cut(ranks: Tensor, weights: Tensor, wanted: Tensor, space: Workspace) -
         bucket = (ends < wanted).sum(-1, keepdim=True).clamp_(TILE, TILE + num_values - 1)
         missing = wanted - (ends - sums).gather(1, bucket)
         rank = rank + bucket - TILE
-    return Cut(rank.int(), missing)
+    return TopPThreshold(rank.int(), missing)
 
 
-def pick_before(cut: Cut, *, ranks: Tensor, weights: Tensor, own: Tensor, noise: Tensor) -> Tensor:
+def sample_within(
+    cut: TopPThreshold, *, ranks: Tensor, weights: Tensor, own: Tensor, noise: Tensor
+) -> Tensor:
     """The ids drawn at `noise` [rows, 1] from what the cut keeps of tokens with `ranks` and
     `weights` as above, which are overwritten; one at the cut weighs `own`, int64 [rows, 1]."""
     rank = cut.rank[..., None]

@@ -11,7 +11,7 @@ from quire.cache.spec import Retention
 from quire.engine.engine import Engine
 from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.sampling.build_sampler import build_sampler
-from quire.engine.sampling.sample_row import SampleRow
+from quire.engine.sampling.sampling_state import SamplingState
 from quire.models.config import KVSize
 from quire.models.toy import TWO_FULL, ToyModel, ToyText, toy_layout
 from quire.scheduler.config import SchedulerConfig
@@ -49,8 +49,8 @@ class Shape:
 @dataclass(frozen=True)
 class Arrival:
     new: NewRequest
-    turn: int
-    abort_turn: int | None = None
+    step: int
+    abort_step: int | None = None
 
 
 class World:
@@ -120,12 +120,12 @@ class World:
         if aborted is not None:
             self.deltas[request_id].append(aborted)
 
-    def turn(self) -> None:
-        """One step; every turn checks the accounts."""
+    def step(self) -> None:
+        """One step; every step checks the accounts."""
         self.now += 1.0
-        turn = self._engine.turn()
-        self.num_computed += turn.num_tokens
-        for delta in turn.deltas:
+        output = self._engine.step()
+        self.num_computed += output.num_tokens
+        for delta in output.deltas:
             self.deltas[delta.request_id].append(delta)
         self.cache.check()
 
@@ -133,20 +133,20 @@ class World:
         return tuple(token for delta in self.deltas[request_id] for token in delta.token_ids)
 
 
-def play(shape: Shape, arrivals: list[Arrival], max_turns: int) -> World:
-    """Until all is done; law 3 is the bound on turns."""
+def play(shape: Shape, arrivals: list[Arrival], max_steps: int) -> World:
+    """Until all is done; invariant 3 is the bound on steps."""
     world = World(shape)
-    last = max(max(arrival.turn, arrival.abort_turn or 0) for arrival in arrivals)
-    for turn in range(max_turns):
+    last = max(max(arrival.step, arrival.abort_step or 0) for arrival in arrivals)
+    for step in range(max_steps):
         for arrival in arrivals:
-            if arrival.turn == turn:
+            if arrival.step == step:
                 world.add(arrival.new)
-            if arrival.abort_turn == turn:
+            if arrival.abort_step == step:
                 world.abort(arrival.new.id)
-        world.turn()
-        if turn > last + 1 and not world.has_work:
+        world.step()
+        if step > last + 1 and not world.has_work:
             return world
-    raise AssertionError(f"not done after {max_turns} turns")
+    raise AssertionError(f"not done after {max_steps} steps")
 
 
 def alone(new: NewRequest, layers: tuple[Retention, ...] = TWO_FULL) -> tuple[int, ...]:
@@ -162,10 +162,10 @@ def _alone(new: NewRequest, layers: tuple[Retention, ...]) -> tuple[int, ...]:
     text = ToyText(VOCAB_SIZE, layers)
     for token in tokens:
         text.append(token)
-    row = SampleRow(new.sampling, new.stopping, tokens, len(new.prompt_token_ids))
+    row = SamplingState(new.sampling, new.stopping, tokens, len(new.prompt_token_ids))
     stops = {*new.stopping.eos_token_ids, *new.stopping.stop_token_ids}
     while outputs < new.stopping.max_tokens and len(tokens) < MAX_MODEL_LEN:
-        (token,) = sampler.draw(text.logits()[None], [row]).result().token_ids
+        (token,) = sampler.sample(text.logits()[None], [row]).result().token_ids
         tokens.append(token)
         text.append(token)
         outputs += 1

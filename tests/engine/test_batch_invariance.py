@@ -48,14 +48,14 @@ def texts_of(
             new = NewRequest(str(index), prompt, sampling, Stopping(NUM_NEW))
             assert engine.submit(new) is None
         while engine.has_work:
-            for delta in engine.turn().deltas:
+            for delta in engine.step().deltas:
                 texts.setdefault(delta.request_id, []).extend(delta.token_ids)
     return texts
 
 
 @pytest.mark.parametrize("quantization", ["none", "int8"])
 @pytest.mark.parametrize("family", ["bundled", "llama", "gemma2", "deepseek_v3"])
-def test_bfloat16_text_is_the_same_alone_and_in_company(
+def test_bfloat16_text_is_the_same_alone_and_in_any_batch(
     family: str, quantization: str, references: References
 ) -> None:
     library_with_products()

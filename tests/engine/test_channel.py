@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from quire.cache.kv_events import KVEvent
 from quire.cache.reuse import PromptItem, Reuse
-from quire.engine.line import Line, LineClosed, frame
-from quire.engine.messages import Abort, Report, ResetPrefixCache, Submit, ToEngine
+from quire.engine.channel import Channel, ChannelClosed, frame
+from quire.engine.messages import Abort, EngineOutput, ResetPrefixCache, Submit, ToEngine
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Sampling, Stopping
 from quire.scheduler.step import Stats
@@ -20,25 +20,25 @@ from quire.scheduler.step import Stats
 def test_frames_arrive_whole_however_they_are_cut(bodies: list[bytes], piece: int) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        line = Line(theirs)
+        channel = Channel(theirs)
         data = b"".join(frame(body) for body in bodies)
         got: list[bytes] = []
         for start in range(0, len(data), piece):
             ours.sendall(data[start : start + piece])
-            got += line.receive(wait=False)
+            got += channel.receive(wait=False)
         assert got == bodies
-        assert line.receive(wait=False) == []
+        assert channel.receive(wait=False) == []
 
 
 def test_a_closed_line_is_said() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
-        line = Line(theirs)
+        channel = Channel(theirs)
         ours.close()
-        with pytest.raises(LineClosed):
-            line.receive(wait=True)
-        with pytest.raises(LineClosed):
-            line.send(Abort("a"))
+        with pytest.raises(ChannelClosed):
+            channel.receive(wait=True)
+        with pytest.raises(ChannelClosed):
+            channel.send(Abort("a"))
 
 
 GROUPS = st.integers(0, 2**16 - 1)
@@ -67,8 +67,10 @@ EVENTS = st.builds(KVEvent, token_ids=st.lists(st.integers(0, 2**32 - 1)).map(tu
 @given(st.lists(EVENTS, max_size=4))
 def test_events_cross_unchanged(events: list[KVEvent]) -> None:
     stats = Stats(*range(len(Stats._fields)))
-    report = Report(1, 2, 0.5, ("a",), (), (), stats, (("a", EVENT),), kv_events=tuple(events))
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=Report) == report
+    report = EngineOutput(
+        1, 2, 0.5, ("a",), (), (), stats, (("a", EVENT),), kv_events=tuple(events)
+    )
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=EngineOutput) == report
 
 
 def test_a_reset_is_told_from_other_messages() -> None:

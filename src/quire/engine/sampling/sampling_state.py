@@ -1,5 +1,5 @@
 """The live sampling state of one running request: what it asked, its tokens, and how often each
-was drawn.
+was sampled.
 """
 
 from array import array
@@ -31,12 +31,12 @@ class SeenTokens:
             self.counts[place] += position >= num_prompt_tokens
         self._num_followed = len(token_ids)
 
-    def place_of(self, token_id: int) -> int | None:
+    def index_of(self, token_id: int) -> int | None:
         return self._places.get(token_id)
 
 
 @dataclass(slots=True, eq=False)
-class SampleRow:
+class SamplingState:
     """`token_ids` is the prompt and the outputs so far; its owner, the runner, only ever appends
     to it.
     """
@@ -57,10 +57,10 @@ class SampleRow:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
-    def asks_penalties(self) -> bool:
-        asked = self.sampling
+    def has_penalties(self) -> bool:
+        params = self.sampling
         return bool(
-            asked.repetition_penalty != 1.0 or asked.frequency_penalty or asked.presence_penalty
+            params.repetition_penalty != 1.0 or params.frequency_penalty or params.presence_penalty
         )
 
     @property
@@ -71,15 +71,19 @@ class SampleRow:
         return self.stopping.eos_token_ids + self.stopping.stop_token_ids
 
     @property
-    def has_edits(self) -> bool:
+    def has_logits_processors(self) -> bool:
         """Does the row ask for other logits than the model's?"""
-        return bool(self.sampling.logit_bias or self.asks_penalties or self.banned_token_ids)
+        return bool(self.sampling.logit_bias or self.has_penalties or self.banned_token_ids)
 
     @property
-    def wants_only_largest(self) -> bool:
+    def is_greedy_only(self) -> bool:
         """Is the model's largest logit all that is asked of it?"""
-        asked = self.sampling
-        return asked.temperature == 0 and asked.num_logprobs is None and not self.has_edits
+        params = self.sampling
+        return (
+            params.temperature == 0
+            and params.num_logprobs is None
+            and not self.has_logits_processors
+        )
 
     def seen(self) -> SeenTokens:
         self._seen.follow(self.token_ids, self.num_prompt_tokens)

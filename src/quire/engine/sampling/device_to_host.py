@@ -7,24 +7,24 @@ import torch
 from torch import Tensor
 
 
-class Arrival(Protocol):
+class HostCopy(Protocol):
     """Numbers on their way to the host."""
 
     def wait(self) -> Tensor:
         """They, on the host."""
 
 
-class HostLink(Protocol):
-    def fetch(self, numbers: Tensor) -> Arrival:
+class DeviceToHost(Protocol):
+    def fetch(self, numbers: Tensor) -> HostCopy:
         """Start to bring them over; they are not written again."""
 
 
-def build_host_link(device: torch.device) -> HostLink:
-    return CudaLink(device) if device.type == "cuda" else PlainLink()
+def build_device_to_host(device: torch.device) -> DeviceToHost:
+    return CudaDeviceToHost(device) if device.type == "cuda" else LazyDeviceToHost()
 
 
 @dataclass(frozen=True, slots=True)
-class Resting:
+class LazyHostCopy:
     """What stays on a device until somebody asks for it."""
 
     numbers: Tensor
@@ -33,15 +33,15 @@ class Resting:
         return self.numbers.cpu()
 
 
-class PlainLink:
+class LazyDeviceToHost:
     """From a device that computes when it is told to."""
 
-    def fetch(self, numbers: Tensor) -> Resting:
-        return Resting(numbers)
+    def fetch(self, numbers: Tensor) -> LazyHostCopy:
+        return LazyHostCopy(numbers)
 
 
 @dataclass(frozen=True, slots=True)
-class Copying:
+class AsyncHostCopy:
     """`numbers` are pinned memory, and mean nothing before `done`."""
 
     numbers: Tensor
@@ -52,19 +52,19 @@ class Copying:
         return self.numbers
 
 
-class CudaLink:
+class CudaDeviceToHost:
     """On a stream of its own, so that numbers do not wait for what is put on the current one after
     them. Pinned memory is fresh for each copy: torch gives none out again before its copy is over.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._homeward = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def fetch(self, numbers: Tensor) -> Copying:
+    def fetch(self, numbers: Tensor) -> AsyncHostCopy:
         here = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-        self._homeward.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._homeward):
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
             here.copy_(numbers, non_blocking=True)
-        numbers.record_stream(self._homeward)
-        return Copying(here, self._homeward.record_event())
+        numbers.record_stream(self._stream)
+        return AsyncHostCopy(here, self._stream.record_event())

@@ -1,4 +1,4 @@
-"""What the first laws are tried on, and how they are checked: any shape, any script."""
+"""What the invariants are tried on, and how they are checked: any shape, any script."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Sampling, Stopping
-from tests.engine.toy_world import MAX_MODEL_LEN, VOCAB_SIZE, Arrival, Shape, World, alone, play
+from tests.engine.toy_engine import MAX_MODEL_LEN, VOCAB_SIZE, Arrival, Shape, World, alone, play
 
 TOKENS = st.integers(0, VOCAB_SIZE - 1)
 COMMON = tuple((7 * index + 3) % VOCAB_SIZE for index in range(MAX_MODEL_LEN))
@@ -75,7 +75,7 @@ def arrivals(draw: st.DrawFn) -> list[Arrival]:
     for index in range(draw(st.integers(1, 8))):
         shared = COMMON[: draw(st.integers(0, 16))]
         own = tuple(draw(st.lists(TOKENS, max_size=6)))
-        turn = draw(st.integers(0, 10))
+        step = draw(st.integers(0, 10))
         stopping = Stopping(
             max_tokens=draw(st.integers(1, 14)),
             min_tokens=draw(st.integers(0, 1)),
@@ -97,17 +97,17 @@ def arrivals(draw: st.DrawFn) -> list[Arrival]:
         if found and forks:
             new = as_fork(new, draw(st.sampled_from(found)))
         aborts = draw(st.none() | st.integers(0, 12))
-        found.append(Arrival(new, turn, None if aborts is None else turn + aborts))
+        found.append(Arrival(new, step, None if aborts is None else step + aborts))
     return found
 
 
 @st.composite
 def bursts(draw: st.DrawFn) -> list[Arrival]:
-    """Many of equal prompts, or nearly so, within a few turns; some forks, aborts and limits."""
+    """Many of equal prompts, or nearly so, within a few steps; some forks, aborts and limits."""
     found: list[Arrival] = []
     for index in range(draw(st.integers(3, 12))):
         own = tuple(draw(st.lists(TOKENS, max_size=2)))
-        turn = draw(st.integers(0, 3))
+        step = draw(st.integers(0, 3))
         new = NewRequest(
             id=f"r{index}",
             prompt_token_ids=COMMON[: draw(st.integers(10, 16))] + own,
@@ -121,13 +121,13 @@ def bursts(draw: st.DrawFn) -> list[Arrival]:
         if found and draw(st.integers(0, 3)) == 0:
             new = as_fork(new, draw(st.sampled_from(found)))
         aborts = draw(st.none() | st.integers(0, 8))
-        found.append(Arrival(new, turn, None if aborts is None else turn + aborts))
+        found.append(Arrival(new, step, None if aborts is None else step + aborts))
     return found
 
 
-def check_laws(shape: Shape, script: list[Arrival]) -> None:
+def check_invariants(shape: Shape, script: list[Arrival]) -> None:
     num_tokens = sum(len(a.new.prompt_token_ids) + a.new.stopping.max_tokens for a in script)
-    world = play(shape, script, max_turns=100 + 30 * num_tokens)
+    world = play(shape, script, max_steps=100 + 30 * num_tokens)
     for arrival in script:
         check_outcome(world, arrival, shape.layers)
     usage = world.cache.usage
@@ -150,7 +150,7 @@ def check_outcome(world: World, arrival: Arrival, layers: tuple[Retention, ...] 
     finish = world.deltas[new.id][-1].finish
     assert finish is not None
     if finish.reason is Reason.ABORTED:
-        assert arrival.abort_turn is not None
+        assert arrival.abort_step is not None
         assert said == wanted[: len(said)]
     elif finish.reason is Reason.DEADLINE_EXCEEDED:
         assert said == wanted[: len(said)]

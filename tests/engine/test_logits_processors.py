@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.engine.sampling.sample_row import SampleRow
+from quire.engine.sampling.sampling_state import SamplingState
 from quire.scheduler.request import Sampling, Stopping
-from tests.engine.sampler_cases import Make, draw_all, edited, logits_of, row_of, sample_rows
+from tests.engine.sampler_cases import Make, edited, logits_of, row_of, sample_all, sampling_states
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -18,7 +18,7 @@ def test_edits_are_those_of_a_dense_pass_over_the_vocabulary(
     make: Make, data: st.DataObject
 ) -> None:
     vocab_size = data.draw(st.sampled_from((32, 300)))
-    rows = data.draw(st.lists(sample_rows(vocab_size), min_size=1, max_size=5))
+    rows = data.draw(st.lists(sampling_states(vocab_size), min_size=1, max_size=5))
     logits = data.draw(logits_of(vocab_size, len(rows)))
     edits = torch.stack([edited(logits[place], row) for place, row in enumerate(rows)])
     plain = [
@@ -35,7 +35,7 @@ def test_edits_are_those_of_a_dense_pass_over_the_vocabulary(
             presence_penalty=row.sampling.presence_penalty,
             logit_bias=row.sampling.logit_bias,
         )
-    assert draw_all(make, logits, rows) == draw_all(make, edits, plain)
+    assert sample_all(make, logits, rows) == sample_all(make, edits, plain)
 
 
 @given(st.lists(st.lists(st.integers(0, 31), max_size=6), min_size=1, max_size=6))
@@ -53,9 +53,9 @@ def test_counts_kept_along_the_way_are_counts_taken_afresh(bursts: list[list[int
 def test_repetition_penalty_reads_prompt_and_outputs(make: Make) -> None:
     logits = torch.tensor([[2.0, 1.9, 1.8, -5.0]])
     asked = Sampling(temperature=0.0, repetition_penalty=1.2)
-    assert draw_all(make, logits, [row_of(asked, [0, 1], num_prompt_tokens=1)]).token_ids == [2]
+    assert sample_all(make, logits, [row_of(asked, [0, 1], num_prompt_tokens=1)]).token_ids == [2]
     negative = torch.tensor([[-1.0, -1.1, -9.0]])
-    assert draw_all(make, negative, [row_of(asked, [0])]).token_ids == [1]
+    assert sample_all(make, negative, [row_of(asked, [0])]).token_ids == [1]
 
 
 def test_frequency_and_presence_penalties_read_outputs_alone(make: Make) -> None:
@@ -64,12 +64,12 @@ def test_frequency_and_presence_penalties_read_outputs_alone(make: Make) -> None
         Sampling(temperature=0.0, frequency_penalty=0.2),
         Sampling(temperature=0.0, presence_penalty=0.2),
     ):
-        assert draw_all(make, logits, [row_of(asked, [0, 0, 0], 3)]).token_ids == [0]
-        assert draw_all(make, logits, [row_of(asked, [0, 0, 0], 2)]).token_ids == [1]
+        assert sample_all(make, logits, [row_of(asked, [0, 0, 0], 3)]).token_ids == [0]
+        assert sample_all(make, logits, [row_of(asked, [0, 0, 0], 2)]).token_ids == [1]
     often = Sampling(temperature=0.0, frequency_penalty=0.4)
-    assert draw_all(make, logits, [row_of(often, [3, 0, 0, 0, 1, 1, 1], 1)]).token_ids == [2]
+    assert sample_all(make, logits, [row_of(often, [3, 0, 0, 0, 1, 1, 1], 1)]).token_ids == [2]
     once = Sampling(temperature=0.0, presence_penalty=0.4)
-    assert draw_all(make, logits, [row_of(once, [3, 0, 0, 0, 1, 1, 1], 1)]).token_ids == [0]
+    assert sample_all(make, logits, [row_of(once, [3, 0, 0, 0, 1, 1, 1], 1)]).token_ids == [0]
 
 
 def test_biases_force_and_forbid(make: Make) -> None:
@@ -77,19 +77,19 @@ def test_biases_force_and_forbid(make: Make) -> None:
     peak = int(logits.argmax())
     for seed in range(20):
         forced = Sampling(seed=seed, logit_bias=((77, 100.0), (3, 1.0)))
-        assert draw_all(make, logits, [row_of(forced, [0])]).token_ids == [77]
+        assert sample_all(make, logits, [row_of(forced, [0])]).token_ids == [77]
         forbidden = Sampling(temperature=0.3, seed=seed, logit_bias=((peak, -100.0),))
-        assert draw_all(make, logits, [row_of(forbidden, [0])]).token_ids != [peak]
+        assert sample_all(make, logits, [row_of(forbidden, [0])]).token_ids != [peak]
 
 
 def test_ends_are_banned_up_to_min_tokens(make: Make) -> None:
     logits = torch.tensor([[9.0, 8.0, 7.0, 0.0]])
     stopping = Stopping(64, min_tokens=2, eos_token_ids=(0,), stop_token_ids=(1, 999))
-    row = SampleRow(GREEDY, stopping, [3], 1)
+    row = SamplingState(GREEDY, stopping, [3], 1)
     sampler = make(4)
     drawn = []
     for _ in range(4):
-        drawn += sampler.draw(logits, [row]).result().token_ids
+        drawn += sampler.sample(logits, [row]).result().token_ids
         row.token_ids.append(drawn[-1])
     assert drawn == [2, 2, 0, 0]
 
@@ -98,5 +98,5 @@ def test_edits_of_one_row_leave_the_others(make: Make) -> None:
     logits = torch.tensor([[3.0, 2.0, 1.0]] * 3)
     asked = Sampling(temperature=0.0, logit_bias=((0, -5.0),), presence_penalty=2.0)
     rows = [row_of(GREEDY, [0, 0]), row_of(asked, [2, 1]), row_of(GREEDY, [0, 0])]
-    assert draw_all(make, logits, rows).token_ids == [0, 2, 0]
-    assert draw_all(make, logits, [row_of(GREEDY, [0, 0])] * 3).token_ids == [0, 0, 0]
+    assert sample_all(make, logits, rows).token_ids == [0, 2, 0]
+    assert sample_all(make, logits, [row_of(GREEDY, [0, 0])] * 3).token_ids == [0, 0, 0]
