@@ -1,5 +1,6 @@
-"""Frames on a stream socket: four bytes of length, then a MessagePack body. The engine's end of
-it.
+"""The engine's end of the channel to the server: frames on a stream socket.
+
+A frame is a length of four bytes, little-endian, and a MessagePack body of so many bytes.
 """
 
 import socket
@@ -12,17 +13,18 @@ _READ_BYTES = 1 << 18
 
 
 def frame(body: bytes) -> bytes:
+    """Return `body` with its length before it. Raises ValueError beyond MAX_FRAME_BYTES."""
     if len(body) > MAX_FRAME_BYTES:
         raise ValueError(f"a message of {len(body)} bytes, at most {MAX_FRAME_BYTES} are allowed")
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
 
 
 class ChannelClosed(Exception):
-    """The other end is gone."""
+    """The other end of the channel is gone."""
 
 
 class Channel:
-    """Blocking sends; receives that either wait for a frame or take only what has arrived."""
+    """Sends block; a receive either waits for a frame or returns only what has arrived."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -30,14 +32,15 @@ class Channel:
         self._encoder = msgspec.msgpack.Encoder()
 
     def send(self, message: msgspec.Struct) -> None:
+        """Send one message as a frame. Raises ChannelClosed."""
         try:
             self._socket.sendall(frame(self._encoder.encode(message)))
         except OSError as error:
             raise ChannelClosed(str(error)) from error
 
     def receive(self, *, wait: bool) -> list[bytes]:
-        """The bodies of all complete frames; with `wait`, at least one. Raises ChannelClosed at the
-        end.
+        """Return the bodies of all complete frames; with `wait`, wait for at least one. Raises
+        ChannelClosed when the other end has closed.
         """
         while self._read(wait=False):
             pass
@@ -48,6 +51,7 @@ class Channel:
         return bodies
 
     def _read(self, *, wait: bool) -> bool:
+        """Append arrived bytes to the buffer; return False if there are none and `wait` is not."""
         flags = 0 if wait else socket.MSG_DONTWAIT
         try:
             data = self._socket.recv(_READ_BYTES, flags)
@@ -56,12 +60,12 @@ class Channel:
         except OSError as error:
             raise ChannelClosed(str(error)) from error
         if not data:
-            raise ChannelClosed("the server has closed the line")
+            raise ChannelClosed("the server has closed the channel")
         self._buffer += data
         return True
 
     def _take_frames(self) -> list[bytes]:
-        """Cut the complete frames off the buffer."""
+        """Remove the complete frames from the buffer and return their bodies."""
         bodies, start = [], 0
         while len(self._buffer) >= (first := start + LENGTH_BYTES):
             end = first + int.from_bytes(self._buffer[start:first], "little")

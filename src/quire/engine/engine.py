@@ -1,5 +1,8 @@
-"""The loop in one breath: schedule, run, update. Overlapped, a step is scheduled and launched while
-the device still computes the one before, whose result comes one turn later."""
+"""The engine's step: schedule, run, update.
+
+With overlap (async scheduling), a step is scheduled and launched while the device still computes
+the one before it, whose result is returned one call later.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,8 +15,8 @@ from quire.scheduler.step import Delta, Refusal, Stats, StepResult
 
 
 class StepOutput(NamedTuple):
-    """What one step did: its number, the tokens it computed, its duration, and the outputs. Number
-    0: no step came to its end."""
+    """What one completed step did: its number, how many tokens it computed, how many seconds it
+    took, and the outputs of its requests. `step` is 0 if no step was completed."""
 
     step: int
     num_tokens: int
@@ -22,6 +25,8 @@ class StepOutput(NamedTuple):
 
 
 class InFlightStep(NamedTuple):
+    """A step that the device computes, and when it was begun, in seconds of the engine's clock."""
+
     launched: LaunchedStep
     began_s: float
 
@@ -30,9 +35,11 @@ NO_STEP = StepOutput(0, 0, 0.0, [])
 
 
 class Engine:
-    """Owns the scheduler and the runner; `clock` gives seconds that only grow; `on_close` ends
-    what was opened with the engine. `is_overlapped`: for devices that compute while the host goes
-    on.
+    """Owns a scheduler and a runner, and takes their steps.
+
+    `clock` returns seconds that never go back. `on_close` closes what was opened with the engine.
+    `is_overlapped` schedules a step while the device computes the one before; it helps on devices
+    that compute while the host goes on.
     """
 
     def __init__(
@@ -54,32 +61,37 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
+        """Whether `step` has anything to do: a request to schedule or a result to collect."""
         return self._scheduler.has_work or self._in_flight is not None
 
     @property
     def stats(self) -> Stats:
+        """The scheduler's counters and gauges as they are now."""
         return self._scheduler.stats
 
     def submit(self, new: NewRequest) -> Refusal | None:
+        """Add a request to the waiting queue; return the refusal if it was not accepted."""
         return self._scheduler.add(new, self._clock())
 
     def abort(self, request_id: str) -> Delta | None:
+        """End a request; return its last delta, or None if the engine does not have it."""
         return self._scheduler.abort(request_id, self._clock())
 
     def reset_prefix_cache(self) -> None:
+        """Make everything that is cached now unfindable for later requests."""
         self._scheduler.reset_prefix_cache()
 
     def take_kv_events(self) -> tuple[KVEvent, ...]:
-        """Those since they were last taken."""
+        """Return the events of the KV cache since this was last called."""
         return self._scheduler.take_kv_events()
 
     def take_events(self) -> tuple[tuple[str, Event], ...]:
-        """What is new in the timelines of requests, since this was last asked."""
+        """Return the new entries of request timelines, with request ids, since the last call."""
         return self._scheduler.take_events()
 
     def step(self) -> StepOutput:
-        """One step from choice to outputs; overlapped, the outputs are those of the step before,
-        and of this one too if it computes nothing."""
+        """Take one step: schedule, run, update. With overlap the outputs are those of the step
+        before, and of this one too if it computes nothing."""
         began = self._clock()
         new = InFlightStep(self._runner.launch(self._scheduler.schedule(began)), began)
         previous, self._in_flight = self._in_flight, None
@@ -103,6 +115,6 @@ class Engine:
         )
 
     def close(self) -> None:
-        """No turn comes after it."""
+        """Close what was opened with the engine; no step may follow."""
         if self._on_close is not None:
             self._on_close()

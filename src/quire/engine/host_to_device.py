@@ -1,4 +1,4 @@
-"""Numbers of the host on their way to the device: gathered here, sent in one copy."""
+"""Copies host tensors to the device, all of a step in one transfer."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,16 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 16
-"""Bytes at whose multiples each piece begins."""
+"""Each tensor begins at a multiple of so many bytes in the packed copy."""
 
 
 def send(pieces: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """The same numbers on `device`. To a GPU they go as one copy from pinned memory, which the host
-    does not wait for; torch gives that memory out again when the copy is over. A CPU has them."""
+    """Return tensors of the same values, dtypes and shapes on `device`.
+
+    To a GPU they are copied at once from pinned memory without waiting; torch's caching host
+    allocator does not reuse that memory before the copy is done. On a CPU they are returned as
+    they are.
+    """
     if device.type == "cpu":
         return list(pieces)
     packed = pack(pieces, is_pinned=device.type == "cuda")
@@ -19,7 +23,7 @@ def send(pieces: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
 
 def pack(pieces: Sequence[Tensor], *, is_pinned: bool = False) -> Tensor:
-    """All of them in one stretch of bytes."""
+    """Return all tensors in one uint8 tensor, each at a multiple of ALIGNMENT."""
     num_bytes = sum(map(_num_bytes, pieces))
     packed = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=is_pinned)
     for part, piece in zip(unpack(packed, pieces), pieces, strict=True):
@@ -28,7 +32,7 @@ def pack(pieces: Sequence[Tensor], *, is_pinned: bool = False) -> Tensor:
 
 
 def unpack(packed: Tensor, pieces: Sequence[Tensor]) -> list[Tensor]:
-    """Views of what `pack` made of pieces like these, wherever it is now."""
+    """Return views of `packed`, on its device, with the dtypes and shapes of `pieces`."""
     parts, first = [], 0
     for piece in pieces:
         part = packed[first : first + piece.nbytes]

@@ -16,15 +16,15 @@ from quire.engine.config import EngineConfig
 
 
 class LaunchedEngine(NamedTuple):
-    """An engine process that has its configuration, and the server's end of the line to it. It ends
-    when the line closes."""
+    """An engine process that has its configuration, and the server's end of the socket to it. The
+    process ends when the socket closes."""
 
     process: subprocess.Popen[bytes]
     socket: socket.socket
 
 
 def launch(config: EngineConfig) -> LaunchedEngine:
-    """Raises OSError where no process can be started."""
+    """Start an engine process with `config`. Raises OSError if no process can be started."""
     ours, theirs = socket.socketpair()
     with theirs, _closed_on_error(ours):
         ours.sendall(frame(msgspec.msgpack.encode(config)))
@@ -45,6 +45,7 @@ def launch(config: EngineConfig) -> LaunchedEngine:
 
 @contextmanager
 def _closed_on_error(sock: socket.socket) -> Iterator[None]:
+    """Close the socket if the block raises."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""The loop of the engine process: drain what has arrived, take a turn, report once."""
+"""The loop of the engine process: read all messages, take a step, send one output."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from quire.scheduler.step import Delta, Refusal
 
 
 class MessageResults(NamedTuple):
-    """What the messages of one turn have led to."""
+    """What the messages of one iteration led to: ids accepted, refusals, deltas of the aborted."""
 
     accepted: list[str]
     refused: list[Refusal]
@@ -19,7 +19,7 @@ class MessageResults(NamedTuple):
 
 
 class EngineLoop:
-    """Between the line and the engine: drain what has arrived, take a turn, report once."""
+    """Connects an engine with its channel: read all messages, take a step, send one output."""
 
     def __init__(self, engine: Engine, channel: Channel) -> None:
         self._engine = engine
@@ -27,7 +27,7 @@ class EngineLoop:
         self._decoder = msgspec.msgpack.Decoder[ToEngine](Submit | Abort | ResetPrefixCache)
 
     def run(self) -> None:
-        """Until the line closes."""
+        """Serve until the channel closes. Raises ChannelClosed then."""
         while True:
             self._step()
 

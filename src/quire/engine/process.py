@@ -1,9 +1,9 @@
 """The engine's own process: `python -m quire.engine.process FD`, started by `launch.py`.
 
-The socket FD is its only way in and out. First comes the configuration; then it loads, says Ready,
-and takes turns until the line closes. An error is said as Failed before the process ends; one that
-nobody thought of is logged here too, with its traceback. What takes long to import is imported
-when that has come.
+The socket FD is its only input and output. The first frame is the configuration; then the process
+loads the model, sends Ready, and takes steps until the socket closes. It sends an error as Failed
+before it ends; an unexpected one is logged here too, with its traceback. What is slow to import is
+imported once the configuration has arrived.
 """
 
 import gc
@@ -29,22 +29,22 @@ logger = logging.getLogger(__name__)
 FAILED = 1
 LOG_FORMAT = "%(asctime)s %(levelname)s engine: %(message)s"
 EXPECTED = (CheckpointError, TooLittleMemory, UnsupportedModel, ValueError)
-"""What a user's settings can lead to: the text says it all."""
+"""Errors that settings can lead to: their text is enough, no traceback is logged."""
 
 
 def serve(channel: Channel) -> None:
-    """Load what the first frame asks for, then loop."""
+    """Load what the configuration in the first frame names, then run the engine's loop."""
 
-    def say(phase: str, done: int, total: int) -> None:
+    def report_progress(phase: str, done: int, total: int) -> None:
         channel.send(Loading(phase, done, total))
 
     (body,) = channel.receive(wait=True)
     config = msgspec.msgpack.decode(body, type=EngineConfig)
     logging.getLogger().setLevel(config.log_level.upper())
     began_s = time.monotonic() - process_age_s(time.time())
-    say("imports", 0, 1)
+    report_progress("imports", 0, 1)
     with uncollected():
-        if config.model != TOY_MODEL and not config.trust_remote_code:  # whose code may compile
+        if config.model != TOY_MODEL and not config.trust_remote_code:  # remote code may compile
             from quire.models.loading.lean_import import import_transformers
 
             import_transformers()
@@ -53,11 +53,13 @@ def serve(channel: Channel) -> None:
 
         if config.model != TOY_MODEL:
             import quire.engine.startup.build_model  # noqa: F401
-    say("imports", 1, 1)
+    report_progress("imports", 1, 1)
     try:
-        engine, facts = build_engine(config, on_progress=say, clock=time.monotonic, began_s=began_s)
+        engine, facts = build_engine(
+            config, on_progress=report_progress, clock=time.monotonic, began_s=began_s
+        )
     except EXPECTED as error:
-        channel.send(Failed(str(error)))  # the server says it
+        channel.send(Failed(str(error)))  # the server logs it
         sys.exit(FAILED)
     with closing(engine):
         gc.collect()
@@ -67,6 +69,7 @@ def serve(channel: Channel) -> None:
 
 
 def main() -> None:
+    """Run the engine process on the socket whose file descriptor is the first argument."""
     logging.basicConfig(level=logging.INFO, format=log_format(sys.stderr, LOG_FORMAT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when to end
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
