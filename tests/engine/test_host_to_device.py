@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.engine.host_to_device import pack, send, unpack
+from quire.engine.host_to_device import pack, to_device, unpack
 
 DTYPES = (torch.int32, torch.int64, torch.float32, torch.float64)
 pieces = st.lists(
@@ -29,5 +29,5 @@ def test_pieces_of_any_kind_and_stride_come_out_as_they_were(pieces: list[Tensor
 
 @given(pieces)
 def test_a_cpu_gets_what_it_has(pieces: list[Tensor]) -> None:
-    sent = send(pieces, torch.device("cpu"))
+    sent = to_device(pieces, torch.device("cpu"))
     assert all(here is there for here, there in zip(pieces, sent, strict=True))

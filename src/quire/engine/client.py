@@ -1,7 +1,6 @@
-"""The server's end of the process line: starts the engine process, hands requests over, gives
-deltas back.
+"""The server's client of the engine process: starts it, submits requests, returns their deltas.
 
-One reader task owns everything that comes back; a request's stream ends exactly once, whatever
+One reader task owns everything that comes back. A request's stream ends exactly once, whatever
 happens to the engine: with its finish, with `Refused`, or with `EngineDown`.
 """
 
@@ -38,11 +37,11 @@ logger = logging.getLogger(__name__)
 READ_LIMIT_BYTES = 1 << 22
 ENDED_POLL_S = 0.01
 MAX_UNREAD_BYTES = 32 << 20
-"""Bytes handed over that the engine has not read, beyond which nothing more is."""
+"""No request is sent while the engine has left more bytes than these unread."""
 
 
 class Phase(StrEnum):
-    """Where the engine process is in its life."""
+    """The state of the engine process."""
 
     STARTING = "starting"
     LOADING = "loading"
@@ -51,7 +50,7 @@ class Phase(StrEnum):
 
 
 class Refused(Exception):
-    """The scheduler did not take the request; `refusal` says why, with the numbers."""
+    """The scheduler did not accept the request; `refusal` has the reason and the numbers."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
@@ -59,14 +58,13 @@ class Refused(Exception):
 
 
 class EngineDown(Exception):
-    """The engine process has ended or never came up; the text is for people."""
+    """The engine process has ended or could not start; the text is for people."""
 
 
 class TokenStream:
-    """The deltas of one request that was handed over: `async for delta in stream`, once it is
-    `accepted`.
+    """The deltas of one submitted request: `async for delta in stream`, once it is `accepted`.
 
-    Ends after the delta with a finish; raises EngineDown if the engine goes first.
+    Iteration ends after the delta that has a finish; it raises EngineDown if the engine ends first.
     """
 
     def __init__(self, request_id: str) -> None:
@@ -79,7 +77,7 @@ class TokenStream:
         self._down_reason: str | None = None
 
     async def accepted(self) -> None:
-        """Wait until the scheduler has taken the request. Raises Refused or EngineDown."""
+        """Wait until the scheduler has accepted the request. Raises Refused or EngineDown."""
         while not self.is_accepted:
             if self._refusal is not None:
                 raise Refused(self._refusal)
@@ -96,29 +94,30 @@ class TokenStream:
         return self._deltas.popleft()
 
     async def _more(self) -> None:
+        """Wait until something changes. Raises EngineDown if the engine has ended."""
         if self._down_reason is not None:
             raise EngineDown(self._down_reason)
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
     def accept(self) -> None:
-        """For the client: the scheduler has taken the request."""
+        """Record that the scheduler has accepted the request; called by the client."""
         self.is_accepted = True
         self._wake()
 
     def refuse(self, refusal: Refusal) -> None:
-        """For the client: the scheduler has not taken the request; nothing more comes."""
+        """Record that the scheduler has refused the request, which ends the stream."""
         self._refusal = refusal
         self._wake()
 
     def put(self, delta: Delta) -> None:
-        """For the client: the next delta."""
+        """Append the next delta; called by the client."""
         self._deltas.append(delta)
         self._ended = delta.finish is not None
         self._wake()
 
     def fail(self, down_reason: str) -> None:
-        """For the client: the engine is down; nothing more comes."""
+        """Record that the engine is down, which ends the stream."""
         self._down_reason = down_reason
         self._wake()
 
@@ -128,7 +127,9 @@ class TokenStream:
 
 
 class EngineClient:
-    """`phase`, `progress` (phase name, done, total), `facts` (once ready) and `down_reason` may be
+    """Starts one engine process and exchanges messages with it, on the running event loop.
+
+    `phase`, `progress` (phase name, done, total), `facts` (once ready) and `down_reason` may be
     read at any time. `on_output` is called in the event loop with every EngineOutput, before its
     deltas reach their streams. `launched` is an engine process that was started with `config`.
     """
@@ -157,22 +158,22 @@ class EngineClient:
 
     @property
     def process_id(self) -> int | None:
-        """Of the engine's process, while there is one."""
+        """The id of the engine's process, or None while there is none."""
         process = self._process
         return None if process is None or process.poll() is not None else process.pid
 
     @property
     def num_unfinished(self) -> int:
-        """Requests handed over and not ended."""
+        """The number of requests that were submitted and have not ended."""
         return len(self._streams)
 
     def last_progress_age_s(self) -> float:
-        """Seconds since the engine last ended a turn, or 0 while it has no work."""
+        """Return the seconds since the engine last completed a step, or 0 while it has no work."""
         return time.monotonic() - self._last_progress_s if self._streams else 0.0
 
     async def start(self) -> None:
-        """Start the process, if it was not yet, and return; loading goes on behind `phase` and
-        `progress`."""
+        """Start the process unless it runs already, and return at once: `phase` and `progress` tell
+        how far loading is."""
         launched = self._launched or launch(self._config)
         self._process = launched.process
         reader, self._writer = await asyncio.open_connection(
@@ -182,9 +183,9 @@ class EngineClient:
         self._reader_task = asyncio.create_task(self._read(reader, self._process))
 
     def submit(self, request: NewRequest) -> TokenStream:
-        """Hand a request over; its stream tells whether the scheduler has `accepted` it.
+        """Send a request to the engine; its stream tells whether the scheduler has `accepted` it.
 
-        Raises EngineDown, and Refused where the engine would be handed more than it can take.
+        Raises EngineDown; raises Refused if the id is in use or too much is unanswered already.
         """
         if self.phase is not Phase.READY:
             raise EngineDown(self.down_reason or f"the engine is {self.phase}")
@@ -200,7 +201,7 @@ class EngineClient:
         return stream
 
     def _refuse_beyond_bounds(self, request_id: str) -> None:
-        """An engine that does not answer is handed no more than it would ever take."""
+        """Raise Refused if the engine has left as much unanswered as it could ever accept."""
         most = self._config.max_num_queued_reqs + (self.facts.max_num_seqs if self.facts else 0)
         num_unread = 0 if self._writer is None else self._writer.transport.get_write_buffer_size()
         if len(self._accepting) < most and num_unread <= MAX_UNREAD_BYTES:
@@ -212,22 +213,22 @@ class EngineClient:
         raise Refused(Refusal(request_id, Reason.QUEUE_FULL, message))
 
     def abort(self, request_id: str) -> None:
-        """End a request, if it still lives; its stream ends with a finish, a step after
-        the engine has read this (behind megabytes of new prompts that may take some steps).
+        """End a request unless it has ended; its stream ends with a finish, a step after the engine
+        has read this (behind megabytes of new prompts that may take some steps).
         """
         if request_id in self._streams:
             self._send(self._encoder.encode(Abort(request_id)))
 
     def reset_prefix_cache(self) -> None:
-        """Nothing cached until now is found by a request submitted after this; `num_resets` of the
-        next reports tells when it was done. Raises EngineDown.
+        """Make what is cached now unfindable for requests submitted after this. `num_resets` in the
+        next outputs tells when it was done. Raises EngineDown.
         """
         if self.phase is not Phase.READY:
             raise EngineDown(self.down_reason or f"the engine is {self.phase}")
         self._send(self._encoder.encode(ResetPrefixCache()))
 
     async def close(self) -> None:
-        """End the engine process: politely by closing the line, then by force."""
+        """End the engine process: close the socket, and kill it if it takes too long."""
         self._closing = True
         if self._writer is not None:
             self._writer.close()
@@ -241,15 +242,15 @@ class EngineClient:
             self._writer.write(frame(body))
 
     async def _read(self, reader: asyncio.StreamReader, process: subprocess.Popen[bytes]) -> None:
-        """Everything that comes back, until the line closes; then every stream is told."""
+        """Read messages until the socket closes, then end every stream."""
         decoder = msgspec.msgpack.Decoder[FromEngine](Loading | Ready | Failed | EngineOutput)
         try:
             while True:
                 length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
                 self._take(decoder.decode(await reader.readexactly(length)))
-                await asyncio.sleep(0)  # several may have come, which others need not wait for
+                await asyncio.sleep(0)  # let other tasks run between messages
         except (asyncio.IncompleteReadError, OSError):
-            pass  # the engine has closed the line
+            pass  # the engine has closed the socket
         except Exception as error:
             logger.exception("the engine's messages cannot be used")
             self.down_reason = f"the engine's messages cannot be used: {error}"
@@ -287,8 +288,10 @@ class EngineClient:
             stream.put(delta)
 
     async def _go_down(self, process: subprocess.Popen[bytes]) -> None:
-        """The line is closed: say so to everyone at once, then look how the process ended."""
-        is_told = self.facts is None and self.down_reason is not None  # by whoever waits for it
+        """The socket is closed: end every stream at once, then wait for the exit code."""
+        is_reported = (
+            self.facts is None and self.down_reason is not None
+        )  # whoever waits for the start reports it
         self.phase = Phase.DOWN
         if self.down_reason is None:
             self.down_reason = "the engine process has ended"
@@ -299,12 +302,12 @@ class EngineClient:
         self._accepting.clear()
         self._streams.clear()
         code = await _ended(process, patience_s=5.0)
-        if not self._closing and not is_told:
+        if not self._closing and not is_reported:
             logger.error("%s (exit code %d)", self.down_reason, code)
 
 
 async def _ended(process: subprocess.Popen[bytes], patience_s: float) -> int:
-    """The exit code; killed if it takes longer than `patience_s`."""
+    """Return the exit code of the process, which is killed after `patience_s` seconds."""
     deadline_s = time.monotonic() + patience_s
     while (code := process.poll()) is None:
         if time.monotonic() > deadline_s:

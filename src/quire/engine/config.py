@@ -1,5 +1,5 @@
-"""What an engine is built from. Values come from `server/cli/commands.py`; nothing here reads the
-environment.
+"""The configuration of an engine. Values come from `server/cli/commands.py`; nothing here reads
+the environment.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 
 TOY_MODEL = "toy"
-"""As `model`: the deterministic model of the tests; it needs no checkpoint."""
+"""The name of the deterministic model of the tests, which needs no checkpoint."""
 
 KV_DTYPES = ("auto", *QUANTISED)
 HASH_ALGORITHMS = tuple(map(str, HashAlgorithm))
@@ -22,17 +22,23 @@ HASH_ALGORITHMS = tuple(map(str, HashAlgorithm))
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """`None` means: decided from the model and the device, and said in the memory receipt.
+    """Everything that an engine is built from; each field has the name of its flag.
 
-    `device` is auto, cpu, cuda or cuda:N; `dtype` auto (as stored, but bfloat16 for float32 where
-    the device multiplies it), float32, float16 or bfloat16;
-    `kv_cache_dtype` auto (as the model computes), fp8_e4m3 or int8; `attention_backend` auto, cpu,
-    triton, reference or eager; `quantization` (of weights) none or int8. KV memory is said in one
-    way at most: `num_gpu_blocks_override` blocks, `kv_cache_memory_bytes`, `kv_cache_tokens` of
-    context, or what the share `gpu_memory_utilization` of the device leaves beside the loaded
-    model.
-    `swap_space` is GiB of the host; `preemption_mode` auto, swap or recompute.
-    `prefix_caching_seed` makes the digests of blocks the same in every process.
+    `None` means that the value is derived from the model and the device and printed in the memory
+    receipt.
+
+    device: auto, cpu, cuda or cuda:N.
+    dtype: auto (as stored, but bfloat16 for float32 where the device multiplies it), float32,
+        float16 or bfloat16.
+    num_gpu_blocks_override, kv_cache_memory_bytes, kv_cache_tokens, gpu_memory_utilization: KV
+        memory in blocks, bytes, tokens of context, or as the share of the device that the model
+        and KV take together; at most one of them.
+    swap_space: host memory for swapped blocks, in GiB.
+    preemption_mode: auto, swap or recompute.
+    kv_cache_dtype: auto (as the model computes), fp8_e4m3 or int8.
+    attention_backend: auto, cpu, triton, reference or eager.
+    quantization: none or int8, the format of the weights.
+    prefix_caching_seed: makes the digests of blocks the same in every process.
     """
 
     model: str
@@ -72,7 +78,7 @@ class EngineConfig:
 
     @property
     def budget(self) -> Budget:
-        """Raises ValueError where KV memory is said in two ways."""
+        """The budget of KV memory. Raises ValueError if it is given in two ways."""
         return Budget(
             self.num_gpu_blocks_override,
             self.kv_cache_memory_bytes,
@@ -82,6 +88,7 @@ class EngineConfig:
 
     @property
     def kv_options(self) -> KVOptions:
+        """The options that the model's KV cache is built from."""
         return KVOptions(
             self.kv_cache_dtype,
             hybrid=not self.disable_hybrid_kv_cache_manager,
@@ -90,13 +97,13 @@ class EngineConfig:
 
     @property
     def memory_share(self) -> float:
-        """`gpu_memory_utilization`, said or not."""
+        """`gpu_memory_utilization`, or its default."""
         share = self.gpu_memory_utilization
         return DEFAULT_SHARE if share is None else share
 
 
 def check_memory_options(config: EngineConfig) -> None:
-    """What can be wrong before anything is loaded. Raises ValueError that names the options."""
+    """Check options before anything is loaded. Raises ValueError, whose text names the option."""
     _ = config.budget
     if config.block_size not in BLOCK_SIZES:
         sizes = ", ".join(map(str, BLOCK_SIZES))

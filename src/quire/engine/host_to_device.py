@@ -9,7 +9,7 @@ ALIGNMENT = 16
 """Each tensor begins at a multiple of so many bytes in the packed copy."""
 
 
-def send(pieces: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+def to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """Return tensors of the same values, dtypes and shapes on `device`.
 
     To a GPU they are copied at once from pinned memory without waiting; torch's caching host
@@ -17,29 +17,29 @@ def send(pieces: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     they are.
     """
     if device.type == "cpu":
-        return list(pieces)
-    packed = pack(pieces, is_pinned=device.type == "cuda")
-    return unpack(packed.to(device, non_blocking=True), pieces)
+        return list(tensors)
+    packed = pack(tensors, is_pinned=device.type == "cuda")
+    return unpack(packed.to(device, non_blocking=True), tensors)
 
 
-def pack(pieces: Sequence[Tensor], *, is_pinned: bool = False) -> Tensor:
+def pack(tensors: Sequence[Tensor], *, is_pinned: bool = False) -> Tensor:
     """Return all tensors in one uint8 tensor, each at a multiple of ALIGNMENT."""
-    num_bytes = sum(map(_num_bytes, pieces))
+    num_bytes = sum(map(_num_bytes, tensors))
     packed = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=is_pinned)
-    for part, piece in zip(unpack(packed, pieces), pieces, strict=True):
-        part.copy_(piece)
+    for part, tensor in zip(unpack(packed, tensors), tensors, strict=True):
+        part.copy_(tensor)
     return packed
 
 
-def unpack(packed: Tensor, pieces: Sequence[Tensor]) -> list[Tensor]:
-    """Return views of `packed`, on its device, with the dtypes and shapes of `pieces`."""
+def unpack(packed: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return views of `packed`, on its device, with the dtypes and shapes of `tensors`."""
     parts, first = [], 0
-    for piece in pieces:
-        part = packed[first : first + piece.nbytes]
-        parts.append(part.view(piece.dtype).view(piece.shape))
-        first += _num_bytes(piece)
+    for tensor in tensors:
+        part = packed[first : first + tensor.nbytes]
+        parts.append(part.view(tensor.dtype).view(tensor.shape))
+        first += _num_bytes(tensor)
     return parts
 
 
-def _num_bytes(piece: Tensor) -> int:
-    return -(-piece.nbytes // ALIGNMENT) * ALIGNMENT
+def _num_bytes(tensor: Tensor) -> int:
+    return -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT

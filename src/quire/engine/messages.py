@@ -1,5 +1,6 @@
-"""The process line: frozen messages in MessagePack, each framed by its length. Nothing here is
-ever unpickled.
+"""The messages between server and engine process: frozen structs in MessagePack.
+
+Each is framed by its length (`channel.py`). Both ends are of one version, and nothing is pickled.
 """
 
 from typing import TypeAlias
@@ -12,23 +13,23 @@ from quire.scheduler.step import Delta, Refusal, Stats
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
-    """Server to engine: take this request."""
+    """Server to engine: schedule this request."""
 
     request: NewRequest
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
-    """Server to engine: forget this request (client gone, stop string seen, deadline)."""
+    """Server to engine: end this request (client gone, stop string seen, deadline)."""
 
     request_id: str
 
 
 class ResetPrefixCache(msgspec.Struct, frozen=True, tag="reset_prefix_cache", array_like=True):
-    """Server to engine: find nothing again that is cached now."""
+    """Server to engine: make what is cached now unfindable for later requests."""
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading", array_like=True):
-    """Engine to server, while starting: the phase under way and how far it is."""
+    """Engine to server, while starting: the current phase, `done` of `total` units of it."""
 
     phase: str
     done: int
@@ -43,8 +44,8 @@ class ReceiptLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LayerGroupFacts(msgspec.Struct, frozen=True):
-    """Layers that share a block table: `kind` as the cache names it, or `latent`; `reach` is the
-    window or chunk in tokens."""
+    """The layers that share a block table: `kind` is the cache's name of their attention, or
+    `latent`; `reach` is the window or chunk in tokens, or None where a layer sees all tokens."""
 
     kind: str
     reach: int | None
@@ -54,9 +55,11 @@ class LayerGroupFacts(msgspec.Struct, frozen=True):
 class MemoryFacts(msgspec.Struct, frozen=True):
     """What KV memory holds, and why it and a step are as large as they are.
 
-    `kv_tokens` is the context that requests of the model length have together, `max_concurrency`
-    how many of them run at once at their worst, `max_model_len_fits` the longest one request could
-    be, up to what the weights were made for. `kv_token_bytes`: a token that no layer has forgotten.
+    kv_tokens: the tokens of context that requests of `max_model_len` have together.
+    kv_token_bytes: the bytes of one token in all layers.
+    max_model_len_fits: the longest request that memory allows, up to the model's own maximum.
+    max_concurrency: how many requests of `max_model_len` run at once in the worst case.
+    padding_share: the share of KV memory, 0 to 1, that holds no layer.
     """
 
     kv_dtype: str
@@ -71,7 +74,10 @@ class MemoryFacts(msgspec.Struct, frozen=True):
 
 
 class EngineFacts(msgspec.Struct, frozen=True):
-    """What the server must know of a loaded engine."""
+    """What the server needs to know about a loaded engine.
+
+    Lengths and budgets are in tokens; `startup_s` has the seconds of each phase of the start.
+    """
 
     model_type: str
     dtype: str
@@ -88,30 +94,34 @@ class EngineFacts(msgspec.Struct, frozen=True):
     memory: MemoryFacts
     startup_s: dict[str, float]
     attention: str = "none"
-    """The backend, and the instruction set of its kernels."""
+    """The attention backend and the instruction set of its kernels."""
     quantization: str = "none"
-    """Of the weights."""
+    """The format of the weights: none or int8."""
     async_scheduling: bool = False
-    """Is a step scheduled while the device computes the one before?"""
+    """Whether a step is scheduled while the device computes the one before."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
-    """Engine to server: loaded and waiting for work."""
+    """Engine to server: the model is loaded and requests may come."""
 
     facts: EngineFacts
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
-    """Engine to server: its last word before it ends; `message` is for people."""
+    """Engine to server: the last message before the process ends; `message` is for people."""
 
     message: str
 
 
 class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
-    """Engine to server: everything one turn of the loop has to say, in one message.
+    """Engine to server: the results of one iteration of the engine loop (vLLM: EngineCoreOutputs).
 
-    `num_tokens` were computed in `step_s` seconds; both are 0 for a turn without a step. `events`
-    are new entries of the timelines of the requests beside them."""
+    step: the number of the completed step, 0 if none was completed.
+    num_tokens, step_s: how many tokens it computed, in how many seconds; 0 without a step.
+    accepted, refused: the requests that the scheduler took or refused.
+    deltas: new tokens and finishes of requests.
+    events: new entries of request timelines, each with its request id.
+    """
 
     step: int
     num_tokens: int

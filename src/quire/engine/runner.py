@@ -1,10 +1,11 @@
-"""Step -> Batch -> model -> sampler -> StepResult. Keeps, for each running request, the tokens to
-draw from and its block ids as a row of one array for each layer group, so that a batch is built by
-a few vectorised look-ups.
+"""The model runner: Step -> Batch -> model -> sampler -> StepResult.
 
-A step is taken in three: `launch` computes its logits, `draw` its next tokens, `collect` waits for
-both. A step may be launched when its forerunner is sampled and not yet collected: what the host
-does not know of its input is taken from where the device has it.
+For each running request it keeps the tokens, and the block ids as a row of one array for each layer
+group, so that a batch is built by a few vectorised look-ups.
+
+A step has three parts: `launch` computes its logits, `sample` its next tokens, `collect` waits for
+both. A step may be launched when the one before is sampled and not yet collected: input tokens that
+the host does not know yet are copied on the device.
 """
 
 import logging
@@ -17,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.engine.host_to_device import send
+from quire.engine.host_to_device import to_device
 from quire.engine.sampling.build_sampler import build_sampler
 from quire.engine.sampling.sampler import PendingSample, SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState
@@ -32,7 +33,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunnerConfig:
-    """`max_num_blocks` is the longest block table of one request, in each of `num_groups`."""
+    """The sizes of a runner. `max_num_blocks` is the longest block table of one request, in each of
+    `num_groups` layer groups."""
 
     max_num_seqs: int
     max_num_blocks: int
@@ -43,7 +45,9 @@ class RunnerConfig:
 
 @dataclass(slots=True)
 class RequestRow:
-    """One running request: its row of block ids, and what its next token is sampled from."""
+    """One running request: the index of its row of block ids, how many of them are in each group,
+    and what its next token is sampled from. `prompt_logprobs` is None or how many top tokens are
+    scored at each token of the prompt."""
 
     index: int
     num_blocks: list[int]
@@ -57,8 +61,16 @@ class RequestRow:
 
 @dataclass(slots=True)
 class LaunchedStep:
-    """A step under way. `spans`: of each chunk its rows among the logits; `drawing`: the chunks
-    that draw."""
+    """A step that was launched.
+
+    rows: the request of each chunk.
+    spans: the first row and the end of each chunk's rows in the logits.
+    logits: [rows, vocab_size], until they are sampled.
+    move_s: returns how many seconds block copies took, once they are done.
+    sampled_chunks: the indices of the chunks that sample a token.
+    pending: the sampled tokens, one for each of these chunks.
+    scored: log probabilities of prompt tokens by request id.
+    """
 
     step: Step
     rows: list[RequestRow] = field(default_factory=list)
@@ -71,7 +83,7 @@ class LaunchedStep:
 
 
 class Runner:
-    """Applies a step's drops, moves and joins, then computes its chunks."""
+    """Applies the block copies and the changes of requests of a step, then computes its chunks."""
 
     def __init__(self, config: RunnerConfig, model: Model) -> None:
         self._config = config
@@ -85,13 +97,13 @@ class Runner:
         self._last: LaunchedStep | None = None
 
     def run(self, step: Step) -> StepResult:
-        """The whole step."""
+        """Compute the whole step and wait for its result."""
         launched = self.launch(step)
         self.sample(launched)
         return self.collect(launched)
 
     def launch(self, step: Step) -> LaunchedStep:
-        """Up to the logits. The step launched before must have been sampled."""
+        """Compute a step up to its logits. The step launched before must have been sampled."""
         for request_id in step.drops:
             self._free_rows.append(self._rows.pop(request_id).index)
         launched = LaunchedStep(step)
@@ -111,8 +123,8 @@ class Runner:
         return launched
 
     def sample(self, launched: LaunchedStep) -> None:
-        """The next tokens. The step launched before must have been collected, since what a token is
-        sampled from may be told by those before it."""
+        """Sample the next tokens. The step launched before must have been collected, since
+        penalties depend on its tokens."""
         logits = launched.logits
         if logits is None:
             return
@@ -120,14 +132,14 @@ class Runner:
         if launched.sampled_chunks:
             ends = [launched.spans[place][1] - 1 for place in launched.sampled_chunks]
             if len(ends) < len(logits):
-                (indices,) = send([torch.tensor(ends)], self._device)
+                (indices,) = to_device([torch.tensor(ends)], self._device)
                 logits = logits.index_select(0, indices)
             rows = [launched.rows[place].sampling for place in launched.sampled_chunks]
             launched.pending = self._sampler.sample(logits, rows)
         launched.logits = None
 
     def collect(self, launched: LaunchedStep) -> StepResult:
-        """What was sampled, once it is there."""
+        """Wait for a step's tokens, append them to their requests, and return the result."""
         number = launched.step.number
         move_s = 0.0 if launched.move_s is None else launched.move_s()
         result = StepResult(number, (), prompt_logprobs=launched.scored, move_s=move_s)
@@ -152,6 +164,7 @@ class Runner:
         self._extend(row, join.block_ids)
 
     def _extend(self, row: RequestRow, grown: BlockIds) -> None:
+        """Append new block ids, one tuple for each group, to a request's row."""
         for group, block_ids in enumerate(grown):
             first = row.num_blocks[group]
             end = first + len(block_ids)
@@ -159,7 +172,7 @@ class Runner:
             row.num_blocks[group] = end
 
     def _batch(self, launched: LaunchedStep) -> Batch:
-        """The step's tensors; notes each chunk's span of rows among the logits."""
+        """Return the step's tensors; set `spans` and `sampled_chunks` of `launched`."""
         step, rows = launched.step, launched.rows
         counts = _numbers([chunk.num_tokens for chunk in step.chunks])
         firsts = _numbers([chunk.start for chunk in step.chunks])
@@ -177,7 +190,7 @@ class Runner:
         num_groups = self._config.num_groups
         slots = [self._slots(table, owners, positions) for table in tables]
         arrays = (token_ids, positions, logit_rows, *awaited, *slots, *tables)
-        sent = send([torch.from_numpy(array) for array in arrays], self._device)
+        sent = to_device([torch.from_numpy(array) for array in arrays], self._device)
         if len(awaited[0]):
             assert self._last is not None and self._last.pending is not None
             sampled = self._last.pending.token_ids.index_select(0, sent[4])
@@ -194,7 +207,7 @@ class Runner:
         )
 
     def _forward(self, batch: Batch) -> Tensor:
-        """Where memory does not suffice for the whole step at once, in parts."""
+        """Return the logits of a batch; if memory runs out, compute it in two parts."""
         try:
             return self._model.forward(batch)
         except torch.OutOfMemoryError:
@@ -210,6 +223,7 @@ class Runner:
         return torch.cat([self._forward(part) for part in parts])
 
     def _slots(self, table: NDArray[np.int32], owners: Numbers, positions: Numbers) -> Numbers:
+        """Return the slot of each token in one group; `owners` are the tokens' rows of `table`."""
         block_size = self._config.block_size
         slots: Numbers = table[owners, positions // block_size].astype(np.int64) * block_size
         slots += positions % block_size
@@ -218,7 +232,7 @@ class Runner:
     def _score(
         self, launched: LaunchedStep, logits: Tensor
     ) -> dict[str, tuple[TokenLogprobs, ...]]:
-        """Log probabilities of the prompt tokens that these chunks predict."""
+        """Return the log probabilities of the prompt tokens that these chunks predict."""
         scored = {}
         chunks = zip(launched.step.chunks, launched.rows, launched.spans, strict=True)
         for chunk, row, (first, end) in chunks:
@@ -238,7 +252,7 @@ class Runner:
 
 
 def _claimed(step: Step) -> set[int]:
-    """The blocks of all groups that requests get in this step."""
+    """Return the blocks of all groups that requests get in this step."""
     grown = [chunk.grown for chunk in step.chunks if chunk.grown]
     joined = [join.block_ids for join in step.joins]
     return {block for block_ids in grown + joined for ids in block_ids for block in ids}
@@ -247,8 +261,8 @@ def _claimed(step: Step) -> set[int]:
 def _token_ids(
     chunks: tuple[Chunk, ...], rows: list[RequestRow], before: LaunchedStep | None
 ) -> tuple[Numbers, tuple[Numbers, Numbers]]:
-    """The step's tokens; and where those stand that are not yet known here, and each one's place
-    among what the step `before` has sampled."""
+    """Return the step's token ids, with 0 where the host does not know them yet, and for these
+    their indices in the step, and their indices in what the step `before` has sampled."""
     token_ids: list[int] = []
     awaited: dict[int, int] = {}
     for chunk, row in zip(chunks, rows, strict=True):
@@ -273,8 +287,8 @@ def _numbers(values: Sequence[int]) -> Numbers:
 def _logits_indices(
     chunks: tuple[Chunk, ...], rows: list[RequestRow], starts: list[int]
 ) -> tuple[Numbers, list[tuple[int, int]]]:
-    """Of each chunk its last token if it samples, all its tokens if its prompt is scored, else
-    none.
+    """Return the indices of the step's tokens whose logits are needed, and the span of each chunk
+    in them: its last token if it samples, all its tokens if its prompt is scored, else none.
     """
     indices: list[int] = []
     spans: list[tuple[int, int]] = []

@@ -1,5 +1,7 @@
-"""OpenTelemetry spans around the cache's calls, for those who give an endpoint: nothing of
-OpenTelemetry is imported for anyone else. A collector that is down costs spans, never steps.
+"""OpenTelemetry spans around the cache's calls, if an endpoint is configured.
+
+Without an endpoint nothing of OpenTelemetry is imported. If the collector is down, spans are lost,
+but no step waits for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,20 +18,20 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 MAX_FLUSH_S = 2.0
-"""Less than the client's patience with an engine process that ends."""
+"""Less than the client waits for an engine process that ends."""
 NEEDED = ("opentelemetry.sdk.trace.export", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
 
 
 class Tracing(NamedTuple):
-    """`close` exports what is still queued, for MAX_FLUSH_S at most."""
+    """A tracer and how to end it: `close` exports queued spans for MAX_FLUSH_S at most."""
 
     tracer: "Tracer"
     close: Callable[[], None]
 
 
 class TracedKVCache(KVCache):
-    """A span for each call that changes whose the blocks are or what is found, which says what was
-    asked and what came of it."""
+    """A KV cache with a span for each call that changes who holds blocks or what can be found. The
+    span's attributes have the arguments and the result."""
 
     def __init__(self, config: CacheConfig, tracer: "Tracer") -> None:
         super().__init__(config)
@@ -81,7 +83,7 @@ class TracedKVCache(KVCache):
             return is_kept
 
     def forget(self, table: BlockTable) -> None:
-        """Most tables were never swapped out: there is nothing to tell of them."""
+        """Trace only tables that were swapped out; most never were."""
         if table.swap is None:
             return
         with self._tracer.start_as_current_span("kv_cache.forget") as span:
@@ -109,7 +111,7 @@ class TracedKVCache(KVCache):
 
 
 def check_tracing(endpoint: str | None) -> None:
-    """Said before a model is loaded: ValueError if there is an endpoint and no exporter."""
+    """Check before a model is loaded. Raises ValueError for an endpoint without an exporter."""
     if endpoint is None:
         return
     try:
@@ -123,8 +125,8 @@ def check_tracing(endpoint: str | None) -> None:
 
 
 def open_tracing(endpoint: str) -> Tracing:
-    """Spans go to `endpoint` from a thread of their own, a batch at a time; those that find its
-    queue full are dropped.
+    """Return a tracer that sends spans to `endpoint` in batches, from a thread of its own. Spans
+    are dropped while its queue is full.
     """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
@@ -137,7 +139,7 @@ def open_tracing(endpoint: str) -> Tracing:
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
 
     def close() -> None:
-        """The provider's own end waits for up to half a minute where no collector answers."""
+        """Export in a thread: the provider itself waits up to half a minute for a collector."""
         flush = Thread(target=provider.shutdown, name="trace flush", daemon=True)
         flush.start()
         flush.join(MAX_FLUSH_S)
@@ -146,4 +148,5 @@ def open_tracing(endpoint: str) -> Tracing:
 
 
 def _num_held(table: BlockTable) -> int:
+    """Return how many blocks the table holds in all groups."""
     return sum(map(len, table.block_ids)) - sum(table.num_passed)

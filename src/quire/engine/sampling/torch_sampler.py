@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quire.engine.host_to_device import send
+from quire.engine.host_to_device import to_device
 from quire.engine.sampling.device_to_host import HostCopy, build_device_to_host
 from quire.engine.sampling.logits_processors import ProcessedLogits, process
 from quire.engine.sampling.logprobs import RowsToScore, score, to_token_logprobs, unpack_scores
@@ -77,7 +77,7 @@ class TorchSampler:
 
     def sample(self, logits: Tensor, rows: Sequence[SamplingState]) -> PendingTorchSample:
         plan = build_plan(rows, self._space.vocab_size, self._space.max_rows)
-        sent = plan.received(send(plan.pieces(), self._device))
+        sent = plan.received(to_device(plan.pieces(), self._device))
         token_ids, is_finite = self._sample_groups(logits, plan, sent)
         found = [token_ids.double(), is_finite.double()]
         if plan.scored:
@@ -91,7 +91,7 @@ class TorchSampler:
             return []
         places = range(len(token_ids))
         pieces = [torch.tensor(places), torch.tensor(token_ids)]
-        wanted = RowsToScore(places, *send(pieces, self._device))
+        wanted = RowsToScore(places, *to_device(pieces, self._device))
         scores = score(self._space, logits, wanted, min(num_top, self._space.vocab_size))
         return list(to_token_logprobs(token_ids, scores))
 
