@@ -153,7 +153,7 @@ def by_row_index(sample: SampleFn[AnySampler, AnyPending]) -> SampleFn[AnySample
     return sample_by_row_index
 
 
-def noise_by_place_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def noise_by_index_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NativeSampler, "sample", by_row_index(NativeSampler.sample))
     monkeypatch.setattr(TorchSampler, "sample", by_row_index(TorchSampler.sample))
 
@@ -252,7 +252,7 @@ def forks_before_the_prompt_is_computed(monkeypatch: pytest.MonkeyPatch) -> None
         feeds_forward_what_another_drew,
         asks_for_the_largest_logits_alone,
         loses_outputs_when_preempting,
-        noise_by_place_in_the_batch,
+        noise_by_index_in_the_batch,
         hits_one_block_too_many,
         swaps_nothing_out,
         swaps_nothing_in,

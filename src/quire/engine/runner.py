@@ -130,11 +130,11 @@ class Runner:
             return
         launched.scored = self._score(launched, logits)
         if launched.sampled_chunks:
-            ends = [launched.spans[place][1] - 1 for place in launched.sampled_chunks]
+            ends = [launched.spans[index][1] - 1 for index in launched.sampled_chunks]
             if len(ends) < len(logits):
                 (indices,) = to_device([torch.tensor(ends)], self._device)
                 logits = logits.index_select(0, indices)
-            rows = [launched.rows[place].sampling for place in launched.sampled_chunks]
+            rows = [launched.rows[index].sampling for index in launched.sampled_chunks]
             launched.pending = self._sampler.sample(logits, rows)
         launched.logits = None
 
@@ -146,11 +146,11 @@ class Runner:
         if launched.pending is None:
             return result
         sampled = launched.pending.result()
-        for place, token_id in zip(launched.sampled_chunks, sampled.token_ids, strict=True):
-            launched.rows[place].sampling.token_ids.append(token_id)
+        for index, token_id in zip(launched.sampled_chunks, sampled.token_ids, strict=True):
+            launched.rows[index].sampling.token_ids.append(token_id)
         chunks = launched.step.chunks
         return _with_sampled(
-            result, [chunks[place].request_id for place in launched.sampled_chunks], sampled
+            result, [chunks[index].request_id for index in launched.sampled_chunks], sampled
         )
 
     def _join(self, join: Join) -> None:
@@ -184,7 +184,7 @@ class Runner:
         query_starts = starts.tolist()
         logit_rows, launched.spans = _logits_indices(step.chunks, rows, query_starts)
         launched.sampled_chunks = [
-            place for place, chunk in enumerate(step.chunks) if chunk.samples
+            index for index, chunk in enumerate(step.chunks) if chunk.samples
         ]
         token_ids, awaited = _token_ids(step.chunks, rows, self._last)
         num_groups = self._config.num_groups
@@ -275,9 +275,11 @@ def _token_ids(
     if not awaited:
         return _numbers(token_ids), (_numbers([]), _numbers([]))
     assert before is not None
-    sampled = {before.rows[place].index: draw for draw, place in enumerate(before.sampled_chunks)}
-    places = [sampled[index] for index in awaited.values()]
-    return _numbers(token_ids), (_numbers(list(awaited)), _numbers(places))
+    sampled = {
+        before.rows[index].index: position for position, index in enumerate(before.sampled_chunks)
+    }
+    positions = [sampled[index] for index in awaited.values()]
+    return _numbers(token_ids), (_numbers(list(awaited)), _numbers(positions))
 
 
 def _numbers(values: Sequence[int]) -> Numbers:

@@ -1,4 +1,4 @@
-"""Which sampler a device gets: the C++ kernels' on a CPU that has them, else torch's."""
+"""Chooses the sampler of a device: the C++ kernel on a CPU that has it, else torch."""
 
 import torch
 
@@ -11,12 +11,13 @@ from quire.models.native.sampling.sampling import SamplingKernel
 
 
 def build_sampler(vocab_size: int, device: torch.device) -> Sampler:
+    """Return the fastest sampler for logits of `vocab_size` tokens on `device`."""
     kernel = _kernel(vocab_size, device)
     return TorchSampler(vocab_size, device) if kernel is None else NativeSampler(kernel)
 
 
 def sampler_bytes(vocab_size: int, device: torch.device) -> int:
-    """What that sampler and its draws take beside the logits, from above."""
+    """Return an upper bound of the bytes that this sampler takes beside the logits."""
     kernel = _kernel(vocab_size, device)
     return working_bytes(vocab_size, device) if kernel is None else kernel.working_bytes
 

@@ -1,4 +1,4 @@
-"""How what a draw finds comes to the host: by one copy, which can be waited for later."""
+"""Copies a sampler's results to the host, in one transfer that is waited for later."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,24 +8,27 @@ from torch import Tensor
 
 
 class HostCopy(Protocol):
-    """Numbers on their way to the host."""
+    """A tensor on its way to the host."""
 
     def wait(self) -> Tensor:
-        """They, on the host."""
+        """Wait for the copy and return the tensor on the host."""
 
 
 class DeviceToHost(Protocol):
+    """Copies tensors from a device to the host."""
+
     def fetch(self, numbers: Tensor) -> HostCopy:
-        """Start to bring them over; they are not written again."""
+        """Start to copy a tensor, which must not be written again."""
 
 
 def build_device_to_host(device: torch.device) -> DeviceToHost:
+    """Return the way of copying that suits `device`."""
     return CudaDeviceToHost(device) if device.type == "cuda" else LazyDeviceToHost()
 
 
 @dataclass(frozen=True, slots=True)
 class LazyHostCopy:
-    """What stays on a device until somebody asks for it."""
+    """A tensor that is copied when it is waited for."""
 
     numbers: Tensor
 
@@ -34,7 +37,7 @@ class LazyHostCopy:
 
 
 class LazyDeviceToHost:
-    """From a device that computes when it is told to."""
+    """Copies from a device that computes synchronously, such as a CPU."""
 
     def fetch(self, numbers: Tensor) -> LazyHostCopy:
         return LazyHostCopy(numbers)
@@ -42,7 +45,7 @@ class LazyDeviceToHost:
 
 @dataclass(frozen=True, slots=True)
 class AsyncHostCopy:
-    """`numbers` are pinned memory, and mean nothing before `done`."""
+    """A copy under way: `numbers` are pinned memory, whose values are undefined before `done`."""
 
     numbers: Tensor
     done: torch.cuda.Event
@@ -53,8 +56,9 @@ class AsyncHostCopy:
 
 
 class CudaDeviceToHost:
-    """On a stream of its own, so that numbers do not wait for what is put on the current one after
-    them. Pinned memory is fresh for each copy: torch gives none out again before its copy is over.
+    """Copies from a GPU on a stream of its own, so that a copy does not wait for what is launched
+    on the current stream after it. Each copy has its own pinned memory, which torch's caching host
+    allocator does not reuse before the copy is done.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -1,5 +1,5 @@
-"""Log probabilities of the model's own distribution, before anything a request asks of it, in
-bounded memory: a slab of rows at a time."""
+"""Log probabilities of the model's own distribution, before temperature and logits processors, in
+bounded memory: one slab of rows at a time."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -13,8 +13,12 @@ from quire.scheduler.request import TokenLogprobs
 
 
 class Scores(NamedTuple):
-    """Of each row the log probability of one token, fp64 [rows], and the likeliest tokens, equals
-    by rising id, with theirs, [rows, num_top]. All NaN, and the ids any, where a row is not finite.
+    """The log probabilities of one token and of the most likely tokens of each row.
+
+    logprobs: float64 [rows].
+    top_ids: int64 [rows, num_top], most likely first, equal ones by rising id.
+    top_logprobs: float64 [rows, num_top].
+    A row that is not finite has NaN everywhere, and undefined ids.
     """
 
     logprobs: Tensor
@@ -22,12 +26,12 @@ class Scores(NamedTuple):
     top_logprobs: Tensor
 
     def pack(self) -> Tensor:
-        """As one row of fp64."""
+        """Return all of it as one float64 tensor of one dimension."""
         return torch.cat([each.flatten().double() for each in self])
 
 
 def unpack_scores(numbers: Tensor, num_rows: int) -> Scores:
-    """What `pack` packed, of so many rows."""
+    """Return the scores of `num_rows` rows from what `pack` returned."""
     num_tops = (len(numbers) - num_rows) // 2
     logprobs, top_ids, top_logprobs = torch.split(numbers, [num_rows, num_tops, num_tops])
     num_top = num_tops // max(num_rows, 1)
@@ -37,20 +41,20 @@ def unpack_scores(numbers: Tensor, num_rows: int) -> Scores:
 
 
 class RowsToScore(NamedTuple):
-    """The rows of some logits to be scored, at rising `places`, which are `rows` on the device,
-    and the token of each, int64 [rows]."""
+    """The rows of logits to score, at rising `row_indices` (the same on the device: `rows`), and
+    the token to score in each, int64 [rows]."""
 
-    places: Sequence[int]
+    row_indices: Sequence[int]
     rows: Tensor
     token_ids: Tensor
 
 
 def score(space: Workspace, logits: Tensor, scored: RowsToScore, num_top: int) -> Scores:
-    """Of each row its token and the `num_top` likeliest, for one row or more."""
+    """Score the token of each row and its `num_top` most likely tokens, for one row or more."""
     slabs = []
-    for start in range(0, len(scored.places), space.max_rows):
+    for start in range(0, len(scored.row_indices), space.max_rows):
         some = slice(start, start + space.max_rows)
-        loaded = space.load(logits, scored.places[some], scored.rows[some])
+        loaded = space.load(logits, scored.row_indices[some], scored.rows[some])
         slab = space.slab(len(loaded))
         logs = _log_totals(slab, space)
         logprobs = (loaded.gather(1, scored.token_ids[some, None]).double() - logs)[:, 0]
@@ -61,13 +65,13 @@ def score(space: Workspace, logits: Tensor, scored: RowsToScore, num_top: int) -
 
 
 def to_token_logprobs(token_ids: Sequence[int], scores: Scores) -> Iterator[TokenLogprobs]:
-    """Of each row, its token given again."""
+    """Yield the log probabilities of each row as the scheduler and the server take them."""
     columns = (token_ids, *(each.tolist() for each in scores))
     for token_id, logprob, ids, logprobs in zip(*columns, strict=True):
         yield TokenLogprobs(token_id, logprob, tuple(zip(ids, logprobs, strict=True)))
 
 
 def _log_totals(slab: Slab, space: Workspace) -> Tensor:
-    """The logarithm of the sum of exponentials of each row, [rows, 1], fp64."""
+    """Return the log-sum-exp of each row, float64 [rows, 1]."""
     totals = weigh_tiles(slab, torch.ones_like(slab.peaks), space).sum(-1, keepdim=True)
     return slab.peaks.double() + (totals / unit_of(slab)).log()

@@ -1,4 +1,4 @@
-"""The sampler over the C++ kernel: all that is left here is to say what each row asks."""
+"""The sampler over the C++ kernel: packs the parameters of rows, unpacks its results."""
 
 from array import array
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,8 @@ from quire.scheduler.request import TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class PendingNativeSample:
-    """`num_tops`: by row, how many of the likeliest are asked for; None: no log probability."""
+    """The tokens that the kernel sampled. `num_tops` has for each row how many top log
+    probabilities it requests, or None if it requests none at all."""
 
     sampled: Sampled
     num_tops: list[int | None]
@@ -36,7 +37,7 @@ class PendingNativeSample:
 
 
 class NativeSampler:
-    """For logits on the CPU."""
+    """Samples from logits on the CPU; see `Sampler`."""
 
     def __init__(self, kernel: SamplingKernel) -> None:
         self._kernel = kernel
@@ -55,8 +56,8 @@ class NativeSampler:
         return PendingNativeSample(sampled, num_tops)
 
     def score(self, logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
-        wanted = torch.tensor(token_ids, dtype=torch.int64)
-        return list(_scores(self._kernel.score(logits, wanted, min(num_top, logits.shape[1]))))
+        targets = torch.tensor(token_ids, dtype=torch.int64)
+        return list(_scores(self._kernel.score(logits, targets, min(num_top, logits.shape[1]))))
 
 
 def _requested_scores(sampled: Sampled, num_tops: list[int | None]) -> list[TokenLogprobs | None]:

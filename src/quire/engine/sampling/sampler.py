@@ -1,10 +1,12 @@
-"""Draws the next token of each row of a step. What a row draws depends on its logits, its tokens
-and its options alone, bit for bit, whatever runs beside it.
+"""The sampler's interface: it samples the next token of each row of a step.
 
-bans, biases -> penalties -> the likeliest, or temperature -> min_p -> top_k -> top_p -> one drawn
+What a row samples depends on its logits, its tokens and its parameters alone, bit for bit, whatever
+runs beside it (batch invariance):
 
-On one machine. The C++ kernels' exponentials may differ from torch's in the last bit, and then a
-weight in its last: the noise of one draw in millions may fall between the two.
+bans, biases -> penalties -> argmax, or temperature -> min_p -> top_k -> top_p -> one sampled token
+
+This holds on one machine. The exponentials of the C++ kernels may differ from torch's in the last
+bit, and then a weight in its last: one sampled token in millions may differ between the two.
 """
 
 from collections.abc import Sequence
@@ -17,8 +19,10 @@ from quire.scheduler.request import TokenLogprobs
 
 
 class SamplerOutput(NamedTuple):
-    """One entry per row. Where `not_finite`, the logits held NaN or +inf or left nothing to draw:
-    the token id is 0 and means nothing, and there are no log probabilities.
+    """The sampled tokens, one entry per row.
+
+    Where `not_finite`, the logits held NaN or +inf or left no token to sample: the token id is a
+    meaningless 0, and there are no log probabilities.
     """
 
     token_ids: list[int]
@@ -27,23 +31,25 @@ class SamplerOutput(NamedTuple):
 
 
 class PendingSample(Protocol):
-    """A draw that the device may still be computing."""
+    """Sampled tokens that the device may still be computing."""
 
     @property
     def token_ids(self) -> Tensor:
         """int64 [rows], on the device of the logits."""
 
     def result(self) -> SamplerOutput:
-        """Waits for it."""
+        """Wait for the tokens and return them."""
 
 
 class Sampler(Protocol):
+    """Samples tokens and computes log probabilities."""
+
     def sample(self, logits: Tensor, rows: Sequence[SamplingState]) -> PendingSample:
-        """Draw one token for each row of `logits` [rows, vocab_size], of any float type; they are
-        only read, and not once this has returned.
+        """Sample one token for each row of `logits` [rows, vocab_size], of any float type. They are
+        only read, and no more once this has returned.
         """
 
     def score(self, logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
-        """Of each row of `logits` the token `token_ids[row]` and the `num_top` likeliest, equals by
-        rising id: log probabilities of the model's own distribution, before anything a request asks
-        of it. A row that is not finite gives NaN."""
+        """Return the log probabilities of `token_ids[row]` and of the `num_top` most likely tokens,
+        equal ones by rising id, for each row of `logits`: those of the model's own distribution,
+        before temperature and logits processors. A row that is not finite gives NaN."""

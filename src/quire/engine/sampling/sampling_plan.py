@@ -1,5 +1,5 @@
-"""What the host decides about a step's draws before the device hears of them: which rows are drawn
-together and in which order, and all the numbers that a draw is told.
+"""The plan of a step's sampling, made on the host: which rows are sampled together and in which
+order, and all numbers that the device needs for it.
 """
 
 from array import array
@@ -30,81 +30,94 @@ class SamplingKind(Enum):
 
 
 class RowGroup(NamedTuple):
-    """Rows that are drawn at once: of one kind, at rising `places` in the batch. They come `first`
-    and follow each other in the order of the draw, to before `end`; no top_k is larger than
-    `max_top_k`, which is at most twice the smallest."""
+    """Rows that are sampled at once: of one kind, at rising `row_indices` in the batch.
+
+    In the order of sampling they are the rows from `first` to before `end`. No top_k is larger than
+    `max_top_k`, which is at most twice the smallest.
+    """
 
     kind: SamplingKind
-    places: list[int]
+    row_indices: list[int]
     first: int
     max_top_k: int
 
     @property
     def end(self) -> int:
-        return self.first + len(self.places)
+        return self.first + len(self.row_indices)
 
 
 class DevicePlan(NamedTuple):
-    """The numbers of a plan, on a device: the places of rows in the order of the draw; what these
-    rows ask, fp64 [rows, NUM_PARAMS]; the places of rows to be scored, rising; the edits."""
+    """The tensors of a plan on the device.
+
+    order: int64 [rows], the row indices in the order of sampling.
+    params: float64 [rows, NUM_PARAMS], their parameters in that order.
+    scored: int64, the indices of the rows whose tokens are scored, rising.
+    processors: the parameters of logits processors, if any row has one.
+    """
 
     order: Tensor
-    numbers: Tensor
+    params: Tensor
     scored: Tensor
     processors: ProcessorParams | None
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """`processor_starts` says where among all edits those of each row start, in the order of the
-    draw. Of the rows at the places `scored` the token drawn is scored, and at most the `num_top`
-    likeliest."""
+    """The plan of a step's sampling, on the host.
+
+    groups: the rows that are sampled together.
+    params: NUM_PARAMS numbers for each row, in the order of sampling.
+    scored, num_top: the indices of the rows whose token gets a log probability, and how many of the
+        most likely tokens at most are scored beside it.
+    processor_starts: for each row, in the order of sampling, where its ids start in `processors`.
+    """
 
     groups: list[RowGroup]
-    numbers: "array[float]"
+    params: "array[float]"
     scored: list[int]
     num_top: int
     processor_starts: list[int]
     processors: ProcessorParams | None
 
-    def pieces(self) -> list[Tensor]:
-        order = [place for group in self.groups for place in group.places]
-        asked = torch.tensor(self.numbers, dtype=torch.float64)
-        return [_places(order), asked, _places(self.scored), *(self.processors or ())]
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors to copy to the device; `on_device` takes the copies."""
+        order = [index for group in self.groups for index in group.row_indices]
+        params = torch.tensor(self.params, dtype=torch.float64)
+        return [_int64(order), params, _int64(self.scored), *(self.processors or ())]
 
-    def received(self, pieces: Sequence[Tensor]) -> DevicePlan:
-        """What `pieces` became on the device."""
-        order, numbers, scored, *processors = pieces
-        table = numbers.view(len(order), NUM_PARAMS)
+    def on_device(self, tensors: Sequence[Tensor]) -> DevicePlan:
+        """Return the plan whose tensors are copies of `self.tensors()`."""
+        order, params, scored, *processors = tensors
+        table = params.view(len(order), NUM_PARAMS)
         return DevicePlan(
             order, table, scored, ProcessorParams(*processors) if processors else None
         )
 
 
 def build_plan(rows: Sequence[SamplingState], vocab_size: int, max_rows: int) -> SamplingPlan:
-    """Of groups of at most `max_rows`."""
+    """Return a plan whose groups have at most `max_rows` rows."""
     groups = _group_rows(rows, vocab_size, max_rows)
-    ordered = [rows[place] for group in groups for place in group.places]
-    numbers = array("d")
+    ordered = [rows[index] for group in groups for index in group.row_indices]
+    params = array("d")
     for row in ordered:
-        numbers.extend(pack_params(row, vocab_size))
+        params.extend(pack_params(row, vocab_size))
     num_tops = [row.sampling.num_logprobs for row in rows]
-    scored = [place for place, num_top in enumerate(num_tops) if num_top is not None]
+    scored = [index for index, num_top in enumerate(num_tops) if num_top is not None]
     num_top = min(max((num_top or 0 for num_top in num_tops), default=0), vocab_size)
     starts, processors = collect_params(ordered, vocab_size)
-    return SamplingPlan(groups, numbers, scored, num_top, starts, processors)
+    return SamplingPlan(groups, params, scored, num_top, starts, processors)
 
 
 def _group_rows(rows: Sequence[SamplingState], vocab_size: int, max_rows: int) -> list[RowGroup]:
     by_kind: dict[tuple[SamplingKind, int], list[int]] = {}
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         kind = _kind_of(row.sampling, vocab_size)
         top_k_bits = row.sampling.top_k.bit_length() if kind is SamplingKind.TOP_K else 0
-        by_kind.setdefault((kind, top_k_bits), []).append(place)
+        by_kind.setdefault((kind, top_k_bits), []).append(index)
     groups: list[RowGroup] = []
-    for (kind, _), places in by_kind.items():
-        for start in range(0, len(places), max_rows):
-            some = places[start : start + max_rows]
+    for (kind, _), indices in by_kind.items():
+        for start in range(0, len(indices), max_rows):
+            some = indices[start : start + max_rows]
             first = groups[-1].end if groups else 0
             groups.append(RowGroup(kind, some, first, max(rows[at].sampling.top_k for at in some)))
     return groups
@@ -120,5 +133,5 @@ def _kind_of(params: Sampling, vocab_size: int) -> SamplingKind:
     return SamplingKind.TOP_P if params.top_p < 1 else SamplingKind.UNTRUNCATED
 
 
-def _places(places: list[int]) -> Tensor:
-    return torch.tensor(places, dtype=torch.int64)
+def _int64(values: list[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64)

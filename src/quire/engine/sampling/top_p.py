@@ -1,6 +1,8 @@
-"""Which leading tokens of a row reach a wanted weight, found without an order of all of them: the
-ranks of tokens are numbers, and three digits of them, one after another, say where the weight is
-reached. Buckets of whole numbers are summed, so that any order of summing gives the same.
+"""Top-p without a sort: finds the most likely tokens of a row that reach a wanted weight.
+
+The ranks of tokens are integers, and three of their digits, one after another, tell at which rank
+the weight is reached (a radix select over sums). Buckets of integers are summed, so that any order
+of summing gives the same.
 """
 
 from typing import NamedTuple
@@ -12,13 +14,13 @@ from quire.engine.sampling.tiles import TILE, Workspace, lanes_of
 from quire.engine.sampling.weights import pick, points_of
 
 _DIGITS = ((21, 1 << 11, -(1 << 10)), (10, 1 << 11, 0), (0, 1 << 10, 0))
-"""By how many bits the ranks are shifted for a digit, how many values it has, and the least: the
-first has the sign of the rank."""
+"""For each digit by how many bits ranks are shifted, how many values it has, and the least of them:
+the first digit has the sign of the rank."""
 
 
 class TopPThreshold(NamedTuple):
-    """Tokens of smaller ranks than `rank`, int32 [rows, 1], are kept whole, and of those that have
-    it so many of the lowest ids as it takes to weigh `missing`."""
+    """All tokens of smaller ranks than `rank`, int32 [rows, 1], are kept, and of those of this rank
+    as many of the lowest ids as it takes to weigh `missing`, float64 [rows, 1]."""
 
     rank: Tensor
     missing: Tensor
@@ -27,12 +29,12 @@ class TopPThreshold(NamedTuple):
 def find_threshold(
     ranks: Tensor, weights: Tensor, wanted: Tensor, space: Workspace
 ) -> TopPThreshold:
-    """Where the leading tokens end that have less than `wanted` [rows, 1], of 0.5 or more, before
-    them, or at the largest rank there is if all weigh less. `ranks` int32 and `weights` are
+    """Return the threshold of the tokens that have less than `wanted` [rows, 1], of 0.5 or more,
+    before them; the largest rank if all tokens weigh less. `ranks` int32 and `weights` are
     [rows, tiles, TILE].
 
-    Tokens that differ in a former digit are counted at either side of this one's buckets, each in
-    the place of its lane: additions to one place wait for each other on a GPU.
+    Tokens that differ in an earlier digit are counted in extra buckets on either side of this
+    digit's, one for each lane, since atomic additions to one address are serialised on a GPU.
     """
     num_rows = len(ranks)
     weights = space.doubles[:num_rows].copy_(weights).flatten(1)
@@ -52,19 +54,22 @@ def find_threshold(
 
 
 def sample_within(
-    cut: TopPThreshold, *, ranks: Tensor, weights: Tensor, own: Tensor, noise: Tensor
+    threshold: TopPThreshold, *, ranks: Tensor, weights: Tensor, own: Tensor, noise: Tensor
 ) -> Tensor:
-    """The ids drawn at `noise` [rows, 1] from what the cut keeps of tokens with `ranks` and
-    `weights` as above, which are overwritten; one at the cut weighs `own`, int64 [rows, 1]."""
-    rank = cut.rank[..., None]
-    is_at_cut = ranks == rank
+    """Return the ids sampled at `noise` [rows, 1] from the tokens that the threshold keeps.
+
+    `ranks` and `weights` are as above; weights are overwritten. A token at the threshold weighs
+    `own`, int64 [rows, 1].
+    """
+    rank = threshold.rank[..., None]
+    is_at_threshold = ranks == rank
     weights *= ranks < rank
-    counts = is_at_cut.sum(-1)
-    num_kept = (cut.missing.ceil().long() + own - 1) // own
+    counts = is_at_threshold.sum(-1)
+    num_kept = (threshold.missing.ceil().long() + own - 1) // own
     kept = torch.minimum(counts, (num_kept - counts.cumsum(-1) + counts).clamp_(min=0))
     sums = weights.sum(-1, dtype=torch.float64) + kept * own
     tiles = pick(sums, points_of(sums, noise))
-    marks = lanes_of(is_at_cut, tiles.places)
-    marks &= marks.cumsum(-1) <= kept.gather(1, tiles.places[:, None])
-    lanes = lanes_of(weights, tiles.places).double() + marks * own
-    return tiles.places * TILE + pick(lanes, tiles.within).places
+    marks = lanes_of(is_at_threshold, tiles.indices)
+    marks &= marks.cumsum(-1) <= kept.gather(1, tiles.indices[:, None])
+    lanes = lanes_of(weights, tiles.indices).double() + marks * own
+    return tiles.indices * TILE + pick(lanes, tiles.within).indices

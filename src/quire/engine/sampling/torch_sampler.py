@@ -1,6 +1,7 @@
-"""The sampler in torch, for any device: a slab of rows at a time. It tells the device all that is
-asked in one copy, and what is found comes back in one; between them nobody waits for a GPU, as no
-shape and no branch depends on what a tensor holds.
+"""The sampler in torch, for any device: one slab of rows at a time.
+
+All parameters go to the device in one copy, and the results come back in one. Between them the host
+never waits for a GPU, since no shape and no branch depends on the values of a tensor.
 """
 
 from collections.abc import Sequence
@@ -38,8 +39,11 @@ from quire.scheduler.request import TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class PendingTorchSample:
-    """`host_copy` brings the ids, whether each row is finite, and the packed scores.
-    `num_tops`: by row, how many of the likeliest are asked for; None: no log probability."""
+    """Tokens that the device may still be computing.
+
+    host_copy: float64, the ids, then 1 for each row that is finite, then the packed scores.
+    num_tops: for each row how many top log probabilities it requests, or None for none at all.
+    """
 
     token_ids: Tensor
     host_copy: HostCopy
@@ -51,24 +55,24 @@ class PendingTorchSample:
         sampled = numbers[:num_rows].long().tolist()
         not_finite = (numbers[num_rows : 2 * num_rows] == 0).tolist()
         logprobs = self._logprobs(sampled, numbers[2 * num_rows :])
-        for place, is_lost in enumerate(not_finite):
-            if is_lost:
-                logprobs[place] = None
+        for row, is_broken in enumerate(not_finite):
+            if is_broken:
+                logprobs[row] = None
         return SamplerOutput(sampled, logprobs, not_finite)
 
     def _logprobs(self, sampled: list[int], packed: Tensor) -> list[TokenLogprobs | None]:
         found: list[TokenLogprobs | None] = [None] * len(sampled)
-        scored = [place for place, num_top in enumerate(self.num_tops) if num_top is not None]
+        scored = [row for row, num_top in enumerate(self.num_tops) if num_top is not None]
         scores = unpack_scores(packed, len(scored))
-        for place, each in zip(
+        for row, each in zip(
             scored, to_token_logprobs([sampled[at] for at in scored], scores), strict=True
         ):
-            found[place] = each._replace(top=each.top[: self.num_tops[place]])
+            found[row] = each._replace(top=each.top[: self.num_tops[row]])
         return found
 
 
 class TorchSampler:
-    """Holds the working memory of its draws, a `Workspace`."""
+    """Samples in a `Workspace`, which it keeps; see `Sampler`."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._space = Workspace(vocab_size, device)
@@ -77,41 +81,45 @@ class TorchSampler:
 
     def sample(self, logits: Tensor, rows: Sequence[SamplingState]) -> PendingTorchSample:
         plan = build_plan(rows, self._space.vocab_size, self._space.max_rows)
-        sent = plan.received(to_device(plan.pieces(), self._device))
-        token_ids, is_finite = self._sample_groups(logits, plan, sent)
+        on_device = plan.on_device(to_device(plan.tensors(), self._device))
+        token_ids, is_finite = self._sample_groups(logits, plan, on_device)
         found = [token_ids.double(), is_finite.double()]
         if plan.scored:
-            wanted = RowsToScore(plan.scored, sent.scored, token_ids[sent.scored])
-            found.append(score(self._space, logits, wanted, plan.num_top).pack())
+            to_score = RowsToScore(plan.scored, on_device.scored, token_ids[on_device.scored])
+            found.append(score(self._space, logits, to_score, plan.num_top).pack())
         num_tops = [row.sampling.num_logprobs for row in rows]
         return PendingTorchSample(token_ids, self._to_host.fetch(torch.cat(found)), num_tops)
 
     def score(self, logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
         if not token_ids:
             return []
-        places = range(len(token_ids))
-        pieces = [torch.tensor(places), torch.tensor(token_ids)]
-        wanted = RowsToScore(places, *to_device(pieces, self._device))
-        scores = score(self._space, logits, wanted, min(num_top, self._space.vocab_size))
+        row_indices = range(len(token_ids))
+        tensors = [torch.tensor(row_indices), torch.tensor(token_ids)]
+        to_score = RowsToScore(row_indices, *to_device(tensors, self._device))
+        scores = score(self._space, logits, to_score, min(num_top, self._space.vocab_size))
         return list(to_token_logprobs(token_ids, scores))
 
     def _sample_groups(
-        self, logits: Tensor, plan: SamplingPlan, sent: DevicePlan
+        self, logits: Tensor, plan: SamplingPlan, on_device: DevicePlan
     ) -> tuple[Tensor, Tensor]:
-        """The ids sampled, 0 where a row is not finite, and whether it is, int64 [rows] both."""
-        token_ids, is_finite = torch.empty_like(sent.order), torch.empty_like(sent.order)
-        edited = None if sent.processors is None else process(logits, sent.order, sent.processors)
+        """Return the ids, 0 where a row is not finite, and whether each is finite, int64 [rows]."""
+        token_ids, is_finite = torch.empty_like(on_device.order), torch.empty_like(on_device.order)
+        processed = (
+            None
+            if on_device.processors is None
+            else process(logits, on_device.order, on_device.processors)
+        )
         for group in plan.groups:
-            index = sent.order[group.first : group.end]
-            loaded = self._space.load(logits, group.places, index)
-            if edited is not None:
+            index = on_device.order[group.first : group.end]
+            loaded = self._space.load(logits, group.row_indices, index)
+            if processed is not None:
                 edits = slice(plan.processor_starts[group.first], plan.processor_starts[group.end])
-                _apply(loaded, edited, edits, group.first)
+                _apply(loaded, processed, edits, group.first)
             slab = self._space.slab(len(loaded))
-            fine = slab.peaks[:, 0].isfinite().long()
-            options = options_of(sent.numbers[group.first : group.end])
-            is_finite.index_copy_(0, index, fine)
-            token_ids.index_copy_(0, index, self._sample(group, slab, options) * fine)
+            finite = slab.peaks[:, 0].isfinite().long()
+            options = options_of(on_device.params[group.first : group.end])
+            is_finite.index_copy_(0, index, finite)
+            token_ids.index_copy_(0, index, self._sample(group, slab, options) * finite)
         return token_ids, is_finite
 
     def _sample(self, group: RowGroup, slab: Slab, options: Options) -> Tensor:
@@ -132,7 +140,7 @@ class TorchSampler:
                 return sample_top_p(slab, options, totals, self._space)
 
 
-def _apply(loaded: Tensor, edited: ProcessedLogits, edits: slice, first: int) -> None:
-    """Put `edits` in their places among `loaded`, whose first row is row `first`."""
-    rows, ids, values = (each[edits] for each in edited)
+def _apply(loaded: Tensor, processed: ProcessedLogits, edits: slice, first: int) -> None:
+    """Write the processed logits of `edits` to `loaded`, whose first row is row `first`."""
+    rows, ids, values = (each[edits] for each in processed)
     loaded.index_put_((rows - first, ids), values)
