@@ -11,7 +11,7 @@ from quire.cache.layout import build_layout
 from quire.cache.sizing import Budget, TooLittleMemory
 from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
 from quire.engine.messages import EngineFacts, LayerGroupFacts
-from quire.engine.startup.kv_plan import Device, KVPlan, Limits, plan_kv
+from quire.engine.startup.kv_plan import AvailableMemory, KVPlan, Limits, plan_kv
 from quire.engine.startup.receipt import memory_facts, padding_warning, receipt_text
 
 PAGE = Page(num_kv_heads=2, k_width=64, v_width=64, element_bytes=2)
@@ -29,8 +29,8 @@ def limits_of(
     return Limits(max_model_len, 8192, max_num_seqs, num_tokens, default_token_budget=512)
 
 
-def device_of(available: int, *, is_unified: bool = False) -> Device:
-    return Device(available, is_unified=is_unified, keeps_prefixes=True)
+def device_of(available: int, *, is_unified: bool = False) -> AvailableMemory:
+    return AvailableMemory(available, is_unified=is_unified, keeps_prefixes=True)
 
 
 def plan_of(

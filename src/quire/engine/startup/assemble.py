@@ -1,4 +1,4 @@
-"""Puts cache, scheduler, runner and engine together over a model that has its KV store."""
+"""Assembles cache, scheduler, runner and engine over a model that has its KV cache."""
 
 import logging
 import os
@@ -26,7 +26,7 @@ Clock = Callable[[], float]
 def assemble(
     config: EngineConfig, facts: EngineFacts, layout: Layout, model: Model, clock: Clock
 ) -> Engine:
-    """Cache, scheduler, runner and engine over a model that has its KV store."""
+    """Return an engine with cache, scheduler and runner over a model that has its KV cache."""
     cache_config = CacheConfig(
         facts.num_blocks,
         facts.block_size,
@@ -61,7 +61,7 @@ def assemble(
 
 
 def block_hash(config: EngineConfig) -> BlockHash:
-    """Its first parent is random unless the configuration has a seed."""
+    """Return the hash of blocks. The parent of first blocks is random unless there is a seed."""
     algorithm, seed = HashAlgorithm(config.prefix_caching_hash_algo), config.prefix_caching_seed
     if algorithm is HashAlgorithm.SHA256_CBOR and seed is None:
         logger.warning(
@@ -75,6 +75,7 @@ def block_hash(config: EngineConfig) -> BlockHash:
 def scheduler_config(
     config: EngineConfig, max_num_batched_tokens: int, max_model_len: int
 ) -> SchedulerConfig:
+    """Return the scheduler's part of a configuration. Raises ValueError if it is wrong."""
     return SchedulerConfig(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,

@@ -1,4 +1,4 @@
-"""From a configuration to an engine: load, measure, size, assemble. Each phase is timed."""
+"""Builds an engine from its configuration: load, measure, size, assemble. Each phase is timed."""
 
 from quire.engine.config import TOY_MODEL, EngineConfig, check_memory_options
 from quire.engine.engine import Engine
@@ -11,9 +11,10 @@ from quire.engine.tracing import check_tracing
 def build_engine(
     config: EngineConfig, *, on_progress: OnProgress, clock: Clock, began_s: float | None = None
 ) -> tuple[Engine, EngineFacts]:
-    """Raises ValueError or an error of the loader or of sizing, whose text is for people.
+    """Return an engine and the facts that its server needs.
 
-    `began_s` is when the process began, by `clock`: what it has done since is a phase of the start.
+    `began_s` is when the process began, by `clock`; the time since is a phase of the start. Raises
+    ValueError, or an error of the loader or of sizing, whose text is for people.
     """
     check_memory_options(config)
     check_tracing(config.otlp_traces_endpoint)

@@ -1,5 +1,5 @@
-"""An engine over a checkpoint: look ahead, load it, run its largest step once, and turn what is
-left into blocks.
+"""Builds an engine over a checkpoint: check what can be checked, load it, run its largest step once
+to measure it, and divide the memory that is left into blocks.
 """
 
 import logging
@@ -19,7 +19,7 @@ from quire.engine.startup.assemble import Clock, OnProgress, assemble
 from quire.engine.startup.device import choose_device
 from quire.engine.startup.early_check import check_before_load, least_token_bytes
 from quire.engine.startup.graphs import graph_bytes, with_graphs
-from quire.engine.startup.kv_plan import Device, KVPlan, Limits, plan_kv
+from quire.engine.startup.kv_plan import AvailableMemory, KVPlan, Limits, plan_kv
 from quire.engine.startup.memory import DeviceMemory, measure, peak_bytes, step_budget
 from quire.engine.startup.receipt import memory_facts, padding_warning, receipt_text
 from quire.engine.startup.swap_space import num_host_blocks
@@ -37,18 +37,19 @@ from quire.models.loading.preview import look_ahead
 logger = logging.getLogger(__name__)
 
 DEFAULT_BATCHED_TOKENS = {"cpu": 512, "cuda": 2048}
-"""The largest step where none is given: where each device's matrix product is about best."""
+"""The default token budget of a step, at which matrix products are about as fast as they get."""
 
 
 @dataclass(slots=True)
-class Phases:
-    """Seconds by phase of the start-up."""
+class PhaseTimer:
+    """Measures the seconds of each phase of the start; `last_s` is when the last one ended."""
 
     clock: Clock
     seconds: dict[str, float] = field(default_factory=dict)
     last_s: float = 0.0
 
     def end(self, phase: str) -> None:
+        """Record that `phase` ends now and the next one begins."""
         now = self.clock()
         self.seconds[phase] = now - self.last_s
         self.last_s = now
@@ -57,12 +58,16 @@ class Phases:
 def build_model_engine(
     config: EngineConfig, *, on_progress: OnProgress, clock: Clock, began_s: float | None = None
 ) -> tuple[Engine, EngineFacts]:
-    """Raises the loader's and sizing's errors, and ValueError for what the model cannot have."""
-    phases = Phases(clock, last_s=clock() if began_s is None else began_s)
-    phases.end("imports")
+    """Return an engine over a checkpoint, and its facts.
+
+    Raises CheckpointError, UnsupportedModel, TooLittleMemory, and ValueError for options that the
+    model or device does not support.
+    """
+    timer = PhaseTimer(clock, last_s=clock() if began_s is None else began_s)
+    timer.end("imports")
     device = choose_device(config.device)
     if device.type == "cuda":
-        torch.cuda.set_device(device)  # where kernels are launched and streams are
+        torch.cuda.set_device(device)  # the device of kernels and streams
     options = KernelOptions(config.quantization, config.linear_backend, config.dtype)
     kernels = choose_kernels(options, device)
     config = replace(config, dtype=asked_dtype(options, kernels))
@@ -70,9 +75,9 @@ def build_model_engine(
         torch.set_num_threads(config.num_threads)
     source = ModelSource(config.model, config.revision, config.trust_remote_code)
     folder = locate(source, on_progress)
-    phases.end("files")
-    limits = _look_ahead(config, folder, device, on_progress, kernels)
-    phases.end("outline")
+    timer.end("files")
+    limits = _limits_before_load(config, folder, device, on_progress, kernels)
+    timer.end("outline")
     source = ModelSource(str(folder), trust_remote_code=config.trust_remote_code)
     loaded = load_model(
         source,
@@ -81,15 +86,15 @@ def build_model_engine(
         on_progress=on_progress,
         kernels=kernels,
     )
-    phases.end("load")
+    timer.end("load")
     on_progress("profile", 0, 1)
     footprint = _profile(config, loaded, limits)
     give_back()
     on_progress("profile", 1, 1)
-    phases.end("profile")
+    timer.end("profile")
     memory = measure(device)
     layout = loaded.facts.layout(config.kv_options)
-    plan = plan_kv(layout, footprint, limits, config.budget, _device(config, memory))
+    plan = plan_kv(layout, footprint, limits, config.budget, _available_memory(config, memory))
     plan = _with_swap_space(plan, config, memory)
     model = loaded.attach(
         plan.capacity.num_blocks,
@@ -97,28 +102,30 @@ def build_model_engine(
         config.kv_options,
         num_host_blocks=plan.num_host_blocks,
     )
-    phases.end("kv_cache")
+    timer.end("kv_cache")
     if device.type == "cuda":
         _warm_up(model, len(layout.groups), plan, device)
-        phases.end("warm_up")
+        timer.end("warm_up")
     recorded = with_graphs(config, model, device, plan, on_progress)
     if isinstance(recorded, GraphedModel):
-        phases.end("graphs")
+        timer.end("graphs")
     receipt = _receipt(loaded, footprint, plan, memory)
-    facts = _facts(config, loaded, plan, receipt, phases.seconds)
+    facts = _facts(config, loaded, plan, receipt, timer.seconds)
     _log_facts(facts, layout)
     return assemble(config, facts, layout, recorded, clock), facts
 
 
 def is_overlapped(config: EngineConfig, device: torch.device) -> bool:
-    """Unless it is said: where the host has nothing to do while the device computes."""
+    """Return whether steps overlap: as configured, else where the host is idle while the device
+    computes."""
     if config.async_scheduling is None:
         return device.type != "cpu"
     return config.async_scheduling
 
 
 def choose_limits(config: EngineConfig, model_max_len: int, device: torch.device) -> Limits:
-    """What is asked, held against the model; what is not asked, from the model and the device."""
+    """Return the configured limits, with defaults from the model and the device. Raises ValueError
+    if the model cannot have them."""
     max_model_len = config.max_model_len or model_max_len
     if max_model_len > model_max_len:
         raise ValueError(
@@ -134,14 +141,15 @@ def choose_limits(config: EngineConfig, model_max_len: int, device: torch.device
     )
 
 
-def _look_ahead(
+def _limits_before_load(
     config: EngineConfig,
     folder: Path,
     device: torch.device,
     on_progress: OnProgress,
     kernels: ModelKernels | None,
 ) -> Limits:
-    """What can be wrong is said before minutes are spent on reading weights."""
+    """Return the limits, checked before minutes are spent on reading weights. Raises ValueError or
+    TooLittleMemory."""
     on_progress("outline", 0, 1)
     preview = look_ahead(
         folder,
@@ -164,8 +172,8 @@ def _with_swap_space(plan: KVPlan, config: EngineConfig, memory: DeviceMemory) -
     return replace(plan, num_host_blocks=num_blocks)
 
 
-def _device(config: EngineConfig, memory: DeviceMemory) -> Device:
-    return Device(
+def _available_memory(config: EngineConfig, memory: DeviceMemory) -> AvailableMemory:
+    return AvailableMemory(
         step_budget(memory, config.budget),
         is_unified=memory.is_unified,
         keeps_prefixes=config.enable_prefix_caching,
@@ -173,9 +181,9 @@ def _device(config: EngineConfig, memory: DeviceMemory) -> Device:
 
 
 def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footprint:
-    """Run one step of the whole budget, with logits of every token as scored prompts ask for, on
-    the null block alone. What its peak took, shared out to its tokens, is what a token takes; it is
-    at least its logits, id, position and places to write.
+    """Run one step of the whole token budget on the null block, with logits of every token as for
+    prompt log probabilities, and return what steps and blocks take. The bytes of a token are the
+    peak divided by the step's tokens, but at least its logits, id, position and slots.
     """
     layout = loaded.facts.layout(config.kv_options)
     num_tokens = min(limits.max_step_tokens, limits.max_model_len)
@@ -204,25 +212,25 @@ def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footp
 
 
 def _warm_up(model: HFModel, num_groups: int, plan: KVPlan, device: torch.device) -> None:
-    """On the null block, so that no request waits while kernels are compiled: those for long
-    chunks, for short ones, for single tokens, and for those of contexts that are cut."""
+    """Run steps on the null block, so that no request waits while kernels are compiled: those for
+    long chunks, for short ones, for single tokens, and for split contexts."""
     for num_tokens in (64, 2, 1):
         model.forward(_chunk(0, num_tokens, num_groups, device))
     model.forward(_chunk(plan.limits.max_model_len - 1, 1, num_groups, device))
 
 
 def _chunk(start: int, num_tokens: int, num_groups: int, device: torch.device) -> Batch:
-    """Of the null block alone: its tokens follow `start` others."""
-    places = torch.arange(num_tokens, device=device)
+    """Return a batch of one chunk on the null block, whose tokens follow `start` others."""
+    positions = torch.arange(num_tokens, device=device)
     table = torch.zeros((1, start + num_tokens), dtype=torch.int32, device=device)
     return Batch(
-        input_ids=torch.zeros_like(places),
-        positions=places + start,
-        slots=(torch.zeros_like(places),) * num_groups,
+        input_ids=torch.zeros_like(positions),
+        positions=positions + start,
+        slots=(torch.zeros_like(positions),) * num_groups,
         block_tables=(table,) * num_groups,
         query_starts=(0, num_tokens),
         context_lens=(start + num_tokens,),
-        logit_rows=places,
+        logit_rows=positions,
     )
 
 

@@ -1,4 +1,4 @@
-"""An engine over the toy model, which takes no memory and no time."""
+"""Builds an engine over the toy model, which takes no memory and no time."""
 
 import psutil
 
@@ -21,6 +21,7 @@ TOY_LAYOUT = toy_layout()
 
 
 def build_toy_engine(config: EngineConfig, clock: Clock) -> tuple[Engine, EngineFacts]:
+    """Return an engine over the toy model, and its facts. Raises ValueError."""
     limits = Limits(
         max_model_len=config.max_model_len or TOY_CONTEXT,
         model_max_len=TOY_CONTEXT,
@@ -29,8 +30,8 @@ def build_toy_engine(config: EngineConfig, clock: Clock) -> tuple[Engine, Engine
         default_token_budget=TOY_BATCHED_TOKENS,
     )
     size, num_tokens = config.block_size, limits.max_step_tokens
-    asked = config.budget.blocks(TOY_LAYOUT, block_size=size, max_chunk_tokens=num_tokens)
-    capacity = Room(TOY_LAYOUT, asked or TOY_BLOCKS, size, num_tokens)
+    num_blocks = config.budget.blocks(TOY_LAYOUT, block_size=size, max_chunk_tokens=num_tokens)
+    capacity = Room(TOY_LAYOUT, num_blocks or TOY_BLOCKS, size, num_tokens)
     num_host = num_host_blocks(
         config,
         TOY_LAYOUT.block_bytes(size),

@@ -1,6 +1,6 @@
-"""Looks, before any weight is read, whether what is asked for could be had, and even one request of
-the model length fit: minutes of loading are not spent to learn that it cannot. What the
-configuration does not tell is left to the checks after the load.
+"""Checks before any weight is read whether the configuration is possible, and whether one request
+of the model length fits: no minutes of loading are spent to learn that it does not. What the
+model's configuration does not tell is left to the checks after the load.
 """
 
 import logging
@@ -11,7 +11,7 @@ from quire.cache.footprint import Footprint
 from quire.cache.layout import Layout
 from quire.cache.sizing import MIB, Room, check_has_attention
 from quire.engine.config import EngineConfig
-from quire.engine.startup.kv_plan import Device, Limits, solve_kv
+from quire.engine.startup.kv_plan import AvailableMemory, Limits, solve_kv
 from quire.engine.startup.memory import DeviceMemory, measure, step_budget
 from quire.engine.startup.swap_space import num_host_blocks
 from quire.models.attention.choice import attention_name
@@ -25,16 +25,16 @@ INDEX_BYTES = 8
 
 
 def least_token_bytes(vocab_size: int, dtype_bytes: int, layout: Layout) -> int:
-    """What a token of a step takes at least: its logits, id, position and places to write."""
+    """Return the least bytes that a token of a step takes: logits, id, position and slots."""
     return vocab_size * dtype_bytes + (2 + len(layout.groups)) * INDEX_BYTES
 
 
 def check_before_load(
     config: EngineConfig, preview: Preview, limits: Limits, device: torch.device
 ) -> None:
-    """Raises ValueError or TooLittleMemory as the checks after the load would. It asks for no more
-    than those: steps as small as they may be, and no room for weights that a host maps from their
-    files.
+    """Raise ValueError or TooLittleMemory as the checks after the load would. It requires no more
+    than they do: steps as small as they may be, and no memory for weights that a host maps from
+    their files.
     """
     layout = preview.layout(config.kv_options)
     if layout is not None:
@@ -77,8 +77,8 @@ def _check_blocks(
     capacity.check(limits.max_model_len, config.budget)
     least = least_token_bytes(preview.vocab_size, preview.dtype_bytes or 0, layout)
     footprint = Footprint(config.block_size, block_bytes, least)
-    device = Device(available, memory.is_unified, config.enable_prefix_caching)
-    solve_kv(layout, footprint, limits, config.budget, device)
+    usable = AvailableMemory(available, memory.is_unified, config.enable_prefix_caching)
+    solve_kv(layout, footprint, limits, config.budget, usable)
 
 
 def _check_attention(

@@ -1,4 +1,4 @@
-"""Whether the decode steps of an engine are recorded, what that takes, and the recording."""
+"""Records CUDA graphs of an engine's decode steps where the backend allows it."""
 
 import torch
 
@@ -20,8 +20,11 @@ from quire.models.hf import HFModel
 def recorded_backend(
     config: EngineConfig, model: HFModel, device: torch.device
 ) -> ReplayableBackend | None:
-    """The model's, where decode steps are recorded: on GPUs, where attention reads all that it is
-    to do from the device."""
+    """Return the model's attention backend if decode steps are recorded, else None.
+
+    They are recorded on GPUs, unless eager mode is enforced, with a backend that reads all of its
+    inputs from the device.
+    """
     if device.type != "cuda" or config.enforce_eager:
         return None
     return model.backend if isinstance(model.backend, ReplayableBackend) else None
@@ -30,7 +33,7 @@ def recorded_backend(
 def graph_bytes(
     config: EngineConfig, model: HFModel, device: torch.device, token_bytes: int
 ) -> int:
-    """To be kept free for it. `token_bytes`: what a token of a step takes."""
+    """Return the bytes to keep free for recorded graphs; a token of a step takes `token_bytes`."""
     if recorded_backend(config, model, device) is None:
         return 0
     return record_bytes(config.max_num_seqs, token_bytes)
@@ -43,7 +46,7 @@ def with_graphs(
     plan: KVPlan,
     on_progress: OnProgress,
 ) -> HFModel | GraphedModel:
-    """`model`, its decode steps recorded if they are to be and can be."""
+    """Return `model`, with its decode steps recorded if they are to be and can be."""
     backend, limits = recorded_backend(config, model, device), plan.limits
     if backend is None:
         return model
@@ -54,7 +57,9 @@ def with_graphs(
         len(plan.capacity.layout.groups),
     )
 
-    def say(done: int, total: int) -> None:
+    def report_progress(done: int, total: int) -> None:
         on_progress("graphs", done, total)
 
-    return record_decode(model, backend, Buffers(sizes, device), CUDAGraphs(device), say)
+    return record_decode(
+        model, backend, Buffers(sizes, device), CUDAGraphs(device), report_progress
+    )

@@ -1,5 +1,5 @@
-"""Decides the number of KV blocks and the tokens of a step, from what is asked and what there is,
-and says why. Arithmetic only: `memory.py` measures.
+"""Decides the number of KV blocks and the token budget of a step, from the configuration and the
+available memory, with the reasons. This is arithmetic only: `memory.py` measures.
 """
 
 from dataclasses import dataclass
@@ -20,9 +20,13 @@ from quire.cache.sizing import MIB, Budget, Room, TooLittleMemory, remedies, use
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What requests and steps are held to. `num_tokens` is the size of a step if it was said, else
-    None; then no step is larger than `default_token_budget`, from where on more tokens make it no
-    better.
+    """The limits of requests and steps, in tokens but for `max_num_seqs`.
+
+    max_model_len: the longest request, prompt and output together.
+    model_max_len: the longest one that the model supports.
+    num_tokens: the token budget of a step if one is configured, else None.
+    default_token_budget: the largest budget that is chosen then, the smallest batch at which the
+        device is about as fast as it gets.
     """
 
     max_model_len: int
@@ -33,12 +37,12 @@ class Limits:
 
     @property
     def max_step_tokens(self) -> int:
-        """Of any step; each running request must get one."""
+        """The most tokens that a step may have; each running request must get one."""
         return self.num_tokens or max(self.default_token_budget, self.max_num_seqs)
 
 
 class Reasons(NamedTuple):
-    """The reasons for a number of blocks and for the tokens of a step, in words."""
+    """The reasons for the number of blocks and for the token budget of a step, for people."""
 
     num_blocks: str
     num_tokens: str
@@ -46,7 +50,8 @@ class Reasons(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KVPlan:
-    """What was decided; it takes `num_bytes`, and blocks of the host beside them."""
+    """The decision. KV memory, steps and what is fixed take `num_bytes` of the device together;
+    `num_tokens` is the token budget of a step."""
 
     capacity: Room
     limits: Limits
@@ -57,9 +62,11 @@ class KVPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
-    """What may be used for steps and KV, and whether other work lives in the same memory. Then no
-    more is taken than can be of use; a discrete GPU's is taken whole.
+class AvailableMemory:
+    """The memory for steps and KV: `available` bytes of the device.
+
+    If it is unified, other work uses the same memory, and no more is taken than can be of use. The
+    memory of a discrete GPU is taken whole.
     """
 
     available: int
@@ -67,6 +74,7 @@ class Device:
     keeps_prefixes: bool
 
     def useful_blocks(self, layout: Layout, limits: Limits, block_size: int) -> int | None:
+        """Return the number of blocks beyond which more are of no use; None for no bound."""
         if not self.is_unified:
             return None
         per_request = layout.max_blocks(
@@ -78,10 +86,10 @@ class Device:
 
 
 def plan_kv(
-    layout: Layout, footprint: Footprint, limits: Limits, budget: Budget, device: Device
+    layout: Layout, footprint: Footprint, limits: Limits, budget: Budget, memory: AvailableMemory
 ) -> KVPlan:
-    """Raises TooLittleMemory with the numbers and the remedies."""
-    solution = solve_kv(layout, footprint, limits, budget, device)
+    """Decide blocks and token budget. Raises TooLittleMemory with the numbers and the remedies."""
+    solution = solve_kv(layout, footprint, limits, budget, memory)
     layout, num_blocks = unify([(layout, solution.num_blocks)])
     capacity = Room(layout, num_blocks, footprint.block_size, solution.num_tokens)
     capacity.check(limits.max_model_len, budget)
@@ -93,17 +101,17 @@ def plan_kv(
 
 
 def solve_kv(
-    layout: Layout, footprint: Footprint, limits: Limits, budget: Budget, device: Device
+    layout: Layout, footprint: Footprint, limits: Limits, budget: Budget, memory: AvailableMemory
 ) -> Solution:
-    """What fits, whether or not a request of the model length does. Raises TooLittleMemory; never
-    where a larger footprint would fit."""
+    """Return what fits, whether or not a request of `max_model_len` does. Raises TooLittleMemory,
+    but never where a larger footprint would fit."""
     size = footprint.block_size
     given = budget.blocks(layout, block_size=size, max_chunk_tokens=limits.max_step_tokens)
-    useful = device.useful_blocks(layout, limits, size)
+    useful = memory.useful_blocks(layout, limits, size)
     try:
-        solution = _solve(footprint, limits, device.available, num_blocks=given, useful=useful)
-        if solution.num_bytes > device.available or solution.num_tokens < limits.max_num_seqs:
-            raise _too_large(footprint, solution.num_blocks, limits, device.available)
+        solution = _solve(footprint, limits, memory.available, num_blocks=given, useful=useful)
+        if solution.num_bytes > memory.available or solution.num_tokens < limits.max_num_seqs:
+            raise _too_large(footprint, solution.num_blocks, limits, memory.available)
     except TooLittleMemory as error:
         way = "ask for less" if budget.is_outright else "no request fits: give more memory"
         raise TooLittleMemory(f"{error}; {way} by {remedies(budget)}") from None

@@ -1,4 +1,4 @@
-"""Measures a device's memory; what is made of the numbers is arithmetic in `cache/sizing.py`."""
+"""Measures the memory of a device; `cache/sizing.py` and `kv_plan.py` divide it."""
 
 import resource
 from collections.abc import Callable
@@ -14,13 +14,15 @@ from quire.cache.sizing import Budget, budget_before_load, smallest_budget
 CGROUP = Path("/sys/fs/cgroup")
 PROCESS = Path("/proc/self")
 FORGET_PEAK = "5"
-"""Written to a process's `clear_refs`, makes its present memory its peak."""
+"""What to write to a process's `clear_refs` to reset its peak memory (proc(5))."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Bytes of the device: all of them, and those that nobody uses now. A host's memory has other
-    work; unified memory is a host's, or a GPU's that shares it.
+    """The memory of a device: all bytes, and those that nobody uses now.
+
+    is_host: the device is the CPU, whose memory other programs use too.
+    is_unified: device and host share one memory, as on a CPU and on integrated GPUs.
     """
 
     total: int
@@ -30,8 +32,8 @@ class DeviceMemory:
 
 
 def measure(device: torch.device) -> DeviceMemory:
-    """CUDA memory from the driver and torch; on a CPU the machine's, or the container's if that is
-    less.
+    """Return the memory of a device: for CUDA from the driver and torch, for a CPU that of the
+    machine, or of the container if that is less.
     """
     if device.type == "cuda":
         return _measure_cuda(device)
@@ -45,11 +47,11 @@ def measure(device: torch.device) -> DeviceMemory:
 
 
 def step_budget(memory: DeviceMemory, budget: Budget, *, weight_bytes: int = 0) -> int:
-    """Bytes for steps and KV, beside weights that are yet to come.
+    """Return the bytes for steps and KV, beside weights that are not yet loaded.
 
-    A GPU: the share of the whole device, less all that is in use. A host: that share of half of
-    what is still available, since the machine has other work. If KV memory is said outright, all
-    that there is.
+    On a GPU it is the budget's share of the whole device, less all that is in use; on a host that
+    share of half of what is available, since other programs need memory. If the budget is outright
+    (given in blocks, bytes or tokens), it is all that is available.
     """
     if memory.is_host:
         rest = memory.available - weight_bytes
@@ -64,8 +66,8 @@ def step_budget(memory: DeviceMemory, budget: Budget, *, weight_bytes: int = 0) 
 
 
 def peak_bytes(device: torch.device, run: Callable[[], object]) -> int:
-    """What `run` takes at its peak beyond what was in use before. Nothing of it is kept: what torch
-    holds on to for later is given back, so that it is not counted twice.
+    """Return the bytes that `run` takes at its peak beyond what was in use before. Memory that
+    torch keeps for later is released, so that it is not counted twice.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -82,8 +84,8 @@ def peak_bytes(device: torch.device, run: Callable[[], object]) -> int:
 
 
 def _measure_cuda(device: torch.device) -> DeviceMemory:
-    """In use is the most that anyone knows of: the driver, which sees other processes too, or what
-    torch has allocated or reserved.
+    """Return the memory of a GPU. In use is the largest of three numbers: the driver's, which
+    includes other processes, and torch's allocated and reserved bytes.
     """
     free, total = torch.cuda.mem_get_info(device)
     allocated, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
@@ -94,6 +96,7 @@ def _measure_cuda(device: torch.device) -> DeviceMemory:
 
 
 def _forget_peak() -> bool:
+    """Reset the peak memory of this process; return False where that is not allowed."""
     with suppress(OSError):
         (PROCESS / "clear_refs").write_text(FORGET_PEAK)
         return True
@@ -101,7 +104,7 @@ def _forget_peak() -> bool:
 
 
 def _resident_bytes(name: str) -> int:
-    """`VmRSS`, resident now, or `VmHWM`, at the peak."""
+    """Return resident bytes: `VmRSS` are those of now, `VmHWM` those of the peak."""
     with suppress(OSError):
         for line in (PROCESS / "status").read_text().splitlines():
             if line.startswith(f"{name}:"):
@@ -110,8 +113,8 @@ def _resident_bytes(name: str) -> int:
 
 
 def _reclaimable_bytes() -> int:
-    """File pages that count as used but are given up when memory is wanted, such as weights that
-    were just read."""
+    """Return the bytes of file pages that count as used but are freed when memory is needed, such
+    as those of weights that were just read."""
     try:
         lines = (CGROUP / "memory.stat").read_text().splitlines()
     except OSError:
@@ -120,6 +123,7 @@ def _reclaimable_bytes() -> int:
 
 
 def _cgroup_bytes(name: str) -> int | None:
+    """Return a number of the container's memory controller, or None if there is none."""
     try:
         text = (CGROUP / name).read_text().strip()
     except OSError:

@@ -1,6 +1,4 @@
-"""The memory receipt: what was decided about memory, as facts for the server and as text for
-people.
-"""
+"""The memory receipt: decisions about memory, as facts for the server and text for people."""
 
 from quire.cache.layout import LayerGroup, Layout
 from quire.cache.sizing import MIB, Room
@@ -9,6 +7,7 @@ from quire.engine.startup.kv_plan import Limits, Reasons
 
 
 def memory_facts(capacity: Room, limits: Limits, reasons: Reasons, *, kv_dtype: str) -> MemoryFacts:
+    """Return what the server needs to know about memory."""
     layout = capacity.layout
     return MemoryFacts(
         kv_dtype=kv_dtype,
@@ -24,7 +23,7 @@ def memory_facts(capacity: Room, limits: Limits, reasons: Reasons, *, kv_dtype: 
 
 
 def padding_warning(layout: Layout) -> str | None:
-    """Memory that the shape of the model wastes, in words."""
+    """Return a warning if the model's layers leave KV memory unused, else None."""
     if not layout.num_padding:
         return None
     return (
@@ -34,7 +33,7 @@ def padding_warning(layout: Layout) -> str | None:
 
 
 def receipt_text(facts: EngineFacts) -> str:
-    """The memory receipt as people read it."""
+    """Return the memory receipt as text for the log."""
     memory = facts.memory
     lines = [f"  {line.kind:12} {line.num_bytes / MIB:12,.1f} MiB" for line in facts.receipt]
     weights = "" if facts.quantization == "none" else f", weights in {facts.quantization}"
