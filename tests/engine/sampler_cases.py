@@ -1,4 +1,4 @@
-"""Rows to draw from, and the naive sampler they are judged by: dense edits, full sorts, fp64."""
+"""Rows to sample from, and the naive sampler they are judged by: dense logits, full sorts, fp64."""
 
 import math
 from collections import Counter
@@ -36,8 +36,8 @@ MIXED = (
 
 
 class Reference(NamedTuple):
-    """What a row may draw: a probability for each id; `margin` is how near the next cut is, and
-    what is nearer to one than `unsure` may fall on either side by rounding."""
+    """What a row may sample: a probability for each id; `margin` is how near the next threshold
+    is, and what is nearer to one than `unsure` may fall on either side by rounding."""
 
     probabilities: Tensor
     margin: float
@@ -47,7 +47,7 @@ class Reference(NamedTuple):
     def is_sure(self) -> bool:
         return self.margin >= self.unsure
 
-    def draw(self, noise: float) -> int | None:
+    def sample(self, noise: float) -> int | None:
         """The id at `noise` by inverse CDF in order of id, or None too near a step."""
         sums = self.probabilities.cumsum(0)
         if float((sums - noise).abs().min()) < self.unsure:
@@ -127,55 +127,55 @@ def row_of(sampling: Sampling, token_ids: list[int], num_prompt_tokens: int = 1)
     return SamplingState(sampling, Stopping(64), token_ids, num_prompt_tokens)
 
 
-def edited(logits: Tensor, row: SamplingState) -> Tensor:
+def processed(logits: Tensor, row: SamplingState) -> Tensor:
     """The logits of one row after bans, biases and penalties, one token at a time."""
-    asked = row.sampling
+    params = row.sampling
     outputs = Counter(row.token_ids[row.num_prompt_tokens :])
-    edited = logits.float().clone()
+    processed = logits.float().clone()
     if len(row.token_ids) - row.num_prompt_tokens < row.stopping.min_tokens:
         for token_id in (*row.stopping.eos_token_ids, *row.stopping.stop_token_ids):
-            edited[token_id : token_id + 1] = -torch.inf
-    for token_id, bias in asked.logit_bias:
-        edited[token_id] += bias
+            processed[token_id : token_id + 1] = -torch.inf
+    for token_id, bias in params.logit_bias:
+        processed[token_id] += bias
     for token_id in set(row.token_ids):
-        value, penalty = edited[token_id], torch.tensor(asked.repetition_penalty)
-        edited[token_id] = value / penalty if value > 0 else value * penalty
-        edited[token_id] -= torch.tensor(asked.frequency_penalty) * outputs[token_id]
-        edited[token_id] -= asked.presence_penalty * (outputs[token_id] > 0)
-    return edited
+        value, penalty = processed[token_id], torch.tensor(params.repetition_penalty)
+        processed[token_id] = value / penalty if value > 0 else value * penalty
+        processed[token_id] -= torch.tensor(params.frequency_penalty) * outputs[token_id]
+        processed[token_id] -= params.presence_penalty * (outputs[token_id] > 0)
+    return processed
 
 
 def reference(logits: Tensor, row: SamplingState) -> Reference:
     """min_p, then top_k, then top_p of what these left."""
-    asked, logits = row.sampling, edited(logits, row).double()
+    params, logits = row.sampling, processed(logits, row).double()
     order = logits.sort(descending=True, stable=True).indices
-    if asked.temperature == 0:
+    if params.temperature == 0:
         return Reference(torch.zeros_like(logits).index_fill_(0, order[:1], 1.0), 1.0, 0.0)
-    below = ((logits.max() - logits) / asked.temperature)[order]
+    below = ((logits.max() - logits) / params.temperature)[order]
     sorted_ = (-below).softmax(0)
     unsure = sum_error(sorted_, below)
     margins = [1.0]
-    if asked.min_p:
+    if params.min_p:
         relative = sorted_ / sorted_[0]
         peaks = logits[order] == logits.max()
-        margins += ((relative - asked.min_p).abs() + peaks.double()).tolist()
-        sorted_[relative < asked.min_p] = 0
-    if asked.top_k:
-        sorted_[asked.top_k :] = 0
-    if asked.top_p < 1:
+        margins += ((relative - params.min_p).abs() + peaks.double()).tolist()
+        sorted_[relative < params.min_p] = 0
+    if params.top_k:
+        sorted_[params.top_k :] = 0
+    if params.top_p < 1:
         sorted_ /= sorted_.sum()
         unsure = max(unsure, sum_error(sorted_, below))
         before = sorted_.cumsum(0) - sorted_
-        margins += (before - asked.top_p).abs().tolist()[1:]
-        sorted_[before >= asked.top_p] = 0
+        margins += (before - params.top_p).abs().tolist()[1:]
+        sorted_[before >= params.top_p] = 0
     sorted_ /= sorted_.sum()
     unsure = max(unsure, sum_error(sorted_, below))
     return Reference(torch.zeros_like(logits).index_copy_(0, order, sorted_), min(margins), unsure)
 
 
 def expected(logits: Tensor, row: SamplingState) -> int | None:
-    """The token the row draws, or None where rounding may decide."""
+    """The token the row samples, or None where rounding may decide."""
     judged = reference(logits, row)
     if not judged.is_sure:
         return None
-    return judged.draw(uniform(row.sampling.seed, len(row.token_ids)))
+    return judged.sample(uniform(row.sampling.seed, len(row.token_ids)))

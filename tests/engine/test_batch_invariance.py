@@ -1,5 +1,5 @@
-"""With the C++ kernels bfloat16 text too is the same alone and in company: no row of a product, and
-no chunk's attention, depends on what runs beside it.
+"""With the C++ kernels bfloat16 text too is the same alone and in any batch: no row of a product,
+and no chunk's attention, depends on what runs beside it.
 """
 
 import time

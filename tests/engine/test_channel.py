@@ -30,7 +30,7 @@ def test_frames_arrive_whole_however_they_are_cut(bodies: list[bytes], piece: in
         assert channel.receive(wait=False) == []
 
 
-def test_a_closed_line_is_said() -> None:
+def test_a_closed_channel_raises() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         channel = Channel(theirs)

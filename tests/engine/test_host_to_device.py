@@ -8,7 +8,7 @@ from torch import Tensor
 from quire.engine.host_to_device import pack, to_device, unpack
 
 DTYPES = (torch.int32, torch.int64, torch.float32, torch.float64)
-pieces = st.lists(
+tensors = st.lists(
     st.builds(
         lambda rows, columns, dtype: (torch.rand(columns, rows) * 1000).to(dtype).T,
         st.integers(0, 5),
@@ -19,15 +19,15 @@ pieces = st.lists(
 )
 
 
-@given(pieces)
-def test_pieces_of_any_kind_and_stride_come_out_as_they_were(pieces: list[Tensor]) -> None:
-    arrived = unpack(pack(pieces).clone(), pieces)
-    for here, there in zip(pieces, arrived, strict=True):
+@given(tensors)
+def test_tensors_of_any_dtype_and_stride_come_out_as_they_were(tensors: list[Tensor]) -> None:
+    arrived = unpack(pack(tensors).clone(), tensors)
+    for here, there in zip(tensors, arrived, strict=True):
         assert here.dtype is there.dtype
         assert torch.equal(here, there)
 
 
-@given(pieces)
-def test_a_cpu_gets_what_it_has(pieces: list[Tensor]) -> None:
-    sent = to_device(pieces, torch.device("cpu"))
-    assert all(here is there for here, there in zip(pieces, sent, strict=True))
+@given(tensors)
+def test_a_cpu_gets_what_it_has(tensors: list[Tensor]) -> None:
+    sent = to_device(tensors, torch.device("cpu"))
+    assert all(here is there for here, there in zip(tensors, sent, strict=True))

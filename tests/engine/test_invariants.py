@@ -1,5 +1,6 @@
-"""The invariants on the toy model, under every policy: the same text alone or in company, balanced
-accounts, an end, in time where there is a limit. `test_planted_faults.py` shows what they see.
+"""The invariants on the toy model, under every policy: the same text alone or in any batch,
+balanced accounts, an end, in time where there is a limit. `test_planted_faults.py` shows that
+faults are found.
 """
 
 from dataclasses import replace
@@ -80,7 +81,7 @@ def test_generated_tokens_are_found_as_a_prompt() -> None:
 
 @pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
 def test_forks_compute_the_prompt_once(late: bool) -> None:
-    """All but its last token, of which each draws its own next; without any prefix cache."""
+    """All but its last token, of which each samples its own next; without any prefix cache."""
     shape = Shape(4, 40, 6, 64, reuse=False, watermark=0.0, late=late)
     first = NewRequest("r0", COMMON[:14], Sampling(seed=0), Stopping(max_tokens=6))
     others = [

@@ -1,4 +1,4 @@
-"""What is asked and what there is become blocks and tokens of a step, with a reason for both."""
+"""Options and available memory become blocks and a token budget, with a reason for both."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What requests do to their logits: bans, biases and penalties, seen through what is drawn."""
+"""Logits processors: bans, biases and penalties, seen through what is sampled."""
 
 from collections import Counter
 
@@ -8,19 +8,26 @@ from hypothesis import strategies as st
 
 from quire.engine.sampling.sampling_state import SamplingState
 from quire.scheduler.request import Sampling, Stopping
-from tests.engine.sampler_cases import Make, edited, logits_of, row_of, sample_all, sampling_states
+from tests.engine.sampler_cases import (
+    Make,
+    logits_of,
+    processed,
+    row_of,
+    sample_all,
+    sampling_states,
+)
 
 GREEDY = Sampling(temperature=0.0)
 
 
 @given(st.data())
-def test_edits_are_those_of_a_dense_pass_over_the_vocabulary(
+def test_processed_logits_are_those_of_a_dense_pass_over_the_vocabulary(
     make: Make, data: st.DataObject
 ) -> None:
     vocab_size = data.draw(st.sampled_from((32, 300)))
     rows = data.draw(st.lists(sampling_states(vocab_size), min_size=1, max_size=5))
     logits = data.draw(logits_of(vocab_size, len(rows)))
-    edits = torch.stack([edited(logits[place], row) for place, row in enumerate(rows)])
+    dense = torch.stack([processed(logits[index], row) for index, row in enumerate(rows)])
     plain = [
         row_of(Sampling(temperature=row.sampling.temperature, seed=row.sampling.seed), [])
         for row in rows
@@ -35,7 +42,7 @@ def test_edits_are_those_of_a_dense_pass_over_the_vocabulary(
             presence_penalty=row.sampling.presence_penalty,
             logit_bias=row.sampling.logit_bias,
         )
-    assert sample_all(make, logits, rows) == sample_all(make, edits, plain)
+    assert sample_all(make, logits, rows) == sample_all(make, dense, plain)
 
 
 @given(st.lists(st.lists(st.integers(0, 31), max_size=6), min_size=1, max_size=6))
@@ -52,20 +59,20 @@ def test_counts_kept_along_the_way_are_counts_taken_afresh(bursts: list[list[int
 
 def test_repetition_penalty_reads_prompt_and_outputs(make: Make) -> None:
     logits = torch.tensor([[2.0, 1.9, 1.8, -5.0]])
-    asked = Sampling(temperature=0.0, repetition_penalty=1.2)
-    assert sample_all(make, logits, [row_of(asked, [0, 1], num_prompt_tokens=1)]).token_ids == [2]
+    params = Sampling(temperature=0.0, repetition_penalty=1.2)
+    assert sample_all(make, logits, [row_of(params, [0, 1], num_prompt_tokens=1)]).token_ids == [2]
     negative = torch.tensor([[-1.0, -1.1, -9.0]])
-    assert sample_all(make, negative, [row_of(asked, [0])]).token_ids == [1]
+    assert sample_all(make, negative, [row_of(params, [0])]).token_ids == [1]
 
 
 def test_frequency_and_presence_penalties_read_outputs_alone(make: Make) -> None:
     logits = torch.tensor([[2.0, 1.9, 1.0, -5.0]])
-    for asked in (
+    for params in (
         Sampling(temperature=0.0, frequency_penalty=0.2),
         Sampling(temperature=0.0, presence_penalty=0.2),
     ):
-        assert sample_all(make, logits, [row_of(asked, [0, 0, 0], 3)]).token_ids == [0]
-        assert sample_all(make, logits, [row_of(asked, [0, 0, 0], 2)]).token_ids == [1]
+        assert sample_all(make, logits, [row_of(params, [0, 0, 0], 3)]).token_ids == [0]
+        assert sample_all(make, logits, [row_of(params, [0, 0, 0], 2)]).token_ids == [1]
     often = Sampling(temperature=0.0, frequency_penalty=0.4)
     assert sample_all(make, logits, [row_of(often, [3, 0, 0, 0, 1, 1, 1], 1)]).token_ids == [2]
     once = Sampling(temperature=0.0, presence_penalty=0.4)
@@ -87,16 +94,16 @@ def test_ends_are_banned_up_to_min_tokens(make: Make) -> None:
     stopping = Stopping(64, min_tokens=2, eos_token_ids=(0,), stop_token_ids=(1, 999))
     row = SamplingState(GREEDY, stopping, [3], 1)
     sampler = make(4)
-    drawn = []
+    sampled = []
     for _ in range(4):
-        drawn += sampler.sample(logits, [row]).result().token_ids
-        row.token_ids.append(drawn[-1])
-    assert drawn == [2, 2, 0, 0]
+        sampled += sampler.sample(logits, [row]).result().token_ids
+        row.token_ids.append(sampled[-1])
+    assert sampled == [2, 2, 0, 0]
 
 
-def test_edits_of_one_row_leave_the_others(make: Make) -> None:
+def test_processors_of_one_row_leave_the_others(make: Make) -> None:
     logits = torch.tensor([[3.0, 2.0, 1.0]] * 3)
-    asked = Sampling(temperature=0.0, logit_bias=((0, -5.0),), presence_penalty=2.0)
-    rows = [row_of(GREEDY, [0, 0]), row_of(asked, [2, 1]), row_of(GREEDY, [0, 0])]
+    params = Sampling(temperature=0.0, logit_bias=((0, -5.0),), presence_penalty=2.0)
+    rows = [row_of(GREEDY, [0, 0]), row_of(params, [2, 1]), row_of(GREEDY, [0, 0])]
     assert sample_all(make, logits, rows).token_ids == [0, 2, 0]
     assert sample_all(make, logits, [row_of(GREEDY, [0, 0])] * 3).token_ids == [0, 0, 0]

@@ -40,10 +40,10 @@ class Narrow:
 
 
 def step_of(lengths: Sequence[int], scored: Sequence[bool]) -> Step:
-    """All prompts at once, each of a request that draws its first token."""
+    """All prompts at once, each of a request that samples its first token."""
     joins, chunks, next_block = [], [], 1
     for index, length in enumerate(lengths):
-        prompt = tuple((7 * index + 3 * place) % VOCAB_SIZE for place in range(length))
+        prompt = tuple((7 * index + 3 * position) % VOCAB_SIZE for position in range(length))
         new = NewRequest(
             str(index),
             prompt,

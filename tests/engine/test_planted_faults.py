@@ -94,7 +94,7 @@ def loses_grown_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Rolled:
-    """On the device, each row has what the one before it drew."""
+    """On the device, each row has what the one before it sampled."""
 
     pending: PendingSample
 
@@ -106,7 +106,7 @@ class Rolled:
         return self.pending.result()
 
 
-def feeds_forward_what_another_drew(monkeypatch: pytest.MonkeyPatch) -> None:
+def feeds_forward_what_another_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = Runner.sample
 
     def confused(runner: Runner, launched: LaunchedStep) -> None:
@@ -116,7 +116,7 @@ def feeds_forward_what_another_drew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Runner, "sample", confused)
 
 
-def asks_for_the_largest_logits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def requests_greedy_logits_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SamplingState, "is_greedy_only", property(lambda row: True))
 
 
@@ -141,12 +141,12 @@ def by_row_index(sample: SampleFn[AnySampler, AnyPending]) -> SampleFn[AnySample
     ) -> AnyPending:
         moved = [
             SamplingState(
-                replace(row.sampling, seed=row.sampling.seed + place),
+                replace(row.sampling, seed=row.sampling.seed + index),
                 row.stopping,
                 row.token_ids,
                 row.num_prompt_tokens,
             )
-            for place, row in enumerate(rows)
+            for index, row in enumerate(rows)
         ]
         return sample(sampler, logits, moved)
 
@@ -249,8 +249,8 @@ def forks_before_the_prompt_is_computed(monkeypatch: pytest.MonkeyPatch) -> None
         seals_too_early,
         gives_a_block_twice,
         loses_grown_blocks,
-        feeds_forward_what_another_drew,
-        asks_for_the_largest_logits_alone,
+        feeds_forward_what_another_sampled,
+        requests_greedy_logits_only,
         loses_outputs_when_preempting,
         noise_by_index_in_the_batch,
         hits_one_block_too_many,

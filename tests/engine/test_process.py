@@ -157,7 +157,7 @@ async def test_a_used_id_is_refused_and_the_first_goes_on() -> None:
         assert len((await collect(stream))[0]) == 8
 
 
-async def test_an_abort_frees_the_blocks_within_its_turn() -> None:
+async def test_an_abort_frees_the_blocks_within_its_step() -> None:
     outputs: list[EngineOutput] = []
     async with running(outputs) as client:
         stream = await submitted(client, request("a", max_tokens=500))
@@ -169,7 +169,7 @@ async def test_an_abort_frees_the_blocks_within_its_turn() -> None:
         (told,) = [
             output for output in outputs for delta in output.deltas if delta.finish is not None
         ]
-        assert told.stats.num_blocks_active == 0, "the report that tells the end has them free"
+        assert told.stats.num_blocks_active == 0, "the output that has the finish has them free"
 
 
 async def test_a_killed_engine_ends_every_stream() -> None:
@@ -260,7 +260,7 @@ async def test_an_abort_is_heard_behind_a_long_line() -> None:
             token_ids, finish = await collect(stream)
             await asyncio.gather(*waiting)
         assert finish is not None and finish.reason is Reason.ABORTED
-        assert len(token_ids) < 200, "far from the 1500 it asked for"
+        assert len(token_ids) < 200, "far from its max_tokens of 1500"
     finally:
         await client.close()
 

@@ -1,4 +1,4 @@
-"""The law of the sampler: a row draws the same token alone and in any company."""
+"""Batch invariance of the sampler: a row samples the same token alone and in any batch."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,8 +32,8 @@ def fresh(row: SamplingState) -> SamplingState:
     return SamplingState(row.sampling, row.stopping, list(row.token_ids), row.num_prompt_tokens)
 
 
-def entries(drawn: SamplerOutput) -> list[tuple[object, ...]]:
-    return list(zip(*drawn, strict=True))
+def entries(sampled: SamplerOutput) -> list[tuple[object, ...]]:
+    return list(zip(*sampled, strict=True))
 
 
 def large_batch(dtype: torch.dtype) -> tuple[Tensor, list[SamplingState]]:
@@ -54,17 +54,17 @@ def two_threads() -> Iterator[None]:
 
 
 @given(batches())
-def test_draws_what_the_naive_sampler_draws(
+def test_samples_what_the_naive_sampler_samples(
     make: Make, batch: tuple[Tensor, list[SamplingState]]
 ) -> None:
     logits, rows = batch
     before = logits.clone()
-    drawn = sample_all(make, logits, rows)
+    sampled = sample_all(make, logits, rows)
     assert torch.equal(logits, before)
-    for place, row in enumerate(rows):
-        token_id = expected(logits[place], row)
-        if token_id is not None and not drawn.not_finite[place]:
-            assert drawn.token_ids[place] == token_id
+    for index, row in enumerate(rows):
+        token_id = expected(logits[index], row)
+        if token_id is not None and not sampled.not_finite[index]:
+            assert sampled.token_ids[index] == token_id
 
 
 @given(batches(), st.randoms(use_true_random=False))
@@ -73,17 +73,17 @@ def test_draws_the_same_alone_and_in_any_batch(
 ) -> None:
     logits, rows = batch
     together = entries(sample_all(make, logits, rows))
-    for place, row in enumerate(rows):
-        assert entries(sample_all(make, logits[place : place + 1], [fresh(row)])) == [
-            together[place]
+    for index, row in enumerate(rows):
+        assert entries(sample_all(make, logits[index : index + 1], [fresh(row)])) == [
+            together[index]
         ]
     order = random.sample(range(len(rows)), random.randint(1, len(rows)))
-    some = sample_all(make, logits[order], [fresh(rows[place]) for place in order])
-    assert entries(some) == [together[place] for place in order]
+    some = sample_all(make, logits[order], [fresh(rows[index]) for index in order])
+    assert entries(some) == [together[index] for index in order]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_large_vocabularies_draw_the_same_alone_and_together(
+def test_large_vocabularies_sample_the_same_alone_and_together(
     make: Make, dtype: torch.dtype, two_threads: None
 ) -> None:
     logits, rows = large_batch(dtype)
@@ -92,22 +92,22 @@ def test_large_vocabularies_draw_the_same_alone_and_together(
     assert backwards[::-1] == together
     sampler = make(logits.shape[1])
     torch.set_num_threads(1)
-    for place, row in enumerate(rows):
-        alone = sampler.sample(logits[place : place + 1], [fresh(row)]).result()
-        assert entries(alone) == [together[place]]
+    for index, row in enumerate(rows):
+        alone = sampler.sample(logits[index : index + 1], [fresh(row)]).result()
+        assert entries(alone) == [together[index]]
 
 
-def test_large_vocabularies_draw_what_the_naive_sampler_draws(make: Make) -> None:
+def test_large_vocabularies_sample_what_the_naive_sampler_samples(make: Make) -> None:
     logits, rows = large_batch(torch.float32)
-    drawn = sample_all(make, logits, rows)
-    wanted = [expected(logits[place], row) for place, row in enumerate(rows)]
+    sampled = sample_all(make, logits, rows)
+    wanted = [expected(logits[index], row) for index, row in enumerate(rows)]
     assert sum(token_id is not None for token_id in wanted) > 12
-    for token_id, found in zip(wanted, drawn.token_ids, strict=True):
+    for token_id, found in zip(wanted, sampled.token_ids, strict=True):
         assert token_id is None or found == token_id
 
 
-def test_every_sampler_draws_alike(make: Make) -> None:
-    """Where exponentials differ in their last bit, one draw in millions may; none of these does."""
+def test_every_sampler_samples_alike(make: Make) -> None:
+    """Where exponentials differ in their last bit, one token in millions may; none of these do."""
     logits, rows = large_batch(torch.bfloat16)
     rows += [row_of(replace(MIXED[i % len(MIXED)], seed=i), [i, 3 * i, i]) for i in range(1000)]
     logits = torch.cat((logits, logits[:8].repeat(125, 1)))[:, -9000:]
@@ -125,7 +125,7 @@ def test_greedy_is_the_lowest_id_of_the_largest_logit(make: Make, data: st.DataO
 
 
 @given(st.data())
-def test_a_resumed_row_draws_as_one_that_went_on(make: Make, data: st.DataObject) -> None:
+def test_a_resumed_request_samples_as_one_that_went_on(make: Make, data: st.DataObject) -> None:
     vocab_size = data.draw(st.sampled_from((32, 1000)))
     row = data.draw(sampling_states(vocab_size))
     sampler = make(vocab_size)
@@ -143,14 +143,14 @@ def test_a_row_that_is_not_finite_is_flagged_and_harms_no_other(
     whole = entries(sample_all(make, logits, rows))
     broken = data.draw(st.sets(st.integers(0, len(rows) - 1), min_size=1))
     logits = logits.clone()
-    for place in broken:
+    for index in broken:
         value = data.draw(st.sampled_from((torch.nan, torch.inf, None)))
         if value is None:
-            logits[place] = -torch.inf
+            logits[index] = -torch.inf
         else:
-            logits[place, data.draw(st.integers(0, logits.shape[1] - 1))] = value
-    for place, entry in enumerate(entries(sample_all(make, logits, [fresh(row) for row in rows]))):
-        assert entry == ((0, None, True) if place in broken else whole[place])
+            logits[index, data.draw(st.integers(0, logits.shape[1] - 1))] = value
+    for index, entry in enumerate(entries(sample_all(make, logits, [fresh(row) for row in rows]))):
+        assert entry == ((0, None, True) if index in broken else whole[index])
 
 
 def test_a_nan_under_a_ban_is_still_seen(make: Make) -> None:
@@ -160,16 +160,16 @@ def test_a_nan_under_a_ban_is_still_seen(make: Make) -> None:
     assert sample_all(make, logits, [row]).not_finite == [True]
 
 
-def test_the_coldest_temperatures_draw_the_peak(make: Make) -> None:
+def test_the_least_temperatures_sample_the_argmax(make: Make) -> None:
     logits = torch.tensor([[-300.0, 250.0, 249.0, 3e38, -3e38, -torch.inf]])
     for temperature in (1e-5, 1e-30, 1e-45):
-        asked = Sampling(temperature=temperature, top_p=0.99, seed=3)
-        for sampling in (asked, replace(asked, top_p=1.0), replace(asked, min_p=0.1)):
+        params = Sampling(temperature=temperature, top_p=0.99, seed=3)
+        for sampling in (params, replace(params, top_p=1.0), replace(params, min_p=0.1)):
             assert sample_all(make, logits, [row_of(sampling, [0])]).token_ids == [3]
 
 
-def test_draws_over_positions_follow_the_distribution(make: Make) -> None:
-    """Chi-square over 8192 draws, with more room than chance will take: the seeds are fixed."""
+def test_samples_over_positions_follow_the_distribution(make: Make) -> None:
+    """Chi-square over 8192 tokens, with a wider margin than chance takes: the seeds are fixed."""
     logits = torch.randn(50, generator=torch.Generator().manual_seed(1)) * 1.5
     prefixes = [[0] * (1 + position) for position in range(128)]
     for sampling in (Sampling(), Sampling(temperature=0.6), Sampling(top_p=0.8)):
@@ -178,8 +178,8 @@ def test_draws_over_positions_follow_the_distribution(make: Make) -> None:
             for seed in range(64)
             for prefix in prefixes
         ]
-        drawn = sample_all(make, logits.expand(len(rows), -1), rows)
-        counts = torch.tensor(drawn.token_ids).bincount(minlength=50).double()
+        sampled = sample_all(make, logits.expand(len(rows), -1), rows)
+        counts = torch.tensor(sampled.token_ids).bincount(minlength=50).double()
         weights = (logits.double() / sampling.temperature).softmax(0)
         if sampling.top_p < 1:
             order = weights.sort(descending=True).indices
@@ -193,5 +193,5 @@ def test_draws_over_positions_follow_the_distribution(make: Make) -> None:
         assert statistic < freedom + 5 * (2 * freedom) ** 0.5
 
 
-def test_no_rows_draw_nothing(make: Make) -> None:
+def test_no_rows_sample_nothing(make: Make) -> None:
     assert sample_all(make, torch.empty(0, 40), []) == SamplerOutput([], [], [])

@@ -18,7 +18,7 @@ class Truth(NamedTuple):
     logprobs: Tensor
     error: float
 
-    def is_told(self, found: float, token_id: int) -> bool:
+    def is_close(self, found: float, token_id: int) -> bool:
         wanted = float(self.logprobs[token_id])
         return found == wanted or abs(found - wanted) <= self.error
 
@@ -36,24 +36,24 @@ def test_log_probabilities_are_those_of_log_softmax(make: Make, data: st.DataObj
     num_top = data.draw(st.sampled_from((0, 1, 5, 33, 131, 1001)))
     truths = [truth_of(row) for row in logits]
     order = logits.float().sort(descending=True, stable=True).indices.tolist()
-    for place, scored in enumerate(make(logits.shape[1]).score(logits, ids, num_top)):
-        assert scored.token_id == ids[place]
-        assert truths[place].is_told(scored.logprob, ids[place])
-        assert [token_id for token_id, _ in scored.top] == order[place][:num_top]
-        assert all(truths[place].is_told(found, top_id) for top_id, found in scored.top)
+    for index, scored in enumerate(make(logits.shape[1]).score(logits, ids, num_top)):
+        assert scored.token_id == ids[index]
+        assert truths[index].is_close(scored.logprob, ids[index])
+        assert [token_id for token_id, _ in scored.top] == order[index][:num_top]
+        assert all(truths[index].is_close(found, top_id) for top_id, found in scored.top)
 
 
 def test_large_vocabularies_are_scored_a_slab_at_a_time(make: Make) -> None:
     logits = torch.randn(20, 151_936, generator=torch.Generator().manual_seed(3)) * 3
     sampler = make(logits.shape[1])
     scored = sampler.score(logits, list(range(20)), 2)
-    for place, each in enumerate(scored):
-        assert truth_of(logits[place]).is_told(each.logprob, place)
-        assert each.top[0][0] == int(logits[place].argmax())
-        assert scored[place : place + 1] == sampler.score(logits[place : place + 1], [place], 2)
+    for index, each in enumerate(scored):
+        assert truth_of(logits[index]).is_close(each.logprob, index)
+        assert each.top[0][0] == int(logits[index].argmax())
+        assert scored[index : index + 1] == sampler.score(logits[index : index + 1], [index], 2)
 
 
-def test_only_rows_that_ask_are_scored_and_by_the_unedited_logits(make: Make) -> None:
+def test_only_rows_that_request_it_are_scored_and_by_the_unprocessed_logits(make: Make) -> None:
     logits = torch.tensor([[1.0, 2.0, 3.0, 2.0]] * 4)
     forced = Sampling(temperature=0.1, top_k=1, logit_bias=((0, 50.0),))
     none, chosen, two = (None, 0, 2)
@@ -63,20 +63,20 @@ def test_only_rows_that_ask_are_scored_and_by_the_unedited_logits(make: Make) ->
                 temperature=forced.temperature,
                 top_k=forced.top_k,
                 logit_bias=forced.logit_bias,
-                num_logprobs=asked,
+                num_logprobs=num_logprobs,
             ),
             [0],
         )
-        for asked in (two, none, chosen, none)
+        for num_logprobs in (two, none, chosen, none)
     ]
-    drawn = sample_all(make, logits, rows)
-    assert drawn.token_ids == [0, 0, 0, 0]
-    first, second, third, fourth = drawn.logprobs
+    sampled = sample_all(make, logits, rows)
+    assert sampled.token_ids == [0, 0, 0, 0]
+    first, second, third, fourth = sampled.logprobs
     assert second is None
     assert fourth is None
     assert first is not None
     assert third is not None
-    assert truth_of(logits[0]).is_told(first.logprob, 0)
+    assert truth_of(logits[0]).is_close(first.logprob, 0)
     assert [token_id for token_id, _ in first.top] == [2, 1]
     assert third == TokenLogprobs(0, first.logprob, ())
 

@@ -23,16 +23,16 @@ SMALL_BYTES = 1 << 20
 @pytest.mark.parametrize(
     "sampling", [*MIXED, Sampling(top_k=WHOLE_VOCABULARY), Sampling(top_k=100, num_logprobs=20)]
 )
-def test_a_draw_takes_no_more_than_is_counted(
+def test_sampling_takes_no_more_than_is_counted(
     sampling: Sampling, vocab_size: int, tmp_path: Path
 ) -> None:
     logits = torch.randn(200, vocab_size, dtype=torch.bfloat16)
     rows = [row_of(replace(sampling, seed=place), [place]) for place in range(len(logits))]
 
-    def draw() -> None:
+    def sample() -> None:
         TorchSampler(vocab_size, CPU).sample(logits, rows).result()
 
-    taken = peak_bytes(draw, tmp_path / "memory.json")
+    taken = peak_bytes(sample, tmp_path / "memory.json")
     assert taken <= working_bytes(vocab_size, CPU) + SMALL_BYTES
 
 

@@ -1,4 +1,4 @@
-"""top_k, top_p and min_p: which tokens may be drawn. Many draws of one row find the whole set."""
+"""top_k, top_p and min_p: which tokens may be sampled. Many samples of a row find the whole set."""
 
 import math
 
@@ -25,7 +25,7 @@ def of_probabilities(*probabilities: float) -> Tensor:
 
 
 @given(st.data())
-def test_only_kept_tokens_are_drawn_and_all_likely_ones(make: Make, data: st.DataObject) -> None:
+def test_only_kept_tokens_are_sampled_and_all_likely_ones(make: Make, data: st.DataObject) -> None:
     logits = data.draw(logits_of(data.draw(st.sampled_from((32, 129, 300))), 1))[0]
     sampling = Sampling(
         temperature=data.draw(st.sampled_from((0.5, 1.0, 3.0))),
@@ -36,10 +36,10 @@ def test_only_kept_tokens_are_drawn_and_all_likely_ones(make: Make, data: st.Dat
     )
     judged = reference(logits, row_of(sampling, [0]))
     assume(judged.is_sure)
-    drawn = support(make, logits, sampling)
+    sampled = support(make, logits, sampling)
     may = set(judged.probabilities.nonzero()[:, 0].tolist())
     must = set((judged.probabilities > 0.08).nonzero()[:, 0].tolist())
-    assert must <= drawn <= may
+    assert must <= sampled <= may
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,12 @@ def test_equally_likely_tokens_are_kept_by_rising_id(make: Make) -> None:
     assert support(make, torch.zeros(32), Sampling(top_p=0.5)) == set(range(16))
 
 
-def test_ties_at_the_cut_of_a_wide_nucleus_are_kept_by_rising_id(make: Make) -> None:
+def test_ties_at_the_threshold_of_a_wide_top_p_are_kept_by_rising_id(make: Make) -> None:
     logits = torch.zeros(4096)
     assert support(make, logits, Sampling(top_p=2**-6)) == set(range(64))
-    drawn = support(make, logits, Sampling(top_p=0.25))
-    assert max(drawn) < 1024
-    assert len(drawn) > 300
+    sampled = support(make, logits, Sampling(top_p=0.25))
+    assert max(sampled) < 1024
+    assert len(sampled) > 300
 
 
 def test_top_p_counts_what_top_k_left(make: Make) -> None:
@@ -123,13 +123,13 @@ def test_options_apply_after_temperature(make: Make) -> None:
     assert support(make, logits, Sampling(temperature=4.0, min_p=0.7)) == {0, 1}
 
 
-def test_a_nucleus_of_any_width_is_found(make: Make) -> None:
-    """Of many draws the least likely is within the nucleus, and among its last hundredths."""
+def test_a_top_p_set_of_any_width_is_found(make: Make) -> None:
+    """Of many samples the least likely is within the top_p set, and among its last hundredths."""
     sampler = make(3000)
     probabilities = TOKENS_3000.double().softmax(0).flip(0)
     for top_p in (0.001, 0.05, 0.3, 0.9, 0.999):
         width = int((probabilities.cumsum(0) - probabilities < top_p).sum())
         rows = [row_of(Sampling(top_p=top_p, seed=seed), [0]) for seed in range(800)]
-        drawn = sampler.sample(TOKENS_3000.expand(len(rows), -1), rows).result().token_ids
+        sampled = sampler.sample(TOKENS_3000.expand(len(rows), -1), rows).result().token_ids
         least = 3000 - width
-        assert least <= min(drawn) <= least + 0.03 * width + 1
+        assert least <= min(sampled) <= least + 0.03 * width + 1

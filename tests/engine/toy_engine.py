@@ -150,7 +150,7 @@ def play(shape: Shape, arrivals: list[Arrival], max_steps: int) -> World:
 
 
 def alone(new: NewRequest, layers: tuple[Retention, ...] = TWO_FULL) -> tuple[int, ...]:
-    """The request's whole output by the oracle: no cache, no blocks, no company."""
+    """The request's whole output by the oracle: no cache, no blocks, no batch."""
     text = NewRequest("", new.prompt_token_ids, new.sampling, new.stopping)
     return _alone(text, layers)
 
