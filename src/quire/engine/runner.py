@@ -56,6 +56,7 @@ class RequestRow:
 
     @property
     def is_greedy_only(self) -> bool:
+        """Whether the request needs no more of its logits than the argmax."""
         return self.prompt_logprobs is None and self.sampling.is_greedy_only
 
 

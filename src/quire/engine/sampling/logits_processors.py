@@ -105,6 +105,7 @@ class _ParamsBuilder:
     addends: list[float] = field(default_factory=list)
 
     def add(self, row: SamplingState) -> None:
+        """Append the ids that a row's processors change."""
         params = row.sampling
         seen = row.seen() if row.has_penalties else _NOTHING_SEEN
         first = len(self.ids)
@@ -128,6 +129,7 @@ class _ParamsBuilder:
         )
 
     def processors(self) -> ProcessorParams:
+        """Return the parameters of all rows that were added."""
         return ProcessorParams(
             torch.tensor(self.lengths),
             torch.tensor(self.penalties, dtype=torch.float32),

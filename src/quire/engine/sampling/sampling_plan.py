@@ -43,6 +43,7 @@ class RowGroup(NamedTuple):
 
     @property
     def end(self) -> int:
+        """One past the last row of the group, in the order of sampling."""
         return self.first + len(self.row_indices)
 
 

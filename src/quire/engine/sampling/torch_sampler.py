@@ -25,13 +25,13 @@ from quire.engine.sampling.sampling_plan import (
 from quire.engine.sampling.sampling_state import SamplingState
 from quire.engine.sampling.tiles import Slab, Workspace, peak_ids
 from quire.engine.sampling.truncation import (
-    Options,
+    RowParams,
     min_p_weight,
-    options_of,
     sample_min_p,
     sample_top_k,
     sample_top_p,
     sample_untruncated,
+    split_params,
     total_weight,
 )
 from quire.scheduler.request import TokenLogprobs
@@ -117,27 +117,27 @@ class TorchSampler:
                 _apply(loaded, processed, edits, group.first)
             slab = self._space.slab(len(loaded))
             finite = slab.peaks[:, 0].isfinite().long()
-            options = options_of(on_device.params[group.first : group.end])
+            params = split_params(on_device.params[group.first : group.end])
             is_finite.index_copy_(0, index, finite)
-            token_ids.index_copy_(0, index, self._sample(group, slab, options) * finite)
+            token_ids.index_copy_(0, index, self._sample(group, slab, params) * finite)
         return token_ids, is_finite
 
-    def _sample(self, group: RowGroup, slab: Slab, options: Options) -> Tensor:
+    def _sample(self, group: RowGroup, slab: Slab, params: RowParams) -> Tensor:
         match group.kind:
             case SamplingKind.GREEDY:
                 return peak_ids(slab)
             case SamplingKind.UNTRUNCATED:
-                return sample_untruncated(slab, options, self._space)
+                return sample_untruncated(slab, params, self._space)
             case SamplingKind.TOP_K:
-                return sample_top_k(slab, options, group.max_top_k)
+                return sample_top_k(slab, params, group.max_top_k)
             case SamplingKind.MIN_P:
-                return sample_min_p(slab, options, self._space)
+                return sample_min_p(slab, params, self._space)
             case SamplingKind.TOP_P:
-                totals = total_weight(slab, options, self._space)
-                return sample_top_p(slab, options, totals, self._space)
+                totals = total_weight(slab, params, self._space)
+                return sample_top_p(slab, params, totals, self._space)
             case SamplingKind.MIN_P_TOP_P:
-                totals = min_p_weight(slab, options, self._space)
-                return sample_top_p(slab, options, totals, self._space)
+                totals = min_p_weight(slab, params, self._space)
+                return sample_top_p(slab, params, totals, self._space)
 
 
 def _apply(loaded: Tensor, processed: ProcessedLogits, edits: slice, first: int) -> None:
