@@ -1,9 +1,9 @@
-"""One step's draws on the CPU: the sampler in torch, and over the C++ kernel.
+"""One step's sampling on the CPU: the sampler in torch, and over the C++ kernel.
 
     python -m bench.sampler_cost [--rows 32,64] [--vocab 32000,151936] [--rounds 7]
 
 Logits are those of a peaked distribution, in memory that no cache holds. In each round both
-samplers draw in turn; prints medians in milliseconds.
+samplers take turns; prints medians in milliseconds.
 """
 
 import argparse
