@@ -12,9 +12,9 @@ from statistics import median, quantiles
 
 from torch import Tensor
 
+from quire.cache.block_copies import BlockCopy
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
-from quire.cache.moves import Move
 from quire.engine.runner import Runner, RunnerConfig
 from quire.models.batch import Batch
 from quire.models.config import KVSize
@@ -39,7 +39,7 @@ class TimedModel:
     def vocab_size(self) -> int:
         return self._model.vocab_size
 
-    def move(self, moves: Sequence[Move], claimed: Collection[int]) -> Callable[[], float]:
+    def move(self, moves: Sequence[BlockCopy], claimed: Collection[int]) -> Callable[[], float]:
         return self._model.move(moves, claimed)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -88,7 +88,7 @@ def measure(num_running: int, num_steps: int, temperature: float) -> dict[str, l
         stamps.append(time.perf_counter())
         scheduler.update(step, result, stamps[-1])
         stamps.append(time.perf_counter())
-        if step.joins or len(step.chunks) < num_running:
+        if step.new_requests or len(step.chunks) < num_running:
             continue
         parts["schedule"].append(1e3 * (stamps[1] - stamps[0]))
         parts["run"].append(1e3 * (stamps[2] - stamps[1] - model.forward_s))

@@ -65,15 +65,15 @@ def replay(
                 found.refused.append(arrivals[next_arrival].new.id)
             next_arrival += 1
         step = scheduler.schedule(now)
-        move_s = len(step.moves) * device.block_s
-        now += device.step_s + step.num_tokens * device.token_s + move_s
-        for delta in scheduler.update(step, _result(step, move_s), now):
+        copy_s = len(step.block_copies) * device.block_s
+        now += device.step_s + step.num_tokens * device.token_s + copy_s
+        for delta in scheduler.update(step, _result(step, copy_s), now):
             _take(delta, found)
         num_idle = 0 if step.num_tokens else num_idle + 1
         if num_idle > 100:
             raise RuntimeError("a hundred steps without a token: a livelock")
         found.num_steps += 1
-        found.num_blocks_moved += len(step.moves)
+        found.num_blocks_moved += len(step.block_copies)
         found.stats = scheduler.stats
         found.max_active_blocks = max(found.max_active_blocks, found.stats.num_blocks_active)
         if found.num_steps % 2000 == 0:
@@ -83,14 +83,14 @@ def replay(
     return found
 
 
-def _result(step: Step, move_s: float) -> StepResult:
+def _result(step: Step, copy_s: float) -> StepResult:
     """Tokens that no other request draws, so that outputs share no prefix by chance."""
     token_ids = tuple(
         crc32(f"{chunk.request_id}/{chunk.start + chunk.num_tokens}".encode()) % TOKEN_IDS
         for chunk in step.chunks
         if chunk.samples
     )
-    return StepResult(step.number, token_ids, move_s=move_s)
+    return StepResult(step.number, token_ids, copy_s=copy_s)
 
 
 def _take(delta: Delta, found: Replay) -> None:

@@ -12,17 +12,21 @@ from quire.cache.block_hash import BlockHash
 from quire.cache.block_pool import NULL_BLOCK, AccountsError
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
-from quire.cache.kv_cache import KVCache, Short
+from quire.cache.kv_cache import BlocksMissing, KVCache
 from quire.cache.prefix_miss import MissKind
 from quire.cache.reuse import Reuse
-from quire.cache.spec import FULL, Kind, Retention
+from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from tests.cache.contents import COLLIDING, REUSES, SHA256, SHA256_CBOR, Shown, replay, shown
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=30)
 GROUPS = st.lists(
     st.one_of(
         st.just(FULL),
-        st.builds(Retention, st.sampled_from([Kind.SLIDING, Kind.LOCAL]), st.integers(1, 12)),
+        st.builds(
+            AttentionPattern,
+            st.sampled_from([AttentionType.SLIDING, AttentionType.CHUNKED]),
+            st.integers(1, 12),
+        ),
     ),
     min_size=1,
     max_size=3,
@@ -67,7 +71,7 @@ class CacheMachine(RuleBasedStateMachine):
         num_blocks: int,
         block_size: int,
         reuse: bool,
-        groups: tuple[Retention, ...],
+        groups: tuple[AttentionPattern, ...],
         max_chunk_tokens: int,
         block_hash: BlockHash,
     ) -> None:
@@ -114,7 +118,7 @@ class CacheMachine(RuleBasedStateMachine):
         before = self.cache.usage
         table = self.cache.open_table(reuse)
         admitted = self.cache.admit(table, tokens, keep_free=keep_free)
-        if isinstance(admitted, Short):
+        if isinstance(admitted, BlocksMissing):
             assert admitted.num_blocks > 0
             assert self.cache.usage == before, "a refused take changes nothing"
             assert not any(table.block_ids)
@@ -221,7 +225,7 @@ class CacheMachine(RuleBasedStateMachine):
         for live in self.live:
             if live.num_resets != self.num_resets or self.collides:
                 continue
-            digests = live.table.chain.digests[: live.table.num_sealed]
+            digests = live.table.chain.digests[: live.table.num_cached_blocks]
             for group, block_ids in enumerate(live.table.block_ids):
                 for block_id, digest in zip(block_ids, digests, strict=False):
                     assert block_id == NULL_BLOCK or (group, digest) in self.told
@@ -229,9 +233,9 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def every_group_has_what_its_next_token_can_see(self) -> None:
         for live in self.live:
-            for group, retention in enumerate(self.groups):
+            for group, pattern in enumerate(self.groups):
                 block_ids = live.table.block_ids[group]
-                first = retention.first_needed(live.num_computed) // self.block_size
+                first = pattern.first_needed(live.num_computed) // self.block_size
                 for index in range(first, live.num_computed // self.block_size):
                     assert self.written[block_ids[index]] == self._content(live, group, index)
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_pool import NULL_BLOCK
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
-from quire.cache.kv_cache import KVCache, Short
-from quire.cache.moves import Move, MoveKind
+from quire.cache.kv_cache import BlocksMissing, KVCache
 from quire.cache.reuse import Reuse
-from quire.cache.spec import FULL, Retention
+from quire.cache.spec import FULL, AttentionPattern
 from tests.cache.cache_machine import GROUPS, OFTEN, held_by, take_all
 
 COMMON = [0, 1, 1, 0, 1, 0, 0, 1] * 2
@@ -61,7 +61,7 @@ class SwapMachine(RuleBasedStateMachine):
         block_size=st.integers(1, 4),
         reuse=OFTEN,
         groups=st.just((FULL,)) | GROUPS,
-        spills=st.booleans(),
+        offloads=st.booleans(),
     )
     def build(
         self,
@@ -69,18 +69,18 @@ class SwapMachine(RuleBasedStateMachine):
         num_host_blocks: int,
         block_size: int,
         reuse: bool,
-        groups: tuple[Retention, ...],
-        spills: bool,
+        groups: tuple[AttentionPattern, ...],
+        offloads: bool,
     ) -> None:
         self.block_size, self.groups, self.reuse = block_size, groups, reuse
         self.cache = KVCache(
             CacheConfig(num_blocks, block_size, reuse, groups, 6, num_host_blocks=num_host_blocks)
         )
-        self.cache.spills = spills
+        self.cache.offloads = offloads
 
-    @rule(spills=st.booleans())
-    def spill_or_not(self, spills: bool) -> None:
-        self.cache.spills = spills
+    @rule(offloads=st.booleans())
+    def offload_or_not(self, offloads: bool) -> None:
+        self.cache.offloads = offloads
 
     @rule(
         tokens=TOKENS,
@@ -96,7 +96,7 @@ class SwapMachine(RuleBasedStateMachine):
         for _ in range(times):
             live = Live(self.cache.open_table(Reuse(salt)), list(tokens), is_new=True)
             found = self.cache.admit(live.table, tokens, use_host=use_host)
-            if not isinstance(found, Short):
+            if not isinstance(found, BlocksMissing):
                 self.begin(live, found)
         if steps:
             self.step()
@@ -122,10 +122,10 @@ class SwapMachine(RuleBasedStateMachine):
         swap = live.table.swap
         assert swap is not None
         found = self.cache.admit(live.table, live.tokens, reuse=reuse, keep_free=keep_free)
-        if isinstance(found, Short):
+        if isinstance(found, BlocksMissing):
             assert live.table.swap is swap
             return
-        if live.swapped_after == self.num_resets or not swap.claimed:
+        if live.swapped_after == self.num_resets or not swap.retained:
             assert found >= swap.num_computed, "what was promised is there"
         self.swapped.remove(live)
         self.begin(live, found)
@@ -139,35 +139,35 @@ class SwapMachine(RuleBasedStateMachine):
         live.age = self.num_resets
         self.live.append(live)
 
-    @precondition(lambda self: self.idle)
+    @precondition(lambda self: self.evictable)
     @rule(pick=st.integers(0, 100), more=st.lists(st.integers(0, 1), min_size=1, max_size=6))
     def grow(self, pick: int, more: list[int]) -> None:
-        live = self.idle[pick % len(self.idle)]
+        live = self.evictable[pick % len(self.evictable)]
         live.tokens.extend(more)
         end = min(len(live.tokens), live.num_computed + 6)
         if self.cache.grow(live.table, live.num_computed, end) is not None:
             live.end = end
 
-    @precondition(lambda self: self.idle)
+    @precondition(lambda self: self.evictable)
     @rule(pick=st.integers(0, 100), drawn=st.integers(0, 1), resets=st.booleans())
     def swap_out(self, pick: int, drawn: int, resets: bool) -> None:
         if resets:
             self.reset()
-        live = self.idle[pick % len(self.idle)]
+        live = self.evictable[pick % len(self.evictable)]
         if live.num_computed == len(live.tokens):
             live.tokens.append(drawn)
-        stake = self.cache.stake(live.table, live.num_computed)
-        assert stake.num_blocks <= len(held_by(live.table))
-        assert stake.num_tokens <= live.num_computed
+        recompute_cost = self.cache.recompute_cost(live.table, live.num_computed)
+        assert recompute_cost.num_blocks <= len(held_by(live.table))
+        assert recompute_cost.num_tokens <= live.num_computed
         if self.cache.swap_out(live.table, live.num_computed):
             live.swapped_after = self.num_resets
             self.live.remove(live)
             self.swapped.append(live)
 
-    @precondition(lambda self: self.idle)
+    @precondition(lambda self: self.evictable)
     @rule(pick=st.integers(0, 100), share=st.floats(0, 1), extra=st.integers(0, 1), steps=OFTEN)
     def fork(self, pick: int, share: float, extra: int, steps: bool) -> None:
-        source = self.idle[pick % len(self.idle)]
+        source = self.evictable[pick % len(self.evictable)]
         num_tokens = int(share * source.num_computed)
         tokens = [*source.tokens[:num_tokens], extra]
         child = Live(self.cache.open_table(source.table.reuse), tokens)
@@ -193,22 +193,22 @@ class SwapMachine(RuleBasedStateMachine):
 
     @rule()
     def step(self) -> None:
-        for move in self.cache.take_moves():
-            self.move(move)
+        for copy in self.cache.take_block_copies():
+            self.copy(copy)
         for live in self.live:
             if live.end is not None:
                 self.compute(live, live.end)
         for live in self.live:
             self.cache.advance(live.table, live.tokens, live.num_computed)
 
-    def move(self, move: Move) -> None:
-        source = self.host if move.kind is MoveKind.IN else self.device
-        target = self.host if move.kind is MoveKind.OUT else self.device
+    def copy(self, copy: BlockCopy) -> None:
+        source = self.host if copy.kind is CopyKind.IN else self.device
+        target = self.host if copy.kind is CopyKind.OUT else self.device
         for offset in range(self.block_size):
-            content = source.get((move.source, offset))
-            target.pop((move.target, offset), None)
+            content = source.get((copy.source, offset))
+            target.pop((copy.target, offset), None)
             if content is not None:
-                target[move.target, offset] = content
+                target[copy.target, offset] = content
 
     def compute(self, live: Live, end: int) -> None:
         """What a chunk's tokens can see is there when it runs, and they are afterwards."""
@@ -227,9 +227,9 @@ class SwapMachine(RuleBasedStateMachine):
     def ages_seen(self, live: Live) -> list[int]:
         """Of all that its next token can see; the contents are checked."""
         ages = []
-        for group, retention in enumerate(self.groups):
+        for group, pattern in enumerate(self.groups):
             ids = live.table.block_ids[group]
-            for position in range(retention.first_needed(live.num_computed), live.num_computed):
+            for position in range(pattern.first_needed(live.num_computed), live.num_computed):
                 content, age = self.device[
                     ids[position // self.block_size], position % self.block_size
                 ]
@@ -241,7 +241,7 @@ class SwapMachine(RuleBasedStateMachine):
         return group, live.table.reuse, tuple(live.tokens[: position + 1])
 
     @property
-    def idle(self) -> list[Live]:
+    def evictable(self) -> list[Live]:
         return [live for live in self.live if live.end is None and live.num_computed > 0]
 
     @invariant()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from quire.cache.block_hash import BlockHash
 from quire.cache.reuse import PromptItem, Reuse
-from quire.cache.spec import FULL, Retention
+from quire.cache.spec import FULL, AttentionPattern
 from tests.cache.cache_machine import GROUPS, CacheMachine
 from tests.cache.contents import COLLIDING, SHA256
 from tests.profiles import cases
@@ -44,7 +44,7 @@ PROMPTS = st.tuples(
 @cases(500)
 def test_similar_prompts_share_nothing_wrong_under_any_hash(
     block_hash: BlockHash,
-    groups: tuple[Retention, ...],
+    groups: tuple[AttentionPattern, ...],
     block_size: int,
     num_blocks: int,
     prompts: list[tuple[list[int], Reuse, int, bool]],

@@ -55,7 +55,7 @@ def test_a_free_block_cannot_be_shared_or_sealed() -> None:
     with pytest.raises(AccountsError, match="cannot be shared"):
         pool.share([1])
     with pytest.raises(AccountsError, match="nobody holds it"):
-        pool.seal(1, b"key", CONTENT)
+        pool.cache(1, b"key", CONTENT)
 
 
 def test_a_shared_block_is_free_after_its_last_release() -> None:
@@ -74,7 +74,7 @@ def test_a_sealed_block_is_found_until_it_is_evicted() -> None:
     pool = BlockPool(3, on_evict=lambda *evicted: told.append(evicted))
     taken = pool.take(1)
     assert taken is not None
-    assert pool.seal(taken[0], b"key", CONTENT)
+    assert pool.cache(taken[0], b"key", CONTENT)
     pool.release(taken)
     assert pool.usage == Usage(free=1, cached=1, active=0)
     assert pool.find([b"key"]) == taken
@@ -87,11 +87,11 @@ def test_a_sealed_block_is_found_until_it_is_evicted() -> None:
 
 def test_forgetting_frees_what_is_idle_and_leaves_what_is_held() -> None:
     pool = BlockPool(4)
-    held, idle = pool.take(1), pool.take(1)
-    assert held is not None and idle is not None
-    pool.seal(held[0], b"held", CONTENT)
-    pool.seal(idle[0], b"idle", CONTENT)
-    pool.release(idle)
+    held, evictable = pool.take(1), pool.take(1)
+    assert held is not None and evictable is not None
+    pool.cache(held[0], b"held", CONTENT)
+    pool.cache(evictable[0], b"idle", CONTENT)
+    pool.release(evictable)
     pool.forget()
     assert pool.usage == Usage(free=2, cached=0, active=1)
     assert pool.find([b"held"]) == pool.find([b"idle"]) == []

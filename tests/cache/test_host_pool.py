@@ -25,7 +25,7 @@ class Claim:
 class HostMachine(RuleBasedStateMachine):
     """`here`: the keys found, in the order of their last use."""
 
-    claims = Bundle("claims")
+    retained_keys = Bundle("claims")
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,8 +34,8 @@ class HostMachine(RuleBasedStateMachine):
         self.live: list[Claim] = []
 
     @property
-    def claimed(self) -> set[bytes]:
-        return {key for claim in self.live for key in claim.keys}
+    def retained(self) -> set[bytes]:
+        return {key for retain in self.live for key in retain.keys}
 
     @rule(key=KEYS)
     def put(self, key: bytes) -> None:
@@ -43,19 +43,19 @@ class HostMachine(RuleBasedStateMachine):
         block_id = self.pool.put(key, Content(key, b"", NO_KEYS, None))
         if known:
             assert block_id is None
-        if key in self.claimed:
+        if key in self.retained:
             assert known or block_id is not None, "a claim is a promise"
         if block_id is not None:
             self.here.append(key)
-        elif known and key not in self.claimed:
+        elif known and key not in self.retained:
             self.here.append(self.here.pop(self.here.index(key)))
         self.forget_evicted()
 
-    @rule(target=claims, keys=st.sets(KEYS, max_size=3), num_private=st.integers(0, 2))
-    def claim(self, keys: set[bytes], num_private: int) -> object:
-        num_private_now = sum(len(claim.private) for claim in self.live)
-        fits = len(self.claimed | keys) + num_private_now + num_private <= 5
-        private = self.pool.claim(sorted(keys), num_private)
+    @rule(target=retained_keys, keys=st.sets(KEYS, max_size=3), num_private=st.integers(0, 2))
+    def retain(self, keys: set[bytes], num_private: int) -> object:
+        num_private_now = sum(len(retain.private) for retain in self.live)
+        fits = len(self.retained | keys) + num_private_now + num_private <= 5
+        private = self.pool.retain(sorted(keys), num_private)
         assert (private is not None) == fits
         if private is None:
             return None
@@ -65,41 +65,41 @@ class HostMachine(RuleBasedStateMachine):
         self.forget_evicted()
         return entry
 
-    @rule(entry=consumes(claims))
-    def disclaim(self, entry: Claim | None) -> None:
+    @rule(entry=consumes(retained_keys))
+    def release(self, entry: Claim | None) -> None:
         if entry is None:
             return
         self.live.remove(entry)
-        self.pool.disclaim(entry.keys, entry.private)
+        self.pool.release(entry.keys, entry.private)
         for key in entry.keys:
-            if key not in self.claimed and key in self.here:
+            if key not in self.retained and key in self.here:
                 self.here.append(self.here.pop(self.here.index(key)))
 
     @rule()
     def clear(self) -> None:
         self.pool.clear()
         self.here.clear()
-        for claim in self.live:
-            claim.keys = ()
+        for retain in self.live:
+            retain.keys = ()
 
     def forget_evicted(self) -> None:
         """What is gone was not claimed, and older than all that stayed unclaimed."""
         gone = [key for key in self.here if self.pool.find(key) is None]
-        assert not set(gone) & self.claimed
-        unclaimed = [key for key in self.here if key not in self.claimed]
+        assert not set(gone) & self.retained
+        unclaimed = [key for key in self.here if key not in self.retained]
         assert gone == unclaimed[: len(gone)]
         self.here = [key for key in self.here if key not in gone]
 
     @invariant()
     def balances(self) -> None:
         self.pool.check()
-        private = [block_id for claim in self.live for block_id in claim.private]
-        assert set(self.pool.claims) == self.claimed
+        private = [block_id for retain in self.live for block_id in retain.private]
+        assert set(self.pool.retained_keys) == self.retained
         found = [self.pool.find(key) for key in self.here]
         assert len({*private, *found}) == len(private) + len(found)
-        num_swapped = len(private) + len(self.claimed & set(self.here))
+        num_swapped = len(private) + len(self.retained & set(self.here))
         assert self.pool.num_swapped == num_swapped
-        assert self.pool.num_cached == len(self.here) - len(self.claimed & set(self.here))
+        assert self.pool.num_cached == len(self.here) - len(self.retained & set(self.here))
 
 
 TestHostMachine = HostMachine.TestCase
@@ -108,6 +108,6 @@ TestHostMachine = HostMachine.TestCase
 def test_what_is_not_held_cannot_be_given_back() -> None:
     pool = HostPool(2)
     with pytest.raises(AccountsError, match="nobody holds"):
-        pool.disclaim([], [0])
+        pool.release([], [0])
     with pytest.raises(AccountsError, match="nobody claims"):
-        pool.disclaim([b"a"], [])
+        pool.release([b"a"], [])

@@ -9,7 +9,7 @@ from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.reuse import Reuse
-from quire.cache.spec import FULL, Kind, Retention
+from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from tests.cache.cache_machine import CacheMachine, take_all
 
 TestCacheMachine = CacheMachine.TestCase
@@ -53,10 +53,12 @@ def compute_twice(cache: KVCache, prompt: list[int]) -> tuple[BlockTable, BlockT
 
 
 @pytest.mark.parametrize("num_host_blocks", [0, 8])
-@pytest.mark.parametrize("groups", [(FULL,), (FULL, Retention(Kind.SLIDING, 6), FULL)])
+@pytest.mark.parametrize(
+    "groups", [(FULL,), (FULL, AttentionPattern(AttentionType.SLIDING, 6), FULL)]
+)
 @pytest.mark.parametrize("ends_first", [0, 1])
 def test_what_a_request_holds_is_found_when_its_duplicate_is_gone(
-    ends_first: int, groups: tuple[Retention, ...], num_host_blocks: int
+    ends_first: int, groups: tuple[AttentionPattern, ...], num_host_blocks: int
 ) -> None:
     config = CacheConfig(40, 2, True, groups, num_host_blocks=num_host_blocks)
     cache = KVCache(replace(config, enable_kv_cache_events=True))
@@ -70,7 +72,7 @@ def test_what_a_request_holds_is_found_when_its_duplicate_is_gone(
     third = cache.open_table()
     assert cache.admit(third, [1, 2, 3, 4, 5, 6, 9]) == 6
     assert third.block_ids[0][:3] == tables[1 - ends_first].block_ids[0][:3]
-    assert not cache.take_moves()
+    assert not cache.take_block_copies()
 
 
 def test_of_duplicates_that_nobody_holds_one_is_kept() -> None:
@@ -161,11 +163,13 @@ def test_too_few_blocks_is_an_error_that_says_so() -> None:
         CacheConfig(num_blocks=9, block_size=0)
 
 
-SLIDING = Retention(Kind.SLIDING, 4)
-LOCAL = Retention(Kind.LOCAL, 8)
+SLIDING = AttentionPattern(AttentionType.SLIDING, 4)
+CHUNKED = AttentionPattern(AttentionType.CHUNKED, 8)
 
 
-def build_mixed(*groups: Retention, num_blocks: int = 64, max_chunk_tokens: int = 8) -> KVCache:
+def build_mixed(
+    *groups: AttentionPattern, num_blocks: int = 64, max_chunk_tokens: int = 8
+) -> KVCache:
     return KVCache(CacheConfig(num_blocks, 2, True, groups, max_chunk_tokens))
 
 
@@ -181,19 +185,19 @@ def compute(cache: KVCache, tokens: list[int], chunk: int = 8) -> tuple[BlockTab
     return table, found
 
 
-@pytest.mark.parametrize("retention", [SLIDING, LOCAL], ids=str)
+@pytest.mark.parametrize("pattern", [SLIDING, CHUNKED], ids=str)
 def test_a_request_of_twenty_windows_never_holds_more_than_its_worst_case(
-    retention: Retention,
+    pattern: AttentionPattern,
 ) -> None:
-    assert retention.reach is not None
-    num_tokens = 20 * retention.reach
-    worst = retention.max_blocks(num_tokens, block_size=2, max_chunk_tokens=8)
-    cache = build_mixed(retention, num_blocks=worst + 1)
+    assert pattern.size is not None
+    num_tokens = 20 * pattern.size
+    worst = pattern.max_blocks(num_tokens, block_size=2, max_chunk_tokens=8)
+    cache = build_mixed(pattern, num_blocks=worst + 1)
     table, _ = compute(cache, list(range(num_tokens)))
     for end in range(num_tokens + 1, num_tokens + 30):  # and then token by token
         assert cache.grow(table, end - 1, end) is not None
         cache.advance(table, list(range(end)), end)
-        assert cache.usage.active <= retention.max_blocks(end, block_size=2, max_chunk_tokens=1)
+        assert cache.usage.active <= pattern.max_blocks(end, block_size=2, max_chunk_tokens=1)
 
 
 def test_full_groups_keep_growing_where_windows_do_not() -> None:
@@ -227,7 +231,7 @@ def test_a_window_that_lost_its_blocks_shortens_the_hit() -> None:
 
 
 def test_a_chunk_that_begins_anew_needs_nothing_of_the_one_before() -> None:
-    cache = build_mixed(LOCAL)
+    cache = build_mixed(CHUNKED)
     cache.release(compute(cache, list(range(16)))[0])
     table, found = compute(cache, [*range(16), 99])
     assert found == 16

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_hash import group_key
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool
 from quire.cache.block_table import BlockTable, Swap
 from quire.cache.host_pool import HostPool
 from quire.cache.kv_cache import KVCache
-from quire.cache.moves import Move, MoveKind
 from tests.cache.cache_machine import CacheMachine
 from tests.cache.swap_machine import SwapMachine
 
@@ -25,40 +25,40 @@ def forgets_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BlockPool, "add_duplicate", add_duplicate)
 
 
-def claims_what_cannot_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def retains_what_cannot_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The key of every full block, whether or not it is found under that key."""
 
     def swap_out(
         table: BlockTable, pool: BlockPool, host: HostPool, num_computed: int, block_size: int
-    ) -> list[Move] | None:
-        num_full = min(table.num_sealed, num_computed // block_size)
+    ) -> list[BlockCopy] | None:
+        num_full = min(table.num_cached_blocks, num_computed // block_size)
         held = [
             (group, index, block_id)
             for group, ids in enumerate(table.block_ids)
             for index, block_id in enumerate(ids[: -(-num_computed // block_size)])
             if block_id != NULL_BLOCK
         ]
-        claimed = tuple(
+        retained = tuple(
             (group, index, group_key(table.chain.digests[index], group))
             for group, index, _ in held
             if index < num_full
         )
         rest = [each for each in held if each[1] >= num_full]
-        host_ids = host.claim([key for _, _, key in claimed], len(rest))
+        host_ids = host.retain([key for _, _, key in retained], len(rest))
         if host_ids is None:
             return None
         pairs = list(zip(rest, host_ids, strict=True))
         private = tuple((group, index, host_id) for (group, index, _), host_id in pairs)
-        table.swap = Swap(num_computed, table.epoch, claimed, private)
-        return [Move(MoveKind.OUT, block_id, host_id) for (_, _, block_id), host_id in pairs]
+        table.swap = Swap(num_computed, table.epoch, retained, private)
+        return [BlockCopy(CopyKind.OUT, block_id, host_id) for (_, _, block_id), host_id in pairs]
 
     monkeypatch.setattr("quire.cache.kv_cache.swap_out", swap_out)
 
 
-def claims_what_was_lost_with_its_duplicate(monkeypatch: pytest.MonkeyPatch) -> None:
+def retains_what_was_lost_with_its_duplicate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both faults together, but for what was computed before a reset: that is released for good."""
     forgets_duplicates(monkeypatch)
-    claims_what_cannot_be_found(monkeypatch)
+    retains_what_cannot_be_found(monkeypatch)
     swap_out = KVCache.swap_out
 
     def swap_out_if_not_reset(cache: KVCache, table: BlockTable, num_computed: int) -> bool:
@@ -71,8 +71,8 @@ def claims_what_was_lost_with_its_duplicate(monkeypatch: pytest.MonkeyPatch) -> 
     ("machine", "plant"),
     [
         (CacheMachine, forgets_duplicates),
-        (SwapMachine, claims_what_cannot_be_found),
-        (SwapMachine, claims_what_was_lost_with_its_duplicate),
+        (SwapMachine, retains_what_cannot_be_found),
+        (SwapMachine, retains_what_was_lost_with_its_duplicate),
     ],
 )
 def test_planted_fault_is_caught(

@@ -9,7 +9,7 @@ from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.prefix_miss import Miss, MissKind
 from quire.cache.reuse import OPEN, PromptItem, Reuse
-from quire.cache.spec import FULL, Kind, Retention
+from quire.cache.spec import FULL, AttentionPattern, AttentionType
 
 SIZE = 4
 
@@ -94,7 +94,7 @@ def test_what_was_evicted_is_said_until_it_is_cached_again() -> None:
 
 
 def test_a_window_that_lost_its_block_is_an_eviction() -> None:
-    config = CacheConfig(24, 2, True, (FULL, Retention(Kind.SLIDING, 4)), 8)
+    config = CacheConfig(24, 2, True, (FULL, AttentionPattern(AttentionType.SLIDING, 4)), 8)
     cache = KVCache(config)
 
     def run(tokens: list[int]) -> Miss | None:

@@ -17,27 +17,31 @@ from quire.cache.sizing import (
     BY_SHARE,
     BY_TOKENS,
     Budget,
-    Room,
+    KVCapacity,
     TooLittleMemory,
     budget_after_load,
     budget_before_load,
     smallest_budget,
     useful_blocks,
 )
-from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
+from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, TokenKV
 
-PAGE = Page(num_kv_heads=2, k_width=8, v_width=8, element_bytes=2)
-PLAIN = build_layout([KVSpec(PAGE)] * 4)
-HYBRID = build_layout([KVSpec(PAGE), KVSpec(PAGE, Retention(Kind.SLIDING, 20))] * 2)
-
-retentions = st.just(FULL) | st.builds(
-    Retention, st.sampled_from([Kind.SLIDING, Kind.LOCAL]), st.integers(1, 300)
+TOKEN_KV = TokenKV(num_kv_heads=2, head_size=8, v_head_size=8, element_bytes=2)
+PLAIN = build_layout([KVSpec(TOKEN_KV)] * 4)
+HYBRID = build_layout(
+    [KVSpec(TOKEN_KV), KVSpec(TOKEN_KV, AttentionPattern(AttentionType.SLIDING, 20))] * 2
 )
-layouts = st.lists(retentions.map(lambda kept: KVSpec(PAGE, kept)), min_size=1, max_size=9).map(
+
+patterns = st.just(FULL) | st.builds(
+    AttentionPattern,
+    st.sampled_from([AttentionType.SLIDING, AttentionType.CHUNKED]),
+    st.integers(1, 300),
+)
+layouts = st.lists(patterns.map(lambda kept: KVSpec(TOKEN_KV, kept)), min_size=1, max_size=9).map(
     build_layout
 )
 rooms = st.builds(
-    Room,
+    KVCapacity,
     layouts,
     num_blocks=st.integers(0, 400),
     block_size=st.sampled_from(BLOCK_SIZES),
@@ -62,9 +66,9 @@ def test_a_context_of_tokens_is_enough_for_one_request_of_any_layout(
     budget = Budget(num_tokens=tokens)
     blocks = budget.blocks(layout, block_size=block_size, max_chunk_tokens=chunk)
     assert blocks is not None
-    Room(layout, blocks, block_size, chunk).check(tokens, budget)
+    KVCapacity(layout, blocks, block_size, chunk).check(tokens, budget)
     with pytest.raises(TooLittleMemory):
-        Room(layout, blocks - 1, block_size, chunk).check(tokens, budget)
+        KVCapacity(layout, blocks - 1, block_size, chunk).check(tokens, budget)
 
 
 @given(st.integers(0, 1 << 40), st.sampled_from(BLOCK_SIZES))
@@ -106,7 +110,7 @@ def test_a_model_without_attention_is_refused(budget: Budget) -> None:
     with pytest.raises(ValueError, match="no layer of the model has attention"):
         budget.blocks(layout, block_size=16, max_chunk_tokens=1)
     with pytest.raises(ValueError, match="no layer of the model has attention"):
-        Room(layout, 9, 16, 1)
+        KVCapacity(layout, 9, 16, 1)
 
 
 def test_nothing_said_is_a_share() -> None:
@@ -144,41 +148,51 @@ def test_unified_memory_is_taken_only_where_it_is_of_use() -> None:
 
 
 @given(rooms, st.integers(1, 3000))
-def test_the_largest_length_fits_and_one_more_does_not(room: Room, most: int) -> None:
-    longest = room.largest_length(most)
+def test_the_largest_length_fits_and_one_more_does_not(capacity: KVCapacity, most: int) -> None:
+    longest = capacity.largest_length(most)
     assert 0 <= longest <= most
-    assert longest == 0 or room.max_blocks(longest) <= room.num_usable
-    assert longest == most or room.max_blocks(longest + 1) > room.num_usable
+    assert longest == 0 or capacity.max_blocks(longest) <= capacity.num_usable
+    assert longest == most or capacity.max_blocks(longest + 1) > capacity.num_usable
 
 
 @given(rooms, st.integers(1, 3000))
-def test_estimating_the_length_changes_nothing(room: Room, most: int) -> None:
+def test_estimating_the_length_changes_nothing(capacity: KVCapacity, most: int) -> None:
     """Defect C of FEATURES 1F: the estimate wrote into the live configuration."""
-    before = (room.layout, room.num_blocks, room.block_size, room.max_chunk_tokens)
-    first = room.largest_length(most)
-    assert room.largest_length(most) == first
-    assert (room.layout, room.num_blocks, room.block_size, room.max_chunk_tokens) == before
+    before = (capacity.layout, capacity.num_blocks, capacity.block_size, capacity.max_chunk_tokens)
+    first = capacity.largest_length(most)
+    assert capacity.largest_length(most) == first
+    assert (
+        capacity.layout,
+        capacity.num_blocks,
+        capacity.block_size,
+        capacity.max_chunk_tokens,
+    ) == before
 
 
 @given(rooms, st.integers(2, 3000))
-def test_a_refusal_has_the_numbers_and_the_length_that_would_fit(room: Room, length: int) -> None:
+def test_a_refusal_has_the_numbers_and_the_length_that_would_fit(
+    capacity: KVCapacity, length: int
+) -> None:
     budget = Budget()
-    if room.max_blocks(length) + 1 <= room.num_blocks:
-        room.check(length, budget)
+    if capacity.max_blocks(length) + 1 <= capacity.num_blocks:
+        capacity.check(length, budget)
         return
     with pytest.raises(TooLittleMemory) as refused:
-        room.check(length, budget)
+        capacity.check(length, budget)
     text = str(refused.value)
-    needed = room.max_blocks(length) + 1
-    assert f"needs {needed} KV blocks ({needed * room.block_bytes / 2**20:.1f} MiB" in text
-    assert f"but {room.num_blocks} ({room.num_blocks * room.block_bytes / 2**20:.1f} MiB)" in text
+    needed = capacity.max_blocks(length) + 1
+    assert f"needs {needed} KV blocks ({needed * capacity.block_bytes / 2**20:.1f} MiB" in text
+    assert (
+        f"but {capacity.num_blocks} ({capacity.num_blocks * capacity.block_bytes / 2**20:.1f} MiB)"
+        in text
+    )
     found = re.search(r"length that fits is (\d+):", text)
     assert found is not None
     fitting = int(found[1])
-    assert fitting == room.largest_length(length) < length
+    assert fitting == capacity.largest_length(length) < length
     assert (f"pass --max-model-len {fitting}" in text) == (fitting > 1)
     if fitting:
-        room.check(fitting, budget)
+        capacity.check(fitting, budget)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +207,7 @@ def test_a_refusal_has_the_numbers_and_the_length_that_would_fit(room: Room, len
 )
 def test_no_blocks_are_an_error_that_names_the_remedies(budget: Budget, first: str) -> None:
     with pytest.raises(TooLittleMemory, match="but 0 .* fits is 0: give more memory by") as refused:
-        Room(PLAIN, 0, 16, 64).check(100, budget)
+        KVCapacity(PLAIN, 0, 16, 64).check(100, budget)
     text = str(refused.value)
     assert (
         text.index(first)
@@ -206,19 +220,19 @@ def test_no_blocks_are_an_error_that_names_the_remedies(budget: Budget, first: s
 
 
 def test_concurrency_and_tokens_of_a_plain_layout() -> None:
-    room = Room(PLAIN, num_blocks=101, block_size=16, max_chunk_tokens=64)
-    assert room.num_tokens(100) == 1600
-    assert room.concurrency(100) == 100 / 7
-    assert room.token_bytes == 4 * 2 * 2 * 8 * 2
+    capacity = KVCapacity(PLAIN, num_blocks=101, block_size=16, max_chunk_tokens=64)
+    assert capacity.num_tokens(100) == 1600
+    assert capacity.concurrency(100) == 100 / 7
+    assert capacity.token_bytes == 4 * 2 * 2 * 8 * 2
 
 
 def test_windows_let_more_requests_run_at_once() -> None:
-    room = Room(HYBRID, num_blocks=1001, block_size=16, max_chunk_tokens=16)
+    capacity = KVCapacity(HYBRID, num_blocks=1001, block_size=16, max_chunk_tokens=16)
     full, window = 1000, -(-(20 - 1 + 16) // 16) + 1
-    assert room.max_blocks(16_000) == full + window
-    assert room.concurrency(16_000) == 1000 / (full + window)
-    assert room.num_tokens(16_000) == 1000 * 16_000 // (full + window)
-    assert room.token_bytes == 4 * PAGE.token_bytes
+    assert capacity.max_blocks(16_000) == full + window
+    assert capacity.concurrency(16_000) == 1000 / (full + window)
+    assert capacity.num_tokens(16_000) == 1000 * 16_000 // (full + window)
+    assert capacity.token_bytes == 4 * TOKEN_KV.token_bytes
 
 
 @pytest.mark.parametrize(
@@ -227,18 +241,18 @@ def test_windows_let_more_requests_run_at_once() -> None:
 def test_smaller_elements_mean_more_blocks(
     element_bytes: int, scale_bytes: int, times: int
 ) -> None:
-    page = Page(2, 64, 64, element_bytes, scale_bytes)
-    layout = build_layout([KVSpec(page)] * 3)
+    token_kv = TokenKV(2, 64, 64, element_bytes, scale_bytes)
+    layout = build_layout([KVSpec(token_kv)] * 3)
     budget = Budget(num_bytes=4096 * 16 * 3 * 4 * 2 * 128)
     assert budget.blocks(layout, block_size=16, max_chunk_tokens=1) == 4096 * times
 
 
 def test_a_quantised_token_is_a_byte_an_element_and_two_scales_a_head() -> None:
-    plain, quantised = Page(2, 64, 64, 2), Page(2, 64, 64, 1, scale_bytes=2)
+    plain, quantised = TokenKV(2, 64, 64, 2), TokenKV(2, 64, 64, 1, scale_bytes=2)
     assert (plain.token_bytes, quantised.token_bytes) == (512, 256 + 8)
     budget = Budget(num_bytes=1 << 30)
     blocks = [
-        budget.blocks(build_layout([KVSpec(page)]), block_size=16, max_chunk_tokens=1)
-        for page in (plain, quantised)
+        budget.blocks(build_layout([KVSpec(token_kv)]), block_size=16, max_chunk_tokens=1)
+        for token_kv in (plain, quantised)
     ]
     assert blocks == [(1 << 30) // (16 * 512), (1 << 30) // (16 * 264)]

@@ -1,10 +1,10 @@
 """Swap, spill and fork by the cache's door: as a state machine, and by example."""
 
+from quire.cache.block_copies import CopyKind, copy_batches
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
-from quire.cache.kv_cache import KVCache, Short
-from quire.cache.moves import MoveKind, batches
-from quire.cache.swapping import Stake
+from quire.cache.kv_cache import BlocksMissing, KVCache
+from quire.cache.swapping import RecomputeCost
 from tests.cache.cache_machine import take_all
 from tests.cache.swap_machine import SwapMachine
 
@@ -21,7 +21,7 @@ def build(
 
 def admitted(cache: KVCache, tokens: list[int]) -> BlockTable:
     table = cache.open_table()
-    assert not isinstance(cache.admit(table, tokens), Short)
+    assert not isinstance(cache.admit(table, tokens), BlocksMissing)
     cache.advance(table, tokens, len(tokens))
     return table
 
@@ -31,12 +31,12 @@ def test_sealed_blocks_stay_and_the_partial_one_is_copied() -> None:
     table = admitted(cache, [1, 2, 3, 4, 5])
     (last,) = table.block_ids[0][2:]
     assert cache.swap_out(table, 5)
-    (move,) = cache.take_moves()
-    assert move.kind is MoveKind.OUT and move.source == last
+    (copy,) = cache.take_block_copies()
+    assert copy.kind is CopyKind.OUT and copy.source == last
     assert cache.usage.active == 0 and cache.usage.cached == 2
     assert cache.host_usage == (0, 1)
     assert cache.admit(table, [1, 2, 3, 4, 5, 6]) == 5
-    assert [move.kind for move in cache.take_moves()] == [MoveKind.IN]
+    assert [copy.kind for copy in cache.take_block_copies()] == [CopyKind.IN]
     assert cache.host_usage == (0, 0)
 
 
@@ -44,35 +44,35 @@ def test_without_prefix_caching_every_block_is_copied() -> None:
     cache = build(enable_prefix_caching=False)
     table = admitted(cache, [1, 2, 3, 4, 5])
     assert cache.swap_out(table, 5)
-    assert len(cache.take_moves()) == cache.host_usage.swapped == 3
+    assert len(cache.take_block_copies()) == cache.host_usage.swapped == 3
     assert cache.admit(table, [1, 2, 3, 4, 5, 6]) == 5
-    assert len(cache.take_moves()) == 3
+    assert len(cache.take_block_copies()) == 3
 
 
 def test_an_evicted_prefix_comes_back_from_the_host() -> None:
     cache = build(num_blocks=5)
     cache.release(admitted(cache, [1, 2, 3, 4, 5]))
     cache.release(admitted(cache, [6, 7, 8, 9, 6, 7, 8, 9]))
-    outs = cache.take_moves()
-    assert [move.kind for move in outs] == [MoveKind.OUT] * 2
+    outs = cache.take_block_copies()
+    assert [copy.kind for copy in outs] == [CopyKind.OUT] * 2
     table = cache.open_table()
     assert cache.admit(table, [1, 2, 3, 4, 5]) == 4
-    ins = [move for move in cache.take_moves() if move.kind is MoveKind.IN]
-    assert [move.source for move in ins] == [move.target for move in reversed(outs)]
-    assert [move.target for move in ins] == table.block_ids[0][:2]
+    ins = [copy for copy in cache.take_block_copies() if copy.kind is CopyKind.IN]
+    assert [copy.source for copy in ins] == [copy.target for copy in reversed(outs)]
+    assert [copy.target for copy in ins] == table.block_ids[0][:2]
 
 
 def test_only_what_is_claimed_goes_to_the_host_where_spills_are_off() -> None:
     cache = build(num_blocks=5)
-    cache.spills = False
-    claimed = admitted(cache, [1, 2, 3, 4, 5])
-    assert cache.swap_out(claimed, 5)
-    cache.take_moves()
+    cache.offloads = False
+    retained = admitted(cache, [1, 2, 3, 4, 5])
+    assert cache.swap_out(retained, 5)
+    cache.take_block_copies()
     cache.release(admitted(cache, [6, 7, 8, 9, 6, 7, 8, 9]))
-    assert len(cache.take_moves()) == 2, "of the swapped request"
+    assert len(cache.take_block_copies()) == 2, "of the swapped request"
     cache.release(admitted(cache, [2, 2, 2, 2, 2, 2, 2, 2]))
-    assert not cache.take_moves()
-    assert cache.admit(claimed, [1, 2, 3, 4, 5, 6]) == 5
+    assert not cache.take_block_copies()
+    assert cache.admit(retained, [1, 2, 3, 4, 5, 6]) == 5
 
 
 def test_a_hit_that_the_host_loses_to_make_room_is_computed() -> None:
@@ -81,7 +81,7 @@ def test_a_hit_that_the_host_loses_to_make_room_is_computed() -> None:
     cache.release(admitted(cache, [6, 7, 8, 9, 6, 7, 8, 9]))
     assert cache.host_usage.cached == 2
     assert cache.admit(cache.open_table(), [1, 2, 3, 4, 5]) == 0
-    assert not [move for move in cache.take_moves() if move.kind is MoveKind.IN]
+    assert not [copy for copy in cache.take_block_copies() if copy.kind is CopyKind.IN]
     assert cache.usage.active == 3
 
 
@@ -96,12 +96,12 @@ def test_a_full_host_takes_nobody_in() -> None:
     cache = build(num_host_blocks=2)
     table = admitted(cache, [1, 2, 3, 4, 5])
     assert not cache.swap_out(table, 5)
-    assert cache.usage.active == 3 and not cache.take_moves()
+    assert cache.usage.active == 3 and not cache.take_block_copies()
 
 
 def test_what_a_request_holds_comes_back_though_its_duplicate_was_evicted() -> None:
     cache = build(num_blocks=13)
-    cache.spills = False
+    cache.offloads = False
     prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9]
     first, second = cache.open_table(), cache.open_table()
     for table in (first, second):
@@ -152,7 +152,7 @@ def test_forks_share_full_blocks_and_copy_the_last() -> None:
         assert cache.fork(source, child, 5) is True
         assert child.block_ids[0][:2] == source.block_ids[0][:2]
     assert cache.usage.active == before + len(children)
-    (batch,) = batches(cache.take_moves())
+    (batch,) = copy_batches(cache.take_block_copies())
     assert batch.sources == [source.block_ids[0][2]] * 3
     assert batch.targets == [child.block_ids[0][2] for child in children]
 
@@ -160,6 +160,6 @@ def test_forks_share_full_blocks_and_copy_the_last() -> None:
 def test_what_others_hold_is_not_at_stake() -> None:
     cache = build()
     first, second = (admitted(cache, [1, 2, 3, 4, tail]) for tail in (5, 6))
-    assert cache.stake(second, 5) == Stake(num_blocks=1, num_tokens=1)
+    assert cache.recompute_cost(second, 5) == RecomputeCost(num_blocks=1, num_tokens=1)
     cache.release(first)
-    assert cache.stake(second, 5) == Stake(num_blocks=3, num_tokens=5)
+    assert cache.recompute_cost(second, 5) == RecomputeCost(num_blocks=3, num_tokens=5)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from quire.cache.reuse import Reuse
-from quire.cache.spec import FULL, Kind, Retention
+from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.models.toy import TWO_FULL
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
@@ -33,7 +33,11 @@ SAMPLINGS = st.one_of(
 layer_stacks = st.lists(
     st.one_of(
         st.just(FULL),
-        st.builds(Retention, st.sampled_from([Kind.SLIDING, Kind.LOCAL]), st.integers(1, 12)),
+        st.builds(
+            AttentionPattern,
+            st.sampled_from([AttentionType.SLIDING, AttentionType.CHUNKED]),
+            st.integers(1, 12),
+        ),
     ),
     min_size=2,
     max_size=4,
@@ -136,7 +140,9 @@ def check_invariants(shape: Shape, script: list[Arrival]) -> None:
     assert world.cache.host_usage.swapped == 0
 
 
-def check_outcome(world: World, arrival: Arrival, layers: tuple[Retention, ...] = TWO_FULL) -> None:
+def check_outcome(
+    world: World, arrival: Arrival, layers: tuple[AttentionPattern, ...] = TWO_FULL
+) -> None:
     """Refused with numbers, or ended with the text it would have alone, or aborted or out of time
     within that text. The parts of its time add up.
     """

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from quire.cache.spec import Kind, Retention
+from quire.cache.spec import AttentionPattern, AttentionType
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.engine.invariants import COMMON, arrivals, bursts, check_invariants, shapes
@@ -91,7 +91,7 @@ def test_forks_compute_the_prompt_once(late: bool) -> None:
     check_invariants(shape, script)
     world = play(shape, script, max_steps=100)
     assert world.num_computed == 14 + 3 * 1 + 4 * 5
-    assert world.scheduler.stats.num_copied == 3
+    assert world.scheduler.stats.num_copied_on_device == 3
     assert world.scheduler.stats.num_forked_tokens == 3 * 13
 
 
@@ -122,14 +122,16 @@ def test_a_request_that_was_swapped_out_computes_nothing_again(late: bool, reuse
     stats = play(shape, script, max_steps=1000).scheduler.stats
     assert stats.num_swaps == stats.num_preemptions > 0
     assert stats.num_wasted_tokens <= (stats.num_swaps if late else 0)
-    assert stats.num_moved_in > 0
+    assert stats.num_copied_in > 0
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
-@pytest.mark.parametrize("kind", [Kind.SLIDING, Kind.LOCAL])
-def test_a_request_of_twenty_windows_lives_in_its_worst_case(kind: Kind, late: bool) -> None:
+@pytest.mark.parametrize("kind", [AttentionType.SLIDING, AttentionType.CHUNKED])
+def test_a_request_of_twenty_windows_lives_in_its_worst_case(
+    kind: AttentionType, late: bool
+) -> None:
     """In a pool that has no block more, and without one preemption."""
-    layer = Retention(kind, 2)
+    layer = AttentionPattern(kind, 2)
     worst = layer.max_blocks(44, block_size=2, max_chunk_tokens=5)
     assert worst < 44 // 2 // 3
     shape = Shape(2, worst + 1, 1, 5, True, 0.0, late, layers=(layer, layer))

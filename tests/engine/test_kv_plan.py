@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from quire.cache.footprint import Footprint
 from quire.cache.layout import build_layout
 from quire.cache.sizing import Budget, TooLittleMemory
-from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
+from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, TokenKV
 from quire.engine.messages import EngineFacts, LayerGroupFacts
 from quire.engine.startup.kv_plan import AvailableMemory, KVPlan, Limits, plan_kv
 from quire.engine.startup.receipt import memory_facts, padding_warning, receipt_text
 
-PAGE = Page(num_kv_heads=2, k_width=64, v_width=64, element_bytes=2)
-PLAIN = build_layout([KVSpec(PAGE)] * 4)
-SLIDING = Retention(Kind.SLIDING, 100)
-HYBRID = build_layout([KVSpec(PAGE, SLIDING)] * 5 + [KVSpec(PAGE)] * 2)
+TOKEN_KV = TokenKV(num_kv_heads=2, head_size=64, v_head_size=64, element_bytes=2)
+PLAIN = build_layout([KVSpec(TOKEN_KV)] * 4)
+SLIDING = AttentionPattern(AttentionType.SLIDING, 100)
+HYBRID = build_layout([KVSpec(TOKEN_KV, SLIDING)] * 5 + [KVSpec(TOKEN_KV)] * 2)
 BLOCK_BYTES = PLAIN.block_bytes(16)
 FOOTPRINT = Footprint(16, BLOCK_BYTES, token_bytes=4096, fixed_bytes=1 << 20)
 GPU = 1 << 34
@@ -170,7 +170,7 @@ def facts_of(plan: KVPlan) -> EngineFacts:
 
 
 def test_the_receipt_tells_groups_reach_and_reasons() -> None:
-    layout = build_layout([KVSpec(PAGE, SLIDING)] * 2 + [KVSpec(PAGE)] * 2)
+    layout = build_layout([KVSpec(TOKEN_KV, SLIDING)] * 2 + [KVSpec(TOKEN_KV)] * 2)
     footprint = Footprint(16, layout.block_bytes(16), token_bytes=4096)
     plan = plan_kv(layout, footprint, limits_of(), Budget(num_tokens=2048), device_of(GPU))
     facts = facts_of(plan)
@@ -195,7 +195,7 @@ def test_the_receipt_tells_groups_reach_and_reasons() -> None:
 
 
 def test_latent_groups_are_called_so() -> None:
-    layout = build_layout([KVSpec(Page(1, 576, 0, 2))] * 2)
+    layout = build_layout([KVSpec(TokenKV(1, 576, 0, 2))] * 2)
     footprint = Footprint(16, layout.block_bytes(16), token_bytes=4096)
     facts = facts_of(plan_kv(layout, footprint, limits_of(), Budget(), device_of(1 << 28)))
     assert facts.memory.layer_groups == (LayerGroupFacts("latent", None, 2),)
@@ -203,13 +203,13 @@ def test_latent_groups_are_called_so() -> None:
 
 
 def test_padding_is_warned_about() -> None:
-    padded = build_layout([KVSpec(PAGE, SLIDING)] * 17 + [KVSpec(PAGE)] * 16)
+    padded = build_layout([KVSpec(TOKEN_KV, SLIDING)] * 17 + [KVSpec(TOKEN_KV)] * 16)
     assert padded.num_padding > 0
-    num_places = len(padded.groups) * len(padded.pages)
+    num_places = len(padded.groups) * len(padded.token_kvs)
     warning = padding_warning(padded)
     assert warning == (
         f"{padded.num_padding} of {num_places} places hold no layer, "
         f"{padded.num_padding / num_places:.1%} of KV memory"
     )
     assert padding_warning(PLAIN) is None
-    assert FULL in PLAIN.retentions
+    assert FULL in PLAIN.patterns

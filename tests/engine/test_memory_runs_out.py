@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.cache.moves import Move
+from quire.cache.block_copies import BlockCopy
 from quire.engine.runner import Runner, RunnerConfig
 from quire.models.batch import Batch
 from quire.models.config import KVSize
 from quire.models.toy import ToyModel
 from quire.scheduler.request import NewRequest, Sampling, Stopping
-from quire.scheduler.step import Chunk, Join, Step, StepResult
+from quire.scheduler.step import Chunk, NewRequestData, Step, StepResult
 
 VOCAB_SIZE, BLOCK_SIZE = 24, 4
 
@@ -30,7 +30,7 @@ class Narrow:
     def vocab_size(self) -> int:
         return self._toy.vocab_size
 
-    def move(self, moves: Sequence[Move], claimed: Collection[int]) -> Callable[[], float]:
+    def move(self, moves: Sequence[BlockCopy], claimed: Collection[int]) -> Callable[[], float]:
         return self._toy.move(moves, claimed)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -41,7 +41,7 @@ class Narrow:
 
 def step_of(lengths: Sequence[int], scored: Sequence[bool]) -> Step:
     """All prompts at once, each of a request that samples its first token."""
-    joins, chunks, next_block = [], [], 1
+    new_requests, chunks, next_block = [], [], 1
     for index, length in enumerate(lengths):
         prompt = tuple((7 * index + 3 * position) % VOCAB_SIZE for position in range(length))
         new = NewRequest(
@@ -54,9 +54,9 @@ def step_of(lengths: Sequence[int], scored: Sequence[bool]) -> Step:
         num_blocks = length // BLOCK_SIZE + 1
         blocks = tuple(range(next_block, next_block + num_blocks))
         next_block += num_blocks
-        joins.append(Join(new, prompt, (blocks,)))
+        new_requests.append(NewRequestData(new, prompt, (blocks,)))
         chunks.append(Chunk(new.id, 0, length, (), samples=True))
-    return Step(1, (), tuple(joins), tuple(chunks), sum(lengths))
+    return Step(1, (), tuple(new_requests), tuple(chunks), sum(lengths))
 
 
 def results(num_tokens: int, lengths: Sequence[int], scored: Sequence[bool]) -> list[StepResult]:

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import Phase, given, settings
 from torch import Tensor
 
+from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_hash import BlockHash
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool
 from quire.cache.block_table import BlockTable
 from quire.cache.chain import Chain, Content
 from quire.cache.kv_cache import KVCache
-from quire.cache.moves import Move, MoveKind
 from quire.cache.prefix import find_prefix
 from quire.cache.reuse import Reuse
-from quire.cache.spec import Retention
+from quire.cache.spec import AttentionPattern
 from quire.engine.runner import LaunchedStep, Runner
 from quire.engine.sampling.native_sampler import NativeSampler
 from quire.engine.sampling.sampler import PendingSample, SamplerOutput
@@ -61,7 +61,7 @@ def forgets_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Chain, "num_matching", num_matching)
 
 
-def seals_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def caches_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     advance = KVCache.advance
 
     def early(
@@ -86,7 +86,7 @@ def loses_grown_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = Runner.launch
 
     def deaf(runner: Runner, step: Step) -> LaunchedStep:
-        chunks = tuple(chunk._replace(grown=()) for chunk in step.chunks)
+        chunks = tuple(chunk._replace(new_block_ids=()) for chunk in step.chunks)
         return launch(runner, replace(step, chunks=chunks))
 
     monkeypatch.setattr(Runner, "launch", deaf)
@@ -162,7 +162,12 @@ def hits_one_block_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     find = find_prefix
 
     def generous(
-        pool: BlockPool, groups: Sequence[Retention], chain: Chain, most: int, *, block_size: int
+        pool: BlockPool,
+        groups: Sequence[AttentionPattern],
+        chain: Chain,
+        most: int,
+        *,
+        block_size: int,
     ) -> tuple[list[int], ...]:
         found = find(pool, groups, chain, most, block_size=block_size)
         return tuple(ids[:1] + ids[:-1] for ids in found)
@@ -190,7 +195,12 @@ def asks_no_window_for_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     find = find_prefix
 
     def trusting(
-        pool: BlockPool, groups: Sequence[Retention], chain: Chain, most: int, *, block_size: int
+        pool: BlockPool,
+        groups: Sequence[AttentionPattern],
+        chain: Chain,
+        most: int,
+        *,
+        block_size: int,
     ) -> tuple[list[int], ...]:
         length = len(find(pool, groups[:1], chain, most, block_size=block_size)[0])
         found = find(pool, groups, chain, most, block_size=block_size)
@@ -199,11 +209,11 @@ def asks_no_window_for_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quire.cache.admission.find_prefix", trusting)
 
 
-def forgets_to_move(monkeypatch: pytest.MonkeyPatch, kind: MoveKind) -> None:
+def forgets_to_copy(monkeypatch: pytest.MonkeyPatch, kind: CopyKind) -> None:
     move = ToyModel.move
 
     def lazy(
-        model: ToyModel, moves: Sequence[Move], claimed: Collection[int]
+        model: ToyModel, moves: Sequence[BlockCopy], claimed: Collection[int]
     ) -> Callable[[], float]:
         return move(model, [each for each in moves if each.kind is not kind], claimed)
 
@@ -211,15 +221,15 @@ def forgets_to_move(monkeypatch: pytest.MonkeyPatch, kind: MoveKind) -> None:
 
 
 def swaps_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    forgets_to_move(monkeypatch, MoveKind.OUT)
+    forgets_to_copy(monkeypatch, CopyKind.OUT)
 
 
 def swaps_nothing_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    forgets_to_move(monkeypatch, MoveKind.IN)
+    forgets_to_copy(monkeypatch, CopyKind.IN)
 
 
 def forks_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    forgets_to_move(monkeypatch, MoveKind.COPY)
+    forgets_to_copy(monkeypatch, CopyKind.FORK)
 
 
 def never_stops_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +256,7 @@ def forks_before_the_prompt_is_computed(monkeypatch: pytest.MonkeyPatch) -> None
         finds_another_groups_block,
         asks_no_window_for_its_blocks,
         forgets_parents,
-        seals_too_early,
+        caches_too_early,
         gives_a_block_twice,
         loses_grown_blocks,
         feeds_forward_what_another_sampled,

@@ -172,8 +172,16 @@ async def test_spans_say_what_was_asked_and_what_came_of_it() -> None:
 
 
 READERS = {
-    *("block_keys", "check", "explain_miss", "max_blocks", "num_cached", "open_table", "stake"),
-    *("take_kv_events", "take_moves"),
+    *(
+        "block_keys",
+        "check",
+        "explain_miss",
+        "max_blocks",
+        "num_cached",
+        "open_table",
+        "recompute_cost",
+    ),
+    *("take_kv_events", "take_block_copies"),
 }
 """What changes neither whose the blocks are nor what is found, and so has no span."""
 

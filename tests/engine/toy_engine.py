@@ -7,7 +7,7 @@ import torch
 
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
-from quire.cache.spec import Retention
+from quire.cache.spec import AttentionPattern
 from quire.engine.engine import Engine
 from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.sampling.build_sampler import build_sampler
@@ -36,7 +36,7 @@ class Shape:
     reuse: bool
     watermark: float
     late: bool
-    layers: tuple[Retention, ...] = TWO_FULL
+    layers: tuple[AttentionPattern, ...] = TWO_FULL
     hybrid: bool = True
     policy: PolicyName = PolicyName.FCFS
     ageing_s: float = 30.0
@@ -57,7 +57,7 @@ class World:
     """Turns a shape into cache, scheduler and runner; `late`: by an engine that is overlapped."""
 
     def __init__(self, shape: Shape) -> None:
-        groups = toy_layout(shape.layers, hybrid=shape.hybrid).retentions
+        groups = toy_layout(shape.layers, hybrid=shape.hybrid).patterns
         self.cache = KVCache(
             CacheConfig(
                 shape.num_blocks,
@@ -149,14 +149,14 @@ def play(shape: Shape, arrivals: list[Arrival], max_steps: int) -> World:
     raise AssertionError(f"not done after {max_steps} steps")
 
 
-def alone(new: NewRequest, layers: tuple[Retention, ...] = TWO_FULL) -> tuple[int, ...]:
+def alone(new: NewRequest, layers: tuple[AttentionPattern, ...] = TWO_FULL) -> tuple[int, ...]:
     """The request's whole output by the oracle: no cache, no blocks, no batch."""
     text = NewRequest("", new.prompt_token_ids, new.sampling, new.stopping)
     return _alone(text, layers)
 
 
 @lru_cache(maxsize=100_000)
-def _alone(new: NewRequest, layers: tuple[Retention, ...]) -> tuple[int, ...]:
+def _alone(new: NewRequest, layers: tuple[AttentionPattern, ...]) -> tuple[int, ...]:
     sampler = build_sampler(VOCAB_SIZE, torch.device("cpu"))
     tokens, outputs = list(new.prompt_token_ids), 0
     text = ToyText(VOCAB_SIZE, layers)

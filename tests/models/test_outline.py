@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from quire.cache.spec import FULL, Kind, Page, Retention
+from quire.cache.spec import FULL, AttentionPattern, AttentionType, TokenKV
 from quire.models.config import CheckpointError, KVOptions
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.checkpoint import ModelSource
@@ -36,8 +36,8 @@ PLAIN = {
     "num_attention_heads": 8,
     "num_key_value_heads": 2,
 }
-PAGE = Page(num_kv_heads=2, k_width=8, v_width=8, element_bytes=2)
-WINDOW = Retention(Kind.SLIDING, 9)
+TOKEN_KV = TokenKV(num_kv_heads=2, head_size=8, v_head_size=8, element_bytes=2)
+WINDOW = AttentionPattern(AttentionType.SLIDING, 9)
 OPTIONS = [
     KVOptions(dtype, hybrid) for dtype in ("auto", "int8", "fp8_e4m3") for hybrid in (True, False)
 ]
@@ -83,38 +83,40 @@ TOLD = (
 )
 
 
-def pages_and_retentions(**fields: object) -> tuple[set[Page], list[Retention]] | None:
+def token_kvs_and_patterns(**fields: object) -> tuple[set[TokenKV], list[AttentionPattern]] | None:
     layout = outline_layout(SimpleNamespace(**{**PLAIN, **fields}), KVOptions(), dtype_bytes=2)
     if layout is None:
         return None
-    by_layer = {layer: group.retention for group in layout.groups for layer in group.layers}
-    return set(layout.pages), [by_layer[layer] for layer in sorted(by_layer)]
+    by_layer = {layer: group.pattern for group in layout.groups for layer in group.layers}
+    return set(layout.token_kvs), [by_layer[layer] for layer in sorted(by_layer)]
 
 
 @pytest.mark.parametrize(
-    ("fields", "page"),
+    ("fields", "token_kv"),
     [
-        ({}, PAGE),
-        ({"head_dim": 16}, Page(2, 16, 16, 2)),
-        ({"head_dim": None}, PAGE),
-        ({"num_key_value_heads": None}, Page(8, 8, 8, 2)),
-        ({"head_dim": 16, "v_head_dim": 8}, Page(2, 16, 8, 2)),
-        ({"kv_lora_rank": 32, "qk_rope_head_dim": 4, "v_head_dim": 8}, Page(1, 36, 0, 2)),
+        ({}, TOKEN_KV),
+        ({"head_dim": 16}, TokenKV(2, 16, 16, 2)),
+        ({"head_dim": None}, TOKEN_KV),
+        ({"num_key_value_heads": None}, TokenKV(8, 8, 8, 2)),
+        ({"head_dim": 16, "v_head_dim": 8}, TokenKV(2, 16, 8, 2)),
+        ({"kv_lora_rank": 32, "qk_rope_head_dim": 4, "v_head_dim": 8}, TokenKV(1, 36, 0, 2)),
     ],
     ids=["as said", "head_dim", "no head_dim", "no kv heads", "other values", "latent"],
 )
-def test_what_is_not_said_of_heads_is_worked_out(fields: dict[str, object], page: Page) -> None:
-    assert pages_and_retentions(**fields) == ({page}, [FULL] * 4)
+def test_what_is_not_said_of_heads_is_worked_out(
+    fields: dict[str, object], token_kv: TokenKV
+) -> None:
+    assert token_kvs_and_patterns(**fields) == ({token_kv}, [FULL] * 4)
 
 
 def test_the_old_names_of_gpt_are_known() -> None:
     config = SimpleNamespace(n_layer=3, n_embd=48, n_head=6)
     layout = outline_layout(config, KVOptions(), dtype_bytes=4)
-    assert layout is not None and set(layout.pages) == {Page(6, 8, 8, 4)}
+    assert layout is not None and set(layout.token_kvs) == {TokenKV(6, 8, 8, 4)}
 
 
 @pytest.mark.parametrize(
-    ("fields", "retentions"),
+    ("fields", "patterns"),
     [
         ({"sliding_window": 9}, [WINDOW] * 4),
         ({"sliding_window": None}, [FULL] * 4),
@@ -130,15 +132,15 @@ def test_the_old_names_of_gpt_are_known() -> None:
         ),
         (
             {"attention_chunk_size": 5, "layer_types": ["chunked_attention"] * 4},
-            [Retention(Kind.LOCAL, 5)] * 4,
+            [AttentionPattern(AttentionType.CHUNKED, 5)] * 4,
         ),
     ],
     ids=["window", "no window", "off", "on", "upper layers", "listed", "chunked"],
 )
 def test_what_layers_see_is_listed_or_inferred(
-    fields: dict[str, object], retentions: list[Retention]
+    fields: dict[str, object], patterns: list[AttentionPattern]
 ) -> None:
-    assert pages_and_retentions(**fields) == ({PAGE}, retentions)
+    assert token_kvs_and_patterns(**fields) == ({TOKEN_KV}, patterns)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_what_layers_see_is_listed_or_inferred(
     ids=lambda fields: ", ".join(fields),
 )
 def test_what_cannot_be_told_is_not_guessed(fields: dict[str, object]) -> None:
-    assert pages_and_retentions(**fields) is None
+    assert token_kvs_and_patterns(**fields) is None
 
 
 def test_an_outline_needs_no_torch() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.cache.spec import FULL, Kind, Retention
+from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.models.config import KVSize
 from quire.models.toy import ToyModel, toy_layout, toy_logits
 from tests.models.paging import Paging
@@ -37,7 +37,11 @@ def run_in_chunks(
 layer_stacks = st.lists(
     st.one_of(
         st.just(FULL),
-        st.builds(Retention, st.sampled_from([Kind.SLIDING, Kind.LOCAL]), st.integers(1, 20)),
+        st.builds(
+            AttentionPattern,
+            st.sampled_from([AttentionType.SLIDING, AttentionType.CHUNKED]),
+            st.integers(1, 20),
+        ),
     ),
     min_size=1,
     max_size=4,
@@ -56,7 +60,7 @@ def test_any_paging_and_chunking_gives_the_oracles_logits(
     prompts: list[list[int]],
     block_size: int,
     seed: int,
-    layers: tuple[Retention, ...],
+    layers: tuple[AttentionPattern, ...],
     hybrid: bool,
 ) -> None:
     num_groups = len(toy_layout(layers, hybrid=hybrid).groups)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.cache.moves import Move, MoveBatch, MoveKind, batches
+from quire.cache.block_copies import BlockCopy, CopyBatch, CopyKind, copy_batches
 from quire.models.config import KVOptions, KVSize, LayerFacts, ModelFacts
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import KVStore, build_kv_store
@@ -32,7 +32,7 @@ class Late:
     def begin(self) -> None:
         pass
 
-    def copy(self, target: Tensor, source: Tensor, blocks: MoveBatch) -> None:
+    def copy(self, target: Tensor, source: Tensor, blocks: CopyBatch) -> None:
         for to, since, length in runs(blocks):
             there, here = target[to : to + length], source[since : since + length]
             self.waiting.append(partial(there.copy_, here))
@@ -67,7 +67,7 @@ class LateMark:
 class Turn:
     """Moves, and then a step that writes all over the blocks it claims."""
 
-    moves: list[Move]
+    moves: list[BlockCopy]
     claimed: set[int]
 
 
@@ -83,10 +83,10 @@ class Blocks:
         self.device = [tensor.clone() for tensor in self.store.tensors]
         self.host = [tensor.clone() for tensor in self.store.host]
 
-    def move(self, move: Move) -> None:
+    def move(self, move: BlockCopy) -> None:
         for device, host in zip(self.device, self.host, strict=True):
-            source = host if move.kind is MoveKind.IN else device
-            target = host if move.kind is MoveKind.OUT else device
+            source = host if move.kind is CopyKind.IN else device
+            target = host if move.kind is CopyKind.OUT else device
             target[move.target] = source[move.source].clone()
 
     def check(self, block: int) -> None:
@@ -122,7 +122,7 @@ blocks = st.integers(0, NUM_BLOCKS - 1)
 turns = st.lists(
     st.builds(
         Turn,
-        st.lists(st.builds(Move, st.sampled_from(MoveKind), blocks, blocks), max_size=8),
+        st.lists(st.builds(BlockCopy, st.sampled_from(CopyKind), blocks, blocks), max_size=8),
         st.sets(blocks, max_size=2),
     ),
     max_size=6,
@@ -144,7 +144,7 @@ def test_moves_beside_the_computing_are_moves_one_by_one(
         for move in turn.moves:
             expected.move(move)
         for move in turn.moves:
-            if move.kind is not MoveKind.OUT:
+            if move.kind is not CopyKind.OUT:
                 expected.check(move.target)
         for kept in (store.tensors, expected.device):
             for tensor in kept:
@@ -156,7 +156,7 @@ def test_moves_beside_the_computing_are_moves_one_by_one(
 def test_what_nobody_claims_goes_out_while_the_step_computes() -> None:
     store, queue = build("full", "auto"), Late()
     mover = Mover(store, queue)
-    out = [Move(MoveKind.OUT, block, block) for block in range(4)]
+    out = [BlockCopy(CopyKind.OUT, block, block) for block in range(4)]
     taken = mover.move(out, {2})
     num_tensors = len(store.tensors)
     assert queue.num_done == num_tensors, "block 2, in each tensor"
@@ -171,7 +171,7 @@ def test_copies_within_the_device_are_made_block_by_block() -> None:
     """The run from 1 and 2 to 0 and 1 would read what it writes."""
     store = build("full", "auto")
     expected, mover = Blocks(store), Mover(store, Late())
-    moves = [Move(MoveKind.COPY, 1, 0), Move(MoveKind.COPY, 2, 1)]
+    moves = [BlockCopy(CopyKind.FORK, 1, 0), BlockCopy(CopyKind.FORK, 2, 1)]
     mover.move(moves, ())
     for move in moves:
         expected.move(move)
@@ -180,7 +180,7 @@ def test_copies_within_the_device_are_made_block_by_block() -> None:
 
 @given(st.lists(st.tuples(blocks, blocks), unique_by=lambda pair: pair[1]))
 def test_runs_are_the_pairs_in_order_neighbours_together(pairs: list[tuple[int, int]]) -> None:
-    batch = MoveBatch(MoveKind.OUT, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+    batch = CopyBatch(CopyKind.OUT, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
     found = list(runs(batch))
     each = [
         (since + offset, to + offset) for to, since, length in found for offset in range(length)
@@ -191,7 +191,7 @@ def test_runs_are_the_pairs_in_order_neighbours_together(pairs: list[tuple[int, 
 
 
 def test_a_few_moves_are_few_batches() -> None:
-    out = [Move(MoveKind.OUT, block, block + 1) for block in range(4)]
-    copies = [Move(MoveKind.COPY, 1, 2), Move(MoveKind.COPY, 1, 3)]
-    chain = [Move(MoveKind.COPY, 3, 4)]
-    assert [len(batch.sources) for batch in batches([*out, *copies, *chain])] == [4, 2, 1]
+    out = [BlockCopy(CopyKind.OUT, block, block + 1) for block in range(4)]
+    copies = [BlockCopy(CopyKind.FORK, 1, 2), BlockCopy(CopyKind.FORK, 1, 3)]
+    chain = [BlockCopy(CopyKind.FORK, 3, 4)]
+    assert [len(batch.sources) for batch in copy_batches([*out, *copies, *chain])] == [4, 2, 1]

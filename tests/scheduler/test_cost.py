@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cache.swapping import Stake
+from quire.cache.swapping import RecomputeCost
 from quire.scheduler.cost import CostModel, PreemptionMode
 from tests.rounding import compounded
 
-BLOCK = Stake(num_blocks=1, num_tokens=16)
+BLOCK = RecomputeCost(num_blocks=1, num_tokens=16)
 NUM_ROUNDINGS = 24
 """Of a sum over the five steps of `learnt`: three for each, and nine on the way to a quotient."""
 SLOPE_ERROR = compounded(NUM_ROUNDINGS) * 2 * (500 * 6 + 500 * 500 * 0.01) / 30_000
@@ -19,8 +19,8 @@ of tokens squared, which is more than 30,000 and is multiplied by a slope of 0.0
 def learnt(token_s: float, block_s: float, *, base_s: float = 0.01) -> CostModel:
     cost = CostModel(PreemptionMode.AUTO)
     for num_tokens in (10, 500, 40, 300, 200):
-        cost.see_step(num_tokens, base_s + num_tokens * token_s)
-        cost.see_moves(num_tokens, num_tokens * block_s)
+        cost.observe_step(num_tokens, base_s + num_tokens * token_s)
+        cost.observe_copies(num_tokens, num_tokens * block_s)
     return cost
 
 
@@ -36,14 +36,14 @@ def test_the_cost_of_one_more_token_is_told_from_that_of_a_step(
 def test_steps_of_one_size_share_out_their_time() -> None:
     cost = CostModel(PreemptionMode.AUTO)
     for _ in range(5):
-        cost.see_step(64, 0.1)
+        cost.observe_step(64, 0.1)
     assert cost.token_s == pytest.approx(0.1 / 64, rel=compounded(NUM_ROUNDINGS))
 
 
 def test_steps_of_nearly_one_size_tell_no_line_through_their_noise() -> None:
     cost = CostModel(PreemptionMode.AUTO)
     for num_tokens, seconds in ((63, 0.1), (64, 0.1), (65, 0.2)) * 4:
-        cost.see_step(num_tokens, seconds)
+        cost.observe_step(num_tokens, seconds)
     assert cost.token_s == pytest.approx(1.6 / (12 * 64), rel=0.05)
     assert cost.step_s is None
 
@@ -51,16 +51,16 @@ def test_steps_of_nearly_one_size_tell_no_line_through_their_noise() -> None:
 def test_one_odd_sight_among_many_is_not_believed() -> None:
     cost = CostModel(PreemptionMode.AUTO)
     for _ in range(100):
-        cost.see_moves(1, 1e-3)
-    cost.see_moves(1, 3e-3)
+        cost.observe_copies(1, 1e-3)
+    cost.observe_copies(1, 3e-3)
     assert cost.block_s == pytest.approx(1e-3, rel=0.1)
 
 
 def test_old_speeds_are_forgotten() -> None:
     cost = learnt(1.0, 1.0)
     for index in range(900):
-        cost.see_step(10 + index % 50, (10 + index % 50) * 1e-3)
-        cost.see_moves(1, 1e-3)
+        cost.observe_step(10 + index % 50, (10 + index % 50) * 1e-3)
+        cost.observe_copies(1, 1e-3)
     assert cost.token_s == pytest.approx(1e-3, rel=0.05)
     assert cost.block_s == pytest.approx(1e-3, rel=0.05)
 
@@ -72,20 +72,20 @@ def test_a_preempted_request_goes_the_cheaper_way(
     cost = learnt(token_s, block_s)
     assert cost.token_s is not None and cost.block_s is not None
     out_and_in, again = 2 * num_blocks * cost.block_s, num_tokens * cost.token_s
-    assert cost.prefers_swap(Stake(num_blocks, num_tokens)) == (out_and_in < again)
+    assert cost.prefers_swap(RecomputeCost(num_blocks, num_tokens)) == (out_and_in < again)
 
 
 def test_what_was_never_measured_is_tried() -> None:
     cost = CostModel(PreemptionMode.AUTO)
-    assert cost.prefers_swap(BLOCK) and cost.prefers_spill(BLOCK, 0.0)
+    assert cost.prefers_swap(BLOCK) and cost.prefers_offload(BLOCK, 0.0)
     assert cost.prefers_host(BLOCK, is_resumed=True)
 
 
 def test_a_forced_mode_speaks_of_preempted_requests_alone() -> None:
     for mode in (PreemptionMode.SWAP, PreemptionMode.RECOMPUTE):
         cost = CostModel(mode)
-        cost.see_step(100, 1.0)
-        cost.see_moves(1, 10.0)
+        cost.observe_step(100, 1.0)
+        cost.observe_copies(1, 10.0)
         assert cost.prefers_swap(BLOCK) == (mode is PreemptionMode.SWAP)
         assert cost.prefers_host(BLOCK, is_resumed=True) == (mode is PreemptionMode.SWAP)
         assert not cost.prefers_host(BLOCK, is_resumed=False)
@@ -94,8 +94,8 @@ def test_a_forced_mode_speaks_of_preempted_requests_alone() -> None:
 def test_spills_are_for_what_is_asked_for_again() -> None:
     """A block's tokens take 16 ms to compute; out and in again takes 8."""
     cost = learnt(1e-3, 4e-3)
-    assert not cost.prefers_spill(BLOCK, hit_rate=0.0)
-    assert not cost.prefers_spill(BLOCK, hit_rate=0.2)
-    assert cost.prefers_spill(BLOCK, hit_rate=0.5)
-    assert not learnt(1e-3, 1e-3).prefers_spill(BLOCK, hit_rate=0.0), "it may be a little"
-    assert learnt(1e-3, 1e-5).prefers_spill(BLOCK, hit_rate=0.0), "it costs next to nothing"
+    assert not cost.prefers_offload(BLOCK, hit_rate=0.0)
+    assert not cost.prefers_offload(BLOCK, hit_rate=0.2)
+    assert cost.prefers_offload(BLOCK, hit_rate=0.5)
+    assert not learnt(1e-3, 1e-3).prefers_offload(BLOCK, hit_rate=0.0), "it may be a little"
+    assert learnt(1e-3, 1e-5).prefers_offload(BLOCK, hit_rate=0.0), "it costs next to nothing"

@@ -21,7 +21,7 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.shares import Shares
-from tests.scheduler.desk import BLOCK_SIZE, CONFIG, Desk, request
+from tests.scheduler.driver import BLOCK_SIZE, CONFIG, Driver, request
 
 FCFS = CONFIG
 PRIORITY = replace(CONFIG, scheduling_policy=PolicyName.PRIORITY, priority_ageing_s=4.0)
@@ -55,35 +55,37 @@ def crowds(draw: st.DrawFn) -> list[tuple[int, str, int]]:
 
 
 def check_passing(config: SchedulerConfig, crowd: list[tuple[int, str, int]]) -> None:
-    desk = Desk(config, num_blocks=12)
-    for turn in range(13):
+    driver = Driver(config, num_blocks=12)
+    for step in range(13):
         for index, (arrives, tenant, priority) in enumerate(crowd):
-            if arrives == turn:
+            if arrives == step:
                 new = request(f"r{index:02}", 2 + 14 * (index % 3 == 1), 1 + index % 5)
-                desk.add(replace(new, tenant=tenant, priority=priority))
-        desk.turn()
-    desk.run()
-    most = max(Counter(times_passed(desk, config)).values(), default=0)
+                driver.add(replace(new, tenant=tenant, priority=priority))
+        driver.step()
+    driver.run()
+    most = max(Counter(times_passed(driver, config)).values(), default=0)
     assert most <= config.max_skips
 
 
-def times_passed(desk: Desk, config: SchedulerConfig) -> list[str]:
+def times_passed(driver: Driver, config: SchedulerConfig) -> list[str]:
     """Each time that someone was admitted before one who ranks ahead and waited."""
 
-    def rank(name: str) -> float:
+    def priority_key(name: str) -> float:
         if config.scheduling_policy is not PolicyName.PRIORITY:
             return 0.0
-        aged = desk.arrived_s[name] / config.priority_ageing_s if config.priority_ageing_s else 0.0
-        return desk.news[name].priority + aged
+        aged = (
+            driver.arrived_s[name] / config.priority_ageing_s if config.priority_ageing_s else 0.0
+        )
+        return driver.news[name].priority + aged
 
-    order = {name: place for place, name in enumerate(desk.news)}
+    order = {name: place for place, name in enumerate(driver.news)}
     by_tenant = config.scheduling_policy is PolicyName.FAIR
     return [
         name
-        for joined, waiting in desk.joins
+        for joined, waiting in driver.admissions
         for name in waiting
-        if (rank(name), order[name]) < (rank(joined), order[joined])
-        and not (by_tenant and desk.news[name].tenant != desk.news[joined].tenant)
+        if (priority_key(name), order[name]) < (priority_key(joined), order[joined])
+        and not (by_tenant and driver.news[name].tenant != driver.news[joined].tenant)
     ]
 
 
@@ -94,75 +96,75 @@ def test_nobody_is_passed_more_often_than_allowed(
     check_passing(config, crowd)
 
 
-def stream_of_better(config: SchedulerConfig, num_turns: int) -> Desk:
+def stream_of_better(config: SchedulerConfig, num_steps: int) -> Driver:
     """One of priority 3 among ones of priority 0 that come faster than they are served."""
-    desk = Desk(replace(config, max_num_seqs=1))
-    desk.add(request("first"))
-    desk.turn()
-    desk.add(replace(request("patient"), priority=3))
-    for turn in range(num_turns):
-        desk.add(request(f"s{turn}"))
-        desk.turn()
-    return desk
+    driver = Driver(replace(config, max_num_seqs=1))
+    driver.add(request("first"))
+    driver.step()
+    driver.add(replace(request("patient"), priority=3))
+    for step in range(num_steps):
+        driver.add(request(f"s{step}"))
+        driver.step()
+    return driver
 
 
 def test_by_priority_ageing_brings_everyone_to_the_front() -> None:
-    desk = stream_of_better(PRIORITY, 100)
-    joined = [name for name, _ in desk.joins]
+    driver = stream_of_better(PRIORITY, 100)
+    joined = [name for name, _ in driver.admissions]
     wait_s = 3 * PRIORITY.priority_ageing_s
-    ahead = [n for n, at in desk.arrived_s.items() if at < desk.arrived_s["patient"] + wait_s]
+    ahead = [n for n, at in driver.arrived_s.items() if at < driver.arrived_s["patient"] + wait_s]
     assert joined.index("patient") == len(ahead) - 1
 
 
 def test_by_priority_without_ageing_a_stream_of_better_ones_holds_back() -> None:
-    desk = stream_of_better(replace(PRIORITY, priority_ageing_s=0.0), 100)
-    assert "patient" in desk.waiting
+    driver = stream_of_better(replace(PRIORITY, priority_ageing_s=0.0), 100)
+    assert "patient" in driver.waiting
 
 
-def stream_of_small(config: SchedulerConfig) -> Desk:
+def stream_of_small(config: SchedulerConfig) -> Driver:
     """One that needs all blocks among small ones that always fit."""
-    desk = Desk(config, num_blocks=9)
-    desk.add(request("s", 2, 6))
-    desk.turn()
-    desk.add(request("large", 14, 2))
-    for turn in range(60):
-        desk.add(request(f"s{turn}", 2, 6))
-        desk.turn()
-    return desk
+    driver = Driver(config, num_blocks=9)
+    driver.add(request("s", 2, 6))
+    driver.step()
+    driver.add(request("large", 14, 2))
+    for step in range(60):
+        driver.add(request(f"s{step}", 2, 6))
+        driver.step()
+    return driver
 
 
 @pytest.mark.parametrize("policy", PolicyName)
 def test_small_ones_pass_a_large_one_so_often_and_then_it_goes_first(policy: PolicyName) -> None:
-    desk = stream_of_small(replace(CONFIG, scheduling_policy=policy, max_skips=5))
-    joined = [name for name, _ in desk.joins]
+    driver = stream_of_small(replace(CONFIG, scheduling_policy=policy, max_skips=5))
+    joined = [name for name, _ in driver.admissions]
     assert joined.index("large") == 1 + 5
 
 
 @pytest.mark.parametrize(("num_large", "passes"), [(4, True), (5, False)])
 def test_a_few_behind_one_that_lacks_blocks_are_tried(num_large: int, passes: bool) -> None:
     """Four in a step, so that a long line costs no more."""
-    desk = Desk(replace(CONFIG, max_skips=5), num_blocks=9)
-    desk.add(request("first", 4, 6))
-    desk.turn()
+    driver = Driver(replace(CONFIG, max_skips=5), num_blocks=9)
+    driver.add(request("first", 4, 6))
+    driver.step()
     for number in range(num_large):
-        desk.add(request(f"large{number}", 14, 2))
-    desk.add(request("small", 2, 2))
-    assert [join.new.id for join in desk.turn().joins] == ["small"] * passes
+        driver.add(request(f"large{number}", 14, 2))
+    driver.add(request("small", 2, 2))
+    assert [each.request.id for each in driver.step().new_requests] == ["small"] * passes
 
 
 def test_those_held_back_are_told_for_whom() -> None:
-    desk = stream_of_small(replace(CONFIG, max_skips=5))
-    desk.run()
-    event = desk.finishes["s6"].timeline[1]
+    driver = stream_of_small(replace(CONFIG, max_skips=5))
+    driver.run()
+    event = driver.finishes["s6"].timeline[1]
     assert event[1:] == (Reason.WAITS_FOR_SKIPPED, 5, "large")
 
 
 def test_one_queued_is_told_how_many_are_ahead_and_behind_whom() -> None:
-    desk = Desk(PRIORITY)
+    driver = Driver(PRIORITY)
     for name, priority in (("a", 0), ("c", 2), ("b", 1)):
-        desk.add(replace(request(name), priority=priority))
-    desk.run()
-    told = {name: finish.timeline[0][2:] for name, finish in desk.finishes.items()}
+        driver.add(replace(request(name), priority=priority))
+    driver.run()
+    told = {name: finish.timeline[0][2:] for name, finish in driver.finishes.items()}
     assert told == {"a": (0, ""), "c": (1, "a"), "b": (1, "a")}
 
 
@@ -173,13 +175,13 @@ def test_the_victim_is_the_last_in_order_or_of_the_tenant_served_most(
     config: SchedulerConfig, victim: str, taker: str
 ) -> None:
     """Three that grow at once: by priority b is last, by tenant b has been served most."""
-    desk = Desk(replace(config, max_num_batched_tokens=32), num_blocks=8)
+    driver = Driver(replace(config, max_num_batched_tokens=32), num_blocks=8)
     for name, num_prompt, priority in (("a", 4, 1), ("b", 6, 2), ("c", 4, 0)):
-        desk.add(replace(request(name, num_prompt, 6), tenant=name, priority=priority))
-    desk.turn()
-    assert desk.turn().drops == (victim,)
-    desk.run()
-    events = desk.finishes[victim].timeline
+        driver.add(replace(request(name, num_prompt, 6), tenant=name, priority=priority))
+    driver.step()
+    assert driver.step().finished_requests == (victim,)
+    driver.run()
+    events = driver.finishes[victim].timeline
     (event,) = [e for e in events if e.reason is Reason.PREEMPTED_FOR_BLOCKS]
     assert event.other == taker
 
@@ -202,30 +204,30 @@ def check_gap(rivalry: tuple[SchedulerConfig, list[int], dict[str, float], int])
     """While both wait, neither is served more than the other by over twice the largest prompt or
     the price of all that fits, whichever is more.
     """
-    config, sizes, weights, idle_turns = rivalry
-    desk = Desk(config, num_blocks=16)
+    config, sizes, weights, idle_steps = rivalry
+    driver = Driver(config, num_blocks=16)
     bound = max(max(sizes), 2 * 15 * BLOCK_SIZE) / min(weights.values())
     began: dict[str, float] = {}
-    for turn in range(idle_turns + 120):
-        backlogged = "ab" if turn >= idle_turns else "a"
+    for step in range(idle_steps + 120):
+        backlogged = "ab" if step >= idle_steps else "a"
         for tenant in backlogged:
-            keep_waiting(desk, tenant, weights[tenant], sizes)
-        if turn == idle_turns:
-            began = dict(desk.served)
-        desk.turn()
-        if began or turn >= idle_turns:
-            a, b = (desk.served[name] - began.get(name, 0.0) for name in "ab")
+            keep_waiting(driver, tenant, weights[tenant], sizes)
+        if step == idle_steps:
+            began = dict(driver.served)
+        driver.step()
+        if began or step >= idle_steps:
+            a, b = (driver.served[name] - began.get(name, 0.0) for name in "ab")
             assert abs(a - b) <= 2 * bound
 
 
-def keep_waiting(desk: Desk, tenant: str, weight: float, sizes: list[int]) -> None:
+def keep_waiting(driver: Driver, tenant: str, weight: float, sizes: list[int]) -> None:
     """More requests of the tenant than one step can admit."""
-    num_waiting = sum(desk.news[name].tenant == tenant for name in desk.waiting)
+    num_waiting = sum(driver.news[name].tenant == tenant for name in driver.waiting)
     for _ in range(num_waiting, CONFIG.max_num_seqs + 1):
-        number = len(desk.news)
+        number = len(driver.news)
         num_prompt, max_tokens = sizes[number % len(sizes)], sizes[number // 2 % len(sizes)]
         new = request(f"{tenant}{number}", num_prompt, max_tokens)
-        desk.add(replace(new, tenant=tenant, weight=weight))
+        driver.add(replace(new, tenant=tenant, weight=weight))
 
 
 @given(rivals())
@@ -236,38 +238,38 @@ def test_tenants_who_both_wait_are_served_alike_by_weight(
 
 
 def test_a_flood_of_one_tenant_does_not_delay_another() -> None:
-    desk = Desk(replace(FAIR, max_num_seqs=1))
+    driver = Driver(replace(FAIR, max_num_seqs=1))
     for index in range(50):
-        desk.add(replace(request(f"f{index}"), tenant="flood"))
-    desk.turn()
-    desk.add(replace(request("quiet"), tenant="quiet"))
-    desk.run()
-    assert [name for name, _ in desk.joins].index("quiet") <= 2
+        driver.add(replace(request(f"f{index}"), tenant="flood"))
+    driver.step()
+    driver.add(replace(request("quiet"), tenant="quiet"))
+    driver.run()
+    assert [name for name, _ in driver.admissions].index("quiet") <= 2
 
 
 def test_tenants_who_come_once_do_not_tilt_the_shares_of_those_who_stay() -> None:
     """More of them than there are counters kept."""
-    desk = Desk(replace(FAIR, max_num_seqs=1))
+    driver = Driver(replace(FAIR, max_num_seqs=1))
     for index in range(1500):
         for name in "ab":
-            keep_waiting(desk, name, 1.0, [2, 2])
-        desk.add(replace(request(f"once{index}", 2, 1), tenant=f"once{index}"))
-        desk.turn()
-    assert len(desk.served) > 300
-    assert abs(desk.served["a"] - desk.served["b"]) <= 6
+            keep_waiting(driver, name, 1.0, [2, 2])
+        driver.add(replace(request(f"once{index}", 2, 1), tenant=f"once{index}"))
+        driver.step()
+    assert len(driver.served) > 300
+    assert abs(driver.served["a"] - driver.served["b"]) <= 6
 
 
 def test_a_drawn_token_costs_as_much_as_two_of_a_prompt() -> None:
     """Of two tenants whose requests cost the same, one by prompts and one by outputs, as many are
     served.
     """
-    desk = Desk(replace(FAIR, max_num_seqs=1), num_blocks=64)
+    driver = Driver(replace(FAIR, max_num_seqs=1), num_blocks=64)
     for index in range(20):
-        desk.add(replace(request(f"p{index:02}", 16, 1), tenant="prompts"))
-        desk.add(replace(request(f"o{index:02}", 2, 8), tenant="outputs"))
-    while len(desk.joins) < 20:
-        desk.turn()
-    joined = Counter(desk.news[name].tenant for name, _ in desk.joins)
+        driver.add(replace(request(f"p{index:02}", 16, 1), tenant="prompts"))
+        driver.add(replace(request(f"o{index:02}", 2, 8), tenant="outputs"))
+    while len(driver.admissions) < 20:
+        driver.step()
+    joined = Counter(driver.news[name].tenant for name, _ in driver.admissions)
     assert abs(joined["prompts"] - joined["outputs"]) <= 1
 
 
@@ -284,15 +286,15 @@ def test_accounts_of_tenants_who_come_once_are_swept_now_and_then() -> None:
 
 def test_a_prefix_hit_is_not_charged() -> None:
     """Of two tenants alike, the one whose prompts are cached gets more of them computed."""
-    desk = Desk(replace(FAIR, max_num_seqs=1), num_blocks=64, reuse=True)
+    driver = Driver(replace(FAIR, max_num_seqs=1), num_blocks=64, reuse=True)
     for index in range(12):
         same = request(f"s{index}", 16, 1)
         same = replace(same, prompt_token_ids=tuple(range(16)), tenant="same")
-        desk.add(same)
-        desk.add(replace(request(f"n{index}", 16, 1), tenant="new"))
+        driver.add(same)
+        driver.add(replace(request(f"n{index}", 16, 1), tenant="new"))
     for _ in range(12):
-        desk.turn()
-    served = Counter(desk.news[name].tenant for name, _ in desk.joins)
+        driver.step()
+    served = Counter(driver.news[name].tenant for name, _ in driver.admissions)
     assert served["same"] > served["new"] + 2
 
 

@@ -35,57 +35,61 @@ def draw(step: Step, token_id: int = 7) -> StepResult:
     return StepResult(step.number, (token_id,) * sum(chunk.samples for chunk in step.chunks))
 
 
-def turn(scheduler: Scheduler, token_id: int = 7) -> tuple[Step, list[Delta]]:
+def run_step(scheduler: Scheduler, token_id: int = 7) -> tuple[Step, list[Delta]]:
     step = scheduler.schedule(1.0)
     return step, scheduler.update(step, draw(step, token_id), 2.0)
 
 
-def placed(step: Step) -> dict[str, tuple[int, int]]:
+def scheduled(step: Step) -> dict[str, tuple[int, int]]:
     return {chunk.request_id: (chunk.start, chunk.num_tokens) for chunk in step.chunks}
 
 
 def test_a_step_mixes_decode_and_chunked_prefill_within_its_budget() -> None:
     scheduler, _ = build()
     scheduler.add(request("a", 3), 0.0)
-    assert placed(turn(scheduler)[0]) == {"a": (0, 3)}
+    assert scheduled(run_step(scheduler)[0]) == {"a": (0, 3)}
     scheduler.add(request("b", 12), 0.0)
-    step, deltas = turn(scheduler)
-    assert placed(step) == {"a": (3, 1), "b": (0, 7)}
+    step, deltas = run_step(scheduler)
+    assert scheduled(step) == {"a": (3, 1), "b": (0, 7)}
     assert step.num_tokens == 8
     assert [delta.request_id for delta in deltas] == ["a"], "half a prompt draws nothing"
-    step, deltas = turn(scheduler)
-    assert placed(step) == {"a": (4, 1), "b": (7, 5)}
+    step, deltas = run_step(scheduler)
+    assert scheduled(step) == {"a": (4, 1), "b": (7, 5)}
     assert [delta.request_id for delta in deltas] == ["a", "b"]
 
 
 def test_steps_are_numbered_and_say_who_joined_and_who_left() -> None:
     scheduler, _ = build()
     scheduler.add(request("a", 2, Stopping(max_tokens=1)), 0.0)
-    step, deltas = turn(scheduler)
-    assert (step.number, [join.new.id for join in step.joins]) == (1, ["a"])
+    step, deltas = run_step(scheduler)
+    assert (step.number, [each.request.id for each in step.new_requests]) == (1, ["a"])
     assert deltas[0].finish is not None and deltas[0].finish.reason is Reason.MAX_TOKENS
     scheduler.add(request("b"), 0.0)
-    step, _ = turn(scheduler)
-    assert (step.number, step.drops, [join.new.id for join in step.joins]) == (2, ("a",), ["b"])
+    step, _ = run_step(scheduler)
+    assert (
+        step.number,
+        step.finished_requests,
+        [each.request.id for each in step.new_requests],
+    ) == (2, ("a",), ["b"])
 
 
 def test_first_come_first_served_holds_back_a_smaller_one_behind() -> None:
     scheduler, _ = build(replace(CONFIG, max_skips=0), num_blocks=9)
     scheduler.add(request("a", 8), 0.0)
-    turn(scheduler)
+    run_step(scheduler)
     scheduler.add(request("big", 10), 0.0)
     scheduler.add(request("small", 1), 0.0)
-    step, _ = turn(scheduler)
-    assert list(placed(step)) == ["a"]
+    step, _ = run_step(scheduler)
+    assert list(scheduled(step)) == ["a"]
     assert scheduler.stats.num_waiting_for_capacity == 2
 
 
 def test_admission_looks_at_the_whole_prompt_and_the_watermark() -> None:
     scheduler, cache = build(replace(CONFIG, watermark=0.25), num_blocks=9)
     scheduler.add(request("a", 4), 0.0)
-    turn(scheduler)
+    run_step(scheduler)
     scheduler.add(request("b", 9), 0.0)
-    assert list(placed(turn(scheduler)[0])) == ["a"]
+    assert list(scheduled(run_step(scheduler)[0])) == ["a"]
     assert cache.usage.free == 5, "as many as b needs, but 2 must stay free"
 
 
@@ -136,8 +140,8 @@ def test_places_count_for_nothing_while_blocks_are_short() -> None:
     scheduler, _ = build(num_blocks=7)
     scheduler.add(request("a", 6), 0.0)
     scheduler.add(request("b", 6), 0.0)
-    turn(scheduler)
-    turn(scheduler)
+    run_step(scheduler)
+    run_step(scheduler)
     assert scheduler.add(request("c"), 0.0) is None
     assert scheduler.add(request("d"), 0.0) is None
     refusal = scheduler.add(request("e"), 0.0)
@@ -149,16 +153,16 @@ def test_blocks_run_short_from_the_tail_and_the_victim_keeps_its_output() -> Non
     scheduler, cache = build(num_blocks=7)
     scheduler.add(request("old", 4, Stopping(max_tokens=8)), 0.0)
     scheduler.add(request("new", 4, Stopping(max_tokens=8)), 0.0)
-    steps = [turn(scheduler)[0] for _ in range(4)]
-    assert list(placed(steps[-1])) == ["old"]
+    steps = [run_step(scheduler)[0] for _ in range(4)]
+    assert list(scheduled(steps[-1])) == ["old"]
     assert scheduler.stats.num_preemptions == 1
-    while "new" not in (ids := [join.new.id for join in turn(scheduler)[0].joins]):
+    while "new" not in (ids := [each.request.id for each in run_step(scheduler)[0].new_requests]):
         assert ids == []
-    step, deltas = turn(scheduler)
+    step, deltas = run_step(scheduler)
     assert [delta.request_id for delta in deltas] == ["new"]
     finishes: list[Delta] = []
     while scheduler.has_work:
-        finishes += turn(scheduler)[1]
+        finishes += run_step(scheduler)[1]
     finish = finishes[-1].finish
     assert finish is not None
     assert (finish.num_output_tokens, finish.num_preemptions) == (8, 1)
@@ -177,7 +181,7 @@ def test_blocks_run_short_from_the_tail_and_the_victim_keeps_its_output() -> Non
 
 
 @pytest.mark.parametrize(
-    ("config", "num_turns", "reason", "num_for_capacity"),
+    ("config", "num_steps", "reason", "num_for_capacity"),
     [
         (replace(CONFIG, max_num_seqs=1), 1, Reason.WAITS_FOR_SEQUENCE, 1),
         (CONFIG, 4, Reason.WAITS_AFTER_PREEMPTION, 1),
@@ -186,13 +190,13 @@ def test_blocks_run_short_from_the_tail_and_the_victim_keeps_its_output() -> Non
     ],
 )
 def test_who_waits_is_told_for_what_and_counted_as_waiting_for_capacity_or_not(
-    config: SchedulerConfig, num_turns: int, reason: Reason, num_for_capacity: int
+    config: SchedulerConfig, num_steps: int, reason: Reason, num_for_capacity: int
 ) -> None:
     scheduler, _ = build(config, num_blocks=7)
     for name in "ab":
         scheduler.add(request(name, 4, Stopping(max_tokens=8)), 0.0)
-    for _ in range(num_turns):
-        turn(scheduler)
+    for _ in range(num_steps):
+        run_step(scheduler)
     last = {name: event.reason for name, event in scheduler.take_events()}
     assert last["b"] is reason
     stats = scheduler.stats
@@ -203,7 +207,7 @@ def test_an_abort_frees_the_blocks_in_the_same_call() -> None:
     scheduler, cache = build()
     scheduler.add(request("a"), 0.0)
     scheduler.add(request("b", 20), 0.0)
-    turn(scheduler)
+    run_step(scheduler)
     for name in "ab":
         aborted = scheduler.abort(name, 2.0)
         assert aborted is not None and aborted.finish is not None
@@ -211,7 +215,7 @@ def test_an_abort_frees_the_blocks_in_the_same_call() -> None:
     assert cache.usage.active == 0
     assert not scheduler.has_work
     assert scheduler.abort("a", 3.0) is None, "it is gone"
-    assert set(scheduler.schedule(3.0).drops) == {"a", "b"}
+    assert set(scheduler.schedule(3.0).finished_requests) == {"a", "b"}
 
 
 def test_an_abort_takes_a_waiting_request_out_of_the_line() -> None:
@@ -219,12 +223,12 @@ def test_an_abort_takes_a_waiting_request_out_of_the_line() -> None:
     for name in "abcdef":
         scheduler.add(request(name), 0.0)
     assert scheduler.abort("b", 0.0) is not None
-    turn(scheduler)
-    assert list(placed(turn(scheduler)[0]))[:3] == ["a", "c", "d"]
+    run_step(scheduler)
+    assert list(scheduled(run_step(scheduler)[0]))[:3] == ["a", "c", "d"]
 
 
 @pytest.mark.parametrize(
-    ("stopping", "drawn", "reason", "num_outputs"),
+    ("stopping", "sampled", "reason", "num_outputs"),
     [
         (Stopping(5, eos_token_ids=(7,)), 7, Reason.END_OF_SEQUENCE, 1),
         (Stopping(5, stop_token_ids=(7,)), 7, Reason.STOP_TOKEN, 1),
@@ -234,13 +238,13 @@ def test_an_abort_takes_a_waiting_request_out_of_the_line() -> None:
     ],
 )
 def test_a_request_stops_where_it_should(
-    stopping: Stopping, drawn: int, reason: Reason, num_outputs: int
+    stopping: Stopping, sampled: int, reason: Reason, num_outputs: int
 ) -> None:
     scheduler, _ = build()
     scheduler.add(request("a", 4, stopping), 0.0)
     deltas: list[Delta] = []
     while scheduler.has_work:
-        deltas += turn(scheduler, drawn)[1]
+        deltas += run_step(scheduler, sampled)[1]
     finish = deltas[-1].finish
     assert finish is not None
     assert (finish.reason, finish.num_output_tokens) == (reason, num_outputs)
@@ -276,7 +280,7 @@ def test_a_late_result_of_a_request_that_left_is_dropped() -> None:
     scheduler.add(request("a"), 0.0)
     first = scheduler.schedule(1.0)
     second = scheduler.schedule(2.0)  # before the first result: feeds the pending token forward
-    assert placed(second) == {"a": (4, 1)}
+    assert scheduled(second) == {"a": (4, 1)}
     scheduler.abort("a", 2.0)
     assert scheduler.update(first, draw(first), 3.0) == []
     scheduler.add(request("a"), 3.0)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from quire.cache.chain import Content
-from quire.cache.idle_list import IdleList
+from quire.cache.evictable_list import EvictableList
 
 NULL_BLOCK = 0
 """Never taken, shared or freed: a place for padding writes."""
@@ -45,7 +45,7 @@ class BlockPool:
         on_evict: Callable[[int, bytes, Content], None] = lambda block_id, key, content: None,
     ) -> None:
         self._free = list(range(num_blocks - 1, NULL_BLOCK, -1))
-        self._idle = IdleList(num_blocks)
+        self._evictable = EvictableList(num_blocks)
         self._num_refs = [0] * num_blocks
         self._key_of: list[bytes | None] = [None] * num_blocks
         self._content_of: list[Content | None] = [None] * num_blocks
@@ -60,18 +60,18 @@ class BlockPool:
     @property
     def num_available(self) -> int:
         """Blocks that `take` could give: free ones, and idle ones by eviction."""
-        return len(self._free) + len(self._idle)
+        return len(self._free) + len(self._evictable)
 
     @property
     def usage(self) -> Usage:
-        free, cached = len(self._free), len(self._idle)
+        free, cached = len(self._free), len(self._evictable)
         return Usage(free, cached, self.num_usable - free - cached)
 
     def take(self, num_blocks: int) -> list[int] | None:
         """Blocks with one reference each, or None and nothing taken."""
         free, refs = self._free, self._num_refs
         if num_blocks > len(free):
-            if num_blocks > len(free) + len(self._idle):
+            if num_blocks > len(free) + len(self._evictable):
                 return None
             self._evict(num_blocks - len(free))
         if num_blocks == 1:
@@ -87,18 +87,18 @@ class BlockPool:
 
     def share(self, block_ids: Iterable[int]) -> None:
         """One more reference to each block; an idle block is held again."""
-        refs, keys, idle = self._num_refs, self._key_of, self._idle
+        refs, keys, evictable = self._num_refs, self._key_of, self._evictable
         for block_id in block_ids:
             if refs[block_id] == 0:
                 if keys[block_id] is None:
                     raise AccountsError(f"block {block_id} is free and cannot be shared")
-                idle.remove(block_id)
+                evictable.remove(block_id)
             refs[block_id] += 1
 
     def release(self, block_ids: Iterable[int]) -> None:
         """One reference less, in the given order: what comes first is evicted first."""
         refs, keys, duplicates = self._num_refs, self._key_of, self._duplicates
-        idle: list[int] = []
+        evictable: list[int] = []
         for block_id in block_ids:
             num_refs = refs[block_id]
             if num_refs == 0:
@@ -111,10 +111,10 @@ class BlockPool:
                 elif key is None:
                     self._free.append(block_id)
                 else:
-                    idle.append(block_id)
-        self._idle.append(idle)
+                    evictable.append(block_id)
+        self._evictable.append(evictable)
 
-    def seal(self, block_id: int, key: bytes, content: Content) -> bool:
+    def cache(self, block_id: int, key: bytes, content: Content) -> bool:
         """Make a held, filled block findable; false if another is found under its key."""
         if self._num_refs[block_id] == 0:
             raise AccountsError(f"block {block_id} is sealed but nobody holds it")
@@ -136,13 +136,13 @@ class BlockPool:
         self._content_of[block_id] = self._content_of[found]
         self._duplicates.setdefault(key, {})[block_id] = None
         if self._num_refs[found] == 0:
-            self._idle.remove(found)
+            self._evictable.remove(found)
             self._free_one_of(key, found)
 
     def forget(self) -> None:
         """Nothing is found any more: idle blocks are free, held ones as if never sealed."""
-        while self._idle:
-            self._free.append(self._idle.pop_oldest())
+        while self._evictable:
+            self._free.append(self._evictable.pop_oldest())
         self._block_of.clear()
         self._duplicates.clear()
         self._key_of = [None] * len(self._num_refs)
@@ -176,7 +176,7 @@ class BlockPool:
     def num_holders(self, block_id: int) -> int:
         return self._num_refs[block_id]
 
-    def num_idle(self, block_ids: Iterable[int]) -> int:
+    def num_evictable(self, block_ids: Iterable[int]) -> int:
         refs = self._num_refs
         return sum(1 for block_id in block_ids if refs[block_id] == 0)
 
@@ -184,7 +184,7 @@ class BlockPool:
         """Hold the accounts against `holders`, the references each block should have. Raises
         AccountsError.
         """
-        states = [*self._free, *self._idle, *holders]
+        states = [*self._free, *self._evictable, *holders]
         if sorted(states) != list(range(1, len(self._num_refs))):
             raise AccountsError("a usable block is in no state or in two: free, idle or held")
         for block_id, num_refs in enumerate(self._num_refs):
@@ -228,7 +228,7 @@ class BlockPool:
     def _evict(self, num_blocks: int) -> None:
         """Turn the oldest idle blocks into free ones."""
         for _ in range(num_blocks):
-            block_id = self._idle.pop_oldest()
+            block_id = self._evictable.pop_oldest()
             key, content = self._key_of[block_id], self._content_of[block_id]
             if key is None or content is None:
                 raise AccountsError(f"block {block_id} is idle but not sealed")

@@ -13,35 +13,35 @@ from quire.cache.reuse import Reuse
 class Swap(NamedTuple):
     """The blocks that a swapped request resumes with, by group and index in its table.
 
-    `claimed` blocks are found by their keys on the device or the host; `private` ones were copied
+    `retained` blocks are found by their keys on the device or the host; `private` ones were copied
     to the host. Together they hold `num_computed` tokens. `epoch` is that of the table: a reset
     after it makes the claims void.
     """
 
     num_computed: int
     epoch: int
-    claimed: tuple[tuple[int, int, bytes], ...]
+    retained: tuple[tuple[int, int, bytes], ...]
     private: tuple[tuple[int, int, int], ...]
 
     @property
     def keys(self) -> tuple[bytes, ...]:
-        return tuple(key for _, _, key in self.claimed)
+        return tuple(key for _, _, key in self.retained)
 
 
 @dataclass(slots=True, eq=False)
 class BlockTable:
-    """Only the cache writes a table. The null block stands where a group needs its tokens no more:
-    in the first `num_passed` places of that group.
+    """The block ids of one request, by layer group. Only the cache writes a table.
 
-    `num_covered` is how many blocks' places every group has. `num_sealed` counts the leading blocks
-    that have had their hash. Blocks taken before the cache was last reset (`epoch`) are never
-    sealed. `swap` is set while the request is swapped out.
+    The null block stands where a group needs its tokens no more: in the first `num_passed` entries
+    of that group. Every group has `num_covered` entries. The leading `num_cached_blocks` blocks
+    have entered the prefix cache; blocks that were taken before the cache was last reset (`epoch`)
+    never do. `swap` is set while the request is swapped out.
     """
 
     block_ids: tuple[list[int], ...]
     num_passed: list[int]
     chain: Chain
-    num_sealed: int = 0
+    num_cached_blocks: int = 0
     num_covered: int = 0
     epoch: int = 0
     swap: Swap | None = None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from quire.cache.block_hash import BlockHash
-from quire.cache.spec import FULL, Retention
+from quire.cache.spec import FULL, AttentionPattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class CacheConfig:
     num_blocks: int
     block_size: int
     enable_prefix_caching: bool = True
-    groups: tuple[Retention, ...] = (FULL,)
+    groups: tuple[AttentionPattern, ...] = (FULL,)
     max_chunk_tokens: int = 1 << 30
     num_host_blocks: int = 0
     block_hash: BlockHash = BlockHash()

@@ -25,8 +25,8 @@ class HostPool:
         self._free = list(range(num_blocks - 1, -1, -1))
         self._num_blocks = num_blocks
         self._cached: dict[bytes, int] = {}
-        self._claimed: dict[bytes, int] = {}
-        self._claims: dict[bytes, int] = {}
+        self._retained: dict[bytes, int] = {}
+        self._num_retainers: dict[bytes, int] = {}
         self._private: set[int] = set()
         self._content_of: dict[int, Content] = {}
         self._on_evict = on_evict
@@ -42,10 +42,10 @@ class HostPool:
     @property
     def num_swapped(self) -> int:
         """Blocks that swapped requests wait with."""
-        return len(self._claimed) + len(self._private)
+        return len(self._retained) + len(self._private)
 
     def find(self, key: bytes) -> int | None:
-        return self._cached.get(key, self._claimed.get(key))
+        return self._cached.get(key, self._retained.get(key))
 
     def content_under(self, key: bytes) -> Content | None:
         block_id = self.find(key)
@@ -58,32 +58,32 @@ class HostPool:
             raise AccountsError("a key is not on the host, where it was just found")
         return block_id
 
-    def claim(self, keys: Sequence[bytes], num_private: int) -> list[int] | None:
+    def retain(self, keys: Sequence[bytes], num_private: int) -> list[int] | None:
         """Room for all blocks of a request that is swapped out: its private blocks are given at
         once, in their order. None, and nothing done, if it is too much.
         """
-        num_new = sum(1 for key in keys if key not in self._claims)
-        num_promised = len(self._claims) + len(self._private) + num_new + num_private
+        num_new = sum(1 for key in keys if key not in self._num_retainers)
+        num_promised = len(self._num_retainers) + len(self._private) + num_new + num_private
         if num_promised > self._num_blocks:
             return None
         for key in keys:
-            self._claims[key] = self._claims.get(key, 0) + 1
+            self._num_retainers[key] = self._num_retainers.get(key, 0) + 1
             if key in self._cached:
-                self._claimed[key] = self._cached.pop(key)
+                self._retained[key] = self._cached.pop(key)
         taken = [self._take() for _ in range(num_private)]
         self._private.update(taken)
         return taken
 
-    def disclaim(self, keys: Iterable[bytes], private: Iterable[int]) -> None:
+    def release(self, keys: Iterable[bytes], private: Iterable[int]) -> None:
         """The request is back on the device, or gone. What has a key stays for others."""
         for key in keys:
-            if key not in self._claims:
+            if key not in self._num_retainers:
                 raise AccountsError("a key is disclaimed that nobody claims")
-            self._claims[key] -= 1
-            if not self._claims[key]:
-                del self._claims[key]
-                if key in self._claimed:
-                    self._cached[key] = self._claimed.pop(key)
+            self._num_retainers[key] -= 1
+            if not self._num_retainers[key]:
+                del self._num_retainers[key]
+                if key in self._retained:
+                    self._cached[key] = self._retained.pop(key)
         for block_id in private:
             if block_id not in self._private:
                 raise AccountsError(f"host block {block_id} is given back but nobody holds it")
@@ -91,19 +91,19 @@ class HostPool:
             self._free.append(block_id)
 
     @property
-    def claims(self) -> Collection[bytes]:
+    def retained_keys(self) -> Collection[bytes]:
         """The keys that swapped requests need, wherever they are now."""
-        return self._claims.keys()
+        return self._num_retainers.keys()
 
-    def is_claimed(self, key: bytes) -> bool:
+    def is_retained(self, key: bytes) -> bool:
         """Whether a swapped request needs it."""
-        return key in self._claims
+        return key in self._num_retainers
 
     def put(self, key: bytes, content: Content) -> int | None:
         """Where to copy the block that is evicted from the device under this key; None if it is
         here already, or if all that is here is worth more.
         """
-        if key in self._claimed:
+        if key in self._retained:
             return None
         if key in self._cached:
             self._cached[key] = self._cached.pop(key)  # the newest again
@@ -112,27 +112,30 @@ class HostPool:
             return None
         block_id = self._take()
         self._content_of[block_id] = content
-        (self._claimed if key in self._claims else self._cached)[key] = block_id
+        (self._retained if key in self._num_retainers else self._cached)[key] = block_id
         return block_id
 
     def clear(self) -> None:
         """Forget every key and every claim; private blocks stay."""
-        self._free += [*self._cached.values(), *self._claimed.values()]
+        self._free += [*self._cached.values(), *self._retained.values()]
         self._cached.clear()
-        self._claimed.clear()
-        self._claims.clear()
+        self._retained.clear()
+        self._num_retainers.clear()
         self._content_of.clear()
 
     def check(self) -> None:
         """Raise AccountsError unless every block is in one state and every promise can be kept."""
-        states = [*self._free, *self._cached.values(), *self._claimed.values(), *self._private]
+        states = [*self._free, *self._cached.values(), *self._retained.values(), *self._private]
         if sorted(states) != list(range(self._num_blocks)):
             raise AccountsError("a host block is in no state or in two")
-        if len(self._claims) + len(self._private) > self._num_blocks:
+        if len(self._num_retainers) + len(self._private) > self._num_blocks:
             raise AccountsError("more host blocks are promised than there are")
-        if {*self._cached.values(), *self._claimed.values()} != self._content_of.keys():
+        if {*self._cached.values(), *self._retained.values()} != self._content_of.keys():
             raise AccountsError("the contents of a host block are not known")
-        if self._claimed.keys() - self._claims.keys() or self._cached.keys() & self._claims.keys():
+        if (
+            self._retained.keys() - self._num_retainers.keys()
+            or self._cached.keys() & self._num_retainers.keys()
+        ):
             raise AccountsError("a host block is claimed by nobody, or not kept for its claim")
 
     def _take(self) -> int:

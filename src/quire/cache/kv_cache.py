@@ -11,7 +11,8 @@ last tokens (a window, a chunk) gives the blocks behind them back and goes on wi
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from quire.cache.admission import Arrival, Finder, Found, Tiers
+from quire.cache.admission import BlockFinder, ComputedBlocks, HostHit, Tiers
+from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_hash import group_key
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, Usage
 from quire.cache.block_table import BlockTable, tail_first
@@ -19,16 +20,15 @@ from quire.cache.chain import Chain, Content
 from quire.cache.config import CacheConfig
 from quire.cache.host_pool import HostPool
 from quire.cache.kv_events import KVEvent
-from quire.cache.moves import Move, MoveKind
 from quire.cache.prefix_log import PrefixLog
 from quire.cache.prefix_miss import Miss
 from quire.cache.reuse import OPEN, Reuse
-from quire.cache.swapping import Stake, can_fork, stake_of, swap_out
+from quire.cache.swapping import RecomputeCost, can_fork, recompute_cost_of, swap_out
 
 NO_BLOCKS: tuple[tuple[int, ...], ...] = ()
 
 
-class Short(NamedTuple):
+class BlocksMissing(NamedTuple):
     """No room: so many blocks are missing."""
 
     num_blocks: int
@@ -42,16 +42,18 @@ class HostUsage(NamedTuple):
 
 
 class KVCache:
-    """All takes are all or nothing. A table is opened once per request and may be admitted again
-    after a release. `spills` may be set at any time: whether evicted blocks that no swapped request
-    needs go to the host as well.
+    """Hands out the blocks of all requests, all or none of what a call asks for.
+
+    A table is opened once per request and may be admitted again after a release. `offloads` may be
+    set at any time: it says whether evicted blocks that no swapped request needs are copied to the
+    host as well.
     """
 
     def __init__(self, config: CacheConfig) -> None:
         self._block_size = config.block_size
         self._groups = config.groups
-        self._forgetful = tuple(
-            (index, group) for index, group in enumerate(config.groups) if group.reach is not None
+        self._windowed = tuple(
+            (index, group) for index, group in enumerate(config.groups) if group.size is not None
         )
         self._max_chunk_tokens = config.max_chunk_tokens
         self._reuses = config.enable_prefix_caching and bool(config.groups)
@@ -64,9 +66,9 @@ class KVCache:
         )
         self._pool = BlockPool(config.num_blocks, self._evicted)
         self._epoch = 0
-        self._finder = Finder(self._pool, self._host, config.groups, config.block_size)
-        self._moves: list[Move] = []
-        self.spills = True
+        self._finder = BlockFinder(self._pool, self._host, config.groups, config.block_size)
+        self._copies: list[BlockCopy] = []
+        self.offloads = True
         self._held: set[BlockTable] = set()
 
     @property
@@ -104,7 +106,7 @@ class KVCache:
         keep_free: int = 0,
         reuse: bool = True,
         use_host: bool = True,
-    ) -> int | Short:
+    ) -> int | BlocksMissing:
         """Blocks for `token_ids`, its sealed prefix shared; answers the number of tokens found
         there. A group that forgets gets blocks for the first chunk only.
 
@@ -118,51 +120,51 @@ class KVCache:
         found = self._find(table, token_ids, reuse=reuse, use_host=use_host)
         counts = self._num_new(found, len(token_ids))
         shared = found.shared
-        num_taken = sum(counts) + len(found.arrivals)
-        num_idle = self._pool.num_idle(shared)
-        num_short = num_taken + num_idle + keep_free - self._pool.num_available
-        if num_short > 0:
-            return Short(num_short)
+        num_taken = sum(counts) + len(found.host_hits)
+        num_evictable = self._pool.num_evictable(shared)
+        num_missing = num_taken + num_evictable + keep_free - self._pool.num_available
+        if num_missing > 0:
+            return BlocksMissing(num_missing)
         self._pool.share(shared)
         taken = self._pool.take(num_taken) or []
-        if not self._are_there(found.arrivals):
+        if not self._are_still_on_host(found.host_hits):
             self._pool.release([*taken, *reversed(shared)])
             return self.admit(table, token_ids, keep_free=keep_free, reuse=reuse, use_host=False)
         self._open(table, found, counts, taken)
         table.num_covered = min(map(len, table.block_ids), default=len(token_ids))
         return found.num_tokens
 
-    def _are_there(self, arrivals: Sequence[Arrival]) -> bool:
+    def _are_still_on_host(self, host_hits: Sequence[HostHit]) -> bool:
         """Still, after the blocks to move them to were taken: what those held may have gone to the
         host in their stead. Those that a swapped request claims never go.
         """
         host = self._host
         return host is None or all(
-            key is None or host.find(key) == host_id for _, _, host_id, key in arrivals
+            key is None or host.find(key) == host_id for _, _, host_id, key in host_hits
         )
 
     def _open(
-        self, table: BlockTable, found: Found, counts: Sequence[int], taken: list[int]
+        self, table: BlockTable, found: ComputedBlocks, counts: Sequence[int], taken: list[int]
     ) -> None:
         """Fill the table: with what was found, what is moved in, and what is new."""
         for group, ids in enumerate(found.block_ids):
             table.block_ids[group].extend(ids)
             table.num_passed[group] = ids.count(NULL_BLOCK)
         table.epoch = self._epoch
-        for group, place, host_id, key in found.arrivals:
+        for group, place, host_id, key in found.host_hits:
             block_id = taken.pop()
             table.block_ids[group][place] = block_id
-            self._moves.append(Move(MoveKind.IN, host_id, block_id))
+            self._copies.append(BlockCopy(CopyKind.IN, host_id, block_id))
             if key is not None:
-                self._pool.seal(block_id, key, table.chain.content(place))
-                self._log.sealed(table.chain, group, [place])
+                self._pool.cache(block_id, key, table.chain.content(place))
+                self._log.cached(table.chain, group, [place])
             elif table.swap is not None:
                 table.epoch = table.swap.epoch  # what it goes on with was computed then
         for group, count in enumerate(counts):
             table.block_ids[group].extend(taken[:count])
             del taken[:count]
         self.forget(table)
-        table.num_sealed = found.num_sealed
+        table.num_cached_blocks = found.num_cached_blocks
         self._held.add(table)
 
     def grow(self, table: BlockTable, start: int, end: int) -> tuple[tuple[int, ...], ...] | None:
@@ -193,8 +195,8 @@ class KVCache:
         from here on, and those that no later token can see are given back.
         """
         num_full = num_computed // self._block_size
-        if num_full > table.num_sealed and self._reuses and table.epoch == self._epoch:
-            self._seal(table, token_ids, num_full)
+        if num_full > table.num_cached_blocks and self._reuses and table.epoch == self._epoch:
+            self._cache_full_blocks(table, token_ids, num_full)
         self._give_back(table, num_computed)
 
     def release(self, table: BlockTable) -> None:
@@ -208,16 +210,16 @@ class KVCache:
         for group, ids in enumerate(table.block_ids):
             ids.clear()
             table.num_passed[group] = 0
-        table.num_sealed = table.num_covered = 0
+        table.num_cached_blocks = table.num_covered = 0
 
     @property
-    def block_stake(self) -> Stake:
+    def block_recompute_cost(self) -> RecomputeCost:
         """Of one block's tokens in every group."""
-        return Stake(len(self._groups), self._block_size)
+        return RecomputeCost(len(self._groups), self._block_size)
 
-    def stake(self, table: BlockTable, num_computed: int) -> Stake:
+    def recompute_cost(self, table: BlockTable, num_computed: int) -> RecomputeCost:
         """What a request that has computed so many tokens would lose by a release."""
-        return stake_of(table, self._pool, num_computed, self._block_size)
+        return recompute_cost_of(table, self._pool, num_computed, self._block_size)
 
     def swap_out(self, table: BlockTable, num_computed: int) -> bool:
         """Release the table, its first `num_computed` tokens kept by the host until it is admitted
@@ -225,10 +227,10 @@ class KVCache:
         """
         if self._host is None or table not in self._held:
             return False
-        moves = swap_out(table, self._pool, self._host, num_computed, self._block_size)
-        if moves is None:
+        copies = swap_out(table, self._pool, self._host, num_computed, self._block_size)
+        if copies is None:
             return False
-        self._moves += moves
+        self._copies += copies
         self.release(table)
         return True
 
@@ -237,11 +239,11 @@ class KVCache:
         swap, table.swap = table.swap, None
         if swap is not None and self._host is not None:
             keys = swap.keys if swap.epoch == self._epoch else ()
-            self._host.disclaim(keys, (host_id for _, _, host_id in swap.private))
+            self._host.release(keys, (host_id for _, _, host_id in swap.private))
 
     def fork(
         self, source: BlockTable, table: BlockTable, num_tokens: int, *, keep_free: int = 0
-    ) -> bool | Short:
+    ) -> bool | BlocksMissing:
         """Open `table` over the first `num_tokens` of `source`, which holds more: full blocks are
         shared, the last is copied, and there is room for one token more. False if `source` has
         given back what is needed.
@@ -251,20 +253,20 @@ class KVCache:
         if not can_fork(source, self._groups, num_tokens, self._block_size):
             return False
         num_full, num_over = divmod(num_tokens, self._block_size)
-        num_short = len(self._groups) + keep_free - self._pool.num_available
-        if num_short > 0:
-            return Short(num_short)
+        num_missing = len(self._groups) + keep_free - self._pool.num_available
+        if num_missing > 0:
+            return BlocksMissing(num_missing)
         taken = self._pool.take(len(self._groups)) or []
         for index, (ids, block_id) in enumerate(zip(source.block_ids, taken, strict=True)):
             self._pool.share(shared for shared in ids[:num_full] if shared != NULL_BLOCK)
             table.block_ids[index].extend([*ids[:num_full], block_id])
             table.num_passed[index] = min(source.num_passed[index], num_full)
             if num_over:
-                self._moves.append(Move(MoveKind.COPY, ids[num_full], block_id))
+                self._copies.append(BlockCopy(CopyKind.FORK, ids[num_full], block_id))
         self.forget(table)
         table.chain.adopt(source.chain, num_full)
         table.epoch = source.epoch
-        table.num_sealed = min(source.num_sealed, num_full)
+        table.num_cached_blocks = min(source.num_cached_blocks, num_full)
         table.num_covered = num_full + 1
         self._held.add(table)
         return True
@@ -309,10 +311,10 @@ class KVCache:
         """What was sealed and evicted since the last call; nothing unless it is enabled."""
         return self._log.take_events()
 
-    def take_moves(self) -> tuple[Move, ...]:
+    def take_block_copies(self) -> tuple[BlockCopy, ...]:
         """What is to be done before the next step runs, for all that was answered until now."""
-        moves, self._moves = tuple(self._moves), []
-        return moves
+        copies, self._copies = tuple(self._copies), []
+        return copies
 
     def check(self) -> None:
         """Raise AccountsError unless every block is free, idle, or held by the tables that list
@@ -325,11 +327,11 @@ class KVCache:
         self._pool.check(holders)
         if self._host is not None:
             self._host.check()
-            Tiers(self._pool, self._host).check_claims()
+            Tiers(self._pool, self._host).check_retained()
 
     def _find(
         self, table: BlockTable, token_ids: Sequence[int], *, reuse: bool, use_host: bool
-    ) -> Found:
+    ) -> ComputedBlocks:
         """Find the blocks that hold the beginning of `token_ids`, up to all but its last token. A
         swapped table resumes with its own blocks, unless more is found or a reset voided them.
         """
@@ -340,17 +342,17 @@ class KVCache:
             found = self._finder.prefix(table.chain, num_reusable, use_host=use_host)
         if swap is None or found.num_tokens >= swap.num_computed:
             return found
-        if swap.claimed and swap.epoch != self._epoch:
+        if swap.retained and swap.epoch != self._epoch:
             return found
         return self._finder.swapped(table.chain, swap) or found
 
-    def _num_new(self, found: Found, num_tokens: int) -> list[int]:
+    def _num_new(self, found: ComputedBlocks, num_tokens: int) -> list[int]:
         """By group, the blocks to take for `num_tokens` beside what was found."""
         whole = -(-num_tokens // self._block_size)
         first_end = found.num_tokens + self._max_chunk_tokens
         chunk = min(whole, -(-first_end // self._block_size))
         return [
-            (whole if group.reach is None else chunk) - len(ids)
+            (whole if group.size is None else chunk) - len(ids)
             for group, ids in zip(self._groups, found.block_ids, strict=True)
         ]
 
@@ -358,29 +360,31 @@ class KVCache:
         """A block of the device is used again: its contents go to the host, if there is room."""
         self._log.evicted(key, content)
         host_id = None
-        if self._host is not None and (self.spills or self._host.is_claimed(key)):
+        if self._host is not None and (self.offloads or self._host.is_retained(key)):
             host_id = self._host.put(key, content)
         if host_id is not None:
-            self._moves.append(Move(MoveKind.OUT, block_id, host_id))
+            self._copies.append(BlockCopy(CopyKind.OUT, block_id, host_id))
             self._log.kept_by_host(key, content)
 
-    def _seal(self, table: BlockTable, token_ids: Sequence[int], num_full: int) -> None:
+    def _cache_full_blocks(
+        self, table: BlockTable, token_ids: Sequence[int], num_full: int
+    ) -> None:
         chain = table.chain
         chain.extend(token_ids)
         for group, block_ids in enumerate(table.block_ids):
-            first = max(table.num_sealed, table.num_passed[group])
-            sealed = [
+            first = max(table.num_cached_blocks, table.num_passed[group])
+            cached = [
                 index
                 for index in range(first, num_full)
-                if self._seal_block(chain, group, index, block_ids[index])
+                if self._cache_block(chain, group, index, block_ids[index])
             ]
-            self._log.sealed(chain, group, sealed)
-        table.num_sealed = num_full
+            self._log.cached(chain, group, cached)
+        table.num_cached_blocks = num_full
 
-    def _seal_block(self, chain: Chain, group: int, index: int, block_id: int) -> bool:
+    def _cache_block(self, chain: Chain, group: int, index: int, block_id: int) -> bool:
         """Whether the block is the first to be found under its key."""
         key = group_key(chain.digests[index], group)
-        if self._pool.seal(block_id, key, chain.content(index)):
+        if self._pool.cache(block_id, key, chain.content(index)):
             return True
         content = self._pool.content_under(key)
         if content is not None and chain.matches(content, index):
@@ -389,8 +393,8 @@ class KVCache:
 
     def _give_back(self, table: BlockTable, position: int) -> None:
         """Release what no token at `position` or later can see."""
-        for group, retention in self._forgetful:
-            first, end = table.num_passed[group], retention.first_needed(position)
+        for group, pattern in self._windowed:
+            first, end = table.num_passed[group], pattern.first_needed(position)
             end //= self._block_size
             if end > first:
                 block_ids = table.block_ids[group]

@@ -16,7 +16,7 @@ group.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from quire.cache.spec import FULL, KVSpec, Page, Retention
+from quire.cache.spec import FULL, AttentionPattern, KVSpec, TokenKV
 
 MAX_GROUPS = 16
 """Each group is one more block table for every request: beyond this, padding is the lesser cost."""
@@ -26,51 +26,52 @@ MAX_GROUPS = 16
 class LayerGroup:
     """`layers[p]`, an index into the specs, lies in cache tensor p."""
 
-    retention: Retention
+    pattern: AttentionPattern
     layers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`pages[p]` is what a token takes in cache tensor p. Without attention there are no groups."""
+    """The layer groups of a model and the cache tensors that hold them.
+
+    `token_kvs[p]` is what a token takes in cache tensor p. A model without attention has no groups.
+    """
 
     groups: tuple[LayerGroup, ...]
-    pages: tuple[Page, ...]
+    token_kvs: tuple[TokenKV, ...]
 
     @property
-    def retentions(self) -> tuple[Retention, ...]:
-        return tuple(group.retention for group in self.groups)
+    def patterns(self) -> tuple[AttentionPattern, ...]:
+        return tuple(group.pattern for group in self.groups)
 
     @property
     def num_padding(self) -> int:
         """Places that hold no layer."""
-        return sum(len(self.pages) - len(group.layers) for group in self.groups)
+        return sum(len(self.token_kvs) - len(group.layers) for group in self.groups)
 
     @property
     def padding_share(self) -> float:
         """Of the memory, how much holds no layer."""
-        num_places = len(self.groups) * len(self.pages)
+        num_places = len(self.groups) * len(self.token_kvs)
         return self.num_padding / num_places if num_places else 0.0
 
     def block_bytes(self, block_size: int) -> int:
         """Bytes of one block id over all cache tensors."""
-        return block_size * sum(page.token_bytes for page in self.pages)
+        return block_size * sum(token_kv.token_bytes for token_kv in self.token_kvs)
 
     def max_blocks(self, num_tokens: int, *, block_size: int, max_chunk_tokens: int) -> int:
         """The most blocks that a request of `num_tokens` ever holds, over all groups."""
         return sum(
-            retention.max_blocks(
-                num_tokens, block_size=block_size, max_chunk_tokens=max_chunk_tokens
-            )
-            for retention in self.retentions
+            pattern.max_blocks(num_tokens, block_size=block_size, max_chunk_tokens=max_chunk_tokens)
+            for pattern in self.patterns
         )
 
-    def places(self) -> dict[int, tuple[int, int]]:
+    def tensor_indices(self) -> dict[int, tuple[int, int]]:
         """The (group, cache tensor) of every layer."""
         return {
-            layer: (index, place)
+            layer: (index, tensor)
             for index, group in enumerate(self.groups)
-            for place, layer in enumerate(group.layers)
+            for tensor, layer in enumerate(group.layers)
         }
 
 
@@ -84,22 +85,22 @@ def build_layout(specs: Sequence[KVSpec | None], *, hybrid: bool = True) -> Layo
     known = [spec for spec in specs if spec is not None]
     if not known:
         return Layout((), ())
-    if has_same_retention(known):
-        retention = known[0].retention if hybrid else FULL
-        return Layout((LayerGroup(retention, tuple(layers)),), tuple(spec.page for spec in known))
-    if not hybrid or not has_same_page(known):
-        return Layout((LayerGroup(FULL, tuple(layers)),), tuple(spec.page for spec in known))
-    buckets: dict[Retention, list[int]] = {}
+    if has_same_pattern(known):
+        pattern = known[0].pattern if hybrid else FULL
+        return Layout((LayerGroup(pattern, tuple(layers)),), tuple(spec.token_kv for spec in known))
+    if not hybrid or not has_same_token_kv(known):
+        return Layout((LayerGroup(FULL, tuple(layers)),), tuple(spec.token_kv for spec in known))
+    buckets: dict[AttentionPattern, list[int]] = {}
     for layer, spec in zip(layers, known, strict=True):
-        buckets.setdefault(spec.retention, []).append(layer)
+        buckets.setdefault(spec.pattern, []).append(layer)
     size = choose_group_size([len(bucket) for bucket in buckets.values()])
-    ordered = sorted(buckets.items(), key=lambda item: item[0].reach is not None)
+    ordered = sorted(buckets.items(), key=lambda item: item[0].size is not None)
     groups = [
-        LayerGroup(retention, tuple(bucket[first : first + size]))
-        for retention, bucket in ordered
+        LayerGroup(pattern, tuple(bucket[first : first + size]))
+        for pattern, bucket in ordered
         for first in range(0, len(bucket), size)
     ]
-    return Layout(tuple(groups), (known[0].page,) * size)
+    return Layout(tuple(groups), (known[0].token_kv,) * size)
 
 
 def choose_group_size(counts: Sequence[int]) -> int:
@@ -122,13 +123,13 @@ def num_padding(counts: Iterable[int], size: int) -> int:
     return sum(-count % size for count in counts)
 
 
-def has_same_retention(specs: Sequence[KVSpec]) -> bool:
-    return len({spec.retention for spec in specs}) <= 1
+def has_same_pattern(specs: Sequence[KVSpec]) -> bool:
+    return len({spec.pattern for spec in specs}) <= 1
 
 
-def has_same_page(specs: Sequence[KVSpec]) -> bool:
+def has_same_token_kv(specs: Sequence[KVSpec]) -> bool:
     """Can one tensor's rows hold the tokens of any of them?"""
-    return len({spec.page for spec in specs}) <= 1
+    return len({spec.token_kv for spec in specs}) <= 1
 
 
 def unify(layouts: Sequence[tuple[Layout, int]]) -> tuple[Layout, int]:

@@ -12,7 +12,7 @@ from typing import Protocol
 from quire.cache.block_hash import group_key
 from quire.cache.block_pool import NULL_BLOCK
 from quire.cache.chain import Chain, Content
-from quire.cache.spec import Retention
+from quire.cache.spec import AttentionPattern
 
 
 class Lookup(Protocol):
@@ -30,7 +30,7 @@ class Lookup(Protocol):
 
 
 def find_prefix(
-    pool: Lookup, groups: Sequence[Retention], chain: Chain, most: int, *, block_size: int
+    pool: Lookup, groups: Sequence[AttentionPattern], chain: Chain, most: int, *, block_size: int
 ) -> tuple[list[int], ...]:
     """By group, the sealed blocks of as many of the chain's first `most` as all groups can honour,
     and the null block where a group needs none. All lists are equally long.
@@ -38,18 +38,18 @@ def find_prefix(
     length = most
     found: dict[int, list[int]] = {}
     for index, group in enumerate(groups):
-        if group.reach is None:
+        if group.size is None:
             keys = [group_key(digest, index) for digest in chain.digests[:length]]
             block_ids = pool.find(keys)
             length = chain.num_matching(pool.contents(keys[: len(block_ids)]))
             found[index] = block_ids[:length]
-    forgetful = [
+    windowed = [
         _Group(pool, chain, index, group, block_size)
         for index, group in enumerate(groups)
-        if group.reach is not None
+        if group.size is not None
     ]
-    length = _agreed(forgetful, length)
-    for each in forgetful:
+    length = _agreed(windowed, length)
+    for each in windowed:
         found[each.index] = each.blocks(length)
     return tuple(found[index][:length] for index in range(len(groups)))
 
@@ -58,12 +58,12 @@ class _Group:
     """One group that forgets."""
 
     def __init__(
-        self, pool: Lookup, chain: Chain, index: int, retention: Retention, block_size: int
+        self, pool: Lookup, chain: Chain, index: int, pattern: AttentionPattern, block_size: int
     ) -> None:
         self.index = index
         self._pool = pool
         self._chain = chain
-        self._retention = retention
+        self._retention = pattern
         self._block_size = block_size
 
     def longest(self, most: int) -> int:

@@ -21,11 +21,11 @@ class PrefixLog:
         self._keeps_events = config.enable_kv_cache_events
         self._events: list[KVEvent] = []
 
-    def sealed(self, chain: Chain, group: int, indices: Sequence[int]) -> None:
+    def cached(self, chain: Chain, group: int, indices: Sequence[int]) -> None:
         """These blocks of the chain, in order, can be found from now on."""
         if group == 0:
             for index in indices:
-                self._misses.sealed(chain.content(index), chain.parent_digest(index))
+                self._misses.cached(chain.content(index), chain.parent_digest(index))
         if self._keeps_events:
             self._events += _stored(chain, group, indices)
 

@@ -40,7 +40,7 @@ class PrefixMisses:
         self._evicted: OrderedDict[bytes, None] = OrderedDict()
         self._after: dict[bytes, dict[bytes, Content]] = {}
 
-    def sealed(self, content: Content, parent: bytes) -> None:
+    def cached(self, content: Content, parent: bytes) -> None:
         self._evicted.pop(content.digest, None)
         self._after.setdefault(parent, {})[content.digest] = content
 

@@ -92,7 +92,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class KVCapacity:
     """What `num_blocks`, the null block among them, can hold of requests. Raises ValueError for a
     model without attention.
     """

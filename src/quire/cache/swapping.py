@@ -8,21 +8,23 @@ mostly, and all of them where the cache was reset since they were computed.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_pool import NULL_BLOCK, BlockPool
 from quire.cache.block_table import BlockTable, Swap
 from quire.cache.host_pool import HostPool
-from quire.cache.moves import Move, MoveKind
-from quire.cache.spec import Retention
+from quire.cache.spec import AttentionPattern
 
 
-class Stake(NamedTuple):
+class RecomputeCost(NamedTuple):
     """What a request alone holds: blocks, and the tokens that would be computed again without."""
 
     num_blocks: int
     num_tokens: int
 
 
-def stake_of(table: BlockTable, pool: BlockPool, num_computed: int, block_size: int) -> Stake:
+def recompute_cost_of(
+    table: BlockTable, pool: BlockPool, num_computed: int, block_size: int
+) -> RecomputeCost:
     """Of a table that holds `num_computed` tokens: what leads it and others hold too is safe."""
     num_full = -(-num_computed // block_size)
     num_own, num_safe = 0, num_full
@@ -34,16 +36,16 @@ def stake_of(table: BlockTable, pool: BlockPool, num_computed: int, block_size: 
         ]
         num_own += sum(1 for index in own if ids[index] != NULL_BLOCK)
         num_safe = min([num_safe, *own[:1]])
-    return Stake(num_own, max(num_computed - num_safe * block_size, 0))
+    return RecomputeCost(num_own, max(num_computed - num_safe * block_size, 0))
 
 
 def swap_out(
     table: BlockTable, pool: BlockPool, host: HostPool, num_computed: int, block_size: int
-) -> list[Move] | None:
+) -> list[BlockCopy] | None:
     """Claim and copy what the table needs to go on after `num_computed` tokens; the moves for it,
     or None if the host has no room. The table still holds its blocks.
     """
-    claimed: list[tuple[int, int, bytes]] = []
+    retained: list[tuple[int, int, bytes]] = []
     places: list[tuple[int, int]] = []
     num_full = num_computed // block_size
     for group, ids in enumerate(table.block_ids):
@@ -54,22 +56,22 @@ def swap_out(
             if key is None or index >= num_full:
                 places.append((group, index))
             else:
-                claimed.append((group, index, key))
-    host_ids = host.claim([key for _, _, key in claimed], len(places))
+                retained.append((group, index, key))
+    host_ids = host.retain([key for _, _, key in retained], len(places))
     if host_ids is None:
         return None
     private = [
         (group, index, host_id) for (group, index), host_id in zip(places, host_ids, strict=True)
     ]
-    table.swap = Swap(num_computed, table.epoch, tuple(claimed), tuple(private))
+    table.swap = Swap(num_computed, table.epoch, tuple(retained), tuple(private))
     return [
-        Move(MoveKind.OUT, table.block_ids[group][index], host_id)
+        BlockCopy(CopyKind.OUT, table.block_ids[group][index], host_id)
         for group, index, host_id in private
     ]
 
 
 def can_fork(
-    source: BlockTable, groups: Sequence[Retention], num_tokens: int, block_size: int
+    source: BlockTable, groups: Sequence[AttentionPattern], num_tokens: int, block_size: int
 ) -> bool:
     """Whether `source` still has all that a token behind the first `num_tokens` can see."""
     num_blocks = -(-num_tokens // block_size)

@@ -24,7 +24,7 @@ from quire.engine.sampling.sampler import PendingSample, SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState
 from quire.models.batch import Batch, Model, halves
 from quire.scheduler.request import TokenLogprobs
-from quire.scheduler.step import BlockIds, Chunk, Join, Step, StepResult
+from quire.scheduler.step import BlockIds, Chunk, NewRequestData, Step, StepResult
 
 Numbers = NDArray[np.int64]
 
@@ -77,7 +77,7 @@ class LaunchedStep:
     rows: list[RequestRow] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
     logits: Tensor | None = None
-    move_s: Callable[[], float] | None = None
+    copy_s: Callable[[], float] | None = None
     sampled_chunks: list[int] = field(default_factory=list)
     pending: PendingSample | None = None
     scored: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
@@ -105,18 +105,18 @@ class Runner:
 
     def launch(self, step: Step) -> LaunchedStep:
         """Compute a step up to its logits. The step launched before must have been sampled."""
-        for request_id in step.drops:
+        for request_id in step.finished_requests:
             self._free_rows.append(self._rows.pop(request_id).index)
         launched = LaunchedStep(step)
         claimed = _claimed(step)
-        if step.moves or claimed:
-            launched.move_s = self._model.move(step.moves, claimed)
-        for join in step.joins:
+        if step.block_copies or claimed:
+            launched.copy_s = self._model.move(step.block_copies, claimed)
+        for join in step.new_requests:
             self._join(join)
         if step.chunks:
             for chunk in step.chunks:
-                if chunk.grown:
-                    self._extend(self._rows[chunk.request_id], chunk.grown)
+                if chunk.new_block_ids:
+                    self._extend(self._rows[chunk.request_id], chunk.new_block_ids)
             launched.rows = [self._rows[chunk.request_id] for chunk in step.chunks]
             batch = self._batch(launched)
             launched.logits = self._forward(batch)
@@ -142,8 +142,8 @@ class Runner:
     def collect(self, launched: LaunchedStep) -> StepResult:
         """Wait for a step's tokens, append them to their requests, and return the result."""
         number = launched.step.number
-        move_s = 0.0 if launched.move_s is None else launched.move_s()
-        result = StepResult(number, (), prompt_logprobs=launched.scored, move_s=move_s)
+        copy_s = 0.0 if launched.copy_s is None else launched.copy_s()
+        result = StepResult(number, (), prompt_logprobs=launched.scored, copy_s=copy_s)
         if launched.pending is None:
             return result
         sampled = launched.pending.result()
@@ -154,8 +154,8 @@ class Runner:
             result, [chunks[index].request_id for index in launched.sampled_chunks], sampled
         )
 
-    def _join(self, join: Join) -> None:
-        new = join.new
+    def _join(self, join: NewRequestData) -> None:
+        new = join.request
         sampling = SamplingState(
             new.sampling, new.stopping, list(join.token_ids), len(new.prompt_token_ids)
         )
@@ -164,9 +164,9 @@ class Runner:
         self._rows[new.id] = row
         self._extend(row, join.block_ids)
 
-    def _extend(self, row: RequestRow, grown: BlockIds) -> None:
+    def _extend(self, row: RequestRow, new_block_ids: BlockIds) -> None:
         """Append new block ids, one tuple for each group, to a request's row."""
-        for group, block_ids in enumerate(grown):
+        for group, block_ids in enumerate(new_block_ids):
             first = row.num_blocks[group]
             end = first + len(block_ids)
             self._block_ids[group, row.index, first:end] = block_ids
@@ -254,9 +254,9 @@ class Runner:
 
 def _claimed(step: Step) -> set[int]:
     """Return the blocks of all groups that requests get in this step."""
-    grown = [chunk.grown for chunk in step.chunks if chunk.grown]
-    joined = [join.block_ids for join in step.joins]
-    return {block for block_ids in grown + joined for ids in block_ids for block in ids}
+    new_block_ids = [chunk.new_block_ids for chunk in step.chunks if chunk.new_block_ids]
+    joined = [join.block_ids for join in step.new_requests]
+    return {block for block_ids in new_block_ids + joined for ids in block_ids for block in ids}
 
 
 def _token_ids(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
-from quire.cache.kv_cache import KVCache, Short
+from quire.cache.kv_cache import BlocksMissing, KVCache
 from quire.extras import how_to_install
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ class TracedKVCache(KVCache):
         keep_free: int = 0,
         reuse: bool = True,
         use_host: bool = True,
-    ) -> int | Short:
+    ) -> int | BlocksMissing:
         with self._tracer.start_as_current_span("kv_cache.admit") as span:
             admitted = super().admit(
                 table, token_ids, keep_free=keep_free, reuse=reuse, use_host=use_host
             )
             span.set_attribute("quire.num_tokens", len(token_ids))
-            if isinstance(admitted, Short):
+            if isinstance(admitted, BlocksMissing):
                 span.set_attribute("quire.num_short_blocks", admitted.num_blocks)
             else:
                 span.set_attribute("quire.num_cached_tokens", admitted)
@@ -60,19 +60,19 @@ class TracedKVCache(KVCache):
 
     def grow(self, table: BlockTable, start: int, end: int) -> tuple[tuple[int, ...], ...] | None:
         with self._tracer.start_as_current_span("kv_cache.grow") as span:
-            grown = super().grow(table, start, end)
+            new_block_ids = super().grow(table, start, end)
             span.set_attributes(
-                {"quire.start": start, "quire.end": end, "quire.is_short": grown is None}
+                {"quire.start": start, "quire.end": end, "quire.is_short": new_block_ids is None}
             )
-            if grown is not None:
-                span.set_attribute("quire.num_blocks", sum(map(len, grown)))
-            return grown
+            if new_block_ids is not None:
+                span.set_attribute("quire.num_blocks", sum(map(len, new_block_ids)))
+            return new_block_ids
 
     def advance(self, table: BlockTable, token_ids: Sequence[int], num_computed: int) -> None:
         with self._tracer.start_as_current_span("kv_cache.advance") as span:
             span.set_attribute("quire.num_computed_tokens", num_computed)
             super().advance(table, token_ids, num_computed)
-            span.set_attribute("quire.num_sealed_blocks", table.num_sealed)
+            span.set_attribute("quire.num_sealed_blocks", table.num_cached_blocks)
 
     def swap_out(self, table: BlockTable, num_computed: int) -> bool:
         with self._tracer.start_as_current_span("kv_cache.swap_out") as span:
@@ -92,11 +92,11 @@ class TracedKVCache(KVCache):
 
     def fork(
         self, source: BlockTable, table: BlockTable, num_tokens: int, *, keep_free: int = 0
-    ) -> bool | Short:
+    ) -> bool | BlocksMissing:
         with self._tracer.start_as_current_span("kv_cache.fork") as span:
             forked = super().fork(source, table, num_tokens, keep_free=keep_free)
             span.set_attribute("quire.num_tokens", num_tokens)
-            span.set_attribute("quire.is_short", isinstance(forked, Short))
+            span.set_attribute("quire.is_short", isinstance(forked, BlocksMissing))
             return forked
 
     def release(self, table: BlockTable) -> None:

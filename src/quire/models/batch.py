@@ -9,7 +9,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from quire.cache.moves import Move
+from quire.cache.block_copies import BlockCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Model(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def move(self, moves: Sequence[Move], claimed: Collection[int]) -> Callable[[], float]:
+    def move(self, moves: Sequence[BlockCopy], claimed: Collection[int]) -> Callable[[], float]:
         """Before a step: do them in their order, so that what the step reads lies where they have
         put it. `claimed`: the blocks that its requests get anew; what moves out of others may go on
         beside it. Returns what tells the seconds that the moves took, once they are done."""

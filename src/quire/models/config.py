@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.cache.layout import Layout, build_layout
-from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
+from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, TokenKV
 
 QUANTISED = ("fp8_e4m3", "int8")
 ATTENTION_BACKENDS = ("auto", "cpu", "triton", "reference", "eager")
@@ -56,15 +56,15 @@ class LayerFacts:
     is_latent: bool = False
 
     @property
-    def retention(self) -> Retention:
+    def pattern(self) -> AttentionPattern:
         if self.chunk is not None:
-            return Retention(Kind.LOCAL, self.chunk)
-        return FULL if self.window is None else Retention(Kind.SLIDING, self.window)
+            return AttentionPattern(AttentionType.CHUNKED, self.chunk)
+        return FULL if self.window is None else AttentionPattern(AttentionType.SLIDING, self.window)
 
     def kv_spec(self, element_bytes: int, scale_bytes: int = 0) -> KVSpec:
         v_width = 0 if self.is_latent else self.v_width
-        page = Page(self.num_kv_heads, self.k_width, v_width, element_bytes, scale_bytes)
-        return KVSpec(page, self.retention)
+        token_kv = TokenKV(self.num_kv_heads, self.k_width, v_width, element_bytes, scale_bytes)
+        return KVSpec(token_kv, self.pattern)
 
 
 class KVSize(NamedTuple):

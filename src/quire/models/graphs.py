@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from quire.cache.moves import Move
+from quire.cache.block_copies import BlockCopy
 from quire.models.attention.backend import AttentionStep
 from quire.models.attention.triton.inputs import StepBounds, StepInputs
 from quire.models.batch import Batch
@@ -136,7 +136,7 @@ class GraphedModel:
     def vocab_size(self) -> int:
         return self._model.vocab_size
 
-    def move(self, moves: Sequence[Move], claimed: Collection[int]) -> Callable[[], float]:
+    def move(self, moves: Sequence[BlockCopy], claimed: Collection[int]) -> Callable[[], float]:
         return self._model.move(moves, claimed)
 
     @torch.inference_mode()

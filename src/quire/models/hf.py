@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from quire.cache.moves import Move
+from quire.cache.block_copies import BlockCopy
 from quire.models.attention.backend import AttentionBackend, AttentionStep
 from quire.models.attention.port import CurrentStep, Port
 from quire.models.batch import Batch
@@ -63,7 +63,7 @@ class HFModel:
     vocab_size: int
 
     @torch.inference_mode()
-    def move(self, moves: Sequence[Move], claimed: Collection[int]) -> Callable[[], float]:
+    def move(self, moves: Sequence[BlockCopy], claimed: Collection[int]) -> Callable[[], float]:
         return self.mover.move(moves, claimed)
 
     @torch.inference_mode()

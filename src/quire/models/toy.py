@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.layout import Layout, build_layout
-from quire.cache.moves import Move, MoveKind
-from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
+from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, TokenKV
 from quire.models.batch import Batch
 from quire.models.config import KVSize
 
@@ -35,10 +35,10 @@ TWO_FULL = (FULL, FULL)
 """The least with which a stored value depends on the whole prefix."""
 
 
-def toy_layout(layers: Sequence[Retention] = TWO_FULL, *, hybrid: bool = True) -> Layout:
+def toy_layout(layers: Sequence[AttentionPattern] = TWO_FULL, *, hybrid: bool = True) -> Layout:
     """A word of 8 bytes is kept of each token: a key and a value of one element each."""
-    page = Page(num_kv_heads=1, k_width=1, v_width=1, element_bytes=4)
-    return build_layout([KVSpec(page, layer) for layer in layers], hybrid=hybrid)
+    token_kv = TokenKV(num_kv_heads=1, head_size=1, v_head_size=1, element_bytes=4)
+    return build_layout([KVSpec(token_kv, layer) for layer in layers], hybrid=hybrid)
 
 
 class ToyModel:
@@ -48,7 +48,7 @@ class ToyModel:
         self,
         vocab_size: int,
         size: KVSize,
-        layers: Sequence[Retention] = TWO_FULL,
+        layers: Sequence[AttentionPattern] = TWO_FULL,
         *,
         hybrid: bool = True,
     ) -> None:
@@ -56,8 +56,8 @@ class ToyModel:
         self._vocab_size = vocab_size
         self._block_size = size.block_size
         self._layers = tuple(layers)
-        self._places = layout.places()
-        num_pages = len(layout.pages)
+        self._tensor_indices = layout.tensor_indices()
+        num_pages = len(layout.token_kvs)
         self._store: Words = np.zeros(
             (num_pages, size.num_blocks * size.block_size), dtype=np.uint64
         )
@@ -69,12 +69,12 @@ class ToyModel:
     def vocab_size(self) -> int:
         return self._vocab_size
 
-    def move(self, moves: Sequence[Move], claimed: Collection[int]) -> Callable[[], float]:
+    def move(self, moves: Sequence[BlockCopy], claimed: Collection[int]) -> Callable[[], float]:
         """One by one: what batches of moves must come to."""
         device = self._store.reshape(*self._store.shape[:1], -1, self._block_size)
         for kind, source, target in moves:
-            read = self._host if kind is MoveKind.IN else device
-            written = self._host if kind is MoveKind.OUT else device
+            read = self._host if kind is CopyKind.IN else device
+            written = self._host if kind is CopyKind.OUT else device
             written[:, target] = read[:, source]
         return lambda: 0.0
 
@@ -84,11 +84,11 @@ class ToyModel:
         owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         ends = np.asarray(batch.context_lens, dtype=np.int64)
         hidden = _token_noise(batch.input_ids.numpy(), positions)
-        for layer, retention in enumerate(self._layers):
-            group, place = self._places[layer]
-            store = self._store[place]
+        for layer, pattern in enumerate(self._layers):
+            group, tensor = self._tensor_indices[layer]
+            store = self._store[tensor]
             store[batch.slots[group].numpy()] = _mix(hidden ^ np.uint64(_layer_salt(layer)))
-            seen = _first_seen(retention, positions)
+            seen = _first_seen(pattern, positions)
             begins = seen[starts[:-1]]
             sums, offsets = self._running_sums(
                 store, batch.block_tables[group].numpy(), begins, ends
@@ -120,7 +120,7 @@ class ToyModel:
 class ToyText:
     """What ToyModel says after each of some tokens, in plain integers: the oracle of law 1."""
 
-    def __init__(self, vocab_size: int, layers: Sequence[Retention] = TWO_FULL) -> None:
+    def __init__(self, vocab_size: int, layers: Sequence[AttentionPattern] = TWO_FULL) -> None:
         self._vocab_size = vocab_size
         self._layers = tuple(layers)
         self._sums: list[list[int]] = [[0] for _ in layers]
@@ -130,11 +130,11 @@ class ToyText:
         position = len(self._sums[0]) - 1
         salt = (position + 1) * SEED & MASK
         hidden = _mix_int(token_id * MIX_A & MASK ^ salt)
-        for layer, retention in enumerate(self._layers):
+        for layer, pattern in enumerate(self._layers):
             sums = self._sums[layer]
             stored = _mix_int(hidden ^ _layer_salt(layer))
             sums.append((sums[-1] + _mix_int(stored ^ salt)) & MASK)
-            read = sums[-1] - sums[retention.first_needed(position)]
+            read = sums[-1] - sums[pattern.first_needed(position)]
             hidden = _mix_int((hidden + read) & MASK)
         self._hidden = hidden
 
@@ -144,7 +144,7 @@ class ToyText:
 
 
 def toy_logits(
-    token_ids: Sequence[int], vocab_size: int, layers: Sequence[Retention] = TWO_FULL
+    token_ids: Sequence[int], vocab_size: int, layers: Sequence[AttentionPattern] = TWO_FULL
 ) -> Tensor:
     """Logits `[vocab_size]` after `token_ids`."""
     text = ToyText(vocab_size, layers)
@@ -157,13 +157,13 @@ def _layer_salt(layer: int) -> int:
     return (layer + 1) * LAYER & MASK
 
 
-def _first_seen(retention: Retention, positions: Indices) -> Indices:
-    """`Retention.first_needed` of many positions."""
-    if retention.reach is None:
+def _first_seen(pattern: AttentionPattern, positions: Indices) -> Indices:
+    """`AttentionPattern.first_needed` of many positions."""
+    if pattern.size is None:
         return np.zeros_like(positions)
-    if retention.kind is Kind.SLIDING:
-        return np.maximum(positions - retention.reach + 1, 0)
-    return positions // retention.reach * retention.reach
+    if pattern.attention_type is AttentionType.SLIDING:
+        return np.maximum(positions - pattern.size + 1, 0)
+    return positions // pattern.size * pattern.size
 
 
 def _mix_int(word: int) -> int:

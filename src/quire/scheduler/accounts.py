@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_pool import Usage
 from quire.cache.kv_cache import HostUsage
-from quire.cache.moves import Move, MoveKind
 from quire.cache.prefix_miss import Miss, MissKind
 from quire.scheduler.hit_rate import HitRate
 from quire.scheduler.queue import WaitingQueue
@@ -33,7 +33,9 @@ class Counters:
     num_prefix_waits: int = 0
     num_preemptions: int = 0
     num_swaps: int = 0
-    num_moved: dict[MoveKind, int] = field(default_factory=lambda: dict.fromkeys(MoveKind, 0))
+    num_block_copies: dict[CopyKind, int] = field(
+        default_factory=lambda: dict.fromkeys(CopyKind, 0)
+    )
     num_wasted_tokens: int = 0
     num_prompt_tokens: int = 0
     num_generation_tokens: int = 0
@@ -46,7 +48,7 @@ class Counters:
     ) -> bool:
         """Whether it was the first, of which the prefix is to be counted."""
         if request.admitted_s is not None:
-            self.num_wasted_tokens += max(request.num_thrown - num_hit, 0)
+            self.num_wasted_tokens += max(request.num_discarded - num_hit, 0)
             request.note(now, Reason.SWAPPED_IN if was_swapped else Reason.RESUMED, num_hit)
             return False
         request.admitted_s = now
@@ -69,9 +71,9 @@ class Counters:
         self.num_forked_tokens += num_shared
         request.note(now, Reason.FORKED, num_shared, source.id)
 
-    def note_moves(self, moves: Iterable[Move]) -> None:
-        for move in moves:
-            self.num_moved[move.kind] += 1
+    def note_block_copies(self, block_copies: Iterable[BlockCopy]) -> None:
+        for copy in block_copies:
+            self.num_block_copies[copy.kind] += 1
 
     def note_output(self, request: Request, now: float) -> None:
         self.num_generation_tokens += 1
@@ -101,9 +103,9 @@ def stats_of(
         num_forked_tokens=counters.num_forked_tokens,
         num_preemptions=counters.num_preemptions,
         num_swaps=counters.num_swaps,
-        num_moved_out=counters.num_moved[MoveKind.OUT],
-        num_moved_in=counters.num_moved[MoveKind.IN],
-        num_copied=counters.num_moved[MoveKind.COPY],
+        num_copied_out=counters.num_block_copies[CopyKind.OUT],
+        num_copied_in=counters.num_block_copies[CopyKind.IN],
+        num_copied_on_device=counters.num_block_copies[CopyKind.FORK],
         num_wasted_tokens=counters.num_wasted_tokens,
         num_prompt_tokens=counters.num_prompt_tokens,
         num_generation_tokens=counters.num_generation_tokens,

@@ -2,16 +2,16 @@
 
 from typing import NamedTuple
 
-from quire.cache.kv_cache import KVCache, Short
+from quire.cache.kv_cache import BlocksMissing, KVCache
 from quire.cache.prefix_miss import Miss
 from quire.scheduler.accounts import Counters
-from quire.scheduler.budget import StepDraft
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
 from quire.scheduler.prefix_waits import PrefixWaits
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
 from quire.scheduler.running import RunningSet
+from quire.scheduler.step_draft import StepDraft
 
 CALM_STEPS = 32
 """So long after a preemption, admissions leave more blocks to those who run."""
@@ -50,10 +50,10 @@ class Admission:
         """In the step after the one of this `number`."""
         self._calm_at = number + CALM_STEPS
 
-    def weigh_spills(self) -> None:
+    def update_offloading(self) -> None:
         """By what is known now of speeds and of how much is asked for again."""
-        self._cache.spills = self._cost.prefers_spill(
-            self._cache.block_stake, self._counters.recent.rate
+        self._cache.offloads = self._cost.prefers_offload(
+            self._cache.block_recompute_cost, self._counters.recent.rate
         )
 
     def admit(self, request: Request, draft: StepDraft, now: float, number: int) -> int | Blocker:
@@ -89,7 +89,7 @@ class Admission:
         """All but the last token of the prompt is taken over; that one draws its own next."""
         num_shared = request.num_prompt_tokens - 1
         forked = self._cache.fork(source.table, request.table, num_shared, keep_free=num_spare)
-        if isinstance(forked, Short):
+        if isinstance(forked, BlocksMissing):
             return Blocker(Reason.WAITS_FOR_BLOCKS, forked.num_blocks)
         if not forked:
             return self._alone(request, num_spare, now)
@@ -118,7 +118,7 @@ class Admission:
 
     def _uses_host(self, request: Request) -> bool:
         return self._cost.prefers_host(
-            self._cache.block_stake, is_resumed=request.num_preemptions > 0
+            self._cache.block_recompute_cost, is_resumed=request.num_preemptions > 0
         )
 
     def _alone(self, request: Request, num_spare: int, now: float) -> int | Blocker:
@@ -130,7 +130,7 @@ class Admission:
             reuse=request.new.prompt_logprobs is None,
             use_host=self._uses_host(request),
         )
-        if isinstance(admitted, Short):
+        if isinstance(admitted, BlocksMissing):
             return Blocker(Reason.WAITS_FOR_BLOCKS, admitted.num_blocks)
         if self._counters.note_admission(request, admitted, now, was_swapped=was_swapped):
             self._counters.note_prefix(request, self._explain_miss(request), now)

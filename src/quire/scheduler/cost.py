@@ -9,7 +9,7 @@ over recent moves.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from quire.cache.swapping import Stake
+from quire.cache.swapping import RecomputeCost
 
 MEMORY = 0.98
 """The weight of what was seen before, at each new sight: some fifty steps count."""
@@ -75,7 +75,7 @@ class CostModel:
     def __init__(self, mode: PreemptionMode) -> None:
         self._mode = mode
         self._steps = _Sums()
-        self._moves = _Sums()
+        self._copies = _Sums()
 
     @property
     def token_s(self) -> float | None:
@@ -88,33 +88,33 @@ class CostModel:
 
     @property
     def block_s(self) -> float | None:
-        return self._moves.ratio
+        return self._copies.ratio
 
-    def see_step(self, num_tokens: int, compute_s: float) -> None:
+    def observe_step(self, num_tokens: int, compute_s: float) -> None:
         if num_tokens:
             self._steps.add(num_tokens, compute_s)
 
-    def see_moves(self, num_blocks: int, move_s: float) -> None:
+    def observe_copies(self, num_blocks: int, copy_s: float) -> None:
         if num_blocks:
-            self._moves.add(num_blocks, move_s)
+            self._copies.add(num_blocks, copy_s)
 
-    def prefers_swap(self, stake: Stake) -> bool:
-        """For a request about to lose `stake`: out and in again, or computed again. Where moving
-        was never measured it is tried.
+    def prefers_swap(self, recompute_cost: RecomputeCost) -> bool:
+        """Return whether swapping a preempted request out and in again takes less time than
+        computing its tokens again. Where copying was never measured it is tried.
         """
         if self._mode != PreemptionMode.AUTO:
             return self._mode == PreemptionMode.SWAP
-        return self._is_cheaper(2 * stake.num_blocks, stake.num_tokens)
+        return self._is_cheaper(2 * recompute_cost.num_blocks, recompute_cost.num_tokens)
 
-    def prefers_host(self, stake: Stake, *, is_resumed: bool) -> bool:
+    def prefers_host(self, recompute_cost: RecomputeCost, *, is_resumed: bool) -> bool:
         """Whether what lies on the host is moved in, and not computed. A forced mode is one of
         preemption: it does not speak of what a new request finds.
         """
         if is_resumed and self._mode != PreemptionMode.AUTO:
             return self._mode == PreemptionMode.SWAP
-        return self._is_cheaper(stake.num_blocks, stake.num_tokens)
+        return self._is_cheaper(recompute_cost.num_blocks, recompute_cost.num_tokens)
 
-    def prefers_spill(self, block: Stake, hit_rate: float) -> bool:
+    def prefers_offload(self, block: RecomputeCost, hit_rate: float) -> bool:
         """Whether evicted tokens, of which the share `hit_rate` is asked for again, are moved out
         now and in then; or computed then.
         """

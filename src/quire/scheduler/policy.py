@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from quire.scheduler.request import NewRequest, Rank, Request
+from quire.scheduler.request import NewRequest, Request, SortKey
 
-Lane: TypeAlias = str
+TenantId: TypeAlias = str
 
 
 class PolicyName(StrEnum):
@@ -28,10 +28,10 @@ class Policy:
     name: PolicyName
     ageing_s: float
 
-    def lane(self, new: NewRequest) -> Lane:
+    def tenant(self, new: NewRequest) -> TenantId:
         return new.tenant if self.name is PolicyName.FAIR else ""
 
-    def rank(self, new: NewRequest, *, arrived_s: float, number: int) -> Rank:
+    def priority_key(self, new: NewRequest, *, arrived_s: float, number: int) -> SortKey:
         """Its place among the waiting of its lane; `number` counts arrivals.
 
         Two requests age alike, so that what they gain on each other is the time between their
@@ -42,6 +42,6 @@ class Policy:
         aged = arrived_s / self.ageing_s if self.ageing_s else 0.0
         return new.priority + aged, number
 
-    def seat(self, request: Request, *, number: int) -> Rank:
+    def running_order(self, request: Request, *, number: int) -> SortKey:
         """Its place among the running; `number` counts admissions."""
-        return request.rank if self.name is PolicyName.PRIORITY else (0.0, number)
+        return request.priority_key if self.name is PolicyName.PRIORITY else (0.0, number)

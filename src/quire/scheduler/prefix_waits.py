@@ -16,7 +16,7 @@ MAX_STEPS = 8
 """For so many steps a request waits at most, all its waits together."""
 
 
-class Placed(NamedTuple):
+class ScheduledChunk(NamedTuple):
     """The keys of the full blocks that end in a chunk, and where the chunk ends."""
 
     end: int
@@ -42,14 +42,14 @@ class PrefixWaits:
 
     def __init__(self, cache: KVCache, *, is_enabled: bool) -> None:
         self._cache = cache
-        self._num_groups, self._block_size = cache.block_stake
+        self._num_groups, self._block_size = cache.block_recompute_cost
         self._is_enabled = is_enabled
         self._computing: dict[bytes, Request] = {}
-        self._placed: dict[Request, list[Placed]] = {}
+        self._scheduled: dict[Request, list[ScheduledChunk]] = {}
         self._awaited: dict[Request, Awaited] = {}
         self._num_steps: dict[Request, int] = {}
 
-    def place(self, request: Request, start: int, end: int) -> None:
+    def add_chunk(self, request: Request, start: int, end: int) -> None:
         """A step computes the request's tokens `start .. end`."""
         num_known = min(end, len(request.token_ids))
         first, last = start // self._block_size, num_known // self._block_size
@@ -58,26 +58,26 @@ class PrefixWaits:
         keys = tuple(self._cache.block_keys(request.table, request.token_ids)[first:last])
         for key in keys:
             self._computing.setdefault(key, request)
-        self._placed.setdefault(request, []).append(Placed(end, keys))
+        self._scheduled.setdefault(request, []).append(ScheduledChunk(end, keys))
 
     def advance(self, request: Request, num_computed: int) -> None:
         """The result for its first `num_computed` tokens has come."""
-        placed = self._placed.get(request, [])
-        while placed and placed[0].end <= num_computed:
-            self._remove(request, placed.pop(0).keys)
-        if not placed:
-            self._placed.pop(request, None)
+        scheduled = self._scheduled.get(request, [])
+        while scheduled and scheduled[0].end <= num_computed:
+            self._remove(request, scheduled.pop(0).keys)
+        if not scheduled:
+            self._scheduled.pop(request, None)
 
     def drop(self, request: Request) -> None:
         """It runs or waits no more: what it was computing will not be cached."""
-        for placed in self._placed.pop(request, ()):
-            self._remove(request, placed.keys)
+        for scheduled in self._scheduled.pop(request, ()):
+            self._remove(request, scheduled.keys)
         self._forget(request)
 
     def clear(self) -> None:
         """Nothing that is being computed will be found."""
         self._computing.clear()
-        self._placed.clear()
+        self._scheduled.clear()
 
     def admit(self, request: Request) -> None:
         """It has waited enough, and runs."""

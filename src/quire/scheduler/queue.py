@@ -4,9 +4,9 @@ from heapq import heappop, heappush, heapreplace
 from operator import attrgetter
 from typing import NamedTuple
 
-from quire.scheduler.line import Line
 from quire.scheduler.request import Request
 from quire.scheduler.shares import Shares
+from quire.scheduler.sorted_list import SortedList
 
 
 class Ahead(NamedTuple):
@@ -25,7 +25,7 @@ class WaitingQueue:
 
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
-        self._lanes: dict[str, Line] = {}
+        self._queues: dict[str, SortedList] = {}
         self._num_tokens: dict[str, int] = {}
         self._heap: list[tuple[float, int, str]] = []
         self._in_heap: set[str] = set()
@@ -38,16 +38,16 @@ class WaitingQueue:
 
     @property
     def head(self) -> Request | None:
-        lane = self._first_lane()
-        return None if lane is None else self._lanes[lane].first
+        tenant = self._first_tenant()
+        return None if tenant is None else self._queues[tenant].first
 
     def first(self, num: int) -> list[Request]:
         """The head and those behind it, lane after lane."""
         found: list[Request] = []
         passed = []
-        while len(found) < num and (lane := self._first_lane()) is not None:
+        while len(found) < num and (tenant := self._first_tenant()) is not None:
             passed.append(heappop(self._heap))
-            found += self._lanes[lane].at(0, num - len(found))
+            found += self._queues[tenant].at(0, num - len(found))
         for entry in passed:
             heappush(self._heap, entry)
         return found
@@ -57,71 +57,71 @@ class WaitingQueue:
         """Known tokens of all who wait, none of which is computed."""
         return sum(self._num_tokens.values())
 
-    def num_in(self, lane: str) -> int:
-        return len(self._lanes.get(lane, ()))
+    def num_in(self, tenant: str) -> int:
+        return len(self._queues.get(tenant, ()))
 
-    def share(self, lane: str, weight: float) -> float:
+    def share(self, tenant: str, weight: float) -> float:
         """What the lane may have of the line by its weight, if it waits beside those who do."""
-        others = (line.first.new.weight for name, line in self._lanes.items() if name != lane)
+        others = (queue.first.new.weight for name, queue in self._queues.items() if name != tenant)
         return weight / (weight + sum(others))
 
     def ahead(self, request: Request) -> Ahead:
-        line = self._lanes.get(request.lane)
-        index = 0 if line is None else line.find(request)
-        return Ahead(index, line.at(index - 1, index)[0].id if line and index else "")
+        queue = self._queues.get(request.tenant)
+        index = 0 if queue is None else queue.find(request)
+        return Ahead(index, queue.at(index - 1, index)[0].id if queue and index else "")
 
     def num_tokens_ahead(self, request: Request) -> int:
         """Known tokens, none of which is computed, of those ahead in its lane."""
-        line = self._lanes.get(request.lane)
-        if line is None:
+        queue = self._queues.get(request.tenant)
+        if queue is None:
             return 0
-        behind = line.at(line.find(request))
-        return self._num_tokens[request.lane] - sum(len(each.token_ids) for each in behind)
+        behind = queue.at(queue.find(request))
+        return self._num_tokens[request.tenant] - sum(len(each.token_ids) for each in behind)
 
     def add(self, request: Request) -> None:
         """In its place by rank, which a preempted request has kept."""
-        if request.lane not in self._lanes:
-            least = self._first_lane()
+        if request.tenant not in self._queues:
+            least = self._first_tenant()
             level = self._shares.served(self._last_left if least is None else least)
-            self._shares.enter(request.lane, level)
+            self._shares.enter(request.tenant, level)
         self.restore(request)
 
     def restore(self, request: Request) -> None:
         """Put back one that was taken out for a moment: nothing has changed for its lane."""
-        lane = request.lane
-        if lane not in self._lanes:
-            self._open(lane)
-        self._lanes[lane].add(request)
-        self._num_tokens[lane] += len(request.token_ids)
+        tenant = request.tenant
+        if tenant not in self._queues:
+            self._open(tenant)
+        self._queues[tenant].add(request)
+        self._num_tokens[tenant] += len(request.token_ids)
         self._length += 1
 
     def remove(self, request: Request) -> None:
-        lane = request.lane
-        self._lanes[lane].remove(request)
-        self._num_tokens[lane] -= len(request.token_ids)
+        tenant = request.tenant
+        self._queues[tenant].remove(request)
+        self._num_tokens[tenant] -= len(request.token_ids)
         self._length -= 1
-        if not self._lanes[lane]:
-            del self._lanes[lane], self._num_tokens[lane]
-            self._last_left = lane
+        if not self._queues[tenant]:
+            del self._queues[tenant], self._num_tokens[tenant]
+            self._last_left = tenant
 
-    def _open(self, lane: str) -> None:
-        self._lanes[lane] = Line(attrgetter("rank"))
-        self._num_tokens[lane] = 0
-        if lane not in self._in_heap:
-            self._in_heap.add(lane)
+    def _open(self, tenant: str) -> None:
+        self._queues[tenant] = SortedList(attrgetter("priority_key"))
+        self._num_tokens[tenant] = 0
+        if tenant not in self._in_heap:
+            self._in_heap.add(tenant)
             self._num_entered += 1
-            heappush(self._heap, (self._shares.served(lane), self._num_entered, lane))
+            heappush(self._heap, (self._shares.served(tenant), self._num_entered, tenant))
 
-    def _first_lane(self) -> str | None:
+    def _first_tenant(self) -> str | None:
         heap = self._heap
         while heap:
-            served, number, lane = heap[0]
-            now_served = self._shares.served(lane)
-            if lane not in self._lanes:
+            served, number, tenant = heap[0]
+            now_served = self._shares.served(tenant)
+            if tenant not in self._queues:
                 heappop(heap)
-                self._in_heap.remove(lane)
+                self._in_heap.remove(tenant)
             elif now_served == served:
-                return lane
+                return tenant
             else:
-                heapreplace(heap, (now_served, number, lane))
+                heapreplace(heap, (now_served, number, tenant))
         return None

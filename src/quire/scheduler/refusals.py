@@ -2,7 +2,7 @@
 
 from quire.cache.kv_cache import KVCache
 from quire.scheduler.config import SchedulerConfig
-from quire.scheduler.policy import Lane
+from quire.scheduler.policy import TenantId
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Request
@@ -41,7 +41,7 @@ def fork_differs(new: NewRequest, source: Request | None) -> Refusal | None:
 
 def queue_full(
     new: NewRequest,
-    lane: Lane,
+    tenant: TenantId,
     config: SchedulerConfig,
     waiting: WaitingQueue,
     *,
@@ -56,7 +56,7 @@ def queue_full(
     num_places = 0 if held_back else config.max_num_seqs - num_running
     if len(waiting) < config.max_num_queued_reqs + num_places:
         return None
-    share, num_own = waiting.share(lane, new.weight), waiting.num_in(lane)
+    share, num_own = waiting.share(tenant, new.weight), waiting.num_in(tenant)
     if share == 1:
         message = (
             f"{len(waiting)} requests wait, the most that may: {config.max_num_queued_reqs} beside "
@@ -72,7 +72,9 @@ def queue_full(
     return Refusal(new.id, Reason.OVER_SHARE, message)
 
 
-def hopeless(request: Request, waiting: WaitingQueue, tokens_per_s: float | None) -> Refusal | None:
+def deadline_unreachable(
+    request: Request, waiting: WaitingQueue, tokens_per_s: float | None
+) -> Refusal | None:
     """Its time limit is shorter than what those ahead need at the pace that was measured."""
     new, limit_s = request.new, request.new.time_limit_s
     if limit_s is None:

@@ -9,7 +9,7 @@ from quire.cache.block_table import BlockTable
 from quire.cache.reuse import OPEN, Reuse
 from quire.scheduler.reasons import Reason
 
-Rank: TypeAlias = tuple[float, int]
+SortKey: TypeAlias = tuple[float, int]
 """A place in an order, the least first; the number tells equals apart."""
 
 
@@ -94,30 +94,31 @@ class Event(NamedTuple):
 class Request:
     """A live request, edited by the scheduler alone.
 
-    `num_computed` counts the tokens placed in steps so far, `num_pending` the drawn ones whose step
-    has not come back. `joined_step` is the first step of its present residence: a late result of an
-    earlier one is told apart by it. `num_thrown` tokens were computed before the last preemption.
-    `num_scored` prompt tokens have had their log probabilities handed out; the first never gets
-    one. `rank` is its place among the waiting of its `lane`, `seat` that among the running. As head
-    of the line it was skipped `num_skips` times. `num_charged` tokens are on its lane's account.
-    `prompt_step` placed the last of its prompt. `journal` is everyone's: what is new in timelines.
+    `num_computed` counts the tokens that steps were scheduled to compute so far, `num_pending` the
+    sampled ones whose step has not come back. `admitted_step` is the first step since it was last
+    admitted: it tells a late result of an earlier admission apart. `num_discarded` tokens were
+    computed before the last preemption. `num_scored` prompt tokens have had their log probabilities
+    handed out; the first never gets one. `priority_key` orders the waiting requests of its
+    `tenant`, `running_order` the running ones. At the head of the queue it was skipped `num_skips`
+    times. `num_charged` prompt tokens are on its tenant's account. The step `prompt_step` computes
+    the last of its prompt. All requests share one `journal` of what is new in their timelines.
     """
 
     new: NewRequest
     table: BlockTable
     token_ids: list[int]
-    lane: str
-    rank: Rank
-    seat: Rank = (0.0, 0)
+    tenant: str
+    priority_key: SortKey
+    running_order: SortKey = (0.0, 0)
     num_computed: int = 0
     num_pending: int = 0
     num_cached: int = 0
     num_preemptions: int = 0
-    num_thrown: int = 0
+    num_discarded: int = 0
     num_scored: int = 1
     num_skips: int = 0
     num_charged: int = 0
-    joined_step: int = 0
+    admitted_step: int = 0
     arrived_s: float = 0.0
     admitted_s: float | None = None
     first_token_s: float | None = None

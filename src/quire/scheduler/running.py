@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from operator import attrgetter
 
-from quire.scheduler.line import Line
 from quire.scheduler.request import Request
 from quire.scheduler.shares import Shares
+from quire.scheduler.sorted_list import SortedList
 
 
 class RunningSet:
@@ -14,8 +14,8 @@ class RunningSet:
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
         self._by_id: dict[str, Request] = {}
-        self._order = Line(attrgetter("seat"))
-        self._lanes: dict[str, Line] = {}
+        self._order = SortedList(attrgetter("running_order"))
+        self._queues: dict[str, SortedList] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -33,16 +33,16 @@ class RunningSet:
     def add(self, request: Request) -> None:
         self._by_id[request.id] = request
         self._order.add(request)
-        if request.lane not in self._lanes:
-            self._lanes[request.lane] = Line(attrgetter("seat"))
-        self._lanes[request.lane].add(request)
+        if request.tenant not in self._queues:
+            self._queues[request.tenant] = SortedList(attrgetter("running_order"))
+        self._queues[request.tenant].add(request)
 
     def remove(self, request: Request) -> None:
         del self._by_id[request.id]
         self._order.remove(request)
-        self._lanes[request.lane].remove(request)
-        if not self._lanes[request.lane]:
-            del self._lanes[request.lane]
+        self._queues[request.tenant].remove(request)
+        if not self._queues[request.tenant]:
+            del self._queues[request.tenant]
 
     def victim(self, request: Request) -> Request:
         """Who gives up blocks for this request, which is being placed: the last of the lane that
@@ -50,9 +50,13 @@ class RunningSet:
         which is why some request always goes on.
         """
         first = self._order.first
-        lasts = (line.last for line in self._lanes.values())
+        lasts = (queue.last for queue in self._queues.values())
         return max(
-            (each for each in lasts if each.seat >= request.seat and each is not first),
-            key=lambda each: (self._shares.served(each.lane), each.seat),
+            (
+                each
+                for each in lasts
+                if each.running_order >= request.running_order and each is not first
+            ),
+            key=lambda each: (self._shares.served(each.tenant), each.running_order),
             default=request,
         )

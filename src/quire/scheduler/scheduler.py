@@ -15,19 +15,19 @@ from quire.cache.kv_cache import KVCache
 from quire.cache.kv_events import KVEvent
 from quire.scheduler.accounts import Counters, finish_of, stats_of
 from quire.scheduler.admission import Admission, Blocker
-from quire.scheduler.budget import StepDraft
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
-from quire.scheduler.pace import Pace
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
-from quire.scheduler.refusals import fork_differs, hopeless, never_served, queue_full
+from quire.scheduler.refusals import deadline_unreachable, fork_differs, never_served, queue_full
 from quire.scheduler.request import Event, NewRequest, Request
 from quire.scheduler.running import RunningSet
 from quire.scheduler.shares import Shares
 from quire.scheduler.step import BlockIds, Chunk, Delta, Finish, Refusal, Stats, Step, StepResult
+from quire.scheduler.step_draft import StepDraft
 from quire.scheduler.stopping import num_uncomputed, reason_to_stop
+from quire.scheduler.throughput import ThroughputEstimate
 
 NUM_TRIED = 4
 """So many behind a head that lacks blocks are tried in its stead in one step."""
@@ -45,9 +45,9 @@ class Scheduler:
         self._waiting = WaitingQueue(self._shares)
         self._running = RunningSet(self._shares)
         self._deadlines = Deadlines()
-        self._pace = Pace()
+        self._throughput = ThroughputEstimate()
         self._cost = CostModel(config.preemption_mode)
-        self._drops: list[str] = []
+        self._finished_requests: list[str] = []
         self._expired: list[Delta] = []
         self._journal: list[tuple[str, Event]] = []
         self._number = 0
@@ -88,12 +88,12 @@ class Scheduler:
             new,
             self._cache.open_table(new.reuse),
             list(new.prompt_token_ids),
-            self._policy.lane(new),
-            self._policy.rank(new, arrived_s=now, number=self._num_added),
+            self._policy.tenant(new),
+            self._policy.priority_key(new, arrived_s=now, number=self._num_added),
             arrived_s=now,
             journal=self._journal,
         )
-        refusal = hopeless(request, self._waiting, self._pace.tokens_per_s)
+        refusal = deadline_unreachable(request, self._waiting, self._throughput.tokens_per_s)
         if refusal is not None:
             return refusal
         ahead = self._waiting.ahead(request)
@@ -122,33 +122,33 @@ class Scheduler:
     def schedule(self, now: float) -> Step:
         """Choose the next step; it may be empty when all that is left awaits a late result."""
         self._expire(now)
-        draft = StepDraft(self._config.max_num_batched_tokens, self._pace.num_under_way)
-        self._admission.weigh_spills()
-        self._place_running(draft, now)
-        self._place_waiting(draft, now)
+        draft = StepDraft(self._config.max_num_batched_tokens, self._throughput.num_under_way)
+        self._admission.update_offloading()
+        self._schedule_running(draft, now)
+        self._schedule_waiting(draft, now)
         self._number += 1
         leaves_someone = len(self._waiting) > draft.num_aside
-        self._pace.begin(self._number, now, leaves_someone=leaves_someone)
-        drops, self._drops = tuple(self._drops), []
-        moves = self._cache.take_moves()
-        self._counters.note_moves(moves)
-        return draft.finished(self._number, drops, moves)
+        self._throughput.begin(self._number, now, leaves_someone=leaves_someone)
+        finished_requests, self._finished_requests = tuple(self._finished_requests), []
+        block_copies = self._cache.take_block_copies()
+        self._counters.note_block_copies(block_copies)
+        return draft.finished(self._number, finished_requests, block_copies)
 
     def update(self, step: Step, result: StepResult, now: float) -> list[Delta]:
         """Take in what the step drew. Results for requests that left or were preempted meanwhile
         are dropped.
         """
-        seconds = self._pace.end(step, now)
-        self._cost.see_step(step.num_tokens, max(seconds - result.move_s, 0.0))
-        self._cost.see_moves(len(step.moves), result.move_s)
+        seconds = self._throughput.end(step, now)
+        self._cost.observe_step(step.num_tokens, max(seconds - result.copy_s, 0.0))
+        self._cost.observe_copies(len(step.block_copies), result.copy_s)
         deltas = []
-        drawn = iter(result.token_ids)
+        sampled = iter(result.token_ids)
         for chunk in step.chunks:
-            token_id = next(drawn) if chunk.samples else None
+            token_id = next(sampled) if chunk.samples else None
             request = self._running.get(chunk.request_id)
-            if request is None or request.joined_step > step.number:
+            if request is None or request.admitted_step > step.number:
                 continue
-            delta = self._take_in(request, chunk, token_id, result, now)
+            delta = self._apply_result(request, chunk, token_id, result, now)
             if delta is not None:
                 deltas.append(delta)
         self._expire(now)
@@ -162,7 +162,7 @@ class Scheduler:
                 finish = self._finish(request, Reason.DEADLINE_EXCEEDED, now)
                 self._expired.append(Delta(request.id, (), finish=finish))
 
-    def _place_running(self, draft: StepDraft, now: float) -> None:
+    def _schedule_running(self, draft: StepDraft, now: float) -> None:
         max_model_len = self._config.max_model_len
         for request in self._running:
             if not draft.tokens_left:
@@ -172,17 +172,19 @@ class Scheduler:
             num_tokens = min(num_uncomputed(request, max_model_len), draft.tokens_left)
             if num_tokens == 0:
                 continue
-            grown = self._grow(request, num_tokens, draft, now)
-            if grown is not None:
-                self._place(request, num_tokens, grown, draft)
+            new_block_ids = self._grow(request, num_tokens, draft, now)
+            if new_block_ids is not None:
+                self._schedule_chunk(request, num_tokens, new_block_ids, draft)
 
-    def _place(self, request: Request, num_tokens: int, grown: BlockIds, draft: StepDraft) -> None:
+    def _schedule_chunk(
+        self, request: Request, num_tokens: int, new_block_ids: BlockIds, draft: StepDraft
+    ) -> None:
         if request.num_charged < request.num_prompt_tokens:
             self._shares.charge_prompt(request, request.num_computed + num_tokens)
         if num_tokens > 1:
             start = request.num_computed
-            self._prefix_waits.place(request, start, start + num_tokens)
-        draft.place(request, num_tokens, grown)
+            self._prefix_waits.add_chunk(request, start, start + num_tokens)
+        draft.add_chunk(request, num_tokens, new_block_ids)
         if request.prompt_step is None and request.num_computed >= request.num_prompt_tokens:
             request.prompt_step = self._number + 1
 
@@ -193,12 +195,12 @@ class Scheduler:
         that must give up its own.
         """
         start, end = request.num_computed, request.num_computed + num_tokens
-        while (grown := self._cache.grow(request.table, start, end)) is None:
+        while (new_block_ids := self._cache.grow(request.table, start, end)) is None:
             victim = self._running.victim(request)
             self._preempt(victim, request, draft, now)
             if victim is request:
                 return None
-        return grown
+        return new_block_ids
 
     def _preempt(self, victim: Request, taker: Request, draft: StepDraft, now: float) -> None:
         """Go on later: blocks go back, to the host if that costs less than to compute them again.
@@ -217,12 +219,12 @@ class Scheduler:
         self._counters.num_preemptions += 1
         self._admission.note_preemption(self._number)
         draft.num_preempted += 1
-        victim.num_thrown = victim.num_computed
+        victim.num_discarded = victim.num_computed
         victim.num_computed = 0
         victim.num_pending = 0
         victim.prompt_step = None
         victim.num_preemptions += 1
-        self._drops.append(victim.id)
+        self._finished_requests.append(victim.id)
         self._waiting.add(victim)
 
     def _swap_out(self, victim: Request) -> int | None:
@@ -230,12 +232,12 @@ class Scheduler:
         computed again, so that the result can be dropped.
         """
         num_kept = min(victim.num_computed, len(victim.token_ids) - 1)
-        stake = self._cache.stake(victim.table, num_kept)
-        if self._cost.prefers_swap(stake) and self._cache.swap_out(victim.table, num_kept):
+        recompute_cost = self._cache.recompute_cost(victim.table, num_kept)
+        if self._cost.prefers_swap(recompute_cost) and self._cache.swap_out(victim.table, num_kept):
             return num_kept
         return None
 
-    def _place_waiting(self, draft: StepDraft, now: float) -> None:
+    def _schedule_waiting(self, draft: StepDraft, now: float) -> None:
         """Admit from the head while budget, places and blocks allow; the first that must wait is
         told why. If it lacks blocks, smaller ones may go first; if it waits for a prefix, those may
         that cost it nothing.
@@ -298,25 +300,25 @@ class Scheduler:
         admitted = self._admission.admit(request, draft, now, self._number)
         if isinstance(admitted, Blocker):
             return admitted
-        self._join(request, admitted, draft)
+        self._start_running(request, admitted, draft)
         return None
 
-    def _join(self, request: Request, num_computed: int, draft: StepDraft) -> None:
+    def _start_running(self, request: Request, num_computed: int, draft: StepDraft) -> None:
         """Into the running set, with blocks for all that is known, and its first chunk placed."""
         self._waiting.remove(request)
         self._prefix_waits.admit(request)
         self._num_admitted += 1
-        request.seat = self._policy.seat(request, number=self._num_admitted)
+        request.running_order = self._policy.running_order(request, number=self._num_admitted)
         self._running.add(request)
-        request.joined_step = self._number + 1
+        request.admitted_step = self._number + 1
         request.num_computed = num_computed
         if num_computed >= request.num_prompt_tokens:
             request.prompt_step = self._number
-        draft.join(request)
+        draft.add_new_request(request)
         num_tokens = min(len(request.token_ids) - num_computed, draft.tokens_left)
-        self._place(request, num_tokens, (), draft)
+        self._schedule_chunk(request, num_tokens, (), draft)
 
-    def _take_in(
+    def _apply_result(
         self, request: Request, chunk: Chunk, token_id: int | None, result: StepResult, now: float
     ) -> Delta | None:
         """One chunk's result into its request: its blocks advance, what was drawn is appended,
@@ -356,7 +358,7 @@ class Scheduler:
             return
         self._running.remove(request)
         self._cache.release(request.table)
-        self._drops.append(request.id)
+        self._finished_requests.append(request.id)
 
     def _refusal(self, new: NewRequest) -> Refusal | None:
         if new.id in self._requests:
@@ -369,9 +371,9 @@ class Scheduler:
         )
 
     def _full(self, new: NewRequest) -> Refusal | None:
-        lane, num_running = self._policy.lane(new), len(self._running)
-        refusal = queue_full(new, lane, self._config, self._waiting, num_running=num_running)
-        tokens_per_s = self._pace.tokens_per_s
+        tenant, num_running = self._policy.tenant(new), len(self._running)
+        refusal = queue_full(new, tenant, self._config, self._waiting, num_running=num_running)
+        tokens_per_s = self._throughput.tokens_per_s
         if refusal is None or tokens_per_s is None:
             return refusal
         return refusal._replace(wait_s=self._waiting.num_tokens / tokens_per_s)

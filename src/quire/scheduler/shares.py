@@ -24,15 +24,15 @@ class Shares:
         """The lanes that are listed."""
         return len(self._served)
 
-    def served(self, lane: str) -> float:
-        return self._served.get(lane, self._level)
+    def served(self, tenant: str) -> float:
+        return self._served.get(tenant, self._level)
 
-    def enter(self, lane: str, level: float) -> None:
+    def enter(self, tenant: str, level: float) -> None:
         """The lane has someone waiting again: it starts no lower than `level`, that of the least
         served who wait, since having been idle is no credit.
         """
         self._level = max(self._level, level)
-        self._served[lane] = max(self.served(lane), self._level)
+        self._served[tenant] = max(self.served(tenant), self._level)
         if len(self._served) > self._sweep_at:
             self._sweep()
 
@@ -48,12 +48,12 @@ class Shares:
         self._charge(request, OUTPUT_PRICE)
 
     def _charge(self, request: Request, price: float) -> None:
-        lane = request.lane
-        self._served[lane] = self._served.get(lane, self._level) + price / request.new.weight
+        tenant = request.tenant
+        self._served[tenant] = self._served.get(tenant, self._level) + price / request.new.weight
 
     def _sweep(self) -> None:
         """Forget the lanes that would be lifted if they came back."""
         self._served = {
-            lane: served for lane, served in self._served.items() if served >= self._level
+            tenant: served for tenant, served in self._served.items() if served >= self._level
         }
         self._sweep_at = max(MIN_SWEEP, 2 * len(self._served))

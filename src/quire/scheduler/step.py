@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from quire.cache.moves import Move
+from quire.cache.block_copies import BlockCopy
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, TokenLogprobs
 
@@ -15,41 +15,45 @@ BlockIds: TypeAlias = tuple[tuple[int, ...], ...]
 """Block ids by layer group."""
 
 
-class Join(NamedTuple):
+class NewRequestData(NamedTuple):
     """A request enters the running set: all the runner must know, whether new or resumed.
 
     `token_ids` is the prompt followed by the outputs of earlier residencies."""
 
-    new: NewRequest
+    request: NewRequest
     token_ids: tuple[int, ...]
     block_ids: BlockIds
 
 
 class Chunk(NamedTuple):
-    """The tokens `start .. start + num_tokens` of one request; `grown` are blocks added since its
-    last chunk.
+    """The tokens `start .. start + num_tokens` of one request, computed in one step.
 
-    `samples` is true when the chunk reaches the last known token, so that its logits draw the next
-    one.
+    `new_block_ids` are the blocks that its table got since its last chunk. `samples` is true when
+    the chunk reaches the last known token, so that the next one is sampled from its logits.
     """
 
     request_id: str
     start: int
     num_tokens: int
-    grown: BlockIds
+    new_block_ids: BlockIds
     samples: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. The runner applies `drops`, `moves` and `joins`, then computes `chunks`."""
+    """What one step computes, and what the runner does before it.
+
+    The runner forgets the `finished_requests` (those that ended and those that were preempted),
+    does the `block_copies` in their order and takes in the `new_requests` (those that are admitted
+    now, for the first time or again). Then it computes the `chunks`, `num_tokens` tokens in all.
+    """
 
     number: int
-    drops: tuple[str, ...]
-    joins: tuple[Join, ...]
+    finished_requests: tuple[str, ...]
+    new_requests: tuple[NewRequestData, ...]
     chunks: tuple[Chunk, ...]
     num_tokens: int
-    moves: tuple[Move, ...] = ()
+    block_copies: tuple[BlockCopy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class StepResult:
     """What a step drew: one token id for each sampling chunk, in the order of the chunks.
 
     `prompt_logprobs` of a chunk are those of the prompt tokens `start + 1 ...` it predicts.
-    `not_finite` names requests whose logits held NaN; their token id means nothing. `move_s` went
+    `not_finite` names requests whose logits held NaN; their token id means nothing. `copy_s` went
     into the step's moves, some of it perhaps while it computed."""
 
     number: int
@@ -65,7 +69,7 @@ class StepResult:
     logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     not_finite: frozenset[str] = frozenset()
-    move_s: float = 0.0
+    copy_s: float = 0.0
 
 
 class Finish(NamedTuple):
@@ -129,9 +133,9 @@ class Stats(NamedTuple):
     num_forked_tokens: int
     num_preemptions: int
     num_swaps: int
-    num_moved_out: int
-    num_moved_in: int
-    num_copied: int
+    num_copied_out: int
+    num_copied_in: int
+    num_copied_on_device: int
     num_wasted_tokens: int
     num_prompt_tokens: int
     num_generation_tokens: int

@@ -93,7 +93,7 @@ class Scene:
         self.shape = shape
         self.layer = shape.layers[shape.index]
         self.layout = shape.layout
-        self.group, self.place = self.layout.places()[self.layer.index]
+        self.group, self.place = self.layout.tensor_indices()[self.layer.index]
         generator = torch.Generator().manual_seed(seed)
         self.sequences = [self._sequence(span, generator) for span in spans]
         self.sinks: Tensor | None = None
@@ -128,9 +128,9 @@ class Scene:
         spans = [sequence.span for sequence in self.sequences]
         batch = paging.batch([(i, s.num_past, [0] * s.num_new) for i, s in enumerate(spans)])
         rubbish = random.Random(len(spans))
-        for retention, table in zip(self.layout.retentions, batch.block_tables, strict=True):
+        for pattern, table in zip(self.layout.patterns, batch.block_tables, strict=True):
             for (num_past, num_new), row in zip(spans, table, strict=True):
-                first = retention.first_needed(num_past) // self.shape.block_size
+                first = pattern.first_needed(num_past) // self.shape.block_size
                 end = -(-(num_past + num_new) // self.shape.block_size)
                 for column in (*range(first), *range(end, len(row))):
                     row[column] = rubbish.choice([0, -1, paging.num_blocks - 1, RUBBISH])
@@ -155,7 +155,7 @@ class Scene:
     def fill(self, store: KVStore, paging: Paging) -> None:
         keys, values = store.keys[self.place], store.values[self.place]
         for i, (span, _, key, value) in enumerate(self.sequences):
-            first = self.layer.retention.first_needed(span.num_past)
+            first = self.layer.pattern.first_needed(span.num_past)
             for position in range(first, span.num_past):
                 slot = paging.slot(i, position, self.group)
                 put(keys, slot, store.codec.encode(key[position]))

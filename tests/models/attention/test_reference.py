@@ -154,7 +154,7 @@ def test_masks_are_counted_once_for_each_window_and_not_for_each_layer() -> None
     kind = StepKind(torch.float32, is_quantised=False, is_eager=False, device_type="cpu")
     alone = scratch_bytes([full], limits, kind)
     slots, padding = 8 * (8 * 255 + 512), 4 * 8 * 256
-    mask = 4 * QUERY_TILE * mask_width(window.retention, limits.max_model_len)
+    mask = 4 * QUERY_TILE * mask_width(window.pattern, limits.max_model_len)
     assert scratch_bytes([full, window], limits, kind) == alone + slots + padding + mask
     assert scratch_bytes([full, replace(full, index=1)], limits, kind) == alone
 

@@ -31,7 +31,7 @@ def assemble(
         facts.num_blocks,
         facts.block_size,
         config.enable_prefix_caching,
-        groups=layout.retentions,
+        groups=layout.patterns,
         max_chunk_tokens=facts.max_num_batched_tokens,
         num_host_blocks=facts.num_host_blocks,
         block_hash=block_hash(config),

@@ -2,7 +2,7 @@
 
 import psutil
 
-from quire.cache.sizing import Room
+from quire.cache.sizing import KVCapacity
 from quire.engine.config import TOY_MODEL, EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts
@@ -31,7 +31,7 @@ def build_toy_engine(config: EngineConfig, clock: Clock) -> tuple[Engine, Engine
     )
     size, num_tokens = config.block_size, limits.max_step_tokens
     num_blocks = config.budget.blocks(TOY_LAYOUT, block_size=size, max_chunk_tokens=num_tokens)
-    capacity = Room(TOY_LAYOUT, num_blocks or TOY_BLOCKS, size, num_tokens)
+    capacity = KVCapacity(TOY_LAYOUT, num_blocks or TOY_BLOCKS, size, num_tokens)
     num_host = num_host_blocks(
         config,
         TOY_LAYOUT.block_bytes(size),

@@ -9,7 +9,7 @@ import torch
 
 from quire.cache.footprint import Footprint
 from quire.cache.layout import Layout
-from quire.cache.sizing import MIB, Room, check_has_attention
+from quire.cache.sizing import MIB, KVCapacity, check_has_attention
 from quire.engine.config import EngineConfig
 from quire.engine.startup.kv_plan import AvailableMemory, Limits, solve_kv
 from quire.engine.startup.memory import DeviceMemory, measure, step_budget
@@ -65,7 +65,9 @@ def _check_blocks(
     )
     if given is not None:
         num_blocks = min(num_blocks, given)
-    capacity = Room(layout, num_blocks, config.block_size, limits.num_tokens or limits.max_num_seqs)
+    capacity = KVCapacity(
+        layout, num_blocks, config.block_size, limits.num_tokens or limits.max_num_seqs
+    )
     logger.info(
         "before the load: weights %.1f MiB; one request of %d tokens needs %.1f MiB of KV; "
         "%.1f MiB are available to it",
@@ -86,12 +88,12 @@ def _check_attention(
 ) -> None:
     if preview.dtype is None:
         return
-    pages = () if layout is None else layout.pages
+    token_kvs = () if layout is None else layout.token_kvs
     site = Site(
         device,
         choose_codec(config.kv_cache_dtype, preview.dtype),
-        k_width=max((page.k_width for page in pages), default=0),
-        v_width=max((page.v_width for page in pages), default=0),
+        k_width=max((token_kv.head_size for token_kv in token_kvs), default=0),
+        v_width=max((token_kv.v_head_size for token_kv in token_kvs), default=0),
     )
     attention_name(config.attention_backend, site)
 

@@ -15,7 +15,7 @@ from quire.cache.footprint import (
     solve_tokens,
 )
 from quire.cache.layout import Layout, unify
-from quire.cache.sizing import MIB, Budget, Room, TooLittleMemory, remedies, useful_blocks
+from quire.cache.sizing import MIB, Budget, KVCapacity, TooLittleMemory, remedies, useful_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class KVPlan:
     """The decision. KV memory, steps and what is fixed take `num_bytes` of the device together;
     `num_tokens` is the token budget of a step."""
 
-    capacity: Room
+    capacity: KVCapacity
     limits: Limits
     num_tokens: int
     num_bytes: int
@@ -91,7 +91,7 @@ def plan_kv(
     """Decide blocks and token budget. Raises TooLittleMemory with the numbers and the remedies."""
     solution = solve_kv(layout, footprint, limits, budget, memory)
     layout, num_blocks = unify([(layout, solution.num_blocks)])
-    capacity = Room(layout, num_blocks, footprint.block_size, solution.num_tokens)
+    capacity = KVCapacity(layout, num_blocks, footprint.block_size, solution.num_tokens)
     capacity.check(limits.max_model_len, budget)
     reasons = Reasons(
         f"as {budget.option} says" if budget.is_outright else _why_blocks(solution),

@@ -1,12 +1,14 @@
 """The memory receipt: decisions about memory, as facts for the server and text for people."""
 
 from quire.cache.layout import LayerGroup, Layout
-from quire.cache.sizing import MIB, Room
+from quire.cache.sizing import MIB, KVCapacity
 from quire.engine.messages import EngineFacts, LayerGroupFacts, MemoryFacts
 from quire.engine.startup.kv_plan import Limits, Reasons
 
 
-def memory_facts(capacity: Room, limits: Limits, reasons: Reasons, *, kv_dtype: str) -> MemoryFacts:
+def memory_facts(
+    capacity: KVCapacity, limits: Limits, reasons: Reasons, *, kv_dtype: str
+) -> MemoryFacts:
     """Return what the server needs to know about memory."""
     layout = capacity.layout
     return MemoryFacts(
@@ -26,8 +28,9 @@ def padding_warning(layout: Layout) -> str | None:
     """Return a warning if the model's layers leave KV memory unused, else None."""
     if not layout.num_padding:
         return None
+    num_places = len(layout.groups) * len(layout.token_kvs)
     return (
-        f"{layout.num_padding} of {len(layout.groups) * len(layout.pages)} places hold no layer, "
+        f"{layout.num_padding} of {num_places} places hold no layer, "
         f"{layout.padding_share:.1%} of KV memory"
     )
 
@@ -56,9 +59,9 @@ def receipt_text(facts: EngineFacts) -> str:
 
 
 def _group_facts(layout: Layout, group: LayerGroup) -> LayerGroupFacts:
-    is_latent = all(page.is_latent for page in layout.pages)
-    kind = "latent" if is_latent else str(group.retention.kind)
-    return LayerGroupFacts(kind, group.retention.reach, len(group.layers))
+    is_latent = all(token_kv.is_latent for token_kv in layout.token_kvs)
+    kind = "latent" if is_latent else str(group.pattern.attention_type)
+    return LayerGroupFacts(kind, group.pattern.size, len(group.layers))
 
 
 def _group_text(group: LayerGroupFacts) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from quire.cache.spec import FULL, Kind, Retention
+from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.models.attention.softmax import is_written_out
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
@@ -79,9 +79,9 @@ class Plans:
     dtype: torch.dtype
     reads_back: bool = False
     is_eager: bool = False
-    plans: dict[tuple[int, Retention, bool], Plan] = field(default_factory=dict)
+    plans: dict[tuple[int, AttentionPattern, bool], Plan] = field(default_factory=dict)
     by_layer: dict[tuple[int, int | None, int | None, bool], Plan] = field(default_factory=dict)
-    triangles: dict[Retention, Tensor] = field(default_factory=dict)
+    triangles: dict[AttentionPattern, Tensor] = field(default_factory=dict)
 
     def is_plain(self, layer: LayerFacts) -> bool:
         return self.is_eager or is_written_out(layer)
@@ -92,43 +92,43 @@ class Plans:
         is_plain = self.is_plain(layer)
         key = group, layer.window, layer.chunk, is_plain
         if key not in self.by_layer:
-            retention = layer.retention
-            if retention.reach is not None and retention.reach >= max(self.batch.context_lens):
-                retention = FULL
-            self.by_layer[key] = self._plan(group, retention, is_plain)
+            pattern = layer.pattern
+            if pattern.size is not None and pattern.size >= max(self.batch.context_lens):
+                pattern = FULL
+            self.by_layer[key] = self._plan(group, pattern, is_plain)
         return self.by_layer[key]
 
-    def _plan(self, group: int, retention: Retention, is_plain: bool) -> Plan:
-        key = group, retention, is_plain
+    def _plan(self, group: int, pattern: AttentionPattern, is_plain: bool) -> Plan:
+        key = group, pattern, is_plain
         if key not in self.plans:
-            self.plans[key] = _Planner(self, group, retention, is_plain).plan()
+            self.plans[key] = _Planner(self, group, pattern, is_plain).plan()
         return self.plans[key]
 
-    def triangle(self, retention: Retention) -> Tensor:
+    def triangle(self, pattern: AttentionPattern) -> Tensor:
         """The mask of QUERY_TILE queries that are the last of the keys.
 
         Whether a query sees a key depends on their distance alone, for a tile never crosses the
         edge of a local chunk: so the lower right part of this one is the mask of every other tile.
         """
-        if retention not in self.triangles:
-            width = mask_width(retention, max(self.batch.context_lens))
+        if pattern not in self.triangles:
+            width = mask_width(pattern, max(self.batch.context_lens))
             device = self.batch.positions.device
             queries = torch.arange(QUERY_TILE, device=device)[:, None]
             keys = torch.arange(width, device=device) - width + QUERY_TILE
             hidden = keys > queries
-            if retention.kind is Kind.SLIDING and retention.reach is not None:
-                hidden |= keys <= queries - retention.reach
-            self.triangles[retention] = _hide(hidden, self.dtype)
-        return self.triangles[retention]
+            if pattern.attention_type is AttentionType.SLIDING and pattern.size is not None:
+                hidden |= keys <= queries - pattern.size
+            self.triangles[pattern] = _hide(hidden, self.dtype)
+        return self.triangles[pattern]
 
 
-def mask_width(retention: Retention, longest: int) -> int:
+def mask_width(pattern: AttentionPattern, longest: int) -> int:
     """The most keys that one tile sees in contexts of up to `longest`."""
-    if retention.reach is None:
+    if pattern.size is None:
         return longest
-    if retention.kind is Kind.LOCAL:
-        return min(longest, retention.reach)
-    return min(longest, retention.reach - 1 + QUERY_TILE)
+    if pattern.attention_type is AttentionType.CHUNKED:
+        return min(longest, pattern.size)
+    return min(longest, pattern.size - 1 + QUERY_TILE)
 
 
 def group_by_length(
@@ -152,7 +152,7 @@ def group_by_length(
 class _Planner:
     plans: Plans
     group: int
-    retention: Retention
+    pattern: AttentionPattern
     is_plain: bool
 
     @property
@@ -176,7 +176,7 @@ class _Planner:
         """How many positions the queries of `seq` can see between them: the last ones."""
         length = self.batch.context_lens[seq]
         num_new = self.batch.query_starts[seq + 1] - self.batch.query_starts[seq]
-        return length - self.retention.first_needed(length - num_new)
+        return length - self.pattern.first_needed(length - num_new)
 
     def bucket(self, seqs: Sequence[int], visible: Sequence[int]) -> DecodeBucket:
         ends = self._longs([self.batch.context_lens[seq] for seq in seqs])[:, None]
@@ -212,11 +212,11 @@ class _Planner:
 
     def _cuts(self, first: int, end: int) -> Iterator[tuple[int, int]]:
         """The positions `first` to `end` in tiles, none of them over the edge of a local chunk."""
-        retention = self.retention
+        pattern = self.pattern
         while first < end:
             last = end
-            if retention.kind is Kind.LOCAL and retention.reach is not None:
-                last = min(end, (first // retention.reach + 1) * retention.reach)
+            if pattern.attention_type is AttentionType.CHUNKED and pattern.size is not None:
+                last = min(end, (first // pattern.size + 1) * pattern.size)
             if self.is_plain or not self._is_square(first, last):
                 last = min(last, first + QUERY_TILE)
             yield first, last
@@ -224,14 +224,14 @@ class _Planner:
 
     def _sees(self, first: int, last: int) -> tuple[int, Tensor | None]:
         """The first position that a tile's queries can see, and their mask."""
-        begin = self.retention.first_needed(first)
+        begin = self.pattern.first_needed(first)
         if not self.is_plain and self._is_square(first, last):
             return begin, None
-        return begin, self.plans.triangle(self.retention)[first - last :, begin - last :]
+        return begin, self.plans.triangle(self.pattern)[first - last :, begin - last :]
 
     def _is_square(self, first: int, last: int) -> bool:
         """Do these queries see themselves alone, each up to its own?"""
-        return self.retention.first_needed(first) == first >= self.retention.first_needed(last - 1)
+        return self.pattern.first_needed(first) == first >= self.pattern.first_needed(last - 1)
 
     def _slots(self, seqs: Tensor | int, positions: Tensor) -> Tensor:
         tables = self.batch.block_tables[self.group]

@@ -88,7 +88,7 @@ class _Scratch:
 
     def num_seen(self, layer: LayerFacts) -> int:
         """Tokens that one query can see."""
-        return min(self.limits.max_model_len, layer.retention.reach or self.limits.max_model_len)
+        return min(self.limits.max_model_len, layer.pattern.size or self.limits.max_model_len)
 
     def num_gathered(self, layer: LayerFacts) -> int:
         """Tokens of the largest bucket, or of the longest chunk with what its first query sees."""
@@ -154,9 +154,9 @@ class _Scratch:
     def plan_bytes(self, layers: Sequence[LayerFacts]) -> int:
         """One plan for each group and reach; a step of fewer groups makes no more plans."""
         specs = [layer.kv_spec(self.kind.dtype_bytes) for layer in layers]
-        places = build_layout(specs).places()
+        places = build_layout(specs).tensor_indices()
         plans = {
-            (places[index][0], layer.retention, self.is_plain(layer)): layer
+            (places[index][0], layer.pattern, self.is_plain(layer)): layer
             for index, layer in enumerate(layers)
         }
         making = max(self.num_gathered(layer) for layer in layers)
@@ -174,7 +174,7 @@ class _Scratch:
     def mask_bytes(self, layers: Sequence[LayerFacts]) -> int:
         if self.limits.max_num_batched_tokens == 1:
             return 0
-        reaches = {layer.retention for layer in layers}
+        reaches = {layer.pattern for layer in layers}
         widths = [mask_width(reach, self.limits.max_model_len) for reach in reaches]
         return QUERY_TILE * (
             sum(widths) * self.kind.dtype_bytes + max(widths) * self._making_bytes()

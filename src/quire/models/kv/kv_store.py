@@ -129,12 +129,14 @@ def build_kv_store(layout: Layout, size: KVSize, *, codec: Codec, device: torch.
         scales = allocate(shape, torch.bfloat16) if codec.is_quantised else None
         return Encoded(allocate((*shape, width), codec.stored), scales)
 
-    keys = tuple(encoded(page.num_kv_heads, page.k_width) for page in layout.pages)
-    values = tuple(
-        None if page.is_latent else encoded(page.num_kv_heads, page.v_width)
-        for page in layout.pages
+    keys = tuple(
+        encoded(token_kv.num_kv_heads, token_kv.head_size) for token_kv in layout.token_kvs
     )
-    store = KVStore(size.block_size, layout.places(), codec, keys, values)
+    values = tuple(
+        None if token_kv.is_latent else encoded(token_kv.num_kv_heads, token_kv.v_head_size)
+        for token_kv in layout.token_kvs
+    )
+    store = KVStore(size.block_size, layout.tensor_indices(), codec, keys, values)
     if not size.num_host_blocks:
         return store
     return replace(store, host=tuple(on_host(tensor) for tensor in store.tensors))

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from quire.cache.moves import Move, MoveBatch, MoveKind, batches
+from quire.cache.block_copies import BlockCopy, CopyBatch, CopyKind, copy_batches
 from quire.models.kv.kv_store import KVStore
 
 
@@ -34,7 +34,7 @@ class CopyQueue(Protocol):
     def begin(self) -> None:
         """What is copied from now on waits for all that is computed so far."""
 
-    def copy(self, target: Tensor, source: Tensor, blocks: MoveBatch) -> None:
+    def copy(self, target: Tensor, source: Tensor, blocks: CopyBatch) -> None:
         """Blocks `blocks.sources` of `source` to `blocks.targets` of `target`."""
 
     def mark(self) -> Mark: ...
@@ -48,7 +48,7 @@ class Mover:
     queue: CopyQueue
     leaving: dict[int, Mark] = field(default_factory=dict)
 
-    def move(self, moves: Sequence[Move], claimed: Collection[int]) -> Callable[[], float]:
+    def move(self, moves: Sequence[BlockCopy], claimed: Collection[int]) -> Callable[[], float]:
         """In the order of `moves`. `claimed`: what the step's requests get anew, and may write.
         Returns what tells the seconds they took, once they are done."""
         self.leaving = {block: mark for block, mark in self.leaving.items() if not mark.is_reached}
@@ -62,10 +62,10 @@ class Mover:
                 mark.hold_computing()
         return taken
 
-    def _copy_all(self, moves: Sequence[Move], claimed: set[int]) -> Callable[[], float]:
+    def _copy_all(self, moves: Sequence[BlockCopy], claimed: set[int]) -> Callable[[], float]:
         first = last = self.queue.mark()
-        for batch in batches(moves):
-            if batch.kind is MoveKind.OUT:
+        for batch in copy_batches(moves):
+            if batch.kind is CopyKind.OUT:
                 for part in _urgent_first(batch, claimed):
                     last = self._copy(part)
                     self.leaving.update(dict.fromkeys(part.sources, last))
@@ -74,11 +74,11 @@ class Mover:
                 last.hold_computing()
         return lambda: last.seconds_since(first)
 
-    def _copy(self, batch: MoveBatch) -> Mark:
+    def _copy(self, batch: CopyBatch) -> Mark:
         tensors = self.store.tensors
         for kept, host in zip(tensors, self.store.host or tensors, strict=True):
-            source = host if batch.kind is MoveKind.IN else kept
-            target = host if batch.kind is MoveKind.OUT else kept
+            source = host if batch.kind is CopyKind.IN else kept
+            target = host if batch.kind is CopyKind.OUT else kept
             self.queue.copy(target, source, batch)
         return self.queue.mark()
 
@@ -87,13 +87,13 @@ def build_mover(store: KVStore, device: torch.device) -> Mover:
     return Mover(store, SideStream(device) if device.type == "cuda" else AtOnce())
 
 
-def _urgent_first(batch: MoveBatch, claimed: set[int]) -> Iterator[MoveBatch]:
+def _urgent_first(batch: CopyBatch, claimed: set[int]) -> Iterator[CopyBatch]:
     """In two, of which either may be missing."""
     pairs = list(zip(batch.sources, batch.targets, strict=True))
     for is_urgent in (True, False):
         part = [pair for pair in pairs if (pair[0] in claimed) is is_urgent]
         if part:
-            yield MoveBatch(batch.kind, [pair[0] for pair in part], [pair[1] for pair in part])
+            yield CopyBatch(batch.kind, [pair[0] for pair in part], [pair[1] for pair in part])
 
 
 def _no_time() -> float:
@@ -123,7 +123,7 @@ class AtOnce:
     def begin(self) -> None:
         """All that was computed is done."""
 
-    def copy(self, target: Tensor, source: Tensor, blocks: MoveBatch) -> None:
+    def copy(self, target: Tensor, source: Tensor, blocks: CopyBatch) -> None:
         rows = source.index_select(0, torch.tensor(blocks.sources))
         target.index_copy_(0, torch.tensor(blocks.targets), rows)
 
@@ -162,7 +162,7 @@ class SideStream:
     def begin(self) -> None:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
-    def copy(self, target: Tensor, source: Tensor, blocks: MoveBatch) -> None:
+    def copy(self, target: Tensor, source: Tensor, blocks: CopyBatch) -> None:
         with torch.cuda.stream(self._stream):
             for to, since, length in runs(blocks):
                 target[to : to + length].copy_(source[since : since + length], non_blocking=True)
@@ -173,7 +173,7 @@ class SideStream:
         return Reached(event)
 
 
-def runs(blocks: MoveBatch) -> Iterator[tuple[int, int, int]]:
+def runs(blocks: CopyBatch) -> Iterator[tuple[int, int, int]]:
     """(first target, first source, length) of what lies side by side at both ends, in the order of
     the batch: a block may be read and then written. Within the device runs might overlap, and so
     every block is one."""
@@ -182,7 +182,7 @@ def runs(blocks: MoveBatch) -> Iterator[tuple[int, int, int]]:
     for end in range(1, len(pairs) + 1):
         target, source = pairs[first]
         length = end - first
-        is_alone = blocks.kind is MoveKind.COPY or end == len(pairs)
+        is_alone = blocks.kind is CopyKind.FORK or end == len(pairs)
         if is_alone or pairs[end] != (target + length, source + length):
             yield target, source, length
             first = end

@@ -5,7 +5,7 @@ be told", but never more than the probe will measure: a model that fits must not
 import dataclasses
 
 from quire.cache.layout import Layout, build_layout
-from quire.cache.spec import FULL, Kind, KVSpec, Page, Retention
+from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, TokenKV
 from quire.models.config import KVOptions
 from quire.models.loading.support import DOUBTFUL_WINDOWS
 
@@ -16,9 +16,9 @@ WIDTH_NAMES = ("hidden_size", "n_embd", "d_model")
 WINDOW, FIRST = "sliding_window", "max_window_layers"
 ALL_SLIDE = ("qwen3_moe",)
 """They state a first layer with a window, and give every layer one."""
-REACH_NAMES = {
-    "sliding_attention": (Kind.SLIDING, WINDOW),
-    "chunked_attention": (Kind.LOCAL, "attention_chunk_size"),
+SIZE_FIELDS = {
+    "sliding_attention": (AttentionType.SLIDING, WINDOW),
+    "chunked_attention": (AttentionType.CHUNKED, "attention_chunk_size"),
 }
 UNTOLD = frozenset({*DOUBTFUL_WINDOWS, "mimo_v2_flash"})
 """Model types whose layers are not as the configuration has them."""
@@ -34,18 +34,16 @@ BEYOND = (
 def outline_layout(config: object, options: KVOptions, dtype_bytes: int) -> Layout | None:
     """The layout of a model that computes in `dtype_bytes`; None if the configuration does not tell
     it."""
-    page = _page(config, *options.element_bytes(dtype_bytes))
-    retentions = None if page is None else _retentions(config)
-    if page is None or retentions is None:
+    token_kv = _token_kv(config, *options.element_bytes(dtype_bytes))
+    patterns = None if token_kv is None else _patterns(config)
+    if token_kv is None or patterns is None:
         return None
-    if page.is_latent and set(retentions) != {FULL}:
+    if token_kv.is_latent and set(patterns) != {FULL}:
         return None
-    return build_layout(
-        [KVSpec(page, retention) for retention in retentions], hybrid=options.hybrid
-    )
+    return build_layout([KVSpec(token_kv, pattern) for pattern in patterns], hybrid=options.hybrid)
 
 
-def _page(config: object, element_bytes: int, scale_bytes: int) -> Page | None:
+def _token_kv(config: object, element_bytes: int, scale_bytes: int) -> TokenKV | None:
     """K and V of one token in any layer. Keys are as wide as a head; a head as its share of the
     hidden size; keys and values have as many heads as queries have: unless it is said otherwise.
     """
@@ -55,7 +53,7 @@ def _page(config: object, element_bytes: int, scale_bytes: int) -> Page | None:
         return None
     rank, rotated = _number(config, "kv_lora_rank"), _number(config, "qk_rope_head_dim")
     if rank and rotated:
-        return Page(1, rank + rotated, 0, element_bytes, scale_bytes)
+        return TokenKV(1, rank + rotated, 0, element_bytes, scale_bytes)
     hidden, num_heads = _number(config, *WIDTH_NAMES), _number(config, *HEAD_NAMES)
     head_dim = _number(config, "head_dim")
     if head_dim is None and hidden and num_heads:
@@ -63,11 +61,11 @@ def _page(config: object, element_bytes: int, scale_bytes: int) -> Page | None:
     num_kv_heads = _number(config, *(name for name in KV_HEAD_NAMES if _is_declared(config, name)))
     if not head_dim or not num_kv_heads or rank:
         return None
-    v_width = _number(config, "v_head_dim") or head_dim
-    return Page(num_kv_heads, head_dim, v_width, element_bytes, scale_bytes)
+    v_head_size = _number(config, "v_head_dim") or head_dim
+    return TokenKV(num_kv_heads, head_dim, v_head_size, element_bytes, scale_bytes)
 
 
-def _retentions(config: object) -> tuple[Retention, ...] | None:
+def _patterns(config: object) -> tuple[AttentionPattern, ...] | None:
     num_layers = _number(config, *LAYER_NAMES)
     has_stray_window = _number(config, WINDOW) and not _is_declared(config, WINDOW)
     if not num_layers or has_stray_window:
@@ -76,8 +74,8 @@ def _retentions(config: object) -> tuple[Retention, ...] | None:
     kinds = list(listed) if isinstance(listed, list | tuple) else _inferred(config, num_layers)
     if len(kinds) != num_layers:
         return None
-    found = [_retention(config, kind) for kind in kinds]
-    known = tuple(retention for retention in found if retention is not None)
+    found = [_pattern(config, kind) for kind in kinds]
+    known = tuple(pattern for pattern in found if pattern is not None)
     return known if len(known) == num_layers else None
 
 
@@ -96,14 +94,14 @@ def _inferred(config: object, num_layers: int) -> list[str]:
     return ["full_attention"] * first + ["sliding_attention"] * (num_layers - first)
 
 
-def _retention(config: object, kind: object) -> Retention | None:
+def _pattern(config: object, kind: object) -> AttentionPattern | None:
     if kind == "full_attention":
         return FULL
-    if not isinstance(kind, str) or kind not in REACH_NAMES:
+    if not isinstance(kind, str) or kind not in SIZE_FIELDS:
         return None
-    cache_kind, name = REACH_NAMES[kind]
-    reach = _number(config, name)
-    return Retention(cache_kind, reach) if reach else FULL
+    cache_kind, name = SIZE_FIELDS[kind]
+    size = _number(config, name)
+    return AttentionPattern(cache_kind, size) if size else FULL
 
 
 def _number(config: object, *names: str) -> int | None:

@@ -129,7 +129,11 @@ def _stats_rows(stats: Stats) -> dict[str, Rows]:
         "capacity": stats.num_waiting_for_capacity,
         "deferred": stats.num_waiting - stats.num_waiting_for_capacity,
     }
-    moved = {"out": stats.num_moved_out, "in": stats.num_moved_in, "copy": stats.num_copied}
+    moved = {
+        "out": stats.num_copied_out,
+        "in": stats.num_copied_in,
+        "copy": stats.num_copied_on_device,
+    }
     misses = {
         "too_short": stats.num_misses_too_short,
         "differs": stats.num_misses_differing,

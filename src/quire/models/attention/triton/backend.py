@@ -127,7 +127,7 @@ class _Call:
     @property
     def _max_visible(self) -> int:
         longest = self.step.inputs.bounds.max_context
-        return min(longest, self.form.layer.retention.reach or longest)
+        return min(longest, self.form.layer.pattern.size or longest)
 
     def _launch(
         self,

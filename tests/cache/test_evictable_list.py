@@ -5,7 +5,7 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cache.idle_list import IdleList
+from quire.cache.evictable_list import EvictableList
 
 NUM_BLOCKS = 9
 OPERATIONS = st.lists(
@@ -19,16 +19,16 @@ OPERATIONS = st.lists(
 
 @given(OPERATIONS)
 def test_equals_an_ordered_mapping(operations: list[tuple[str, list[int]]]) -> None:
-    idle, model = IdleList(NUM_BLOCKS), OrderedDict[int, None]()
+    evictable, model = EvictableList(NUM_BLOCKS), OrderedDict[int, None]()
     for verb, block_ids in operations:
         if verb == "append":
             new = [block_id for block_id in block_ids if block_id not in model]
-            idle.append(new)
+            evictable.append(new)
             model.update(dict.fromkeys(new))
         elif verb == "remove" and block_ids and block_ids[0] in model:
-            idle.remove(block_ids[0])
+            evictable.remove(block_ids[0])
             del model[block_ids[0]]
         elif verb == "pop" and model:
-            assert idle.pop_oldest() == model.popitem(last=False)[0]
-        assert list(idle) == list(model)
-        assert len(idle) == len(model)
+            assert evictable.pop_oldest() == model.popitem(last=False)[0]
+        assert list(evictable) == list(model)
+        assert len(evictable) == len(model)

@@ -7,7 +7,7 @@ twice as fast as `OrderedDict`, and no slower than linked objects (decision 0007
 from collections.abc import Iterable, Iterator
 
 
-class IdleList:
+class EvictableList:
     """Place 0 is the sentinel: the null block is never idle."""
 
     def __init__(self, num_blocks: int) -> None:

@@ -1,8 +1,8 @@
 """The step being written: what is placed so far and how much may still be."""
 
-from quire.cache.moves import Move
+from quire.cache.block_copies import BlockCopy
 from quire.scheduler.request import Request
-from quire.scheduler.step import BlockIds, Chunk, Join, Step
+from quire.scheduler.step import BlockIds, Chunk, NewRequestData, Step
 
 
 class StepDraft:
@@ -18,7 +18,7 @@ class StepDraft:
         self.num_aside = 0
         self.num_reserved = 0
         self._max_tokens = max_num_batched_tokens
-        self._joins: list[Join] = []
+        self._new_requests: list[NewRequestData] = []
         self._chunks: list[Chunk] = []
 
     def set_aside(self, num_blocks: int) -> None:
@@ -26,22 +26,31 @@ class StepDraft:
         self.num_aside += 1
         self.num_reserved += num_blocks
 
-    def join(self, request: Request) -> None:
+    def add_new_request(self, request: Request) -> None:
         """The request enters the running set with all the blocks of its table."""
         block_ids = tuple(tuple(ids) for ids in request.table.block_ids)
-        self._joins.append(Join(request.new, tuple(request.token_ids), block_ids))
+        self._new_requests.append(NewRequestData(request.new, tuple(request.token_ids), block_ids))
 
-    def place(self, request: Request, num_tokens: int, grown: BlockIds) -> None:
+    def add_chunk(self, request: Request, num_tokens: int, new_block_ids: BlockIds) -> None:
         """Compute the request's next `num_tokens`; the last known one draws the next."""
         start = request.num_computed
         end = start + num_tokens
         samples = end == len(request.token_ids) + request.num_pending
-        self._chunks.append(Chunk(request.id, start, num_tokens, grown, samples))
+        self._chunks.append(Chunk(request.id, start, num_tokens, new_block_ids, samples))
         request.num_computed = end
         if samples:
             request.num_pending += 1
         self.tokens_left -= num_tokens
 
-    def finished(self, number: int, drops: tuple[str, ...], moves: tuple[Move, ...]) -> Step:
+    def finished(
+        self, number: int, finished_requests: tuple[str, ...], block_copies: tuple[BlockCopy, ...]
+    ) -> Step:
         num_tokens = self._max_tokens - self.tokens_left
-        return Step(number, drops, tuple(self._joins), tuple(self._chunks), num_tokens, moves)
+        return Step(
+            number,
+            finished_requests,
+            tuple(self._new_requests),
+            tuple(self._chunks),
+            num_tokens,
+            block_copies,
+        )

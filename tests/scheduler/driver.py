@@ -29,13 +29,15 @@ def request(name: str, num_prompt: int = 4, max_tokens: int = 4) -> NewRequest:
     return NewRequest(name, prompt, Sampling(), Stopping(max_tokens))
 
 
-def draws(step: Step) -> StepResult:
+def result_of(step: Step) -> StepResult:
     return StepResult(step.number, (7,) * sum(chunk.samples for chunk in step.chunks))
 
 
-class Desk:
-    """A turn takes a second, half of it for the step. `joins` are ids in the order of admission,
-    with everyone who still waited at that moment; `served` are prices after weights.
+class Driver:
+    """Steps a scheduler once a second, half of which the step itself takes.
+
+    `admissions` are request ids in the order of admission, each with those that still waited at
+    that moment; `served` are prices after weights.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class Desk:
         self.news: dict[str, NewRequest] = {}
         self.arrived_s: dict[str, float] = {}
         self.waiting: dict[str, None] = {}
-        self.joins: list[tuple[str, frozenset[str]]] = []
+        self.admissions: list[tuple[str, frozenset[str]]] = []
         self.finishes: dict[str, Finish] = {}
         self.served: dict[str, float] = defaultdict(float)
         self.num_computed = 0
@@ -60,33 +62,33 @@ class Desk:
             self.waiting[new.id] = None
         return refusal
 
-    def turn(self) -> Step:
+    def step(self) -> Step:
         self.now += 0.5
         step = self.scheduler.schedule(self.now)
         self.cache.check()
-        for request_id in step.drops:
+        for request_id in step.finished_requests:
             if request_id not in self.finishes:
                 self.waiting[request_id] = None
-        for join in step.joins:
-            del self.waiting[join.new.id]
-            self.joins.append((join.new.id, frozenset(self.waiting)))
+        for each in step.new_requests:
+            del self.waiting[each.request.id]
+            self.admissions.append((each.request.id, frozenset(self.waiting)))
         self.num_computed += step.num_tokens
         for chunk in step.chunks:
             self._count(chunk)
         self.now += 0.5
-        for delta in self.scheduler.update(step, draws(step), self.now):
+        for delta in self.scheduler.update(step, result_of(step), self.now):
             if delta.finish is not None:
                 self.finishes[delta.request_id] = delta.finish
                 self.waiting.pop(delta.request_id, None)
         return step
 
-    def run(self, max_turns: int = 2000) -> None:
-        for _ in range(max_turns):
+    def run(self, max_steps: int = 2000) -> None:
+        for _ in range(max_steps):
             if not self.scheduler.has_work:
                 assert self.cache.usage.active == 0
                 return
-            self.turn()
-        raise AssertionError(f"not done after {max_turns} turns")
+            self.step()
+        raise AssertionError(f"not done after {max_steps} turns")
 
     def _count(self, chunk: Chunk) -> None:
         """Every prompt token once, every drawn token at the double price."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
-from tests.scheduler.desk import CONFIG, Desk, request
+from tests.scheduler.driver import CONFIG, Driver, request
 
 MOST = 12
 BOUNDED = replace(CONFIG, max_num_seqs=2, max_num_queued_reqs=MOST)
@@ -19,10 +19,10 @@ WEIGHTS = {"a": 1.0, "b": 1.0, "c": 2.0}
 
 @given(st.lists(st.sampled_from("abc"), max_size=80))
 def test_a_tenant_is_refused_only_beyond_its_share(tenants: list[str]) -> None:
-    desk, waiting = Desk(FAIR), Counter[str]()
+    driver, waiting = Driver(FAIR), Counter[str]()
     for index, tenant in enumerate(tenants):
         new = replace(request(f"r{index:02}"), tenant=tenant, weight=WEIGHTS[tenant])
-        refusal = desk.add(new)
+        refusal = driver.add(new)
         share = WEIGHTS[tenant] / sum(WEIGHTS[each] for each in {*waiting, tenant})
         if refusal is None:
             waiting[tenant] += 1
@@ -34,24 +34,24 @@ def test_a_tenant_is_refused_only_beyond_its_share(tenants: list[str]) -> None:
 
 
 def test_without_tenants_there_is_one_line() -> None:
-    desk = Desk(BOUNDED)
+    driver = Driver(BOUNDED)
     for index in range(MOST + 2):
-        assert desk.add(replace(request(f"r{index:02}"), tenant="a")) is None
-    refusal = desk.add(replace(request("late"), tenant="b"))
+        assert driver.add(replace(request(f"r{index:02}"), tenant="a")) is None
+    refusal = driver.add(replace(request("late"), tenant="b"))
     assert refusal is not None and refusal.reason is Reason.QUEUE_FULL
 
 
 def test_how_long_the_line_will_take_is_told_once_it_is_known() -> None:
-    desk = Desk(BOUNDED)
+    driver = Driver(BOUNDED)
     for index in range(MOST + 2):
-        assert desk.add(request(f"r{index:02}")) is None
-    early = desk.add(request("early"))
+        assert driver.add(request(f"r{index:02}")) is None
+    early = driver.add(request("early"))
     assert early is not None and early.wait_s is None
-    desk.turn()
-    desk.turn()
+    driver.step()
+    driver.step()
     waits_s = []
     for index in range(2 * MOST):
-        refusal = desk.add(request(f"s{index:02}", num_prompt=8))
+        refusal = driver.add(request(f"s{index:02}", num_prompt=8))
         if refusal is not None:
             waits_s.append(refusal.wait_s)
     assert waits_s and all(each is not None and each > 0 for each in waits_s)

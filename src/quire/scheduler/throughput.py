@@ -8,7 +8,7 @@ FADING = 0.95
 """What a step counts for when the next has ended."""
 
 
-class Pace:
+class ThroughputEstimate:
     """Each step counts from when it was scheduled, or its forerunner ended if that was later."""
 
     def __init__(self) -> None:

@@ -5,41 +5,41 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class MoveKind(StrEnum):
+class CopyKind(StrEnum):
     """Between the device's blocks and the host's, which are numbered apart."""
 
     OUT = "out"
     IN = "in"
-    COPY = "copy"
+    FORK = "copy"
     """From one block of the device to another."""
 
 
-class Move(NamedTuple):
+class BlockCopy(NamedTuple):
     """One block, in all layers of its group."""
 
-    kind: MoveKind
+    kind: CopyKind
     source: int
     target: int
 
 
-class MoveBatch(NamedTuple):
+class CopyBatch(NamedTuple):
     """Moves that may be done at once: none reads or writes what another of them writes."""
 
-    kind: MoveKind
+    kind: CopyKind
     sources: list[int]
     targets: list[int]
 
 
-def batches(moves: Iterable[Move]) -> Iterator[MoveBatch]:
+def copy_batches(copies: Iterable[BlockCopy]) -> Iterator[CopyBatch]:
     """The moves in as few batches as their order allows."""
-    batch: MoveBatch | None = None
+    batch: CopyBatch | None = None
     written: set[int] = set()
-    for kind, source, target in moves:
-        clashes = target in written or (kind is MoveKind.COPY and source in written)
+    for kind, source, target in copies:
+        clashes = target in written or (kind is CopyKind.FORK and source in written)
         if batch is None or batch.kind is not kind or clashes:
             if batch is not None:
                 yield batch
-            batch, written = MoveBatch(kind, [], []), set()
+            batch, written = CopyBatch(kind, [], []), set()
         batch.sources.append(source)
         batch.targets.append(target)
         written.add(target)

@@ -3,15 +3,15 @@
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
-from quire.scheduler.request import Rank, Request
+from quire.scheduler.request import Request, SortKey
 
 
-class Line:
+class SortedList:
     """Finding a place takes logarithmic time; taking it or leaving it moves memory, no more."""
 
-    def __init__(self, key: Callable[[Request], Rank]) -> None:
+    def __init__(self, key: Callable[[Request], SortKey]) -> None:
         self._key = key
-        self._keys: list[Rank] = []
+        self._keys: list[SortKey] = []
         self._requests: list[Request] = []
 
     def __len__(self) -> int:
