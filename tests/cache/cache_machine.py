@@ -106,7 +106,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(tokens=TOKENS, reuse=REUSES)
     def admit_twice(self, tokens: list[int], reuse: Reuse) -> None:
-        """Both compute what of the prompt is not sealed yet, and then seal it."""
+        """Both compute what of the prompt is not cached yet, and then cache it."""
         num_live = len(self.live)
         for _ in range(2):
             self.admit(list(tokens), reuse, keep_free=0)

@@ -1,5 +1,5 @@
-"""Swap, spill and fork by the cache's door, as a state machine over made-up memory: whatever is
-called between two steps, each request finds what it has computed, and the accounts balance.
+"""Swap, offload and fork by the cache's interface, as a state machine over made-up memory: whatever
+is called between two steps, each request finds what it has computed, and the accounts balance.
 """
 
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ class SwapMachine(RuleBasedStateMachine):
     def admit(
         self, tokens: list[int], salt: bytes, use_host: bool, times: int, steps: bool
     ) -> None:
-        """Where the prompt comes twice, both compute what is not sealed yet."""
+        """Where the prompt comes twice, both compute what is not cached yet."""
         for _ in range(times):
             live = Live(self.cache.open_table(Reuse(salt)), list(tokens), is_new=True)
             found = self.cache.admit(live.table, tokens, use_host=use_host)
@@ -149,13 +149,13 @@ class SwapMachine(RuleBasedStateMachine):
             live.end = end
 
     @precondition(lambda self: self.evictable)
-    @rule(pick=st.integers(0, 100), drawn=st.integers(0, 1), resets=st.booleans())
-    def swap_out(self, pick: int, drawn: int, resets: bool) -> None:
+    @rule(pick=st.integers(0, 100), sampled=st.integers(0, 1), resets=st.booleans())
+    def swap_out(self, pick: int, sampled: int, resets: bool) -> None:
         if resets:
             self.reset()
         live = self.evictable[pick % len(self.evictable)]
         if live.num_computed == len(live.tokens):
-            live.tokens.append(drawn)
+            live.tokens.append(sampled)
         recompute_cost = self.cache.recompute_cost(live.table, live.num_computed)
         assert recompute_cost.num_blocks <= len(held_by(live.table))
         assert recompute_cost.num_tokens <= live.num_computed

@@ -85,16 +85,16 @@ def test_a_sealed_block_is_found_until_it_is_evicted() -> None:
     assert told == [(taken[0], b"key", CONTENT)]
 
 
-def test_forgetting_frees_what_is_idle_and_leaves_what_is_held() -> None:
+def test_forgetting_frees_what_is_evictable_and_leaves_what_is_held() -> None:
     pool = BlockPool(4)
     held, evictable = pool.take(1), pool.take(1)
     assert held is not None and evictable is not None
     pool.cache(held[0], b"held", CONTENT)
-    pool.cache(evictable[0], b"idle", CONTENT)
+    pool.cache(evictable[0], b"evictable", CONTENT)
     pool.release(evictable)
     pool.forget()
     assert pool.usage == Usage(free=2, cached=0, active=1)
-    assert pool.find([b"held"]) == pool.find([b"idle"]) == []
+    assert pool.find([b"held"]) == pool.find([b"evictable"]) == []
     pool.check({held[0]: 1})
     pool.release(held)
     assert pool.usage == Usage(free=3, cached=0, active=0)

@@ -1,4 +1,4 @@
-"""The idle list against an ordered mapping, which is slower and obviously right."""
+"""The list of evictable blocks against an ordered mapping, which is slower and obviously right."""
 
 from collections import OrderedDict
 

@@ -15,7 +15,7 @@ KEYS = st.sampled_from([bytes([letter]) for letter in b"abcdefghij"])
 
 
 @dataclass(eq=False)
-class Claim:
+class Retained:
     """Of one swapped request."""
 
     keys: tuple[bytes, ...]
@@ -25,13 +25,13 @@ class Claim:
 class HostMachine(RuleBasedStateMachine):
     """`here`: the keys found, in the order of their last use."""
 
-    retained_keys = Bundle("claims")
+    retained_keys = Bundle("retained_keys")
 
     def __init__(self) -> None:
         super().__init__()
         self.pool = HostPool(5)
         self.here: list[bytes] = []
-        self.live: list[Claim] = []
+        self.live: list[Retained] = []
 
     @property
     def retained(self) -> set[bytes]:
@@ -44,7 +44,7 @@ class HostMachine(RuleBasedStateMachine):
         if known:
             assert block_id is None
         if key in self.retained:
-            assert known or block_id is not None, "a claim is a promise"
+            assert known or block_id is not None, "what is retained is promised"
         if block_id is not None:
             self.here.append(key)
         elif known and key not in self.retained:
@@ -60,13 +60,13 @@ class HostMachine(RuleBasedStateMachine):
         if private is None:
             return None
         assert len(set(private)) == num_private
-        entry = Claim(tuple(sorted(keys)), tuple(private))
+        entry = Retained(tuple(sorted(keys)), tuple(private))
         self.live.append(entry)
         self.forget_evicted()
         return entry
 
     @rule(entry=consumes(retained_keys))
-    def release(self, entry: Claim | None) -> None:
+    def release(self, entry: Retained | None) -> None:
         if entry is None:
             return
         self.live.remove(entry)
@@ -83,7 +83,7 @@ class HostMachine(RuleBasedStateMachine):
             retain.keys = ()
 
     def forget_evicted(self) -> None:
-        """What is gone was not claimed, and older than all that stayed unclaimed."""
+        """What is gone was not retained, and older than all that stayed and was not either."""
         gone = [key for key in self.here if self.pool.find(key) is None]
         assert not set(gone) & self.retained
         unclaimed = [key for key in self.here if key not in self.retained]
@@ -109,5 +109,5 @@ def test_what_is_not_held_cannot_be_given_back() -> None:
     pool = HostPool(2)
     with pytest.raises(AccountsError, match="nobody holds"):
         pool.release([], [0])
-    with pytest.raises(AccountsError, match="nobody claims"):
+    with pytest.raises(AccountsError, match="nobody retains"):
         pool.release([b"a"], [])

@@ -1,4 +1,4 @@
-"""Law 2 on the cache's door, as a state machine, and what examples make plain."""
+"""Law 2 on the interface of the cache, as a state machine, and what examples make plain."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def test_the_same_prompt_is_found_again() -> None:
     assert second.block_ids[0][2] != first.block_ids[0][2]
 
 
-def test_a_block_is_not_shared_before_it_is_sealed() -> None:
+def test_a_block_is_not_shared_before_it_is_cached() -> None:
     cache = build()
     assert cache.admit(cache.open_table(), [1, 2, 3]) == 0
     assert cache.admit(cache.open_table(), [1, 2, 3]) == 0
@@ -83,7 +83,7 @@ def test_of_duplicates_that_nobody_holds_one_is_kept() -> None:
     assert admit(cache, [1, 2, 3, 4, 5])[1] == 4
 
 
-def test_a_duplicate_of_an_idle_block_takes_its_place() -> None:
+def test_a_duplicate_of_an_evictable_block_is_found_instead() -> None:
     cache = build(num_blocks=20)
     late, early = cache.open_table(), cache.open_table()
     for table in (late, early):

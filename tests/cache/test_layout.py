@@ -1,4 +1,4 @@
-"""Layers into groups: each layer has one place, one id serves all tensors, padding is the least."""
+"""Layers in groups: each layer has one tensor, one id serves all tensors, padding is the least."""
 
 from math import gcd
 
@@ -38,7 +38,7 @@ def mixed_specs(full: int, sliding: int) -> list[KVSpec]:
 
 
 @given(specs, st.booleans())
-def test_every_layer_has_one_place_of_its_own_kind(
+def test_every_layer_has_one_tensor_in_a_group_of_its_kind(
     layers: list[KVSpec | None], hybrid: bool
 ) -> None:
     layout = build_layout(layers, hybrid=hybrid)
@@ -100,7 +100,7 @@ def test_hybrid_off_keeps_everything_of_every_layer() -> None:
     assert layout.block_bytes(1) == 12 * TOKEN_KV.token_bytes
 
 
-def test_pages_of_different_size_share_no_tensor_and_so_form_one_group() -> None:
+def test_tokens_of_different_size_share_no_tensor_and_so_form_one_group() -> None:
     layout = build_layout([KVSpec(TOKEN_KV), KVSpec(OTHER, WINDOW)])
     assert layout.patterns == (FULL,)
     assert layout.token_kvs == (TOKEN_KV, OTHER)

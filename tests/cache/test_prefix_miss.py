@@ -1,4 +1,4 @@
-"""Why no more was found: each reason with its number, through the cache's door."""
+"""Why no more was found: each reason with its number, by the interface of the cache."""
 
 import pytest
 from hypothesis import given

@@ -19,7 +19,7 @@ patterns = st.one_of(
 )
 
 
-def test_a_page_is_the_keys_and_values_of_a_token() -> None:
+def test_a_token_takes_its_keys_and_values() -> None:
     assert TOKEN_KV.token_bytes == 2 * (64 + 32) * 2
 
 
@@ -44,7 +44,7 @@ token_kvs = st.builds(
 
 
 @given(token_kvs, st.integers(1, 70))
-def test_workers_keep_equal_parts_of_a_page_or_are_refused(
+def test_workers_keep_equal_parts_of_a_token_or_are_refused(
     token_kv: TokenKV, num_ways: int
 ) -> None:
     if token_kv.is_latent:
@@ -68,11 +68,11 @@ def test_heads_that_cannot_be_split_name_the_ways_that_would_do(num_ways: int) -
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ValueError, match="full attention has no reach, but 3"):
+    with pytest.raises(ValueError, match="full attention has no window or chunk size, but 3"):
         AttentionPattern(AttentionType.FULL, 3)
-    with pytest.raises(ValueError, match="reach of sliding_window is 0, must be 1 or more"):
+    with pytest.raises(ValueError, match="size of sliding_window is 0, must be 1 or more"):
         AttentionPattern(AttentionType.SLIDING, 0)
-    with pytest.raises(ValueError, match="reach of chunked_local is None"):
+    with pytest.raises(ValueError, match="size of chunked_local is None"):
         AttentionPattern(AttentionType.CHUNKED)
     with pytest.raises(ValueError, match="latent attention with sliding_window"):
         KVSpec(LATENT, AttentionPattern(AttentionType.SLIDING, 8))

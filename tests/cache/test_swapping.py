@@ -1,4 +1,4 @@
-"""Swap, spill and fork by the cache's door: as a state machine, and by example."""
+"""Swap, offload and fork by the interface of the cache: as a state machine, and by example."""
 
 from quire.cache.block_copies import CopyKind, copy_batches
 from quire.cache.block_table import BlockTable
@@ -26,7 +26,7 @@ def admitted(cache: KVCache, tokens: list[int]) -> BlockTable:
     return table
 
 
-def test_sealed_blocks_stay_and_the_partial_one_is_copied() -> None:
+def test_cached_blocks_stay_and_the_partial_one_is_copied() -> None:
     cache = build()
     table = admitted(cache, [1, 2, 3, 4, 5])
     (last,) = table.block_ids[0][2:]
@@ -62,7 +62,7 @@ def test_an_evicted_prefix_comes_back_from_the_host() -> None:
     assert [copy.target for copy in ins] == table.block_ids[0][:2]
 
 
-def test_only_what_is_claimed_goes_to_the_host_where_spills_are_off() -> None:
+def test_only_what_is_retained_goes_to_the_host_without_offloading() -> None:
     cache = build(num_blocks=5)
     cache.offloads = False
     retained = admitted(cache, [1, 2, 3, 4, 5])
@@ -129,7 +129,7 @@ def test_what_was_computed_before_a_reset_comes_back_and_is_found_by_nobody_else
     assert cache.admit(cache.open_table(), [*prompt, 6, 7]) == 0
 
 
-def test_a_reset_voids_the_claims_of_a_swapped_request() -> None:
+def test_a_reset_voids_what_a_swapped_request_retains() -> None:
     cache = build()
     table = admitted(cache, [1, 2, 3, 4, 5])
     assert cache.swap_out(table, 5)
@@ -157,7 +157,7 @@ def test_forks_share_full_blocks_and_copy_the_last() -> None:
     assert batch.targets == [child.block_ids[0][2] for child in children]
 
 
-def test_what_others_hold_is_not_at_stake() -> None:
+def test_what_others_hold_is_not_computed_again() -> None:
     cache = build()
     first, second = (admitted(cache, [1, 2, 3, 4, tail]) for tail in (5, 6))
     assert cache.recompute_cost(second, 5) == RecomputeCost(num_blocks=1, num_tokens=1)

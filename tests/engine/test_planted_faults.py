@@ -165,11 +165,11 @@ def hits_one_block_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
         pool: BlockPool,
         groups: Sequence[AttentionPattern],
         chain: Chain,
-        most: int,
+        max_blocks: int,
         *,
         block_size: int,
     ) -> tuple[list[int], ...]:
-        found = find(pool, groups, chain, most, block_size=block_size)
+        found = find(pool, groups, chain, max_blocks, block_size=block_size)
         return tuple(ids[:1] + ids[:-1] for ids in found)
 
     monkeypatch.setattr("quire.cache.admission.find_prefix", generous)
@@ -187,7 +187,7 @@ def gives_back_what_a_window_still_sees(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def finds_another_groups_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    for user in ("kv_cache", "prefix"):
+    for user in ("full_blocks", "prefix"):
         monkeypatch.setattr(f"quire.cache.{user}.group_key", lambda digest, _group: digest)
 
 
@@ -198,12 +198,12 @@ def asks_no_window_for_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         pool: BlockPool,
         groups: Sequence[AttentionPattern],
         chain: Chain,
-        most: int,
+        max_blocks: int,
         *,
         block_size: int,
     ) -> tuple[list[int], ...]:
-        length = len(find(pool, groups[:1], chain, most, block_size=block_size)[0])
-        found = find(pool, groups, chain, most, block_size=block_size)
+        length = len(find(pool, groups[:1], chain, max_blocks, block_size=block_size)[0])
+        found = find(pool, groups, chain, max_blocks, block_size=block_size)
         return tuple(ids + [NULL_BLOCK] * (length - len(ids)) for ids in found)
 
     monkeypatch.setattr("quire.cache.admission.find_prefix", trusting)

@@ -91,7 +91,7 @@ class Driver:
         raise AssertionError(f"not done after {max_steps} turns")
 
     def _count(self, chunk: Chunk) -> None:
-        """Every prompt token once, every drawn token at the double price."""
+        """Every prompt token once, every sampled token at the double price."""
         new, end = self.news[chunk.request_id], chunk.start + chunk.num_tokens
         paid = max(self._paid[new.id], chunk.start)
         num_prompt = max(min(end, len(new.prompt_token_ids)) - paid, 0)

@@ -40,7 +40,7 @@ def test_steps_of_one_size_share_out_their_time() -> None:
     assert cost.token_s == pytest.approx(0.1 / 64, rel=compounded(NUM_ROUNDINGS))
 
 
-def test_steps_of_nearly_one_size_tell_no_line_through_their_noise() -> None:
+def test_steps_of_nearly_one_size_tell_no_slope_through_their_noise() -> None:
     cost = CostModel(PreemptionMode.AUTO)
     for num_tokens, seconds in ((63, 0.1), (64, 0.1), (65, 0.2)) * 4:
         cost.observe_step(num_tokens, seconds)
@@ -91,7 +91,7 @@ def test_a_forced_mode_speaks_of_preempted_requests_alone() -> None:
         assert not cost.prefers_host(BLOCK, is_resumed=False)
 
 
-def test_spills_are_for_what_is_asked_for_again() -> None:
+def test_offloading_is_for_what_is_asked_for_again() -> None:
     """A block's tokens take 16 ms to compute; out and in again takes 8."""
     cost = learnt(1e-3, 4e-3)
     assert not cost.prefers_offload(BLOCK, hit_rate=0.0)

@@ -70,7 +70,7 @@ def test_who_cannot_be_in_time_is_refused_with_the_numbers() -> None:
     assert driver.add(replace(request("patient"), time_limit_s=9.0)) is None
 
 
-def test_nobody_is_refused_before_the_pace_is_known() -> None:
+def test_nobody_is_refused_before_the_throughput_is_known() -> None:
     driver = Driver()
     for index in range(10):
         assert driver.add(replace(request(f"r{index}", 16), time_limit_s=0.1)) is None

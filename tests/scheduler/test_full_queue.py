@@ -1,5 +1,6 @@
-"""Who gets into a full waiting line: whoever has less than its share of it; and what the others are
-told."""
+"""Who gets into a full waiting queue: whoever has less than its share of it; and what the others
+are told.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -33,7 +34,7 @@ def test_a_tenant_is_refused_only_beyond_its_share(tenants: list[str]) -> None:
     assert waiting.total() <= 3 * MOST
 
 
-def test_without_tenants_there_is_one_line() -> None:
+def test_without_tenants_there_is_one_queue() -> None:
     driver = Driver(BOUNDED)
     for index in range(MOST + 2):
         assert driver.add(replace(request(f"r{index:02}"), tenant="a")) is None
@@ -41,7 +42,7 @@ def test_without_tenants_there_is_one_line() -> None:
     assert refusal is not None and refusal.reason is Reason.QUEUE_FULL
 
 
-def test_how_long_the_line_will_take_is_told_once_it_is_known() -> None:
+def test_how_long_the_queue_will_take_is_told_once_it_is_known() -> None:
     driver = Driver(BOUNDED)
     for index in range(MOST + 2):
         assert driver.add(request(f"r{index:02}")) is None

@@ -1,7 +1,7 @@
 """Who comes first under each policy, and that nobody waits for ever.
 
-The bounds: nobody is passed by more than `max_skips` requests that rank behind it. By arrival, that
-is the bound. By priority, those rank ahead that arrive before `ageing_s` times the difference has
+The bounds: nobody is passed by more than `max_skips` requests that come behind it. By arrival, that
+is the bound. By priority, those come ahead that arrive before `ageing_s` times the difference has
 gone by. By tenant, two who both wait are served alike, up to what can be in flight.
 
 The planted faults at the end are each caught by one of the properties.
@@ -44,7 +44,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
 
 @st.composite
 def crowds(draw: st.DrawFn) -> list[tuple[int, str, int]]:
-    """Arrivals of small and large: turn, tenant, priority; the sizes are in the requests."""
+    """Arrivals of small and large: step, tenant, priority; the sizes are in the requests."""
     return draw(
         st.lists(
             st.tuples(st.integers(0, 12), st.sampled_from("ab"), st.integers(0, 3)),
@@ -68,7 +68,7 @@ def check_passing(config: SchedulerConfig, crowd: list[tuple[int, str, int]]) ->
 
 
 def times_passed(driver: Driver, config: SchedulerConfig) -> list[str]:
-    """Each time that someone was admitted before one who ranks ahead and waited."""
+    """Each time that someone was admitted before one who comes ahead and waited."""
 
     def priority_key(name: str) -> float:
         if config.scheduling_policy is not PolicyName.PRIORITY:
@@ -142,7 +142,7 @@ def test_small_ones_pass_a_large_one_so_often_and_then_it_goes_first(policy: Pol
 
 @pytest.mark.parametrize(("num_large", "passes"), [(4, True), (5, False)])
 def test_a_few_behind_one_that_lacks_blocks_are_tried(num_large: int, passes: bool) -> None:
-    """Four in a step, so that a long line costs no more."""
+    """Four in a step, so that a long queue costs no more."""
     driver = Driver(replace(CONFIG, max_skips=5), num_blocks=9)
     driver.add(request("first", 4, 6))
     driver.step()

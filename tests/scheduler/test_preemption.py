@@ -1,4 +1,4 @@
-"""After a preemption admissions leave room to those who run, for a while: or what has just come
+"""After a preemption admissions leave blocks to those who run, for a while: or what has just come
 back is the next to go.
 """
 

@@ -87,7 +87,7 @@ def test_a_part_in_common_is_waited_for_and_the_rest_computed() -> None:
     assert driver.finishes["b"].timeline[1].number == 8
 
 
-def test_it_waits_in_turn_for_each_that_computes_more_of_its_prompt() -> None:
+def test_it_waits_for_one_after_another_that_computes_more_of_its_prompt() -> None:
     news = [prompt(name, *STORY[: 4 + 4 * index]) for index, name in enumerate("abcd")]
     driver = desk_with(*news)
     assert [scheduled(driver.step()) for _ in range(2)] == [
@@ -224,7 +224,7 @@ def test_who_passes_takes_no_token_of_the_next_step() -> None:
     assert scheduled(driver.step()) == {"a": (20, 1), "b": (18, 2), "c": (0, 50)}
 
 
-def test_who_passes_takes_no_place_and_no_block_of_those_who_wait() -> None:
+def test_who_passes_takes_no_sequence_and_no_block_of_those_who_wait() -> None:
     short = [prompt(name, ord(name)) for name in "cde"]
     driver = desk_with(
         prompt("a", *STORY),
@@ -250,7 +250,7 @@ def test_a_queue_is_not_full_for_those_who_wait_for_a_prefix() -> None:
     assert refusal is not None and refusal.reason is Reason.QUEUE_FULL
 
 
-def test_a_fair_lane_keeps_its_account_while_it_waits() -> None:
+def test_a_tenant_keeps_its_account_while_it_waits() -> None:
     fair = replace(WAITS, scheduling_policy=PolicyName.FAIR, max_num_seqs=2)
     driver = desk_with(replace(prompt("a", *STORY), tenant="x"), config=fair)
     for name in "bcd":
@@ -303,7 +303,7 @@ def test_a_short_prefix_is_computed_where_a_step_costs_more() -> None:
 
 @st.composite
 def crowds(draw: st.DrawFn) -> list[tuple[int, NewRequest]]:
-    """Arrivals by turn; prompts are pieces of a few stories, each with an end of its own."""
+    """Arrivals by step; prompts are pieces of a few stories, each with an end of its own."""
     crowd = []
     for index in range(draw(st.integers(2, 16))):
         story = 100 * draw(st.integers(0, 1))

@@ -1,4 +1,4 @@
-"""The scheduler by its door: who is placed, who waits and why, who ends and how."""
+"""The scheduler by its interface: who is scheduled, who waits and why, who ends and how."""
 
 from dataclasses import replace
 
@@ -52,7 +52,7 @@ def test_a_step_mixes_decode_and_chunked_prefill_within_its_budget() -> None:
     step, deltas = run_step(scheduler)
     assert scheduled(step) == {"a": (3, 1), "b": (0, 7)}
     assert step.num_tokens == 8
-    assert [delta.request_id for delta in deltas] == ["a"], "half a prompt draws nothing"
+    assert [delta.request_id for delta in deltas] == ["a"], "half a prompt samples nothing"
     step, deltas = run_step(scheduler)
     assert scheduled(step) == {"a": (4, 1), "b": (7, 5)}
     assert [delta.request_id for delta in deltas] == ["a", "b"]
@@ -124,7 +124,7 @@ def test_an_empty_prompt_and_a_used_id_are_refused() -> None:
     assert again is not None and again.reason is Reason.DUPLICATE_ID
 
 
-def test_the_waiting_line_is_bounded_beyond_what_may_run() -> None:
+def test_the_waiting_queue_is_bounded_beyond_what_may_run() -> None:
     scheduler, _ = build()
     for index in range(4 + 3):
         assert scheduler.add(request(f"r{index}"), 0.0) is None
@@ -136,7 +136,7 @@ def test_the_waiting_line_is_bounded_beyond_what_may_run() -> None:
     )
 
 
-def test_places_count_for_nothing_while_blocks_are_short() -> None:
+def test_free_sequences_count_for_nothing_while_blocks_are_short() -> None:
     scheduler, _ = build(num_blocks=7)
     scheduler.add(request("a", 6), 0.0)
     scheduler.add(request("b", 6), 0.0)
@@ -218,7 +218,7 @@ def test_an_abort_frees_the_blocks_in_the_same_call() -> None:
     assert set(scheduler.schedule(3.0).finished_requests) == {"a", "b"}
 
 
-def test_an_abort_takes_a_waiting_request_out_of_the_line() -> None:
+def test_an_abort_takes_a_waiting_request_out_of_the_queue() -> None:
     scheduler, _ = build()
     for name in "abcdef":
         scheduler.add(request(name), 0.0)

@@ -1,4 +1,4 @@
-"""How fast the waiting line moves, by the steps that left someone waiting."""
+"""How fast the waiting queue moves, by the steps that left someone waiting."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from quire.scheduler.throughput import ThroughputEstimate
 
 
 class Clock:
-    """Steps of a pace, one after the other."""
+    """Steps of an estimate, one after the other."""
 
     def __init__(self) -> None:
         self.throughput, self._now, self._number = ThroughputEstimate(), 0.0, 0
@@ -28,7 +28,7 @@ def test_only_steps_that_leave_someone_waiting_count() -> None:
     assert clock.throughput.tokens_per_s == pytest.approx(200)
 
 
-def test_a_new_pace_is_learnt_and_one_odd_step_is_not_taken_for_it() -> None:
+def test_a_new_throughput_is_learnt_and_one_odd_step_is_not_taken_for_it() -> None:
     clock = Clock()
     for _ in range(200):
         clock.step(100, 1.0)

@@ -1,5 +1,5 @@
-"""The blocks that an admitted request begins with: those of its prefix, here or on the host, and
-those it was swapped out with.
+"""The blocks that an admitted request begins with: those of its cached prefix, on the device or the
+host, and those it was swapped out with.
 """
 
 from collections.abc import Sequence
@@ -15,22 +15,26 @@ from quire.cache.prefix import find_prefix
 from quire.cache.spec import AttentionPattern
 
 ON_HOST = -1
-"""In the place of a block that is to be moved in."""
+"""Stands in a table for a block that is still to be copied in from the host."""
 
 
 class HostHit(NamedTuple):
-    """A block of the host for this place of the table. A private one has no key."""
+    """A block of the host whose contents belong at `block_index` of group `group`'s
+    table. A private block of a swapped request has no key.
+    """
 
     group: int
-    place: int
+    block_index: int
     host_id: int
     key: bytes | None
 
 
 class ComputedBlocks(NamedTuple):
-    """What need not be computed: the first `num_tokens`, in `block_ids` by group, with AWAY for
-    each of `host_hits` and the null block where no later token looks. All groups' are equally long;
-    `num_cached_blocks` blocks of each were found by their keys.
+    """The blocks of the first `num_tokens` tokens, which need not be computed again.
+
+    `block_ids` has one list for each group, all equally long: ON_HOST stands for each of
+    `host_hits`, the null block where no later token looks. The first `num_cached_blocks` of each
+    group were found by their keys.
     """
 
     num_tokens: int
@@ -40,7 +44,7 @@ class ComputedBlocks(NamedTuple):
 
     @property
     def shared(self) -> list[int]:
-        """The blocks that are on the device."""
+        """The blocks that lie on the device, over all groups."""
         return [
             block_id
             for ids in self.block_ids
@@ -51,7 +55,7 @@ class ComputedBlocks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BlockFinder:
-    """Looks in the device's pool, and in the host's if there is one."""
+    """Finds computed blocks in the device's pool, and in the host's if there is one."""
 
     pool: BlockPool
     host: HostPool | None
@@ -59,19 +63,20 @@ class BlockFinder:
     block_size: int
 
     def nothing(self) -> ComputedBlocks:
+        """Return the answer for a request of which nothing is computed."""
         return ComputedBlocks(0, 0, tuple([] for _ in self.groups), [])
 
-    def prefix(self, chain: Chain, most: int, *, use_host: bool) -> ComputedBlocks:
-        """The longest, of up to `most` blocks, that every group still has; on the host too if that
-        is to be used.
+    def prefix(self, chain: Chain, max_blocks: int, *, use_host: bool) -> ComputedBlocks:
+        """Return the longest cached prefix of `chain` that every group still has, `max_blocks`
+        blocks at most. The host's blocks count if `use_host` is true.
         """
         if not use_host or self.host is None:
-            ids = find_prefix(self.pool, self.groups, chain, most, block_size=self.block_size)
+            ids = find_prefix(self.pool, self.groups, chain, max_blocks, block_size=self.block_size)
             return self._found(ids, [])
         tiers = Tiers(self.pool, self.host)
-        ids = find_prefix(tiers, self.groups, chain, most, block_size=self.block_size)
+        ids = find_prefix(tiers, self.groups, chain, max_blocks, block_size=self.block_size)
         host_hits = [
-            HostHit(group, index, self.host.place_of(key), key)
+            HostHit(group, index, self.host.block_of(key), key)
             for group, blocks in enumerate(ids)
             for index, block_id in enumerate(blocks)
             if block_id == ON_HOST
@@ -84,7 +89,9 @@ class BlockFinder:
         return ComputedBlocks(num_blocks * self.block_size, num_blocks, ids, host_hits)
 
     def swapped(self, chain: Chain, swap: Swap) -> ComputedBlocks | None:
-        """All that a table was swapped out with; None if a block that it claims is lost."""
+        """Return all that a table was swapped out with, or None if a block that it retains is
+        lost.
+        """
         if self.host is None:
             return None
         tiers = Tiers(self.pool, self.host)
@@ -97,7 +104,7 @@ class BlockFinder:
                 return None
             (block_ids[group][index],) = tiers.find([key])
             if block_ids[group][index] == ON_HOST:
-                host_hits.append(HostHit(group, index, self.host.place_of(key), key))
+                host_hits.append(HostHit(group, index, self.host.block_of(key), key))
         for group, index, _, _ in host_hits:
             block_ids[group][index] = ON_HOST
         num_cached_blocks = min((index for _, index, _ in swap.private), default=num_blocks)
@@ -106,12 +113,15 @@ class BlockFinder:
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """Device and host as one pool to find blocks in."""
+    """Device and host as one pool in which blocks are found by their keys."""
 
     pool: BlockPool
     host: HostPool
 
     def find(self, keys: Sequence[bytes]) -> list[int]:
+        """Return the blocks of the leading keys, ON_HOST for those that only the host has, up to
+        the first key that is on no tier.
+        """
         found: list[int] = []
         while len(found) < len(keys):
             found += self.pool.find(keys[len(found) :])
@@ -121,13 +131,15 @@ class Tiers:
         return found
 
     def contents(self, keys: Sequence[bytes]) -> list[Content]:
+        """Return what the blocks under `keys` hold, which were just found."""
         contents = [self.content_under(key) for key in keys]
         return [content for content in contents if content is not None]
 
     def content_under(self, key: bytes) -> Content | None:
+        """Return what the block under `key` holds, or None if it is on no tier."""
         return self.pool.content_under(key) or self.host.content_under(key)
 
     def check_retained(self) -> None:
-        """Raise AccountsError unless all that swapped requests claim is there."""
+        """Raise AccountsError unless all that swapped requests retain is there."""
         if any(self.content_under(key) is None for key in self.host.retained_keys):
-            raise AccountsError("a block that a swapped request claims is on no tier")
+            raise AccountsError("a block that a swapped request retains is on no tier")

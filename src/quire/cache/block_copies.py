@@ -1,4 +1,6 @@
-"""What the cache asks to be done with the contents of blocks, in this order, before a step runs."""
+"""Block copies: what the cache asks to be done with the contents of blocks before a step runs, in
+the order that it asks.
+"""
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -6,16 +8,16 @@ from typing import NamedTuple
 
 
 class CopyKind(StrEnum):
-    """Between the device's blocks and the host's, which are numbered apart."""
+    """Where a copy leads. The device's blocks and the host's are numbered apart."""
 
     OUT = "out"
     IN = "in"
     FORK = "copy"
-    """From one block of the device to another."""
+    """From one block of the device to another, for a request that forks from another one."""
 
 
 class BlockCopy(NamedTuple):
-    """One block, in all layers of its group."""
+    """The copy of one block, in all layers of its group. `source` and `target` are block ids."""
 
     kind: CopyKind
     source: int
@@ -23,7 +25,7 @@ class BlockCopy(NamedTuple):
 
 
 class CopyBatch(NamedTuple):
-    """Moves that may be done at once: none reads or writes what another of them writes."""
+    """Copies that may be done at once: none reads or writes what another of them writes."""
 
     kind: CopyKind
     sources: list[int]
@@ -31,7 +33,7 @@ class CopyBatch(NamedTuple):
 
 
 def copy_batches(copies: Iterable[BlockCopy]) -> Iterator[CopyBatch]:
-    """The moves in as few batches as their order allows."""
+    """Yield the copies in as few batches as their order allows."""
     batch: CopyBatch | None = None
     written: set[int] = set()
     for kind, source, target in copies:

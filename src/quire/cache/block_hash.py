@@ -1,5 +1,6 @@
-"""The hash of full blocks, chained over the parent's digest. It finds blocks; that a found block is
-the right one is proven by its content (`chain.py`), so that no hash is too weak to be correct.
+"""The hash of full blocks, chained over the parent's digest. A digest finds a block; that the found
+block is the right one is proven by its content (`chain.py`), so that no hash is too weak to be
+correct.
 """
 
 from array import array
@@ -14,13 +15,14 @@ TOKEN_CODE = "I"
 TOKEN_BYTES = array(TOKEN_CODE).itemsize
 
 Digest: TypeAlias = Callable[[bytes, bytes, bytes], bytes]
-"""Of the parent's digest, the block's tokens and its encoded extra keys (empty if there are none).
-All digests are equally long."""
+"""Maps the parent's digest, the block's tokens and its encoded extra keys (empty if there are none)
+to the block's digest. All digests of one function are equally long.
+"""
 
 
 class HashAlgorithm(StrEnum):
-    """`SHA256_CBOR` gives the same digests in every process and in other programs; `SHA256` is
-    faster.
+    """How full blocks are hashed. `SHA256_CBOR` gives the same digests in every process and in
+    other programs; `SHA256` is faster.
     """
 
     SHA256 = "sha256"
@@ -37,32 +39,34 @@ def _sha256_cbor(parent: bytes, tokens: bytes, extra: bytes) -> bytes:
 
 
 class BlockHash(NamedTuple):
-    """`root` is the parent of every first block."""
+    """A hash function with `root`, the parent digest of every first block."""
 
     root: bytes = b""
     digest: Digest = _sha256
 
 
 def build_block_hash(algorithm: HashAlgorithm, *, seed: str | None, noise: bytes) -> BlockHash:
-    """Without a seed the root is `noise`: then nobody outside can foretell a digest."""
+    """Return the hash of `algorithm`. Its root is derived from `seed`; without a seed it is
+    `noise`, so that nobody outside can foretell a digest.
+    """
     digest = _sha256_cbor if algorithm is HashAlgorithm.SHA256_CBOR else _sha256
     return BlockHash(noise if seed is None else sha256(cbor.encode(seed)).digest(), digest)
 
 
 def ids_of(tokens: bytes) -> list[int]:
-    """The token ids in a block's bytes."""
+    """Return the token ids in a block's bytes."""
     ids = array(TOKEN_CODE)
     ids.frombytes(tokens)
     return ids.tolist()
 
 
 def group_key(digest: bytes, group: int) -> bytes:
-    """What a block of this layer group is found by: one content lies in another block in each
-    group.
+    """Return the key under which a block of layer group `group` is found. Each group has another
+    block for the same content, and so another key.
     """
     return digest if group == 0 else digest + group.to_bytes(2, "little")
 
 
 def group_of(key: bytes, digest: bytes) -> int:
-    """The group that `group_key` made this key for."""
+    """Return the group that `group_key` made this key for."""
     return int.from_bytes(key[len(digest) :], "little")

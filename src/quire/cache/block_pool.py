@@ -1,12 +1,13 @@
-"""The flat pool of blocks: who holds how many references, which are free, which are idle.
+"""The flat pool of blocks: it knows how many references each has, which are free and which
+evictable.
 
 Every block but the null block 0 is in exactly one state:
 
-    free  --take-->  held  --last release-->  free   (never sealed)
-      ^                ^------- share ------  idle   (sealed: findable by its key)
+    free  --take-->  held  --last release-->  free        (never cached)
+      ^                ^------- share ------  evictable   (cached: can be found by its key)
       '--------------- evict -----------------'
 
-The idle blocks are evicted least recently released first.
+The evictable blocks are evicted least recently released first. Metrics call this state `cached`.
 
 One block is found under each key. Held blocks of the same content beside it are its duplicates:
 when nobody holds the one that is found any more, a duplicate is found instead, and it is free.
@@ -19,15 +20,17 @@ from quire.cache.chain import Content
 from quire.cache.evictable_list import EvictableList
 
 NULL_BLOCK = 0
-"""Never taken, shared or freed: a place for padding writes."""
+"""Padding writes go to this block. It is never taken, shared or freed."""
 
 
 class AccountsError(Exception):
-    """The block accounts do not balance: a defect of Quire, never of a request."""
+    """The block accounts do not balance. This is a defect of Quire, never of a request."""
 
 
 class Usage(NamedTuple):
-    """Blocks by state; the sum is the usable pool."""
+    """Numbers of blocks by state; their sum is the usable pool. `cached` counts the evictable
+    blocks.
+    """
 
     free: int
     cached: int
@@ -35,8 +38,10 @@ class Usage(NamedTuple):
 
 
 class BlockPool:
-    """`take` is all or nothing; a release too many raises AccountsError. `on_evict` is told each
-    block that can be found no more, with its key and its content.
+    """Takes, shares and releases blocks by their ids.
+
+    `take` gives all or nothing. One release too many raises AccountsError. `on_evict` is called
+    with each block that can be found no more, its key and its content.
     """
 
     def __init__(
@@ -59,7 +64,9 @@ class BlockPool:
 
     @property
     def num_available(self) -> int:
-        """Blocks that `take` could give: free ones, and idle ones by eviction."""
+        """The number of blocks that `take` could give: the free ones, and the evictable ones by
+        eviction.
+        """
         return len(self._free) + len(self._evictable)
 
     @property
@@ -68,7 +75,9 @@ class BlockPool:
         return Usage(free, cached, self.num_usable - free - cached)
 
     def take(self, num_blocks: int) -> list[int] | None:
-        """Blocks with one reference each, or None and nothing taken."""
+        """Return `num_blocks` blocks with one reference each, or None, and take nothing, if there
+        are fewer.
+        """
         free, refs = self._free, self._num_refs
         if num_blocks > len(free):
             if num_blocks > len(free) + len(self._evictable):
@@ -86,7 +95,9 @@ class BlockPool:
         return taken
 
     def share(self, block_ids: Iterable[int]) -> None:
-        """One more reference to each block; an idle block is held again."""
+        """Add one reference to each block; an evictable block is held again. Raises AccountsError
+        for a free one.
+        """
         refs, keys, evictable = self._num_refs, self._key_of, self._evictable
         for block_id in block_ids:
             if refs[block_id] == 0:
@@ -96,7 +107,9 @@ class BlockPool:
             refs[block_id] += 1
 
     def release(self, block_ids: Iterable[int]) -> None:
-        """One reference less, in the given order: what comes first is evicted first."""
+        """Drop one reference of each block, in the given order: what comes first is evicted first.
+        Raises AccountsError for a block that nobody holds.
+        """
         refs, keys, duplicates = self._num_refs, self._key_of, self._duplicates
         evictable: list[int] = []
         for block_id in block_ids:
@@ -115,9 +128,11 @@ class BlockPool:
         self._evictable.append(evictable)
 
     def cache(self, block_id: int, key: bytes, content: Content) -> bool:
-        """Make a held, filled block findable; false if another is found under its key."""
+        """Make a held, full block findable under `key`; return False if another one is found there
+        already. Raises AccountsError for a block that nobody holds.
+        """
         if self._num_refs[block_id] == 0:
-            raise AccountsError(f"block {block_id} is sealed but nobody holds it")
+            raise AccountsError(f"block {block_id} is cached but nobody holds it")
         if self._key_of[block_id] is not None or key in self._block_of:
             return False
         self._key_of[block_id] = key
@@ -126,8 +141,8 @@ class BlockPool:
         return True
 
     def add_duplicate(self, block_id: int, key: bytes) -> None:
-        """A held block has the content of the one that is found under `key`. If nobody holds that
-        one, this is found from now on, and that one is free.
+        """Note that a held block has the content of the one that is found under `key`. If nobody
+        holds that one, this block is found from now on, and that one is free.
         """
         if self._key_of[block_id] is not None:
             return
@@ -140,7 +155,9 @@ class BlockPool:
             self._free_one_of(key, found)
 
     def forget(self) -> None:
-        """Nothing is found any more: idle blocks are free, held ones as if never sealed."""
+        """Make nothing findable any more: evictable blocks become free, held ones as if they were
+        never cached.
+        """
         while self._evictable:
             self._free.append(self._evictable.pop_oldest())
         self._block_of.clear()
@@ -149,7 +166,7 @@ class BlockPool:
         self._content_of = [None] * len(self._num_refs)
 
     def find(self, keys: Iterable[bytes]) -> list[int]:
-        """The blocks of the leading keys that are sealed, up to the first that is not."""
+        """Return the blocks of the leading keys that are cached, up to the first that is not."""
         block_of, found = self._block_of, []
         for key in keys:
             block_id = block_of.get(key)
@@ -159,34 +176,38 @@ class BlockPool:
         return found
 
     def contents(self, keys: Iterable[bytes]) -> list[Content]:
-        """What the blocks of these sealed keys hold."""
+        """Return what the blocks under these keys hold; each key must be cached."""
         block_of, content_of = self._block_of, self._content_of
         contents = [content_of[block_of[key]] for key in keys]
         return [content for content in contents if content is not None]
 
     def content_under(self, key: bytes) -> Content | None:
-        """What the block of this key holds, if it is still there."""
+        """Return what the block under `key` holds, or None if it is not here any more."""
         block_id = self._block_of.get(key)
         return None if block_id is None else self._content_of[block_id]
 
     def key_of(self, block_id: int) -> bytes | None:
-        """Under which its content is found, in this block or in a duplicate."""
+        """Return the key under which the block's content is found, in this block or in a duplicate
+        of it.
+        """
         return self._key_of[block_id]
 
     def num_holders(self, block_id: int) -> int:
+        """Return the number of references to the block."""
         return self._num_refs[block_id]
 
     def num_evictable(self, block_ids: Iterable[int]) -> int:
+        """Return how many of these blocks nobody holds."""
         refs = self._num_refs
         return sum(1 for block_id in block_ids if refs[block_id] == 0)
 
     def check(self, holders: dict[int, int]) -> None:
-        """Hold the accounts against `holders`, the references each block should have. Raises
-        AccountsError.
+        """Raise AccountsError unless each block has the references that `holders` says it should
+        have, and every usable block is in one state.
         """
         states = [*self._free, *self._evictable, *holders]
         if sorted(states) != list(range(1, len(self._num_refs))):
-            raise AccountsError("a usable block is in no state or in two: free, idle or held")
+            raise AccountsError("a usable block is in no state or in two: free, evictable or held")
         for block_id, num_refs in enumerate(self._num_refs):
             if num_refs != holders.get(block_id, 0):
                 wanted = holders.get(block_id, 0)
@@ -196,9 +217,9 @@ class BlockPool:
                 raise AccountsError(f"block {block_id} is found under a key it does not carry")
         num_duplicates = sum(map(len, self._duplicates.values()))
         if sum(key is not None for key in self._key_of) != len(self._block_of) + num_duplicates:
-            raise AccountsError("a sealed block cannot be found")
+            raise AccountsError("a cached block cannot be found")
         if any(self._key_of[block_id] is not None for block_id in self._free):
-            raise AccountsError("a free block is still sealed")
+            raise AccountsError("a free block is still cached")
         for key, duplicates in self._duplicates.items():
             self._check_duplicates(key, duplicates)
 
@@ -209,7 +230,9 @@ class BlockPool:
             raise AccountsError(f"block {found} has no duplicate, or is its own")
         for block_id in alike:
             if self._key_of[block_id] != key or self._num_refs[block_id] == 0:
-                raise AccountsError(f"block {block_id} has a duplicate and is idle or not sealed")
+                raise AccountsError(
+                    f"block {block_id} has a duplicate and is evictable or not cached"
+                )
             if self._content_of[block_id] is not self._content_of[found]:
                 raise AccountsError(f"block {block_id} has another content than its duplicate")
 
@@ -226,12 +249,12 @@ class BlockPool:
         self._free.append(block_id)
 
     def _evict(self, num_blocks: int) -> None:
-        """Turn the oldest idle blocks into free ones."""
+        """Make the oldest evictable blocks free."""
         for _ in range(num_blocks):
             block_id = self._evictable.pop_oldest()
             key, content = self._key_of[block_id], self._content_of[block_id]
             if key is None or content is None:
-                raise AccountsError(f"block {block_id} is idle but not sealed")
+                raise AccountsError(f"block {block_id} is evictable but not cached")
             del self._block_of[key]
             self._key_of[block_id] = self._content_of[block_id] = None
             self._free.append(block_id)

@@ -11,11 +11,11 @@ from quire.cache.reuse import Reuse
 
 
 class Swap(NamedTuple):
-    """The blocks that a swapped request resumes with, by group and index in its table.
+    """The blocks that a swapped request resumes with, each by group and index in its table.
 
-    `retained` blocks are found by their keys on the device or the host; `private` ones were copied
+    `retained` blocks are found by their keys, on the device or the host; `private` ones were copied
     to the host. Together they hold `num_computed` tokens. `epoch` is that of the table: a reset
-    after it makes the claims void.
+    after it voids what is retained.
     """
 
     num_computed: int
@@ -52,7 +52,7 @@ class BlockTable:
 
 
 def tail_first(block_ids: tuple[list[int], ...]) -> list[int]:
-    """All blocks of a table, those of the last tokens first, whatever their group."""
+    """Return all blocks of a table, those of the last tokens first, whatever their group."""
     if len(block_ids) == 1:
         ordered = block_ids[0][::-1]
     else:

@@ -1,4 +1,6 @@
-"""Canonical CBOR (RFC 8949, section 4.2) of the few kinds of values that a block's hash is of."""
+"""Canonical CBOR (RFC 8949, section 4.2) of the few kinds of values that block hashes are made
+of.
+"""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -12,7 +14,7 @@ _INLINE = 24
 
 
 def encode(value: Value) -> bytes:
-    """Integers of 64 bits at most; a larger one raises ValueError."""
+    """Return the encoding of `value`. Raises ValueError for an integer of more than 64 bits."""
     if value is None:
         return NULL
     if isinstance(value, int):
@@ -26,12 +28,12 @@ def encode(value: Value) -> bytes:
 
 
 def array_of(encoded: Sequence[bytes]) -> bytes:
-    """The array of values that are encoded already."""
+    """Return the encoding of the array whose items are encoded already."""
     return _head(_ARRAY, len(encoded)) + b"".join(encoded)
 
 
 def _head(major: int, number: int) -> bytes:
-    """A major type with its number, in as few bytes as hold it."""
+    """Return a major type with its number, in as few bytes as hold it."""
     if number < _INLINE:
         return bytes((major << 5 | number,))
     for code, width, limit in _WIDTHS:

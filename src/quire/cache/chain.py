@@ -1,7 +1,8 @@
 """The full blocks of one request as a chain: each has its tokens, its extra keys and its parent.
 
-A digest only proposes a block of the pool. It is shared where the content it was sealed with is
-this chain's, every block before it included; so a hash that collides costs hits and nothing else.
+A digest only proposes a block of the pool. The block is shared where the content it was cached with
+is this chain's, every block before it included; so a hash that collides costs hits and nothing
+else.
 """
 
 from array import array
@@ -14,7 +15,7 @@ from quire.cache.reuse import OPEN, Reuse
 
 
 class Content:
-    """What a sealed block holds. Only `parent` is ever replaced, and only by its equal."""
+    """What a cached block holds. Only `parent` is ever replaced, and only by its equal."""
 
     __slots__ = ("digest", "tokens", "extra", "parent")
 
@@ -28,7 +29,9 @@ class Content:
 
 
 class Chain:
-    """Grows with the tokens of its request and outlives a release: it follows them alone."""
+    """The digests, tokens and extra keys of a request's full blocks. It depends on the tokens
+    alone, so it grows with them and outlives a release of the blocks.
+    """
 
     __slots__ = ("reuse", "digests", "_hash", "_block_size", "_tokens", "_extras", "_known")
 
@@ -39,7 +42,7 @@ class Chain:
         self._block_size = block_size
         self._tokens: list[bytes] = []
         self._extras: list[ExtraKeys] = []
-        self._known: list[Content] = []  # of the leading blocks, as they were found or sealed
+        self._known: list[Content] = []  # of the leading blocks, as they were found or cached
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """Append the full blocks of `token_ids` that the chain does not have yet."""
@@ -65,23 +68,28 @@ class Chain:
             digests.append(parent)
 
     def adopt(self, other: "Chain", num_blocks: int) -> None:
-        """Begin with the first blocks of a chain of equal tokens and keys."""
+        """Begin with the first `num_blocks` blocks of a chain of equal tokens and keys."""
         self.digests = other.digests[:num_blocks]
         self._tokens = other._tokens[:num_blocks]
         self._extras = other._extras[:num_blocks]
         self._known = other._known[:num_blocks]
 
     def parent_digest(self, index: int) -> bytes:
+        """Return the digest that block `index` is chained to: that of the block before it, or the
+        root.
+        """
         return self.digests[index - 1] if index else self._hash.root
 
     def tokens(self, index: int) -> bytes:
+        """Return the token ids of block `index` as bytes."""
         return self._tokens[index]
 
     def extra(self, index: int) -> ExtraKeys:
+        """Return the extra keys of block `index`."""
         return self._extras[index] if self._extras else NO_KEYS
 
     def content(self, index: int) -> Content:
-        """What block `index` is to be sealed with."""
+        """Return the content that block `index` is to be cached with."""
         known = self._known
         while len(known) <= index:
             parent, at = (known[-1] if known else None), len(known)
@@ -89,7 +97,7 @@ class Chain:
         return known[index]
 
     def num_matching(self, contents: list[Content]) -> int:
-        """How many leading `contents` are those of the chain's first blocks."""
+        """Return how many leading `contents` are those of the chain's first blocks."""
         num, above = 0, None
         for content, tokens, extra in zip(contents, self._tokens, self._each_extra(), strict=False):
             if content.parent is not above or content.tokens != tokens or content.extra != extra:
@@ -101,7 +109,7 @@ class Chain:
         return num
 
     def matches(self, content: Content, index: int) -> bool:
-        """Is this block `index` of the chain, with all before it?
+        """Return whether `content` is block `index` of the chain, with all blocks before it.
 
         Contents are compared down to one that is known already: mostly the parent.
         """
@@ -121,8 +129,8 @@ class Chain:
         return self._extras or repeat(NO_KEYS)
 
     def _learn(self, trail: list[Content], start: int) -> None:
-        """Take over the contents of the blocks from `start` on, last one first. Equal contents are
-        made one, so that they are compared only once.
+        """Take over the contents of the blocks from `start` on, the last one first. Equal contents
+        are made one object, so that they are compared only once.
         """
         known = self._known
         for at, each in enumerate(reversed(trail), start):

@@ -1,4 +1,4 @@
-"""What a KV cache is built from."""
+"""The configuration of a KV cache."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,16 @@ from quire.cache.spec import FULL, AttentionPattern
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """`num_blocks` counts the null block, so `num_blocks - 1` can be used. `groups` says how long
-    each layer group needs its tokens; there are none for a model without attention.
+    """What a KV cache is built from. Raises ValueError for sizes that make no sense.
 
-    `num_host_blocks` of the host's memory take what is swapped out or evicted.
-
-    No step computes more than `max_chunk_tokens` of a request: what bounds a window's blocks.
-    `block_hash` may collide; its default has a fixed root. `enable_kv_cache_events` collects what
-    is sealed and evicted, for someone to take.
+    - num_blocks: blocks of the pool, the null block included, so that `num_blocks - 1` can be used.
+    - block_size: tokens in a block.
+    - groups: the attention pattern of each layer group; empty for a model without attention.
+    - max_chunk_tokens: the most tokens of a request that a step computes. It bounds the blocks that
+      a group with a window or chunks holds.
+    - num_host_blocks: blocks of host memory for what is swapped out or evicted.
+    - block_hash: the hash of full blocks. It may collide; the default has a fixed root.
+    - enable_kv_cache_events: whether what is cached and evicted is collected as events.
     """
 
     num_blocks: int

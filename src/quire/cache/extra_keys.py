@@ -1,4 +1,6 @@
-"""What a block is told apart by beside its tokens: whose it is, and what its placeholders show."""
+"""What tells blocks of equal tokens apart: whose they are, and what their placeholder tokens stand
+for.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -8,8 +10,8 @@ from quire.cache.reuse import PromptItem, Reuse
 
 
 class ExtraKeys(NamedTuple):
-    """`items` are digests with the start of each, relative to the block: negative where the item
-    begins before it.
+    """The extra keys of one block. `items` are digests with the start of each, relative to the
+    block: negative where the item begins before it.
     """
 
     adapter: str = ""
@@ -17,8 +19,8 @@ class ExtraKeys(NamedTuple):
     salt: bytes = b""
 
     def encoded(self) -> bytes:
-        """Canonical CBOR of an array: the adapter as text, the items as arrays, the salt as bytes,
-        each only if it is there. Empty without any.
+        """Return the canonical CBOR of an array: the adapter as text, the items as arrays, the salt
+        as bytes, each only if it is there. Without any the result is empty.
         """
         if self == NO_KEYS:
             return b""
@@ -33,8 +35,8 @@ NO_KEYS = ExtraKeys()
 
 
 def extra_keys(reuse: Reuse, first: int, last: int, *, block_size: int) -> list[ExtraKeys]:
-    """Of the blocks `first .. last`. The adapter is in each; the salt in the first block that is
-    not wholly public, which tells all after it apart as well.
+    """Return the extra keys of the blocks `first .. last`. The adapter is in each. The salt is in
+    the first block that is not wholly public, which tells all after it apart as well.
     """
     items = _items_by_block(reuse.items, first, last, block_size)
     salted = reuse.num_public_tokens // block_size

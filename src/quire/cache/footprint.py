@@ -1,5 +1,6 @@
-"""What so many blocks and so large a step take together, and back: what fits into so many bytes.
-Exact, in whole numbers; every answer is checked against the footprint it came from.
+"""The bytes that KV blocks and a step of so many tokens take together, and the reverse: what fits
+into so many bytes. Everything is exact, in whole numbers; every answer is checked against the
+footprint it came from.
 """
 
 from dataclasses import dataclass
@@ -10,11 +11,11 @@ from math import isqrt
 from quire.cache.sizing import MIB, TooLittleMemory
 
 BATCH_SHARE = Fraction(1, 100)
-"""Where both are unknown: tokens of a step for each token of KV memory."""
+"""The tokens of a step for each token of KV memory, where both numbers are unknown."""
 
 
 class Bound(StrEnum):
-    """The upper bounds by name."""
+    """The names of the upper bounds."""
 
     BLOCKS = "max_blocks"
     TOKENS = "max_tokens"
@@ -22,7 +23,9 @@ class Bound(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is chosen lies within them; None is no bound."""
+    """The limits within which blocks and tokens are chosen; None is no bound. Raises ValueError if
+    the least tokens are above the most.
+    """
 
     least_tokens: int = 1
     max_blocks: int | None = None
@@ -40,13 +43,17 @@ UNBOUNDED = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes by what they depend on.
+    """Bytes of device memory by what they depend on.
 
-    `block_bytes`: one block of KV. `token_bytes`: what each token of a step takes at the peak: its
-    activations, logits, id, position, place to write. `pair_bytes`: masks and places to read for
-    each pair of a step's token and a token of its context, where an attention keeps them; 0 where
-    none does. `fixed_bytes`: work space and whatever else does not grow; `graph_bytes` of them for
-    recorded steps.
+    - block_bytes: one block of KV.
+    - token_bytes: what each token of a step takes at the peak: its activations, logits, id,
+      position and slot.
+    - pair_bytes: masks and slots to read for each pair of a step's token and a token of its
+      context, where an attention backend keeps them; 0 where none does.
+    - fixed_bytes: work space and whatever else does not grow; `graph_bytes` of them for recorded
+      steps.
+
+    Raises ValueError where blocks or tokens take less than one byte.
     """
 
     block_size: int
@@ -66,8 +73,9 @@ class Footprint:
             raise ValueError(f"nothing takes less than no bytes: {self}")
 
     def num_bytes(self, num_blocks: int, num_tokens: int) -> int:
-        """With `num_blocks` of KV and `num_tokens` in a step. A step's tokens can see the whole of
-        KV memory, and each other."""
+        """Return the bytes of `num_blocks` of KV and a step of `num_tokens`. The step's tokens can
+        see the whole of KV memory, and each other.
+        """
         num_pairs = num_tokens * (num_blocks * self.block_size + num_tokens)
         return (
             num_blocks * self.block_bytes
@@ -79,11 +87,11 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """`num_blocks` and `num_tokens` take `num_bytes`; one more of what was unknown does not fit, or
+    """`num_blocks` and `num_tokens` take `num_bytes`. One more of what was unknown does not fit, or
     goes beyond a bound that was given.
 
-    `free_blocks` and `free_tokens` are what memory alone would have allowed, and `bound_by` the
-    bounds that are less than that.
+    `free_blocks` and `free_tokens` are what memory alone would have allowed, and `bound_by` names
+    the bounds that are less than that.
     """
 
     num_blocks: int
@@ -101,7 +109,8 @@ def solve_both(
     share: Fraction = BATCH_SHARE,
     bounds: Bounds = UNBOUNDED,
 ) -> Solution:
-    """Blocks and tokens of a step, both unknown. Raises TooLittleMemory.
+    """Return how many blocks and how many tokens of a step fit into `available` bytes, where both
+    are unknown. Raises TooLittleMemory.
 
     With N blocks of s tokens, M = share * N * s tokens in a step, share = u / v, and bytes b for a
     block, t for a token, p for a pair, f fixed, all of A is taken where
@@ -111,9 +120,9 @@ def solve_both(
 
         p u (u + v) s^2 * N^2  +  v (v b + u s t) * N  +  v^2 (f - A)  =  0
 
-    a quadratic whose larger root is N, and a line where no attention keeps pairs (p = 0). Of its
-    whole part M is taken, within the bounds; then what rounding left over goes first to
-    blocks, then to tokens, until one more of either does not fit.
+    This is a quadratic whose larger root is N, and linear where no attention keeps pairs (p = 0).
+    From the whole part of the root follows M, within the bounds; then what rounding left over goes
+    first to blocks, then to tokens, until one more of either does not fit.
     """
     u, v = share.numerator, share.denominator
     size = footprint.block_size
@@ -142,8 +151,9 @@ def solve_both(
 def solve_blocks(
     footprint: Footprint, available: int, *, num_tokens: int, max_blocks: int | None = None
 ) -> Solution:
-    """Blocks, for a step of so many tokens. Raises TooLittleMemory if the step alone does not
-    fit."""
+    """Return how many blocks fit beside a step of `num_tokens`. Raises TooLittleMemory if the step
+    alone does not fit.
+    """
     rest = available - footprint.num_bytes(0, num_tokens)
     if rest < 0:
         raise _no_room(f"steps of {num_tokens} tokens", available - rest, available)
@@ -156,8 +166,8 @@ def solve_blocks(
 def solve_tokens(
     footprint: Footprint, available: int, *, num_blocks: int, max_tokens: int | None = None
 ) -> Solution:
-    """Tokens of a step, beside so many blocks. Raises TooLittleMemory if the blocks alone do not
-    fit.
+    """Return how many tokens of a step fit beside `num_blocks`. Raises TooLittleMemory if the
+    blocks alone do not fit.
 
         p * M^2  +  (t + N s p) * M  +  N b + f - A  =  0
     """
@@ -174,10 +184,10 @@ def solve_tokens(
 
 
 def _larger_root(a: int, b: int, c: int) -> int | None:
-    """The whole part of the larger x with a x^2 + b x + c = 0, where a >= 0 and b > 0.
+    """Return the whole part of the larger x with a x^2 + b x + c = 0, where a >= 0 and b > 0.
 
-    None where it is negative, or there is none: c > 0 says that what does not grow with x is
-    already too much.
+    The answer is None where the root is negative, or where there is none: c > 0 says that what does
+    not grow with x is already too much.
     """
     square = b * b - 4 * a * c
     if square < 0 or c > 0:

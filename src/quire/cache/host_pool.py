@@ -1,11 +1,11 @@
-"""Blocks of the host's memory: what was evicted from the device or swapped out, by ids and keys.
+"""The blocks of host memory, by ids and keys: what was evicted from the device or swapped out.
 
-    free  --put-->  cached  --claim-->  claimed      under a key; the oldest cached one goes first
+    free  --put-->  cached  --retain-->  retained    under a key; the oldest cached one goes first
     free  --take->  private                          of one swapped request, under no key
 
-A swapped request claims the keys of its sealed blocks, wherever they are now: those still on the
-device come here when they are evicted there, and then find room. So the claims and the private
-blocks together are never more than the pool.
+A swapped request retains the keys of its cached blocks, wherever they are now: those still on the
+device come here when they are evicted there, and then find a free block. So the retained keys and
+the private blocks together are never more than the pool has blocks.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -15,7 +15,9 @@ from quire.cache.chain import Content
 
 
 class HostPool:
-    """`on_evict` is told the key and the content of each block that can be found no more."""
+    """Keeps blocks of `num_blocks` in host memory. `on_evict` is called with the key and the
+    content of each block that can be found no more.
+    """
 
     def __init__(
         self,
@@ -41,26 +43,28 @@ class HostPool:
 
     @property
     def num_swapped(self) -> int:
-        """Blocks that swapped requests wait with."""
+        """The number of blocks that are kept for swapped requests."""
         return len(self._retained) + len(self._private)
 
     def find(self, key: bytes) -> int | None:
+        """Return the block under `key`, or None if it is not on the host."""
         return self._cached.get(key, self._retained.get(key))
 
     def content_under(self, key: bytes) -> Content | None:
+        """Return what the block under `key` holds, or None if it is not on the host."""
         block_id = self.find(key)
         return None if block_id is None else self._content_of[block_id]
 
-    def place_of(self, key: bytes) -> int:
-        """Of a key that is here."""
+    def block_of(self, key: bytes) -> int:
+        """Return the block of a key that is on the host. Raises AccountsError if it is not."""
         block_id = self.find(key)
         if block_id is None:
             raise AccountsError("a key is not on the host, where it was just found")
         return block_id
 
     def retain(self, keys: Sequence[bytes], num_private: int) -> list[int] | None:
-        """Room for all blocks of a request that is swapped out: its private blocks are given at
-        once, in their order. None, and nothing done, if it is too much.
+        """Keep all blocks of a request that is swapped out, and return its `num_private` private
+        blocks; or return None, and do nothing, if that is more than the pool has left.
         """
         num_new = sum(1 for key in keys if key not in self._num_retainers)
         num_promised = len(self._num_retainers) + len(self._private) + num_new + num_private
@@ -75,10 +79,12 @@ class HostPool:
         return taken
 
     def release(self, keys: Iterable[bytes], private: Iterable[int]) -> None:
-        """The request is back on the device, or gone. What has a key stays for others."""
+        """Give up what a request retained, which is back on the device or gone. What has a key
+        stays for others. Raises AccountsError for what is not retained.
+        """
         for key in keys:
             if key not in self._num_retainers:
-                raise AccountsError("a key is disclaimed that nobody claims")
+                raise AccountsError("a key is released that nobody retains")
             self._num_retainers[key] -= 1
             if not self._num_retainers[key]:
                 del self._num_retainers[key]
@@ -92,16 +98,16 @@ class HostPool:
 
     @property
     def retained_keys(self) -> Collection[bytes]:
-        """The keys that swapped requests need, wherever they are now."""
+        """The keys that swapped requests need, wherever their blocks are now."""
         return self._num_retainers.keys()
 
     def is_retained(self, key: bytes) -> bool:
-        """Whether a swapped request needs it."""
+        """Return whether a swapped request needs the block under `key`."""
         return key in self._num_retainers
 
     def put(self, key: bytes, content: Content) -> int | None:
-        """Where to copy the block that is evicted from the device under this key; None if it is
-        here already, or if all that is here is worth more.
+        """Return the host block to which the block evicted from the device under this key is to be
+        copied; or None if it is here already, or if all that is here is worth more.
         """
         if key in self._retained:
             return None
@@ -116,7 +122,7 @@ class HostPool:
         return block_id
 
     def clear(self) -> None:
-        """Forget every key and every claim; private blocks stay."""
+        """Forget every key, retained or not; private blocks stay."""
         self._free += [*self._cached.values(), *self._retained.values()]
         self._cached.clear()
         self._retained.clear()
@@ -136,10 +142,10 @@ class HostPool:
             self._retained.keys() - self._num_retainers.keys()
             or self._cached.keys() & self._num_retainers.keys()
         ):
-            raise AccountsError("a host block is claimed by nobody, or not kept for its claim")
+            raise AccountsError("a host block is retained for nobody, or not kept for who needs it")
 
     def _take(self) -> int:
-        """A free block, or the oldest cached one's."""
+        """Return a free block, or that of the oldest cached one, which is evicted."""
         if not self._free:
             key = next(iter(self._cached))
             block_id = self._cached.pop(key)

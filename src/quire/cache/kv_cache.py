@@ -1,4 +1,4 @@
-"""The door of the cache: admit, grow, advance, release, check. It gets tables, token ids and
+"""The interface of the cache: admit, grow, advance, release, check. It gets tables, token ids and
 counts, never a request, and answers in the same call that acts.
 
 Each layer group has its own blocks of a request, all out of one pool. A group that needs only the
@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from quire.cache.admission import BlockFinder, ComputedBlocks, HostHit, Tiers
 from quire.cache.block_copies import BlockCopy, CopyKind
-from quire.cache.block_hash import group_key
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, Usage
 from quire.cache.block_table import BlockTable, tail_first
 from quire.cache.chain import Chain, Content
 from quire.cache.config import CacheConfig
+from quire.cache.full_blocks import cache_full_blocks
 from quire.cache.host_pool import HostPool
 from quire.cache.kv_events import KVEvent
 from quire.cache.prefix_log import PrefixLog
@@ -29,13 +29,13 @@ NO_BLOCKS: tuple[tuple[int, ...], ...] = ()
 
 
 class BlocksMissing(NamedTuple):
-    """No room: so many blocks are missing."""
+    """The answer where blocks run short: so many more would be needed."""
 
     num_blocks: int
 
 
 class HostUsage(NamedTuple):
-    """Blocks of the host: with contents that may be found, and those of swapped requests."""
+    """Numbers of host blocks: those whose contents may be found, and those of swapped requests."""
 
     cached: int
     swapped: int
@@ -73,10 +73,12 @@ class KVCache:
 
     @property
     def usage(self) -> Usage:
+        """The device's blocks by state."""
         return self._pool.usage
 
     @property
     def host_usage(self) -> HostUsage:
+        """The host's blocks by state."""
         host = self._host
         return HostUsage(0, 0) if host is None else HostUsage(host.num_cached, host.num_swapped)
 
@@ -85,7 +87,7 @@ class KVCache:
         return self._pool.num_usable
 
     def max_blocks(self, num_tokens: int) -> int:
-        """The most blocks that a request of `num_tokens` ever holds, over all groups."""
+        """Return the most blocks that a request of `num_tokens` ever holds, over all groups."""
         return sum(
             group.max_blocks(
                 num_tokens, block_size=self._block_size, max_chunk_tokens=self._max_chunk_tokens
@@ -94,7 +96,7 @@ class KVCache:
         )
 
     def open_table(self, reuse: Reuse = OPEN) -> BlockTable:
-        """An empty table, which shares blocks with those that `reuse` allows."""
+        """Return an empty table, which shares blocks with those that `reuse` allows."""
         chain = Chain(self._hash, self._block_size, reuse)
         return BlockTable(tuple([] for _ in self._groups), [0] * len(self._groups), chain)
 
@@ -107,13 +109,14 @@ class KVCache:
         reuse: bool = True,
         use_host: bool = True,
     ) -> int | BlocksMissing:
-        """Blocks for `token_ids`, its sealed prefix shared; answers the number of tokens found
-        there. A group that forgets gets blocks for the first chunk only.
+        """Take blocks for `token_ids`, sharing those of the cached prefix, and return the number of
+        tokens found in it. A group with a window or chunks gets blocks for the first chunk only.
 
-        At least one token is left to compute. With less than `keep_free` blocks to spare afterwards
-        the answer is Short, and nothing has changed. `reuse` false takes fresh blocks only, or what
-        the table itself was swapped out with. `use_host` false finds nothing on the host, but for
-        a table that was swapped out.
+        At least one token is left to compute. If less than `keep_free` blocks would be left, the
+        answer is BlocksMissing, and nothing has changed. With `reuse` false the blocks are fresh,
+        or those that the table itself was swapped out with. With `use_host` false nothing is found
+        on the host, but for a table that was swapped out. Raises AccountsError for a table that
+        holds blocks.
         """
         if table in self._held:
             raise AccountsError("a table that holds blocks is admitted again")
@@ -135,8 +138,9 @@ class KVCache:
         return found.num_tokens
 
     def _are_still_on_host(self, host_hits: Sequence[HostHit]) -> bool:
-        """Still, after the blocks to move them to were taken: what those held may have gone to the
-        host in their stead. Those that a swapped request claims never go.
+        """Return whether the hits are still there after the blocks to copy them to were taken: what
+        those held may have gone to the host in their stead. Those that a swapped request retains
+        never go.
         """
         host = self._host
         return host is None or all(
@@ -146,18 +150,18 @@ class KVCache:
     def _open(
         self, table: BlockTable, found: ComputedBlocks, counts: Sequence[int], taken: list[int]
     ) -> None:
-        """Fill the table: with what was found, what is moved in, and what is new."""
+        """Fill the table with what was found, what is copied in from the host, and what is new."""
         for group, ids in enumerate(found.block_ids):
             table.block_ids[group].extend(ids)
             table.num_passed[group] = ids.count(NULL_BLOCK)
         table.epoch = self._epoch
-        for group, place, host_id, key in found.host_hits:
+        for group, index, host_id, key in found.host_hits:
             block_id = taken.pop()
-            table.block_ids[group][place] = block_id
+            table.block_ids[group][index] = block_id
             self._copies.append(BlockCopy(CopyKind.IN, host_id, block_id))
             if key is not None:
-                self._pool.cache(block_id, key, table.chain.content(place))
-                self._log.cached(table.chain, group, [place])
+                self._pool.cache(block_id, key, table.chain.content(index))
+                self._log.cached(table.chain, group, [index])
             elif table.swap is not None:
                 table.epoch = table.swap.epoch  # what it goes on with was computed then
         for group, count in enumerate(counts):
@@ -168,8 +172,9 @@ class KVCache:
         self._held.add(table)
 
     def grow(self, table: BlockTable, start: int, end: int) -> tuple[tuple[int, ...], ...] | None:
-        """Room for a chunk of the tokens `start .. end`: the blocks added by group, none if there
-        was room, None if there is none. What no token from `start` on can see is given back first.
+        """Make the table hold the tokens `start .. end`, and return the blocks added by group: none
+        if it held them already, None if the pool has too few. What no token from `start` on can see
+        is given back first.
         """
         self._give_back(table, start)
         wanted = -(-end // self._block_size)
@@ -191,17 +196,18 @@ class KVCache:
         return tuple(grown)
 
     def advance(self, table: BlockTable, token_ids: Sequence[int], num_computed: int) -> None:
-        """The first `num_computed` tokens now lie in the table's blocks: full ones may be shared
-        from here on, and those that no later token can see are given back.
+        """Note that the first `num_computed` tokens now lie in the table's blocks: full ones may be
+        shared from here on, and those that no later token can see are given back.
         """
         num_full = num_computed // self._block_size
         if num_full > table.num_cached_blocks and self._reuses and table.epoch == self._epoch:
-            self._cache_full_blocks(table, token_ids, num_full)
+            table.chain.extend(token_ids)
+            cache_full_blocks(table, num_full, self._pool, self._log)
         self._give_back(table, num_computed)
 
     def release(self, table: BlockTable) -> None:
         """Give all blocks back, the chain's tail first, so that the head of a prefix is evicted
-        last.
+        last. Raises AccountsError for a table that holds none.
         """
         if table not in self._held:
             raise AccountsError("a table that holds no blocks is released")
@@ -214,16 +220,16 @@ class KVCache:
 
     @property
     def block_recompute_cost(self) -> RecomputeCost:
-        """Of one block's tokens in every group."""
+        """What losing one block's tokens in every group costs."""
         return RecomputeCost(len(self._groups), self._block_size)
 
     def recompute_cost(self, table: BlockTable, num_computed: int) -> RecomputeCost:
-        """What a request that has computed so many tokens would lose by a release."""
+        """Return what a request that has computed so many tokens would lose by a release."""
         return recompute_cost_of(table, self._pool, num_computed, self._block_size)
 
     def swap_out(self, table: BlockTable, num_computed: int) -> bool:
         """Release the table, its first `num_computed` tokens kept by the host until it is admitted
-        again or forgotten; False, and nothing done, if the host has no room.
+        again or forgotten. Return False, and do nothing, if the host has too few blocks.
         """
         if self._host is None or table not in self._held:
             return False
@@ -245,8 +251,8 @@ class KVCache:
         self, source: BlockTable, table: BlockTable, num_tokens: int, *, keep_free: int = 0
     ) -> bool | BlocksMissing:
         """Open `table` over the first `num_tokens` of `source`, which holds more: full blocks are
-        shared, the last is copied, and there is room for one token more. False if `source` has
-        given back what is needed.
+        shared, the last is copied, and one more token fits. Return False if `source` has given back
+        what is needed, BlocksMissing if less than `keep_free` blocks would be left.
         """
         if source not in self._held or table in self._held:
             return False
@@ -274,12 +280,12 @@ class KVCache:
     def num_cached(
         self, table: BlockTable, token_ids: Sequence[int], *, use_host: bool = True
     ) -> int:
-        """The number of tokens that an admission of this table would find now."""
+        """Return the number of tokens that an admission of this table would find now."""
         return self._find(table, token_ids, reuse=True, use_host=use_host).num_tokens
 
     def block_keys(self, table: BlockTable, token_ids: Sequence[int]) -> Sequence[bytes]:
-        """By what the full blocks of `token_ids` are found once this table has them computed; none
-        where they never will be.
+        """Return the keys under which the full blocks of `token_ids` are found once this table has
+        them computed; none where they never will be.
         """
         if not self._reuses or (table in self._held and table.epoch != self._epoch):
             return ()
@@ -289,17 +295,17 @@ class KVCache:
     def explain_miss(
         self, table: BlockTable, token_ids: Sequence[int], num_found: int
     ) -> Miss | None:
-        """Why the admission of this table found only `num_found` tokens; None where it could find
-        no more.
+        """Return why the admission of this table found only `num_found` tokens, or None where it
+        could find no more.
         """
         if not self._reuses:
             return None
         return self._log.explain_miss(table.chain, len(token_ids), num_found)
 
     def reset(self) -> None:
-        """Nothing that is cached is found again, not even what a swapped request claims. Tables
-        that hold blocks go on, and what they compute is not found either, since it was computed
-        from what is to be forgotten.
+        """Make nothing that is cached findable again, not even what a swapped request retains.
+        Tables that hold blocks go on, and what they compute is not found either, since it was
+        computed from what is to be forgotten.
         """
         self._pool.forget()
         if self._host is not None:
@@ -308,17 +314,21 @@ class KVCache:
         self._epoch += 1
 
     def take_kv_events(self) -> tuple[KVEvent, ...]:
-        """What was sealed and evicted since the last call; nothing unless it is enabled."""
+        """Return what was cached and evicted since the last call; nothing unless events are
+        enabled.
+        """
         return self._log.take_events()
 
     def take_block_copies(self) -> tuple[BlockCopy, ...]:
-        """What is to be done before the next step runs, for all that was answered until now."""
+        """Return the copies that must be done before the next step runs, for all that was answered
+        until now.
+        """
         copies, self._copies = tuple(self._copies), []
         return copies
 
     def check(self) -> None:
-        """Raise AccountsError unless every block is free, idle, or held by the tables that list
-        it, and what swapped requests claim is there.
+        """Raise AccountsError unless every block is free, evictable, or held by the tables that
+        list it, and what swapped requests retain is there.
         """
         holders: dict[int, int] = {}
         for table in self._held:
@@ -347,7 +357,7 @@ class KVCache:
         return self._finder.swapped(table.chain, swap) or found
 
     def _num_new(self, found: ComputedBlocks, num_tokens: int) -> list[int]:
-        """By group, the blocks to take for `num_tokens` beside what was found."""
+        """Return by group the number of blocks to take for `num_tokens` beside what was found."""
         whole = -(-num_tokens // self._block_size)
         first_end = found.num_tokens + self._max_chunk_tokens
         chunk = min(whole, -(-first_end // self._block_size))
@@ -357,7 +367,9 @@ class KVCache:
         ]
 
     def _evicted(self, block_id: int, key: bytes, content: Content) -> None:
-        """A block of the device is used again: its contents go to the host, if there is room."""
+        """Copy the contents of a device block that is used again to the host, if they are wanted
+        there.
+        """
         self._log.evicted(key, content)
         host_id = None
         if self._host is not None and (self.offloads or self._host.is_retained(key)):
@@ -365,31 +377,6 @@ class KVCache:
         if host_id is not None:
             self._copies.append(BlockCopy(CopyKind.OUT, block_id, host_id))
             self._log.kept_by_host(key, content)
-
-    def _cache_full_blocks(
-        self, table: BlockTable, token_ids: Sequence[int], num_full: int
-    ) -> None:
-        chain = table.chain
-        chain.extend(token_ids)
-        for group, block_ids in enumerate(table.block_ids):
-            first = max(table.num_cached_blocks, table.num_passed[group])
-            cached = [
-                index
-                for index in range(first, num_full)
-                if self._cache_block(chain, group, index, block_ids[index])
-            ]
-            self._log.cached(chain, group, cached)
-        table.num_cached_blocks = num_full
-
-    def _cache_block(self, chain: Chain, group: int, index: int, block_id: int) -> bool:
-        """Whether the block is the first to be found under its key."""
-        key = group_key(chain.digests[index], group)
-        if self._pool.cache(block_id, key, chain.content(index)):
-            return True
-        content = self._pool.content_under(key)
-        if content is not None and chain.matches(content, index):
-            self._pool.add_duplicate(block_id, key)
-        return False
 
     def _give_back(self, table: BlockTable, position: int) -> None:
         """Release what no token at `position` or later can see."""

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 
 class KVEventKind(StrEnum):
+    """What happened to the blocks, by the names of vLLM's events."""
+
     STORED = "BlockStored"
     REMOVED = "BlockRemoved"
     CLEARED = "AllBlocksCleared"
@@ -20,8 +22,10 @@ class Medium(StrEnum):
 
 
 class KVEvent(NamedTuple):
-    """`block_hashes` and `token_ids` (all of these blocks', one after the other) are of a chain
-    whose last block before them is `parent`. CLEARED has nothing beside its kind.
+    """One event of the prefix cache.
+
+    `block_hashes` and `token_ids` (those of all these blocks, one after the other) are of a chain
+    whose last block before them is `parent`. A CLEARED event has nothing beside its kind.
     """
 
     kind: KVEventKind

@@ -1,7 +1,7 @@
-"""Layers into groups, so that one pool of block ids serves all of them.
+"""Layers in groups, so that one pool of block ids serves all of them.
 
-Layers of one group need their tokens equally long and share one block table. All groups have
-the same number of places, and place p of every group lies in cache tensor p:
+Layers of one group need their tokens equally long and share one block table. Each group has up to
+as many layers as there are cache tensors, and layer p of every group lies in tensor p:
 
                    tensor 0    tensor 1
     full           layer 2     layer 5        a block id given to a request in group "full" is
@@ -9,7 +9,7 @@ the same number of places, and place p of every group lies in cache tensor p:
     sliding (b)    layer 3     layer 4        group would be the same memory, so ids are taken
     sliding (c)    layer 6     (padding)      from one pool and never given twice
 
-Few places mean many groups; many places mean padding where a kind's layers do not fill its last
+Few tensors mean many groups; many tensors mean padding where a kind's layers do not fill its last
 group.
 """
 
@@ -19,12 +19,16 @@ from dataclasses import dataclass
 from quire.cache.spec import FULL, AttentionPattern, KVSpec, TokenKV
 
 MAX_GROUPS = 16
-"""Each group is one more block table for every request: beyond this, padding is the lesser cost."""
+"""Each group is one more block table for every request: beyond this number, padding is the lesser
+cost.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """`layers[p]`, an index into the specs, lies in cache tensor p."""
+    """Layers that share a block table. `layers[p]`, an index into the specs, lies in cache tensor
+    p.
+    """
 
     pattern: AttentionPattern
     layers: tuple[int, ...]
@@ -46,28 +50,28 @@ class Layout:
 
     @property
     def num_padding(self) -> int:
-        """Places that hold no layer."""
+        """The number of (group, tensor) pairs that hold no layer."""
         return sum(len(self.token_kvs) - len(group.layers) for group in self.groups)
 
     @property
     def padding_share(self) -> float:
-        """Of the memory, how much holds no layer."""
+        """The share of KV memory that holds no layer."""
         num_places = len(self.groups) * len(self.token_kvs)
         return self.num_padding / num_places if num_places else 0.0
 
     def block_bytes(self, block_size: int) -> int:
-        """Bytes of one block id over all cache tensors."""
+        """Return the bytes of one block id over all cache tensors."""
         return block_size * sum(token_kv.token_bytes for token_kv in self.token_kvs)
 
     def max_blocks(self, num_tokens: int, *, block_size: int, max_chunk_tokens: int) -> int:
-        """The most blocks that a request of `num_tokens` ever holds, over all groups."""
+        """Return the most blocks that a request of `num_tokens` ever holds, over all groups."""
         return sum(
             pattern.max_blocks(num_tokens, block_size=block_size, max_chunk_tokens=max_chunk_tokens)
             for pattern in self.patterns
         )
 
     def tensor_indices(self) -> dict[int, tuple[int, int]]:
-        """The (group, cache tensor) of every layer."""
+        """Return the (group, cache tensor) indices of every layer."""
         return {
             layer: (index, tensor)
             for index, group in enumerate(self.groups)
@@ -76,9 +80,10 @@ class Layout:
 
 
 def build_layout(specs: Sequence[KVSpec | None], *, hybrid: bool = True) -> Layout:
-    """Groups for `specs`, one for each layer in order; None where a layer has no attention.
+    """Return the groups for `specs`, which has one entry for each layer in order; None where a
+    layer has no attention.
 
-    Several groups need pages of one shape of memory. Where pages differ, and where `hybrid` is
+    Several groups need TokenKVs of one shape of memory. Where these differ, and where `hybrid` is
     false, all layers form one group that keeps everything: their windows then save no memory.
     """
     layers = [index for index, spec in enumerate(specs) if spec is not None]
@@ -104,8 +109,9 @@ def build_layout(specs: Sequence[KVSpec | None], *, hybrid: bool = True) -> Layo
 
 
 def choose_group_size(counts: Sequence[int]) -> int:
-    """Places in a group, for `counts` layers of each kind: the least padding that at most
-    MAX_GROUPS groups allow; of equals the largest, so the fewest groups.
+    """Return the number of layers in a group, for `counts` layers of each kind: the one with the
+    least padding that at most MAX_GROUPS groups allow, and of equals the largest, so the fewest
+    groups.
 
     The greatest common divisor of the counts (no padding, perhaps many groups) and their minimum
     (few groups, perhaps much padding) are among the sizes compared.
@@ -119,22 +125,25 @@ def choose_group_size(counts: Sequence[int]) -> int:
 
 
 def num_padding(counts: Iterable[int], size: int) -> int:
-    """Places that stay empty when `counts` layers of each kind fill groups of `size`."""
+    """Return how many entries stay empty when `counts` layers of each kind fill groups of
+    `size`.
+    """
     return sum(-count % size for count in counts)
 
 
 def has_same_pattern(specs: Sequence[KVSpec]) -> bool:
+    """Return whether all layers need their tokens equally long."""
     return len({spec.pattern for spec in specs}) <= 1
 
 
 def has_same_token_kv(specs: Sequence[KVSpec]) -> bool:
-    """Can one tensor's rows hold the tokens of any of them?"""
+    """Return whether one tensor's rows can hold the tokens of any of them."""
     return len({spec.token_kv for spec in specs}) <= 1
 
 
 def unify(layouts: Sequence[tuple[Layout, int]]) -> tuple[Layout, int]:
-    """One layout and number of blocks for several workers, each with its own (layout, blocks): the
-    groups must agree, and the fewest blocks win.
+    """Return one layout and number of blocks for several workers, each with its own (layout,
+    blocks): the groups must agree, and the fewest blocks win.
 
     Raises ValueError if there are no workers, or if their groups or the bytes of a block differ.
     """

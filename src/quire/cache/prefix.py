@@ -1,9 +1,9 @@
-"""The longest prefix that every layer group still has.
+"""The longest cached prefix that every layer group still has.
 
-A full group must have all of its blocks. A group that forgets needs only those that the next token
-can see, so that it may honour a long prefix and not a shorter one: the groups are asked in turn,
-each for no more than the others allow, until all agree. A block counts where its content is the
-chain's: that it is found by its digest does not suffice.
+A full group must have all of its blocks. A group with a window or chunks needs only those that the
+next token can see, so that it may have what a long prefix needs and not what a shorter one does:
+each of these groups is asked in turn, for no more than the others allow, until all agree. A block
+counts where its content is the chain's: that it is found by its digest does not suffice.
 """
 
 from collections.abc import Sequence
@@ -16,26 +16,33 @@ from quire.cache.spec import AttentionPattern
 
 
 class Lookup(Protocol):
-    """Where blocks are found by their keys."""
+    """A pool in which blocks are found by their keys."""
 
     def find(self, keys: Sequence[bytes]) -> list[int]:
-        """The blocks of the leading keys that are here, up to the first that is not."""
+        """Return the blocks of the leading keys that are here, up to the first that is not."""
         ...
 
     def contents(self, keys: Sequence[bytes]) -> list[Content]:
-        """Of blocks that were just found."""
+        """Return what the blocks under these keys hold, which were just found."""
         ...
 
-    def content_under(self, key: bytes) -> Content | None: ...
+    def content_under(self, key: bytes) -> Content | None:
+        """Return what the block under `key` holds, or None if it is not here."""
+        ...
 
 
 def find_prefix(
-    pool: Lookup, groups: Sequence[AttentionPattern], chain: Chain, most: int, *, block_size: int
+    pool: Lookup,
+    groups: Sequence[AttentionPattern],
+    chain: Chain,
+    max_blocks: int,
+    *,
+    block_size: int,
 ) -> tuple[list[int], ...]:
-    """By group, the sealed blocks of as many of the chain's first `most` as all groups can honour,
-    and the null block where a group needs none. All lists are equally long.
+    """Return by group the cached blocks of as many of the chain's first `max_blocks` as all groups
+    have, and the null block where a group needs none. All lists are equally long.
     """
-    length = most
+    length = max_blocks
     found: dict[int, list[int]] = {}
     for index, group in enumerate(groups):
         if group.size is None:
@@ -55,7 +62,7 @@ def find_prefix(
 
 
 class _Group:
-    """One group that forgets."""
+    """One group that needs only the last tokens."""
 
     def __init__(
         self, pool: Lookup, chain: Chain, index: int, pattern: AttentionPattern, block_size: int
@@ -66,13 +73,13 @@ class _Group:
         self._retention = pattern
         self._block_size = block_size
 
-    def longest(self, most: int) -> int:
-        """The most blocks, up to `most`, after which all that is needed is here.
+    def longest(self, max_blocks: int) -> int:
+        """Return the most blocks, up to `max_blocks`, after which all that is needed is here.
 
         Where a needed block is missing, every length beyond it needs it too, down to the one that
         ends before it.
         """
-        length = most
+        length = max_blocks
         while length > 0:
             missing = next(
                 (
@@ -100,8 +107,8 @@ class _Group:
         return self._retention.first_needed(num_blocks * self._block_size) // self._block_size
 
 
-def _agreed(groups: Sequence[_Group], most: int) -> int:
-    length = most
+def _agreed(groups: Sequence[_Group], max_blocks: int) -> int:
+    length = max_blocks
     while length > 0:
         shorter = min((group.longest(length) for group in groups), default=length)
         if shorter == length:

@@ -1,4 +1,4 @@
-"""What is sealed and evicted, told to those who want to know: who asks why a prefix was not found,
+"""What is cached and evicted, told to those who want to know: who asks why a prefix was not found,
 and who follows the cache from outside.
 """
 
@@ -13,7 +13,9 @@ from quire.cache.prefix_miss import Miss, PrefixMisses
 
 
 class PrefixLog:
-    """Events are collected until they are taken, and only if the configuration asks for them."""
+    """Notes what enters and leaves the prefix cache. Events are collected until they are taken, and
+    only if the configuration asks for them.
+    """
 
     def __init__(self, config: CacheConfig) -> None:
         self._root = config.block_hash.root
@@ -22,7 +24,7 @@ class PrefixLog:
         self._events: list[KVEvent] = []
 
     def cached(self, chain: Chain, group: int, indices: Sequence[int]) -> None:
-        """These blocks of the chain, in order, can be found from now on."""
+        """Note that these blocks of the chain, in order, can be found from now on."""
         if group == 0:
             for index in indices:
                 self._misses.cached(chain.content(index), chain.parent_digest(index))
@@ -30,6 +32,7 @@ class PrefixLog:
             self._events += _stored(chain, group, indices)
 
     def evicted(self, key: bytes, content: Content) -> None:
+        """Note that the device has this block no more."""
         group = group_of(key, content.digest)
         if group == 0:
             parent = content.parent
@@ -38,11 +41,12 @@ class PrefixLog:
             self._events.append(KVEvent(KVEventKind.REMOVED, (content.digest,), group=group))
 
     def kept_by_host(self, key: bytes, content: Content) -> None:
-        """An evicted block can be found there from now on."""
+        """Note that an evicted block can be found on the host from now on."""
         if self._keeps_events:
             self._events.append(_stored_on_host(key, content))
 
     def gone_from_host(self, key: bytes, content: Content) -> None:
+        """Note that the host has this block no more."""
         if self._keeps_events:
             group = group_of(key, content.digest)
             self._events.append(
@@ -50,29 +54,33 @@ class PrefixLog:
             )
 
     def cleared(self) -> None:
+        """Note that nothing is found any more."""
         self._misses.clear()
         if self._keeps_events:
             self._events.append(KVEvent(KVEventKind.CLEARED))
 
     def take_events(self) -> tuple[KVEvent, ...]:
-        """Those since they were last taken."""
+        """Return the events since they were last taken."""
         events, self._events = tuple(self._events), []
         return events
 
     def explain_miss(self, chain: Chain, num_tokens: int, num_found: int) -> Miss | None:
+        """Return why no more than `num_found` of `num_tokens` tokens were found, as
+        `PrefixMisses.explain` does.
+        """
         return self._misses.explain(chain, num_tokens, num_found)
 
 
 def _stored(chain: Chain, group: int, indices: Sequence[int]) -> Iterator[KVEvent]:
-    """One event for each run of consecutive blocks."""
+    """Yield one event for each run of consecutive blocks."""
     for _, run in groupby(enumerate(indices), lambda pair: pair[1] - pair[0]):
-        places = [index for _, index in run]
-        first, end = places[0], places[-1] + 1
+        blocks = [index for _, index in run]
+        first, end = blocks[0], blocks[-1] + 1
         yield KVEvent(
             KVEventKind.STORED,
             tuple(chain.digests[first:end]),
             chain.digests[first - 1] if first else None,
-            tuple(token for index in places for token in ids_of(chain.tokens(index))),
+            tuple(token for index in blocks for token in ids_of(chain.tokens(index))),
             group,
             adapter=chain.reuse.adapter,
         )

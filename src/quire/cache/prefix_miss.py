@@ -11,11 +11,11 @@ from quire.cache.block_hash import TOKEN_BYTES
 from quire.cache.chain import Chain, Content
 
 MAX_COMPARED = 64
-"""Of the cached continuations of one prefix, so many of the newest are looked at."""
+"""So many of the newest cached continuations of one prefix are looked at."""
 
 
 class MissKind(StrEnum):
-    """The number beside it is said in brackets."""
+    """Why a prefix was not found; the number that goes with each is said in brackets."""
 
     TOO_SHORT = "too_short"  # not one full block before the last token (tokens)
     DIFFERS = "differs"  # (first token that differs from what is cached)
@@ -25,13 +25,15 @@ class MissKind(StrEnum):
 
 
 class Miss(NamedTuple):
+    """The reason of a miss and the number that goes with it."""
+
     kind: MissKind
     number: int
 
 
 class PrefixMisses:
-    """Follows the blocks of the first layer group; remembers as many evicted ones as it has
-    room for, the newest.
+    """Follows the blocks of the first layer group and remembers the newest `max_evicted` evicted
+    ones.
     """
 
     def __init__(self, max_evicted: int, block_size: int) -> None:
@@ -41,10 +43,12 @@ class PrefixMisses:
         self._after: dict[bytes, dict[bytes, Content]] = {}
 
     def cached(self, content: Content, parent: bytes) -> None:
+        """Note that a block can be found after the block of digest `parent`."""
         self._evicted.pop(content.digest, None)
         self._after.setdefault(parent, {})[content.digest] = content
 
     def evicted(self, content: Content, parent: bytes) -> None:
+        """Note that a block is found no more after the block of digest `parent`."""
         following = self._after.get(parent, {})
         if content.digest in following:
             del following[content.digest]
@@ -59,7 +63,9 @@ class PrefixMisses:
         self._after.clear()
 
     def explain(self, chain: Chain, num_tokens: int, num_found: int) -> Miss | None:
-        """None where all was found that may be: at least the last token is always computed."""
+        """Return why a prompt of `num_tokens` found only `num_found`, or None where it found all
+        that it may: at least the last token is always computed.
+        """
         index, most = num_found // self._block_size, (num_tokens - 1) // self._block_size
         if most == 0:
             return Miss(MissKind.TOO_SHORT, num_tokens)
@@ -85,7 +91,7 @@ class PrefixMisses:
 
 
 def _num_equal(content: Content, chain: Chain, index: int) -> int:
-    """The leading tokens of a block that show the same, whoever they are for."""
+    """Return how many leading tokens of a block show the same, whoever they are for."""
     tokens, items = chain.tokens(index), chain.extra(index).items
     num_equal = len(tokens) // TOKEN_BYTES
     differing = int.from_bytes(tokens, "little") ^ int.from_bytes(content.tokens, "little")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PromptItem:
-    """An image or the like in the token places `start .. end`, told by the digest of its content:
-    there the token ids are the same whatever it shows.
+    """An image or the like in the token positions `start .. end`, told apart by the digest of its
+    content: there the token ids are the same whatever it shows.
     """
 
     digest: bytes
@@ -16,8 +16,8 @@ class PromptItem:
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """Blocks are shared only under equal salts, adapters and items. The first `num_public_tokens`
-    are shared by all salts, in whole blocks.
+    """The terms on which a request shares cached blocks: only under equal salts, adapters and
+    items. The first `num_public_tokens` are shared by all salts, in whole blocks.
     """
 
     salt: bytes = b""
@@ -27,3 +27,4 @@ class Reuse:
 
 
 OPEN = Reuse()
+"""The terms of a request that shares its blocks with all others of these terms."""

@@ -1,5 +1,5 @@
-"""Bytes to blocks, and blocks to the requests they hold: arithmetic only. Measuring a device is the
-engine's work.
+"""From bytes to blocks, and from blocks to the requests they hold: arithmetic only. Measuring a
+device is the engine's work.
 """
 
 from collections.abc import Sequence
@@ -31,10 +31,10 @@ def check_has_attention(layout: Layout) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How large KV memory shall be, said in one way at most: so many blocks, bytes, tokens of
-    context, or a share of the device. Nothing said is the share DEFAULT_SHARE.
+    """How large KV memory shall be, given in one way at most: so many blocks, bytes, tokens of
+    context, or a share of the device. Where nothing is given it is the share DEFAULT_SHARE.
 
-    Raises ValueError where it is said in two ways: none of them wins in silence.
+    Raises ValueError where it is given in two ways: none of them wins in silence.
     """
 
     num_blocks: int | None = None
@@ -43,33 +43,35 @@ class Budget:
     share: float | None = None
 
     def __post_init__(self) -> None:
-        if len(self._said) > 1:
+        if len(self._given) > 1:
             raise ValueError(
-                f"{' and '.join(self._said)} both say how large KV memory shall be: give one"
+                f"{' and '.join(self._given)} both say how large KV memory shall be: give one"
             )
 
     @property
     def option(self) -> str:
-        """The one to change for another size."""
-        return self._said[0] if self._said else BY_SHARE
+        """The command-line option to change for another size."""
+        return self._given[0] if self._given else BY_SHARE
 
     @property
     def is_outright(self) -> bool:
-        """Is KV memory said by itself, whatever the device has?"""
-        return bool(self._said) and self.share is None
+        """Whether the size of KV memory is given by itself, whatever the device has."""
+        return bool(self._given) and self.share is None
 
     @property
     def device_share(self) -> float:
-        """Of the device, how much may be used in all: everything, if KV memory is said outright."""
+        """The share of the device that may be used in all: everything, if the size of KV memory is
+        given by itself.
+        """
         if self.is_outright:
             return 1.0
         return DEFAULT_SHARE if self.share is None else self.share
 
     def blocks(self, layout: Layout, *, block_size: int, max_chunk_tokens: int) -> int | None:
-        """The number of blocks, the null block included; None if the device decides it.
+        """Return the number of blocks, the null block included; None if the device decides it.
 
-        For tokens: as many as one request of that length ever holds. Raises ValueError for a model
-        without attention.
+        For a number of tokens these are as many as one request of that length ever holds. Raises
+        ValueError for a model without attention.
         """
         check_has_attention(layout)
         if self.num_tokens is not None:
@@ -81,7 +83,7 @@ class Budget:
         return self.num_blocks
 
     @property
-    def _said(self) -> tuple[str, ...]:
+    def _given(self) -> tuple[str, ...]:
         options = {
             BY_BLOCKS: self.num_blocks,
             BY_BYTES: self.num_bytes,
@@ -93,7 +95,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class KVCapacity:
-    """What `num_blocks`, the null block among them, can hold of requests. Raises ValueError for a
+    """The requests that `num_blocks`, the null block among them, can hold. Raises ValueError for a
     model without attention.
     """
 
@@ -115,29 +117,33 @@ class KVCapacity:
 
     @property
     def token_bytes(self) -> int:
-        """What a token takes that no layer has forgotten yet."""
+        """The bytes of a token that every layer still needs."""
         return len(self.layout.groups) * self.layout.block_bytes(1)
 
     def max_blocks(self, num_tokens: int) -> int:
-        """The most blocks that a request of `num_tokens` ever holds."""
+        """Return the most blocks that a request of `num_tokens` ever holds."""
         return self.layout.max_blocks(
             num_tokens, block_size=self.block_size, max_chunk_tokens=self.max_chunk_tokens
         )
 
     def concurrency(self, max_model_len: int) -> float:
-        """How many requests of the model length run at once, all at their worst."""
+        """Return how many requests of the model length run at once, each holding the most that it
+        ever does.
+        """
         return self.num_usable / self.max_blocks(max_model_len)
 
     def num_tokens(self, max_model_len: int) -> int:
-        """The context that requests of the model length have together: without windows simply the
-        usable blocks' token places."""
+        """Return the context that requests of the model length have together: without windows
+        simply the slots of the usable blocks.
+        """
         num_places = -(-max_model_len // self.block_size) * self.block_size
         return self.num_usable * num_places // self.max_blocks(max_model_len)
 
-    def largest_length(self, most: int) -> int:
-        """The longest request that fits, up to `most`; 0 if none does. A longer request never holds
-        fewer blocks, so a binary search finds it."""
-        low, high = 0, most
+    def largest_length(self, max_length: int) -> int:
+        """Return the length of the longest request that fits, up to `max_length`; 0 if none does. A
+        longer request never holds fewer blocks, so a binary search finds it.
+        """
+        low, high = 0, max_length
         while low < high:
             middle = (low + high + 1) // 2
             if self.max_blocks(middle) <= self.num_usable:
@@ -163,7 +169,7 @@ class KVCapacity:
 
 
 def remedies(budget: Budget) -> str:
-    """The options that make more room, the one that decides now first."""
+    """Return the options that give more memory, the one that decides now first."""
     others = [each for each in (BY_SHARE, BY_BYTES, BY_TOKENS) if each != budget.option]
     return (
         f"{budget.option} (or, in its place, {' or '.join(others)}), smaller elements by "
@@ -172,24 +178,30 @@ def remedies(budget: Budget) -> str:
 
 
 def useful_blocks(per_request: int, *, max_num_seqs: int, keeps_prefixes: bool) -> int:
-    """More than these serve nothing: for all that run at once, as much again for prefixes where
-    they are kept, and the null block."""
+    """Return the number of blocks beyond which more serve nothing: those for all requests that run
+    at once, as many again for prefixes where they are kept, and the null block.
+    """
     return (2 if keeps_prefixes else 1) * max_num_seqs * per_request + 1
 
 
 def budget_before_load(*, total: int, used: int, share: float, weight_bytes: int) -> int:
-    """What the weights will leave for steps and KV; negative if they do not fit."""
+    """Return the bytes that the weights will leave for steps and KV; negative if they do not
+    fit.
+    """
     return budget_after_load(total=total, used=used, share=share) - weight_bytes
 
 
 def budget_after_load(*, total: int, used: int, share: float) -> int:
-    """What is left for steps and KV where `used`, weights and all, is measured."""
+    """Return the bytes that are left for steps and KV where `used`, weights and all, is
+    measured.
+    """
     return int(total * share) - used
 
 
 def smallest_budget(budgets: Sequence[int]) -> int:
-    """Each layer device holds its part of every block, so the tightest decides. Raises ValueError
-    if there are no devices."""
+    """Return the least of the layer devices' budgets: each holds its part of every block, so the
+    tightest decides. Raises ValueError if there are no devices.
+    """
     if not budgets:
         raise ValueError("there are no devices to hold KV memory")
     return min(budgets)

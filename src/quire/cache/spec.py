@@ -44,8 +44,8 @@ class TokenKV:
         return self.num_elements * self.element_bytes + num_scales * self.scale_bytes
 
     def shard(self, num_ways: int) -> "TokenKV":
-        """What each of `num_ways` tensor-parallel workers keeps of a token: its share of the KV
-        heads. A latent page has nothing to split, and each keeps it whole.
+        """Return what each of `num_ways` tensor-parallel workers keeps of a token: its share of the
+        KV heads. A latent vector has nothing to split, and each worker keeps it whole.
 
         Raises ValueError unless every worker gets equally many heads, at least one.
         """
@@ -64,11 +64,12 @@ class TokenKV:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPattern:
-    """How long a token is needed. `size` is the window of SLIDING, the chunk of LOCAL, in tokens;
-    FULL needs every token to the end and has none.
+    """Which earlier tokens a layer's queries see, and so how long each token is needed.
 
-    SLIDING: a query sees itself and the `size - 1` positions before it. LOCAL: positions are cut
-    into chunks of `size`, and a query sees its own chunk up to itself.
+    `size` is the window size of SLIDING and the chunk size of CHUNKED, in tokens; FULL needs every
+    token to the end and has none. SLIDING: a query sees itself and the `size - 1` positions before
+    it. CHUNKED: positions are cut into chunks of `size`, and a query sees its own chunk up to
+    itself. Raises ValueError for a size that does not go with the type.
     """
 
     attention_type: AttentionType = AttentionType.FULL
@@ -77,14 +78,14 @@ class AttentionPattern:
     def __post_init__(self) -> None:
         if self.attention_type is AttentionType.FULL:
             if self.size is not None:
-                raise ValueError(f"full attention has no reach, but {self.size} is given")
+                raise ValueError(
+                    f"full attention has no window or chunk size, but {self.size} is given"
+                )
         elif self.size is None or self.size < 1:
-            raise ValueError(
-                f"the reach of {self.attention_type} is {self.size}, must be 1 or more"
-            )
+            raise ValueError(f"the size of {self.attention_type} is {self.size}, must be 1 or more")
 
     def first_needed(self, position: int) -> int:
-        """The first position that a query at `position`, or any later one, can see."""
+        """Return the first position that a query at `position`, or any later one, can see."""
         if self.size is None:
             return 0
         if self.attention_type is AttentionType.SLIDING:
@@ -92,12 +93,12 @@ class AttentionPattern:
         return position // self.size * self.size
 
     def max_blocks(self, num_tokens: int, *, block_size: int, max_chunk_tokens: int) -> int:
-        """The most blocks that a request of `num_tokens` ever holds, if no step computes more than
-        `max_chunk_tokens` of it.
+        """Return the most blocks that a request of `num_tokens` ever holds, if no step computes
+        more than `max_chunk_tokens` of it.
 
         Before a step a window keeps `size - 1` tokens (a chunk at most as many) and the step adds
-        its own; where they begin inside a block, one block more is touched. Never more than full
-        attention takes.
+        its own; where they begin inside a block, one block more is touched. It is never more than
+        full attention takes.
         """
         whole = -(-num_tokens // block_size)
         if self.size is None:
@@ -110,7 +111,9 @@ FULL = AttentionPattern()
 
 @dataclass(frozen=True, slots=True)
 class KVSpec:
-    """One attention layer. Layers with equal pages and retentions may share block tables."""
+    """The KV cache of one attention layer. Layers of equal `token_kv` and `pattern` may share block
+    tables. Raises ValueError for latent attention with a window or chunks.
+    """
 
     token_kv: TokenKV
     pattern: AttentionPattern = FULL

@@ -1,8 +1,8 @@
-"""A table's blocks to the host; what is at stake when it gives them up; what a fork needs.
+"""A table's blocks to the host; what a request loses when it gives them up; what a fork needs.
 
 Blocks that can be found are not copied: they stay on the device for as long as nobody needs the
-room, and are copied when they are evicted. Only the others are, at once: the last one of a request
-mostly, and all of them where the cache was reset since they were computed.
+memory, and are copied when they are evicted. Only the others are copied at once: mostly the last
+one of a request, and all of them where the cache was reset since they were computed.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,9 @@ from quire.cache.spec import AttentionPattern
 
 
 class RecomputeCost(NamedTuple):
-    """What a request alone holds: blocks, and the tokens that would be computed again without."""
+    """What a request alone holds: blocks, and the tokens that would be computed again without
+    them.
+    """
 
     num_blocks: int
     num_tokens: int
@@ -25,7 +27,9 @@ class RecomputeCost(NamedTuple):
 def recompute_cost_of(
     table: BlockTable, pool: BlockPool, num_computed: int, block_size: int
 ) -> RecomputeCost:
-    """Of a table that holds `num_computed` tokens: what leads it and others hold too is safe."""
+    """Return what is lost by the release of a table that holds `num_computed` tokens. The leading
+    blocks that others hold too are safe.
+    """
     num_full = -(-num_computed // block_size)
     num_own, num_safe = 0, num_full
     for ids in table.block_ids:
@@ -42,8 +46,8 @@ def recompute_cost_of(
 def swap_out(
     table: BlockTable, pool: BlockPool, host: HostPool, num_computed: int, block_size: int
 ) -> list[BlockCopy] | None:
-    """Claim and copy what the table needs to go on after `num_computed` tokens; the moves for it,
-    or None if the host has no room. The table still holds its blocks.
+    """Retain and copy what the table needs to go on after `num_computed` tokens. Return the copies
+    for it, or None if the host has too few blocks. The table still holds its blocks.
     """
     retained: list[tuple[int, int, bytes]] = []
     places: list[tuple[int, int]] = []
@@ -73,7 +77,7 @@ def swap_out(
 def can_fork(
     source: BlockTable, groups: Sequence[AttentionPattern], num_tokens: int, block_size: int
 ) -> bool:
-    """Whether `source` still has all that a token behind the first `num_tokens` can see."""
+    """Return whether `source` still has all that a token behind the first `num_tokens` can see."""
     num_blocks = -(-num_tokens // block_size)
     for group, ids in zip(groups, source.block_ids, strict=True):
         first = group.first_needed(num_tokens) // block_size

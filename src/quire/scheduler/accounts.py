@@ -23,8 +23,8 @@ _CAPACITY = (
 
 @dataclass(slots=True)
 class Counters:
-    """Only grow, but for `recent`. Prefix queries, hits (in tokens) and misses are counted at a
-    request's first admission.
+    """Counts since the start; all only grow but for `recent`. Prefix queries, hits (in tokens) and
+    misses are counted at a request's first admission.
     """
 
     num_prefix_queries: int = 0
@@ -46,7 +46,9 @@ class Counters:
     def note_admission(
         self, request: Request, num_hit: int, now: float, *, was_swapped: bool
     ) -> bool:
-        """Whether it was the first, of which the prefix is to be counted."""
+        """Count an admission that found `num_hit` tokens computed. Return whether it was the
+        request's first, whose prefix is to be counted.
+        """
         if request.admitted_s is not None:
             self.num_wasted_tokens += max(request.num_discarded - num_hit, 0)
             request.note(now, Reason.SWAPPED_IN if was_swapped else Reason.RESUMED, num_hit)
@@ -57,7 +59,7 @@ class Counters:
         return True
 
     def note_prefix(self, request: Request, miss: Miss | None, now: float) -> None:
-        """What was found at the first admission, and why no more."""
+        """Count what was found at the first admission, and why no more was."""
         self.num_prefix_queries += request.num_prompt_tokens
         self.num_prefix_hits += request.num_cached
         self.recent.observe(request.num_prompt_tokens, request.num_cached)
@@ -66,16 +68,19 @@ class Counters:
             request.note(now, Reason(f"miss_{miss.kind}"), miss.number)
 
     def note_fork(self, request: Request, source: Request, num_shared: int, now: float) -> None:
+        """Count an admission that took over the first `num_shared` tokens of `source`."""
         request.admitted_s = now
         request.num_cached = num_shared
         self.num_forked_tokens += num_shared
         request.note(now, Reason.FORKED, num_shared, source.id)
 
     def note_block_copies(self, block_copies: Iterable[BlockCopy]) -> None:
+        """Count the copies by their kinds."""
         for copy in block_copies:
             self.num_block_copies[copy.kind] += 1
 
     def note_output(self, request: Request, now: float) -> None:
+        """Count a sampled token, and the prompt with the first one."""
         self.num_generation_tokens += 1
         if request.first_token_s is None:
             request.first_token_s = now
@@ -86,7 +91,9 @@ class Counters:
 def stats_of(
     counters: Counters, num_running: int, waiting: WaitingQueue, usage: Usage, host: HostUsage
 ) -> Stats:
-    """The head of the line says what the line waits for: few are ever let past it."""
+    """Return the accounts of this moment. The head of the queue says what the queue waits for: few
+    are ever let past it.
+    """
     head, misses = waiting.head, counters.misses
     blocked = head is not None and bool(head.timeline) and head.timeline[-1].reason in _CAPACITY
     return Stats(
@@ -122,7 +129,7 @@ def stats_of(
 
 
 def finish_of(request: Request, reason: Reason, now: float) -> Finish:
-    """The account of a request that ends now: its times are consecutive and add up."""
+    """Return the account of a request that ends now: its times are consecutive and add up."""
     admitted_s = now if request.admitted_s is None else request.admitted_s
     first_token_s = now if request.first_token_s is None else request.first_token_s
     return Finish(

@@ -1,4 +1,6 @@
-"""Who may run, and with what to begin: prefix hits, blocks of the host, another's blocks."""
+"""Who may run, and with which blocks to begin: those of its prefix, of the host, or another
+request's.
+"""
 
 from typing import NamedTuple
 
@@ -14,11 +16,13 @@ from quire.scheduler.running import RunningSet
 from quire.scheduler.step_draft import StepDraft
 
 CALM_STEPS = 32
-"""So long after a preemption, admissions leave more blocks to those who run."""
+"""For so many steps after a preemption, admissions leave more blocks to those who run."""
 
 
 class Blocker(NamedTuple):
-    """Why a request must wait, the number that tells it, and for whom if it is for one."""
+    """Why a request must wait, the number that explains it, and the id of the request it waits for,
+    if it waits for one.
+    """
 
     reason: Reason
     number: int
@@ -26,8 +30,8 @@ class Blocker(NamedTuple):
 
 
 class Admission:
-    """Asks the cache for a request's blocks. It changes the table, the accounts and the timeline,
-    and leaves the places of the request to the scheduler.
+    """Asks the cache for a request's blocks. It changes the table, the accounts and the timeline;
+    the scheduler moves the request between waiting and running.
     """
 
     def __init__(
@@ -47,18 +51,20 @@ class Admission:
         self._calm_at = 0
 
     def note_preemption(self, number: int) -> None:
-        """In the step after the one of this `number`."""
+        """Note a preemption in the step after the one of this `number`."""
         self._calm_at = number + CALM_STEPS
 
     def update_offloading(self) -> None:
-        """By what is known now of speeds and of how much is asked for again."""
+        """Tell the cache whether evicted blocks go to the host, by what is known now of speeds and
+        of how much is asked for again.
+        """
         self._cache.offloads = self._cost.prefers_offload(
             self._cache.block_recompute_cost, self._counters.recent.rate
         )
 
     def admit(self, request: Request, draft: StepDraft, now: float, number: int) -> int | Blocker:
-        """Into the draft, after the step of this `number`: blocks for everything known of the
-        request, and how many of its tokens are computed already; or the reason it must wait.
+        """Take blocks for everything known of the request, and return how many of its tokens are
+        computed already, or the reason it must wait. `number` is that of the step before the draft.
         """
         num_spare = self._num_spare(number) + draft.num_reserved
         source = self._source_of(request)
@@ -69,15 +75,17 @@ class Admission:
         return self._forked(request, source, num_spare, now)
 
     def _num_spare(self, number: int) -> int:
-        """Blocks that an admission must leave: after a preemption one more for each that runs, so
-        that what has just come back is not the next to go.
+        """Return how many blocks an admission must leave: after a preemption one more for each that
+        runs, so that what has just come back is not the next to go.
         """
         if not self._running:
             return 0
         return self._keep_free + (len(self._running) if number < self._calm_at else 0)
 
     def _source_of(self, request: Request) -> Request | None:
-        """Whose blocks it takes over, while that one runs and there is something to take over."""
+        """Return the running request whose blocks this one takes over, if there is something to
+        take over.
+        """
         new = request.new
         if new.fork_of is None or new.prompt_logprobs is not None or request.num_preemptions:
             return None
@@ -86,7 +94,9 @@ class Admission:
     def _forked(
         self, request: Request, source: Request, num_spare: int, now: float
     ) -> int | Blocker:
-        """All but the last token of the prompt is taken over; that one draws its own next."""
+        """Take over all but the last token of the prompt. That one is computed by the request
+        itself, which samples its own next token from it.
+        """
         num_shared = request.num_prompt_tokens - 1
         forked = self._cache.fork(source.table, request.table, num_shared, keep_free=num_spare)
         if isinstance(forked, BlocksMissing):
@@ -97,9 +107,10 @@ class Admission:
         return num_shared
 
     def _wait_for_prefix(self, request: Request, draft: StepDraft) -> Blocker | None:
-        """Where another computes more of its prompt than it would find now, and it has its first
-        token sooner by waiting for that: after the steps under way, and this one if it could be
-        done with its prompt in it. What was preempted has waited enough.
+        """Return why the request should wait for a prefix, or None. It should where another
+        computes more of its prompt than it would find now, and it has its first token sooner by
+        waiting for that: after the steps under way, and this one if it could be done with its
+        prompt in it. What was preempted has waited enough.
         """
         if request.new.prompt_logprobs is not None or request.num_preemptions:
             return None
@@ -117,11 +128,13 @@ class Admission:
         return Blocker(Reason.WAITS_FOR_PREFIX, awaited.num_tokens, awaited.other)
 
     def _uses_host(self, request: Request) -> bool:
+        """Return whether the request copies in what the host has of it, and does not compute it."""
         return self._cost.prefers_host(
             self._cache.block_recompute_cost, is_resumed=request.num_preemptions > 0
         )
 
     def _alone(self, request: Request, num_spare: int, now: float) -> int | Blocker:
+        """Admit a request that takes over nobody's blocks."""
         was_swapped = request.table.swap is not None
         admitted = self._cache.admit(
             request.table,
@@ -137,7 +150,9 @@ class Admission:
         return admitted
 
     def _explain_miss(self, request: Request) -> Miss | None:
-        """Why no more of its prompt was found; no reason where the request declined to look."""
+        """Return why no more of its prompt was found, or None where the request declined to
+        look.
+        """
         if request.new.prompt_logprobs is not None:
             return None
         return self._cache.explain_miss(request.table, request.token_ids, request.num_cached)

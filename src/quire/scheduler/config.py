@@ -1,4 +1,4 @@
-"""What a scheduler is built from."""
+"""The configuration of a scheduler."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,12 @@ from quire.scheduler.policy import Policy, PolicyName
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """`watermark` is the share of the pool that an admission must leave to those running.
-    `max_skips` times may others be admitted before a head of the line that lacks blocks.
-    `wait_for_prefix`: while another computes the beginning of a request's prompt, it waits for that
-    where it is sooner.
+    """What a scheduler is built from. Raises ValueError for values outside their ranges.
+
+    `watermark` is the share of the pool that an admission must leave to those running. Others may
+    be admitted `max_skips` times before a head of the queue that lacks blocks. With
+    `wait_for_prefix` a request waits while another computes the beginning of its prompt, where it
+    is sooner for it.
     """
 
     max_num_seqs: int

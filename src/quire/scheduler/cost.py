@@ -1,9 +1,9 @@
-"""What it costs to bring a preempted request back: by moving its blocks to the host and back, or by
-computing its tokens again. Learnt from the steps themselves.
+"""What it costs to bring a preempted request back: by copying its blocks to the host and back, or
+by computing its tokens again. The costs are learnt from the steps themselves.
 
-Computing is a line, seconds = base + tokens x rate, fitted by least squares over recent steps:
-tokens computed again ride in steps that run anyway, so that only the rate counts. Moving is a mean
-over recent moves.
+Computing is linear, seconds = base + tokens x rate, fitted by least squares over recent steps:
+tokens computed again ride in steps that run anyway, so that only the rate counts. Copying is a mean
+over recent copies.
 """
 
 from dataclasses import dataclass
@@ -12,16 +12,18 @@ from enum import StrEnum
 from quire.cache.swapping import RecomputeCost
 
 MEMORY = 0.98
-"""The weight of what was seen before, at each new sight: some fifty steps count."""
+"""The weight of older observations at each new one: some fifty steps count."""
 LEAST_SPREAD = 1e-3
-"""Of the tokens' variance over their square, below which a line cannot be told."""
+"""The tokens' variance over their square below which no slope can be fitted."""
 
 
 LEAST_CHANCE = 0.02
-"""That evicted tokens are asked for again, where nothing was until now."""
+"""The chance that evicted tokens are asked for again, where nothing was until now."""
 
 
 class PreemptionMode(StrEnum):
+    """How a preempted request comes back; AUTO takes what costs less."""
+
     AUTO = "auto"
     SWAP = "swap"
     RECOMPUTE = "recompute"
@@ -29,7 +31,7 @@ class PreemptionMode(StrEnum):
 
 @dataclass(slots=True)
 class _Sums:
-    """Weighted sums over (tokens, seconds)."""
+    """Weighted sums over (tokens, seconds) for a linear fit."""
 
     weight: float = 0.0
     tokens: float = 0.0
@@ -50,7 +52,9 @@ class _Sums:
 
     @property
     def slope(self) -> float | None:
-        """None where all steps are about as large, or larger ones take no longer."""
+        """Seconds for each token; None where all steps are about as large, or larger ones take no
+        longer.
+        """
         if not self.weight:
             return None
         mean = self.tokens / self.weight
@@ -62,14 +66,14 @@ class _Sums:
 
     @property
     def base(self) -> float | None:
-        """Seconds at no tokens, where there is a slope."""
+        """Seconds at no tokens; None where there is no slope."""
         slope = self.slope
         return None if slope is None else max(self.seconds - slope * self.tokens, 0) / self.weight
 
 
 class CostModel:
-    """`token_s` and `block_s`: seconds to compute one more token, and to move one block; None until
-    something was measured.
+    """Learns how long computing and copying take. `token_s` and `block_s` are the seconds to
+    compute one more token, and to copy one block; None until something was measured.
     """
 
     def __init__(self, mode: PreemptionMode) -> None:
@@ -83,7 +87,7 @@ class CostModel:
 
     @property
     def step_s(self) -> float | None:
-        """Seconds of a step beside those of its tokens; None where it cannot be told."""
+        """Seconds of a step beside those of its tokens; None where they cannot be told."""
         return self._steps.base
 
     @property
@@ -91,10 +95,12 @@ class CostModel:
         return self._copies.ratio
 
     def observe_step(self, num_tokens: int, compute_s: float) -> None:
+        """Learn from a step that computed `num_tokens` in `compute_s` seconds."""
         if num_tokens:
             self._steps.add(num_tokens, compute_s)
 
     def observe_copies(self, num_blocks: int, copy_s: float) -> None:
+        """Learn from the copies of `num_blocks` that took `copy_s` seconds."""
         if num_blocks:
             self._copies.add(num_blocks, copy_s)
 
@@ -107,16 +113,16 @@ class CostModel:
         return self._is_cheaper(2 * recompute_cost.num_blocks, recompute_cost.num_tokens)
 
     def prefers_host(self, recompute_cost: RecomputeCost, *, is_resumed: bool) -> bool:
-        """Whether what lies on the host is moved in, and not computed. A forced mode is one of
-        preemption: it does not speak of what a new request finds.
+        """Return whether what lies on the host is copied in, and not computed. A forced mode is one
+        of preemption: it does not speak of what a new request finds.
         """
         if is_resumed and self._mode != PreemptionMode.AUTO:
             return self._mode == PreemptionMode.SWAP
         return self._is_cheaper(recompute_cost.num_blocks, recompute_cost.num_tokens)
 
     def prefers_offload(self, block: RecomputeCost, hit_rate: float) -> bool:
-        """Whether evicted tokens, of which the share `hit_rate` is asked for again, are moved out
-        now and in then; or computed then.
+        """Return whether evicted tokens, of which the share `hit_rate` is asked for again, are
+        copied out now and in then, or computed then.
         """
         block_s, token_s = self.block_s, self.token_s
         if block_s is None or token_s is None:
@@ -125,8 +131,8 @@ class CostModel:
         return block.num_blocks * block_s * (1 + chance) < block.num_tokens * token_s * chance
 
     def prefers_wait(self, num_tokens: int, num_steps: int) -> bool:
-        """Whether to start `num_steps` later with so many tokens less to compute; where the cost
-        of a step was never measured, with any less.
+        """Return whether to start `num_steps` later with so many tokens less to compute; where the
+        cost of a step was never measured, with any less.
         """
         token_s, step_s = self.token_s, self.step_s
         if token_s is None or step_s is None:

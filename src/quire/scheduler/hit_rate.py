@@ -1,4 +1,4 @@
-"""How much of the newest requests was found in the prefix cache."""
+"""How much of the newest requests' prompts was found in the prefix cache."""
 
 from collections import deque
 
@@ -6,7 +6,9 @@ NUM_RECENT = 1000
 
 
 class HitRate:
-    """Sums over the last `max_requests` in which anything was looked up; never over more."""
+    """Sums over the last `max_requests` requests for which anything was looked up; never over
+    more.
+    """
 
     def __init__(self, max_requests: int = NUM_RECENT) -> None:
         self.num_queries = 0
@@ -23,7 +25,7 @@ class HitRate:
         return self.num_hits / self.num_queries if self.num_queries else 0.0
 
     def observe(self, num_queries: int, num_hits: int) -> None:
-        """One request: the tokens looked up, and those found."""
+        """Note one request: the tokens looked up, and those found."""
         if num_queries == 0:
             return
         self._requests.append((num_queries, num_hits))
@@ -35,5 +37,6 @@ class HitRate:
             self.num_hits -= oldest_hits
 
     def reset(self) -> None:
+        """Forget all requests."""
         self._requests.clear()
         self.num_queries = self.num_hits = 0

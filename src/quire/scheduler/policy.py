@@ -1,7 +1,8 @@
 """In which order requests are served: by arrival, by priority with ageing, or by tenants' shares.
 
-A policy gives each request a lane and keys that never change, so that an order once found stays. Of
-the lanes, the one that was served least comes first (`shares.py`); without tenants there is one.
+A policy gives each request a tenant and keys that never change, so that an order once found stays.
+Each tenant has a queue; the tenant that was served least comes first (`shares.py`). Under policies
+that know no tenants all requests have one queue.
 """
 
 from dataclasses import dataclass
@@ -11,9 +12,12 @@ from typing import TypeAlias
 from quire.scheduler.request import NewRequest, Request, SortKey
 
 TenantId: TypeAlias = str
+"""Names the queue that a request waits in."""
 
 
 class PolicyName(StrEnum):
+    """The policies by the names of their flag."""
+
     FCFS = "fcfs"
     PRIORITY = "priority"
     FAIR = "fair"
@@ -21,18 +25,21 @@ class PolicyName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`ageing_s`: a request that has waited so long counts as one priority better. With 0 it never
-    does: a stream of better ones then holds it back for ever.
+    """A scheduling policy. A request that has waited `ageing_s` seconds counts as one priority
+    better. With 0 it never does: a stream of better ones then holds it back for ever.
     """
 
     name: PolicyName
     ageing_s: float
 
     def tenant(self, new: NewRequest) -> TenantId:
+        """Return the tenant whose queue the request waits in; "" where the policy knows no
+        tenants.
+        """
         return new.tenant if self.name is PolicyName.FAIR else ""
 
     def priority_key(self, new: NewRequest, *, arrived_s: float, number: int) -> SortKey:
-        """Its place among the waiting of its lane; `number` counts arrivals.
+        """Return the key that orders the waiting requests of a tenant; `number` counts arrivals.
 
         Two requests age alike, so that what they gain on each other is the time between their
         arrivals, once and for all.
@@ -43,5 +50,5 @@ class Policy:
         return new.priority + aged, number
 
     def running_order(self, request: Request, *, number: int) -> SortKey:
-        """Its place among the running; `number` counts admissions."""
+        """Return the key that orders the running requests; `number` counts admissions."""
         return request.priority_key if self.name is PolicyName.PRIORITY else (0.0, number)

@@ -13,19 +13,20 @@ from quire.cache.kv_cache import KVCache
 from quire.scheduler.request import Request
 
 MAX_STEPS = 8
-"""For so many steps a request waits at most, all its waits together."""
+"""A request waits for so many steps at most, all its waits together."""
 
 
 class ScheduledChunk(NamedTuple):
-    """The keys of the full blocks that end in a chunk, and where the chunk ends."""
+    """The keys of the full blocks that end in a chunk, and the position where the chunk ends."""
 
     end: int
     keys: tuple[bytes, ...]
 
 
 class Awaited(NamedTuple):
-    """A waiting request will find so many tokens more than it would now, computed by `other`, and
-    need `num_blocks` for the rest. The last of those tokens' blocks goes by `key`.
+    """What a waiting request waits for: it will find `num_tokens` more than the `num_found` that it
+    would now, computed by the request `other`, and need `num_blocks` for the rest. The last of
+    those tokens' blocks has `key`.
     """
 
     num_tokens: int
@@ -36,8 +37,10 @@ class Awaited(NamedTuple):
 
 
 class PrefixWaits:
-    """A block is in it from when its tokens are placed until the result has come or its request has
-    left. Whether one is still computed is one look-up, whatever the number of requests.
+    """The blocks that are being computed, and the requests that wait for them.
+
+    A block is listed from when its tokens are scheduled until the result has come or its request
+    has left. Whether one is still computed is one look-up, whatever the number of requests.
     """
 
     def __init__(self, cache: KVCache, *, is_enabled: bool) -> None:
@@ -50,7 +53,7 @@ class PrefixWaits:
         self._num_steps: dict[Request, int] = {}
 
     def add_chunk(self, request: Request, start: int, end: int) -> None:
-        """A step computes the request's tokens `start .. end`."""
+        """Note that a step computes the request's tokens `start .. end`."""
         num_known = min(end, len(request.token_ids))
         first, last = start // self._block_size, num_known // self._block_size
         if first >= last or not self._is_enabled:
@@ -61,7 +64,7 @@ class PrefixWaits:
         self._scheduled.setdefault(request, []).append(ScheduledChunk(end, keys))
 
     def advance(self, request: Request, num_computed: int) -> None:
-        """The result for its first `num_computed` tokens has come."""
+        """Note that the result for the request's first `num_computed` tokens has come."""
         scheduled = self._scheduled.get(request, [])
         while scheduled and scheduled[0].end <= num_computed:
             self._remove(request, scheduled.pop(0).keys)
@@ -69,28 +72,28 @@ class PrefixWaits:
             self._scheduled.pop(request, None)
 
     def drop(self, request: Request) -> None:
-        """It runs or waits no more: what it was computing will not be cached."""
+        """Note that the request runs or waits no more: what it was computing will not be cached."""
         for scheduled in self._scheduled.pop(request, ()):
             self._remove(request, scheduled.keys)
         self._forget(request)
 
     def clear(self) -> None:
-        """Nothing that is being computed will be found."""
+        """Note that nothing that is being computed will be found."""
         self._computing.clear()
         self._scheduled.clear()
 
     def admit(self, request: Request) -> None:
-        """It has waited enough, and runs."""
+        """Note that the request waits no more and runs."""
         self._forget(request)
 
     def wait(self, request: Request) -> bool:
-        """One step more; true if it is the first."""
+        """Note that the request waits one step more; return whether it is its first."""
         self._num_steps[request] = num_steps = self._num_steps.get(request, 0) + 1
         return num_steps == 1
 
     def awaited(self, request: Request, *, use_host: bool) -> Awaited | None:
-        """What is being computed of its prompt, right behind what it would find now; None also
-        where it has waited long enough.
+        """Return what is being computed of the request's prompt, right behind what it would find
+        now. The answer is None also where it has waited long enough.
         """
         if not self._computing or self._num_steps.get(request, 0) >= MAX_STEPS:
             return None

@@ -1,4 +1,6 @@
-"""The waiting line: lanes of requests by rank; the lane that was served least comes first."""
+"""The waiting queue: each tenant's requests in the order of their priority keys; the tenant that
+was served least comes first.
+"""
 
 from heapq import heappop, heappush, heapreplace
 from operator import attrgetter
@@ -10,17 +12,18 @@ from quire.scheduler.sorted_list import SortedList
 
 
 class Ahead(NamedTuple):
-    """Who stands ahead in a request's own lane: how many, and the id of the nearest."""
+    """Who is ahead of a request in its tenant's queue: how many, and the id of the nearest."""
 
     num_requests: int
     nearest: str
 
 
 class WaitingQueue:
-    """Looking up the head does not depend on the length of the line.
+    """All waiting requests. Looking up the head does not depend on how many there are.
 
-    `_heap` has an entry for every lane that has someone, and perhaps for some that are empty; its
-    counters may be too low, since they only grow, and are set right when they come to the top.
+    `_heap` has an entry for every tenant that has someone waiting, and perhaps for some that have
+    not; its counters may be too low, since they only grow, and are set right when they come to the
+    top.
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -38,11 +41,12 @@ class WaitingQueue:
 
     @property
     def head(self) -> Request | None:
+        """The request to be admitted next."""
         tenant = self._first_tenant()
         return None if tenant is None else self._queues[tenant].first
 
     def first(self, num: int) -> list[Request]:
-        """The head and those behind it, lane after lane."""
+        """Return the first `num` requests, tenant after tenant."""
         found: list[Request] = []
         passed = []
         while len(found) < num and (tenant := self._first_tenant()) is not None:
@@ -54,24 +58,30 @@ class WaitingQueue:
 
     @property
     def num_tokens(self) -> int:
-        """Known tokens of all who wait, none of which is computed."""
+        """The known tokens of all who wait, none of which is computed."""
         return sum(self._num_tokens.values())
 
     def num_in(self, tenant: str) -> int:
+        """Return how many requests of the tenant wait."""
         return len(self._queues.get(tenant, ()))
 
     def share(self, tenant: str, weight: float) -> float:
-        """What the lane may have of the line by its weight, if it waits beside those who do."""
+        """Return the share of the queue that the tenant may have by its weight, if it waits beside
+        those who do.
+        """
         others = (queue.first.new.weight for name, queue in self._queues.items() if name != tenant)
         return weight / (weight + sum(others))
 
     def ahead(self, request: Request) -> Ahead:
+        """Return who is ahead of the request in its tenant's queue, or would be."""
         queue = self._queues.get(request.tenant)
         index = 0 if queue is None else queue.find(request)
         return Ahead(index, queue.at(index - 1, index)[0].id if queue and index else "")
 
     def num_tokens_ahead(self, request: Request) -> int:
-        """Known tokens, none of which is computed, of those ahead in its lane."""
+        """Return the known tokens, none of which is computed, of those ahead in the tenant's
+        queue.
+        """
         queue = self._queues.get(request.tenant)
         if queue is None:
             return 0
@@ -79,7 +89,7 @@ class WaitingQueue:
         return self._num_tokens[request.tenant] - sum(len(each.token_ids) for each in behind)
 
     def add(self, request: Request) -> None:
-        """In its place by rank, which a preempted request has kept."""
+        """Insert the request by its priority key, which a preempted one has kept."""
         if request.tenant not in self._queues:
             least = self._first_tenant()
             level = self._shares.served(self._last_left if least is None else least)
@@ -87,7 +97,9 @@ class WaitingQueue:
         self.restore(request)
 
     def restore(self, request: Request) -> None:
-        """Put back one that was taken out for a moment: nothing has changed for its lane."""
+        """Put back a request that was taken out for a moment: nothing has changed for its
+        tenant.
+        """
         tenant = request.tenant
         if tenant not in self._queues:
             self._open(tenant)
@@ -96,6 +108,7 @@ class WaitingQueue:
         self._length += 1
 
     def remove(self, request: Request) -> None:
+        """Take out a request that waits."""
         tenant = request.tenant
         self._queues[tenant].remove(request)
         self._num_tokens[tenant] -= len(request.token_ids)

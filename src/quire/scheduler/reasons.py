@@ -1,11 +1,11 @@
-"""Every decision of the scheduler has a code here; a branch without one is a defect."""
+"""The codes of all decisions of the scheduler; a branch without one is a defect."""
 
 from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why something happened to a request; the number beside it in the timeline and the other
-    request that had a part in it are said in brackets.
+    """Why something happened to a request. The number that goes with it in the timeline, and the
+    other request that had a part in it, are said in brackets.
     """
 
     # queued (requests ahead)
@@ -20,7 +20,7 @@ class Reason(StrEnum):
     WAITS_FOR_PROMPT = "waits_for_prompt"  # of the request it forks from
     WAITS_FOR_PREFIX = "waits_for_prefix"  # it is being computed (tokens; by whom)
     WAITS_FOR_SKIPPED = "waits_for_skipped"  # one ahead may not be passed again (times it was)
-    # placed
+    # scheduled
     ADMITTED = "admitted"  # (tokens reused from the prefix cache)
     RESUMED = "resumed"  # (tokens reused from the prefix cache)
     FORKED = "forked"  # (tokens shared; of whom)
@@ -50,7 +50,7 @@ class Reason(StrEnum):
     CONTEXT_EXCEEDED = "context_exceeded"  # prompt and outputs exceed the model length
     NEVER_FITS = "never_fits"  # needs more blocks than the pool holds
     QUEUE_FULL = "queue_full"
-    OVER_SHARE = "over_share"  # the queue is full, and its lane has more than its share of it
+    OVER_SHARE = "over_share"  # the queue is full, and its tenant has more than its share of it
     DUPLICATE_ID = "duplicate_id"
 
     @property

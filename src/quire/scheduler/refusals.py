@@ -10,6 +10,7 @@ from quire.scheduler.step import Refusal
 
 
 def never_served(new: NewRequest, config: SchedulerConfig, cache: KVCache) -> Refusal | None:
+    """Return why no amount of waiting would let this request run, or None."""
     num_prompt, max_tokens = len(new.prompt_token_ids), new.stopping.max_tokens
     num_blocks = cache.max_blocks(num_prompt + max_tokens)
     if num_prompt == 0:
@@ -30,7 +31,9 @@ def never_served(new: NewRequest, config: SchedulerConfig, cache: KVCache) -> Re
 
 
 def fork_differs(new: NewRequest, source: Request | None) -> Refusal | None:
-    """A source that has ended, or was never here, only means that there is nothing to share."""
+    """Return a refusal if the request's prompt is not that of its source. A source that has ended,
+    or was never here, only means that there is nothing to share.
+    """
     if source is None:
         return None
     if new.prompt_token_ids == source.new.prompt_token_ids and new.reuse == source.new.reuse:
@@ -47,8 +50,10 @@ def queue_full(
     *,
     num_running: int,
 ) -> Refusal | None:
-    """More may wait than may queue if some can start at once; none can where the first was already
-    held back. A lane that has less than its share of a full queue still gets in.
+    """Return a refusal if the queue has as many requests as it may.
+
+    More may wait than may queue if some can start at once; none can where the first was already
+    held back. A tenant that has less than its share of a full queue still gets in.
     """
     head = waiting.head
     last = None if head is None else head.timeline[-1].reason
@@ -75,7 +80,9 @@ def queue_full(
 def deadline_unreachable(
     request: Request, waiting: WaitingQueue, tokens_per_s: float | None
 ) -> Refusal | None:
-    """Its time limit is shorter than what those ahead need at the pace that was measured."""
+    """Return a refusal if the time limit is shorter than what those ahead need at the throughput
+    that was measured; None while it is not known.
+    """
     new, limit_s = request.new, request.new.time_limit_s
     if limit_s is None:
         return None

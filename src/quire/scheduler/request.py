@@ -1,5 +1,5 @@
-"""What a request is: the frozen part that crosses walls, and the live part that only the scheduler
-edits.
+"""What a request is: the frozen part that crosses packages, and the live part that only the
+scheduler edits.
 """
 
 from dataclasses import dataclass, field
@@ -10,17 +10,17 @@ from quire.cache.reuse import OPEN, Reuse
 from quire.scheduler.reasons import Reason
 
 SortKey: TypeAlias = tuple[float, int]
-"""A place in an order, the least first; the number tells equals apart."""
+"""Orders requests, the least first; the number tells equals apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is drawn. Token ids are of the model's vocabulary.
+    """How the next token is sampled. Token ids are of the model's vocabulary.
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0, `repetition_penalty` 1 and the other
     penalties 0 are off. `seed` is any 64-bit number: the noise of a token is a pure function of
-    (seed, position). `num_logprobs` None returns no log probabilities, 0 the drawn token's, n also
-    the n likeliest.
+    (seed, position). With `num_logprobs` None no log probabilities are returned, with 0 the sampled
+    token's, with n also those of the n likeliest.
     """
 
     temperature: float = 1.0
@@ -52,10 +52,10 @@ class NewRequest:
     """A request as it is handed over: tokens and numbers, never text.
 
     `reuse` says with whom it shares blocks. `prompt_logprobs` None is off; n asks for each prompt
-    token's log probability and the n likeliest. `tenant` and `weight` (above 0): who is served, and
-    with what share, under the fair policy. `priority`: less is sooner. `time_limit_s`: it must have
-    ended by then, from when it is added. `fork_of`: another request with the same prompt and reuse,
-    whose blocks it takes over.
+    token's log probability and the n likeliest. `tenant` and `weight` (above 0) say who is served,
+    and with what share, under the fair policy. Less `priority` is sooner. It must have ended
+    `time_limit_s` seconds after it is added. `fork_of` is another request with the same prompt and
+    reuse, whose blocks it takes over.
     """
 
     id: str
@@ -72,7 +72,9 @@ class NewRequest:
 
 
 class TokenLogprobs(NamedTuple):
-    """Natural-log probabilities of the model itself, before temperature and penalties."""
+    """Natural-log probabilities of the model itself, before temperature and penalties: the token's,
+    and in `top` those of the likeliest tokens by id.
+    """
 
     token_id: int
     logprob: float
@@ -141,7 +143,9 @@ class Request:
     def take_scores(
         self, start: int, scores: tuple[TokenLogprobs, ...]
     ) -> tuple[TokenLogprobs, ...]:
-        """Of the scores of tokens `start + 1 ...` those not handed out before a preemption."""
+        """Return those of the scores of tokens `start + 1 ...` that were not handed out before a
+        preemption.
+        """
         fresh = scores[max(self.num_scored - start - 1, 0) :]
         self.num_scored += len(fresh)
         return fresh

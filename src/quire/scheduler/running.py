@@ -1,4 +1,4 @@
-"""The running requests by seat: placed from the first on, preempted from the last."""
+"""The running requests in their order: scheduled from the first on, preempted from the last."""
 
 from collections.abc import Iterator
 from operator import attrgetter
@@ -9,7 +9,7 @@ from quire.scheduler.sorted_list import SortedList
 
 
 class RunningSet:
-    """Kept in order by insertion, as a whole and by lane."""
+    """Keeps the running requests sorted by `running_order`, as a whole and by tenant."""
 
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
@@ -21,13 +21,14 @@ class RunningSet:
         return len(self._by_id)
 
     def __iter__(self) -> Iterator[Request]:
-        """Those that run now, whatever happens on the way."""
+        """Yield those that run now, whatever happens on the way."""
         return iter(self._order)
 
     def __contains__(self, request: Request) -> bool:
         return request.id in self._by_id
 
     def get(self, request_id: str) -> Request | None:
+        """Return the running request of this id, or None."""
         return self._by_id.get(request_id)
 
     def add(self, request: Request) -> None:
@@ -45,9 +46,9 @@ class RunningSet:
             del self._queues[request.tenant]
 
     def victim(self, request: Request) -> Request:
-        """Who gives up blocks for this request, which is being placed: the last of the lane that
-        was served most. Never one ahead of it, which may be placed already, nor the first of all,
-        which is why some request always goes on.
+        """Return who gives up blocks for this request, which is being scheduled: the last of the
+        tenant that was served most. It is never one ahead of the request, which may be in the step
+        already, nor the first of all, which is why some request always goes on.
         """
         first = self._order.first
         lasts = (queue.last for queue in self._queues.values())

@@ -1,14 +1,15 @@
-"""The choice: which requests compute how many tokens in the next step.
+"""The choice of which requests compute how many tokens in the next step.
 
-A pure state machine: no clock, no randomness, no I/O; the time comes in as an argument. A request's
-way:
+The scheduler is a pure state machine: no clock, no randomness, no I/O; the time comes in as an
+argument. A request goes this way:
 
     add -> waiting -> admitted -> running -> finished
               ^--- preempted ------'
 
-Running requests are placed first, in the order of their seats, then waiting ones as the policy
-ranks them. Blocks run short from the tail of the running, so that nothing already placed in a step
-is taken back. The first of the running can always go on, which is why every accepted request ends.
+Running requests are scheduled first, in their running order, then waiting ones as the policy orders
+them. Blocks are taken back from the tail of the running, so that nothing already scheduled in a
+step is taken back. The first of the running can always go on, which is why every accepted request
+ends.
 """
 
 from quire.cache.kv_cache import KVCache
@@ -34,7 +35,9 @@ NUM_TRIED = 4
 
 
 class Scheduler:
-    """`schedule` and `update` alternate; an update may come one step late."""
+    """Decides what each step computes. `schedule` and `update` alternate; an update may come one
+    step late.
+    """
 
     def __init__(self, config: SchedulerConfig, cache: KVCache) -> None:
         self._config = config
@@ -59,11 +62,12 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Also while an update has yet to tell of a request that ran out of time."""
+        """Whether requests are left, or an update has yet to tell of one that ran out of time."""
         return bool(self._requests or self._expired)
 
     @property
     def stats(self) -> Stats:
+        """The accounts of this moment."""
         return stats_of(
             self._counters,
             len(self._running),
@@ -73,13 +77,13 @@ class Scheduler:
         )
 
     def take_events(self) -> tuple[tuple[str, Event], ...]:
-        """What is new in all timelines since this was last asked, by request id."""
+        """Return by request id what is new in all timelines since the last call."""
         events = tuple(self._journal)
         self._journal.clear()
         return events
 
     def add(self, new: NewRequest, now: float) -> Refusal | None:
-        """Take the request into the waiting line, or say why not, with the numbers."""
+        """Take the request into the waiting queue, or return why not, with the numbers."""
         refusal = self._refusal(new)
         if refusal is not None:
             return refusal
@@ -104,23 +108,27 @@ class Scheduler:
         return None
 
     def abort(self, request_id: str, now: float) -> Delta | None:
-        """End the request and free its blocks at once; None if it is not here (any more)."""
+        """End the request and free its blocks at once; return None if it is not here (any more)."""
         request = self._requests.get(request_id)
         if request is None:
             return None
         return Delta(request_id, (), finish=self._finish(request, Reason.ABORTED, now))
 
     def reset_prefix_cache(self) -> None:
+        """Make nothing that is cached findable again."""
         self._cache.reset()
         self._prefix_waits.clear()
         self._counters.num_resets += 1
         self._counters.recent.reset()
 
     def take_kv_events(self) -> tuple[KVEvent, ...]:
+        """Return what was cached and evicted since the last call; nothing unless events are
+        enabled.
+        """
         return self._cache.take_kv_events()
 
     def schedule(self, now: float) -> Step:
-        """Choose the next step; it may be empty when all that is left awaits a late result."""
+        """Return the next step; it may be empty when all that is left awaits a late result."""
         self._expire(now)
         draft = StepDraft(self._config.max_num_batched_tokens, self._throughput.num_under_way)
         self._admission.update_offloading()
@@ -135,8 +143,8 @@ class Scheduler:
         return draft.finished(self._number, finished_requests, block_copies)
 
     def update(self, step: Step, result: StepResult, now: float) -> list[Delta]:
-        """Take in what the step drew. Results for requests that left or were preempted meanwhile
-        are dropped.
+        """Take in what the step sampled and return what it adds to the outputs. Results for
+        requests that left or were preempted meanwhile are dropped.
         """
         seconds = self._throughput.end(step, now)
         self._cost.observe_step(step.num_tokens, max(seconds - result.copy_s, 0.0))
@@ -156,13 +164,14 @@ class Scheduler:
         return deltas + expired
 
     def _expire(self, now: float) -> None:
-        """End whoever has run out of time; the next update tells."""
+        """End the requests that have run out of time; the next update tells of them."""
         for request in self._deadlines.passed(now):
             if self._requests.get(request.id) is request:
                 finish = self._finish(request, Reason.DEADLINE_EXCEEDED, now)
                 self._expired.append(Delta(request.id, (), finish=finish))
 
     def _schedule_running(self, draft: StepDraft, now: float) -> None:
+        """Schedule the running requests in their order, while the token budget lasts."""
         max_model_len = self._config.max_model_len
         for request in self._running:
             if not draft.tokens_left:
@@ -179,6 +188,7 @@ class Scheduler:
     def _schedule_chunk(
         self, request: Request, num_tokens: int, new_block_ids: BlockIds, draft: StepDraft
     ) -> None:
+        """Add the request's next `num_tokens` to the step."""
         if request.num_charged < request.num_prompt_tokens:
             self._shares.charge_prompt(request, request.num_computed + num_tokens)
         if num_tokens > 1:
@@ -191,8 +201,8 @@ class Scheduler:
     def _grow(
         self, request: Request, num_tokens: int, draft: StepDraft, now: float
     ) -> BlockIds | None:
-        """Blocks for the next `num_tokens`, taken from others if need be; None if it is this one
-        that must give up its own.
+        """Return blocks for the next `num_tokens`, taken from others if need be; None if it is this
+        request that must give up its own.
         """
         start, end = request.num_computed, request.num_computed + num_tokens
         while (new_block_ids := self._cache.grow(request.table, start, end)) is None:
@@ -203,8 +213,8 @@ class Scheduler:
         return new_block_ids
 
     def _preempt(self, victim: Request, taker: Request, draft: StepDraft, now: float) -> None:
-        """Go on later: blocks go back, to the host if that costs less than to compute them again.
-        Outputs stay, and so does its rank in the line.
+        """Move the victim back to the waiting queue: its blocks go back, to the host if that costs
+        less than to compute them again. Its outputs stay, and so does its priority key.
         """
         other = "" if victim is taker else taker.id
         num_kept = self._swap_out(victim)
@@ -228,8 +238,8 @@ class Scheduler:
         self._waiting.add(victim)
 
     def _swap_out(self, victim: Request) -> int | None:
-        """How many tokens the host keeps, or None if it keeps nothing. What awaits its result is
-        computed again, so that the result can be dropped.
+        """Return how many tokens the host keeps, or None if it keeps nothing. What awaits its
+        result is computed again, so that the result can be dropped.
         """
         num_kept = min(victim.num_computed, len(victim.token_ids) - 1)
         recompute_cost = self._cache.recompute_cost(victim.table, num_kept)
@@ -238,9 +248,9 @@ class Scheduler:
         return None
 
     def _schedule_waiting(self, draft: StepDraft, now: float) -> None:
-        """Admit from the head while budget, places and blocks allow; the first that must wait is
-        told why. If it lacks blocks, smaller ones may go first; if it waits for a prefix, those may
-        that cost it nothing.
+        """Admit from the head while token budget, sequences and blocks allow; the first that must
+        wait is told why. If it lacks blocks, smaller ones may go first; if it waits for a prefix,
+        those may that cost it nothing.
         """
         aside = []
         while (head := self._waiting.head) is not None:
@@ -276,12 +286,15 @@ class Scheduler:
                 each.num_skips += 1
 
     def _holds_back(self, request: Request) -> bool:
-        """What was passed often enough has a reservation, and so has what was preempted."""
+        """Return whether nobody may pass the request: it was passed often enough, or it was
+        preempted.
+        """
         return request.num_preemptions > 0 or request.num_skips >= self._config.max_skips
 
     def _blocker(self, request: Request, draft: StepDraft) -> Blocker | None:
-        """What the step lacks for any request; or for this one beside those who stand aside. They
-        have a place, and nobody passes whose prompt would take of the next step's tokens.
+        """Return what the step lacks for any request, or for this one beside those that were set
+        aside. For those a sequence is kept, and nobody passes them whose prompt would take of the
+        next step's tokens.
         """
         if draft.num_preempted:
             return Blocker(Reason.WAITS_AFTER_PREEMPTION, draft.num_preempted)
@@ -294,8 +307,8 @@ class Scheduler:
         return None
 
     def _admit(self, request: Request, draft: StepDraft, now: float) -> Blocker | None:
-        """Blocks for everything known of the request, then its first chunk; or the reason it must
-        wait.
+        """Take blocks for everything known of the request and schedule its first chunk, or return
+        the reason it must wait.
         """
         admitted = self._admission.admit(request, draft, now, self._number)
         if isinstance(admitted, Blocker):
@@ -304,7 +317,9 @@ class Scheduler:
         return None
 
     def _start_running(self, request: Request, num_computed: int, draft: StepDraft) -> None:
-        """Into the running set, with blocks for all that is known, and its first chunk placed."""
+        """Move the request, which has blocks for all that is known, to the running set and schedule
+        its first chunk.
+        """
         self._waiting.remove(request)
         self._prefix_waits.admit(request)
         self._num_admitted += 1
@@ -321,8 +336,8 @@ class Scheduler:
     def _apply_result(
         self, request: Request, chunk: Chunk, token_id: int | None, result: StepResult, now: float
     ) -> Delta | None:
-        """One chunk's result into its request: its blocks advance, what was drawn is appended,
-        and the end is judged.
+        """Take one chunk's result into its request: its blocks advance, what was sampled is
+        appended, and whether it ends is judged.
         """
         scores = result.prompt_logprobs.get(request.id)
         scored = request.take_scores(chunk.start, scores) if scores else ()

@@ -1,7 +1,7 @@
-"""What each lane has been served: virtual token counters after Sheng et al., Fairness in Serving
+"""What each tenant has been served: virtual token counters after Sheng et al., Fairness in Serving
 Large Language Models (arXiv 2401.00588).
 
-A counter grows by the prompt tokens computed and, at twice the price, the tokens drawn, over the
+A counter grows by the prompt tokens computed and, at twice the price, the tokens sampled, over the
 request's weight. Prefix hits and recomputation cost nothing, so counters only grow.
 """
 
@@ -13,7 +13,9 @@ MIN_SWEEP = 1024
 
 
 class Shares:
-    """A lane that is not listed has no more than `_level`, which is where it starts."""
+    """The counters by tenant. A tenant that is not listed has no more than `_level`, which is where
+    it starts.
+    """
 
     def __init__(self) -> None:
         self._served: dict[str, float] = {}
@@ -21,15 +23,16 @@ class Shares:
         self._sweep_at = MIN_SWEEP
 
     def __len__(self) -> int:
-        """The lanes that are listed."""
+        """Return the number of tenants that are listed."""
         return len(self._served)
 
     def served(self, tenant: str) -> float:
+        """Return what the tenant was served, in prices over weights."""
         return self._served.get(tenant, self._level)
 
     def enter(self, tenant: str, level: float) -> None:
-        """The lane has someone waiting again: it starts no lower than `level`, that of the least
-        served who wait, since having been idle is no credit.
+        """Note that the tenant has someone waiting again: it starts no lower than `level`, that of
+        the least served who wait, since having waited for nothing is no credit.
         """
         self._level = max(self._level, level)
         self._served[tenant] = max(self.served(tenant), self._level)
@@ -37,7 +40,9 @@ class Shares:
             self._sweep()
 
     def charge_prompt(self, request: Request, end: int) -> None:
-        """The tokens `num_computed .. end` are placed; those of an earlier residence are paid."""
+        """Charge the prompt tokens up to `end`, which are scheduled now. Those that were computed
+        before a preemption are paid for already.
+        """
         first = max(request.num_computed, request.num_charged)
         num_tokens = min(end, request.num_prompt_tokens) - first
         if num_tokens > 0:
@@ -45,6 +50,7 @@ class Shares:
             self._charge(request, PROMPT_PRICE * num_tokens)
 
     def charge_output(self, request: Request) -> None:
+        """Charge one sampled token."""
         self._charge(request, OUTPUT_PRICE)
 
     def _charge(self, request: Request, price: float) -> None:
@@ -52,7 +58,7 @@ class Shares:
         self._served[tenant] = self._served.get(tenant, self._level) + price / request.new.weight
 
     def _sweep(self) -> None:
-        """Forget the lanes that would be lifted if they came back."""
+        """Forget the tenants that would be lifted if they came back."""
         self._served = {
             tenant: served for tenant, served in self._served.items() if served >= self._level
         }

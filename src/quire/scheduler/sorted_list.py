@@ -1,4 +1,4 @@
-"""Requests in the order of a key that does not change while they stand in it."""
+"""Requests in the order of a key that does not change while they are listed."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from quire.scheduler.request import Request, SortKey
 
 
 class SortedList:
-    """Finding a place takes logarithmic time; taking it or leaving it moves memory, no more."""
+    """Finding an index takes logarithmic time; inserting and removing moves memory, no more."""
 
     def __init__(self, key: Callable[[Request], SortKey]) -> None:
         self._key = key
@@ -18,7 +18,7 @@ class SortedList:
         return len(self._requests)
 
     def __iter__(self) -> Iterator[Request]:
-        """Those that stand in it now, whatever happens on the way."""
+        """Yield those that are listed now, whatever happens on the way."""
         return iter(self._requests.copy())
 
     @property
@@ -30,18 +30,21 @@ class SortedList:
         return self._requests[-1]
 
     def find(self, request: Request) -> int:
-        """How many stand ahead of it, or would."""
+        """Return how many are ahead of the request, or would be."""
         return bisect_left(self._keys, self._key(request))
 
     def at(self, start: int, end: int | None = None) -> list[Request]:
+        """Return the requests of the indices `start .. end`."""
         return self._requests[start:end]
 
     def add(self, request: Request) -> None:
+        """Insert the request by its key."""
         index = self.find(request)
         self._keys.insert(index, self._key(request))
         self._requests.insert(index, request)
 
     def remove(self, request: Request) -> None:
+        """Remove a request that is listed."""
         index = self.find(request)
         del self._keys[index]
         del self._requests[index]

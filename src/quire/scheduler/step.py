@@ -16,9 +16,11 @@ BlockIds: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class NewRequestData(NamedTuple):
-    """A request enters the running set: all the runner must know, whether new or resumed.
+    """A request that was admitted: all the runner must know of it, whether it is new or resumed.
 
-    `token_ids` is the prompt followed by the outputs of earlier residencies."""
+    `token_ids` is the prompt followed by the outputs of before a preemption; `block_ids` are all
+    blocks of its table.
+    """
 
     request: NewRequest
     token_ids: tuple[int, ...]
@@ -58,11 +60,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step drew: one token id for each sampling chunk, in the order of the chunks.
+    """What a step sampled: one token id for each sampling chunk, in the order of the chunks.
 
-    `prompt_logprobs` of a chunk are those of the prompt tokens `start + 1 ...` it predicts.
-    `not_finite` names requests whose logits held NaN; their token id means nothing. `copy_s` went
-    into the step's moves, some of it perhaps while it computed."""
+    `prompt_logprobs` of a chunk are those of the prompt tokens `start + 1 ...` that it predicts.
+    `not_finite` names requests whose logits held NaN; their token id means nothing. The step's
+    block copies took `copy_s` seconds, some of them perhaps while it computed.
+    """
 
     number: int
     token_ids: tuple[int, ...]
@@ -102,8 +105,9 @@ class Delta(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a request was not taken: the code, a sentence with the numbers, and the field at fault
-    if it is one; where the queue is full, how long those in it will take, once that is known.
+    """Why a request was not taken: the code, a sentence with the numbers, and the field at fault if
+    it is one. Where the queue is full, `wait_s` is how long those in it will take, once that is
+    known.
     """
 
     request_id: str
@@ -114,10 +118,12 @@ class Refusal(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """The accounts after a step: gauges as they are, counters since start. Of the host's blocks,
-    `num_blocks_swapped` belong to preempted requests and `num_blocks_on_host` may be found. Of
-    `num_preemptions`, `num_swaps` were by swap. `num_recent_*` are the tokens of prefix queries and
-    hits of the newest requests, `num_misses_*` requests, and so are `num_prefix_waits`.
+    """The accounts after a step: gauges as they are, counters since start.
+
+    Of the host's blocks, `num_blocks_swapped` belong to preempted requests and `num_blocks_on_host`
+    may be found. Of `num_preemptions`, `num_swaps` were by swap. `num_copied_out`, `num_copied_in`
+    and `num_copied_on_device` count block copies. `num_recent_*` are the tokens of prefix queries
+    and hits of the newest requests; `num_misses_*` and `num_prefix_waits` count requests.
     """
 
     num_running: int

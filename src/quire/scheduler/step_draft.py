@@ -1,4 +1,4 @@
-"""The step being written: what is placed so far and how much may still be."""
+"""The step being written: what is scheduled so far and how much may still be."""
 
 from quire.cache.block_copies import BlockCopy
 from quire.scheduler.request import Request
@@ -6,9 +6,11 @@ from quire.scheduler.step import BlockIds, Chunk, NewRequestData, Step
 
 
 class StepDraft:
-    """Only grows. `tokens_left` is what remains of the step's token budget. `num_aside` requests
-    wait although their turn has come; each has a place kept for it, all together `num_reserved`
-    blocks. The results of `num_under_way` earlier steps have not come.
+    """A step that only grows.
+
+    `tokens_left` is what remains of the step's token budget. `num_aside` requests wait although
+    they would be next; a sequence is kept for each of them, and `num_reserved` blocks for all
+    together. The results of `num_under_way` earlier steps have not come.
     """
 
     def __init__(self, max_num_batched_tokens: int, num_under_way: int = 0) -> None:
@@ -22,17 +24,21 @@ class StepDraft:
         self._chunks: list[Chunk] = []
 
     def set_aside(self, num_blocks: int) -> None:
-        """One waits although its turn has come: a place and `num_blocks` are kept for it."""
+        """Note that a request waits although it would be next: a sequence and `num_blocks` are kept
+        for it.
+        """
         self.num_aside += 1
         self.num_reserved += num_blocks
 
     def add_new_request(self, request: Request) -> None:
-        """The request enters the running set with all the blocks of its table."""
+        """Note that the request is admitted, with all the blocks of its table."""
         block_ids = tuple(tuple(ids) for ids in request.table.block_ids)
         self._new_requests.append(NewRequestData(request.new, tuple(request.token_ids), block_ids))
 
     def add_chunk(self, request: Request, num_tokens: int, new_block_ids: BlockIds) -> None:
-        """Compute the request's next `num_tokens`; the last known one draws the next."""
+        """Compute the request's next `num_tokens`. If the last known one is among them, the next is
+        sampled.
+        """
         start = request.num_computed
         end = start + num_tokens
         samples = end == len(request.token_ids) + request.num_pending
@@ -45,6 +51,7 @@ class StepDraft:
     def finished(
         self, number: int, finished_requests: tuple[str, ...], block_copies: tuple[BlockCopy, ...]
     ) -> Step:
+        """Return the step that was written."""
         num_tokens = self._max_tokens - self.tokens_left
         return Step(
             number,

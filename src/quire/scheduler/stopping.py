@@ -1,5 +1,5 @@
-"""When a request ends by what it drew: token ids, counts, the model's context; and what is left to
-compute until then.
+"""When a request ends by what it sampled: token ids, counts, the model's context; and what is left
+to compute until then.
 """
 
 from quire.scheduler.reasons import Reason
@@ -7,8 +7,8 @@ from quire.scheduler.request import Request
 
 
 def reason_to_stop(request: Request, max_model_len: int) -> Reason | None:
-    """Judge the newest token. Up to `min_tokens` the sampler bans the stop tokens, so none is
-    looked for.
+    """Return why the newest token ends the request, or None. Up to `min_tokens` the sampler bans
+    the stop tokens, so none is looked for.
     """
     stopping = request.new.stopping
     num_outputs = request.num_outputs
@@ -26,7 +26,9 @@ def reason_to_stop(request: Request, max_model_len: int) -> Reason | None:
 
 
 def num_uncomputed(request: Request, max_model_len: int) -> int:
-    """Tokens known, or drawn but still on their way; none beyond what the request may draw."""
+    """Return the number of tokens that are known, or sampled but still on their way, and not
+    computed; none beyond what the request may sample.
+    """
     num_pending = request.num_pending
     if num_pending:
         num_known = len(request.token_ids) + num_pending

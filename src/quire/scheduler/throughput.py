@@ -1,5 +1,5 @@
-"""How long steps take, and how fast the waiting line moves: tokens a second of the recent steps
-that left someone waiting. Other steps say nothing about it: they had not more to compute.
+"""How long steps take, and how fast the waiting queue moves: tokens a second of the recent steps
+that left someone waiting. Other steps say nothing about it: they had no more to compute.
 """
 
 from quire.scheduler.step import Step
@@ -9,7 +9,9 @@ FADING = 0.95
 
 
 class ThroughputEstimate:
-    """Each step counts from when it was scheduled, or its forerunner ended if that was later."""
+    """Times steps. Each counts from when it was scheduled, or from the end of the step before it if
+    that was later.
+    """
 
     def __init__(self) -> None:
         self._began: dict[int, tuple[float, bool]] = {}
@@ -19,19 +21,20 @@ class ThroughputEstimate:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """None: not yet known."""
+        """Tokens a second; None while it is not known."""
         return self._num_tokens / self._seconds if self._seconds > 0 else None
 
     @property
     def num_under_way(self) -> int:
-        """Steps that have begun and not ended."""
+        """The number of steps that have begun and not ended."""
         return len(self._began)
 
     def begin(self, number: int, now: float, *, leaves_someone: bool) -> None:
+        """Note that a step was scheduled; `leaves_someone` says whether requests still wait."""
         self._began[number] = now, leaves_someone
 
     def end(self, step: Step, now: float) -> float:
-        """The seconds that the step took."""
+        """Return the seconds that the step took."""
         began_s, left_someone = self._began.pop(step.number, (now, False))
         seconds = now - max(began_s, self._ended_s)
         if left_someone and step.num_tokens:
