@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, Usage
+from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, BlockUsage
 from quire.cache.chain import Content
 from quire.cache.extra_keys import NO_KEYS
 
@@ -14,7 +14,7 @@ CONTENT = Content(b"key", b"tokens", NO_KEYS, None)
 def test_a_take_is_all_or_nothing() -> None:
     pool = BlockPool(4)
     assert pool.take(4) is None
-    assert pool.usage == Usage(free=3, cached=0, active=0)
+    assert pool.usage == BlockUsage(free=3, cached=0, active=0)
     assert pool.take(3) is not None
     assert pool.take(1) is None
 
@@ -66,7 +66,7 @@ def test_a_shared_block_is_free_after_its_last_release() -> None:
     pool.release(taken)
     assert pool.usage.active == 1
     pool.release(taken)
-    assert pool.usage == Usage(free=3, cached=0, active=0)
+    assert pool.usage == BlockUsage(free=3, cached=0, active=0)
 
 
 def test_a_sealed_block_is_found_until_it_is_evicted() -> None:
@@ -76,7 +76,7 @@ def test_a_sealed_block_is_found_until_it_is_evicted() -> None:
     assert taken is not None
     assert pool.cache(taken[0], b"key", CONTENT)
     pool.release(taken)
-    assert pool.usage == Usage(free=1, cached=1, active=0)
+    assert pool.usage == BlockUsage(free=1, cached=1, active=0)
     assert pool.find([b"key"]) == taken
     assert pool.content_under(b"key") is CONTENT
     assert pool.take(2) is not None
@@ -93,11 +93,11 @@ def test_forgetting_frees_what_is_evictable_and_leaves_what_is_held() -> None:
     pool.cache(evictable[0], b"evictable", CONTENT)
     pool.release(evictable)
     pool.forget()
-    assert pool.usage == Usage(free=2, cached=0, active=1)
+    assert pool.usage == BlockUsage(free=2, cached=0, active=1)
     assert pool.find([b"held"]) == pool.find([b"evictable"]) == []
     pool.check({held[0]: 1})
     pool.release(held)
-    assert pool.usage == Usage(free=3, cached=0, active=0)
+    assert pool.usage == BlockUsage(free=3, cached=0, active=0)
 
 
 def test_check_sees_a_block_with_a_reference_nobody_has() -> None:

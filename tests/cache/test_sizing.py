@@ -88,7 +88,7 @@ def test_two_budgets_are_an_error_that_names_both() -> None:
     }
     for first, budget in ways.items():
         assert budget.option == first
-        assert budget.is_outright == (first != BY_SHARE)
+        assert budget.is_explicit == (first != BY_SHARE)
         assert budget.device_share == (0.9 if first == BY_SHARE else 1.0)
         for second, other in ways.items():
             if second == first:
@@ -115,7 +115,7 @@ def test_a_model_without_attention_is_refused(budget: Budget) -> None:
 
 def test_nothing_said_is_a_share() -> None:
     budget = Budget()
-    assert (budget.option, budget.device_share, budget.is_outright) == (BY_SHARE, 0.9, False)
+    assert (budget.option, budget.device_share, budget.is_explicit) == (BY_SHARE, 0.9, False)
     assert budget.blocks(PLAIN, block_size=16, max_chunk_tokens=1) is None
 
 

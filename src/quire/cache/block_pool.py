@@ -27,7 +27,7 @@ class AccountsError(Exception):
     """The block accounts do not balance. This is a defect of Quire, never of a request."""
 
 
-class Usage(NamedTuple):
+class BlockUsage(NamedTuple):
     """Numbers of blocks by state; their sum is the usable pool. `cached` counts the evictable
     blocks.
     """
@@ -70,9 +70,9 @@ class BlockPool:
         return len(self._free) + len(self._evictable)
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> BlockUsage:
         free, cached = len(self._free), len(self._evictable)
-        return Usage(free, cached, self.num_usable - free - cached)
+        return BlockUsage(free, cached, self.num_usable - free - cached)
 
     def take(self, num_blocks: int) -> list[int] | None:
         """Return `num_blocks` blocks with one reference each, or None, and take nothing, if there

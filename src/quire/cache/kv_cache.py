@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from quire.cache.admission import BlockFinder, ComputedBlocks, HostHit, Tiers
 from quire.cache.block_copies import BlockCopy, CopyKind
-from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, Usage
+from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, BlockUsage
 from quire.cache.block_table import BlockTable, tail_first
 from quire.cache.chain import Chain, Content
 from quire.cache.config import CacheConfig
@@ -72,7 +72,7 @@ class KVCache:
         self._held: set[BlockTable] = set()
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> BlockUsage:
         """The device's blocks by state."""
         return self._pool.usage
 

@@ -54,7 +54,7 @@ class Budget:
         return self._given[0] if self._given else BY_SHARE
 
     @property
-    def is_outright(self) -> bool:
+    def is_explicit(self) -> bool:
         """Whether the size of KV memory is given by itself, whatever the device has."""
         return bool(self._given) and self.share is None
 
@@ -63,7 +63,7 @@ class Budget:
         """The share of the device that may be used in all: everything, if the size of KV memory is
         given by itself.
         """
-        if self.is_outright:
+        if self.is_explicit:
             return 1.0
         return DEFAULT_SHARE if self.share is None else self.share
 

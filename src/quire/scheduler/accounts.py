@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from quire.cache.block_copies import BlockCopy, CopyKind
-from quire.cache.block_pool import Usage
+from quire.cache.block_pool import BlockUsage
 from quire.cache.kv_cache import HostUsage
 from quire.cache.prefix_miss import Miss, MissKind
 from quire.scheduler.hit_rate import HitRate
@@ -89,7 +89,7 @@ class Counters:
 
 
 def stats_of(
-    counters: Counters, num_running: int, waiting: WaitingQueue, usage: Usage, host: HostUsage
+    counters: Counters, num_running: int, waiting: WaitingQueue, usage: BlockUsage, host: HostUsage
 ) -> Stats:
     """Return the accounts of this moment. The head of the queue says what the queue waits for: few
     are ever let past it.

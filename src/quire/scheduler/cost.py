@@ -11,13 +11,13 @@ from enum import StrEnum
 
 from quire.cache.swapping import RecomputeCost
 
-MEMORY = 0.98
+DECAY = 0.98
 """The weight of older observations at each new one: some fifty steps count."""
-LEAST_SPREAD = 1e-3
+MIN_SPREAD = 1e-3
 """The tokens' variance over their square below which no slope can be fitted."""
 
 
-LEAST_CHANCE = 0.02
+MIN_CHANCE = 0.02
 """The chance that evicted tokens are asked for again, where nothing was until now."""
 
 
@@ -40,11 +40,11 @@ class _Sums:
     products: float = 0.0
 
     def add(self, tokens: float, seconds: float) -> None:
-        self.weight = self.weight * MEMORY + 1
-        self.tokens = self.tokens * MEMORY + tokens
-        self.seconds = self.seconds * MEMORY + seconds
-        self.squares = self.squares * MEMORY + tokens * tokens
-        self.products = self.products * MEMORY + tokens * seconds
+        self.weight = self.weight * DECAY + 1
+        self.tokens = self.tokens * DECAY + tokens
+        self.seconds = self.seconds * DECAY + seconds
+        self.squares = self.squares * DECAY + tokens * tokens
+        self.products = self.products * DECAY + tokens * seconds
 
     @property
     def ratio(self) -> float | None:
@@ -59,7 +59,7 @@ class _Sums:
             return None
         mean = self.tokens / self.weight
         variance = self.squares / self.weight - mean * mean
-        if variance <= LEAST_SPREAD * mean * mean:
+        if variance <= MIN_SPREAD * mean * mean:
             return None
         covariance = self.products / self.weight - mean * self.seconds / self.weight
         return covariance / variance if covariance > 0 else None
@@ -127,7 +127,7 @@ class CostModel:
         block_s, token_s = self.block_s, self.token_s
         if block_s is None or token_s is None:
             return True
-        chance = max(hit_rate, LEAST_CHANCE)
+        chance = max(hit_rate, MIN_CHANCE)
         return block.num_blocks * block_s * (1 + chance) < block.num_tokens * token_s * chance
 
     def prefers_wait(self, num_tokens: int, num_steps: int) -> bool:

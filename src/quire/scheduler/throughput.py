@@ -4,7 +4,7 @@ that left someone waiting. Other steps say nothing about it: they had no more to
 
 from quire.scheduler.step import Step
 
-FADING = 0.95
+DECAY = 0.95
 """What a step counts for when the next has ended."""
 
 
@@ -38,7 +38,7 @@ class ThroughputEstimate:
         began_s, left_someone = self._began.pop(step.number, (now, False))
         seconds = now - max(began_s, self._ended_s)
         if left_someone and step.num_tokens:
-            self._num_tokens = FADING * self._num_tokens + step.num_tokens
-            self._seconds = FADING * self._seconds + seconds
+            self._num_tokens = DECAY * self._num_tokens + step.num_tokens
+            self._seconds = DECAY * self._seconds + seconds
         self._ended_s = now
         return seconds

@@ -94,8 +94,8 @@ def plan_kv(
     capacity = KVCapacity(layout, num_blocks, footprint.block_size, solution.num_tokens)
     capacity.check(limits.max_model_len, budget)
     reasons = Reasons(
-        f"as {budget.option} says" if budget.is_outright else _why_blocks(solution),
-        _why_tokens(solution, limits, are_blocks_given=budget.is_outright),
+        f"as {budget.option} says" if budget.is_explicit else _why_blocks(solution),
+        _why_tokens(solution, limits, are_blocks_given=budget.is_explicit),
     )
     return KVPlan(capacity, limits, solution.num_tokens, solution.num_bytes, reasons)
 
@@ -113,7 +113,7 @@ def solve_kv(
         if solution.num_bytes > memory.available or solution.num_tokens < limits.max_num_seqs:
             raise _too_large(footprint, solution.num_blocks, limits, memory.available)
     except TooLittleMemory as error:
-        way = "ask for less" if budget.is_outright else "no request fits: give more memory"
+        way = "ask for less" if budget.is_explicit else "no request fits: give more memory"
         raise TooLittleMemory(f"{error}; {way} by {remedies(budget)}") from None
     return solution
 

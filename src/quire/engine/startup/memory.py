@@ -55,7 +55,7 @@ def step_budget(memory: DeviceMemory, budget: Budget, *, weight_bytes: int = 0) 
     """
     if memory.is_host:
         rest = memory.available - weight_bytes
-        return rest if budget.is_outright else int(rest * budget.device_share / 2)
+        return rest if budget.is_explicit else int(rest * budget.device_share / 2)
     each = budget_before_load(
         total=memory.total,
         used=memory.total - memory.available,
