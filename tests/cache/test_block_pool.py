@@ -50,7 +50,7 @@ def test_a_double_release_raises() -> None:
         pool.release(taken)
 
 
-def test_a_free_block_cannot_be_shared_or_sealed() -> None:
+def test_a_free_block_cannot_be_shared_or_cached() -> None:
     pool = BlockPool(4)
     with pytest.raises(AccountsError, match="cannot be shared"):
         pool.share([1])
@@ -69,7 +69,7 @@ def test_a_shared_block_is_free_after_its_last_release() -> None:
     assert pool.usage == BlockUsage(free=3, cached=0, active=0)
 
 
-def test_a_sealed_block_is_found_until_it_is_evicted() -> None:
+def test_a_cached_block_is_found_until_it_is_evicted() -> None:
     told: list[tuple[int, bytes, Content]] = []
     pool = BlockPool(3, on_evict=lambda *evicted: told.append(evicted))
     taken = pool.take(1)
