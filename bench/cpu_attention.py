@@ -125,7 +125,7 @@ def build_batch(case: Case, device: torch.device = CPU) -> Batch:
         block_tables=(table.to(device),),
         query_starts=tuple(range(0, num_tokens + 1, case.num_new)),
         context_lens=(case.length,) * case.num_seqs,
-        logit_rows=torch.zeros(0, dtype=torch.int64, device=device),
+        logits_indices=torch.zeros(0, dtype=torch.int64, device=device),
     )
 
 

@@ -22,8 +22,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from quire.models.native import library
-from quire.models.native.linear.int8 import Int8Kernel, bind_int8
-from quire.models.native.linear.linear import LinearKernel, PackedWeight, bind_linear
+from quire.models.native.linear.compressed_bf16 import CompressedBf16Kernel, bind_compressed_bf16
+from quire.models.native.linear.w8a8 import W8A8Kernel, bind_w8a8
+from quire.models.native.packed_weight import PackedWeight
 
 SHAPES = {
     "q, o": (896, 896),
@@ -71,8 +72,8 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    bfloat16: LinearKernel
-    int8: Int8Kernel
+    bfloat16: CompressedBf16Kernel
+    int8: W8A8Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +162,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     built = library()
-    plain = None if built is None else bind_linear(built.handle, built.isa)
-    int8 = None if built is None else bind_int8(built.handle, built.isa)
+    plain = None if built is None else bind_compressed_bf16(built.handle, built.isa)
+    int8 = None if built is None else bind_w8a8(built.handle, built.isa)
     if plain is None or int8 is None:
         parser.error("the C++ linear kernels are not here, or this CPU lacks their dot products")
     with torch.inference_mode():

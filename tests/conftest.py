@@ -20,7 +20,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton loads
 pytest_plugins = ["tests.models.fidelity_table", "tests.skips"]
 
 if TYPE_CHECKING:
-    from quire.models.native.linear.int8 import Int8Kernel
+    from quire.models.native.linear.w8a8 import W8A8Kernel
     from tests.models.reference import References
 
 load_profile()
@@ -49,11 +49,11 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> "References":
 
 
 @pytest.fixture(scope="session")
-def int8_kernel() -> "Int8Kernel":
-    from quire.models.native.linear.int8 import bind_int8  # brings torch
+def w8a8_kernel() -> "W8A8Kernel":
+    from quire.models.native.linear.w8a8 import bind_w8a8  # brings torch
     from tests.instructions import library_with_products
 
     built = library_with_products()
-    found = bind_int8(built.handle, built.isa)
+    found = bind_w8a8(built.handle, built.isa)
     assert found is not None
     return found

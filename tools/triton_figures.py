@@ -21,7 +21,7 @@ from triton.compiler import ASTSource
 
 from quire.models.attention.triton.attend_kernel import attend, combine
 from quire.models.attention.triton.launch import NUM_WARPS, Form
-from quire.models.attention.triton.support import why_not_widths
+from quire.models.attention.triton.support import why_not_sizes
 from quire.models.attention.triton.tiles import Device
 from quire.models.attention.triton.write_kernel import write
 from quire.models.config import LayerFacts
@@ -36,18 +36,27 @@ COUNTS = ("num_seqs", "num_tokens", "num_splits", "table_stride")
 NUMBERS = {"query_starts": "*i32", "context_lens": "*i32", "table": "*i32", "slots": "*i64"}
 """These and COUNTS: kernels are compiled for all their values, and not for aligned ones."""
 
-PLAIN = LayerFacts(index=0, num_kv_heads=8, k_width=128, v_width=128, scale=0.1)
+PLAIN = LayerFacts(index=0, num_kv_heads=8, head_size=128, v_head_size=128, scale=0.1)
 LAYERS = {
-    "64": (replace(PLAIN, k_width=64, v_width=64), 4),
-    "64, window, sinks": (replace(PLAIN, k_width=64, v_width=64, window=128, has_sinks=True), 8),
+    "64": (replace(PLAIN, head_size=64, v_head_size=64), 4),
+    "64, window, sinks": (
+        replace(PLAIN, head_size=64, v_head_size=64, window=128, has_sinks=True),
+        8,
+    ),
     "128": (PLAIN, 4),
     "128, chunks": (replace(PLAIN, chunk=8192), 5),
-    "192 and 128": (replace(PLAIN, k_width=192), 1),
-    "256": (replace(PLAIN, k_width=256, v_width=256), 2),
-    "256, window, cap": (replace(PLAIN, k_width=256, v_width=256, window=4096, softcap=50.0), 2),
-    "576, latent": (replace(PLAIN, num_kv_heads=1, k_width=576, v_width=512, is_latent=True), 128),
+    "192 and 128": (replace(PLAIN, head_size=192), 1),
+    "256": (replace(PLAIN, head_size=256, v_head_size=256), 2),
+    "256, window, cap": (
+        replace(PLAIN, head_size=256, v_head_size=256, window=4096, softcap=50.0),
+        2,
+    ),
+    "576, latent": (
+        replace(PLAIN, num_kv_heads=1, head_size=576, v_head_size=512, is_latent=True),
+        128,
+    ),
     "576, latent, 16 heads": (
-        replace(PLAIN, num_kv_heads=1, k_width=576, v_width=512, is_latent=True),
+        replace(PLAIN, num_kv_heads=1, head_size=576, v_head_size=512, is_latent=True),
         16,
     ),
 }
@@ -159,7 +168,7 @@ def cases() -> Iterator[Case]:
     for name, (layer, _) in LAYERS.items():
         for dtype, kept_as in KEPT_AS:
             codec = choose_codec(kept_as, dtype)
-            if why_not_widths(codec, layer.k_width, layer.v_width) is None:
+            if why_not_sizes(codec, layer.head_size, layer.v_head_size) is None:
                 yield name, dtype, kept_as
 
 

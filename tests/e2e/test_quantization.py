@@ -7,7 +7,7 @@ from tests.e2e.server_process import server_process
 BODY = {"prompt": "The king", "max_tokens": 16, "temperature": 0, "ignore_eos": True}
 
 
-@pytest.mark.usefixtures("int8_kernel")
+@pytest.mark.usefixtures("w8a8_kernel")
 def test_quantised_server_answers_and_says_that_it_is() -> None:
     with server_process("--quantization", "int8") as server:
         reply = server.client.post("/v1/completions", json=BODY)

@@ -13,7 +13,7 @@ from quire.engine.startup.build import build_engine
 from quire.engine.startup.receipt import receipt_text
 from quire.models.loading import kernels
 from quire.models.loading.kernels import KernelOptions
-from quire.models.native.linear.int8 import Int8Kernel
+from quire.models.native.linear.w8a8 import W8A8Kernel
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.instructions import library_of
 from tests.models.test_bundled import FOLDER
@@ -34,7 +34,7 @@ def weight_bytes(facts: EngineFacts) -> int:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_quantised_engine_generates_over_fewer_bytes(dtype: str, int8_kernel: Int8Kernel) -> None:
+def test_quantised_engine_generates_over_fewer_bytes(dtype: str, w8a8_kernel: W8A8Kernel) -> None:
     config = replace(BUNDLED, dtype=dtype)
     engine, facts = build(config)
     assert len(generated(engine)) == NUM_NEW

@@ -55,7 +55,10 @@ def _with_text(usual: PretrainedConfig, fields: Fields) -> Fields:
 def attention_of(facts: ModelFacts) -> str:
     """In the words of `Family.attention`."""
     traits = {trait for layer in facts.layers for trait in _traits(layer)}
-    if len({(layer.num_kv_heads, layer.k_width, layer.v_width) for layer in facts.layers}) > 1:
+    if (
+        len({(layer.num_kv_heads, layer.head_size, layer.v_head_size) for layer in facts.layers})
+        > 1
+    ):
         traits.add("unequal layers")
     return ", ".join(sorted(traits))
 
@@ -64,6 +67,6 @@ def _traits(layer: LayerFacts) -> list[str]:
     if layer.is_latent:
         return ["latent"]
     seen = "chunk" if layer.chunk else "window" if layer.window else "full"
-    wide = ["wide V"] if layer.k_width != layer.v_width else []
+    wide = ["wide V"] if layer.head_size != layer.v_head_size else []
     capped = ["soft cap"] if layer.softcap else []
     return [seen, *capped, *(["sinks"] if layer.has_sinks else []), *wide]

@@ -6,19 +6,19 @@ from quire.models.layers.model_kernels import ModelKernels
 from quire.models.native import Library
 from quire.models.native.decoder.decoder import bind_decoder
 from quire.models.native.decoder.fused import FusedKernels, bind_fused
-from quire.models.native.linear.halved import bind_halved
-from quire.models.native.linear.linear import LinearKernel, bind_linear
-from quire.models.native.linear.screen import bind_screen
+from quire.models.native.linear.bf16_storage import bind_bf16_storage
+from quire.models.native.linear.candidates import bind_candidates
+from quire.models.native.linear.compressed_bf16 import CompressedBf16Kernel, bind_compressed_bf16
 from tests.instructions import library_with_products
 
 
 def bind_kernels(built: Library) -> ModelKernels:
     """By an instruction set that multiplies bfloat16 numbers."""
     place = (built.handle, built.isa)
-    linear, halved = bind_linear(*place), bind_halved(*place)
-    assert linear is not None and halved is not None
-    fused = (bind_fused(*place), bind_decoder(*place), bind_screen(*place))
-    return ModelKernels((linear, halved), *fused)
+    linear, bf16_storage = bind_compressed_bf16(*place), bind_bf16_storage(*place)
+    assert linear is not None and bf16_storage is not None
+    fused = (bind_fused(*place), bind_decoder(*place), bind_candidates(*place))
+    return ModelKernels((linear, bf16_storage), *fused)
 
 
 @pytest.fixture(scope="session")
@@ -27,9 +27,9 @@ def kernels() -> ModelKernels:
 
 
 @pytest.fixture(scope="session")
-def kernel(kernels: ModelKernels) -> LinearKernel:
+def kernel(kernels: ModelKernels) -> CompressedBf16Kernel:
     linear = kernels.linears[0]
-    assert isinstance(linear, LinearKernel)
+    assert isinstance(linear, CompressedBf16Kernel)
     return linear
 
 

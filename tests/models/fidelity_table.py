@@ -25,7 +25,7 @@ class Row:
     def describe(self, facts: ModelFacts, num_groups: int) -> None:
         kinds = [kind_of(layer) for layer in facts.layers]
         self.layers = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
-        widths = (f"{layer.k_width}/{layer.v_width}" for layer in facts.layers)
+        widths = (f"{layer.head_size}/{layer.v_head_size}" for layer in facts.layers)
         self.widths = ", ".join(dict.fromkeys(widths))
         self.num_groups = num_groups
 

@@ -68,7 +68,7 @@ class Paging:
             block_tables=tuple(tables.to(self._device)),
             query_starts=tuple(starts),
             context_lens=tuple(first + len(tokens) for _, first, tokens in chunks),
-            logit_rows=self._longs(rows),
+            logits_indices=self._longs(rows),
         )
 
     def _longs(self, values: Sequence[int]) -> torch.Tensor:

@@ -81,9 +81,9 @@ class FromTensorsStep:
             block_tables=tuple(table[:count] for table in self.inputs.block_tables),
             query_starts=tuple(starts[: count + 1]),
             context_lens=tuple(self.inputs.context_lens[:count].tolist()),
-            logit_rows=positions,
+            logits_indices=positions,
         )
-        out = query.new_zeros(len(query), query.shape[1], layer.v_width)
+        out = query.new_zeros(len(query), query.shape[1], layer.v_head_size)
         if count:
             step = self.attention.begin(batch)
             out[:count] = step.attend(layer, query[:count], key[:count], value[:count], sinks)

@@ -14,8 +14,8 @@ from quire.models.layers.linears import pack_linears
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.loader import LoadedModel, load_model
-from quire.models.native.linear.halved import bind_halved
-from quire.models.native.linear.linear import LinearKernel
+from quire.models.native.linear.bf16_storage import bind_bf16_storage
+from quire.models.native.linear.compressed_bf16 import CompressedBf16Kernel
 from tests.instructions import built_library, library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import ignore_progress, load
@@ -64,7 +64,7 @@ def packed_names(loaded: LoadedModel) -> set[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_packed_model_is_no_worse_than_the_plain_one(
-    name: str, references: References, kernel: LinearKernel
+    name: str, references: References, kernel: CompressedBf16Kernel
 ) -> None:
     checkpoint = references.checkpoint(name)
     packed = load_packed(checkpoint, ModelKernels((kernel,)))
@@ -74,26 +74,34 @@ def test_packed_model_is_no_worse_than_the_plain_one(
     assert (logits(packed) - truth).square().mean() <= 1.2 * (plain - truth).square().mean()
 
 
-def test_every_linear_weight_is_there_once_and_packed(tied: Path, kernel: LinearKernel) -> None:
+def test_every_linear_weight_is_there_once_and_packed(
+    tied: Path, kernel: CompressedBf16Kernel
+) -> None:
     packed, plain = load_packed(tied, ModelKernels((kernel,))), load(tied, "bfloat16")
     assert packed.weight_bytes < 0.9 * plain.weight_bytes
     matrices = {name for name, weight in weights_of(plain).items() if weight.dim() == 2}
     assert packed_names(packed) == matrices
 
 
-def test_head_and_embedding_go_on_sharing_one_weight(tied: Path, kernel: LinearKernel) -> None:
+def test_head_and_embedding_go_on_sharing_one_weight(
+    tied: Path, kernel: CompressedBf16Kernel
+) -> None:
     module = load_packed(tied, ModelKernels((kernel,))).module
     head, embedding = (module.get_submodule(name) for name in ("lm_head", "model.embed_tokens"))
     assert head.get_parameter("weight") is embedding.get_parameter("weight")
 
 
-def test_latent_attention_keeps_its_views(references: References, kernel: LinearKernel) -> None:
+def test_latent_attention_keeps_its_views(
+    references: References, kernel: CompressedBf16Kernel
+) -> None:
     names = packed_names(load_packed(references.checkpoint("deepseek_v3"), ModelKernels((kernel,))))
     assert names and not any("kv_b_proj" in name for name in names)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_the_checkpoint_does_not_stay_mapped(dtype: str, tied: Path, kernel: LinearKernel) -> None:
+def test_the_checkpoint_does_not_stay_mapped(
+    dtype: str, tied: Path, kernel: CompressedBf16Kernel
+) -> None:
     """Its pages would count as memory of the process, beside the packed weights."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
@@ -104,7 +112,7 @@ def test_the_checkpoint_does_not_stay_mapped(dtype: str, tied: Path, kernel: Lin
     assert loaded.weight_bytes > 0
 
 
-def test_other_dtypes_are_left_alone(tied: Path, kernel: LinearKernel) -> None:
+def test_other_dtypes_are_left_alone(tied: Path, kernel: CompressedBf16Kernel) -> None:
     assert packed_names(load_packed(tied, ModelKernels((kernel,)), "float32")) == set()
 
 
@@ -115,16 +123,16 @@ def test_float32_over_the_halves_of_a_bfloat16_checkpoint_says_the_same(
     folder = save_checkpoint(SERVED[name], tmp_path, torch.bfloat16)
     plain = logits(load(folder, "float32"))
     for isa in built_library().isas:
-        halved = load_packed(folder, halves(isa), "float32")
-        assert packed_names(halved)
-        assert_same_logits(logits(halved), plain, folder, len(PROMPT))
+        bf16_storage = load_packed(folder, halves(isa), "float32")
+        assert packed_names(bf16_storage)
+        assert_same_logits(logits(bf16_storage), plain, folder, len(PROMPT))
 
 
 def test_halves_take_half_of_the_memory(tied: Path) -> None:
-    halved, plain = load_packed(tied, halves("portable"), "float32"), load(tied, "float32")
-    assert weights_of(halved)["model.embed_tokens.weight"].dim() == 4
-    left = sum(weight.nbytes for weight in weights_of(halved).values() if weight.dim() != 4)
-    assert halved.weight_bytes - left <= 0.51 * (plain.weight_bytes - left)
+    bf16_storage, plain = load_packed(tied, halves("portable"), "float32"), load(tied, "float32")
+    assert weights_of(bf16_storage)["model.embed_tokens.weight"].dim() == 4
+    left = sum(weight.nbytes for weight in weights_of(bf16_storage).values() if weight.dim() != 4)
+    assert bf16_storage.weight_bytes - left <= 0.51 * (plain.weight_bytes - left)
 
 
 def test_float32_weights_that_are_no_bfloat16_numbers_stay_as_they_are(tmp_path: Path) -> None:
@@ -133,12 +141,12 @@ def test_float32_weights_that_are_no_bfloat16_numbers_stay_as_they_are(tmp_path:
 
 
 def halves(isa: str) -> ModelKernels:
-    kernel = bind_halved(library_of(isa).handle, isa)
+    kernel = bind_bf16_storage(library_of(isa).handle, isa)
     assert kernel is not None
     return ModelKernels((kernel,))
 
 
-def test_undone_the_model_is_as_it_was(tied: Path, kernel: LinearKernel) -> None:
+def test_undone_the_model_is_as_it_was(tied: Path, kernel: CompressedBf16Kernel) -> None:
     loaded = load(tied, "bfloat16")
     before, said = {k: v.clone() for k, v in weights_of(loaded).items()}, logits(loaded)
     pack_linears(loaded.module, (kernel,)).undo()
@@ -153,7 +161,7 @@ def test_undone_the_model_is_as_it_was(tied: Path, kernel: LinearKernel) -> None
     [("longcat_flash", "router.classifier"), ("gemma4, text alone", "embed_tokens")],
 )
 def test_weight_that_the_model_computes_with_is_left_alone(
-    name: str, used: str, references: References, kernel: LinearKernel
+    name: str, used: str, references: References, kernel: CompressedBf16Kernel
 ) -> None:
     loaded = load_packed(references.checkpoint(name), ModelKernels((kernel,)))
     names = packed_names(loaded)
@@ -162,7 +170,7 @@ def test_weight_that_the_model_computes_with_is_left_alone(
 
 
 def test_model_that_fails_over_packed_weights_is_unpacked_again(
-    tied: Path, kernel: LinearKernel
+    tied: Path, kernel: CompressedBf16Kernel
 ) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("no product")
@@ -173,7 +181,7 @@ def test_model_that_fails_over_packed_weights_is_unpacked_again(
 
 
 def test_model_that_says_something_else_over_packed_weights_is_unpacked_again(
-    tied: Path, kernel: LinearKernel
+    tied: Path, kernel: CompressedBf16Kernel
 ) -> None:
     def zero(x: int, m: int, packed: int, bias: int, n: int, k: int, y: int, threads: int) -> None:
         ctypes.memset(y, 0, 2 * m * n)
@@ -189,7 +197,7 @@ class ShiftedEmbedding(nn.Embedding):
         return super().forward(ids) + 1
 
 
-def test_embedding_goes_on_doing_what_its_kind_does(kernel: LinearKernel) -> None:
+def test_embedding_goes_on_doing_what_its_kind_does(kernel: CompressedBf16Kernel) -> None:
     embedding, head = ShiftedEmbedding(40, 24, padding_idx=39), nn.Linear(24, 40, bias=False)
     model = nn.ModuleDict({"embedding": embedding, "head": head})
     nn.Module.to(model, torch.bfloat16)

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from quire.models.config import CheckpointError, KVOptions, UnsupportedModel
-from quire.models.layers.latent import LatentPort, keep_latent
+from quire.models.layers.latent import LatentHook, keep_latent
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.loader import choose_dtype, load_model
 from tests.models.checkpoints import save_checkpoint
@@ -48,7 +48,7 @@ def test_facts_are_those_of_the_checkpoint(qwen2: Path) -> None:
     assert (facts.model_type, facts.vocab_size, facts.max_model_len) == ("qwen2", VOCAB, 128)
     assert facts.num_layers == 3
     assert [layer.index for layer in facts.layers] == [0, 1, 2]
-    assert {(layer.num_kv_heads, layer.k_width, layer.window) for layer in facts.layers} == {
+    assert {(layer.num_kv_heads, layer.head_size, layer.window) for layer in facts.layers} == {
         (2, 8, None)
     }
     assert facts.layers[0].scale == 8**-0.5
@@ -111,14 +111,14 @@ def test_latent_attention_keeps_one_vector_and_no_second_copy_of_weights(
     rank, rotary = 16, 8
     assert all(layer.is_latent for layer in loaded.facts.layers)
     assert {
-        (layer.num_kv_heads, layer.k_width, layer.v_width) for layer in loaded.facts.layers
+        (layer.num_kv_heads, layer.head_size, layer.v_head_size) for layer in loaded.facts.layers
     } == {(1, rank + rotary, rank)}
     one_vector = (rank + rotary) * 4
     assert loaded.facts.layout(KVOptions()).block_bytes(8) == 8 * 2 * one_vector
     weight = loaded.module.get_parameter("model.layers.0.self_attn.kv_b_proj.weight")
-    port = loaded.module.get_submodule("model.layers.0.self_attn").quire_port
-    assert isinstance(port, LatentPort)
-    for half in (port.key_up, port.value_up):
+    hook = loaded.module.get_submodule("model.layers.0.self_attn").quire_attention_hook
+    assert isinstance(hook, LatentHook)
+    for half in (hook.key_up, hook.value_up):
         assert half.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr()
 
 
@@ -149,7 +149,7 @@ def test_head_dim_and_kv_heads_need_not_be_stated(copy: Path) -> None:
     config = json.loads((copy / "config.json").read_text())
     config.pop("head_dim", None)
     (copy / "config.json").write_text(json.dumps(config))
-    assert load(copy).facts.layers[0].k_width == 8
+    assert load(copy).facts.layers[0].head_size == 8
 
 
 def test_progress_rises_to_its_end_in_every_phase(qwen2: Path) -> None:

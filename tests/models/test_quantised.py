@@ -13,10 +13,10 @@ from quire.models.config import UnsupportedModel
 from quire.models.layers.linears import pack_linears
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.loader import LoadedModel
-from quire.models.loading.quantised import tell_quantised
+from quire.models.loading.quantised import log_quantised
 from quire.models.native.library import ISAS
-from quire.models.native.linear.bytes import bind_bytes
-from quire.models.native.linear.int8 import Int8Kernel
+from quire.models.native.linear.w8a8 import W8A8Kernel
+from quire.models.native.linear.w8a32 import bind_w8a32
 from tests.instructions import library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
@@ -37,17 +37,17 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_checkpoint(Family("qwen2", fields=fields), folder, torch.bfloat16)
 
 
-def load_int8(folder: Path, kernel: Int8Kernel, dtype: str = "bfloat16") -> LoadedModel:
+def load_int8(folder: Path, kernel: W8A8Kernel, dtype: str = "bfloat16") -> LoadedModel:
     return load_packed(folder, ModelKernels((kernel,)), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NAMES)
 def test_quantised_model_says_about_the_same(
-    name: str, dtype: str, references: References, int8_kernel: Int8Kernel
+    name: str, dtype: str, references: References, w8a8_kernel: W8A8Kernel
 ) -> None:
     checkpoint = references.checkpoint(name)
-    quantised = load_int8(checkpoint, int8_kernel, dtype)
+    quantised = load_int8(checkpoint, w8a8_kernel, dtype)
     truth = logits(load(checkpoint, "float32"))
     assert packed_names(quantised)
     assert (logits(quantised) - truth).square().mean().sqrt() <= SPREAD * truth.std()
@@ -58,7 +58,7 @@ def test_quantised_model_says_about_the_same(
 def test_model_over_widened_bytes_says_about_the_same(
     name: str, isa: str, references: References
 ) -> None:
-    kernel = bind_bytes(library_of(isa).handle, isa)
+    kernel = bind_w8a32(library_of(isa).handle, isa)
     assert kernel is not None
     checkpoint = references.checkpoint(name)
     quantised = load_packed(checkpoint, ModelKernels((kernel,)), "float32")
@@ -69,9 +69,9 @@ def test_model_over_widened_bytes_says_about_the_same(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_weight_of_a_linear_layer_takes_a_byte_a_number(
-    tied: Path, dtype: str, int8_kernel: Int8Kernel
+    tied: Path, dtype: str, w8a8_kernel: W8A8Kernel
 ) -> None:
-    quantised, plain = load_int8(tied, int8_kernel, dtype), load(tied, dtype)
+    quantised, plain = load_int8(tied, w8a8_kernel, dtype), load(tied, dtype)
     matrices = [weight for weight in plain.module.parameters() if weight.dim() == 2]
     plain_bytes = sum(weight.nbytes for weight in matrices)
     packed_bytes = sum(weight.numel() + 4 * len(weight) for weight in matrices)
@@ -79,58 +79,58 @@ def test_every_weight_of_a_linear_layer_takes_a_byte_a_number(
     assert quantised.facts == plain.facts
 
 
-def test_the_checkpoint_does_not_stay_mapped(tied: Path, int8_kernel: Int8Kernel) -> None:
+def test_the_checkpoint_does_not_stay_mapped(tied: Path, w8a8_kernel: W8A8Kernel) -> None:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("needs /proc/self/maps")
-    loaded = load_int8(tied, int8_kernel)
+    loaded = load_int8(tied, w8a8_kernel)
     assert str(tied) not in maps.read_text()
     assert loaded.weight_bytes > 0
 
 
-def test_head_and_embedding_go_on_sharing_one_weight(tied: Path, int8_kernel: Int8Kernel) -> None:
-    module = load_int8(tied, int8_kernel).module
+def test_head_and_embedding_go_on_sharing_one_weight(tied: Path, w8a8_kernel: W8A8Kernel) -> None:
+    module = load_int8(tied, w8a8_kernel).module
     head, embedding = (module.get_submodule(name) for name in ("lm_head", "model.embed_tokens"))
     assert head.get_parameter("weight") is embedding.get_parameter("weight")
 
 
 def test_what_stays_is_told_with_its_share(
-    references: References, int8_kernel: Int8Kernel, caplog: pytest.LogCaptureFixture
+    references: References, w8a8_kernel: W8A8Kernel, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "quire.models.loading.quantised")
-    load_int8(references.checkpoint("mixtral"), int8_kernel)
+    load_int8(references.checkpoint("mixtral"), w8a8_kernel)
     assert "quantised" in caplog.text and " %)" in caplog.text
     assert "experts" in caplog.text
 
 
-def test_model_that_has_nothing_to_quantise_is_refused(tied: Path, int8_kernel: Int8Kernel) -> None:
+def test_model_that_has_nothing_to_quantise_is_refused(tied: Path, w8a8_kernel: W8A8Kernel) -> None:
     with pytest.raises(UnsupportedModel, match="none of their weights"):
-        load_int8(tied, int8_kernel, "float16")
+        load_int8(tied, w8a8_kernel, "float16")
 
 
-def test_a_module_without_linear_layers_has_nothing_to_quantise(int8_kernel: Int8Kernel) -> None:
+def test_a_module_without_linear_layers_has_nothing_to_quantise(w8a8_kernel: W8A8Kernel) -> None:
     module = nn.Sequential(nn.Embedding(4, 4))
     with pytest.raises(UnsupportedModel, match="none of their weights"):
-        tell_quantised(module, pack_linears(module, (int8_kernel,)), "little")
+        log_quantised(module, pack_linears(module, (w8a8_kernel,)), "little")
 
 
 def test_model_that_fails_over_quantised_weights_is_refused(
-    tied: Path, int8_kernel: Int8Kernel
+    tied: Path, w8a8_kernel: W8A8Kernel
 ) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("no product")
 
     with pytest.raises(UnsupportedModel, match="no product"):
-        load_int8(tied, dataclasses.replace(int8_kernel, multiply=fail))
+        load_int8(tied, dataclasses.replace(w8a8_kernel, multiply=fail))
 
 
 @pytest.mark.parametrize("byte", [0, 0x3F])
 def test_model_that_says_something_else_is_refused(
-    tied: Path, byte: int, int8_kernel: Int8Kernel
+    tied: Path, byte: int, w8a8_kernel: W8A8Kernel
 ) -> None:
     def fill(_x: int, _is: bool, m: int, *rest: int) -> None:
         _packed, _bias, n, _k, y, _scratch, _threads = rest
         ctypes.memset(y, byte, 2 * m * n)
 
     with pytest.raises(UnsupportedModel, match="say something else"):
-        load_int8(tied, dataclasses.replace(int8_kernel, multiply=fill))
+        load_int8(tied, dataclasses.replace(w8a8_kernel, multiply=fill))

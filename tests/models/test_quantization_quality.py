@@ -7,7 +7,7 @@ from bench.quantization_quality import measure, table
 from tests.models.test_kv_quality import text_for
 
 
-@pytest.mark.usefixtures("int8_kernel")
+@pytest.mark.usefixtures("w8a8_kernel")
 @pytest.mark.parametrize("model", ["stories260K", "bundled"])
 def test_int8_weights_change_perplexity_by_less_than_one_percent(
     model: str, capsys: pytest.CaptureFixture[str]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from quire.models.attention.triton.inputs import StepInputs
 from quire.models.config import KVOptions, LayerFacts
 from quire.models.graphs import Buffers, DecodeLimits
-from quire.models.hf import PagedPort, attention_modules, plug
+from quire.models.hf import PagedAttentionHook, attach_hook, attention_modules
 from quire.models.loading.loader import LoadedModel
 from tests.crossings import META, Crossings
 from tests.models.driver import load
@@ -42,7 +42,7 @@ class Shapes:
         sinks: Tensor | None = None,
     ) -> Tensor:
         assert all(each.is_meta for each in (query, key, value))
-        return query.new_empty(len(query), query.shape[1], layer.v_width)
+        return query.new_empty(len(query), query.shape[1], layer.v_head_size)
 
 
 def without_values(loaded: LoadedModel) -> None:
@@ -56,8 +56,8 @@ def without_values(loaded: LoadedModel) -> None:
             setattr(part, name, torch.empty_like(buffer, device=META))
     for index, attention in attention_modules(loaded.module):
         if index < loaded.facts.num_layers:
-            port = PagedPort(loaded.facts.layers[index], loaded.current)
-            plug(attention, port, loaded.current)
+            hook = PagedAttentionHook(loaded.facts.layers[index], loaded.context)
+            attach_hook(attention, hook, loaded.context)
 
 
 @torch.inference_mode()
@@ -74,7 +74,7 @@ def crossings_of_a_step(family: str, references: References) -> int:
         ids, positions = buffers.input_ids[:size], buffers.positions[:size]
         with Crossings() as crossings:
             logits = model.compute(
-                ids, positions, buffers.logit_rows[:size], Shapes(buffers.inputs(size))
+                ids, positions, buffers.logits_indices[:size], Shapes(buffers.inputs(size))
             )
         assert logits.is_meta and logits.shape == (size, model.vocab_size)
         num += crossings.num

@@ -22,7 +22,7 @@ from quire.engine.host_to_device import to_device
 from quire.engine.sampling.build_sampler import build_sampler
 from quire.engine.sampling.sampler import PendingSample, SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState
-from quire.models.batch import Batch, Model, halves
+from quire.models.batch import Batch, Model, split_batch
 from quire.scheduler.request import TokenLogprobs
 from quire.scheduler.step import BlockIds, Chunk, NewRequestData, Step, StepResult
 
@@ -183,14 +183,14 @@ class Runner:
         longest = int((firsts + counts).max() - 1) // self._config.block_size + 1
         tables = self._block_ids[:, [row.index for row in rows], :longest]
         query_starts = starts.tolist()
-        logit_rows, launched.spans = _logits_indices(step.chunks, rows, query_starts)
+        logits_indices, launched.spans = _logits_indices(step.chunks, rows, query_starts)
         launched.sampled_chunks = [
             index for index, chunk in enumerate(step.chunks) if chunk.samples
         ]
         token_ids, awaited = _token_ids(step.chunks, rows, self._last)
         num_groups = self._config.num_groups
         slots = [self._slots(table, owners, positions) for table in tables]
-        arrays = (token_ids, positions, logit_rows, *awaited, *slots, *tables)
+        arrays = (token_ids, positions, logits_indices, *awaited, *slots, *tables)
         sent = to_device([torch.from_numpy(array) for array in arrays], self._device)
         if len(awaited[0]):
             assert self._last is not None and self._last.pending is not None
@@ -203,8 +203,8 @@ class Runner:
             block_tables=tuple(sent[5 + num_groups :]),
             query_starts=tuple(query_starts),
             context_lens=tuple((firsts + counts).tolist()),
-            logit_rows=sent[2],
-            only_largest=all(row.is_greedy_only for row in rows),
+            logits_indices=sent[2],
+            greedy_only=all(row.is_greedy_only for row in rows),
         )
 
     def _forward(self, batch: Batch) -> Tensor:
@@ -212,7 +212,7 @@ class Runner:
         try:
             return self._model.forward(batch)
         except torch.OutOfMemoryError:
-            parts = halves(batch)
+            parts = split_batch(batch)
             if parts is None:
                 raise
             logger.warning(

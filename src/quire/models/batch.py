@@ -1,5 +1,5 @@
-"""The tensors of one step: every chunk's tokens packed as one ragged row, and where their keys and
-values lie.
+"""The tensors of one step: the tokens of all chunks packed into one ragged row, and the slots and
+block tables that say where their keys and values lie.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,14 +14,17 @@ from quire.cache.block_copies import BlockCopy
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step, T tokens of S chunks. All tensors are on the model's device.
+    """The tensors of one step of T tokens in S chunks, all of them on the model's device.
 
-    `input_ids`, `positions`: int64 [T]. For each layer group, `slots`: int64 [T], where each
-    token's K and V are written; and `block_tables`: int32 [S, max_blocks], padded with the null
-    block 0, whose entries for what no query of the step can see mean nothing. `query_starts`: S + 1
-    offsets into the T tokens. `context_lens`: S lengths, this step's tokens included. `logit_rows`:
-    int64 [R], the tokens whose logits are wanted, in order. `only_largest`: of each of these rows
-    only the largest is, with its equals; any other may come as -inf.
+    input_ids, positions: int64 [T], the chunks of all requests one after another.
+    slots: for each layer group int64 [T], where each token's K and V are written.
+    block_tables: for each layer group int32 [S, max_blocks], padded with the null block 0; entries
+        for what no query of the step can see mean nothing.
+    query_starts: S + 1 offsets into the T tokens.
+    context_lens: S lengths in tokens, this step's own included.
+    logits_indices: int64 [R], rising: the tokens whose logits are needed.
+    greedy_only: all R rows are sampled greedily, so that only the largest logit of each, and what
+        equals it, must be right; any other may be -inf.
     """
 
     input_ids: Tensor
@@ -30,18 +33,21 @@ class Batch:
     block_tables: tuple[Tensor, ...]
     query_starts: tuple[int, ...]
     context_lens: tuple[int, ...]
-    logit_rows: Tensor
-    only_largest: bool = False
+    logits_indices: Tensor
+    greedy_only: bool = False
 
 
-def halves(batch: Batch) -> tuple[Batch, Batch] | None:
-    """Two steps that, one after the other, come to the same: the tokens before the middle and those
-    from there on, each with its rows of logits. None: a single token. Waits for the device."""
+def split_batch(batch: Batch) -> tuple[Batch, Batch] | None:
+    """Return two batches that compute the same one after the other, or None for a single token.
+
+    The first has the tokens before the middle and the second the rest, each with its own rows of
+    logits. Waits for the device.
+    """
     starts, num_tokens = batch.query_starts, batch.query_starts[-1]
     if num_tokens < 2:
         return None
     middle = num_tokens // 2
-    num_rows = int((batch.logit_rows < middle).sum())
+    num_rows = int((batch.logits_indices < middle).sum())
     first_end = bisect_left(starts, middle)
     second = bisect_right(starts, middle) - 1
     left_out = starts[first_end] - middle  # of the chunk that is cut, if one is
@@ -56,7 +62,7 @@ def halves(batch: Batch) -> tuple[Batch, Batch] | None:
             block_tables=tuple(table[:first_end] for table in batch.block_tables),
             query_starts=(*starts[:first_end], middle),
             context_lens=tuple(first_lens),
-            logit_rows=batch.logit_rows[:num_rows],
+            logits_indices=batch.logits_indices[:num_rows],
         ),
         replace(
             batch,
@@ -66,13 +72,13 @@ def halves(batch: Batch) -> tuple[Batch, Batch] | None:
             block_tables=tuple(table[second:] for table in batch.block_tables),
             query_starts=(0, *(start - middle for start in starts[second + 1 :])),
             context_lens=batch.context_lens[second:],
-            logit_rows=batch.logit_rows[num_rows:] - middle,
+            logits_indices=batch.logits_indices[num_rows:] - middle,
         ),
     )
 
 
 class Model(Protocol):
-    """What a runner drives: the Hugging Face model, and the toy of the first laws."""
+    """What a runner drives: the Hugging Face model, and the toy model of the invariant tests."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -84,6 +90,9 @@ class Model(Protocol):
         ...
 
     def forward(self, batch: Batch) -> Tensor:
-        """Write the step's K and V, attend, and return logits [R, vocab_size] of `logit_rows`, all
-        of them or, if the batch says so, the largest."""
+        """Write the step's K and V, attend, and return the logits of `logits_indices`.
+
+        They are [R, vocab_size], of a float dtype. With `batch.greedy_only` the largest of each row
+        are right and the others may be -inf.
+        """
         ...

@@ -1,6 +1,6 @@
 """What is known of a loaded model: measured by a probe where it can be, else read from its files.
 
-Standard library only, so that every room may look at the facts without paying for torch.
+This module needs the standard library alone, so that every package may import it without torch.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ ATTENTION_BACKENDS = ("auto", "cpu", "triton", "reference", "eager")
 LINEAR_BACKENDS = ("auto", "torch")
 """`auto`: bfloat16 weights packed for the C++ kernel where it runs. `torch`: as they are."""
 QUANTIZATIONS = ("none", "int8")
-"""Of weights. `int8`: linear layers on a CPU, with a scale for each row."""
+"""Weight formats. `int8`: linear layers on a CPU, with one scale for each row."""
 SCALE_BYTES = 2
 """A scale is a bfloat16: its rounding does not matter, its range does."""
 
@@ -36,18 +36,21 @@ class UnsupportedModel(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LayerFacts:
-    """One attention layer as it called its attention function.
+    """One attention layer, as it called its attention function.
 
-    A token sees the positions up to its own: all of them, or the last `window`, or those of its own
-    chunk of `chunk` positions. Scores are scaled by `scale`, then capped to
-    `softcap * tanh(score / softcap)`; sinks join the softmax's denominator alone. Latent: there is
-    one vector of `k_width` for all heads, and the value is its first `v_width` elements.
+    head_size, v_head_size: elements of a key and of a value, for one head and token.
+    window, chunk: a token sees the positions up to its own: all of them, or the last `window`, or
+        those of its own chunk of `chunk` positions.
+    scale, softcap: scores are scaled by `scale`, then capped to `softcap * tanh(score / softcap)`.
+    has_sinks: attention sinks join the softmax's denominator alone.
+    is_latent: all heads share one vector of `head_size`, and the value is its first `v_head_size`
+        elements (MLA, arXiv 2405.04434).
     """
 
     index: int
     num_kv_heads: int
-    k_width: int
-    v_width: int
+    head_size: int
+    v_head_size: int
     scale: float
     window: int | None = None
     chunk: int | None = None
@@ -62,13 +65,18 @@ class LayerFacts:
         return FULL if self.window is None else AttentionPattern(AttentionType.SLIDING, self.window)
 
     def kv_spec(self, element_bytes: int, scale_bytes: int = 0) -> KVSpec:
-        v_width = 0 if self.is_latent else self.v_width
-        token_kv = TokenKV(self.num_kv_heads, self.k_width, v_width, element_bytes, scale_bytes)
+        v_head_size = 0 if self.is_latent else self.v_head_size
+        sizes = (self.head_size, v_head_size, element_bytes, scale_bytes)
+        token_kv = TokenKV(self.num_kv_heads, *sizes)
         return KVSpec(token_kv, self.pattern)
 
 
 class KVSize(NamedTuple):
-    """Blocks of the device, the null block among them, and blocks of the host to swap out to."""
+    """The size of a KV store, in blocks of `block_size` tokens.
+
+    `num_blocks` are the device's, the null block among them; `num_host_blocks` are the host's, for
+    requests that are swapped out.
+    """
 
     num_blocks: int
     block_size: int
@@ -77,9 +85,12 @@ class KVSize(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KVOptions:
-    """How K and V are kept and attended to. `dtype`: auto (as the model computes), fp8_e4m3 or
-    int8, both with one scale for each token and head. `hybrid` false: one layer group that forgets
-    nothing. `attention`: one of ATTENTION_BACKENDS.
+    """How K and V are stored and attended to.
+
+    dtype: auto (what the model computes in), fp8_e4m3 or int8, both with one scale for each token
+        and head.
+    hybrid: false means one KV cache group for all layers, which keeps every token.
+    attention: one of ATTENTION_BACKENDS.
     """
 
     dtype: str = "auto"
@@ -95,14 +106,17 @@ class KVOptions:
         return self.attention == "eager"
 
     def element_bytes(self, dtype_bytes: int) -> tuple[int, int]:
-        """Of an element and of a scale, where the model computes in `dtype_bytes`."""
+        """Return the bytes of an element and of a scale; the model computes in `dtype_bytes`."""
         return (1, SCALE_BYTES) if self.is_quantised else (dtype_bytes, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """`max_model_len`: the longest context the weights were made for, prompt and output together.
-    `dtype`: float32, float16 or bfloat16, of the weights and, unless quantised, of K and V."""
+    """What is known of a loaded model.
+
+    max_model_len: the longest context that the weights were made for, prompt and output together.
+    dtype: float32, float16 or bfloat16, of the weights and, unless quantised, of K and V.
+    """
 
     model_type: str
     layers: tuple[LayerFacts, ...]
@@ -117,7 +131,7 @@ class ModelFacts:
         return len(self.layers)
 
     def layout(self, options: KVOptions) -> Layout:
-        """How the layers' K and V are grouped, and what they take."""
+        """Return how the layers' K and V are grouped, and what a block of them takes."""
         sizes = options.element_bytes(self.dtype_bytes)
         specs = [layer.kv_spec(*sizes) for layer in self.layers]
         return build_layout(specs, hybrid=options.hybrid)

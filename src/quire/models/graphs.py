@@ -1,7 +1,7 @@
-"""Decode steps as recorded launches: on a GPU a step of few tokens takes longer to launch, one
-operation after the other, than to compute. So steps in which every request computes one token are
-recorded once for each size of a ladder, over tensors that stay where they are; to run one is to
-fill those and launch the record. A step of another kind, or larger, is computed as ever.
+"""Decode steps as CUDA graphs: on a GPU a step of few tokens takes longer to launch, one operation
+after the other, than to compute. So steps in which every request computes one token are captured
+once for each of a list of batch sizes, over tensors that stay where they are; running one means to
+fill those and replay the graph. A step of another kind, or a larger one, is launched as usual.
 
 CUDA graphs: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs
 """
@@ -24,31 +24,36 @@ from quire.models.hf import HFModel
 logger = logging.getLogger(__name__)
 
 FINE_UPTO, FINE_STEP, COARSE_STEP = 256, 8, 16
-"""Sizes between which a step is padded: few requests more than it has."""
+"""Distances between captured batch sizes; a step is padded to the next size."""
 NO_SLOT = -1
 RECORD_BYTES = 16 << 20
-"""That a driver keeps of one record: a guess on the safe side, to be held against the receipt."""
+"""What a driver keeps for one graph: a generous guess, to be compared with the memory receipt."""
 
 Launch = Callable[[], None]
 
 
 class Recorder(Protocol):
-    """What a device has to keep launches."""
+    """Captures the launches of a device."""
 
     def record(self, compute: Launch) -> Launch:
-        """Run `compute`, and return what launches the same again, over the same tensors. Raises
-        RuntimeError where that cannot be."""
+        """Run `compute`, and return what replays its launches over the same tensors.
+
+        Raises RuntimeError where that is not possible.
+        """
 
 
 @runtime_checkable
 class ReplayableBackend(Protocol):
+    """An attention backend whose steps can be captured."""
+
     def over(self, inputs: StepInputs) -> AttentionStep:
-        """A step that reads what it is to do from tensors, each time it is launched."""
+        """Return a step that reads its inputs from tensors each time it is launched."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
-    """`max_num_blocks`: of one request, in each of `num_groups` layer groups."""
+    """`max_num_blocks` are those of one request, in each of `num_groups` layer groups."""
 
     max_num_seqs: int
     max_model_len: int
@@ -57,7 +62,7 @@ class DecodeLimits:
 
 
 def ladder(max_num_seqs: int) -> list[int]:
-    """The sizes that are recorded, rising."""
+    """Return the batch sizes that are captured, rising."""
     fine = range(FINE_STEP, min(max_num_seqs, FINE_UPTO) + 1, FINE_STEP)
     coarse = range(FINE_UPTO + COARSE_STEP, max_num_seqs + 1, COARSE_STEP)
     sizes = {1, 2, 4, *fine, *coarse, max_num_seqs}
@@ -65,14 +70,18 @@ def ladder(max_num_seqs: int) -> list[int]:
 
 
 def record_bytes(max_num_seqs: int, token_bytes: int) -> int:
-    """What recording takes: the records, one step's activations beside those of other steps, and
-    the logits that stay. `token_bytes`: a token's activations and logits."""
+    """Return the bytes that capturing takes: graphs, activations of one step, and kept logits.
+
+    `token_bytes` are a token's activations and logits.
+    """
     return len(ladder(max_num_seqs)) * RECORD_BYTES + 2 * max_num_seqs * token_bytes
 
 
 class Buffers:
-    """The tensors of a decode step, for as many requests as there may be. The first rows of each
-    are those of a smaller step."""
+    """The input tensors of decode steps of up to `max_num_seqs` requests.
+
+    A smaller step uses the first rows of each.
+    """
 
     def __init__(self, limits: DecodeLimits, device: torch.device) -> None:
         size = limits.max_num_seqs
@@ -86,7 +95,7 @@ class Buffers:
         self.slots = torch.full(rows, NO_SLOT, dtype=torch.int64, device=device)
         tables = (*rows, limits.max_num_blocks)
         self.block_tables = torch.zeros(tables, dtype=torch.int32, device=device)
-        self.logit_rows = torch.arange(size, device=device)
+        self.logits_indices = torch.arange(size, device=device)
 
     def inputs(self, size: int) -> StepInputs:
         return StepInputs(
@@ -103,8 +112,10 @@ class Buffers:
         )
 
     def fill(self, batch: Batch, size: int) -> None:
-        """With a step of at most `size` requests of one token each; the rest compute nothing that
-        is kept. All of it on the device."""
+        """Copy in a step of at most `size` requests of one token each, on the device.
+
+        The rows beyond them compute nothing that is kept.
+        """
         count = len(batch.context_lens)
         self.input_ids[:count].copy_(batch.input_ids)
         self.positions[:count].copy_(batch.positions)
@@ -119,9 +130,11 @@ class Buffers:
 
 
 class GraphedModel:
-    """Implements `Model`: `model`, whose decode steps of up to the largest of `launches` are
-    launched as recorded. `logits` [requests, vocab_size] are where those leave them, until the next
-    step."""
+    """Implements `Model` by `model`, whose decode steps are replayed from CUDA graphs.
+
+    launches: by batch size, what replays a captured step.
+    logits: [max_num_seqs, vocab_size], where replayed steps write them, valid until the next step.
+    """
 
     def __init__(
         self, model: HFModel, buffers: Buffers, launches: dict[int, Launch], logits: Tensor
@@ -149,17 +162,19 @@ class GraphedModel:
         return self._logits[: len(batch.context_lens)]
 
     def _size(self, batch: Batch) -> int | None:
-        """That of the record to launch."""
+        """Return the batch size of the graph to replay, or None if the step must be launched."""
         count = len(batch.context_lens)
-        is_decode = len(batch.positions) == len(batch.logit_rows) == count
+        is_decode = len(batch.positions) == len(batch.logits_indices) == count
         if not is_decode or count > self._sizes[-1]:
             return None
         return next(size for size in self._sizes if size >= count)
 
 
 class CUDAGraphs:
-    """Records of one device, which share their memory: only one runs at a time. One stream for all:
-    torch keeps memory that was given back for each stream by itself."""
+    """Captures CUDA graphs of one device, which share their memory: only one runs at a time.
+
+    All are captured on one stream, since torch caches freed memory for each stream separately.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -167,7 +182,7 @@ class CUDAGraphs:
         self._beside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def record(self, compute: Launch) -> Launch:
-        """What is made at first use, kernels and workspaces, is made before."""
+        """Capture `compute`, after a first run that makes kernels and workspaces."""
         graph = torch.cuda.CUDAGraph()
         self._beside.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._beside):  # left again also where a recording fails
@@ -181,7 +196,7 @@ class CUDAGraphs:
 
 
 class _Decode:
-    """One step over the buffers, its logits copied to where they stay."""
+    """Computes a step over the buffers, and copies its logits to where they stay."""
 
     def __init__(self, model: HFModel, backend: ReplayableBackend, buffers: Buffers) -> None:
         self._model = model
@@ -194,7 +209,7 @@ class _Decode:
         logits = self._model.compute(
             buffers.input_ids[:size],
             buffers.positions[:size],
-            buffers.logit_rows[:size],
+            buffers.logits_indices[:size],
             self._backend.over(buffers.inputs(size)),
         )
         if self.logits is None:
@@ -210,8 +225,11 @@ def record_decode(
     recorder: Recorder,
     on_progress: Callable[[int, int], None],
 ) -> HFModel | GraphedModel:
-    """`model` with its decode steps recorded, the largest first: the memory that it takes does for
-    the others. `backend` is the model's. The model as it is where they cannot be."""
+    """Capture the decode steps of `model`, and return it with these.
+
+    The largest is captured first: the memory that it takes suffices for the others. `backend` is
+    the model's. Returns `model` itself where capturing fails.
+    """
     sizes = ladder(len(buffers.input_ids))
     launches: dict[int, Launch] = {}
     decode = _Decode(model, backend, buffers)

@@ -1,7 +1,8 @@
-"""A transformers module behind the `Model` protocol: its attention runs on the paged store.
+"""A transformers module behind the `Model` protocol, whose attention runs on the paged KV store.
 
-Each attention module carries a port, and the one registered attention function goes through it:
-some families drop keyword arguments on the way, so nothing of the step is passed by keyword.
+Each attention module carries an `AttentionHook`, and the one attention function that is registered
+with transformers calls it. Some families drop keyword arguments on the way, so nothing of the step
+is passed by keyword.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,14 +13,14 @@ from torch import Tensor, nn
 
 from quire.cache.block_copies import BlockCopy
 from quire.models.attention.backend import AttentionBackend, AttentionStep
-from quire.models.attention.port import CurrentStep, Port
+from quire.models.attention.hook import AttentionContext, AttentionHook
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
 from quire.models.kv.transfers import Mover
-from quire.models.layers.latent import is_latent, keep_latent, latent_port
-from quire.models.layers.temperature import is_tempered, switch_off, tempered_port
+from quire.models.layers.latent import is_latent, keep_latent, latent_hook
+from quire.models.layers.temperature import is_tempered, switch_off, temperature_hook
 
-PORT = "quire_port"
+HOOK = "quire_attention_hook"
 
 
 def paged_attention(
@@ -30,21 +31,23 @@ def paged_attention(
     attention_mask: Tensor | None,
     **extras: object,
 ) -> tuple[Tensor, None]:
-    """What transformers calls in each layer of a model loaded as `quire_paged`."""
-    port: Port = getattr(module, PORT)
-    out = port.attend(query, key, value, {"attention_mask": attention_mask, **extras})
+    """The attention function that transformers calls in each layer of a `quire_paged` model."""
+    hook: AttentionHook = getattr(module, HOOK)
+    out = hook.attend(query, key, value, {"attention_mask": attention_mask, **extras})
     return out.contiguous(), None  # some families view it otherwise
 
 
 @dataclass(frozen=True, slots=True)
-class PagedPort:
+class PagedAttentionHook:
+    """Attends by the step of the context's backend, with the facts of its layer."""
+
     layer: LayerFacts
-    current: CurrentStep
+    context: AttentionContext
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, extras: Mapping[str, object]
     ) -> Tensor:
-        step = self.current.attention
+        step = self.context.attention
         if step is None:
             raise RuntimeError("the module was called outside of HFModel.forward")
         rows, keys, values = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
@@ -53,11 +56,14 @@ class PagedPort:
 
 @dataclass(frozen=True, slots=True)
 class HFModel:
-    """Implements `Model`. `backend` and `mover` are of one store; several may share one `module` in
-    turn."""
+    """Implements `Model` over a transformers module.
+
+    `backend` and `mover` work on one KV store. Several models may share one `module`, but only one
+    of them may run at a time.
+    """
 
     module: nn.Module
-    current: CurrentStep
+    context: AttentionContext
     mover: Mover
     backend: AttentionBackend
     vocab_size: int
@@ -69,42 +75,46 @@ class HFModel:
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:
         attention = self.backend.begin(batch)
-        self.current.only_largest = batch.only_largest
+        self.context.greedy_only = batch.greedy_only
         try:
-            return self.compute(batch.input_ids, batch.positions, batch.logit_rows, attention)
+            return self.compute(batch.input_ids, batch.positions, batch.logits_indices, attention)
         finally:
-            self.current.only_largest = False
+            self.context.greedy_only = False
 
     def compute(
-        self, input_ids: Tensor, positions: Tensor, logit_rows: Tensor, attention: AttentionStep
+        self, input_ids: Tensor, positions: Tensor, logits_indices: Tensor, attention: AttentionStep
     ) -> Tensor:
-        """As `forward`, of the tensors of a Batch, where `attention` knows the rest of it."""
-        self.current.attention, self.current.positions = attention, positions
+        """Compute logits [R, vocab_size] of a batch's tensors; `attention` knows the rest of it."""
+        self.context.attention, self.context.positions = attention, positions
         try:
             logits: Tensor = self.module(
                 input_ids=input_ids[None],
                 position_ids=positions[None],
                 use_cache=False,
-                logits_to_keep=logit_rows,
+                logits_to_keep=logits_indices,
             ).logits
         finally:
-            self.current.attention = self.current.positions = None
+            self.context.attention = self.context.positions = None
         return logits[0]
 
 
 def sinks_of(extras: Mapping[str, object]) -> Tensor | None:
+    """Return the attention sinks [heads] among a module's arguments, if it gave any."""
     sinks = extras.get("s_aux")
     return sinks if isinstance(sinks, Tensor) else None
 
 
 def attention_modules(module: nn.Module) -> list[tuple[int, nn.Module]]:
-    """Everything with a layer index. Modules that never attend get a port that is never used."""
+    """Return every submodule with a layer index, and that index.
+
+    Some of them never attend; the hook that they get is never used.
+    """
     found = [(getattr(part, "layer_idx", None), part) for part in module.modules()]
     return [(index, part) for index, part in found if isinstance(index, int)]
 
 
 def prepare(module: nn.Module, model_type: str) -> None:
-    """Switch off what the ports do in the modules' stead."""
+    """Switch off in the attention modules what the hooks will do instead."""
     for _, attention in attention_modules(module):
         if is_latent(attention):
             keep_latent(attention, model_type)
@@ -112,10 +122,10 @@ def prepare(module: nn.Module, model_type: str) -> None:
             switch_off(attention)
 
 
-def plug(attention: nn.Module, port: Port, current: CurrentStep) -> None:
-    """Let a prepared module, its weights where they stay, attend by `port`."""
+def attach_hook(attention: nn.Module, hook: AttentionHook, context: AttentionContext) -> None:
+    """Let a prepared module attend by `hook`. Its weights must not be replaced afterwards."""
     if is_latent(attention):
-        port = latent_port(attention, port)
+        hook = latent_hook(attention, hook)
     if is_tempered(attention):
-        port = tempered_port(attention, port, current)
-    setattr(attention, PORT, port)
+        hook = temperature_hook(attention, hook, context)
+    setattr(attention, HOOK, hook)

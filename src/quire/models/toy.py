@@ -1,4 +1,4 @@
-"""A deterministic model without weights, for the first laws.
+"""A deterministic model without weights, for the invariant tests.
 
 A stack of layers as a transformer has it, in 64-bit words: each stores a value for every token,
 reads through the block table all the values that its token can see, and hands on what it read. So
@@ -57,12 +57,12 @@ class ToyModel:
         self._block_size = size.block_size
         self._layers = tuple(layers)
         self._tensor_indices = layout.tensor_indices()
-        num_pages = len(layout.token_kvs)
+        num_tensors = len(layout.token_kvs)
         self._store: Words = np.zeros(
-            (num_pages, size.num_blocks * size.block_size), dtype=np.uint64
+            (num_tensors, size.num_blocks * size.block_size), dtype=np.uint64
         )
         self._host: Words = np.zeros(
-            (num_pages, size.num_host_blocks, size.block_size), dtype=np.uint64
+            (num_tensors, size.num_host_blocks, size.block_size), dtype=np.uint64
         )
 
     @property
@@ -96,8 +96,8 @@ class ToyModel:
             before = offsets[owners] - begins[owners]
             read = sums[before + positions + 1] - sums[before + seen]
             hidden = _mix(hidden + read)
-        logits = _logits(hidden[batch.logit_rows.numpy()], self._vocab_size)
-        if batch.only_largest:  # no more than is asked for
+        logits = _logits(hidden[batch.logits_indices.numpy()], self._vocab_size)
+        if batch.greedy_only:  # no more than is asked for
             logits[logits < logits.amax(-1, keepdim=True)] = -torch.inf
         return logits
 
@@ -118,7 +118,7 @@ class ToyModel:
 
 
 class ToyText:
-    """What ToyModel says after each of some tokens, in plain integers: the oracle of law 1."""
+    """ToyModel's logits after each of some tokens, in plain integers: the oracle of invariant 1."""
 
     def __init__(self, vocab_size: int, layers: Sequence[AttentionPattern] = TWO_FULL) -> None:
         self._vocab_size = vocab_size

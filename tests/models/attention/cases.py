@@ -17,7 +17,7 @@ KINDS = {
     "soft cap": Shape(softcap=0.5, window=300),
     "sinks": Shape(has_sinks=True, window=20),
     "wide keys": Shape(head_dim=48),
-    "wide values": Shape(v_width=48),
+    "wide values": Shape(v_head_size=48),
     "latent": Shape(num_kv_heads=1, head_dim=40, is_latent=True),
     **{f"latent {name}": Shape(1, 1, 40, 32, is_latent=True, kept_as=name) for name in KEPT_AS[1:]},
     **{name: Shape(kept_as=name, window=40) for name in KEPT_AS[1:]},
@@ -49,17 +49,19 @@ options = st.builds(
 def _shapes(draw: st.DrawFn) -> Shape:
     shape = replace(draw(options), num_heads=draw(st.sampled_from([1, 2, 3, 4, 7, 8, 12, 17])))
     if draw(st.sampled_from([False, False, False, True])):
-        k_width, v_width = draw(st.sampled_from([(48, 32), (80, 64), (32, 32), (33, 31)]))
-        return replace(shape, num_kv_heads=1, head_dim=k_width, v_width=v_width, is_latent=True)
+        head_size, v_head_size = draw(st.sampled_from([(48, 32), (80, 64), (32, 32), (33, 31)]))
+        return replace(
+            shape, num_kv_heads=1, head_dim=head_size, v_head_size=v_head_size, is_latent=True
+        )
     heads = draw(st.sampled_from([1, 2, 3]))
-    k_width = draw(st.sampled_from([32, 33, 40, 48, 64, 80, 128, 256]))
+    head_size = draw(st.sampled_from([32, 33, 40, 48, 64, 80, 128, 256]))
     window, chunk = draw(reaches)
     return replace(
         shape,
         num_heads=shape.num_heads * heads,
         num_kv_heads=heads,
-        head_dim=k_width,
-        v_width=draw(st.sampled_from([k_width, k_width, 32, 96])),
+        head_dim=head_size,
+        v_head_size=draw(st.sampled_from([head_size, head_size, 32, 96])),
         window=window,
         chunk=chunk,
     )

@@ -3,7 +3,7 @@
 With weights p of the keys and `out` the mean of the values by them, an error of e in a score moves
 the result by p e (value - out). What is an error is, in units u of float32,
 
-- in a score: that of a sum of `k_width` products, and its scaling (three roundings: of the scale,
+- in a score: that of a sum of `head_size` products, and its scaling (three roundings: of the scale,
   by it, and to powers of two). A soft cap flattens it, and adds TANH of the cap;
 - in a weight: the difference from the largest score, rounded twice; the exponential, EXPONENTIAL,
   and once more each time that a new largest score is met, which among keys in no order is about as
@@ -34,8 +34,8 @@ LEAST = 1e-34
 
 
 class Seen(NamedTuple):
-    """What one token's query [heads, k_width] meets: keys [L, heads, k_width], values [L, heads,
-    v_width], the sinks [heads] if there are any; float64."""
+    """What one token's query [heads, head_size] meets, in float64: keys [L, heads, head_size],
+    values [L, heads, v_head_size], and the sinks [heads] if there are any."""
 
     query: Tensor
     key: Tensor
@@ -44,7 +44,7 @@ class Seen(NamedTuple):
 
 
 def attend_exactly(layer: LayerFacts, seen: Seen, dtype: torch.dtype) -> Exact:
-    """The result [heads, v_width]. `dtype`: what the model computes in."""
+    """The result [heads, v_head_size]. `dtype`: what the model computes in."""
     scores, error = _scores(layer, seen)
     value = seen.value
     if seen.sinks is not None:
@@ -66,7 +66,7 @@ def _scores(layer: LayerFacts, seen: Seen) -> tuple[Tensor, Tensor]:
     u = unit(torch.float32)
     products = seen.key * seen.query
     scores = products.sum(-1) * layer.scale
-    error = summed(layer.k_width) * products.abs().sum(-1) * layer.scale + 3 * u * scores.abs()
+    error = summed(layer.head_size) * products.abs().sum(-1) * layer.scale + 3 * u * scores.abs()
     if layer.softcap is None:
         return scores, error
     capped = torch.tanh(scores / layer.softcap)

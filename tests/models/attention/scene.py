@@ -43,7 +43,7 @@ class Shape:
     num_heads: int = 4
     num_kv_heads: int = 2
     head_dim: int = 32
-    v_width: int = 32
+    v_head_size: int = 32
     window: int | None = None
     chunk: int | None = None
     softcap: float | None = None
@@ -61,8 +61,8 @@ class Shape:
         wide = LayerFacts(
             index=0,
             num_kv_heads=self.num_kv_heads,
-            k_width=self.head_dim,
-            v_width=self.v_width,
+            head_size=self.head_dim,
+            v_head_size=self.v_head_size,
             scale=0.7 * self.head_dim**-0.5,
             softcap=self.softcap,
             has_sinks=self.has_sinks,
@@ -111,8 +111,8 @@ class Scene:
         query = normal(span.num_new, shape.num_heads, shape.head_dim)
         key = normal(length, shape.num_kv_heads, shape.head_dim)
         if shape.is_latent:
-            return Sequence(span, query, key, key[..., : shape.v_width])
-        return Sequence(span, query, key, normal(length, shape.num_kv_heads, shape.v_width))
+            return Sequence(span, query, key, key[..., : shape.v_head_size])
+        return Sequence(span, query, key, normal(length, shape.num_kv_heads, shape.v_head_size))
 
     def paging(self, seed: int = 0) -> Paging:
         return Paging(
@@ -192,7 +192,7 @@ class Scene:
         span, query, key, value = sequence
         key, value = self.kept(key), self.kept(value)
         if self.layer.is_latent:
-            value = key[..., : self.layer.v_width]
+            value = key[..., : self.layer.v_head_size]
         group = self.shape.num_heads // self.shape.num_kv_heads
         key, value = (each.double().repeat_interleave(group, dim=1) for each in (key, value))
         sinks = None if self.sinks is None else self.sinks.double()

@@ -29,7 +29,7 @@ def interpreted_triton(store: KVStore) -> AttentionBackend:
 
 
 BACKENDS: dict[str, Backend] = {
-    "auto": partial(build_attention, asked="auto"),
+    "auto": partial(build_attention, requested="auto"),
     "reference": ReferenceAttention,
     "eager": partial(ReferenceAttention, is_eager=True),
     "triton": interpreted_triton,
@@ -70,7 +70,7 @@ def test_random_steps_agree_with_softmax_by_hand(
     assert_right(BACKENDS[name], Scene(shape, spans, seed), seed)
 
 
-WIDE = Shape(num_heads=24, num_kv_heads=2, head_dim=256, v_width=256)
+WIDE = Shape(num_heads=24, num_kv_heads=2, head_dim=256, v_head_size=256)
 EXAMPLES = {
     "a context of one token": [Span(0, 1)],
     "chunks that end at a block's edge": [Span(0, 16), Span(16, 16), Span(31, 1), Span(15, 17)],

@@ -104,7 +104,7 @@ def activation_bytes(scene: Scene) -> int:
     shape = scene.shape
     num_tokens = sum(sequence.span.num_new for sequence in scene.sequences)
     widths = shape.num_heads + 2 * shape.num_kv_heads
-    return 6 * 4 * num_tokens * widths * max(shape.head_dim, shape.v_width)
+    return 6 * 4 * num_tokens * widths * max(shape.head_dim, shape.v_head_size)
 
 
 def bound(layers: Sequence[LayerFacts], shape: Shape, spans: list[Span]) -> int:
@@ -131,8 +131,8 @@ longer_spans = st.lists(
 )
 
 
-SINKS = Shape(num_heads=24, num_kv_heads=3, head_dim=32, v_width=32, has_sinks=True)
-WIDE_FLOAT16 = Shape(head_dim=256, v_width=256, kept_as="int8", dtype=torch.float16)
+SINKS = Shape(num_heads=24, num_kv_heads=3, head_dim=32, v_head_size=32, has_sinks=True)
+WIDE_FLOAT16 = Shape(head_dim=256, v_head_size=256, kept_as="int8", dtype=torch.float16)
 
 
 @settings(cases(25), suppress_health_check=list(HealthCheck))
@@ -148,7 +148,7 @@ def test_a_step_allocates_no_more_than_scratch_says(
 
 
 def test_masks_are_counted_once_for_each_window_and_not_for_each_layer() -> None:
-    full = LayerFacts(0, num_kv_heads=2, k_width=64, v_width=64, scale=1.0)
+    full = LayerFacts(0, num_kv_heads=2, head_size=64, v_head_size=64, scale=1.0)
     window = replace(full, index=1, window=256)
     limits = StepLimits(max_model_len=4096, max_num_seqs=8, max_num_batched_tokens=512)
     kind = StepKind(torch.float32, is_quantised=False, is_eager=False, device_type="cpu")
@@ -171,10 +171,10 @@ def test_scratch_is_not_far_above_the_worst_step(
     kind: str, spans: list[Span], tmp_path: Path
 ) -> None:
     shape = replace(KINDS[kind], index=0, hybrid=False, window=None, chunk=None)
-    if shape.head_dim == shape.v_width:
-        shape = replace(shape, head_dim=128, v_width=128)
+    if shape.head_dim == shape.v_head_size:
+        shape = replace(shape, head_dim=128, v_head_size=128)
     else:
-        shape = replace(shape, head_dim=4 * shape.head_dim, v_width=4 * shape.v_width)
+        shape = replace(shape, head_dim=4 * shape.head_dim, v_head_size=4 * shape.v_head_size)
     scene = Scene(shape, spans)
     taken = measured([scene], tmp_path / "memory.json")
     most = bound(shape.layers[:1], shape, spans)

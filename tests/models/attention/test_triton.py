@@ -193,7 +193,7 @@ def test_a_step_allocates_no_more_than_scratch_says(
 
     num_tokens = sum(span.num_new for span in spans)
     limits = StepLimits(1000, len(spans), num_tokens)
-    out_bytes = 4 * num_tokens * shape.num_heads * shape.v_width
+    out_bytes = 4 * num_tokens * shape.num_heads * shape.v_head_size
     most = triton_scratch_bytes([scene.layer], limits, shape.codec, INTERPRETED)
     assert peak_bytes(step, tmp_path / "memory.json") <= out_bytes + most
 
@@ -218,7 +218,7 @@ def test_it_runs_where_it_is_asked_for_and_can() -> None:
     why = "TRITON_INTERPRET is set, which runs it on a CPU"
     assert attention_name("auto", Site(GPU, EXACT, 64, 64)) == f"reference (not triton: {why})"
     scene = Scene(SMALL, [Span(9, 1), Span(0, 3)])
-    assert_right(partial(build_attention, asked="triton"), scene)
+    assert_right(partial(build_attention, requested="triton"), scene)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from quire.models.layers.model_kernels import ModelKernels
-from quire.models.native.linear.int8 import Int8Kernel, bind_int8
+from quire.models.native.linear.w8a8 import W8A8Kernel, bind_w8a8
 from tests.instructions import ISAS_WITH_PRODUCTS, library_of
 from tests.models.conftest import bind_kernels
 
@@ -17,9 +17,9 @@ def kernels(request: pytest.FixtureRequest) -> ModelKernels:
 
 
 @pytest.fixture(scope="session", params=ISAS_WITH_PRODUCTS)
-def int8_kernel(request: pytest.FixtureRequest) -> Int8Kernel:
+def w8a8_kernel(request: pytest.FixtureRequest) -> W8A8Kernel:
     isa: str = request.param
-    bound = bind_int8(library_of(isa).handle, isa)
+    bound = bind_w8a8(library_of(isa).handle, isa)
     assert bound is not None
     return bound
 

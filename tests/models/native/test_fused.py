@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from quire.models.native.decoder.fused import ACTS, KINDS, FusedKernels, Heads, Scale, bind_fused
+from quire.models.native.decoder.fused import (
+    ACTIVATIONS,
+    NORM_KINDS,
+    FusedKernels,
+    HeadLayout,
+    NormParams,
+    bind_fused,
+)
 from quire.models.native.library import ISAS
 from tests.instructions import ISAS_WITH_PRODUCTS, library_of
 from tests.models.rounding import Exact, assert_within, in_dtype, summed, unit
@@ -32,8 +39,8 @@ class Made(NamedTuple):
         generator = torch.Generator().manual_seed(seed)
         return torch.randn(*shape, generator=generator).to(self.dtype)
 
-    def scale_of(self, width: int, kind: int, seed: int = 1) -> Scale:
-        return Scale(self.numbers(width, seed=seed), EPSILON, kind)
+    def scale_of(self, width: int, kind: int, seed: int = 1) -> NormParams:
+        return NormParams(self.numbers(width, seed=seed), EPSILON, kind)
 
 
 @pytest.fixture(
@@ -51,12 +58,12 @@ def made(request: pytest.FixtureRequest) -> Made:
     return Made(fused, dtype)
 
 
-def normed(x: Tensor, scale: Scale) -> Exact:
+def normed(x: Tensor, scale: NormParams) -> Exact:
     """A sum of squares, of whose error the root takes half; five operations more, and two with the
     weight, before which what is to be 16 bits is rounded once."""
     numbers = x.double()
     factor = (numbers.square().mean(-1, keepdim=True) + scale.epsilon).rsqrt()
-    value = numbers * factor * (scale.weight.double() + (KINDS[scale.kind] == "one_more"))
+    value = numbers * factor * (scale.weight.double() + (NORM_KINDS[scale.kind] == "one_more"))
     error = (summed(x.shape[-1]) / 2 + compounded(7, U)) * value.abs()
     return in_dtype(rounded_before(Exact(value, error), x.dtype), x.dtype)
 
@@ -69,7 +76,10 @@ def rounded_before(exact: Exact, dtype: torch.dtype) -> Exact:
 
 
 @given(
-    COUNTS, WIDTHS, st.sampled_from(range(len(KINDS))), st.sampled_from((1.0, 2.0**-12, 2.0**20))
+    COUNTS,
+    WIDTHS,
+    st.sampled_from(range(len(NORM_KINDS))),
+    st.sampled_from((1.0, 2.0**-12, 2.0**20)),
 )
 def test_norm_is_the_formula(made: Made, rows: int, width: int, kind: int, size: float) -> None:
     x, scale = made.numbers(rows, width) * size, made.scale_of(width, kind)
@@ -111,12 +121,12 @@ def test_rope_turns_the_halves_of_each_head(
     norms = (
         (made.scale_of(width, 0), made.scale_of(width, 0, seed=3)) if is_normed else (None, None)
     )
-    heads = Heads(num_query, num_key, width, *norms)
+    heads = HeadLayout(num_query, num_key, width, *norms)
     x, rest = made.numbers(rows, (num_query + num_key + 2) * width), 2 * width
     angles = torch.randn(rows, half, generator=torch.Generator().manual_seed(4)).repeat(1, 2)
-    cosines, sines = angles.cos().to(made.dtype), angles.sin().to(made.dtype)
+    cos, sin = angles.cos().to(made.dtype), angles.sin().to(made.dtype)
     out = x.clone()
-    made.fused.rope(out, heads, cosines, sines)
+    made.fused.rope(out, heads, cos, sin)
     assert torch.equal(out[:, -rest:], x[:, -rest:])
     before = x[:, :-rest].view(rows, -1, width)
     numbers = Exact(before.double(), torch.zeros_like(before, dtype=torch.float64))
@@ -124,16 +134,16 @@ def test_rope_turns_the_halves_of_each_head(
         assert heads.query is not None and heads.key is not None
         parts = normed(before[:, :num_query], heads.query), normed(before[:, num_query:], heads.key)
         numbers = Exact(*(torch.cat(both, 1) for both in zip(*parts, strict=True)))
-    expected = turned(numbers, half, cosines.double()[:, None], sines.double()[:, None])
+    expected = turned(numbers, half, cos.double()[:, None], sin.double()[:, None])
     assert_within(out[:, :-rest].view(rows, -1, width), in_dtype(expected, made.dtype))
 
 
-def turned(numbers: Exact, half: int, cosines: Tensor, sines: Tensor) -> Exact:
+def turned(numbers: Exact, half: int, cos: Tensor, sin: Tensor) -> Exact:
     """Each number is a sum of two products, or is passed on."""
     (a, b, kept), (off_a, off_b, off_kept) = (
         each.split_with_sizes([half, half, each.shape[-1] - 2 * half], -1) for each in numbers
     )
-    c, s = cosines[..., :half], sines[..., :half]
+    c, s = cos[..., :half], sin[..., :half]
     value = torch.cat((a * c - b * s, b * c + a * s, kept), -1)
     (a, b), (c, s) = (a.abs(), b.abs()), (c.abs(), s.abs())
     sums = compounded(2, U)
@@ -145,7 +155,7 @@ def turned(numbers: Exact, half: int, cosines: Tensor, sines: Tensor) -> Exact:
     return Exact(value, torch.cat(error, -1))
 
 
-@given(COUNTS, WIDTHS, st.sampled_from(ACTS))
+@given(COUNTS, WIDTHS, st.sampled_from(ACTIVATIONS))
 def test_gate_lets_through(made: Made, rows: int, width: int, act: str) -> None:
     """An exponential, of six units, and four operations. A tangent is eight units of 1 off, before
     1 is added to it; a reciprocal of what is to be 16 bits is 2**-14 of itself off."""
@@ -157,7 +167,7 @@ def test_gate_lets_through(made: Made, rows: int, width: int, act: str) -> None:
         relative += 2.0**-14
     error = relative * (acted * values).abs() + of_gates * (gates * values).abs()
     exact = rounded_before(Exact(acted * values, error), made.dtype)
-    assert_within(made.fused.gate(x, ACTS.index(act)), in_dtype(exact, made.dtype))
+    assert_within(made.fused.gate(x, ACTIVATIONS.index(act)), in_dtype(exact, made.dtype))
 
 
 @given(COUNTS, WIDTHS)
@@ -168,7 +178,7 @@ def test_sum_is_torchs(made: Made, rows: int, width: int) -> None:
 
 def test_gates_far_from_zero_are_all_or_nothing(made: Made) -> None:
     x = torch.tensor([[3e38, -3e38, 100.0, -100.0, 1.0, 1.0, 1.0, 1.0]]).to(made.dtype)
-    for act in range(len(ACTS)):
+    for act in range(len(ACTIVATIONS)):
         assert torch.equal(made.fused.gate(x, act), x[:, :4].clamp(min=0))
 
 

@@ -27,10 +27,10 @@ from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
 from quire.models.graphs import GraphedModel
 from quire.models.hf import HFModel
-from quire.models.kv.pages import give_back
+from quire.models.kv.huge_pages import return_free_memory
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.checkpoint import ModelSource, locate
-from quire.models.loading.kernels import KernelOptions, asked_dtype, choose_kernels
+from quire.models.loading.kernels import KernelOptions, choose_kernels, compute_dtype
 from quire.models.loading.loader import LoadedModel, load_model
 from quire.models.loading.preview import look_ahead
 
@@ -70,7 +70,7 @@ def build_model_engine(
         torch.cuda.set_device(device)  # the device of kernels and streams
     options = KernelOptions(config.quantization, config.linear_backend, config.dtype)
     kernels = choose_kernels(options, device)
-    config = replace(config, dtype=asked_dtype(options, kernels))
+    config = replace(config, dtype=compute_dtype(options, kernels))
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     source = ModelSource(config.model, config.revision, config.trust_remote_code)
@@ -89,7 +89,7 @@ def build_model_engine(
     timer.end("load")
     on_progress("profile", 0, 1)
     footprint = _profile(config, loaded, limits)
-    give_back()
+    return_free_memory()
     on_progress("profile", 1, 1)
     timer.end("profile")
     memory = measure(device)
@@ -230,7 +230,7 @@ def _chunk(start: int, num_tokens: int, num_groups: int, device: torch.device) -
         block_tables=(table,) * num_groups,
         query_starts=(0, num_tokens),
         context_lens=(start + num_tokens,),
-        logit_rows=positions,
+        logits_indices=positions,
     )
 
 

@@ -92,8 +92,8 @@ def _check_attention(
     site = Site(
         device,
         choose_codec(config.kv_cache_dtype, preview.dtype),
-        k_width=max((token_kv.head_size for token_kv in token_kvs), default=0),
-        v_width=max((token_kv.v_head_size for token_kv in token_kvs), default=0),
+        head_size=max((token_kv.head_size for token_kv in token_kvs), default=0),
+        v_head_size=max((token_kv.v_head_size for token_kv in token_kvs), default=0),
     )
     attention_name(config.attention_backend, site)
 

@@ -1,12 +1,12 @@
-"""What every attention backend offers, and what its one test suite checks.
+"""The interface of attention backends, which one test suite checks.
 
 `begin` looks at a step's batch once; each layer then attends within that step. The K and V of all
-its tokens are in their slots before any of them is read. Writing first is right because a block is
-never used again while a query of this step can still see what it holds: not even a chunk that
-spans many windows writes over what its own first queries need.
+of the step's tokens are in their slots before any of them is read. Writing first is right because a
+block is never reused while a query of this step can still see what it holds: not even a chunk that
+spans many windows overwrites what its own first queries need.
 
-Block table entries for what no query of the step can see mean nothing, and are never read through.
-Of a quantised store, a step's own tokens too are seen as they are kept: what a prompt gives must
+Block table entries for what no query of the step can see mean nothing, and are never followed. In a
+quantised store the step's own tokens too are seen as they are stored: the result for a prompt must
 not depend on how it was cut into chunks.
 """
 
@@ -19,6 +19,8 @@ from quire.models.config import LayerFacts
 
 
 class AttentionStep(Protocol):
+    """Attention within one step of the engine."""
+
     def attend(
         self,
         layer: LayerFacts,
@@ -27,17 +29,19 @@ class AttentionStep(Protocol):
         value: Tensor,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """Store the T tokens' `key`, [T, kv heads, k_width], and `value`, [T, kv heads, v_width];
-        attend with `query`, [T, heads, k_width]. `LayerFacts` tells what a token sees and how its
-        scores are made; `sinks`, [heads], are there if it says so. Returns [T, heads, v_width].
+        """Store the keys and values of the step's T tokens, and attend with their queries.
 
-        Latent: the value is the first `v_width` elements of the key, and `value` is not looked at.
+        `query` is [T, heads, head_size], `key` [T, kv heads, head_size] and `value`
+        [T, kv heads, v_head_size], all of the model's dtype. `layer` tells what a token sees and
+        how its scores are made; `sinks`, [heads], are given exactly if `layer.has_sinks`. Of a
+        latent layer the value is the first `v_head_size` elements of the key, and `value` is not
+        read. Returns [T, heads, v_head_size]. Raises ValueError where the sinks do not fit.
         """
         ...
 
 
 def check_sinks(layer: LayerFacts, sinks: Tensor | None) -> None:
-    """Raises ValueError unless they are there where the layer has them."""
+    """Raise ValueError unless sinks are given exactly if the layer has them."""
     if layer.has_sinks != (sinks is not None):
         raise ValueError(
             f"layer {layer.index} has sinks: {layer.has_sinks}, given: {sinks is not None}"
@@ -45,9 +49,13 @@ def check_sinks(layer: LayerFacts, sinks: Tensor | None) -> None:
 
 
 def dense_rows(tensor: Tensor) -> Tensor:
-    """With neighbouring elements side by side, as kernels read them."""
+    """Return the tensor with its last dimension dense, as kernels read it."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 class AttentionBackend(Protocol):
-    def begin(self, batch: Batch) -> AttentionStep: ...
+    """Attention over one KV store."""
+
+    def begin(self, batch: Batch) -> AttentionStep:
+        """Prepare for the layers of one step; valid until the next one begins."""
+        ...

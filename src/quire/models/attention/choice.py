@@ -1,4 +1,4 @@
-"""Which attention backend a store gets: the fastest that runs here, or the one asked for."""
+"""Chooses the attention backend of a KV store: the requested one, or the fastest that runs here."""
 
 import logging
 
@@ -16,56 +16,62 @@ from quire.models.native import Library, library
 logger = logging.getLogger(__name__)
 
 
-def cpu_library(asked: str, device_type: str, codec: Codec) -> Library | None:
-    """That of the `cpu` backend, if it is the one to use. `asked`: one of ATTENTION_BACKENDS.
-    Raises ValueError if `cpu` is asked for where it cannot be."""
-    if asked not in ("auto", "cpu") or (asked == "auto" and device_type != "cpu"):
+def cpu_library(requested: str, device_type: str, codec: Codec) -> Library | None:
+    """Return the library of the `cpu` backend if that is the one to use, else None.
+
+    `requested` is one of ATTENTION_BACKENDS. Raises ValueError if it is `cpu` and cannot run.
+    """
+    if requested not in ("auto", "cpu") or (requested == "auto" and device_type != "cpu"):
         return None
     kernels = library()
     why = cpu.why_not(kernels, device_type, codec)
-    if why is not None and asked == "cpu":
+    if why is not None and requested == "cpu":
         raise ValueError(f"--attention-backend cpu cannot be had: {why}")
     return None if why is not None else kernels
 
 
-def triton_device(asked: str, site: Site) -> Device | None:
-    """That of the `triton` backend, if it is the one to use. `asked`: one of ATTENTION_BACKENDS.
-    Raises ValueError if `triton` is asked for where it cannot be."""
-    if asked not in ("auto", "triton") or (asked == "auto" and site.device.type != "cuda"):
+def triton_device(requested: str, site: Site) -> Device | None:
+    """Return the device of the `triton` backend if that is the one to use, else None.
+
+    `requested` is one of ATTENTION_BACKENDS. Raises ValueError if it is `triton` where that cannot
+    run.
+    """
+    if requested not in ("auto", "triton") or (requested == "auto" and site.device.type != "cuda"):
         return None
     why = support.why_not(site)
-    if why is not None and asked == "triton":
+    if why is not None and requested == "triton":
         raise ValueError(f"--attention-backend triton cannot be had: {why}")
     return None if why is not None else support.describe(site.device)
 
 
-def build_attention(store: KVStore, asked: str) -> AttentionBackend:
+def build_attention(store: KVStore, requested: str) -> AttentionBackend:
+    """Build the backend over `store`. Raises ValueError if the requested one cannot run."""
     site = _site(store)
-    kernels = cpu_library(asked, site.device.type, site.codec)
+    kernels = cpu_library(requested, site.device.type, site.codec)
     if kernels is not None:
         return CPUAttention(store, kernels)
-    device = triton_device(asked, site)
+    device = triton_device(requested, site)
     if device is not None:
         from quire.models.attention.triton.backend import TritonAttention
 
         return TritonAttention(store, device)
-    return ReferenceAttention(store, is_eager=asked == "eager")
+    return ReferenceAttention(store, is_eager=requested == "eager")
 
 
-def attention_name(asked: str, site: Site) -> str:
-    """For people: the backend, the instruction set if it has one, and on a GPU why not `triton`."""
-    kernels = cpu_library(asked, site.device.type, site.codec)
+def attention_name(requested: str, site: Site) -> str:
+    """Return the backend's name for logs, with its instruction set, or why it is not `triton`."""
+    kernels = cpu_library(requested, site.device.type, site.codec)
     if kernels is not None:
         return f"cpu ({kernels.isa})"
-    if triton_device(asked, site) is not None:
+    if triton_device(requested, site) is not None:
         return "triton"
-    if asked == "auto" and site.device.type == "cuda":
+    if requested == "auto" and site.device.type == "cuda":
         return f"reference (not triton: {support.why_not(site)})"
-    return "eager" if asked == "eager" else "reference"
+    return "eager" if requested == "eager" else "reference"
 
 
 def _site(store: KVStore) -> Site:
     keys = [each.elements for each in store.keys]
     values = [each.elements for each in store.values if each is not None]
-    widths = [max((each.shape[-1] for each in some), default=0) for some in (keys, values)]
-    return Site(keys[0].device, store.codec, *widths)
+    sizes = [max((each.shape[-1] for each in some), default=0) for some in (keys, values)]
+    return Site(keys[0].device, store.codec, *sizes)

@@ -1,5 +1,5 @@
-"""Attention by the C++ kernel: writes K and V and attends over block tables in place, gathering
-nothing. The model computes in float32 or bfloat16; K and V are kept so, or in a byte.
+"""Attention by the C++ kernel, which writes K and V and attends over block tables in place: nothing
+is gathered. The model computes in float32 or bfloat16; K and V are stored so, or in one byte each.
 """
 
 import ctypes
@@ -25,45 +25,48 @@ COUNTS = (
     *("query_token_stride", "query_head_stride", "key_token_stride", "key_head_stride"),
     *("value_token_stride", "value_head_stride", "table_stride", "table_columns"),
     *("num_tokens", "num_seqs", "num_blocks", "block_size"),
-    *("heads", "kv_heads", "k_width", "v_width", "window", "chunk", "is_bf16", "number"),
+    *("heads", "kv_heads", "head_size", "v_head_size", "window", "chunk", "is_bf16", "number"),
     "num_threads",
 )
 NUMBERS = {torch.int8: 1, torch.float8_e4m3fn: 2}
-"""`Number` of native/attention/numbers.h: how a quantised store keeps K and V; 0 is as they are
-computed."""
+"""`Number` of native/attention/numbers.h: how a quantised store keeps K and V. 0 means that they
+are stored as computed."""
 
 
-class Call(ctypes.Structure):
-    """`Call` of native/attention/plan.h, field by field, and room for what the kernel keeps."""
+class AttentionCall(ctypes.Structure):
+    """`Call` of native/attention/plan.h, field by field, and space for the kernel's own state."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in POINTERS),
         *((name, ctypes.c_int64) for name in COUNTS),
         ("scale", ctypes.c_double),
         ("softcap", ctypes.c_double),
-        ("kept", ctypes.c_byte * 64),
+        ("kernel_state", ctypes.c_byte * 64),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class CPUAttention:
-    """For stores that `why_not` has nothing against."""
+    """The attention backend of the C++ kernels, for stores that `why_not` accepts.
+
+    calls: the structure of each layer, with the fields that stay the same from step to step.
+    """
 
     store: KVStore
     library: Library
     workspace: Workspace = field(default_factory=Workspace)
-    calls: dict[int, Call] = field(default_factory=dict)
+    calls: dict[int, AttentionCall] = field(default_factory=dict)
 
     def begin(self, batch: Batch) -> "CPUStep":
         return CPUStep(self, batch)
 
-    def call(self, layer: LayerFacts) -> Call:
-        """What stays the same from step to step is filled in once."""
+    def call(self, layer: LayerFacts) -> AttentionCall:
+        """Return the structure of a layer; what stays the same in all steps is filled in once."""
         known = self.calls.get(layer.index)
         if known is not None:
             return known
-        _, place = self.store.places[layer.index]
-        keys, values = self.store.keys[place], self.store.values[place]
+        _, index = self.store.layer_tensors[layer.index]
+        keys, values = self.store.keys[index], self.store.values[index]
         call = _call(layer, self.store.codec)
         call.keys, call.key_scales = keys.elements.data_ptr(), _address(keys.scales)
         if values is not None:
@@ -74,7 +77,7 @@ class CPUAttention:
 
 
 def why_not(library: Library | None, device_type: str, codec: Codec) -> str | None:
-    """What keeps the kernel from this store, in words; None if nothing does."""
+    """Return why the kernel cannot run over such a store, in words, or None if it can."""
     if device_type != "cpu":
         return f"it runs on CPUs, not on {device_type}"
     if codec.dtype not in (torch.float32, torch.bfloat16):
@@ -85,8 +88,8 @@ def why_not(library: Library | None, device_type: str, codec: Codec) -> str | No
 def cpu_scratch_bytes(
     layers: Sequence[LayerFacts], limits: StepLimits, codec: Codec, library: Library
 ) -> int:
-    """What the kernel allocates in a step, from above. Layers take turns with the same memory."""
-    count = library.kernel("attend_most_scratch", Call, ctypes.c_int64)
+    """Return an upper bound of what the kernel allocates in a step; layers share the memory."""
+    count = library.kernel("attend_most_scratch", AttentionCall, ctypes.c_int64)
     most = 0
     for layer in layers:
         call = _call(layer, codec)
@@ -95,12 +98,12 @@ def cpu_scratch_bytes(
     return most
 
 
-def _call(layer: LayerFacts, codec: Codec) -> Call:
-    """Without memory and tokens."""
-    return Call(
+def _call(layer: LayerFacts, codec: Codec) -> AttentionCall:
+    """Return the structure of a layer without any memory or tokens."""
+    return AttentionCall(
         kv_heads=layer.num_kv_heads,
-        k_width=layer.k_width,
-        v_width=layer.v_width,
+        head_size=layer.head_size,
+        v_head_size=layer.v_head_size,
         window=layer.window or 0,
         chunk=layer.chunk or 0,
         is_bf16=codec.dtype is torch.bfloat16,
@@ -115,20 +118,23 @@ def _address(tensor: Tensor | None) -> int | None:
 
 
 class CPUStep:
-    """The tensors whose addresses a call holds live as long as the step or the call. `places`, for
-    each layer group: the addresses of its slots and table, the table's row stride and columns."""
+    """One step of `CPUAttention`. It keeps alive the tensors whose addresses its calls hold.
+
+    groups: for each KV cache group the addresses of its slots and block table, and the table's row
+        stride and number of columns.
+    """
 
     def __init__(self, backend: CPUAttention, batch: Batch) -> None:
         self.backend = backend
         self.query_starts = (ctypes.c_int64 * len(batch.query_starts))(*batch.query_starts)
         self.context_lens = (ctypes.c_int64 * len(batch.context_lens))(*batch.context_lens)
-        self.places = [
+        self.groups = [
             (slots.data_ptr(), table.data_ptr(), table.stride(0), table.shape[1])
             for slots, table in zip(batch.slots, batch.block_tables, strict=True)
         ]
         self._batch = batch
         self._scratch_bytes: dict[tuple[int, ...], int] = {}
-        self._attend = backend.library.kernel("attend", Call, ctypes.c_int)
+        self._attend = backend.library.kernel("attend", AttentionCall, ctypes.c_int)
 
     def attend(
         self,
@@ -141,7 +147,7 @@ class CPUStep:
         check_sinks(layer, sinks)
         query, key, value = (dense_rows(tensor) for tensor in (query, key, value))
         call = self.backend.call(layer)
-        out = query.new_empty(len(query), query.shape[1], layer.v_width)
+        out = query.new_empty(len(query), query.shape[1], layer.v_head_size)
         for name, tensor in (("query", query), ("key", key), ("value", value)):
             setattr(call, name, tensor.data_ptr())
             setattr(call, f"{name}_token_stride", tensor.stride(0))
@@ -149,25 +155,25 @@ class CPUStep:
         call.out, call.heads = out.data_ptr(), query.shape[1]
         logits = None if sinks is None else sinks.float().contiguous()
         call.sinks = None if logits is None else logits.data_ptr()
-        self._place(call, self.backend.store.group(layer.index))
+        self._set_batch(call, self.backend.store.group(layer.index))
         scratch = self._scratch(call, out)
         call.scratch = scratch.data_ptr()
         if self._attend(call):
             raise IndexError(f"a slot or block of layer {layer.index} lies outside its store")
         return out
 
-    def _place(self, call: Call, group: int) -> None:
-        call.slots, call.table, call.table_stride, call.table_columns = self.places[group]
+    def _set_batch(self, call: AttentionCall, group: int) -> None:
+        call.slots, call.table, call.table_stride, call.table_columns = self.groups[group]
         call.num_tokens, call.num_seqs = len(self._batch.positions), len(self.context_lens)
         call.query_starts = ctypes.addressof(self.query_starts)
         call.context_lens = ctypes.addressof(self.context_lens)
         call.num_threads = self.backend.library.num_threads
 
-    def _scratch(self, call: Call, like: Tensor) -> Tensor:
-        """Layers that are alike need as much."""
-        key = (call.heads, call.kv_heads, call.k_width, call.v_width, call.window, call.chunk)
+    def _scratch(self, call: AttentionCall, like: Tensor) -> Tensor:
+        """Return the scratch memory of a call; layers of equal shapes need equally much."""
+        key = (call.heads, call.kv_heads, call.head_size, call.v_head_size, call.window, call.chunk)
         if key not in self._scratch_bytes:
-            count = self.backend.library.kernel("attend_scratch", Call, ctypes.c_int64)
+            count = self.backend.library.kernel("attend_scratch", AttentionCall, ctypes.c_int64)
             self._scratch_bytes[key] = count(call)
         size = self._scratch_bytes[key]
         return self.backend.workspace.take(like, torch.uint8, (size,))[0]

@@ -1,8 +1,8 @@
-"""Attention on any device: gather each sequence's keys and values, then attend over them.
+"""Attention on any device: it gathers each sequence's keys and values, then attends over them.
 
 One-token chunks are padded together in buckets, the query heads of a K/V head folded into the rows
-that share it; longer chunks go one by one. A chunk without earlier context needs no gather, unless
-the store keeps other numbers than those computed.
+that share it; longer chunks are computed one by one. A chunk without earlier context needs no
+gather, unless the store quantises.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from quire.models.attention.softmax import (
     attend_fused,
     attend_plainly,
     decode_fused,
-    same_width,
+    same_size,
 )
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
@@ -24,8 +24,11 @@ from quire.models.kv.kv_store import KVStore, Workspace
 
 @dataclass(frozen=True, slots=True)
 class ReferenceAttention:
-    """`is_eager`: every layer's softmax is written out, in float32, whatever a fused kernel could
-    do: slower, and what the fused ones are held against."""
+    """The attention backend in plain torch, which every other one is compared with.
+
+    is_eager: the softmax of every layer is written out in float32, also where a fused kernel could
+        compute it: slower, and what the fused ones are compared with.
+    """
 
     store: KVStore
     workspace: Workspace = field(default_factory=Workspace)
@@ -45,6 +48,8 @@ class ReferenceAttention:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceStep:
+    """One step of `ReferenceAttention`."""
+
     store: KVStore
     workspace: Workspace
     plans: Plans
@@ -64,7 +69,7 @@ class ReferenceStep:
         call = _Call(layer, self.store, self.workspace, self.plans.is_plain(layer), sinks)
         if plan.is_one_bucket:
             return call.decode(plan.buckets[0], query)
-        out = query.new_empty(len(query), query.shape[1], layer.v_width)
+        out = query.new_empty(len(query), query.shape[1], layer.v_head_size)
         for bucket in plan.buckets:
             out[bucket.rows] = call.decode(bucket, query[bucket.rows])
         for chunk in plan.chunks:
@@ -110,7 +115,7 @@ class _Call:
         return self._ready(*self.store.read(self.layer.index, slots, self.workspace))
 
     def _ready(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """As the kernel of this call wants them."""
+        """Return keys and values in the form that the kernel of this call takes."""
         if not self.is_plain:
-            return same_width(self.layer, keys, values)
+            return same_size(self.layer, keys, values)
         return keys, keys if self.layer.is_latent else values

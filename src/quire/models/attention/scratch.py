@@ -1,13 +1,15 @@
-"""What the reference backend allocates in a step beside the activations, from above.
+"""An upper bound of what the reference backend allocates in a step beside the activations.
 
-Counted for the worst step that the limits allow, in which every sequence has the longest context:
+It is counted for the worst step that the limits allow, in which every sequence has the longest
+context:
 
 - the workspace of gathered K and V, and of the quantised numbers before they are decoded;
-- plans, for each group that sees otherwise: slots of all that is seen, masks of padded buckets;
-- one mask of QUERY_TILE queries for each reach, and what it takes to make it;
-- the dearest layer's own: K or V padded to one width, and packed by the fused kernel; float32 keys,
-  and scores where the kernel is written out; what decoding takes, scales, and numbers of the step's
-  own tokens.
+- plans, for each group of another attention pattern: slots of all tokens that are seen, and masks
+  of padded buckets;
+- one mask of QUERY_TILE queries for each window or chunk size, and what it takes to make it;
+- the memory of the largest layer: K or V padded to one head size, and packed by the fused kernel;
+  float32 keys, and scores where the kernel is written out; what decoding takes, scales, and numbers
+  of the step's own tokens.
 
 Queries and outputs, whole or in pieces, are as large as the activations and counted there. Not
 counted is what torch's fused kernels keep for themselves besides: on a CPU a megabyte or so per
@@ -32,6 +34,8 @@ INDEX_TEMPORARIES = 6
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
+    """The limits of every step."""
+
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -43,7 +47,7 @@ class StepLimits:
 
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """`dtype`: the model's, whatever K and V are kept as."""
+    """How steps are computed; `dtype` is the model's, however K and V are stored."""
 
     dtype: torch.dtype
     is_quantised: bool
@@ -56,16 +60,19 @@ class StepKind:
 
     @property
     def num_products(self) -> int:
-        """Float32 copies of what is decoded, alive at once. Where float16 meets float32 scales, a
-        CPU's TensorIterator (compute_types) copies the factor, and the result too, in place or
-        not; bfloat16 meets its own. A GPU casts as it goes; one is kept there in reserve."""
+        """The number of float32 copies of decoded K or V that are alive at once.
+
+        Where float16 meets float32 scales, a CPU's TensorIterator (compute_types) copies the
+        factor, and the result too, in place or not; bfloat16 meets its own. A GPU casts as it goes;
+        one is kept there in reserve.
+        """
         if self.device_type == "cpu":
             return 2 if self.dtype == torch.float16 else 0
         return 1 if self.dtype_bytes < FLOAT32_BYTES else 0
 
 
 def scratch_bytes(layers: Sequence[LayerFacts], limits: StepLimits, kind: StepKind) -> int:
-    """An upper bound."""
+    """Return the upper bound in bytes."""
     if not layers:
         return 0
     scratch = _Scratch(limits, kind)
@@ -91,21 +98,23 @@ class _Scratch:
         return min(self.limits.max_model_len, layer.pattern.size or self.limits.max_model_len)
 
     def num_gathered(self, layer: LayerFacts) -> int:
-        """Tokens of the largest bucket, or of the longest chunk with what its first query sees."""
+        """Return the tokens of the largest bucket, or of the longest chunk with what it sees."""
         seen = self.num_seen(layer)
         bucket = min(max_bucket_tokens(self.kind.device_type), self.limits.num_seqs * seen)
         chunk = min(self.limits.max_model_len, seen - 1 + self.limits.max_num_batched_tokens)
         return max(seen, bucket, chunk)
 
     def gathered_bytes(self, layer: LayerFacts) -> int:
-        widths = layer.k_width + (0 if layer.is_latent else layer.v_width)
-        return self.num_gathered(layer) * layer.num_kv_heads * widths * self.kind.dtype_bytes
+        elements = layer.head_size + (0 if layer.is_latent else layer.v_head_size)
+        return self.num_gathered(layer) * layer.num_kv_heads * elements * self.kind.dtype_bytes
 
     def number_bytes(self, layer: LayerFacts) -> int:
-        """One byte each, and of keys and values the wider: they are decoded in turn."""
+        """Return the bytes of one-byte numbers: keys or values, since they are decoded in turn."""
         if not self.kind.is_quantised:
             return 0
-        return self.num_gathered(layer) * layer.num_kv_heads * max(layer.k_width, layer.v_width)
+        return (
+            self.num_gathered(layer) * layer.num_kv_heads * max(layer.head_size, layer.v_head_size)
+        )
 
     def layer_bytes(self, layer: LayerFacts) -> int:
         if self.is_plain(layer):
@@ -115,44 +124,48 @@ class _Scratch:
         return max(self._codec_bytes(layer), attending)
 
     def _padded_bytes(self, layer: LayerFacts) -> int:
-        if layer.is_latent or layer.k_width == layer.v_width:
+        if layer.is_latent or layer.head_size == layer.v_head_size:
             return 0
-        width = max(layer.k_width, layer.v_width)
-        return self.num_gathered(layer) * layer.num_kv_heads * width * self.kind.dtype_bytes
+        head_size = max(layer.head_size, layer.v_head_size)
+        return self.num_gathered(layer) * layer.num_kv_heads * head_size * self.kind.dtype_bytes
 
     def _packed_bytes(self, layer: LayerFacts) -> int:
-        """K and V once more, of an even width and an even number of rows: so torch's
+        """Return the bytes of K and V of an even head size and number of rows: torch's
         FlashAttentionKernel.cpp (key_t_reorder, value_t_reorder) lays them out for 16 queries and
         more, if the CPU has AMX for the dtype; counted on any."""
         if self.kind.device_type != "cpu" or self.kind.dtype_bytes != 2:
             return 0
-        width = max(layer.k_width, layer.v_width)
+        head_size = max(layer.head_size, layer.v_head_size)
         num_rows = (self.num_gathered(layer) + self.limits.num_seqs) * layer.num_kv_heads
-        return 2 * num_rows * (width + width % 2) * self.kind.dtype_bytes
+        return 2 * num_rows * (head_size + head_size % 2) * self.kind.dtype_bytes
 
     def _plain_bytes(self, layer: LayerFacts) -> int:
-        """Keys in float32, values made contiguous; scores, and weights if the model's dtype is
-        another; the mask in float32."""
+        """Return the bytes of float32 keys, contiguous values, scores, weights in the model's dtype
+        if that is another, and a float32 mask."""
         num_rows = self.num_gathered(layer) * layer.num_kv_heads
-        copies = num_rows * (layer.k_width * FLOAT32_BYTES + layer.v_width * self.kind.dtype_bytes)
+        copies = num_rows * (
+            layer.head_size * FLOAT32_BYTES + layer.v_head_size * self.kind.dtype_bytes
+        )
         weight_bytes = self.kind.dtype_bytes if self.kind.dtype_bytes < FLOAT32_BYTES else 0
         scores = max_scores(self.kind.device_type, num_rows) * (FLOAT32_BYTES + weight_bytes)
         return copies + scores + QUERY_TILE * self.num_seen(layer) * FLOAT32_BYTES
 
     def _codec_bytes(self, layer: LayerFacts) -> int:
-        """Reading: scales, and float32 products. Writing: a step's own tokens as absolute values,
-        in float32 twice, and as numbers."""
+        """Return the larger of what reading takes (scales, and float32 products) and writing: a
+        step's own tokens as absolute values, in float32 twice, and as numbers."""
         if not self.kind.is_quantised:
             return 0
-        heads, width = layer.num_kv_heads, max(layer.k_width, layer.v_width)
-        products = self.kind.num_products * width * FLOAT32_BYTES
+        heads, head_size = layer.num_kv_heads, max(layer.head_size, layer.v_head_size)
+        products = self.kind.num_products * head_size * FLOAT32_BYTES
         read = self.num_gathered(layer) * heads * (2 * FLOAT32_BYTES + products)
         element = self.kind.dtype_bytes + 2 * FLOAT32_BYTES + 1
-        written = self.limits.max_num_batched_tokens * heads * (width * element + 4 * FLOAT32_BYTES)
+        written = (
+            self.limits.max_num_batched_tokens * heads * (head_size * element + 4 * FLOAT32_BYTES)
+        )
         return max(read, written)
 
     def plan_bytes(self, layers: Sequence[LayerFacts]) -> int:
-        """One plan for each group and reach; a step of fewer groups makes no more plans."""
+        """Return the bytes of one plan for each group and pattern; no step makes more."""
         specs = [layer.kv_spec(self.kind.dtype_bytes) for layer in layers]
         places = build_layout(specs).tensor_indices()
         plans = {
@@ -181,5 +194,6 @@ class _Scratch:
         )
 
     def _making_bytes(self) -> int:
-        """Of a mask: two of booleans; on a GPU, an aligned copy that its kernel may ask for."""
+        """Return the bytes for each element of a mask that is made: two booleans, and on a GPU an
+        aligned copy that its kernel may need."""
         return max(2, 0 if self.kind.device_type == "cpu" else self.kind.dtype_bytes)

@@ -1,9 +1,9 @@
-"""Attention over keys at hand: by torch's fused kernels, or written out where these cannot.
+"""Attention over given keys and values: by torch's fused kernels, or written out where they cannot.
 
-All take `query` [S, T, heads, k_width] and keys and values [S, L, kv heads, width], and add `mask`
-to the scores, [S or 1, 1, T, L] or [T, L]. The fused ones want keys and values of the same width.
-Written out are layers with a soft cap or with sinks: scores in float32, never more than
-`max_scores` of them at once.
+All functions take `query` [S, T, heads, head_size] and keys and values [S, L, kv heads, size], and
+add `mask` to the scores, [S or 1, 1, T, L] or [T, L]. The fused ones need keys and values of the
+same head size. Layers with a soft cap or with sinks are written out: their scores are float32, and
+never more than `max_scores` of them exist at once.
 """
 
 from collections.abc import Iterator
@@ -15,36 +15,40 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from quire.models.config import LayerFacts
 
 MAX_SCORES = {"cpu": 1 << 22, "cuda": 1 << 26}
-"""What a CPU's cache may hold of them, and for a GPU a bound on memory."""
+"""Scores at once: what a CPU's cache may hold, and for a GPU a bound on memory."""
 
 
 def is_written_out(layer: LayerFacts) -> bool:
+    """Whether torch's fused kernels cannot compute the layer."""
     return layer.softcap is not None or layer.has_sinks
 
 
 def max_scores(device_type: str, num_keys: int) -> int:
-    """`num_keys`: those of all sequences and K/V heads. At least one query of each meets them."""
+    """Return how many scores may exist at once: enough for one query of each sequence and head.
+
+    `num_keys` are the keys of all sequences and K/V heads.
+    """
     return max(MAX_SCORES.get(device_type, MAX_SCORES["cuda"]), num_keys)
 
 
-def same_width(layer: LayerFacts, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values as the fused kernels want them: the narrower is padded with zeros.
+def same_size(layer: LayerFacts, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return keys and values of one head size, as the fused kernels need; zeros pad the smaller.
 
-    The latent value is the key's first elements, so that the whole key will do for it.
+    A latent value is the key's first elements, so that the whole key stands for it.
     """
     if layer.is_latent:
         return keys, keys
-    if layer.k_width == layer.v_width:
+    if layer.head_size == layer.v_head_size:
         return keys, values
-    return _widened(keys, layer.v_width), _widened(values, layer.k_width)
+    return _padded(keys, layer.v_head_size), _padded(values, layer.head_size)
 
 
 def decode_fused(
     layer: LayerFacts, query: Tensor, kv: tuple[Tensor, Tensor], mask: Tensor | None
 ) -> Tensor:
-    """One query [heads, k_width] for each sequence. Without a mask it sees all keys."""
-    if layer.k_width < layer.v_width:
-        query = _widened(query, layer.v_width)
+    """Attend with one query [heads, head_size] a sequence; without a mask it sees all keys."""
+    if layer.head_size < layer.v_head_size:
+        query = _padded(query, layer.v_head_size)
     out = scaled_dot_product_attention(
         query.reshape(len(query), layer.num_kv_heads, -1, query.shape[-1]),
         kv[0].transpose(1, 2),
@@ -53,14 +57,14 @@ def decode_fused(
         scale=layer.scale,
     )
     out = out.flatten(1, 2)
-    return out[..., : layer.v_width] if layer.k_width > layer.v_width else out
+    return out[..., : layer.v_head_size] if layer.head_size > layer.v_head_size else out
 
 
 def attend_fused(
     layer: LayerFacts, query: Tensor, kv: tuple[Tensor, Tensor], mask: Tensor | None
 ) -> Tensor:
-    """Without a mask, a query sees the keys up to its own."""
-    query = _widened(query, layer.v_width)
+    """Attend with several queries; without a mask, each sees the keys up to its own."""
+    query = _padded(query, layer.v_head_size)
     keys, values = kv[0].transpose(1, 2), kv[1].transpose(1, 2)
     if layer.is_latent:
         keys, values = (each.expand(-1, query.shape[2], -1, -1) for each in (keys, values))
@@ -74,7 +78,7 @@ def attend_fused(
         enable_gqa=not layer.is_latent,
     )
     out = out.transpose(1, 2)
-    return out[..., : layer.v_width] if layer.k_width > layer.v_width else out
+    return out[..., : layer.v_head_size] if layer.head_size > layer.v_head_size else out
 
 
 def attend_plainly(
@@ -84,16 +88,20 @@ def attend_plainly(
     mask: Tensor | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Without a mask, every query sees all keys. A sink takes its share of the softmax and gives
-    nothing."""
+    """Attend with float32 scores that are written out; without a mask, a query sees all keys.
+
+    A sink takes its share of the softmax and adds no value (Xiao et al., arXiv 2309.17453).
+    """
     keys, values = (each.transpose(1, 2) for each in kv)
     seqs, num_queries, heads, _ = query.shape
     num_kv_heads, num_keys = keys.shape[1:3]
-    rows = query.reshape(seqs, num_queries, num_kv_heads, -1, layer.k_width).permute(0, 2, 1, 3, 4)
+    rows = query.reshape(seqs, num_queries, num_kv_heads, -1, layer.head_size).permute(
+        0, 2, 1, 3, 4
+    )
     keys = keys.to(torch.float32, memory_format=torch.contiguous_format).flatten(0, 1)
-    values = values[..., : layer.v_width].flatten(0, 1)
+    values = values[..., : layer.v_head_size].flatten(0, 1)
     logits = None if sinks is None else sinks.float().view(num_kv_heads, 1, -1, 1)
-    out = query.new_empty(seqs, num_queries, num_kv_heads, heads // num_kv_heads, layer.v_width)
+    out = query.new_empty(seqs, num_queries, num_kv_heads, heads // num_kv_heads, layer.v_head_size)
     for at, group in _pieces(rows, num_keys):
         piece = rows[:, :, at, group]
         scores = torch.bmm(piece.flatten(2, 3).flatten(0, 1).float(), keys.transpose(1, 2))
@@ -111,7 +119,7 @@ def attend_plainly(
 
 
 def _pieces(rows: Tensor, num_keys: int) -> Iterator[tuple[slice, slice]]:
-    """(queries, heads of each group) that make at most `max_scores` scores."""
+    """Yield (queries, heads of each group) that make at most `max_scores` scores."""
     seqs, num_kv_heads, num_queries, group = rows.shape[:4]
     most = max_scores(rows.device.type, seqs * num_kv_heads * num_keys)
     num_pairs = most // (seqs * num_kv_heads * num_keys)
@@ -123,8 +131,10 @@ def _pieces(rows: Tensor, num_keys: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    """In place, over the last dimension. A sink far above all scores may overflow: the weights are
-    then zero, as they should be."""
+    """Return the softmax over the last dimension, computed in place.
+
+    A sink far above all scores may overflow: the weights are then zero, as they should be.
+    """
     top = scores.amax(-1, keepdim=True)
     weights = scores.sub_(top).exp_()
     total = weights.sum(-1, keepdim=True)
@@ -133,6 +143,6 @@ def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
     return weights.div_(total)
 
 
-def _widened(tensor: Tensor, width: int) -> Tensor:
-    missing = width - tensor.shape[-1]
+def _padded(tensor: Tensor, size: int) -> Tensor:
+    missing = size - tensor.shape[-1]
     return pad(tensor, (0, missing)) if missing > 0 else tensor

@@ -1,4 +1,4 @@
-"""How K and V are kept: as computed, or as one-byte numbers with one scale per token and head.
+"""How K and V are stored: as computed, or as one-byte numbers with one scale per token and head.
 
 Each token is encoded by itself, so what is read of it never depends on what came with it. Zeros
 stay zeros; a vector that holds an infinity or a NaN reads as non-finite in every element, and so
@@ -15,7 +15,7 @@ SMALLEST_SCALE = torch.finfo(torch.bfloat16).tiny
 
 
 class Encoded(NamedTuple):
-    """`elements` [..., heads, width] and, if quantised, `scales` [..., heads]."""
+    """`elements` [..., heads, head_size] and, if quantised, `scales` [..., heads], bfloat16."""
 
     elements: Tensor
     scales: Tensor | None
@@ -23,9 +23,12 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """`dtype` is what the model computes with, `number` what is kept, and `peak` the largest
-    `number` used; None where nothing is scaled. One-byte numbers are kept as int8 whatever they
-    mean, since float8 tensors cannot be indexed everywhere.
+    """Encodes K and V for storage, and decodes them.
+
+    dtype: what the model computes in.
+    number: the dtype of the stored numbers. One-byte numbers lie in int8 tensors whatever they
+        mean, since float8 tensors cannot be indexed everywhere.
+    peak: the largest `number` used; None where nothing is scaled.
     """
 
     dtype: torch.dtype
@@ -41,8 +44,11 @@ class Codec:
         return torch.int8 if self.is_quantised else self.dtype
 
     def encode(self, tensor: Tensor) -> Encoded:
-        """The scale is amax / peak rounded up to bfloat16, so that no element passes `peak`: the
-        bits of a positive float, read as an integer, count upwards with it."""
+        """Return the stored form of K or V [..., kv heads, head_size].
+
+        The scale is amax / peak rounded up to bfloat16, so that no element passes `peak`: the bits
+        of a positive float, read as an integer, count upwards with it.
+        """
         if self.peak is None:
             return Encoded(tensor, None)
         exact = (tensor.abs().amax(-1).float() / self.peak).clamp_min_(SMALLEST_SCALE)
@@ -55,8 +61,11 @@ class Codec:
         return Encoded(numbers.to(self.number).view(torch.int8), scales)
 
     def decode(self, encoded: Encoded, out: Tensor) -> Tensor:
-        """Into `out`, in the model's dtype: the number, which that holds exactly, times the scale.
-        A float16 would not hold the scale, and is multiplied in float32."""
+        """Write numbers times scales to `out`, of the model's dtype, and return it.
+
+        That dtype holds the stored numbers exactly. A float16 would not hold the scale, and is
+        multiplied in float32.
+        """
         elements, scales = encoded
         if scales is None:
             return out.copy_(elements)
@@ -65,7 +74,7 @@ class Codec:
 
 
 def choose_codec(name: str, dtype: torch.dtype) -> Codec:
-    """`name`: that of KVOptions."""
+    """Return the codec for `KVOptions.dtype`. Raises ValueError for an unknown name."""
     if name == "auto":
         return Codec(dtype, dtype)
     if name == "int8":

@@ -1,6 +1,6 @@
-"""The keys and values of all blocks: for each place of the layout one tensor of keys and one of
-values, [blocks, block_size, heads, width], shared by one layer of each group; where they are
-quantised, their scales beside them. Latent layers keep keys alone.
+"""The keys and values of all blocks: for each tensor index of the layout one tensor of keys and one
+of values, [num_blocks, block_size, kv heads, head_size], shared by one layer of each group; where
+they are quantised, their scales beside them. Latent layers keep keys alone.
 
 A slot is a row of the first two dimensions taken as one. Only attention reads and writes here.
 """
@@ -14,23 +14,25 @@ from torch import Tensor
 
 from quire.cache.layout import Layout
 from quire.models.config import KVSize
+from quire.models.kv.huge_pages import zeros_on_touch
 from quire.models.kv.kv_codec import Codec, Encoded
-from quire.models.kv.pages import zeros_on_touch
 
 Shapes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Where gathered K and V go, kept from use to use, one stretch of memory for each dtype: on a
-    CPU fresh pages cost more than the copy itself. The last tensors of it are kept as well, since
-    all layers of a step ask for the same."""
+    """Memory for gathered K and V, reused from call to call, one tensor for each dtype.
+
+    On a CPU fresh pages cost more than the copy itself. The views that were taken last are kept
+    too, since all layers of a step take the same ones.
+    """
 
     memory: dict[torch.dtype, Tensor] = field(default_factory=dict)
     last: dict[torch.dtype, tuple[Shapes, list[Tensor]]] = field(default_factory=dict)
 
     def take(self, like: Tensor, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:
-        """Tensors of `shapes` on the device of `like`, until the next use of `dtype`."""
+        """Return tensors of `shapes` on the device of `like`, valid until `dtype` is taken next."""
         known = self.last.get(dtype)
         if known is not None and known[0] == shapes:
             return known[1]
@@ -42,7 +44,7 @@ class Workspace:
         return tensors
 
     def _grown(self, like: Tensor, dtype: torch.dtype, size: int) -> Tensor:
-        """What is too small goes before more is asked for."""
+        """Return memory of at least `size` elements; a smaller one is freed before."""
         if dtype not in self.memory or self.memory[dtype].numel() < size:
             self.last.pop(dtype, None)
             self.memory.pop(dtype, None)
@@ -52,12 +54,16 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class KVStore:
-    """`places` has each layer's (group, index of its tensors). A place without values is latent:
-    its values are the first elements of its keys. `host` has for each of `tensors` the same of the
-    host's blocks."""
+    """The tensors that hold K and V on the device, and those for blocks swapped out to the host.
+
+    layer_tensors: for each layer its KV cache group, and the index of its keys and values.
+    keys, values: by tensor index. A layer without values is latent: its values are the first
+        elements of its keys.
+    host: for each of `tensors` one of the same shape but the host's number of blocks.
+    """
 
     block_size: int
-    places: Mapping[int, tuple[int, int]]
+    layer_tensors: Mapping[int, tuple[int, int]]
     codec: Codec
     keys: tuple[Encoded, ...]
     values: tuple[Encoded | None, ...]
@@ -73,12 +79,12 @@ class KVStore:
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def group(self, layer: int) -> int:
-        return self.places[layer][0]
+        return self.layer_tensors[layer][0]
 
     def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> None:
-        """Put token i's `keys[i]` and `values[i]` ([heads, width]) into `slots[i]`."""
-        _, place = self.places[layer]
-        for kept, new in ((self.keys[place], keys), (self.values[place], values)):
+        """Store token i's `keys[i]` and `values[i]`, [kv heads, head_size], in slot `slots[i]`."""
+        _, index = self.layer_tensors[layer]
+        for kept, new in ((self.keys[index], keys), (self.values[index], values)):
             if kept is None:
                 continue
             elements, scales = self.codec.encode(new)
@@ -87,16 +93,19 @@ class KVStore:
                 kept.scales.flatten(0, 1).index_copy_(0, slots, scales)
 
     def read(self, layer: int, slots: Tensor, workspace: Workspace) -> tuple[Tensor, Tensor]:
-        """The K and V of `slots`, each [len(slots), heads, width], until the workspace's next use.
-        Of a latent layer both are the same tensor, as wide as the keys."""
-        _, place = self.places[layer]
-        keys, values = self.keys[place], self.values[place]
+        """Return the K and V of `slots`, each [len(slots), kv heads, size], in the model's dtype.
+
+        They are valid until the next use of the workspace. For a latent layer both are the same
+        tensor, the keys.
+        """
+        _, index = self.layer_tensors[layer]
+        keys, values = self.keys[index], self.values[index]
         kept = [keys] if values is None else [keys, values]
         shapes = [(len(slots), *each.elements.shape[2:]) for each in kept]
-        places = workspace.take(keys.elements, self.codec.dtype, *shapes)
-        for each, out in zip(kept, places, strict=True):
+        outs = workspace.take(keys.elements, self.codec.dtype, *shapes)
+        for each, out in zip(kept, outs, strict=True):
             self._gather(each, slots, workspace, out)
-        return places[0], places[-1]
+        return outs[0], outs[-1]
 
     def _gather(self, kept: Encoded, slots: Tensor, workspace: Workspace, out: Tensor) -> None:
         elements = kept.elements.flatten(0, 1)
@@ -110,24 +119,27 @@ class KVStore:
 
 
 def build_kv_store(layout: Layout, size: KVSize, *, codec: Codec, device: torch.device) -> KVStore:
-    """Zeroed memory; `layout` counts the bytes of the same codec's elements and scales. The host's
-    is pinned if there is another device to copy it to."""
+    """Allocate zeroed tensors for `size`, on `device` and on the host.
+
+    `layout` counts the bytes of the same codec's elements and scales. The host's tensors are pinned
+    if the device is another one.
+    """
 
     def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if device.type == "cpu":
-            return _untouched(shape, dtype)
+            return _zeros_on_touch(shape, dtype)
         return torch.zeros(shape, dtype=dtype, device=device)
 
     def on_host(tensor: Tensor) -> Tensor:
         shape = (size.num_host_blocks, *tensor.shape[1:])
         if device.type == "cpu":
-            return _untouched(shape, tensor.dtype)
+            return _zeros_on_touch(shape, tensor.dtype)
         return torch.zeros(shape, dtype=tensor.dtype, pin_memory=True)
 
-    def encoded(num_heads: int, width: int) -> Encoded:
+    def encoded(num_heads: int, head_size: int) -> Encoded:
         shape = (size.num_blocks, size.block_size, num_heads)
         scales = allocate(shape, torch.bfloat16) if codec.is_quantised else None
-        return Encoded(allocate((*shape, width), codec.stored), scales)
+        return Encoded(allocate((*shape, head_size), codec.stored), scales)
 
     keys = tuple(
         encoded(token_kv.num_kv_heads, token_kv.head_size) for token_kv in layout.token_kvs
@@ -142,7 +154,10 @@ def build_kv_store(layout: Layout, size: KVSize, *, codec: Codec, device: torch.
     return replace(store, host=tuple(on_host(tensor) for tensor in store.tensors))
 
 
-def _untouched(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros that take memory when they are written. `torch.zeros` writes them all at once:
-    gigabytes of memory and seconds of start-up for blocks that may never be used."""
+def _zeros_on_touch(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return zeros that take memory only when they are written.
+
+    `torch.zeros` writes all of them at once: gigabytes of memory and seconds of start-up for blocks
+    that may never be used.
+    """
     return zeros_on_touch(prod(shape) * dtype.itemsize).view(dtype).view(shape)

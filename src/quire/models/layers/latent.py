@@ -1,4 +1,4 @@
-"""Multi-head latent attention with nothing kept but the latent: arXiv 2405.04434, section 2.1.
+"""Multi-head latent attention that stores nothing but the latent: arXiv 2405.04434, section 2.1.
 
 transformers compresses each token to a latent c and a shared rotary key r, then expands c to every
 head's keys and values by `kv_b_proj`, W_uk over W_uv. That product moves to the other operand:
@@ -14,20 +14,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from quire.models.attention.port import Port
+from quire.models.attention.hook import AttentionHook
 from quire.models.config import UnsupportedModel
 
 EXPAND = "expand_kv"
-"""The method of a transformers module that expands; whatever calls it stays as it is."""
+"""The method of a transformers module that expands; its callers stay as they are."""
 
 
 @dataclass(frozen=True, slots=True)
-class LatentPort:
-    """The port of the attention over latents, between the two halves of `kv_b_proj`."""
+class LatentHook:
+    """Attends over latents by `inner`, between the two halves of `kv_b_proj`.
 
-    inner: Port
+    key_up, value_up: [heads, nope, rank] and [heads, v_head_size, rank], views of the one weight.
+    """
+
+    inner: AttentionHook
     key_up: Tensor
-    """[heads, nope, rank], and `value_up` [heads, v_width, rank]: views of the one weight."""
     value_up: Tensor
 
     def attend(
@@ -42,11 +44,12 @@ class LatentPort:
 
 
 def is_latent(attention: nn.Module) -> bool:
+    """Whether the module is multi-head latent attention."""
     return getattr(attention, "kv_lora_rank", None) is not None and hasattr(attention, "kv_b_proj")
 
 
 def keep_latent(attention: nn.Module, model_type: str) -> None:
-    """Let the module hand its latent to attention as it is."""
+    """Let the module pass its latent to attention unexpanded. Raises UnsupportedModel."""
     if not callable(getattr(attention, EXPAND, None)):
         raise UnsupportedModel(model_type, "their latent attention cannot be kept latent")
     if attention.get_submodule("kv_b_proj").bias is not None:
@@ -54,12 +57,12 @@ def keep_latent(attention: nn.Module, model_type: str) -> None:
     setattr(attention, EXPAND, _as_it_is)
 
 
-def latent_port(attention: nn.Module, inner: Port) -> LatentPort:
-    """Once the weights are where they stay: it keeps views of them."""
-    nope, v_width = (_int(attention, name) for name in ("qk_nope_head_dim", "v_head_dim"))
+def latent_hook(attention: nn.Module, inner: AttentionHook) -> LatentHook:
+    """Wrap `inner` for the module, whose weights must not be replaced later: views are kept."""
+    nope, v_head_size = (_int(attention, name) for name in ("qk_nope_head_dim", "v_head_dim"))
     weight = attention.get_parameter("kv_b_proj.weight")
-    by_head = weight.view(-1, nope + v_width, weight.shape[1])
-    return LatentPort(inner, by_head[:, :nope], by_head[:, nope:])
+    by_head = weight.view(-1, nope + v_head_size, weight.shape[1])
+    return LatentHook(inner, by_head[:, :nope], by_head[:, nope:])
 
 
 def _int(attention: nn.Module, name: str) -> int:

@@ -1,9 +1,9 @@
-"""Puts packed linear kernels under a loaded model: each `nn.Linear` whose weight one of them takes
-keeps it packed, and only so. An embedding that shares a head's weight looks its rows up in the
-packed one.
+"""Packs the linear weights of a loaded model for the C++ kernels: each `nn.Linear` whose weight a
+kernel takes keeps it packed, and only so. An embedding that shares the head's weight looks its rows
+up in the packed one.
 
-The parameter that holds a packed weight keeps its name and dtype but not its shape, so that whoever
-uses it as a matrix fails instead of computing nonsense.
+The parameter that holds a packed weight keeps its name and dtype but not its shape, so that code
+that uses it as a matrix fails instead of computing nonsense.
 """
 
 import copy
@@ -17,9 +17,9 @@ from torch.nn.functional import embedding, linear
 from torch.overrides import TorchFunctionMode
 
 from quire.models.layers.latent import is_latent
-from quire.models.layers.narrow import widen_all, widened
+from quire.models.layers.lazy_upcast import upcast, upcast_all
 from quire.models.layers.weight_kernel import WeightKernel
-from quire.models.native.linear.linear import PackedWeight
+from quire.models.native.packed_weight import PackedWeight
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +40,10 @@ class PackedForward:
 
 @dataclass(frozen=True, slots=True)
 class PackedLookup:
-    """Stands in for the forward of an `nn.Embedding`, or of a kind of it that does more with what
-    it has looked up: `twin` is one, given just the rows that are asked for."""
+    """Stands in for the forward of an `nn.Embedding`, or of one that does more with its rows.
+
+    twin: a copy of the module without a weight; it is given the rows that were looked up.
+    """
 
     kernel: WeightKernel
     weight: PackedWeight
@@ -55,8 +57,8 @@ class PackedLookup:
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
-    """One weight packed, and the modules that have it."""
+class SharedWeight:
+    """A packed weight, and the modules that own it."""
 
     kernel: WeightKernel
     weight: PackedWeight
@@ -65,20 +67,25 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class PackedLinears:
-    sharings: tuple[Sharing, ...]
+    """What `pack_linears` has packed."""
+
+    shared_weights: tuple[SharedWeight, ...]
 
     def undo(self) -> None:
-        """Every module as it was, if its kernel is exact."""
-        for sharing in self.sharings:
-            weight = nn.Parameter(sharing.kernel.unpack(sharing.weight), requires_grad=False)
-            for owner in sharing.owners:
+        """Unpack every weight and restore its modules; as they were, if the kernels are exact."""
+        for each in self.shared_weights:
+            weight = nn.Parameter(each.kernel.unpack(each.weight), requires_grad=False)
+            for owner in each.owners:
                 delattr(owner, "forward")
                 setattr(owner, "weight", weight)  # noqa: B010
 
 
 class OtherUses(TorchFunctionMode):
-    """Within, notes the tensors that are operands of anything but a linear layer's product or an
-    embedding's look-up: some families compute with a layer's weight and never call the layer."""
+    """Records, while active, parameters that are operands of anything but a linear layer's product
+    or an embedding's look-up: some families compute with a layer's weight and never call the layer.
+
+    ids: the `id` of each such parameter.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,34 +106,39 @@ class OtherUses(TorchFunctionMode):
 def pack_linears(
     module: nn.Module, kernels: Sequence[WeightKernel], used_otherwise: Collection[int] = ()
 ) -> PackedLinears:
-    """Pack each weight of `module` that only linear layers and embeddings have, one at a time, so
-    that never more than one is there twice, by the first kernel that takes it. `used_otherwise`: of
-    `OtherUses`, left alone. No weight is narrow any more then."""
-    shared = (
+    """Pack the weights of `module` that only linear layers and embeddings own.
+
+    Each is packed by the first kernel that takes it, and one at a time, so that never more than one
+    is there twice. `used_otherwise` are the ids of `OtherUses`; those weights are left alone.
+    Afterwards no weight of the module is a `LazyUpcast` any more.
+    """
+    found = (
         _packed(owners, kernels)
         for owners in _packable(module)
         if id(owners[0].get_parameter("weight")) not in used_otherwise
     )
-    sharings = tuple(sharing for sharing in shared if sharing is not None)
-    widen_all(module)
-    if not sharings:
-        return PackedLinears(sharings)
-    weights = [sharing.weight for sharing in sharings]
-    _let_go_of_the_file(module, sharings)
+    shared_weights = tuple(each for each in found if each is not None)
+    upcast_all(module)
+    if not shared_weights:
+        return PackedLinears(shared_weights)
+    weights = [each.weight for each in shared_weights]
+    _release_file(module, shared_weights)
     logger.info(
         "packed %d linear weights from %.1f to %.1f MiB",
         len(weights),
         sum(weight.plain_bytes for weight in weights) / MIB,
         sum(weight.packed.nbytes for weight in weights) / MIB,
     )
-    return PackedLinears(sharings)
+    return PackedLinears(shared_weights)
 
 
-def _let_go_of_the_file(module: nn.Module, sharings: Collection[Sharing]) -> None:
-    """Copy what is not packed, if that is less than what is: as long as one weight lies in the
-    mapped file, all of it counts as this process's memory. Views that latent attention keeps stay.
+def _release_file(module: nn.Module, shared_weights: Collection[SharedWeight]) -> None:
+    """Copy the weights that are not packed out of the mapped file, if they are the smaller part.
+
+    As long as one weight lies in the mapped file, all of it counts as this process's memory. Views
+    that latent attention keeps stay.
     """
-    packed = {id(owner) for sharing in sharings for owner in sharing.owners}
+    packed = {id(owner) for each in shared_weights for owner in each.owners}
     kept = _latent_projections(module)
     left = {
         id(parameter): parameter
@@ -136,18 +148,18 @@ def _let_go_of_the_file(module: nn.Module, sharings: Collection[Sharing]) -> Non
         if not (id(part) in packed and name == "weight")
     }
     num_bytes_left = sum(parameter.nbytes for parameter in left.values())
-    if num_bytes_left < sum(sharing.weight.plain_bytes for sharing in sharings):
+    if num_bytes_left < sum(each.weight.plain_bytes for each in shared_weights):
         for parameter in left.values():
             parameter.data = parameter.data.clone()
 
 
 def _latent_projections(module: nn.Module) -> set[int]:
-    """The ids of the modules whose weights latent attention keeps views of."""
+    """Return the ids of the modules whose weights latent attention keeps views of."""
     return {id(part.get_submodule("kv_b_proj")) for part in module.modules() if is_latent(part)}
 
 
 def _packable(module: nn.Module) -> list[list[nn.Module]]:
-    """The owners of each weight that a kernel may be asked about."""
+    """Return the owners of each weight that a kernel may take."""
     kept = _latent_projections(module)
     shared: dict[nn.Parameter, list[nn.Module]] = {}
     for part in module.modules():
@@ -171,13 +183,13 @@ def _can_pack(weight: nn.Parameter, owner: nn.Module) -> bool:
     return type(owner) is nn.Linear and (owner.bias is None or owner.bias.dtype == weight.dtype)
 
 
-def _packed(owners: list[nn.Module], kernels: Sequence[WeightKernel]) -> Sharing | None:
-    weight = widened(owners[0].get_parameter("weight"))
+def _packed(owners: list[nn.Module], kernels: Sequence[WeightKernel]) -> SharedWeight | None:
+    weight = upcast(owners[0].get_parameter("weight"))
     kernel = next((each for each in kernels if each.takes(weight)), None)
     return None if kernel is None else _pack(owners, kernel, weight)
 
 
-def _pack(owners: list[nn.Module], kernel: WeightKernel, weight: Tensor) -> Sharing:
+def _pack(owners: list[nn.Module], kernel: WeightKernel, weight: Tensor) -> SharedWeight:
     packed = kernel.pack(weight)
     parameter = nn.Parameter(packed.packed, requires_grad=False)
     packed = replace(packed, packed=parameter)
@@ -189,11 +201,11 @@ def _pack(owners: list[nn.Module], kernel: WeightKernel, weight: Tensor) -> Shar
             forward = PackedForward(kernel, packed, owner.bias)
         setattr(owner, "weight", parameter)  # noqa: B010
         setattr(owner, "forward", forward)  # noqa: B010
-    return Sharing(kernel, packed, tuple(owners))
+    return SharedWeight(kernel, packed, tuple(owners))
 
 
 def _twin(embedding: nn.Embedding) -> nn.Embedding:
-    """Without a weight of its own."""
+    """Return a copy of the embedding without a weight."""
     twin = copy.copy(embedding)
     twin._parameters = {**embedding._parameters, "weight": None}
     twin.padding_idx = None

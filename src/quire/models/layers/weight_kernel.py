@@ -1,32 +1,38 @@
-"""What loading asks of a kernel for linear layers, whatever it makes of their weights."""
+"""The interface of kernels for linear layers, whatever form they keep weights in."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
 
-from quire.models.native.linear.linear import PackedWeight
+from quire.models.native.packed_weight import PackedWeight
 
 
 class WeightKernel(Protocol):
+    """Packs weights W [N, K] of linear layers, and multiplies by them."""
+
     @property
     def is_exact(self) -> bool:
-        """Is what is packed the same numbers?"""
+        """Whether a packed weight holds the same numbers, not quantised ones."""
 
     def takes(self, weight: Tensor) -> bool:
-        """Does it pack this one? x, bias and y are of its dtype."""
+        """Whether it packs this weight. x, bias and y are then of the weight's dtype."""
 
-    def pack(self, weight: Tensor) -> PackedWeight: ...
+    def pack(self, weight: Tensor) -> PackedWeight:
+        """Return a weight [N, K] in the kernel's form; `weight` stays as it is."""
+        ...
 
     def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
-        """One weight of all their rows, of which they become views. None: not possible, since rows
-        do not fill their panels."""
+        """Join weights of equal K into one of all their rows, of which they become views.
+
+        Returns None if the rows of one but the last do not fill its panels.
+        """
 
     def unpack(self, weight: PackedWeight) -> Tensor:
-        """[N, K], of the dtype that was packed."""
+        """Return W [N, K], of the dtype that was packed."""
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
-        """[..., K] to [..., N]: x W^T + bias. No row of it depends on those beside."""
+        """Return x W^T + bias: [..., K] to [..., N]. No row depends on the other rows."""
 
     def rows(self, indices: Tensor, weight: PackedWeight) -> Tensor:
-        """Rows of W: [..., K]. Raises IndexError."""
+        """Return rows of W: [..., K]. Raises IndexError for an index that is not below N."""

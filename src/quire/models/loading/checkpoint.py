@@ -1,6 +1,6 @@
-"""Where a model's files are: a folder as given, or a hub repository fetched into the hub's cache.
+"""Locates a model's files: a given folder, or a hub repository fetched into the hub's cache.
 
-Only safetensors count as weights. A pickle can run code when it is opened, so it never is.
+Only safetensors count as weights. A pickle can run code when it is opened, so none ever is.
 """
 
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from quire.models.config import CheckpointError
 from quire.models.loading.checkpoint_kind import check_kind, check_weights, gguf_refusal
 
 Progress = Callable[[str, int, int], None]
-"""Told (phase, done, total) as loading goes on; `done` never falls within a phase."""
+"""Called with (phase, done, total) during a load; within a phase `done` never falls."""
 
 FETCHED = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
 TELLING = ("config.json", "adapter_config.json")
-"""What is fetched first: they tell whether the weights, many gigabytes, are worth fetching."""
+"""Files that are fetched first: they tell whether the weights can be served at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """`model`: a folder, or the name of a hub repository, there at `revision`."""
+    """`model` is a folder, or the name of a hub repository, there at `revision`."""
 
     model: str
     revision: str | None = None
@@ -29,7 +29,10 @@ class ModelSource:
 
 
 def locate(source: ModelSource, on_progress: Progress) -> Path:
-    """The folder that holds the configuration and the weights, fetched first if need be."""
+    """Return the folder with the configuration and the weights, fetched first if need be.
+
+    Raises CheckpointError or UnsupportedModel.
+    """
     folder = check_local(source)
     if folder is None:
         folder = _fetch(source, on_progress)
@@ -38,7 +41,7 @@ def locate(source: ModelSource, on_progress: Progress) -> Path:
 
 
 def check_local(source: ModelSource) -> Path | None:
-    """The folder of a model that lies here, checked as `locate` would; None for one on the hub."""
+    """Return the folder of a local model, checked as `locate` would; None for one on the hub."""
     folder = local_folder(source)
     if folder is not None:
         _check_files(folder, source)
@@ -46,8 +49,10 @@ def check_local(source: ModelSource) -> Path | None:
 
 
 def local_folder(source: ModelSource) -> Path | None:
-    """None: it is the name of a hub repository. Raises CheckpointError for a path that leads to no
-    folder."""
+    """Return the folder of a local model, or None if it is the name of a hub repository.
+
+    Raises CheckpointError for a path that leads to no folder.
+    """
     folder = Path(source.model)
     if folder.is_dir():
         return folder

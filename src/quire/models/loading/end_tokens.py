@@ -1,5 +1,5 @@
-"""The tokens that end a text, as a checkpoint states them: ids or nothing, and only such as the
-model can draw.
+"""The tokens that end a text, as a checkpoint states them: ids or nothing, and only those that the
+model can sample.
 """
 
 import json
@@ -15,7 +15,7 @@ GENERATION = "generation_config.json"
 
 
 def end_tokens(stated: object, place: Path) -> tuple[int, ...]:
-    """Of `eos_token_id` in a file of `place`. Raises CheckpointError."""
+    """Return the ids of an `eos_token_id` field that `place` states. Raises CheckpointError."""
     if stated is None:
         return ()
     ids = stated if isinstance(stated, list | tuple) else [stated]
@@ -27,8 +27,10 @@ def end_tokens(stated: object, place: Path) -> tuple[int, ...]:
 
 
 def check_end_tokens(folder: Path) -> None:
-    """Before weights are read. transformers passes over a file that is not JSON, and has checked
-    what config.json states."""
+    """Raise CheckpointError, before weights are read, if generation_config.json states no ids.
+
+    transformers skips a file that is not JSON, and has checked what config.json states.
+    """
     path = folder / GENERATION
     try:
         stated = json.loads(path.read_text(encoding="utf-8"))
@@ -40,7 +42,7 @@ def check_end_tokens(folder: Path) -> None:
 
 
 def within_vocabulary(ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
-    """Others can never be drawn: perhaps a text then ends too late, and the log says so."""
+    """Return the ids below `vocab_size`, and log the others: they can never be sampled."""
     known = tuple(each for each in ids if 0 <= each < vocab_size)
     beyond = [each for each in ids if each not in known]
     if beyond:

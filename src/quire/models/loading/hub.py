@@ -1,4 +1,4 @@
-"""The one door to the Hugging Face hub. Slow to import, so import it late."""
+"""All calls of the Hugging Face hub. Slow to import, so import this module late."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -10,13 +10,16 @@ from tqdm.auto import tqdm  # type: ignore[import-untyped]
 from quire.models.config import CheckpointError
 
 NEVER_FETCHED = ("*/*", "consolidated*", "*.fp16.*")
-"""Folders within a repository, and second copies of the weights."""
+"""Patterns of subfolders of a repository, and of second copies of the weights."""
 
 FileCount = Callable[[int, int], None]
 
 
 def fetch(name: str, revision: str, patterns: Sequence[str], on_file: FileCount) -> Path:
-    """The folder in the hub's cache. Without a network, what the cache already holds."""
+    """Fetch files into the hub's cache and return their folder; offline, what is already there.
+
+    Raises CheckpointError.
+    """
     try:
         folder = snapshot_download(
             name,
@@ -43,7 +46,7 @@ def fetch(name: str, revision: str, patterns: Sequence[str], on_file: FileCount)
 
 
 def _silent_bar(on_file: FileCount) -> type[tqdm]:
-    """The hub reports to a class of progress bars: this one counts whole files and is not seen."""
+    """Return a class of progress bars for the hub, which counts whole files and prints nothing."""
 
     class SilentBar(tqdm):  # type: ignore[misc]
         def __init__(self, *args: object, **kwargs: object) -> None:

@@ -1,4 +1,4 @@
-"""Which kernels run a model: torch's, or C++ ones over packed weights or quantised ones."""
+"""Chooses the kernels of a model: torch's, or C++ ones over packed or quantised weights."""
 
 import platform
 from typing import NamedTuple
@@ -10,15 +10,15 @@ from quire.models.layers.weight_kernel import WeightKernel
 from quire.models.native import Library, library
 from quire.models.native.decoder.decoder import bind_decoder
 from quire.models.native.decoder.fused import bind_fused
-from quire.models.native.linear.bytes import BytesKernel, bind_bytes
-from quire.models.native.linear.halved import bind_halved
-from quire.models.native.linear.int8 import bind_int8
-from quire.models.native.linear.linear import bind_linear
-from quire.models.native.linear.screen import bind_screen
+from quire.models.native.linear.bf16_storage import bind_bf16_storage
+from quire.models.native.linear.candidates import bind_candidates
+from quire.models.native.linear.compressed_bf16 import bind_compressed_bf16
+from quire.models.native.linear.w8a8 import bind_w8a8
+from quire.models.native.linear.w8a32 import W8A32Kernel, bind_w8a32
 
 
 class KernelOptions(NamedTuple):
-    """What the flags of these names say: `--quantization`, `--linear-backend` and `--dtype`."""
+    """The options `--quantization`, `--linear-backend` and `--dtype`."""
 
     quantization: str = "none"
     linear_backend: str = "auto"
@@ -26,19 +26,19 @@ class KernelOptions(NamedTuple):
 
 
 def choose_kernels(options: KernelOptions, device: torch.device) -> ModelKernels | None:
-    """None: torch's. Raises ValueError where weights are to be quantised and cannot be."""
+    """Return the C++ kernels, or None for torch's. Raises ValueError if they cannot quantise."""
     if options.quantization != "none":
         return _int8_kernels(options, device)
     built = library() if device.type == "cpu" and options.linear_backend == "auto" else None
     if built is None:
         return None
-    halved = bind_halved(built.handle, built.isa) if _has_vectors(built) else None
-    bound = (bind_linear(built.handle, built.isa), halved)
+    bf16_storage = bind_bf16_storage(built.handle, built.isa) if _has_vectors(built) else None
+    bound = (bind_compressed_bf16(built.handle, built.isa), bf16_storage)
     return _with_fused(built, *(kernel for kernel in bound if kernel is not None))
 
 
 def _has_vectors(built: Library) -> bool:
-    """As wide as those of torch's products: on x86 the portable code has not."""
+    """Whether the vectors are as wide as those of torch's products: portable x86 code's are not."""
     return built.isa != "portable" or platform.machine() not in ("x86_64", "AMD64")
 
 
@@ -55,9 +55,9 @@ def _int8_kernels(options: KernelOptions, device: torch.device) -> ModelKernels:
     if built is None:
         raise _refusal(options, "needs Quire's C++ kernels, which were not built: see the log")
     place = (built.handle, built.isa)
-    kernel = bind_int8(*place) or bind_bytes(*place)
+    kernel = bind_w8a8(*place) or bind_w8a32(*place)
     assert kernel is not None, "the portable set has it too"
-    if isinstance(kernel, BytesKernel) and options.dtype == "bfloat16":
+    if isinstance(kernel, W8A32Kernel) and options.dtype == "bfloat16":
         raise _refusal(
             options,
             "computes in float32 where AVX-512 VNNI and BF16 are not: leave out --dtype bfloat16",
@@ -65,16 +65,16 @@ def _int8_kernels(options: KernelOptions, device: torch.device) -> ModelKernels:
     return _with_fused(built, kernel)
 
 
-def asked_dtype(options: KernelOptions, kernels: ModelKernels | None) -> str:
-    """`--dtype`, where auto leaves no choice to kernels that know one dtype only."""
+def compute_dtype(options: KernelOptions, kernels: ModelKernels | None) -> str:
+    """Return `--dtype`, with auto resolved for kernels that know one dtype only."""
     linears = () if kernels is None else kernels.linears
-    is_widened = any(isinstance(kernel, BytesKernel) for kernel in linears)
-    return "float32" if is_widened and options.dtype == "auto" else options.dtype
+    is_float32_only = any(isinstance(kernel, W8A32Kernel) for kernel in linears)
+    return "float32" if is_float32_only and options.dtype == "auto" else options.dtype
 
 
 def _with_fused(built: Library, *linears: WeightKernel) -> ModelKernels:
     place = (built.handle, built.isa)
-    return ModelKernels(linears, bind_fused(*place), bind_decoder(*place), bind_screen(*place))
+    return ModelKernels(linears, bind_fused(*place), bind_decoder(*place), bind_candidates(*place))
 
 
 def _refusal(options: KernelOptions, why: str) -> ValueError:

@@ -7,9 +7,10 @@
     loaded.facts.layout(KVOptions())    layer groups, and what a block of them takes
     loaded.attach(num_blocks=1000, block_size=16)   a Model with its own K and V
 
-Raises CheckpointError (files missing or unusable) or UnsupportedModel (by name, with why).
-`attach` may be called again: for a profile, attach one block, and run chunks without earlier
-context whose slots and tables all lie in it; such a model and its store are gone when dropped.
+`load_model` raises CheckpointError (files missing or unusable) or UnsupportedModel (by name, with
+the reason). `attach` may be called again: for a profile, attach one block, and run chunks without
+earlier context whose slots and tables all lie in it; such a model and its store are freed when
+dropped.
 """
 
 import logging
@@ -31,34 +32,41 @@ from quire.models.attention.choice import (
     triton_device,
 )
 from quire.models.attention.cpu import cpu_scratch_bytes
-from quire.models.attention.port import CurrentStep
+from quire.models.attention.hook import AttentionContext
 from quire.models.attention.scratch import StepKind, StepLimits, scratch_bytes
 from quire.models.attention.triton.scratch import triton_scratch_bytes
 from quire.models.attention.triton.support import Site
 from quire.models.config import CheckpointError, KVOptions, KVSize, ModelFacts, UnsupportedModel
-from quire.models.hf import HFModel, PagedPort, attention_modules, plug, prepare
+from quire.models.hf import HFModel, PagedAttentionHook, attach_hook, attention_modules, prepare
+from quire.models.kv.huge_pages import return_free_memory
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import build_kv_store
-from quire.models.kv.pages import give_back
 from quire.models.kv.transfers import build_mover
+from quire.models.layers.greedy_head import greedy_head_scratch_bytes, use_greedy_head
 from quire.models.layers.linears import OtherUses, pack_linears
 from quire.models.layers.model_kernels import ModelKernels
-from quire.models.layers.screened import screen_head, screen_scratch_bytes
-from quire.models.layers.settle import settle
-from quire.models.layers.surgery import operate, packed_tensors
-from quire.models.loading.checkpoint import ModelSource, Progress, locate
-from quire.models.loading.end_tokens import within_vocabulary
-from quire.models.loading.packing import (
+from quire.models.layers.module_replacement import packed_tensors, replace_modules
+from quire.models.layers.relocation import relocate
+from quire.models.loading.batch_invariance import (
     BLOCK_SIZE,
     NUM_BLOCKS,
     OWN_TOLERANCE,
     TOLERANCE,
+    is_batch_invariant,
     is_close,
-    is_independent,
 )
-from quire.models.loading.probe import FORWARD_ERRORS, TOKENS, Probe, first_logits, probe, rehearse
+from quire.models.loading.checkpoint import ModelSource, Progress, locate
+from quire.models.loading.end_tokens import within_vocabulary
+from quire.models.loading.probe import (
+    FORWARD_ERRORS,
+    TOKENS,
+    Probe,
+    first_logits,
+    probe,
+    probe_without_weights,
+)
 from quire.models.loading.quantised import TOLERANCE as QUANTISED_TOLERANCE
-from quire.models.loading.quantised import check_quantised, tell_quantised
+from quire.models.loading.quantised import check_quantised, log_quantised
 from quire.models.loading.support import Layering, layering, max_model_len, refuse_unsupported
 from quire.models.loading.weight_files import read_headers
 
@@ -80,8 +88,10 @@ HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
+    """A loaded module with its facts; each `attach` gives a model over it with its own K and V."""
+
     module: nn.Module
-    current: CurrentStep
+    context: AttentionContext
     facts: ModelFacts
     kv_dtype: torch.dtype
     device: torch.device
@@ -99,8 +109,11 @@ class LoadedModel:
         *,
         num_host_blocks: int = 0,
     ) -> HFModel:
-        """Allocate K and V for `num_blocks`, the null block among them, and attend over them; and
-        as many as may be swapped out to the host."""
+        """Allocate K and V, and return a model that attends over them.
+
+        `num_blocks` are the device's, the null block among them; `num_host_blocks` are the host's,
+        for requests that are swapped out.
+        """
         store = build_kv_store(
             self.facts.layout(options),
             KVSize(num_blocks, block_size, num_host_blocks),
@@ -109,16 +122,16 @@ class LoadedModel:
         )
         backend = build_attention(store, options.attention)
         mover = build_mover(store, self.device)
-        return HFModel(self.module, self.current, mover, backend, self.facts.vocab_size)
+        return HFModel(self.module, self.context, mover, backend, self.facts.vocab_size)
 
     def attention_name(self, options: KVOptions) -> str:
-        """For people: the backend that `attach` would choose."""
+        """Return the name of the backend that `attach` would choose, to be logged."""
         return attention_name(options.attention, self._site(options))
 
     def scratch_bytes(self, limits: StepLimits, options: KVOptions) -> int:
-        """What attention and the head allocate in the largest step beside the activations, from
-        above."""
-        head = screen_scratch_bytes(self.module, limits.num_seqs)
+        """Return an upper bound of what attention and the head allocate in a step, in bytes, beside
+        the activations."""
+        head = greedy_head_scratch_bytes(self.module, limits.num_seqs)
         return head + self._attention_bytes(limits, options)
 
     def _attention_bytes(self, limits: StepLimits, options: KVOptions) -> int:
@@ -140,8 +153,8 @@ class LoadedModel:
     def _site(self, options: KVOptions) -> Site:
         layers = self.facts.layers
         codec = choose_codec(options.dtype, self.kv_dtype)
-        k_width = max(layer.k_width for layer in layers)
-        return Site(self.device, codec, k_width, max(layer.v_width for layer in layers))
+        head_size = max(layer.head_size for layer in layers)
+        return Site(self.device, codec, head_size, max(layer.v_head_size for layer in layers))
 
 
 def load_model(
@@ -152,27 +165,30 @@ def load_model(
     on_progress: Progress,
     kernels: ModelKernels | None = None,
 ) -> LoadedModel:
-    """`dtype`: auto, float32, float16 or bfloat16. Phases: download, weights, probe. `kernels`: in
-    torch's stead on a CPU, for the linear layers of their dtypes and what is between them; None:
-    torch's. Where they are not exact and nothing can be quantised, or the model then says something
-    else, it is UnsupportedModel."""
+    """Load a model, check that it is served right, and replace what `kernels` compute faster.
+
+    `dtype` is auto, float32, float16 or bfloat16. `on_progress` gets the phases download, weights
+    and probe. `kernels` compute linear layers of their dtypes, and what is between them, on a CPU;
+    None means that torch does. Raises CheckpointError or UnsupportedModel, the latter also where
+    the kernels quantise and no weight can be quantised, or the logits then differ too much.
+    """
     from quire.models.loading import pretrained
 
     folder = locate(source, on_progress)
     whole = pretrained.read_config(folder, trust_remote_code=source.trust_remote_code)
     config = whole.get_text_config()
     refuse_unsupported(config)
-    outline = None
+    skeleton = None
     if not source.trust_remote_code:
-        outline = pretrained.build_without_weights(folder, whole)
-        rehearse(outline, config.model_type, layering(config))
+        skeleton = pretrained.build_without_weights(folder, whole)
+        probe_without_weights(skeleton, config.model_type, layering(config))
     stored = pretrained.stored_dtype(config, read_headers(folder))
     chosen = choose_dtype(dtype, stored, device)
     if dtype == "auto":
-        _tell_dtype(stored, chosen, device.type)
+        _log_dtype(stored, chosen, device.type)
     on_tensor = partial(on_progress, "weights")
-    if outline is not None and kernels is not None and chosen == torch.float32:
-        module = pretrained.load_narrow(folder, whole, outline, on_tensor)
+    if skeleton is not None and kernels is not None and chosen == torch.float32:
+        module = pretrained.load_lazy_upcast(folder, whole, skeleton, on_tensor)
     else:
         module = pretrained.load_module(
             folder,
@@ -186,17 +202,17 @@ def load_model(
     with _naming_dtype(stored, chosen):
         loaded, other_uses, logits = _probed(folder, config, module, device)
     if kernels is not None:
-        give_back()
-        _speed_up(loaded, kernels, other_uses, logits)
-        settle(packed_tensors(module))
-    give_back()
+        return_free_memory()
+        _replace_by_kernels(loaded, kernels, other_uses, logits)
+        relocate(packed_tensors(module))
+    return_free_memory()
     on_progress("probe", 1, 1)
     return loaded
 
 
 @contextmanager
 def _naming_dtype(stored: torch.dtype | None, chosen: torch.dtype | None) -> Iterator[None]:
-    """A model that rounding alone may have made unfit is refused with the dtype to try."""
+    """Add the dtype to try to the refusal of a model that rounding alone may have made unfit."""
     try:
         yield
     except UnsupportedModel as error:
@@ -209,8 +225,11 @@ def _naming_dtype(stored: torch.dtype | None, chosen: torch.dtype | None) -> Ite
 def _probed(
     folder: Path, config: "PretrainedConfig", module: "PreTrainedModel", device: torch.device
 ) -> tuple[LoadedModel, Collection[int], Tensor]:
-    """The model once it is measured and found to be right alone and in company, the ids of weights
-    that are used by more than linear layers, and the logits of the probe."""
+    """Measure the model, and check that its logits do not depend on other requests in the batch.
+
+    Returns the model, the ids of weights that are used by more than linear layers, and the logits
+    of the probe.
+    """
     from quire.models.loading import pretrained
 
     with pretrained.own_attention(module):
@@ -229,9 +248,9 @@ def _probed(
         dtype=str(measured.kv_dtype).removeprefix("torch."),
         dtype_bytes=measured.kv_dtype.itemsize,
     )
-    loaded = _plugged(module, facts, measured.kv_dtype, device)
+    loaded = _with_hooks(module, facts, measured.kv_dtype, device)
     with OtherUses() as uses:
-        if not _is_independent(loaded, measured.logits):
+        if not _is_batch_invariant(loaded, measured.logits):
             raise UnsupportedModel(
                 facts.model_type, "requests packed into one row change each other"
             )
@@ -239,45 +258,50 @@ def _probed(
 
 
 def _refuse_nan(folder: Path, module: nn.Module) -> None:
-    """Unless the logits were not a number for another reason, such as an overflow."""
+    """Raise CheckpointError if weights are NaN; logits may be for other reasons, as an overflow."""
     names = [name for name, weight in module.named_parameters() if weight.isnan().any()]
     if names:
         raise CheckpointError(f"{folder}: its weights hold NaN: {', '.join(names[:3])}")
 
 
-def _speed_up(
+def _replace_by_kernels(
     loaded: LoadedModel, kernels: ModelKernels, used_otherwise: Collection[int], logits: Tensor
 ) -> None:
-    """Each change is taken back where the model then fails or says something else, but for
-    quantised weights: without them it is not served."""
+    """Pack the linear weights, replace modules by fused ones, and give the head candidate pruning.
+
+    Each change is undone where the model then fails or its logits differ. A model whose weights
+    were to be quantised is refused instead: it is not served without that.
+    """
     model_type, is_exact = loaded.facts.model_type, kernels.are_exact
 
     def is_right() -> bool:
         try:
-            return _is_independent(loaded, logits, TOLERANCE if is_exact else QUANTISED_TOLERANCE)
+            return _is_batch_invariant(
+                loaded, logits, TOLERANCE if is_exact else QUANTISED_TOLERANCE
+            )
         except FORWARD_ERRORS as error:
             logger.info("%s models do not run so: %r", model_type, error)
             return False
 
     packed = pack_linears(loaded.module, kernels.linears, used_otherwise)
     if not is_exact:
-        tell_quantised(loaded.module, packed, model_type)
+        log_quantised(loaded.module, packed, model_type)
         check_quantised(_attach_small(loaded), model_type, TOKENS, logits)
     elif not is_right():
         packed.undo()
         logger.info("the linear weights are unpacked again")
         return
-    surgery = operate(loaded.module, kernels, loaded.current, is_right)
+    replacements = replace_modules(loaded.module, kernels, loaded.context, is_right)
     if not is_right():
-        surgery.undo()
+        replacements.undo()
         logger.info("the fused parts are taken out again")
-    screen_head(loaded.module, kernels)
+    use_greedy_head(loaded.module, kernels)
 
 
-def _is_independent(
+def _is_batch_invariant(
     loaded: LoadedModel, logits: Tensor, tolerance: Mapping[torch.dtype, float] = TOLERANCE
 ) -> bool:
-    return is_independent(_attach_small(loaded), TOKENS, logits, tolerance=tolerance)
+    return is_batch_invariant(_attach_small(loaded), TOKENS, logits, tolerance=tolerance)
 
 
 def _attach_small(loaded: LoadedModel) -> HFModel:
@@ -285,7 +309,7 @@ def _attach_small(loaded: LoadedModel) -> HFModel:
 
 
 def _measure(module: nn.Module, model_type: str, layering: Layering, own: Tensor) -> Probe:
-    """`own`: the first logits that the module gave by itself, which must not change."""
+    """Probe the module. `own` are the logits by its own attention, which must not change."""
     prepare(module, model_type)
     measured = probe(module, model_type, layering)
     if not is_close(measured.logits, own, OWN_TOLERANCE):
@@ -297,18 +321,21 @@ def _measure(module: nn.Module, model_type: str, layering: Layering, own: Tensor
 
 
 def choose_dtype(
-    asked: str, stored: torch.dtype | None, device: torch.device
+    requested: str, stored: torch.dtype | None, device: torch.device
 ) -> torch.dtype | None:
-    """None: as the weights are stored. What is stored in float32 runs in bfloat16 where `device`
-    multiplies it, and a CPU computes in half precision only there."""
-    if asked != "auto":
-        return DTYPES[asked]
+    """Return the dtype to compute in, or None for that of the stored weights.
+
+    Weights stored in float32 run in bfloat16 where `device` multiplies it fast, and a CPU computes
+    in half precision only there.
+    """
+    if requested != "auto":
+        return DTYPES[requested]
     if stored == torch.float32 or (stored in HALVES and device.type == "cpu"):
         return torch.bfloat16 if _has_fast_bfloat16(device) else torch.float32
     return stored
 
 
-def _tell_dtype(stored: torch.dtype | None, chosen: torch.dtype | None, device: str) -> None:
+def _log_dtype(stored: torch.dtype | None, chosen: torch.dtype | None, device: str) -> None:
     if stored is None or chosen in (None, stored):
         return
     was, runs = (str(each).removeprefix("torch.") for each in (stored, chosen))
@@ -325,19 +352,19 @@ def _has_fast_bfloat16(device: torch.device) -> bool:
 
 
 def _cpu_has_fast_bfloat16() -> bool:
-    """On x86 oneDNN says so wherever there is AVX-512, and without a dot product of bfloat16 takes
-    several times as long as for float32."""
+    """Whether oneDNN multiplies bfloat16 fast. On x86 it claims so wherever there is AVX-512, but
+    without a bfloat16 dot product it takes several times as long as for float32."""
     if not torch._C._has_mkldnn or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
     is_x86 = platform.machine() in ("x86_64", "AMD64")
     return not is_x86 or bool(torch.cpu._is_avx512_bf16_supported())
 
 
-def _plugged(
+def _with_hooks(
     module: nn.Module, facts: ModelFacts, kv_dtype: torch.dtype, device: torch.device
 ) -> LoadedModel:
-    current = CurrentStep()
+    context = AttentionContext()
     for index, attention in attention_modules(module):
         if index < facts.num_layers:
-            plug(attention, PagedPort(facts.layers[index], current), current)
-    return LoadedModel(module, current, facts, kv_dtype, device)
+            attach_hook(attention, PagedAttentionHook(facts.layers[index], context), context)
+    return LoadedModel(module, context, facts, kv_dtype, device)

@@ -1,4 +1,4 @@
-"""The one door to transformers: half typed there, typed here. Slow to import, so import it late."""
+"""All calls of transformers, with types. Slow to import, so import this module late."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.models.hf import paged_attention
-from quire.models.layers.narrow import narrow_state
+from quire.models.layers.lazy_upcast import lazy_state_dict
 from quire.models.loading.checkpoint_kind import zero_fields
 from quire.models.loading.end_tokens import end_tokens
 from quire.models.loading.weight_files import FLOATS, StoredTensor
@@ -38,15 +38,15 @@ Mismatch = tuple[str, torch.Size, torch.Size]
 """A weight's name, and its shape in the file and by the configuration."""
 
 
-class Report(TypedDict):
-    """What transformers tells of a load, as far as it is looked at."""
+class LoadingInfo(TypedDict):
+    """The part that is used of transformers' `output_loading_info`."""
 
     missing_keys: Collection[str]
     mismatched_keys: Collection[Mismatch]
 
 
-Loaded = tuple[PreTrainedModel, Report]
-TROUBLE = (
+Loaded = tuple[PreTrainedModel, LoadingInfo]
+LOADING_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError),
     *(RuntimeError, SafetensorError, StrictDataclassError, TypeError, ValueError),
 )
@@ -54,8 +54,11 @@ TROUBLE = (
 
 
 def read_config(folder: Path, *, trust_remote_code: bool) -> PretrainedConfig:
-    """Of the whole checkpoint; `config.get_text_config()` is of the language model in it."""
-    with _told_of(folder, "its configuration cannot be used"):
+    """Return the configuration of the whole checkpoint, its language model and other parts.
+
+    Raises CheckpointError or UnsupportedModel. `config.get_text_config()` is the language model's.
+    """
+    with _as_checkpoint_error(folder, "its configuration cannot be used"):
         config: PretrainedConfig = AutoConfig.from_pretrained(
             folder, trust_remote_code=trust_remote_code
         )
@@ -67,10 +70,10 @@ def read_config(folder: Path, *, trust_remote_code: bool) -> PretrainedConfig:
 
 
 def build_without_weights(folder: Path, config: PretrainedConfig) -> PreTrainedModel:
-    """The model as `load_module` would give it, on the device that has shapes but no numbers."""
+    """Return the model as `load_module` would, but on the meta device, without numbers."""
     AttentionInterface.register(PAGED, paged_attention)
-    is_told = _told_of(folder, "no model can be built by its configuration")
-    with torch.device("meta"), is_told, _cannot_be_redirected(config):
+    wrapped = _as_checkpoint_error(folder, "no model can be built by its configuration")
+    with torch.device("meta"), wrapped, _cannot_be_redirected(config):
         module: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             config, attn_implementation=PAGED
         )
@@ -80,7 +83,7 @@ def build_without_weights(folder: Path, config: PretrainedConfig) -> PreTrainedM
 
 @contextmanager
 def own_attention(module: PreTrainedModel) -> Iterator[None]:
-    """Within, the module attends as transformers has it."""
+    """Let the module use transformers' own attention for the time of the context."""
     module.set_attn_implementation("eager")
     try:
         yield
@@ -89,7 +92,7 @@ def own_attention(module: PreTrainedModel) -> Iterator[None]:
 
 
 def stored_dtype(config: PretrainedConfig, tensors: Sequence[StoredTensor]) -> torch.dtype | None:
-    """As the configuration says, else that of the first floating weight; None: it has another."""
+    """Return the configuration's dtype, else the first float weight's; None for any other."""
     if isinstance(config.dtype, torch.dtype):
         return config.dtype
     first = next((tensor.dtype for tensor in tensors if tensor.dtype in FLOATS), "")
@@ -104,7 +107,7 @@ def load_module(
     trust_remote_code: bool,
     on_tensor: TensorCount,
 ) -> PreTrainedModel:
-    """The model on the CPU, its attention redirected. `dtype` None: as the weights are stored."""
+    """Load the model on the CPU, with paged attention; `dtype` None means as stored."""
     with _loading(folder, config, on_tensor):
         loaded: Loaded = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
             folder,
@@ -118,16 +121,18 @@ def load_module(
     return _for_inference(folder, loaded)
 
 
-def load_narrow(
-    folder: Path, config: PretrainedConfig, outline: PreTrainedModel, on_tensor: TensorCount
+def load_lazy_upcast(
+    folder: Path, config: PretrainedConfig, skeleton: PreTrainedModel, on_tensor: TensorCount
 ) -> PreTrainedModel:
-    """The same in float32, where matrices of half precision stay as they are stored (`narrow.py`).
-    `outline`: what `build_without_weights` gave."""
+    """Load the model in float32, where 16-bit matrices stay as they are stored (`lazy_upcast.py`).
+
+    `skeleton` is what `build_without_weights` returned.
+    """
     with _loading(folder, config, on_tensor):
-        loaded: Loaded = type(outline).from_pretrained(  # type: ignore[assignment]
+        loaded: Loaded = type(skeleton).from_pretrained(  # type: ignore[assignment]
             None,
             config=config,
-            state_dict=narrow_state(folder),
+            state_dict=lazy_state_dict(folder),
             output_loading_info=True,
             attn_implementation=PAGED,
             dtype=torch.float32,
@@ -142,7 +147,11 @@ def load_narrow(
 @contextmanager
 def _loading(folder: Path, config: PretrainedConfig, on_tensor: TensorCount) -> Iterator[None]:
     AttentionInterface.register(PAGED, paged_attention)
-    with _counted(on_tensor), _told_of(folder, "cannot be loaded"), _cannot_be_redirected(config):
+    with (
+        _counted(on_tensor),
+        _as_checkpoint_error(folder, "cannot be loaded"),
+        _cannot_be_redirected(config),
+    ):
         yield
 
 
@@ -156,13 +165,13 @@ def _for_inference(folder: Path, loaded: Loaded) -> PreTrainedModel:
 
 
 @contextmanager
-def _told_of(folder: Path, what: str) -> Iterator[None]:
-    """One sentence that names the folder; where it came from is in the log, for whoever asks."""
+def _as_checkpoint_error(folder: Path, what: str) -> Iterator[None]:
+    """Raise transformers' errors as one sentence that names the folder; the log has the origin."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
-    except TROUBLE as error:
+    except LOADING_ERRORS as error:
         logger.debug("%s %s", folder, what, exc_info=error)
         raise CheckpointError(f"{folder}: {what}: {_reason(folder, error)}") from error
 
@@ -172,15 +181,15 @@ def _reason(folder: Path, error: Exception) -> str:
     if zeros:
         return f"it is divided by a field that is 0, one of {', '.join(zeros)}"
     cause = error.__cause__ if isinstance(error, StrictDataclassError) else None
-    said = cause or error
-    text = " ".join(str(said).split())
-    is_sentence = isinstance(said, OSError | SafetensorError | TypeError | ValueError)
-    return text if is_sentence else f"{type(said).__name__}: {text}"
+    shown = cause or error
+    text = " ".join(str(shown).split())
+    is_sentence = isinstance(shown, OSError | SafetensorError | TypeError | ValueError)
+    return text if is_sentence else f"{type(shown).__name__}: {text}"
 
 
 @contextmanager
 def _cannot_be_redirected(config: PretrainedConfig) -> Iterator[None]:
-    """Families that choose among attention classes of their own do not find one for PAGED."""
+    """Refuse families that choose among attention classes of their own, and have none for PAGED."""
     try:
         yield
     except KeyError as error:
@@ -192,7 +201,7 @@ def _cannot_be_redirected(config: PretrainedConfig) -> Iterator[None]:
 
 
 def _refuse_mismatched(folder: Path, mismatches: Collection[Mismatch]) -> None:
-    """transformers would go on with random numbers in their place."""
+    """Raise CheckpointError: transformers would go on with random numbers in their place."""
     for name, stored, wanted in sorted(mismatches):
         raise CheckpointError(
             f"{folder}: {len(mismatches)} of the weights do not fit its config.json: {name} is "
@@ -201,21 +210,21 @@ def _refuse_mismatched(folder: Path, mismatches: Collection[Mismatch]) -> None:
 
 
 def _refuse_missing(folder: Path, names: Collection[str]) -> None:
-    """transformers would go on with random numbers in their place."""
+    """Raise CheckpointError: transformers would go on with random numbers in their place."""
     if names:
         some = ", ".join(sorted(names)[:3])
         raise CheckpointError(f"{folder} lacks {len(names)} of the weights: {some}")
 
 
 def eos_token_ids(folder: Path, module: PreTrainedModel) -> tuple[int, ...]:
-    """What `generate` would stop at: generation_config.json if there is one, else config.json."""
+    """Return the tokens that `generate` stops at: of generation_config.json, else config.json."""
     config = module.generation_config
     return end_tokens(None if config is None else config.eos_token_id, folder)
 
 
 @contextmanager
 def _counted(on_tensor: TensorCount) -> Iterator[None]:
-    """transformers' progress bars, which print, become calls of `on_tensor`."""
+    """Turn transformers' progress bars, which print, into calls of `on_tensor`."""
 
     def count(
         _bar: object, args: tuple[Iterable[object], ...], options: Mapping[str, object]

@@ -1,5 +1,5 @@
-"""What can be known of a model without reading its weights: how long its contexts are, the layout
-of its K and V, how large its weights are.
+"""What is known of a model before its weights are read: how long its contexts are, the layout of
+its K and V, how large its weights are.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from quire.cache.layout import Layout
 from quire.models.config import KVOptions
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading import pretrained
+from quire.models.loading.config_layout import layout_from_config
 from quire.models.loading.end_tokens import check_end_tokens
 from quire.models.loading.loader import choose_dtype
-from quire.models.loading.outline import outline_layout
 from quire.models.loading.support import max_model_len, refuse_unsupported
 from quire.models.loading.weight_files import (
     FLOATS,
@@ -26,10 +26,14 @@ from quire.models.loading.weight_files import (
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """`dtype` is None where it is as the weights are stored, `dtype_bytes` where nothing tells it,
-    `vocab_size` 0 where the configuration does not. `weight_bytes` is what the weights will take at
-    least, 0 where only a part of the checkpoint is loaded; `are_kept` that they stay as they are
-    stored.
+    """What the files of a model tell.
+
+    vocab_size: 0 where the configuration does not state it.
+    dtype: what the model will compute in; None for the dtype of the stored weights.
+    dtype_bytes: None where nothing tells it.
+    weight_bytes: a lower bound of what the weights will take; 0 where only a part of the checkpoint
+        is loaded.
+    are_kept: the weights stay as they are stored.
     """
 
     model_type: str
@@ -42,10 +46,10 @@ class Preview:
     config: object
 
     def layout(self, options: KVOptions) -> Layout | None:
-        """None if the configuration does not tell it."""
+        """Return the layout of K and V, or None if the configuration does not tell it."""
         if self.dtype_bytes is None:
             return None
-        return outline_layout(self.config, options, self.dtype_bytes)
+        return layout_from_config(self.config, options, self.dtype_bytes)
 
 
 def look_ahead(
@@ -56,8 +60,11 @@ def look_ahead(
     trust_remote_code: bool,
     kernels: ModelKernels | None = None,
 ) -> Preview:
-    """Raises CheckpointError or UnsupportedModel, as loading would. `kernels`: those of the load;
-    they keep what is stored in bfloat16 in no more bytes, whatever it is computed in."""
+    """Look at the files of a model. Raises CheckpointError or UnsupportedModel, as loading would.
+
+    `kernels` are those that the model will be loaded with; they keep weights that are stored in
+    bfloat16 in no more bytes, whatever dtype the model computes in.
+    """
     whole = pretrained.read_config(folder, trust_remote_code=trust_remote_code)
     config = whole.get_text_config()
     refuse_unsupported(config)
@@ -76,14 +83,14 @@ def look_ahead(
         )
 
     packs = kernels is not None and bool(kernels.linears)
-    stays_narrow = (
+    stays_16_bit = (
         packs
         and not trust_remote_code
         and chosen == torch.float32
         and all(tensor.dtype == "BF16" for tensor in tensors if tensor.dtype in FLOATS)
     )
-    asked_bytes = None if chosen is None else chosen.itemsize
-    kept_bytes = None if stays_narrow else asked_bytes
+    compute_bytes = None if chosen is None else chosen.itemsize
+    kept_bytes = None if stays_16_bit else compute_bytes
     are_kept = num_bytes(kept_bytes) == num_bytes(None)
     least = num_bytes(kept_bytes)
     if kernels is not None and packs and not are_kept and chosen is not None:
@@ -93,7 +100,7 @@ def look_ahead(
         max_model_len=max_model_len(config),
         vocab_size=int(getattr(config, "vocab_size", None) or 0),
         dtype=chosen,
-        dtype_bytes=asked_bytes or stored_float_bytes(tensors),
+        dtype_bytes=compute_bytes or stored_float_bytes(tensors),
         weight_bytes=least,
         are_kept=are_kept,
         config=config,

@@ -1,5 +1,5 @@
-"""Measures a loaded module with a tiny forward: what its layers hand to attention, and whether the
-module says what it would say with its own attention. What cannot be served is refused."""
+"""Measures a loaded module with a tiny forward: what its layers pass to attention, and the logits,
+which must be those by the module's own attention. A model that cannot be served is refused."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from quire.models.attention.port import CurrentStep
+from quire.models.attention.hook import AttentionContext
 from quire.models.config import LayerFacts, UnsupportedModel
-from quire.models.hf import attention_modules, plug, prepare, sinks_of
+from quire.models.hf import attach_hook, attention_modules, prepare, sinks_of
 from quire.models.layers.latent import is_latent
 from quire.models.loading.support import Layering
 
@@ -33,6 +33,8 @@ TOKENS = (1, 0, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Probe:
+    """What a probe has measured."""
+
     layers: tuple[LayerFacts, ...]
     kv_dtype: torch.dtype
     logits: Tensor
@@ -41,7 +43,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a forward has shown of its layers."""
+    """What a forward has shown of the module's layers so far."""
 
     model_type: str
     layering: Layering
@@ -63,8 +65,8 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingPort:
-    """Attends plainly over the tokens at hand, and records what its layer asked for."""
+class RecordingHook:
+    """Attends over the tokens of the call in plain torch, and records the facts of its layer."""
 
     record: Record
     index: int
@@ -83,8 +85,8 @@ class RecordingPort:
         layer = LayerFacts(
             index=self.index,
             num_kv_heads=key.shape[1],
-            k_width=key.shape[3],
-            v_width=value.shape[3],
+            head_size=key.shape[3],
+            v_head_size=value.shape[3],
             scale=scaling if isinstance(scaling, float) else query.shape[3] ** -0.5,
             window=self._window(extras),
             chunk=self.record.layering.chunk(self.index),
@@ -109,7 +111,7 @@ class RecordingPort:
 
 
 def probe(module: nn.Module, model_type: str, layering: Layering) -> Probe:
-    """`module` is prepared (`hf.prepare`)."""
+    """Measure a prepared module (`hf.prepare`). Raises UnsupportedModel for what is not served."""
     record = Record(model_type, layering)
     with _recording(module, record) as positions:
         logits = first_logits(module, model_type, position_ids=positions[None])
@@ -120,9 +122,11 @@ def probe(module: nn.Module, model_type: str, layering: Layering) -> Probe:
     return Probe(layers, record.dtypes.pop(), logits)
 
 
-def rehearse(module: nn.Module, model_type: str, layering: Layering) -> None:
-    """Probe a module without weights, to refuse before they are read. Where a forward needs
-    numbers, such as an expert's choice, it shows only what came before."""
+def probe_without_weights(module: nn.Module, model_type: str, layering: Layering) -> None:
+    """Probe a module without weights, so that a model is refused before they are read.
+
+    Where a forward needs numbers, as to choose an expert, only what came before is checked.
+    """
     record = Record(model_type, layering)
     prepare(module, model_type)
     with _recording(module, record) as positions:
@@ -135,23 +139,28 @@ def rehearse(module: nn.Module, model_type: str, layering: Layering) -> None:
 
 @contextmanager
 def _recording(module: nn.Module, record: Record) -> Iterator[Tensor]:
-    """Gives the positions of TOKENS."""
+    """Give each attention module a `RecordingHook`, and yield the positions of TOKENS."""
     if "position_ids" not in signature(module.forward).parameters:
         raise record.refuse("they take a token's place in the row for its position")
     device = next(module.parameters()).device
     positions = torch.arange(len(TOKENS), device=device)
-    current = CurrentStep(positions=positions)
+    context = AttentionContext(positions=positions)
     for index, attention in attention_modules(module):
         is_causal = bool(getattr(attention, "is_causal", True))
-        plug(attention, RecordingPort(record, index, is_causal, is_latent(attention)), current)
+        attach_hook(
+            attention, RecordingHook(record, index, is_causal, is_latent(attention)), context
+        )
     yield positions
 
 
-def first_logits(module: nn.Module, model_type: str, **places: Tensor) -> Tensor:
-    """[vocab_size], after TOKENS, by whatever attention the module has now. `places`: its position
-    ids, unless it shall count for itself."""
+def first_logits(module: nn.Module, model_type: str, **options: Tensor) -> Tensor:
+    """Return the logits [vocab_size] after TOKENS, by the attention that the module has now.
+
+    `options` may hold `position_ids`; without, the module counts for itself. Raises
+    UnsupportedModel if the forward fails.
+    """
     try:
-        logits = _forward(module, **places)
+        logits = _forward(module, **options)
     except torch.OutOfMemoryError:
         raise
     except FORWARD_ERRORS as error:
@@ -162,13 +171,13 @@ def first_logits(module: nn.Module, model_type: str, **places: Tensor) -> Tensor
 
 
 @torch.inference_mode()
-def _forward(module: nn.Module, **places: Tensor) -> Tensor:
+def _forward(module: nn.Module, **options: Tensor) -> Tensor:
     device = next(module.parameters()).device
     logits: Tensor = module(
         input_ids=torch.tensor([TOKENS], device=device),
         use_cache=False,
         logits_to_keep=torch.tensor([len(TOKENS) - 1], device=device),
-        **places,
+        **options,
     ).logits
     return logits
 

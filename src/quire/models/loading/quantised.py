@@ -1,5 +1,5 @@
-"""Weights in fewer bits than a checkpoint has: what became of them, and whether the model still
-says about the same. Where it does not it is refused: who asks for it is never served without it.
+"""Weights in fewer bits than the checkpoint has: logs what was quantised, and checks that the
+logits are about the same. Where they are not, the model is refused and never served unquantised.
 """
 
 import logging
@@ -11,21 +11,21 @@ from torch import Tensor, nn
 from quire.models.batch import Model
 from quire.models.config import UnsupportedModel
 from quire.models.layers.linears import PackedLinears
-from quire.models.loading.packing import is_independent
+from quire.models.loading.batch_invariance import is_batch_invariant
 from quire.models.loading.probe import FORWARD_ERRORS
 
 logger = logging.getLogger(__name__)
 
 MIB = 2**20
 TOLERANCE: Mapping[torch.dtype, float] = {torch.float32: 1.0, torch.bfloat16: 1.0}
-"""Of the logits' spread. The tests' families, with routers that then choose other experts, came to
-0.36 at most, and logits that are all zero would come to 2.1 at least."""
+"""Shares of the logits' spread. The tests' families, with routers that then choose other experts,
+came to 0.36 at most, and logits that are all zero would come to 2.1 at least."""
 NUM_NAMED = 3
 
 
-def tell_quantised(module: nn.Module, packed: PackedLinears, model_type: str) -> None:
-    """Log what is quantised, and what stays as it was. Raises UnsupportedModel if all does."""
-    weights = [sharing.weight for sharing in packed.sharings]
+def log_quantised(module: nn.Module, packed: PackedLinears, model_type: str) -> None:
+    """Log what is quantised and what is not. Raises UnsupportedModel if no weight is."""
+    weights = [each.weight for each in packed.shared_weights]
     if not weights:
         raise UnsupportedModel(
             model_type, "none of their weights belongs to a linear layer that can be quantised"
@@ -47,10 +47,12 @@ def tell_quantised(module: nn.Module, packed: PackedLinears, model_type: str) ->
 
 
 def check_quantised(model: Model, model_type: str, tokens: tuple[int, ...], logits: Tensor) -> None:
-    """Raises UnsupportedModel unless `model` gives about `logits` after `tokens`; as for
-    `is_independent`."""
+    """Raise UnsupportedModel unless `model` gives about `logits` [vocab_size] after `tokens`.
+
+    `model` is as for `is_batch_invariant`.
+    """
     try:
-        if is_independent(model, tokens, logits, tolerance=TOLERANCE):
+        if is_batch_invariant(model, tokens, logits, tolerance=TOLERANCE):
             return
     except FORWARD_ERRORS as error:
         why = f"a forward over quantised weights failed: {error!r}"
@@ -60,7 +62,7 @@ def check_quantised(model: Model, model_type: str, tokens: tuple[int, ...], logi
 
 def _others(module: nn.Module, packed: PackedLinears) -> dict[str, Tensor]:
     quantised: Collection[int] = {
-        id(owner.get_parameter("weight")) for sharing in packed.sharings for owner in sharing.owners
+        id(owner.get_parameter("weight")) for each in packed.shared_weights for owner in each.owners
     }
     return {
         name: weight for name, weight in module.named_parameters() if id(weight) not in quantised

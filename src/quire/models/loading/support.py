@@ -1,4 +1,4 @@
-"""What a configuration tells before any weight is read: the context length, and reasons to refuse.
+"""What a configuration tells before weights are read: the context length, and reasons to refuse.
 
 A feature that the attention backends lack would not fail but give wrong text: so it is refused.
 """
@@ -23,7 +23,7 @@ OFFSET_POSITIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Layering:
-    """What the configuration says of the layers. `kinds` is empty where it does not say."""
+    """The attention of the layers by the configuration; `kinds` is empty where it tells nothing."""
 
     num_layers: int
     kinds: tuple[str, ...]
@@ -31,11 +31,11 @@ class Layering:
     chunk_size: int | None
 
     def window(self, index: int) -> int | None:
-        """For attention that is not told of its window."""
+        """Return the window of a layer whose attention function is not told of it."""
         return self.window_size if self._kind(index) == "sliding_attention" else None
 
     def chunk(self, index: int) -> int | None:
-        """Nothing ever tells attention of its chunk."""
+        """Return the chunk size of a layer; attention functions are never told of it."""
         return self.chunk_size if self._kind(index) == "chunked_attention" else None
 
     def _kind(self, index: int) -> str:
@@ -43,6 +43,7 @@ class Layering:
 
 
 def layering(config: object) -> Layering:
+    """Return the layering that a configuration states."""
     num_layers = getattr(config, "num_hidden_layers", 0)
     kinds = tuple(getattr(config, "layer_types", None) or ())
     if getattr(config, "model_type", None) in UNTOLD_WINDOWS:
@@ -58,6 +59,7 @@ def layering(config: object) -> Layering:
 
 
 def refuse_unsupported(config: object) -> None:
+    """Raise UnsupportedModel if a feature of the model is not supported."""
     model_type = str(getattr(config, "model_type", "unnamed"))
     for why in _reasons(config):
         raise UnsupportedModel(model_type, why)
@@ -84,7 +86,7 @@ def _reasons(config: object) -> list[str]:
 
 
 def _of_all_layers(config: object, name: str) -> object:
-    """None too where each layer states its own: transformers refuses to tell one for all."""
+    """Return a field that all layers share; None too where each layer has its own."""
     differing = getattr(config, "per_layer_attributes", None) or ()
     return None if name in differing else getattr(config, name, None)
 
@@ -95,7 +97,7 @@ def _has_window(config: object) -> bool:
 
 
 def max_model_len(config: object) -> int:
-    """The longest context the positions were made for, RoPE scaling counted.
+    """Return the longest context that the positions were made for, RoPE scaling included.
 
     LongRoPE switches its frequencies for the whole batch once any position passes the original
     length, which would make requests depend on each other: so it ends there.
@@ -123,6 +125,6 @@ def _stated_length(config: object) -> int:
 
 
 def _rope(config: object) -> Mapping[str, object]:
-    """The RoPE parameters, where all layers share them; those given by kind of layer are final."""
+    """Return the RoPE parameters that all layers share; those by kind of layer are final."""
     rope = getattr(config, "rope_parameters", None)
     return rope if isinstance(rope, dict) and "rope_type" in rope else {}

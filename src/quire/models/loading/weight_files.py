@@ -1,5 +1,5 @@
-"""How large the weights of a checkpoint are, from the headers of its safetensors files: 8 bytes of
-length, then JSON. No tensor is read. What will not be loaded is not counted.
+"""The size of a checkpoint's weights, from the headers of its safetensors files: 8 bytes of length,
+then JSON. No tensor is read. What will not be loaded is not counted.
 """
 
 import json
@@ -13,7 +13,7 @@ from quire.models.config import CheckpointError
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
-"""More than that safetensors itself refuses."""
+"""safetensors itself refuses longer headers."""
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 LAYER = re.compile(r"\.(?:layers|h|blocks|block)\.(\d+)\.")
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -21,7 +21,7 @@ WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """`dtype` as safetensors names it."""
+    """A tensor in a file; `dtype` is as safetensors names it."""
 
     name: str
     dtype: str
@@ -29,14 +29,14 @@ class StoredTensor:
     num_bytes: int
 
     def bytes_as(self, dtype_bytes: int | None) -> int:
-        """Once loaded: floating numbers become `dtype_bytes` wide, others and None stay."""
+        """Return its bytes once loaded: floats take `dtype_bytes` each, unless that is None."""
         if dtype_bytes is None or self.dtype not in FLOATS:
             return self.num_bytes
         return self.num_elements * dtype_bytes
 
 
 def read_headers(folder: Path) -> tuple[StoredTensor, ...]:
-    """Of the files that transformers would load. Raises CheckpointError for what is no header."""
+    """Read the headers of the files that transformers would load. Raises CheckpointError."""
     return tuple(tensor for file in files_of(folder) for tensor in _tensors(file))
 
 
@@ -47,8 +47,11 @@ def weight_bytes(
     num_layers: int | None,
     is_tied: bool,
 ) -> int:
-    """Without layers beyond `num_layers`, which transformers leaves out (they predict further
-    tokens), and without an output layer that is the input's."""
+    """Return the bytes of all weights that will be loaded, their floats in `dtype_bytes` each.
+
+    Layers beyond `num_layers` are left out, as transformers does (they predict further tokens), and
+    so is an output layer that is the input's.
+    """
     return sum(
         tensor.bytes_as(dtype_bytes)
         for tensor in tensors
@@ -58,13 +61,12 @@ def weight_bytes(
 
 
 def stored_float_bytes(tensors: tuple[StoredTensor, ...]) -> int | None:
-    """The narrowest floating format among the weights; None if there is none."""
+    """Return the bytes of the smallest float format among the weights, or None without any."""
     return min((FLOATS[tensor.dtype] for tensor in tensors if tensor.dtype in FLOATS), default=None)
 
 
 def refuse_scaled(folder: Path, tensors: tuple[StoredTensor, ...]) -> None:
-    """Raise CheckpointError for weights in a byte each: without their scales they are other
-    numbers."""
+    """Raise CheckpointError for float8 weights: without their scales they are other numbers."""
     names = [tensor.name for tensor in tensors if tensor.dtype.startswith("F8")]
     if names:
         raise CheckpointError(
@@ -79,6 +81,7 @@ def _is_beyond(name: str, num_layers: int | None) -> bool:
 
 
 def files_of(folder: Path) -> list[Path]:
+    """Return the safetensors files that transformers would load. Raises CheckpointError."""
     if (folder / WHOLE).is_file():
         return [folder / WHOLE]
     if not (folder / INDEX).is_file():

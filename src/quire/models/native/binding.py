@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Signatures = Mapping[str, tuple[type | None, tuple[type, ...]]]
-"""By name: the C types of what a function returns, and of what it takes."""
+"""For each function's name the C type of its result, and those of its arguments."""
 
 
 def bind(library: ctypes.CDLL, isa: str, signatures: Signatures) -> list[Callable[..., Any]] | None:
-    """In the order of `signatures`. None: the library lacks one of them for `isa`."""
+    """Return the functions of `signatures` in their order, or None if one is missing for `isa`."""
     functions: list[Callable[..., Any]] = []
     for name, (result, arguments) in signatures.items():
         function = getattr(library, f"{name}_{isa}", None)

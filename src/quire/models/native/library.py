@@ -30,7 +30,12 @@ NO_LIBRARY = (
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """`isa`: whose kernels are called, one of ISAS. `isas`: those that can run here."""
+    """The opened library.
+
+    isa: the instruction set whose kernels are called, one of ISAS.
+    isas: those that can run here.
+    has_threads: torch's OpenMP runtime was found.
+    """
 
     handle: ctypes.CDLL
     isa: str
@@ -38,7 +43,7 @@ class Library:
     has_threads: bool
 
     def of(self, isa: str) -> "Library":
-        """The same for another instruction set that can run here."""
+        """Return the library for another instruction set. Raises ValueError if it cannot run."""
         if isa not in self.isas:
             raise ValueError(f"{isa} does not run here, but {', '.join(self.isas)}")
         return Library(self.handle, isa, self.isas, self.has_threads)
@@ -49,7 +54,7 @@ class Library:
         argument: type[ctypes.Structure],
         result: type[ctypes.c_int64 | ctypes.c_int],
     ) -> Callable[[ctypes.Structure], int]:
-        """The function that takes a pointer to one `argument`."""
+        """Return the function `name`, which takes a pointer to one `argument`."""
         function = getattr(self.handle, f"{name}_{self.isa}")
         function.argtypes, function.restype = [ctypes.POINTER(argument)], result
 
@@ -60,13 +65,13 @@ class Library:
 
     @property
     def num_threads(self) -> int:
-        """As many as torch uses."""
+        """The threads that kernels run on: as many as torch uses."""
         return torch.get_num_threads() if self.has_threads else 1
 
 
 @cache
 def library() -> Library | None:
-    """None, and a warning, where none was built. Says once which instruction set it uses."""
+    """Open the library once, and log its instruction set; None, and a warning, if there is none."""
     path = next((p for p in map(_path, EXTENSION_SUFFIXES) if p.exists()), None)
     if path is None:
         logger.warning(NO_LIBRARY)
@@ -90,7 +95,7 @@ def _path(suffix: str) -> Path:
 
 
 def _share_openmp() -> None:
-    """Make the runtime that torch has loaded visible to the library; never load another."""
+    """Make the OpenMP runtime that torch has loaded visible to the library; load no other."""
     if not hasattr(os, "RTLD_NOLOAD"):
         return
     home = Path(torch.__file__).parent

@@ -89,8 +89,8 @@ def attend(
     cap,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
-    K_WIDTH: tl.constexpr,
-    V_WIDTH: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    V_HEAD_SIZE: tl.constexpr,
     K_MAIN: tl.constexpr,
     K_REST: tl.constexpr,
     V_COLUMNS: tl.constexpr,
@@ -111,7 +111,7 @@ def attend(
 ):
     """Grid (tiles, K/V heads x tiles of HEADS, splits). IS_SINGLE: the sequences of one token in
     this step, a tile each; otherwise those of more. VALUE_STRIDE 0: the value is the key's first
-    K_MAIN columns. IS_SPLIT, of these alone: `out` is [sequences, heads, splits, V_WIDTH] and
+    K_MAIN columns. IS_SPLIT, of these alone: `out` is [sequences, heads, splits, V_HEAD_SIZE] and
     `log_sums`, its weights, [sequences, heads, splits], both float32, and sinks are left to
     `combine`.
 
@@ -144,11 +144,11 @@ def attend(
 
     place = (start + token).to(tl.int64) * token_stride + head.to(tl.int64) * head_stride
     column = tl.arange(0, K_MAIN)
-    mine = is_live[:, None] & (column < K_WIDTH)[None, :]
+    mine = is_live[:, None] & (column < HEAD_SIZE)[None, :]
     main = tl.load(query + place[:, None] + column[None, :], mask=mine, other=0).to(COMPUTE)
     if K_REST > 0:
         column = K_MAIN + tl.arange(0, K_REST)
-        mine = is_live[:, None] & (column < K_WIDTH)[None, :]
+        mine = is_live[:, None] & (column < HEAD_SIZE)[None, :]
         rest = tl.load(query + place[:, None] + column[None, :], mask=mine, other=0).to(COMPUTE)
 
     top = tl.full([ROWS], float("-inf"), tl.float32)
@@ -173,10 +173,10 @@ def attend(
         key_scale = rows
         if FORMAT != 0:
             key_scale = tl.load(key_scales + rows, seen, 0)
-        key = _read(keys, key_scale, rows, seen, K_WIDTH, 0, K_MAIN, FORMAT, COMPUTE)
+        key = _read(keys, key_scale, rows, seen, HEAD_SIZE, 0, K_MAIN, FORMAT, COMPUTE)
         scores = tl.dot(main, tl.trans(key), input_precision="ieee")
         if K_REST > 0:
-            more = _read(keys, key_scale, rows, seen, K_WIDTH, K_MAIN, K_REST, FORMAT, COMPUTE)
+            more = _read(keys, key_scale, rows, seen, HEAD_SIZE, K_MAIN, K_REST, FORMAT, COMPUTE)
             scores = tl.dot(rest, tl.trans(more), scores, input_precision="ieee")
         scores *= scale
         if HAS_CAP:
@@ -215,8 +215,8 @@ def attend(
     else:
         place = (start + token).to(tl.int64) * (KV_HEADS * GROUP) + head
     column = tl.arange(0, V_COLUMNS)
-    mine = is_live[:, None] & (column < V_WIDTH)[None, :]
-    at = out + place[:, None] * V_WIDTH + column[None, :]
+    mine = is_live[:, None] & (column < V_HEAD_SIZE)[None, :]
+    at = out + place[:, None] * V_HEAD_SIZE + column[None, :]
     tl.store(at, sums.to(out.dtype.element_ty), mine)
 
 
@@ -229,13 +229,13 @@ def combine(
     query_starts,
     num_splits,
     HEADS: tl.constexpr,
-    V_WIDTH: tl.constexpr,
+    V_HEAD_SIZE: tl.constexpr,
     V_COLUMNS: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """Grid (sequences, heads): `out` [T, heads, V_WIDTH] of the sequences of one token, from the
+    """Grid (sequences, heads): `out` [T, heads, V_HEAD_SIZE] of sequences of one token, from the
     `num_splits` parts of each, at most MAX_SPLITS."""
     start = tl.load(query_starts + tl.program_id(0))
     if tl.load(query_starts + tl.program_id(0) + 1) - start != 1:
@@ -256,13 +256,13 @@ def combine(
     for low in range(0, num_splits, AT_ONCE):
         some = low + tl.arange(0, AT_ONCE)
         weights = tl.load(log_sums + place * num_splits + some, some < num_splits, float("-inf"))
-        at = (place * num_splits + some)[:, None] * V_WIDTH + column[None, :]
-        mine = (some < num_splits)[:, None] & (column < V_WIDTH)[None, :]
+        at = (place * num_splits + some)[:, None] * V_HEAD_SIZE + column[None, :]
+        mine = (some < num_splits)[:, None] & (column < V_HEAD_SIZE)[None, :]
         parts = tl.load(sums + at, mine, 0)
         whole += tl.sum(parts * tl.exp2(weights - top)[:, None], 0)
     place = start.to(tl.int64) * HEADS + tl.program_id(1)
     tl.store(
-        out + place * V_WIDTH + column,
+        out + place * V_HEAD_SIZE + column,
         (whole / total).to(out.dtype.element_ty),
-        column < V_WIDTH,
+        column < V_HEAD_SIZE,
     )

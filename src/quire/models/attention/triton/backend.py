@@ -23,7 +23,7 @@ LOG2_E = math.log2(math.e)
 
 @dataclass(frozen=True, slots=True)
 class TritonAttention:
-    """For stores and devices that `why_not` has nothing against."""
+    """The attention backend of Triton's kernels, for stores and devices that `why_not` accepts."""
 
     store: KVStore
     device: Device
@@ -37,6 +37,8 @@ class TritonAttention:
 
 @dataclass(frozen=True, slots=True)
 class TritonStep:
+    """One step of `TritonAttention`."""
+
     backend: TritonAttention
     inputs: StepInputs
 
@@ -53,7 +55,7 @@ class TritonStep:
         store = self.backend.store
         form = Form(layer, query.shape[1], store.codec, store.block_size, self.backend.device)
         self._write(form, key, value)
-        out = query.new_empty(len(query), query.shape[1], layer.v_width)
+        out = query.new_empty(len(query), query.shape[1], layer.v_head_size)
         call = _Call(self, form, query, sinks, out)
         if self.inputs.bounds.has_longer:
             call.attend_longer()
@@ -62,8 +64,8 @@ class TritonStep:
         return out
 
     def _write(self, form: Form, key: Tensor, value: Tensor) -> None:
-        group, place = self.backend.store.places[form.layer.index]
-        keys, values = self.backend.store.keys[place], self.backend.store.values[place]
+        group, index = self.backend.store.layer_tensors[form.layer.index]
+        keys, values = self.backend.store.keys[index], self.backend.store.values[index]
         num_rows = len(key) * form.layer.num_kv_heads
         write[(-(-num_rows // form.write_rows),)](
             key,
@@ -111,7 +113,7 @@ class _Call:
             self._launch(grid, (self.out, None), constants, how)
             return
         shape = (num_seqs, form.num_heads, splits)
-        sums = self.out.new_empty(*shape, form.layer.v_width, dtype=torch.float32)
+        sums = self.out.new_empty(*shape, form.layer.v_head_size, dtype=torch.float32)
         log_sums = self.out.new_empty(shape, dtype=torch.float32)
         self._launch(grid, (sums, log_sums), constants, how)
         combine[(num_seqs, form.num_heads)](
@@ -137,9 +139,9 @@ class _Call:
         how: tuple[int, int],
     ) -> None:
         layer, inputs, store = self.form.layer, self.step.inputs, self.step.backend.store
-        group, place = store.places[layer.index]
-        keys = store.keys[place]
-        values = store.values[place] or keys
+        group, index = store.layer_tensors[layer.index]
+        keys = store.keys[index]
+        values = store.values[index] or keys
         table = inputs.block_tables[group]
         cap = layer.softcap or 0.0
         attend[grid](

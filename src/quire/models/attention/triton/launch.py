@@ -47,7 +47,7 @@ class Form:
 
     def tile(self, longest_chunk: int) -> Tile:
         most_rows = longest_chunk * self.group
-        return choose_tile(self.layer.k_width, self.codec, most_rows, self.device)
+        return choose_tile(self.layer.head_size, self.codec, most_rows, self.device)
 
     def heads(self, tile: Tile) -> int:
         """Of a tile's rows: query heads of one K/V head."""
@@ -59,7 +59,7 @@ class Form:
     @property
     def write_rows(self) -> int:
         """Vectors that one program writes."""
-        return max(1, WRITE_ELEMENTS // columns(max(self.layer.k_width, self.layer.v_width)))
+        return max(1, WRITE_ELEMENTS // columns(max(self.layer.head_size, self.layer.v_head_size)))
 
     def num_head_tiles(self, tile: Tile) -> int:
         return self.layer.num_kv_heads * -(-self.group // self.heads(tile))
@@ -67,19 +67,23 @@ class Form:
     def attend_constants(self, tile: Tile, *, is_single: bool, is_split: bool) -> dict[str, object]:
         """The interpreter's products know no bfloat16: there it computes in float32."""
         layer = self.layer
-        main, rest = split_width(layer.k_width)
-        v_columns = columns(layer.v_width)
+        main, rest = split_width(layer.head_size)
+        v_columns = columns(layer.v_head_size)
         is_key = layer.is_latent and v_columns == main
         compute = torch.float32 if self.device.is_interpreted else self.codec.dtype
         return {
             "KV_HEADS": layer.num_kv_heads,
             "GROUP": self.group,
-            "K_WIDTH": layer.k_width,
-            "V_WIDTH": layer.v_width,
+            "HEAD_SIZE": layer.head_size,
+            "V_HEAD_SIZE": layer.v_head_size,
             "K_MAIN": main,
             "K_REST": rest,
             "V_COLUMNS": v_columns,
-            "VALUE_STRIDE": 0 if is_key else layer.k_width if layer.is_latent else layer.v_width,
+            "VALUE_STRIDE": 0
+            if is_key
+            else layer.head_size
+            if layer.is_latent
+            else layer.v_head_size,
             "BLOCK_SIZE": self.block_size,
             "WINDOW": layer.window or 0,
             "CHUNK": layer.chunk or 0,
@@ -98,8 +102,8 @@ class Form:
     def combine_constants(self) -> dict[str, object]:
         return {
             "HEADS": self.num_heads,
-            "V_WIDTH": self.layer.v_width,
-            "V_COLUMNS": columns(self.layer.v_width),
+            "V_HEAD_SIZE": self.layer.v_head_size,
+            "V_COLUMNS": columns(self.layer.v_head_size),
             "HAS_SINKS": self.layer.has_sinks,
             "MAX_SPLITS": MAX_SPLITS,
             "AT_ONCE": COMBINED_AT_ONCE,
@@ -109,10 +113,10 @@ class Form:
         layer = self.layer
         return {
             "HEADS": layer.num_kv_heads,
-            "K_WIDTH": layer.k_width,
-            "V_WIDTH": 0 if layer.is_latent else layer.v_width,
-            "K_COLUMNS": columns(layer.k_width),
-            "V_COLUMNS": columns(layer.v_width),
+            "HEAD_SIZE": layer.head_size,
+            "V_HEAD_SIZE": 0 if layer.is_latent else layer.v_head_size,
+            "K_COLUMNS": columns(layer.head_size),
+            "V_COLUMNS": columns(layer.v_head_size),
             "ROWS": self.write_rows,
             "FORMAT": self.number,
             "PEAK": self.codec.peak or 0.0,

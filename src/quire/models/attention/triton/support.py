@@ -1,4 +1,4 @@
-"""Where Triton's kernels can run; nothing here imports triton unless it is to be used."""
+"""Tells where Triton's kernels can run; triton is imported only where it is to be used."""
 
 from importlib.util import find_spec
 from shutil import which
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import torch
 
-from quire.models.attention.triton.tiles import MAX_K_WIDTH, MAX_V_WIDTH, Device, Tile
+from quire.models.attention.triton.tiles import MAX_HEAD_SIZE, MAX_V_HEAD_SIZE, Device, Tile
 from quire.models.kv.kv_codec import Codec
 
 MIN_CAPABILITY = 80
-MAX_EXACT_WIDTH = 128
-"""Of float32 times what is decoded: beyond, all registers spill."""
+MAX_EXACT_HEAD_SIZE = 128
+"""The largest head size of float32 times decoded numbers: beyond, all registers spill."""
 INTERPRETED = Device(
     MIN_CAPABILITY,
     num_sms=8,
@@ -22,19 +22,19 @@ INTERPRETED = Device(
 
 
 class Site(NamedTuple):
-    """Where attention is to run, over K and V of at most these widths."""
+    """A device, a codec, and the largest head sizes: where attention is to run."""
 
     device: torch.device
     codec: Codec
-    k_width: int
-    v_width: int
+    head_size: int
+    v_head_size: int
 
 
 def why_not(site: Site) -> str | None:
-    """What keeps the kernels from this, in words; None if nothing does."""
+    """Return why the kernels cannot run there, in words, or None if they can."""
     if find_spec("triton") is None:
         return "triton is not installed; it comes with PyTorch for CUDA"
-    return _why_not_device(site.device) or why_not_widths(*site[1:])
+    return _why_not_device(site.device) or why_not_sizes(*site[1:])
 
 
 def _why_not_device(device: torch.device) -> str | None:
@@ -50,34 +50,34 @@ def _why_not_device(device: torch.device) -> str | None:
     return None if _has_compiler() else "it finds no C compiler (gcc, clang or $CC) to launch by"
 
 
-def why_not_widths(codec: Codec, k_width: int, v_width: int) -> str | None:
-    if k_width > MAX_K_WIDTH or v_width > MAX_V_WIDTH:
+def why_not_sizes(codec: Codec, head_size: int, v_head_size: int) -> str | None:
+    if head_size > MAX_HEAD_SIZE or v_head_size > MAX_V_HEAD_SIZE:
         return (
-            f"keys of {k_width} or values of {v_width} elements are too wide, it takes "
-            f"{MAX_K_WIDTH} and {MAX_V_WIDTH}"
+            f"keys of {head_size} or values of {v_head_size} elements are too wide, it takes "
+            f"{MAX_HEAD_SIZE} and {MAX_V_HEAD_SIZE}"
         )
     is_exact = codec.dtype is torch.float32
-    if is_exact and codec.is_quantised and k_width > MAX_EXACT_WIDTH:
-        return f"float32 times quantised keys of over {MAX_EXACT_WIDTH} elements is not for it"
+    if is_exact and codec.is_quantised and head_size > MAX_EXACT_HEAD_SIZE:
+        return f"float32 times quantised keys of over {MAX_EXACT_HEAD_SIZE} elements is not for it"
     return None
 
 
 def is_interpreted() -> bool:
-    """Do kernels run on a CPU, one program after another, as in tests?"""
+    """Whether kernels run on a CPU, one program after another, as in tests."""
     import triton
 
     return bool(triton.knobs.runtime.interpret)
 
 
 def _has_compiler() -> bool:
-    """Triton compiles what launches its kernels, in C, when it first runs."""
+    """Whether there is a C compiler: Triton compiles its launchers when it first runs."""
     import triton
 
     return bool(triton.knobs.build.cc or which("gcc") or which("clang"))
 
 
 def describe(device: torch.device) -> Device:
-    """What a device that `why_not` has nothing against is like."""
+    """Return the properties of a device that `why_not` accepts."""
     if device.type == "cpu":
         return INTERPRETED
     return Device(

@@ -8,7 +8,7 @@ from quire.models.kv.kv_codec import Codec
 
 MIN_ROWS = 16
 """A tensor core multiplies no fewer."""
-MAX_K_WIDTH, MAX_V_WIDTH = 576, 512
+MAX_HEAD_SIZE, MAX_V_HEAD_SIZE = 576, 512
 """Wider ones would not fit beside each other in registers."""
 MAX_SPLITS = 64
 MIN_SPLIT_KEYS = 256
@@ -45,7 +45,7 @@ class Device(NamedTuple):
         return 90 <= self.capability < 120
 
 
-def choose_tile(k_width: int, codec: Codec, most_rows: int, device: Device) -> Tile:
+def choose_tile(head_size: int, codec: Codec, most_rows: int, device: Device) -> Tile:
     """`most_rows`: tokens of the longest chunk times query heads of a group.
 
     The largest that spill no registers and leave a GPU with 99 KiB of shared memory (8.6, 8.9) room
@@ -57,12 +57,12 @@ def choose_tile(k_width: int, codec: Codec, most_rows: int, device: Device) -> T
     if device.tile is not None:
         return device.tile
     if codec.dtype.itemsize > 2:
-        return _exact_tile(k_width)
+        return _exact_tile(head_size)
     if most_rows <= MIN_ROWS:
-        return Tile(MIN_ROWS, 32, 4, 5) if k_width <= 256 else Tile(MIN_ROWS, 16, 4, 5)
-    if k_width > 256:
+        return Tile(MIN_ROWS, 32, 4, 5) if head_size <= 256 else Tile(MIN_ROWS, 16, 4, 5)
+    if head_size > 256:
         return Tile(32, 32, 8, 3)
-    if k_width > 128:
+    if head_size > 128:
         rows = 32 if codec.is_quantised and not device.reads_shared else 64
         return Tile(rows, 32, 8, 3)
     if device.reads_shared:
@@ -70,11 +70,11 @@ def choose_tile(k_width: int, codec: Codec, most_rows: int, device: Device) -> T
     return Tile(64 if codec.is_quantised else 128, 32, 8, 5)
 
 
-def _exact_tile(k_width: int) -> Tile:
+def _exact_tile(head_size: int) -> Tile:
     """Without tensor cores, which would not be exact: small, or registers spill."""
-    if k_width <= 128:
+    if head_size <= 128:
         return Tile(MIN_ROWS, 16, 8, 3)
-    return Tile(MIN_ROWS, 16, 4 if k_width <= 256 else 8, 2)
+    return Tile(MIN_ROWS, 16, 4 if head_size <= 256 else 8, 2)
 
 
 def columns(width: int) -> int:

@@ -56,8 +56,8 @@ def write(
     value_token_stride,
     value_head_stride,
     HEADS: tl.constexpr,
-    K_WIDTH: tl.constexpr,
-    V_WIDTH: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    V_HEAD_SIZE: tl.constexpr,
     K_COLUMNS: tl.constexpr,
     V_COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -65,7 +65,7 @@ def write(
     PEAK: tl.constexpr,
 ):
     """Grid: tiles of ROWS of the T x HEADS vectors. A token whose slot is negative is written
-    nowhere. V_WIDTH 0: there are keys alone."""
+    nowhere. V_HEAD_SIZE 0: there are keys alone."""
     _write(
         key,
         keys,
@@ -75,13 +75,13 @@ def write(
         key_token_stride,
         key_head_stride,
         HEADS,
-        K_WIDTH,
+        HEAD_SIZE,
         K_COLUMNS,
         ROWS,
         FORMAT,
         PEAK,
     )
-    if V_WIDTH > 0:
+    if V_HEAD_SIZE > 0:
         _write(
             value,
             values,
@@ -91,7 +91,7 @@ def write(
             value_token_stride,
             value_head_stride,
             HEADS,
-            V_WIDTH,
+            V_HEAD_SIZE,
             V_COLUMNS,
             ROWS,
             FORMAT,

@@ -1,5 +1,5 @@
-"""The functions of fused.cpp over tensors: what stands between a decoder's linear layers, for rows
-of float32 or bfloat16 on the CPU."""
+"""The functions of fused.cpp over tensors: norms, rotary embeddings, gated activations and sums
+between a decoder's linear layers, for rows of float32 or bfloat16 on the CPU."""
 
 import ctypes
 from collections.abc import Callable
@@ -11,35 +11,39 @@ from torch import Tensor
 
 from quire.models.native.binding import Signatures, bind
 
-KINDS = ("rounded_first", "one_more")
-"""How a norm multiplies by its weight: w * round(x), or (1 + w) * x rounded after."""
-ACTS = ("silu", "gelu_tanh")
-MAX_HEAD_WIDTH = 512
+NORM_KINDS = ("rounded_first", "one_more")
+"""How an RMSNorm multiplies by its weight w: w * round(x), or round((1 + w) * x)."""
+ACTIVATIONS = ("silu", "gelu_tanh")
+MAX_HEAD_SIZE = 512
 
 
-class Scale(NamedTuple):
-    """Of an RMSNorm: `weight` [width], contiguous, and a kind of KINDS."""
+class NormParams(NamedTuple):
+    """An RMSNorm: `weight` [size], contiguous; `kind` is an index into NORM_KINDS."""
 
     weight: Tensor
     epsilon: float
     kind: int
 
 
-class Heads(NamedTuple):
-    """How a row begins: query heads, then key heads, all of one width. `query`, `key`: the norms
-    that they go through, both or none, of one kind."""
+class HeadLayout(NamedTuple):
+    """What a row of a QKV product begins with: query heads, then key heads, of one head size.
+
+    query, key: the norms that the heads go through: both or neither, of one kind.
+    """
 
     num_query: int
     num_key: int
-    width: int
-    query: Scale | None = None
-    key: Scale | None = None
+    head_size: int
+    query: NormParams | None = None
+    key: NormParams | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FusedKernels:
-    """Each runs on as many threads as torch does. Tensors are contiguous but for what is said, and
-    all of one of `dtypes`."""
+    """Kernels that run on as many threads as torch does.
+
+    Tensors are on the CPU, contiguous where nothing else is said, and all of one of `dtypes`.
+    """
 
     takes: Callable[[bool], bool]
     norm_into: Callable[..., None]
@@ -49,11 +53,11 @@ class FusedKernels:
 
     @property
     def dtypes(self) -> frozenset[torch.dtype]:
-        """bfloat16 is among them where the instruction set has its dot product."""
+        """float32, and bfloat16 where the instruction set has its dot product."""
         return frozenset({torch.float32, *([torch.bfloat16] if self.takes(True) else [])})
 
-    def norm(self, x: Tensor, scale: Scale, added: Tensor | None = None) -> Tensor:
-        """RMSNorm(x + added) of rows [..., width]; the sum is left in `x`."""
+    def norm(self, x: Tensor, scale: NormParams, added: Tensor | None = None) -> Tensor:
+        """Return RMSNorm(x + added) of rows [..., hidden_size]; the sum is left in `x`."""
         out, width = torch.empty_like(x), x.shape[-1]
         self.norm_into(
             x.dtype == torch.bfloat16,
@@ -69,9 +73,12 @@ class FusedKernels:
         )
         return out
 
-    def rope(self, x: Tensor, heads: Heads, cosines: Tensor, sines: Tensor) -> None:
-        """Norms and turns the heads that rows [T, any] begin with, in place. `cosines`, `sines`
-        [T, rotary]: of the first `rotary` elements of each head."""
+    def rope(self, x: Tensor, heads: HeadLayout, cos: Tensor, sin: Tensor) -> None:
+        """Apply the norms and rotary embeddings to the heads that rows [T, any] begin with.
+
+        Computes in place. `cos` and `sin` are [T, rotary_dim]; the first `rotary_dim` elements of
+        each head are rotated (RoPE, arXiv 2104.09864).
+        """
         query, key = heads.query, heads.key
         self.rope_over(
             x.dtype == torch.bfloat16,
@@ -80,10 +87,10 @@ class FusedKernels:
             x.shape[-1],
             heads.num_query,
             heads.num_key,
-            heads.width,
-            cosines.data_ptr(),
-            sines.data_ptr(),
-            cosines.shape[-1],
+            heads.head_size,
+            cos.data_ptr(),
+            sin.data_ptr(),
+            cos.shape[-1],
             None if query is None else query.weight.data_ptr(),
             None if key is None else key.weight.data_ptr(),
             0.0 if query is None else query.epsilon,
@@ -93,7 +100,10 @@ class FusedKernels:
         )
 
     def gate(self, x: Tensor, act: int) -> Tensor:
-        """[..., 2 * width] to [..., width]: act of ACTS of the first half, times the second."""
+        """Return act(first half) * second half of rows: [..., 2 * width] to [..., width].
+
+        `act` is an index into ACTIVATIONS.
+        """
         width = x.shape[-1] // 2
         out = x.new_empty(*x.shape[:-1], width)
         rows = x.numel() // (2 * width)
@@ -109,7 +119,7 @@ class FusedKernels:
         return out
 
     def sum(self, a: Tensor, b: Tensor) -> Tensor:
-        """a + b, of the same shape."""
+        """Return a + b of two tensors of the same shape."""
         out, width = torch.empty_like(a), a.shape[-1]
         self.sum_into(
             a.dtype == torch.bfloat16,
@@ -143,6 +153,6 @@ SIGNATURES: Signatures = {
 
 
 def bind_fused(library: ctypes.CDLL, isa: str) -> FusedKernels | None:
-    """None: the library has none."""
+    """Return the kernels for `isa`, or None if the library lacks them."""
     functions = bind(library, isa, SIGNATURES)
     return None if functions is None else FusedKernels(*functions)

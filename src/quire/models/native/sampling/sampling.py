@@ -14,7 +14,7 @@ POINTERS = (
     *("token_ids", "logprobs", "top_ids", "top_logprobs", "memory"),
 )
 COUNTS = ("num_rows", "row_stride", "vocab_size", "max_top", "is_bf16", "num_threads")
-NUM_ASKED = 6
+NUM_PARAMS = 6
 """Fields of `Asked` of sampling.cpp, in this order: noise, temperature, top_k, top_p, log_min_p,
 num_top."""
 
@@ -38,7 +38,7 @@ class Edits(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """`numbers`: NUM_ASKED for each row, whose num_top is at most `max_top`."""
+    """`numbers`: NUM_PARAMS for each row, whose num_top is at most `max_top`."""
 
     numbers: "array[float]"
     max_top: int

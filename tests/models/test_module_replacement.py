@@ -8,16 +8,21 @@ import torch
 from torch import Tensor
 
 from quire.models.layers.decoder import DecoderForward
-from quire.models.layers.layers import AttentionForward, GatedForward, LayerForward, NormForward
+from quire.models.layers.fused_layers import (
+    AttentionForward,
+    GatedForward,
+    LayerForward,
+    NormForward,
+)
 from quire.models.layers.linears import pack_linears
 from quire.models.layers.model_kernels import ModelKernels
-from quire.models.layers.surgery import operate
+from quire.models.layers.module_replacement import replace_modules
 from quire.models.loading.loader import LoadedModel
 from quire.models.native.decoder.decoder import bind_decoder
 from quire.models.native.decoder.fused import bind_fused
-from quire.models.native.linear.bytes import bind_bytes
-from quire.models.native.linear.halved import bind_halved
-from quire.models.native.linear.int8 import Int8Kernel
+from quire.models.native.linear.bf16_storage import bind_bf16_storage
+from quire.models.native.linear.w8a8 import W8A8Kernel
+from quire.models.native.linear.w8a32 import bind_w8a32
 from tests.instructions import built_library, library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
@@ -45,7 +50,7 @@ PARTS_ALONE = {
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("surgery")
+    return tmp_path_factory.mktemp("replacements")
 
 
 def checkpoint(folder: Path, name: str, **more: object) -> Path:
@@ -102,31 +107,31 @@ def test_fused_models_are_no_worse_than_the_plain_ones(
 
 
 def test_layers_over_quantised_weights_are_fused_too(
-    checkpoints: Path, kernels: ModelKernels, int8_kernel: Int8Kernel
+    checkpoints: Path, kernels: ModelKernels, w8a8_kernel: W8A8Kernel
 ) -> None:
     folder = checkpoint(checkpoints, "qwen2")
-    fused = load_packed(folder, kernels._replace(linears=(int8_kernel,)))
-    plain = load_packed(folder, ModelKernels((int8_kernel,)))
+    fused = load_packed(folder, kernels._replace(linears=(w8a8_kernel,)))
+    plain = load_packed(folder, ModelKernels((w8a8_kernel,)))
     assert LayerForward in kinds_in(fused) and not kinds_in(plain)
     spread = logits(plain).std()
     assert (logits(fused) - logits(plain)).square().mean().sqrt() <= 0.05 * spread
 
 
 def test_float32_models_are_fused_over_bytes_and_over_halves(
-    tmp_path: Path, kernels: ModelKernels, int8_kernel: Int8Kernel
+    tmp_path: Path, kernels: ModelKernels, w8a8_kernel: W8A8Kernel
 ) -> None:
     family = Family("qwen2", fields={**SERVED["qwen2"].fields, **WHOLE_PANELS})
     folder = save_checkpoint(family, tmp_path, torch.bfloat16)
     plain, built = load(folder, "float32"), built_library()
-    over_bytes = load_packed(folder, kernels._replace(linears=(int8_kernel,)), "float32")
-    unfused = logits(load_packed(folder, ModelKernels((int8_kernel,)), "float32"))
+    over_bytes = load_packed(folder, kernels._replace(linears=(w8a8_kernel,)), "float32")
+    unfused = logits(load_packed(folder, ModelKernels((w8a8_kernel,)), "float32"))
     assert DecoderForward in kinds_in(over_bytes)
     assert (logits(over_bytes) - unfused).square().mean().sqrt() <= 0.01 * unfused.std()
     for isa in built.isas:
-        halved = bind_halved(built.handle, isa)
-        assert halved is not None
+        bf16_storage = bind_bf16_storage(built.handle, isa)
+        assert bf16_storage is not None
         place = (built.handle, isa)
-        given = ModelKernels((halved,), bind_fused(*place), bind_decoder(*place))
+        given = ModelKernels((bf16_storage,), bind_fused(*place), bind_decoder(*place))
         over_halves = load_packed(folder, given, "float32")
         one_by_one = load_packed(folder, given._replace(decoder=None), "float32")
         assert DecoderForward in kinds_in(over_halves)
@@ -139,7 +144,7 @@ def test_float32_models_are_fused_over_bytes_and_over_halves(
 @pytest.mark.parametrize("isa", ["portable", "avx2"])
 def test_float32_models_are_fused_over_bytes_that_are_widened(isa: str, tmp_path: Path) -> None:
     place = (library_of(isa).handle, isa)
-    widened = bind_bytes(*place)
+    widened = bind_w8a32(*place)
     assert widened is not None
     family = Family("qwen2", fields={**SERVED["qwen2"].fields, **WHOLE_PANELS})
     folder = save_checkpoint(family, tmp_path, torch.bfloat16)
@@ -152,10 +157,10 @@ def test_float32_models_are_fused_over_bytes_that_are_widened(isa: str, tmp_path
 
 @pytest.mark.parametrize("name", ["qwen2, windows in the upper layers", "qwen3"])
 def test_layers_at_once_say_what_they_say_one_by_one(
-    name: str, checkpoints: Path, kernels: ModelKernels, int8_kernel: Int8Kernel
+    name: str, checkpoints: Path, kernels: ModelKernels, w8a8_kernel: W8A8Kernel
 ) -> None:
     folder = checkpoint(checkpoints, name)
-    for linears in (kernels.linears, (int8_kernel,)):
+    for linears in (kernels.linears, (w8a8_kernel,)):
         at_once = load_packed(folder, kernels._replace(linears=linears))
         one_by_one = load_packed(folder, kernels._replace(linears=linears, decoder=None))
         assert DecoderForward in kinds_in(at_once)
@@ -214,9 +219,9 @@ def test_weights_that_are_joined_are_there_once(checkpoints: Path, kernels: Mode
 def test_undone_the_model_is_as_it_was(checkpoints: Path, kernels: ModelKernels) -> None:
     loaded = load_packed(checkpoint(checkpoints, "llama"), ModelKernels(kernels.linears))
     said = logits(loaded)
-    surgery = operate(loaded.module, kernels, loaded.current, lambda: logits(loaded))
+    replacements = replace_modules(loaded.module, kernels, loaded.context, lambda: logits(loaded))
     assert kinds_in(loaded)
-    surgery.undo()
+    replacements.undo()
     assert not kinds_in(loaded)
     assert torch.equal(logits(loaded), said)
 
@@ -227,7 +232,7 @@ def test_unpacked_after_surgery_the_weights_are_those_of_the_file(
     folder = checkpoint(checkpoints, "qwen2")
     loaded, plain = load(folder, "bfloat16"), load(folder, "bfloat16")
     packed = pack_linears(loaded.module, kernels.linears)
-    operate(loaded.module, kernels, loaded.current, lambda: logits(loaded)).undo()
+    replace_modules(loaded.module, kernels, loaded.context, lambda: logits(loaded)).undo()
     packed.undo()
     kept = dict(plain.module.named_parameters())
     assert all(torch.equal(weight, kept[name]) for name, weight in loaded.module.named_parameters())

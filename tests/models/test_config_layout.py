@@ -17,12 +17,12 @@ from quire.cache.spec import FULL, AttentionPattern, AttentionType, TokenKV
 from quire.models.config import CheckpointError, KVOptions
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.checkpoint import ModelSource
+from quire.models.loading.config_layout import layout_from_config
 from quire.models.loading.loader import load_model
-from quire.models.loading.outline import outline_layout
 from quire.models.loading.preview import Preview, look_ahead
 from quire.models.loading.weight_files import read_headers, stored_float_bytes, weight_bytes
-from quire.models.native.linear.halved import bind_halved
-from quire.models.native.linear.int8 import Int8Kernel
+from quire.models.native.linear.bf16_storage import bind_bf16_storage
+from quire.models.native.linear.w8a8 import W8A8Kernel
 from tests.instructions import library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import ignore_progress, load
@@ -49,9 +49,9 @@ def preview_of(folder: Path, dtype: str = "float32") -> Preview:
 
 def packed_preview_of(folder: Path, dtype: str, kernels: ModelKernels | None = None) -> Preview:
     built = library_of("portable")
-    halved = bind_halved(built.handle, built.isa)
-    assert halved is not None
-    given = ModelKernels((halved,)) if kernels is None else kernels
+    bf16_storage = bind_bf16_storage(built.handle, built.isa)
+    assert bf16_storage is not None
+    given = ModelKernels((bf16_storage,)) if kernels is None else kernels
     return look_ahead(folder, dtype=dtype, device=CPU, trust_remote_code=False, kernels=given)
 
 
@@ -84,7 +84,7 @@ TOLD = (
 
 
 def token_kvs_and_patterns(**fields: object) -> tuple[set[TokenKV], list[AttentionPattern]] | None:
-    layout = outline_layout(SimpleNamespace(**{**PLAIN, **fields}), KVOptions(), dtype_bytes=2)
+    layout = layout_from_config(SimpleNamespace(**{**PLAIN, **fields}), KVOptions(), dtype_bytes=2)
     if layout is None:
         return None
     by_layer = {layer: group.pattern for group in layout.groups for layer in group.layers}
@@ -111,7 +111,7 @@ def test_what_is_not_said_of_heads_is_worked_out(
 
 def test_the_old_names_of_gpt_are_known() -> None:
     config = SimpleNamespace(n_layer=3, n_embd=48, n_head=6)
-    layout = outline_layout(config, KVOptions(), dtype_bytes=4)
+    layout = layout_from_config(config, KVOptions(), dtype_bytes=4)
     assert layout is not None and set(layout.token_kvs) == {TokenKV(6, 8, 8, 4)}
 
 
@@ -163,7 +163,7 @@ def test_what_cannot_be_told_is_not_guessed(fields: dict[str, object]) -> None:
 
 
 def test_an_outline_needs_no_torch() -> None:
-    modules = "quire.models.loading.outline, quire.models.loading.weight_files"
+    modules = "quire.models.loading.config_layout, quire.models.loading.weight_files"
     code = f"import sys, {modules}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout.strip() == "False"
@@ -193,10 +193,10 @@ def test_what_is_not_stored_in_bfloat16_is_widened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("quantised", [False, True])
 def test_weights_that_are_cut_and_packed_are_counted_as_at_least_what_they_take(
-    references: References, kernels: ModelKernels, int8_kernel: Int8Kernel, quantised: bool
+    references: References, kernels: ModelKernels, w8a8_kernel: W8A8Kernel, quantised: bool
 ) -> None:
     """Of a float32 checkpoint in bfloat16: not as they are stored, nor in two bytes each."""
-    chosen = kernels._replace(linears=(int8_kernel,)) if quantised else kernels
+    chosen = kernels._replace(linears=(w8a8_kernel,)) if quantised else kernels
     folder = references.checkpoint("llama")
     preview = packed_preview_of(folder, "bfloat16", chosen)
     source = ModelSource(str(folder))

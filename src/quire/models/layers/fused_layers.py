@@ -1,18 +1,18 @@
 """Parts of a decoder over packed weights and fused kernels: RMSNorm, gated MLP, attention with
-rotary heads, and the layer made of these alone. Each stands in for the forward of a transformers
-module; `surgery.py` finds where.
+rotary embeddings, and the layer that is made of these alone. Each stands in for the forward of a
+transformers module; `module_replacement.py` finds where.
 """
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from quire.models.hf import PagedPort
+from quire.models.hf import PagedAttentionHook
 from quire.models.layers.linears import PackedForward
-from quire.models.native.decoder.fused import FusedKernels, Heads, Scale
+from quire.models.native.decoder.fused import FusedKernels, HeadLayout, NormParams
 
-Embeddings = tuple[Tensor, Tensor]
-"""Cosines and sines, [1, T, rotary]."""
+RotaryEmbeddings = tuple[Tensor, Tensor]
+"""`cos` and `sin`, each [1, T, rotary_dim]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class NormForward:
     """Stands in for the forward of an RMSNorm."""
 
     kernels: FusedKernels
-    scale: Scale
+    scale: NormParams
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.kernels.norm(x.contiguous(), self.scale)
@@ -46,52 +46,54 @@ class AttentionForward:
     kernels: FusedKernels
     qkv: PackedForward
     out: PackedForward
-    heads: Heads
-    port: PagedPort
+    heads: HeadLayout
+    hook: PagedAttentionHook
 
     def __call__(
-        self, hidden_states: Tensor, position_embeddings: Embeddings, **_: object
+        self, hidden_states: Tensor, position_embeddings: RotaryEmbeddings, **_: object
     ) -> tuple[Tensor, None]:
         return self.out(self.attend(hidden_states, position_embeddings)), None
 
-    def attend(self, hidden_states: Tensor, position_embeddings: Embeddings) -> Tensor:
-        """What goes to `out`."""
-        step, (cosines, sines) = self.port.current.attention, position_embeddings
+    def attend(self, hidden_states: Tensor, position_embeddings: RotaryEmbeddings) -> Tensor:
+        """Return what `out` is applied to: [1, T, heads * head_size]."""
+        step, (cos, sin) = self.hook.context.attention, position_embeddings
         if step is None:
             raise RuntimeError("the module was called outside of HFModel.forward")
         rows = self.qkv(hidden_states)[0]
-        self.kernels.rope(rows, self.heads, cosines[0], sines[0])
-        num_query, num_key, width = self.heads[:3]
-        heads = rows.view(len(rows), -1, width)
+        self.kernels.rope(rows, self.heads, cos[0], sin[0])
+        num_query, num_key, head_size = self.heads[:3]
+        heads = rows.view(len(rows), -1, head_size)
         query, key, value = heads.split_with_sizes(
             [num_query, num_key, heads.shape[1] - num_query - num_key], 1
         )
-        found = step.attend(self.port.layer, query, key, value)
+        found = step.attend(self.hook.layer, query, key, value)
         return found.view(1, len(rows), -1)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerForward:
-    """Stands in for the forward of a decoder layer: x + attention(norm(x)), then + mlp(norm(.)).
-    Computes in its input."""
+    """Stands in for the forward of a decoder layer: y = x + attention(norm(x)), y + mlp(norm(y)).
+
+    Overwrites its input, [1, T, hidden_size].
+    """
 
     kernels: FusedKernels
-    before: Scale
+    before: NormParams
     attention: AttentionForward
-    between: Scale
+    between: NormParams
     mlp: GatedForward
 
     def __call__(
-        self, hidden_states: Tensor, position_embeddings: Embeddings, **_: object
+        self, hidden_states: Tensor, position_embeddings: RotaryEmbeddings, **_: object
     ) -> Tensor:
         return self.finish(hidden_states, self.attend(hidden_states, position_embeddings))
 
-    def attend(self, hidden_states: Tensor, position_embeddings: Embeddings) -> Tensor:
+    def attend(self, hidden_states: Tensor, position_embeddings: RotaryEmbeddings) -> Tensor:
         normed = self.kernels.norm(hidden_states, self.before)
         return self.attention.attend(normed, position_embeddings)
 
     def finish(self, hidden_states: Tensor, attended: Tensor) -> Tensor:
-        """Of the same rows, whichever they are."""
+        """Add the attention and the MLP to `hidden_states`; both arguments have the same rows."""
         kernels = self.kernels
         normed = kernels.norm(hidden_states, self.between, self.attention.out(attended))
         return kernels.sum(hidden_states, self.mlp(normed))

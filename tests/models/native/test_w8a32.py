@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.models.native.library import ISAS
-from quire.models.native.linear.bytes import PANEL_ROWS, BytesKernel, bind_bytes
-from quire.models.native.linear.int8 import Int8Kernel
+from quire.models.native.linear.w8a8 import W8A8Kernel
+from quire.models.native.linear.w8a32 import PANEL_ROWS, W8A32Kernel, bind_w8a32
 from tests.instructions import library_of
 from tests.models.rounding import Exact, assert_within, linear_exactly, unit
 from tests.rounding import compounded
@@ -27,9 +27,9 @@ EXPONENTS = st.sampled_from((-30, -12, 0, 12))
 
 
 @pytest.fixture(scope="module", params=ISAS)
-def kernel(request: pytest.FixtureRequest) -> BytesKernel:
+def kernel(request: pytest.FixtureRequest) -> W8A32Kernel:
     isa: str = request.param
-    found = bind_bytes(library_of(isa).handle, isa)
+    found = bind_w8a32(library_of(isa).handle, isa)
     assert found is not None
     return found
 
@@ -40,7 +40,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 @given(m=COUNTS, n=WIDTHS, k=WIDTHS, has_bias=st.booleans(), seed=st.integers(0, 99))
 def test_product_is_that_of_what_the_bytes_say(
-    kernel: BytesKernel, m: int, n: int, k: int, has_bias: bool, seed: int
+    kernel: W8A32Kernel, m: int, n: int, k: int, has_bias: bool, seed: int
 ) -> None:
     x, packed = numbers(m, k, seed=seed), kernel.pack(numbers(n, k, seed=seed + 1))
     weight = kernel.unpack(packed)
@@ -54,7 +54,7 @@ def test_product_is_that_of_what_the_bytes_say(
 
 @given(m=COUNTS, n=WIDTHS, k=WIDTHS, has_bias=st.booleans())
 def test_row_has_the_same_product_alone_and_in_company(
-    kernel: BytesKernel, m: int, n: int, k: int, has_bias: bool
+    kernel: W8A32Kernel, m: int, n: int, k: int, has_bias: bool
 ) -> None:
     x, weight = numbers(m, k), kernel.pack(numbers(n, k, seed=1))
     bias = numbers(n, seed=2) if has_bias else None
@@ -64,7 +64,7 @@ def test_row_has_the_same_product_alone_and_in_company(
 
 @pytest.mark.parametrize("m", [1, 7, 49, 300])
 def test_product_is_the_same_on_any_number_of_threads(
-    kernel: BytesKernel, threads: int, m: int
+    kernel: W8A32Kernel, threads: int, m: int
 ) -> None:
     x, weight = numbers(m, 70), kernel.pack(numbers(1000, 70, seed=1))
     shared = kernel.linear(x, weight, None)
@@ -74,7 +74,7 @@ def test_product_is_the_same_on_any_number_of_threads(
 
 @given(n=WIDTHS, k=WIDTHS, exponent=EXPONENTS, data=st.data())
 def test_weight_is_within_half_a_step_in_a_byte_each(
-    kernel: BytesKernel, n: int, k: int, exponent: int, data: st.DataObject
+    kernel: W8A32Kernel, n: int, k: int, exponent: int, data: st.DataObject
 ) -> None:
     weight = numbers(n, k) * 10.0**exponent
     packed = kernel.pack(weight)
@@ -88,16 +88,16 @@ def test_weight_is_within_half_a_step_in_a_byte_each(
 
 @given(n=WIDTHS, k=WIDTHS, exponent=EXPONENTS)
 def test_bytes_are_those_that_others_multiply(
-    kernel: BytesKernel, int8_kernel: Int8Kernel, n: int, k: int, exponent: int
+    kernel: W8A32Kernel, w8a8_kernel: W8A8Kernel, n: int, k: int, exponent: int
 ) -> None:
     weight = numbers(n, k) * 10.0**exponent
     unpacked = kernel.unpack(kernel.pack(weight))
-    assert torch.equal(unpacked, int8_kernel.unpack(int8_kernel.pack(weight)))
+    assert torch.equal(unpacked, w8a8_kernel.unpack(w8a8_kernel.pack(weight)))
 
 
 @given(sizes=st.lists(st.integers(1, 3), min_size=1, max_size=4), k=WIDTHS)
 def test_joined_weights_are_one_and_stay_what_they_were(
-    kernel: BytesKernel, sizes: list[int], k: int
+    kernel: W8A32Kernel, sizes: list[int], k: int
 ) -> None:
     weights = [numbers(PANEL_ROWS * size, k, seed=i) for i, size in enumerate(sizes)]
     parts = [kernel.pack(weight) for weight in weights]
@@ -112,7 +112,7 @@ def test_joined_weights_are_one_and_stay_what_they_were(
 
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
 def test_what_is_not_finite_in_a_row_makes_its_column_nan_and_no_other(
-    kernel: BytesKernel, bad: float
+    kernel: W8A32Kernel, bad: float
 ) -> None:
     x, weight = numbers(60, 33), numbers(40, 33, seed=1)
     before = kernel.linear(x, kernel.pack(weight), None)
@@ -124,14 +124,14 @@ def test_what_is_not_finite_in_a_row_makes_its_column_nan_and_no_other(
 
 
 @pytest.mark.parametrize("bad", [torch.inf, torch.nan])
-def test_what_is_not_finite_in_x_stays_in_its_row(kernel: BytesKernel, bad: float) -> None:
+def test_what_is_not_finite_in_x_stays_in_its_row(kernel: W8A32Kernel, bad: float) -> None:
     x, weight = numbers(3, 33), kernel.pack(numbers(20, 33, seed=1))
     x[1, 32] = bad
     out = kernel.linear(x, weight, None)
     assert out[[0, 2]].isfinite().all() and not out[1].isfinite().any()
 
 
-def test_what_does_not_fit_is_refused(kernel: BytesKernel) -> None:
+def test_what_does_not_fit_is_refused(kernel: W8A32Kernel) -> None:
     weight = kernel.pack(numbers(5, 20))
     assert kernel.linear(numbers(0, 20), weight, None).shape == (0, 5)
     assert kernel.linear(numbers(2, 3, 20), weight, None).shape == (2, 3, 5)
@@ -146,4 +146,4 @@ def test_what_does_not_fit_is_refused(kernel: BytesKernel) -> None:
 
 
 def test_library_without_the_functions_gives_no_kernel() -> None:
-    assert bind_bytes(ctypes.CDLL(None), "avx2") is None
+    assert bind_w8a32(ctypes.CDLL(None), "avx2") is None

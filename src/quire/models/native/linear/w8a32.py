@@ -1,5 +1,5 @@
-"""The functions of bytes.cpp over tensors: y = x W^T + bias in float32, W packed once as bytes with
-a scale for each row, which are widened as they are multiplied."""
+"""w8a32, by bytes.cpp: y = x W^T + bias in float32 over a weight packed once as int8 with a scale
+for each row. The kernel widens the numbers of W to float32 as it multiplies."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from quire.models.native.binding import Signatures, bind
-from quire.models.native.linear.linear import (
+from quire.models.native.packed_weight import (
     PackedWeight,
     check,
     fill_panels,
-    joined,
-    looked_up,
+    join,
+    look_up,
     product,
 )
 
@@ -22,7 +22,7 @@ PANEL_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class BytesKernel:
+class W8A32Kernel:
     """Runs on as many threads as torch does. All numbers are float32, on the CPU; raises ValueError
     for others, and where shapes do not fit.
 
@@ -39,12 +39,15 @@ class BytesKernel:
         return False
 
     def takes(self, weight: Tensor) -> bool:
-        """Those in float32."""
+        """Whether `weight` is float32."""
         return weight.dtype == torch.float32
 
     def pack(self, weight: Tensor) -> PackedWeight:
-        """`weight` [N, K] is left as it is. `packed` is [panels, 4 + K, 1, PANEL_ROWS / 4], each
-        float four bytes but for a panel's first PANEL_ROWS, its scales."""
+        """Quantise and pack a weight [N, K]; `weight` stays as it is.
+
+        `packed` is [panels, 4 + K, 1, PANEL_ROWS / 4]: a panel begins with PANEL_ROWS scales, and
+        each further float32 holds four int8 numbers.
+        """
         num_rows, num_columns = weight.shape
         check(weight, num_columns, torch.float32)
         panels = -(-num_rows // PANEL_ROWS)
@@ -56,22 +59,23 @@ class BytesKernel:
         return PackedWeight(packed, num_rows, num_columns)
 
     def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
-        """One weight of all their rows, of which they become views. None: not possible, since rows
-        do not fill their panels."""
-        return joined(weights) if fill_panels(weights, PANEL_ROWS) else None
+        """Join weights of equal K into one of all their rows, of which they become views.
+
+        Returns None if the rows of one but the last do not fill its panels.
+        """
+        return join(weights) if fill_panels(weights, PANEL_ROWS) else None
 
     def unpack(self, weight: PackedWeight) -> Tensor:
-        """About what was packed: within half a step, a 127th of the largest number in the row."""
+        """Return W [N, K] to within half a step, a 127th of the largest number in its row."""
         return self.rows(torch.arange(weight.num_rows), weight)
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
-        """[..., K] to [..., N]. `bias` [N] is contiguous."""
+        """Return x W^T + bias: [..., K] to [..., N]. `bias` [N] is contiguous."""
         return product(self.multiply, x, weight, bias)
 
     def rows(self, indices: Tensor, weight: PackedWeight) -> Tensor:
-        """Rows of W as `unpack` gives them, as an embedding looks them up: [..., K]. Raises
-        IndexError."""
-        return looked_up(self.copy_rows, indices, weight)
+        """Return rows of W as `unpack` gives them: [..., K]. Raises IndexError."""
+        return look_up(self.copy_rows, indices, weight)
 
 
 ADDRESS, COUNT, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_bool
@@ -82,7 +86,7 @@ SIGNATURES: Signatures = {
 }
 
 
-def bind_bytes(library: ctypes.CDLL, isa: str) -> BytesKernel | None:
-    """None: the library has none."""
+def bind_w8a32(library: ctypes.CDLL, isa: str) -> W8A32Kernel | None:
+    """Return the kernel for `isa`, or None if the library lacks it."""
     functions = bind(library, isa, SIGNATURES)
-    return None if functions is None else BytesKernel(*functions)
+    return None if functions is None else W8A32Kernel(*functions)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.models.native.library import ISAS
-from quire.models.native.linear.halved import PANEL_ROWS, HalvedKernel, bind_halved
+from quire.models.native.linear.bf16_storage import PANEL_ROWS, Bf16StorageKernel, bind_bf16_storage
 from tests.instructions import library_of
 from tests.models.rounding import assert_within, linear_exactly
 
@@ -19,9 +19,9 @@ COUNTS = st.one_of(st.integers(1, 40), st.sampled_from((48, 49, 126, 127, 260)))
 
 
 @pytest.fixture(scope="module", params=ISAS)
-def kernel(request: pytest.FixtureRequest) -> HalvedKernel:
+def kernel(request: pytest.FixtureRequest) -> Bf16StorageKernel:
     isa: str = request.param
-    found = bind_halved(library_of(isa).handle, isa)
+    found = bind_bf16_storage(library_of(isa).handle, isa)
     assert found is not None
     return found
 
@@ -40,7 +40,7 @@ def bits(tensor: Tensor) -> Tensor:
 
 @given(m=COUNTS, n=WIDTHS, k=WIDTHS, has_bias=st.booleans(), seed=st.integers(0, 99))
 def test_product_is_that_of_the_same_numbers(
-    kernel: HalvedKernel, m: int, n: int, k: int, has_bias: bool, seed: int
+    kernel: Bf16StorageKernel, m: int, n: int, k: int, has_bias: bool, seed: int
 ) -> None:
     x, weight = numbers(m, k, seed=seed), halves(n, k, seed=seed + 1)
     bias = numbers(n, seed=seed + 2) if has_bias else None
@@ -51,7 +51,7 @@ def test_product_is_that_of_the_same_numbers(
 
 @given(m=COUNTS, n=WIDTHS, k=WIDTHS)
 def test_row_has_the_same_product_alone_and_in_company(
-    kernel: HalvedKernel, m: int, n: int, k: int
+    kernel: Bf16StorageKernel, m: int, n: int, k: int
 ) -> None:
     x, weight = numbers(m, k), kernel.pack(halves(n, k, seed=1))
     together = kernel.linear(x, weight, None)
@@ -59,7 +59,7 @@ def test_row_has_the_same_product_alone_and_in_company(
 
 
 @pytest.mark.parametrize("m", [1, 7, 49, 300])
-def test_product_is_the_same_on_any_number_of_threads(kernel: HalvedKernel, m: int) -> None:
+def test_product_is_the_same_on_any_number_of_threads(kernel: Bf16StorageKernel, m: int) -> None:
     x, weight, before = (
         numbers(m, 70),
         kernel.pack(halves(1000, 70, seed=1)),
@@ -75,7 +75,7 @@ def test_product_is_the_same_on_any_number_of_threads(kernel: HalvedKernel, m: i
 
 @given(n=WIDTHS, k=WIDTHS, seed=st.integers(0, 2**32), data=st.data())
 def test_packed_are_the_bits_that_were_given(
-    kernel: HalvedKernel, n: int, k: int, seed: int, data: st.DataObject
+    kernel: Bf16StorageKernel, n: int, k: int, seed: int, data: st.DataObject
 ) -> None:
     """Whatever they mean, in half of the memory."""
     generator = torch.Generator().manual_seed(seed)
@@ -91,7 +91,7 @@ def test_packed_are_the_bits_that_were_given(
 
 @given(n=WIDTHS, k=WIDTHS, data=st.data())
 def test_one_number_that_bfloat16_does_not_hold_is_enough(
-    kernel: HalvedKernel, n: int, k: int, data: st.DataObject
+    kernel: Bf16StorageKernel, n: int, k: int, data: st.DataObject
 ) -> None:
     weight = halves(n, k)
     place = data.draw(st.integers(0, n * k - 1))
@@ -99,13 +99,13 @@ def test_one_number_that_bfloat16_does_not_hold_is_enough(
     assert not kernel.takes(weight)
 
 
-def test_other_numbers_are_not_taken(kernel: HalvedKernel) -> None:
+def test_other_numbers_are_not_taken(kernel: Bf16StorageKernel) -> None:
     assert not kernel.takes(halves(4, 4).bfloat16()) and not kernel.takes(halves(4, 4).double())
 
 
 @given(sizes=st.lists(st.integers(1, 3), min_size=1, max_size=4), k=WIDTHS)
 def test_joined_weights_are_one_and_stay_what_they_were(
-    kernel: HalvedKernel, sizes: list[int], k: int
+    kernel: Bf16StorageKernel, sizes: list[int], k: int
 ) -> None:
     weights = [halves(PANEL_ROWS * size, k, seed=i) for i, size in enumerate(sizes)]
     parts = [kernel.pack(weight) for weight in weights]
@@ -116,7 +116,7 @@ def test_joined_weights_are_one_and_stay_what_they_were(
         assert torch.equal(kernel.unpack(part), weight)
 
 
-def test_infinities_and_nans_stay_in_their_places(kernel: HalvedKernel) -> None:
+def test_infinities_and_nans_stay_in_their_places(kernel: Bf16StorageKernel) -> None:
     x, weight = numbers(3, 33), halves(20, 33, seed=1)
     x[1, 32] = torch.inf
     weight[7, 3] = torch.nan
@@ -126,7 +126,7 @@ def test_infinities_and_nans_stay_in_their_places(kernel: HalvedKernel) -> None:
     assert rest[[0, 2]].isfinite().all() and rest[1].isinf().all()
 
 
-def test_what_does_not_fit_is_refused(kernel: HalvedKernel) -> None:
+def test_what_does_not_fit_is_refused(kernel: Bf16StorageKernel) -> None:
     weight = kernel.pack(halves(5, 20))
     assert kernel.linear(numbers(0, 20), weight, None).shape == (0, 5)
     assert kernel.linear(numbers(2, 3, 20), weight, None).shape == (2, 3, 5)
@@ -138,4 +138,4 @@ def test_what_does_not_fit_is_refused(kernel: HalvedKernel) -> None:
 
 
 def test_library_without_the_functions_gives_no_kernel() -> None:
-    assert bind_halved(ctypes.CDLL(None), "avx2") is None
+    assert bind_bf16_storage(ctypes.CDLL(None), "avx2") is None

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.models.kv.pages import HUGE_PAGE_BYTES, give_back, zeros_on_touch
+from quire.models.kv.huge_pages import HUGE_PAGE_BYTES, return_free_memory, zeros_on_touch
 
 
 @given(st.integers(0, 5 * HUGE_PAGE_BYTES))
@@ -32,7 +32,7 @@ def test_what_was_freed_between_things_that_stay_goes_back() -> None:
     kept = pieces[::50]
     before = resident_bytes()
     del pieces
-    give_back()
+    return_free_memory()
     assert before - resident_bytes() > 64 << 20
     assert all(piece.sum() == len(piece) for piece in kept)
 

@@ -1,7 +1,7 @@
-"""Does a model give a request the same logits alone and in company? Tried once on every load.
+"""Checks, on every load, that a request's logits do not depend on the other requests in its batch.
 
 A family that ignores position ids, or mixes neighbouring tokens outside of attention, would serve
-wrong text without any error; here it shows.
+wrong text without any error; this check finds it.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from quire.models.batch import Batch, Model
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 3
-COMPANY = (0, 0)
+OTHER_TOKENS = (0, 0)
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.2, torch.bfloat16: 0.2}
-"""Of the logits' spread. In half precision only gross faults can be told from rounding."""
+"""Shares of the logits' spread. In half precision only gross faults differ from rounding."""
 OWN_TOLERANCE = {torch.float32: 1e-3, torch.float16: 1.0, torch.bfloat16: 1.0}
-"""Where attention is computed otherwise, rounding may also choose other experts."""
+"""For logits by another attention: there rounding may also choose other experts."""
 
 
 def is_close(logits: Tensor, expected: Tensor, tolerance: Mapping[torch.dtype, float]) -> bool:
@@ -25,7 +25,7 @@ def is_close(logits: Tensor, expected: Tensor, tolerance: Mapping[torch.dtype, f
     return bool(error <= tolerance[expected.dtype] * expected.float().std() + 1e-6)
 
 
-def is_independent(
+def is_batch_invariant(
     model: Model,
     tokens: tuple[int, ...],
     alone: Tensor,
@@ -33,11 +33,14 @@ def is_independent(
     *,
     tolerance: Mapping[torch.dtype, float] = TOLERANCE,
 ) -> bool:
-    """`alone`: the logits after `tokens`, at most BLOCK_SIZE of them, without company. `model` has
-    NUM_BLOCKS blocks of BLOCK_SIZE, all layers in one group."""
+    """Whether `model` gives `tokens` the logits `alone` also beside another request.
+
+    `alone` [vocab_size] are the logits after `tokens`, of which there are at most BLOCK_SIZE, in a
+    batch of their own. `model` has NUM_BLOCKS blocks of BLOCK_SIZE, all layers in one group.
+    """
     last = len(tokens) - 1
     slots = tuple(range(BLOCK_SIZE, BLOCK_SIZE + len(tokens)))
-    company = tuple(range(2 * BLOCK_SIZE, 2 * BLOCK_SIZE + len(COMPANY)))
+    other_slots = tuple(range(2 * BLOCK_SIZE, 2 * BLOCK_SIZE + len(OTHER_TOKENS)))
     device = alone.device
 
     def longs(*values: int) -> Tensor:
@@ -54,18 +57,18 @@ def is_independent(
             block_tables=tables(1),
             query_starts=(0, last),
             context_lens=(last,),
-            logit_rows=longs(),
+            logits_indices=longs(),
         )
     )
     packed = model.forward(
         Batch(
-            input_ids=longs(*COMPANY, tokens[last]),
-            positions=longs(*range(len(COMPANY)), last),
-            slots=(longs(*company, slots[last]),) * num_groups,
+            input_ids=longs(*OTHER_TOKENS, tokens[last]),
+            positions=longs(*range(len(OTHER_TOKENS)), last),
+            slots=(longs(*other_slots, slots[last]),) * num_groups,
             block_tables=tables(2, 1),
-            query_starts=(0, len(COMPANY), len(COMPANY) + 1),
-            context_lens=(len(COMPANY), len(tokens)),
-            logit_rows=longs(len(COMPANY)),
+            query_starts=(0, len(OTHER_TOKENS), len(OTHER_TOKENS) + 1),
+            context_lens=(len(OTHER_TOKENS), len(tokens)),
+            logits_indices=longs(len(OTHER_TOKENS)),
         )
     )[0]
     return is_close(packed, alone, tolerance)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.native.linear.int8 import Int8Kernel, bind_int8
+from quire.models.native.linear.w8a8 import W8A8Kernel, bind_w8a8
 from tests.models.rounding import Exact, assert_within, in_dtype, summed, unit
 from tests.rounding import compounded
 
@@ -58,9 +58,9 @@ def expected(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def assert_product(
-    int8_kernel: Int8Kernel, x: Tensor, weight: Tensor, bias: Tensor | None = None
+    w8a8_kernel: W8A8Kernel, x: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> None:
-    given_y = int8_kernel.linear(x, int8_kernel.pack(weight), bias)
+    given_y = w8a8_kernel.linear(x, w8a8_kernel.pack(weight), bias)
     exact, sizes = expected(x, weight)
     if bias is not None:
         exact, sizes = exact + bias.double(), sizes + bias.double().abs()
@@ -77,7 +77,7 @@ def sums_error(x: Tensor, sizes: Tensor) -> Tensor:
 
 @given(m=COUNTS, n=WIDTHS, k=WIDTHS, dtype=DTYPES, data=st.data())
 def test_product_is_that_of_the_quantised_numbers(
-    int8_kernel: Int8Kernel, m: int, n: int, k: int, dtype: torch.dtype, data: st.DataObject
+    w8a8_kernel: W8A8Kernel, m: int, n: int, k: int, dtype: torch.dtype, data: st.DataObject
 ) -> None:
     seed = data.draw(st.integers(0, 99))
     x, weight = (numbers(each, k, dtype=dtype, seed=seed + each) for each in (m, n))
@@ -86,16 +86,16 @@ def test_product_is_that_of_the_quantised_numbers(
     x[data.draw(st.integers(0, m - 1))] = 0
     weight[data.draw(st.integers(0, n - 1))] = 0
     bias = numbers(n, dtype=dtype, seed=seed) if data.draw(st.booleans()) else None
-    assert_product(int8_kernel, x, weight, bias)
+    assert_product(w8a8_kernel, x, weight, bias)
 
 
 @given(m=COUNTS, n=WIDTHS, k=WIDTHS, dtype=DTYPES)
 def test_product_is_about_that_of_the_numbers(
-    int8_kernel: Int8Kernel, m: int, n: int, k: int, dtype: torch.dtype
+    w8a8_kernel: W8A8Kernel, m: int, n: int, k: int, dtype: torch.dtype
 ) -> None:
     """Each factor is off by half a 127th of the largest beside it at most."""
     x, weight = numbers(m, k, dtype=dtype), numbers(n, k, dtype=dtype, seed=1)
-    y = int8_kernel.linear(x, int8_kernel.pack(weight), None)
+    y = w8a8_kernel.linear(x, w8a8_kernel.pack(weight), None)
     a, b = x.double(), weight.double()
     half_a, half_b = (HALF_STEP / 127 * each.abs().amax(-1, keepdim=True) for each in (a, b))
     steps = half_a * b.abs().sum(-1) + half_b.T * (a.abs().sum(-1, keepdim=True) + k * half_a)
@@ -105,53 +105,53 @@ def test_product_is_about_that_of_the_numbers(
 
 @given(m=COUNTS, n=WIDTHS, k=WIDTHS, dtype=DTYPES)
 def test_row_has_the_same_product_alone_and_in_company(
-    int8_kernel: Int8Kernel, m: int, n: int, k: int, dtype: torch.dtype
+    w8a8_kernel: W8A8Kernel, m: int, n: int, k: int, dtype: torch.dtype
 ) -> None:
     x, weight = numbers(m, k, dtype=dtype), numbers(n, k, dtype=dtype, seed=1)
-    packed = int8_kernel.pack(weight)
-    together = int8_kernel.linear(x, packed, None)
-    alone = [int8_kernel.linear(row[None], packed, None) for row in x]
+    packed = w8a8_kernel.pack(weight)
+    together = w8a8_kernel.linear(x, packed, None)
+    alone = [w8a8_kernel.linear(row[None], packed, None) for row in x]
     assert torch.equal(together, torch.cat(alone))
 
 
 @given(m=COUNTS, n=WIDTHS, other=WIDTHS, k=WIDTHS)
 def test_matrices_packed_as_one_have_the_same_products(
-    int8_kernel: Int8Kernel, m: int, n: int, other: int, k: int
+    w8a8_kernel: W8A8Kernel, m: int, n: int, other: int, k: int
 ) -> None:
     x, weights = numbers(m, k), [numbers(n, k, seed=1), numbers(other, k, seed=2)]
-    together = int8_kernel.linear(x, int8_kernel.pack(torch.cat(weights)), None)
-    apart = [int8_kernel.linear(x, int8_kernel.pack(weight), None) for weight in weights]
+    together = w8a8_kernel.linear(x, w8a8_kernel.pack(torch.cat(weights)), None)
+    apart = [w8a8_kernel.linear(x, w8a8_kernel.pack(weight), None) for weight in weights]
     assert torch.equal(together, torch.cat(apart, dim=1))
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(257, 700, 300), (520, 300, 2048), (1030, 33, 4096)])
 def test_product_of_many_rows_is_that_of_each(
-    int8_kernel: Int8Kernel, m: int, n: int, k: int
+    w8a8_kernel: W8A8Kernel, m: int, n: int, k: int
 ) -> None:
     x, weight, bias = numbers(m, k), numbers(n, k, seed=1), numbers(n, seed=2)
-    assert_product(int8_kernel, x, weight, bias)
-    packed = int8_kernel.pack(weight)
-    together = int8_kernel.linear(x, packed, None)
-    alone = [int8_kernel.linear(row[None], packed, None) for row in x[::97]]
+    assert_product(w8a8_kernel, x, weight, bias)
+    packed = w8a8_kernel.pack(weight)
+    together = w8a8_kernel.linear(x, packed, None)
+    alone = [w8a8_kernel.linear(row[None], packed, None) for row in x[::97]]
     assert torch.equal(together[::97], torch.cat(alone))
 
 
 @pytest.mark.parametrize("m", [1, 6, 7, 13, 100])
 def test_product_is_the_same_on_any_number_of_threads(
-    int8_kernel: Int8Kernel, threads: int, m: int
+    w8a8_kernel: W8A8Kernel, threads: int, m: int
 ) -> None:
-    x, weight = numbers(m, 300), int8_kernel.pack(numbers(1000, 300, seed=1))
-    shared = int8_kernel.linear(x, weight, None)
+    x, weight = numbers(m, 300), w8a8_kernel.pack(numbers(1000, 300, seed=1))
+    shared = w8a8_kernel.linear(x, weight, None)
     torch.set_num_threads(1)
-    assert torch.equal(shared, int8_kernel.linear(x, weight, None))
+    assert torch.equal(shared, w8a8_kernel.linear(x, weight, None))
 
 
 @given(n=WIDTHS, k=WIDTHS, dtype=DTYPES, exponent=EXPONENTS)
 def test_unpacked_weight_is_within_half_a_step(
-    int8_kernel: Int8Kernel, n: int, k: int, dtype: torch.dtype, exponent: int
+    w8a8_kernel: W8A8Kernel, n: int, k: int, dtype: torch.dtype, exponent: int
 ) -> None:
     weight = numbers(n, k, dtype=dtype) * 10.0**exponent
-    unpacked = int8_kernel.unpack(int8_kernel.pack(weight))
+    unpacked = w8a8_kernel.unpack(w8a8_kernel.pack(weight))
     steps = weight.double().abs().amax(-1, keepdim=True) / 127
     assert unpacked.dtype == dtype
     assert_within(unpacked, in_dtype(Exact(weight.double(), HALF_STEP * steps + LEAST), dtype))
@@ -159,74 +159,74 @@ def test_unpacked_weight_is_within_half_a_step(
 
 @given(n=WIDTHS, k=WIDTHS, data=st.data())
 def test_rows_are_those_of_the_unpacked_weight(
-    int8_kernel: Int8Kernel, n: int, k: int, data: st.DataObject
+    w8a8_kernel: W8A8Kernel, n: int, k: int, data: st.DataObject
 ) -> None:
-    packed = int8_kernel.pack(numbers(n, k))
+    packed = w8a8_kernel.pack(numbers(n, k))
     indices = torch.tensor(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=9)))
-    assert torch.equal(int8_kernel.rows(indices, packed), int8_kernel.unpack(packed)[indices])
+    assert torch.equal(w8a8_kernel.rows(indices, packed), w8a8_kernel.unpack(packed)[indices])
 
 
-def test_outlier_coarsens_only_its_group(int8_kernel: Int8Kernel) -> None:
+def test_outlier_coarsens_only_its_group(w8a8_kernel: W8A8Kernel) -> None:
     x, weight = numbers(1, 1024), numbers(64, 1024, seed=1)
     weight[:, :GROUP] = 0
-    packed = int8_kernel.pack(weight)
-    before = int8_kernel.linear(x, packed, None)
+    packed = w8a8_kernel.pack(weight)
+    before = w8a8_kernel.linear(x, packed, None)
     x[0, 3] = 1e6
-    assert torch.equal(int8_kernel.linear(x, packed, None), before)
+    assert torch.equal(w8a8_kernel.linear(x, packed, None), before)
 
 
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_what_is_not_finite_makes_its_row_nan_and_no_other(
-    int8_kernel: Int8Kernel, bad: float, dtype: torch.dtype
+    w8a8_kernel: W8A8Kernel, bad: float, dtype: torch.dtype
 ) -> None:
     x, weight = numbers(9, 333, dtype=dtype), numbers(20, 333, dtype=dtype, seed=1)
-    before = int8_kernel.linear(x, int8_kernel.pack(weight), None)
+    before = w8a8_kernel.linear(x, w8a8_kernel.pack(weight), None)
     x[1, 332], weight[7, 3] = bad, bad
-    out = int8_kernel.linear(x, int8_kernel.pack(weight), None)
+    out = w8a8_kernel.linear(x, w8a8_kernel.pack(weight), None)
     assert out[1].isnan().all() and out[:, 7].isnan().all()
     out[1], out[:, 7] = before[1], before[:, 7]
     assert torch.equal(out, before)
 
 
-def test_weight_takes_a_byte_and_a_scale_for_each_row(int8_kernel: Int8Kernel) -> None:
-    packed = int8_kernel.pack(numbers(160, 1000)).packed
+def test_weight_takes_a_byte_and_a_scale_for_each_row(w8a8_kernel: W8A8Kernel) -> None:
+    packed = w8a8_kernel.pack(numbers(160, 1000)).packed
     assert packed.nbytes == 160 * (1000 + 4)
     assert packed.dtype == torch.bfloat16
 
 
-def test_leading_dimensions_are_kept(int8_kernel: Int8Kernel) -> None:
-    x, weight = numbers(2, 3, 20), int8_kernel.pack(numbers(5, 20, seed=1))
-    out = int8_kernel.linear(x, weight, None)
+def test_leading_dimensions_are_kept(w8a8_kernel: W8A8Kernel) -> None:
+    x, weight = numbers(2, 3, 20), w8a8_kernel.pack(numbers(5, 20, seed=1))
+    out = w8a8_kernel.linear(x, weight, None)
     assert out.shape == (2, 3, 5)
-    assert torch.equal(out.view(6, 5), int8_kernel.linear(x.view(6, 20), weight, None))
-    assert int8_kernel.linear(numbers(0, 20), weight, None).shape == (0, 5)
+    assert torch.equal(out.view(6, 5), w8a8_kernel.linear(x.view(6, 20), weight, None))
+    assert w8a8_kernel.linear(numbers(0, 20), weight, None).shape == (0, 5)
 
 
-def test_unaligned_and_strided_inputs_are_read_right(int8_kernel: Int8Kernel) -> None:
+def test_unaligned_and_strided_inputs_are_read_right(w8a8_kernel: W8A8Kernel) -> None:
     weight, store = numbers(40, 31, seed=1), numbers(10 * 31 + 1)
-    assert_product(int8_kernel, store[1:].view(10, 31), weight)
-    assert_product(int8_kernel, numbers(31, 10).T, weight)
-    assert_product(int8_kernel, numbers(10, 62)[:, ::2], weight.T.contiguous().T)
+    assert_product(w8a8_kernel, store[1:].view(10, 31), weight)
+    assert_product(w8a8_kernel, numbers(31, 10).T, weight)
+    assert_product(w8a8_kernel, numbers(10, 62)[:, ::2], weight.T.contiguous().T)
 
 
 @pytest.mark.parametrize("index", [-1, 5])
-def test_row_that_is_not_there_is_refused(int8_kernel: Int8Kernel, index: int) -> None:
+def test_row_that_is_not_there_is_refused(w8a8_kernel: W8A8Kernel, index: int) -> None:
     with pytest.raises(IndexError, match="5 rows"):
-        int8_kernel.rows(torch.tensor([index]), int8_kernel.pack(numbers(5, 20)))
+        w8a8_kernel.rows(torch.tensor([index]), w8a8_kernel.pack(numbers(5, 20)))
 
 
 @pytest.mark.parametrize("x", [torch.zeros(1, 20), numbers(1, 21)], ids=["dtype", "width"])
-def test_input_that_does_not_fit_is_refused(int8_kernel: Int8Kernel, x: Tensor) -> None:
-    weight = int8_kernel.pack(numbers(5, 20))
+def test_input_that_does_not_fit_is_refused(w8a8_kernel: W8A8Kernel, x: Tensor) -> None:
+    weight = w8a8_kernel.pack(numbers(5, 20))
     with pytest.raises(ValueError, match="must be"):
-        int8_kernel.linear(x, weight, None)
+        w8a8_kernel.linear(x, weight, None)
 
 
-def test_weight_of_another_dtype_is_refused(int8_kernel: Int8Kernel) -> None:
+def test_weight_of_another_dtype_is_refused(w8a8_kernel: W8A8Kernel) -> None:
     with pytest.raises(ValueError, match="float32 or bfloat16"):
-        int8_kernel.pack(torch.zeros(5, 20, dtype=torch.float16))
+        w8a8_kernel.pack(torch.zeros(5, 20, dtype=torch.float16))
 
 
 def test_library_without_the_functions_gives_no_kernel() -> None:
-    assert bind_int8(ctypes.CDLL(None), "avx512") is None
+    assert bind_w8a8(ctypes.CDLL(None), "avx512") is None

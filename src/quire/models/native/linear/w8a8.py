@@ -1,5 +1,5 @@
-"""The functions of int8.cpp over tensors: y = x W^T + bias, W packed once as bytes with a scale for
-each row, x quantised in each call with a scale for each row and 256 columns."""
+"""w8a8, by int8.cpp: y = x W^T + bias over a weight packed once as int8 with a scale for each row.
+x is quantised to int8 in each call, with a scale for each row and 256 columns."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quire.models.native.binding import Signatures, bind
-from quire.models.native.linear.linear import PackedWeight, fill_panels, joined
+from quire.models.native.packed_weight import PackedWeight, fill_panels, join
 
 PANEL_ROWS = 16
 STEP_COLUMNS = 4
@@ -17,7 +17,7 @@ DTYPES = frozenset({torch.bfloat16, torch.float32})
 
 
 @dataclass(frozen=True, slots=True)
-class Int8Kernel:
+class W8A8Kernel:
     """Runs on as many threads as torch does. x, W, bias and y are of one of DTYPES, on the CPU;
     raises ValueError for others, and where shapes do not fit.
 
@@ -35,13 +35,16 @@ class Int8Kernel:
         return False
 
     def takes(self, weight: Tensor) -> bool:
-        """Those in one of DTYPES."""
+        """Whether the weight is of one of DTYPES."""
         return weight.dtype in DTYPES
 
     def pack(self, weight: Tensor) -> PackedWeight:
-        """`weight` [N, K] is left as it is. `packed` is of its dtype, so that a module goes on
-        saying what it computes in, but holds [panels, 1 + steps, PANEL_ROWS, STEP_COLUMNS] bytes:
-        the first step of a panel is its scales."""
+        """Quantise and pack a weight [N, K]; `weight` stays as it is.
+
+        `packed` is of the weight's dtype, so that a module still tells what it computes in, but
+        holds [panels, 1 + steps, PANEL_ROWS, STEP_COLUMNS] bytes: a panel's first step is its
+        scales.
+        """
         num_rows, num_columns = weight.shape
         _check(weight, num_columns, weight.dtype)
         panels, steps = -(-num_rows // PANEL_ROWS), -(-num_columns // STEP_COLUMNS)
@@ -58,16 +61,18 @@ class Int8Kernel:
         return PackedWeight(packed.view(weight.dtype), num_rows, num_columns)
 
     def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
-        """One weight of all their rows, of which they become views. None: not possible, since rows
-        do not fill their panels."""
-        return joined(weights) if fill_panels(weights, PANEL_ROWS) else None
+        """Join weights of equal K into one of all their rows, of which they become views.
+
+        Returns None if the rows of one but the last do not fill its panels.
+        """
+        return join(weights) if fill_panels(weights, PANEL_ROWS) else None
 
     def unpack(self, weight: PackedWeight) -> Tensor:
-        """About what was packed: within half a step, a 127th of the largest number in the row."""
+        """Return W [N, K] to within half a step, a 127th of the largest number in its row."""
         return self.rows(torch.arange(weight.num_rows), weight)
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
-        """[..., K] to [..., N]. `bias` [N] is contiguous."""
+        """Return x W^T + bias: [..., K] to [..., N]. `bias` [N] is contiguous."""
         _check(x, weight.num_columns, weight.packed.dtype)
         if bias is not None:
             _check(bias, weight.num_rows, weight.packed.dtype)
@@ -91,8 +96,7 @@ class Int8Kernel:
         return out
 
     def rows(self, indices: Tensor, weight: PackedWeight) -> Tensor:
-        """Rows of W as `unpack` gives them, as an embedding looks them up: [..., K]. Raises
-        IndexError."""
+        """Return rows of W as `unpack` gives them: [..., K]. Raises IndexError."""
         wanted = indices.to(torch.int64).contiguous()
         out = torch.empty(*indices.shape, weight.num_columns, dtype=weight.packed.dtype)
         if not self.copy_rows(
@@ -130,7 +134,7 @@ SIGNATURES: Signatures = {
 }
 
 
-def bind_int8(library: ctypes.CDLL, isa: str) -> Int8Kernel | None:
-    """None: the library has none for `isa`, an instruction set without a product of bytes."""
+def bind_w8a8(library: ctypes.CDLL, isa: str) -> W8A8Kernel | None:
+    """Return the kernel for `isa`, or None if that instruction set has no product of int8."""
     functions = bind(library, isa, SIGNATURES)
-    return None if functions is None else Int8Kernel(*functions)
+    return None if functions is None else W8A8Kernel(*functions)

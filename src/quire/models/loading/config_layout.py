@@ -12,7 +12,7 @@ from quire.models.loading.support import DOUBTFUL_WINDOWS
 HEAD_NAMES = ("num_attention_heads", "n_head", "num_heads")
 KV_HEAD_NAMES = ("num_key_value_heads", "num_kv_heads", "n_head_kv", *HEAD_NAMES)
 LAYER_NAMES = ("num_hidden_layers", "n_layer", "num_layers")
-WIDTH_NAMES = ("hidden_size", "n_embd", "d_model")
+HIDDEN_SIZE_NAMES = ("hidden_size", "n_embd", "d_model")
 WINDOW, FIRST = "sliding_window", "max_window_layers"
 ALL_SLIDE = ("qwen3_moe",)
 """They state a first layer with a window, and give every layer one."""
@@ -31,7 +31,7 @@ BEYOND = (
 """Where one of these is set, K and V are made in ways that are not told here."""
 
 
-def outline_layout(config: object, options: KVOptions, dtype_bytes: int) -> Layout | None:
+def layout_from_config(config: object, options: KVOptions, dtype_bytes: int) -> Layout | None:
     """The layout of a model that computes in `dtype_bytes`; None if the configuration does not tell
     it."""
     token_kv = _token_kv(config, *options.element_bytes(dtype_bytes))
@@ -54,7 +54,7 @@ def _token_kv(config: object, element_bytes: int, scale_bytes: int) -> TokenKV |
     rank, rotated = _number(config, "kv_lora_rank"), _number(config, "qk_rope_head_dim")
     if rank and rotated:
         return TokenKV(1, rank + rotated, 0, element_bytes, scale_bytes)
-    hidden, num_heads = _number(config, *WIDTH_NAMES), _number(config, *HEAD_NAMES)
+    hidden, num_heads = _number(config, *HIDDEN_SIZE_NAMES), _number(config, *HEAD_NAMES)
     head_dim = _number(config, "head_dim")
     if head_dim is None and hidden and num_heads:
         head_dim = hidden // num_heads

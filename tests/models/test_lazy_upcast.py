@@ -1,4 +1,4 @@
-"""Narrow weights are float32 numbers to everyone, and models of them the same models."""
+"""Lazily upcast weights are float32 numbers to everyone, and models of them the same models."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 
-from quire.models.layers.narrow import NARROW, Narrow, widen_all
+from quire.models.layers.lazy_upcast import STORED_DTYPES, LazyUpcast, upcast_all
 from quire.models.loading import pretrained
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
@@ -28,42 +28,42 @@ USES: list[Callable[[Tensor], Tensor]] = [
 ]
 
 
-@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("dtype", STORED_DTYPES)
 @pytest.mark.parametrize("use", USES)
 def test_whatever_is_computed_is_that_of_float32(
     use: Callable[[Tensor], Tensor], dtype: torch.dtype
 ) -> None:
     kept = torch.randn(6, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
-    narrow = nn.Parameter(Narrow(kept), requires_grad=False)
-    assert (narrow.dtype, narrow.shape) == (torch.float32, kept.shape)
+    lazy = nn.Parameter(LazyUpcast(kept), requires_grad=False)
+    assert (lazy.dtype, lazy.shape) == (torch.float32, kept.shape)
     with torch.inference_mode():
-        found, expected = use(narrow), use(kept.float())
+        found, expected = use(lazy), use(kept.float())
     assert type(found) is Tensor and found.dtype == expected.dtype
     assert torch.equal(found, expected)
 
 
-def test_a_parameter_of_it_and_a_module_that_moves_stay_narrow() -> None:
+def test_a_parameter_of_it_and_a_module_that_moves_stay_lazy() -> None:
     layer = nn.Linear(8, 6, bias=False)
     kept = layer.weight.detach().to(torch.bfloat16)
-    layer.weight = nn.Parameter(Narrow(kept), requires_grad=False)
+    layer.weight = nn.Parameter(LazyUpcast(kept), requires_grad=False)
     nn.Module.to(layer, torch.device("cpu"))
-    assert isinstance(layer.weight, Narrow) and layer.weight.kept.data_ptr() == kept.data_ptr()
+    assert isinstance(layer.weight, LazyUpcast) and layer.weight.kept.data_ptr() == kept.data_ptr()
     twin = nn.Linear(8, 6, bias=False)
     twin.weight = layer.weight
     both = nn.ModuleList([layer, twin])
-    widen_all(both)
+    upcast_all(both)
     assert type(layer.weight) is nn.Parameter and layer.weight is twin.weight
     assert torch.equal(layer.weight, kept.float())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_of_narrow_weights_is_the_same_model(name: str, tmp_path: Path) -> None:
+def test_a_model_of_lazy_weights_is_the_same_model(name: str, tmp_path: Path) -> None:
     folder = save_checkpoint(SERVED[name], tmp_path, torch.bfloat16)
     config = pretrained.read_config(folder, trust_remote_code=False)
-    outline = pretrained.build_without_weights(folder, config)
+    skeleton = pretrained.build_without_weights(folder, config)
     counted: list[tuple[int, int]] = []
-    narrow = pretrained.load_narrow(
-        folder, config, outline, lambda done, total: counted.append((done, total))
+    lazy = pretrained.load_lazy_upcast(
+        folder, config, skeleton, lambda done, total: counted.append((done, total))
     )
     plain = pretrained.load_module(
         folder,
@@ -73,12 +73,12 @@ def test_a_model_of_narrow_weights_is_the_same_model(name: str, tmp_path: Path) 
         on_tensor=lambda done, total: None,
     )
     assert counted and counted[-1][0] == counted[-1][1]
-    assert any(isinstance(each, Narrow) for each in narrow.parameters())
-    assert pretrained.eos_token_ids(folder, narrow) == pretrained.eos_token_ids(folder, plain)
-    widen_all(narrow)
+    assert any(isinstance(each, LazyUpcast) for each in lazy.parameters())
+    assert pretrained.eos_token_ids(folder, lazy) == pretrained.eos_token_ids(folder, plain)
+    upcast_all(lazy)
     for mine, other in (
-        (dict(narrow.named_parameters()), dict(plain.named_parameters())),
-        (dict(narrow.named_buffers()), dict(plain.named_buffers())),
+        (dict(lazy.named_parameters()), dict(plain.named_parameters())),
+        (dict(lazy.named_buffers()), dict(plain.named_buffers())),
     ):
         assert mine.keys() == other.keys()
         for key, tensor in other.items():

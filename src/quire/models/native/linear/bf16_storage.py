@@ -1,5 +1,5 @@
-"""The functions of halved.cpp over tensors: y = x W^T + bias in float32, where the numbers of W are
-bfloat16 ones and are kept as that, packed once."""
+"""bf16_storage, by halved.cpp: y = x W^T + bias in float32 over a weight whose numbers bfloat16
+holds. They are packed once and stored as bfloat16."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from quire.models.native.binding import Signatures, bind
-from quire.models.native.linear.linear import (
+from quire.models.native.packed_weight import (
     PackedWeight,
     check,
     fill_panels,
-    joined,
-    looked_up,
+    join,
+    look_up,
     product,
 )
 
@@ -22,7 +22,7 @@ PANEL_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class HalvedKernel:
+class Bf16StorageKernel:
     """Runs on as many threads as torch does. All numbers are float32, on the CPU; raises ValueError
     for others, and where shapes do not fit."""
 
@@ -36,14 +36,16 @@ class HalvedKernel:
         return True
 
     def takes(self, weight: Tensor) -> bool:
-        """Those whose numbers bfloat16 holds: of a checkpoint stored in it."""
+        """Whether `weight` is float32 and bfloat16 holds its numbers."""
         if weight.dtype != torch.float32 or weight.dim() != 2:
             return False
         return self.fits(weight.contiguous().data_ptr(), weight.numel())
 
     def pack(self, weight: Tensor) -> PackedWeight:
-        """`weight` [N, K], which it takes, is left as it is. `packed` is [panels, K, 1,
-        PANEL_ROWS / 2], each float two halves."""
+        """Pack a weight [N, K] that the kernel takes; `weight` stays as it is.
+
+        `packed` is [panels, K, 1, PANEL_ROWS / 2]: each float32 holds two bfloat16 numbers.
+        """
         num_rows, num_columns = weight.shape
         check(weight, num_columns, torch.float32)
         panels = -(-num_rows // PANEL_ROWS)
@@ -55,21 +57,23 @@ class HalvedKernel:
         return PackedWeight(packed, num_rows, num_columns)
 
     def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
-        """One weight of all their rows, of which they become views. None: not possible, since rows
-        do not fill their panels."""
-        return joined(weights) if fill_panels(weights, PANEL_ROWS) else None
+        """Join weights of equal K into one of all their rows, of which they become views.
+
+        Returns None if the rows of one but the last do not fill its panels.
+        """
+        return join(weights) if fill_panels(weights, PANEL_ROWS) else None
 
     def unpack(self, weight: PackedWeight) -> Tensor:
-        """The same numbers as were packed."""
+        """Return W [N, K], the same numbers as were packed."""
         return self.rows(torch.arange(weight.num_rows), weight)
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
-        """[..., K] to [..., N]. `bias` [N] is contiguous."""
+        """Return x W^T + bias: [..., K] to [..., N]. `bias` [N] is contiguous."""
         return product(self.multiply, x, weight, bias)
 
     def rows(self, indices: Tensor, weight: PackedWeight) -> Tensor:
-        """Rows of W, as an embedding looks them up: [..., K]. Raises IndexError."""
-        return looked_up(self.copy_rows, indices, weight)
+        """Return rows of W, as an embedding looks them up: [..., K]. Raises IndexError."""
+        return look_up(self.copy_rows, indices, weight)
 
 
 ADDRESS, COUNT, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_bool
@@ -81,7 +85,7 @@ SIGNATURES: Signatures = {
 }
 
 
-def bind_halved(library: ctypes.CDLL, isa: str) -> HalvedKernel | None:
-    """None: the library has none."""
+def bind_bf16_storage(library: ctypes.CDLL, isa: str) -> Bf16StorageKernel | None:
+    """Return the kernel for `isa`, or None if the library lacks it."""
     functions = bind(library, isa, SIGNATURES)
-    return None if functions is None else HalvedKernel(*functions)
+    return None if functions is None else Bf16StorageKernel(*functions)

@@ -1,4 +1,4 @@
-"""The layers of a plain decoder as one call of the C++ kernels, where attention is theirs too."""
+"""All layers of a plain decoder as one call of the C++ kernels, where attention is theirs too."""
 
 import ctypes
 from dataclasses import dataclass, field
@@ -7,55 +7,65 @@ import torch
 from torch import Tensor
 
 from quire.models.attention.cpu import CPUAttention, CPUStep
-from quire.models.layers.layers import LayerForward
+from quire.models.layers.fused_layers import LayerForward
 from quire.models.layers.linears import PackedForward
 from quire.models.native.decoder.decoder import (
     DecoderFields,
     DecoderKernel,
+    GroupFields,
     LayerFields,
-    PlaceFields,
-    ScaleFields,
+    NormFields,
     WeightFields,
 )
-from quire.models.native.decoder.fused import Scale
+from quire.models.native.decoder.fused import NormParams
 
 
 @dataclass(slots=True)
-class Program:
-    """`fields` are of the weights and the store of `bound`, and made anew when these change."""
+class NativeDecoder:
+    """The decoder layers of one model, as the C structures that the kernel reads.
+
+    last: the norm after the last layer.
+    is_exact: the packed weights are the model's numbers; else they are quantised to int8.
+    bound, fields: the structures, and the attention backend and weights that their addresses are
+        of; they are made anew when one of these changes.
+    """
 
     kernel: DecoderKernel
     layers: tuple[LayerForward, ...]
-    last: Scale
+    last: NormParams
     is_exact: bool
     bound: tuple[CPUAttention | None, int] = (None, 0)
     fields: ctypes.Array[LayerFields] = field(default_factory=LayerFields * 0)
 
     def run(
-        self, step: CPUStep, states: Tensor, turns: tuple[Tensor, Tensor], wanted: Tensor
+        self, step: CPUStep, states: Tensor, rotary: tuple[Tensor, Tensor], logits_indices: Tensor
     ) -> Tensor:
-        """`states` [1, T, width], which is computed in, to the normed states of the tokens `wanted`
-        [R], rising: [1, R, width]. `turns`: cosines and sines, [1, T, rotary]."""
+        """Run all layers over one step, and return normed states [1, R, hidden_size].
+
+        `states` [1, T, hidden_size] is overwritten. `rotary` is (cos, sin), each
+        [1, T, rotary_dim]. `logits_indices` [R] int64, rising, are the tokens whose states are
+        returned. Raises IndexError where a slot or block lies outside of its store.
+        """
         self._bind(step.backend)
-        out = states.new_empty(1, len(wanted), states.shape[-1])
-        places = (PlaceFields * len(step.places))(*(PlaceFields(*place) for place in step.places))
-        cosines, sines = turns
+        out = states.new_empty(1, len(logits_indices), states.shape[-1])
+        groups = (GroupFields * len(step.groups))(*(GroupFields(*group) for group in step.groups))
+        cos, sin = rotary
         call = DecoderFields(
             layers=ctypes.addressof(self.fields),
-            places=ctypes.addressof(places),
+            groups=ctypes.addressof(groups),
             states=states.data_ptr(),
             out=out.data_ptr(),
-            cosines=cosines.data_ptr(),
-            sines=sines.data_ptr(),
-            wanted=wanted.data_ptr(),
+            cos=cos.data_ptr(),
+            sin=sin.data_ptr(),
+            logits_indices=logits_indices.data_ptr(),
             query_starts=ctypes.addressof(step.query_starts),
             context_lens=ctypes.addressof(step.context_lens),
-            last=_scale(self.last),
+            last=_norm(self.last),
             num_layers=len(self.layers),
-            width=states.shape[-1],
-            rotary=cosines.shape[-1],
+            hidden_size=states.shape[-1],
+            rotary_dim=cos.shape[-1],
             num_tokens=states.shape[1],
-            num_wanted=len(wanted),
+            num_logits=len(logits_indices),
             num_seqs=len(step.context_lens),
             is_int8=not self.is_exact,
             is_bf16=states.dtype == torch.bfloat16,
@@ -78,18 +88,18 @@ class Program:
 
 
 def _layer(layer: LayerForward, backend: CPUAttention) -> LayerFields:
-    heads, facts = layer.attention.heads, layer.attention.port.layer
+    heads, facts = layer.attention.heads, layer.attention.hook.layer
     return LayerFields(
         qkv=_weight(layer.attention.qkv),
         out=_weight(layer.attention.out),
         gate_up=_weight(layer.mlp.gate_up),
         down=_weight(layer.mlp.down),
-        before=_scale(layer.before),
-        between=_scale(layer.between),
-        query=_scale(heads.query),
-        key=_scale(heads.key),
+        before=_norm(layer.before),
+        between=_norm(layer.between),
+        query=_norm(heads.query),
+        key=_norm(heads.key),
         query_heads=heads.num_query,
-        head_width=heads.width,
+        head_size=heads.head_size,
         act=layer.mlp.act,
         group=backend.store.group(facts.index),
         attention=ctypes.addressof(backend.call(facts)),
@@ -102,5 +112,5 @@ def _weight(forward: PackedForward) -> WeightFields:
     return WeightFields(weight.packed.data_ptr(), address, weight.num_rows, weight.num_columns)
 
 
-def _scale(scale: Scale | None) -> ScaleFields:
-    return ScaleFields() if scale is None else ScaleFields(scale.weight.data_ptr(), *scale[1:])
+def _norm(norm: NormParams | None) -> NormFields:
+    return NormFields() if norm is None else NormFields(norm.weight.data_ptr(), *norm[1:])

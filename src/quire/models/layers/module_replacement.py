@@ -1,8 +1,8 @@
-"""Puts fused parts under a loaded model whose linear weights are packed.
+"""Replaces modules of a loaded model, whose linear weights are packed, by fused ones.
 
-A part is looked for by what it is made of, and kept only if it says what the module says that it
-stands for: no family is known by name here. Gate and up, and query, key and value, then share one
-packed weight, of which their own are views.
+A module is recognised by its parts, and replaced only if the fused one computes what it does
+(`equivalence.py`): no model family is known by name here. Gate and up, and query, key and value,
+then share one packed weight, of which their own weights are views.
 """
 
 import logging
@@ -15,120 +15,133 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 
-from quire.models.attention.port import CurrentStep
-from quire.models.hf import PORT, PagedPort
+from quire.models.attention.hook import AttentionContext
+from quire.models.hf import HOOK, PagedAttentionHook
 from quire.models.layers.decoder import DecoderForward
-from quire.models.layers.layers import (
+from quire.models.layers.equivalence import (
+    AttentionCheck,
+    EquivalenceCheck,
+    LayerCheck,
+    ModelCheck,
+    is_same,
+    root_mean_square,
+)
+from quire.models.layers.fused_layers import (
     AttentionForward,
     GatedForward,
     LayerForward,
     NormForward,
 )
+from quire.models.layers.greedy_head import candidate_tensors
 from quire.models.layers.linears import PackedForward, PackedLookup
 from quire.models.layers.model_kernels import ModelKernels
-from quire.models.layers.program import Program
-from quire.models.layers.screened import screen_tensors
-from quire.models.layers.trials import (
-    AttentionTrial,
-    LayerTrial,
-    ModelTrial,
-    Trial,
-    is_same,
-    root_mean_square,
-)
+from quire.models.layers.native_decoder import NativeDecoder
 from quire.models.loading.probe import FORWARD_ERRORS
 from quire.models.native.decoder.fused import (
-    ACTS,
-    KINDS,
-    MAX_HEAD_WIDTH,
+    ACTIVATIONS,
+    MAX_HEAD_SIZE,
+    NORM_KINDS,
     FusedKernels,
-    Heads,
-    Scale,
+    HeadLayout,
+    NormParams,
 )
 
 logger = logging.getLogger(__name__)
 
 Forward = Callable[..., object]
 
-ACT_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,
     "gelu_tanh": partial(gelu, approximate="tanh"),
 }
-ACT_ERROR = 1e-6
+ACTIVATION_ERROR = 1e-6
 BIG = 3.0
-"""The root mean square of gates on trial: near zero all activations look alike."""
-TRIAL_SIZES = (1.0, 2.0**-10)
-"""Root mean squares of what norms are tried on: beside the smaller one their epsilon shows."""
-NUM_TRIAL_ROWS = 3
+"""The root mean square of the gates in a check: near zero all activations look alike."""
+CHECK_SIZES = (1.0, 2.0**-10)
+"""Root mean squares of the inputs that norms are checked with: the smaller one shows epsilon."""
+NUM_CHECK_ROWS = 3
 MODEL_PARTS = {"model", "lm_head"}
 BASE_PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
 LAYER_PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 
 
 @dataclass(frozen=True, slots=True)
-class Surgery:
-    """The modules that have another forward now."""
+class ModuleReplacements:
+    """The modules whose forward is replaced now."""
 
     modules: list[nn.Module] = field(default_factory=list)
 
-    def put(self, module: nn.Module, forward: Forward) -> None:
+    def replace(self, module: nn.Module, forward: Forward) -> None:
         setattr(module, "forward", forward)  # noqa: B010
         self.modules.append(module)
 
-    def try_out(self, trials: Sequence[Trial], rehearse: Callable[[], object]) -> None:
-        """Keep the candidates that are good wherever the rehearsal comes by."""
-        for trial in trials:
-            self.put(trial.module, trial)
-        rehearse()
-        for trial in trials:
-            if trial.is_good:
-                setattr(trial.module, "forward", trial.candidate)  # noqa: B010
+    def keep_equivalent(
+        self, checks: Sequence[EquivalenceCheck], run_steps: Callable[[], object]
+    ) -> None:
+        """Keep the candidates that were equivalent in every call that `run_steps` makes.
+
+        A candidate that is never called is not kept.
+        """
+        for check in checks:
+            self.replace(check.module, check)
+        run_steps()
+        for check in checks:
+            if check.is_equivalent:
+                setattr(check.module, "forward", check.candidate)  # noqa: B010
             else:
-                delattr(trial.module, "forward")
-                self.modules.remove(trial.module)
+                delattr(check.module, "forward")
+                self.modules.remove(check.module)
 
     def undo(self) -> None:
-        """Every forward as it was. Weights that were joined stay so."""
+        """Restore every forward. Weights that were joined stay joined."""
         for module in self.modules:
             delattr(module, "forward")
         self.modules.clear()
 
 
-def operate(
-    module: nn.Module, given: ModelKernels, current: CurrentStep, rehearse: Callable[[], object]
-) -> Surgery:
-    """`rehearse` runs the module through steps of several tokens, with `current` set."""
-    surgery, kernels = Surgery(), given.fused
+def replace_modules(
+    module: nn.Module,
+    given: ModelKernels,
+    context: AttentionContext,
+    run_steps: Callable[[], object],
+) -> ModuleReplacements:
+    """Replace what can be replaced in `module`, and return what was.
+
+    `run_steps` runs the module through steps of several tokens, with `context` set: in these the
+    candidates are compared with the modules that they stand for. Nothing is replaced if `given` has
+    no fused kernels for the model's dtype.
+    """
+    replacements, kernels = ModuleReplacements(), given.fused
     dtype = next((parameter.dtype for parameter in module.parameters()), None)
     if kernels is None or dtype not in kernels.dtypes:
-        return surgery
+        return replacements
     parts = [part for part in module.modules() if "forward" not in vars(part)]
     for part in parts:
         forward = _norm(part, kernels, dtype) or _gated(part, kernels, dtype)
         if forward is not None:
-            surgery.put(part, forward)
-    surgery.try_out(
+            replacements.replace(part, forward)
+    replacements.keep_equivalent(
         [
-            AttentionTrial(part, attention, current)
+            AttentionCheck(part, attention, context)
             for part in parts
             if (attention := _attention(part, kernels, dtype))
         ],
-        rehearse,
+        run_steps,
     )
-    surgery.try_out(
-        [LayerTrial(part, layer) for part in parts if (layer := _layer(part, kernels))], rehearse
+    replacements.keep_equivalent(
+        [LayerCheck(part, layer) for part in parts if (layer := _layer(part, kernels))], run_steps
     )
     decoder = _decoder(module, given, kernels)
     if decoder is not None:
-        surgery.try_out([ModelTrial(module, decoder)], rehearse)
-    kinds = Counter(type(part.forward).__name__ for part in surgery.modules)
+        replacements.keep_equivalent([ModelCheck(module, decoder)], run_steps)
+    kinds = Counter(type(part.forward).__name__ for part in replacements.modules)
     logger.info("fused: %s", ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
-    return surgery
+    return replacements
 
 
 def packed_tensors(module: nn.Module) -> list[Tensor]:
-    """Of all packed weights, in about the order in which a step reads them, then of the head's
-    screen."""
+    """Return all packed weights, in about the order in which a step reads them, and after them the
+    int8 copy of the head's weight, if there is one."""
     found: dict[int, Tensor] = {}
     for part in module.modules():
         forward = _forward_of(part)
@@ -140,11 +153,11 @@ def packed_tensors(module: nn.Module) -> list[Tensor]:
         for each in whole:
             if isinstance(each, PackedForward | PackedLookup):
                 found[id(each.weight.packed)] = each.weight.packed
-    return [*found.values(), *screen_tensors(module)]
+    return [*found.values(), *candidate_tensors(module)]
 
 
 def _norm(module: nn.Module, kernels: FusedKernels, dtype: torch.dtype) -> NormForward | None:
-    """Of a module that has but a weight and an epsilon, if it is an RMSNorm of some kind."""
+    """Return the norm for a module of one weight and an epsilon that is an RMSNorm, else None."""
     parameters = dict(module.named_parameters())
     weight = parameters.get("weight")
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
@@ -152,10 +165,10 @@ def _norm(module: nn.Module, kernels: FusedKernels, dtype: torch.dtype) -> NormF
         return None
     if weight.dtype != dtype or not isinstance(epsilon, float):
         return None
-    for kind in range(len(KINDS)):
-        forward = NormForward(kernels, Scale(weight.data.contiguous(), epsilon, kind))
+    for kind in range(len(NORM_KINDS)):
+        forward = NormForward(kernels, NormParams(weight.data.contiguous(), epsilon, kind))
         x = _numbers(len(weight), dtype)
-        if all(_agree(module, forward, x * size) for size in TRIAL_SIZES):
+        if all(_agree(module, forward, x * scale) for scale in CHECK_SIZES):
             return forward
     return None
 
@@ -175,16 +188,19 @@ def _gated(module: nn.Module, kernels: FusedKernels, dtype: torch.dtype) -> Gate
 
 
 def _act(function: object) -> int | None:
-    """Its place among ACTS."""
+    """Return the index in ACTIVATIONS of a function that computes the same, or None."""
     if not callable(function):
         return None
     x = torch.linspace(-8, 8, 999)
-    for index, name in enumerate(ACTS):
+    for index, name in enumerate(ACTIVATIONS):
         try:
             found = function(x)
         except FORWARD_ERRORS:
             return None
-        if isinstance(found, Tensor) and (found - ACT_FUNCTIONS[name](x)).abs().max() <= ACT_ERROR:
+        if (
+            isinstance(found, Tensor)
+            and (found - ACTIVATION_FUNCTIONS[name](x)).abs().max() <= ACTIVATION_ERROR
+        ):
             return index
     return None
 
@@ -192,32 +208,32 @@ def _act(function: object) -> int | None:
 def _attention(
     module: nn.Module, kernels: FusedKernels, dtype: torch.dtype
 ) -> AttentionForward | None:
-    port = getattr(module, PORT, None)
+    hook = getattr(module, HOOK, None)
     out = _packed(module, dtype, ("o_proj",))
     qkv = _packed(module, dtype, ("qkv_proj",)) or _packed(
         module, dtype, ("q_proj", "k_proj", "v_proj")
     )
-    if not isinstance(port, PagedPort) or out is None or qkv is None:
+    if not isinstance(hook, PagedAttentionHook) or out is None or qkv is None:
         return None
-    layer = port.layer
-    width, num_values = layer.k_width, layer.num_kv_heads * layer.v_width
-    num_query = (qkv.weight.num_rows - num_values) // width - layer.num_kv_heads
-    if width != layer.v_width or width > MAX_HEAD_WIDTH or num_query <= 0:
+    layer = hook.layer
+    head_size, num_values = layer.head_size, layer.num_kv_heads * layer.v_head_size
+    num_query = (qkv.weight.num_rows - num_values) // head_size - layer.num_kv_heads
+    if head_size != layer.v_head_size or head_size > MAX_HEAD_SIZE or num_query <= 0:
         return None
     norms = [getattr(module, name, None) for name in ("q_norm", "k_norm")]
-    scales = [_scale(norm, width) for norm in norms]
-    if any((norm is None) != (scale is None) for norm, scale in zip(norms, scales, strict=True)):
+    params = [_norm_params(norm, head_size) for norm in norms]
+    if any((norm is None) != (each is None) for norm, each in zip(norms, params, strict=True)):
         return None
-    if len({None if scale is None else scale.kind for scale in scales}) > 1:
+    if len({None if each is None else each.kind for each in params}) > 1:
         return None
-    heads = Heads(num_query, layer.num_kv_heads, width, *scales)
-    return AttentionForward(kernels, qkv, out, heads, port)
+    heads = HeadLayout(num_query, layer.num_kv_heads, head_size, *params)
+    return AttentionForward(kernels, qkv, out, heads, hook)
 
 
-def _scale(norm: object, width: int) -> Scale | None:
-    """Of a fused norm of that width."""
+def _norm_params(norm: object, size: int) -> NormParams | None:
+    """Return the parameters of a module that is a fused norm of that size, else None."""
     forward = _forward_of(norm)
-    if not isinstance(forward, NormForward) or len(forward.scale.weight) != width:
+    if not isinstance(forward, NormForward) or len(forward.scale.weight) != size:
         return None
     return forward.scale
 
@@ -239,7 +255,7 @@ def _layer(module: nn.Module, kernels: FusedKernels) -> LayerForward | None:
 
 
 def _forward_of(part: object) -> object:
-    """What stands in for its own, if anything."""
+    """Return what stands in for the part's own forward, or None."""
     return vars(part).get("forward") if isinstance(part, nn.Module) else None
 
 
@@ -257,9 +273,9 @@ def _decoder(
     norm = _forward_of(base["norm"])
     if len(layers) < len(forwards) or not isinstance(norm, NormForward):
         return None
-    program = None
+    native = None
     if given.decoder is not None:
-        program = Program(given.decoder, layers, norm.scale, given.are_exact)
+        native = NativeDecoder(given.decoder, layers, norm.scale, given.are_exact)
     return DecoderForward(
         embedding=base["embed_tokens"],
         rotary=base["rotary_emb"],
@@ -267,12 +283,12 @@ def _decoder(
         kernels=kernels,
         scale=norm.scale,
         head=parts["lm_head"],
-        program=program,
+        native=native,
     )
 
 
 def _packed(module: nn.Module, dtype: torch.dtype, names: Sequence[str]) -> PackedForward | None:
-    """The linear layers of these names as one. None: one of them is not there, or not packed."""
+    """Return the linear layers of these names as one, or None if one is missing or not packed."""
     forwards = []
     for name in names:
         forward = _forward_of(getattr(module, name, None))
@@ -299,10 +315,10 @@ def _joined_bias(forwards: Sequence[PackedForward]) -> Tensor | None:
     )
 
 
-def _numbers(width: int, dtype: torch.dtype) -> Tensor:
-    """[NUM_TRIAL_ROWS, width], the same each time, their mean not zero."""
-    generator = torch.Generator().manual_seed(width)
-    return (torch.randn(NUM_TRIAL_ROWS, width, generator=generator) + 0.5).to(dtype)
+def _numbers(size: int, dtype: torch.dtype) -> Tensor:
+    """Return [NUM_CHECK_ROWS, size] of numbers, always the same, with a mean that is not zero."""
+    generator = torch.Generator().manual_seed(size)
+    return (torch.randn(NUM_CHECK_ROWS, size, generator=generator) + 0.5).to(dtype)
 
 
 def _agree(module: nn.Module, forward: Callable[[Tensor], Tensor], x: Tensor) -> bool:

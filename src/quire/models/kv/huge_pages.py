@@ -1,6 +1,6 @@
-"""Memory straight from the system, and back: zeros whose pages it hands out when they are first
-written, huge ones where it has them. Small ones cost what is read in every step up to a fifth of
-its speed: a processor's read-ahead stops at a page's end, and it remembers where few pages are.
+"""Memory straight from the system, and back: zeros whose pages it maps when they are first written,
+on huge pages where it has them. Small pages make reading in every step up to a fifth slower: a
+processor's prefetcher stops at the end of a page, and its TLB holds few of them.
 """
 
 import ctypes
@@ -11,18 +11,21 @@ import torch
 from torch import Tensor
 
 HUGE_PAGE_BYTES = 2 << 20
-"""Of x86-64, and of most ARM systems."""
+"""The size on x86-64, and on most ARM systems."""
 
 
 def zeros_on_touch(num_bytes: int) -> Tensor:
-    """uint8 [num_bytes] from the start of a huge page on. Only whole ones are asked for, so that
-    nothing beyond them is ever resident. It lives as long as a view of it."""
+    """Return zeros, uint8 [num_bytes], that begin where a huge page does.
+
+    Only whole huge pages are asked for, so that nothing beyond `num_bytes` is ever resident. The
+    memory lives as long as a view of it.
+    """
     memory = _pages(num_bytes + HUGE_PAGE_BYTES, num_bytes)
     return memory[_padding(memory) :][:num_bytes]
 
 
-def give_back() -> None:
-    """What was freed goes to the system: glibc keeps it for later, hundreds of MB after a load."""
+def return_free_memory() -> None:
+    """Return freed heap memory to the system: after a load glibc keeps hundreds of MB for later."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

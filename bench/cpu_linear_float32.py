@@ -1,7 +1,7 @@
 """Float32 linear layers on the CPU over weights whose numbers are bfloat16 ones: torch's, over four
 bytes a weight, and ours over two, or over one and rounded, by each instruction set that runs here.
 
-    python -m bench.cpu_halved [--rows 1,8,32] [--rounds 5]
+    python -m bench.cpu_linear_float32 [--rows 1,8,32] [--rounds 5]
 
 Shapes are those of Qwen2.5-0.5B. The ways take turns, each over as many weights as no cache holds;
 medians over single calls. In brackets how many times as fast as torch's.
@@ -17,8 +17,8 @@ from torch.nn.functional import linear
 from bench.cpu_linear import SHAPES, Way, medians_s
 from quire.models.layers.weight_kernel import WeightKernel
 from quire.models.native import library
-from quire.models.native.linear.bytes import bind_bytes
-from quire.models.native.linear.halved import bind_halved
+from quire.models.native.linear.bf16_storage import bind_bf16_storage
+from quire.models.native.linear.w8a32 import bind_w8a32
 
 ROWS = (1, 4, 8, 16, 32, 128, 512)
 NAMES = ("q, o", "gate, up", "down", "head")
@@ -57,7 +57,7 @@ def compare(rows: Sequence[int], num_rounds: int, kernels: dict[str, WeightKerne
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.cpu_halved")
+    parser = argparse.ArgumentParser(prog="python -m bench.cpu_linear_float32")
     parser.add_argument("--rows", default=",".join(map(str, ROWS)), help="of x, such as 1,8")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
@@ -66,9 +66,9 @@ def main() -> None:
         parser.error("the C++ kernels were not built")
     kernels: dict[str, WeightKernel] = {}
     for isa in built.isas:
-        halved, widened = bind_halved(built.handle, isa), bind_bytes(built.handle, isa)
-        assert halved is not None and widened is not None
-        kernels |= {f"{isa} halves": halved, f"{isa} bytes": widened}
+        bf16_storage, widened = bind_bf16_storage(built.handle, isa), bind_w8a32(built.handle, isa)
+        assert bf16_storage is not None and widened is not None
+        kernels |= {f"{isa} halves": bf16_storage, f"{isa} bytes": widened}
     with torch.inference_mode():
         compare([int(each) for each in args.rows.split(",")], args.rounds, kernels)
 

@@ -1,0 +1,37 @@
+"""The interface between a transformers attention module and the attention backend that runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from quire.models.attention.backend import AttentionStep
+
+
+class AttentionHook(Protocol):
+    """What an attention module calls in the place of transformers' attention function."""
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, extras: Mapping[str, object]
+    ) -> Tensor:
+        """Attend with `query` [1, heads, tokens, head_size], and return [1, tokens, heads, size].
+
+        `key` and `value` are [1, kv heads, tokens, size], as transformers has them. `extras` are
+        the other arguments that the module gave its attention function, by name.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class AttentionContext:
+    """The step that a module is running now; all hooks of the module share one context.
+
+    attention: the backend's step, or None outside of a forward.
+    positions: [T] int64, the positions of the step's tokens.
+    greedy_only: only the largest logit of each row must be right (`Batch.greedy_only`).
+    """
+
+    attention: AttentionStep | None = None
+    positions: Tensor | None = None
+    greedy_only: bool = False

@@ -1,0 +1,116 @@
+"""compressed bf16, by linear.cpp: y = x W^T + bias in bfloat16 over a weight packed once, without
+loss, in about 12 bits a number."""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quire.models.native.binding import Signatures, bind
+from quire.models.native.packed_weight import (
+    PackedWeight,
+    check,
+    fill_panels,
+    join,
+    look_up,
+    product,
+)
+
+PANEL_ROWS = 32
+LINE_BYTES = 64
+OFFSET = 0
+"""The index, in a panel's head of int64s, of the panel's offset in bytes from the first head."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedBf16Kernel:
+    """Runs on as many threads as torch does. All numbers are bfloat16, on the CPU; raises
+    ValueError for others, and where shapes do not fit."""
+
+    write_heads: Callable[..., int]
+    pack_into: Callable[..., None]
+    multiply: Callable[..., None]
+    copy_rows: Callable[..., bool]
+    scratch_bytes: Callable[..., int]
+
+    @property
+    def is_exact(self) -> bool:
+        return True
+
+    def takes(self, weight: Tensor) -> bool:
+        """Whether `weight` is bfloat16."""
+        return weight.dtype == torch.bfloat16
+
+    def pack(self, weight: Tensor) -> PackedWeight:
+        """Pack a weight [N, K]; `weight` stays as it is.
+
+        `packed` is [cache lines, 1, 1, 32]: a head for each panel, then the panels, as coded.h has
+        them.
+        """
+        num_rows, num_columns = weight.shape
+        check(weight, num_columns, torch.bfloat16)
+        rows, num_threads = weight.contiguous(), torch.get_num_threads()
+        given = (rows.data_ptr(), num_rows, num_columns)
+        heads = torch.empty(_num_panels(num_rows) * LINE_BYTES, dtype=torch.uint8)
+        num_bytes = self.write_heads(*given, heads.data_ptr(), num_threads)
+        packed = torch.empty(num_bytes, dtype=torch.uint8)
+        packed[: len(heads)] = heads
+        self.pack_into(*given, packed.data_ptr(), num_threads)
+        lines = packed.view(torch.bfloat16).view(-1, 1, 1, LINE_BYTES // 2)
+        return PackedWeight(lines, num_rows, num_columns)
+
+    def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
+        """Join weights of equal K into one of all their rows, of which they become views.
+
+        Returns None if the rows of one but the last do not fill its panels.
+        """
+        if not fill_panels(weights, PANEL_ROWS):
+            return None
+        heads = [
+            weight.packed[: _num_panels(weight.num_rows)].view(torch.int64).clone()
+            for weight in weights
+        ]
+        start = sum(map(len, heads))
+        for head, weight in zip(heads, weights, strict=True):
+            head[..., OFFSET] += start * LINE_BYTES
+            start += len(weight.packed)
+        return join(weights, before=[head.view(torch.bfloat16) for head in heads])
+
+    def unpack(self, weight: PackedWeight) -> Tensor:
+        """Return W [N, K], the same numbers as were packed."""
+        return self.rows(torch.arange(weight.num_rows), weight)
+
+    def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
+        """Return x W^T + bias: [..., K] to [..., N]. `bias` [N] is contiguous."""
+        size = self.scratch_bytes(x.numel() // max(x.shape[-1], 1), x.shape[-1])
+        scratch = torch.empty(size, dtype=torch.uint8)
+        return product(self.multiply, x, weight, bias, scratch.data_ptr())
+
+    def rows(self, indices: Tensor, weight: PackedWeight) -> Tensor:
+        """Return rows of W, as an embedding looks them up: [..., K]. Raises IndexError."""
+        return look_up(self.copy_rows, indices, weight)
+
+
+def _num_panels(num_rows: int) -> int:
+    return -(-num_rows // PANEL_ROWS)
+
+
+ADDRESS, COUNT = ctypes.c_void_p, ctypes.c_int64
+SIGNATURES: Signatures = {
+    "quire_linear_heads": (COUNT, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
+    "quire_linear_pack": (None, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
+    "quire_linear": (
+        None,
+        (ADDRESS, COUNT, *(ADDRESS, ADDRESS, COUNT, COUNT), *(ADDRESS, ADDRESS), COUNT),
+    ),
+    "quire_linear_rows": (ctypes.c_bool, (ADDRESS, COUNT, ADDRESS, COUNT, COUNT, ADDRESS)),
+    "quire_linear_scratch": (COUNT, (COUNT, COUNT)),
+}
+
+
+def bind_compressed_bf16(library: ctypes.CDLL, isa: str) -> CompressedBf16Kernel | None:
+    """Return the kernel for `isa`, or None if that instruction set has no bfloat16 dot product."""
+    functions = bind(library, isa, SIGNATURES)
+    return None if functions is None else CompressedBf16Kernel(*functions)
