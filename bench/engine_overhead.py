@@ -39,8 +39,10 @@ class TimedModel:
     def vocab_size(self) -> int:
         return self._model.vocab_size
 
-    def move(self, moves: Sequence[BlockCopy], claimed: Collection[int]) -> Callable[[], float]:
-        return self._model.move(moves, claimed)
+    def copy_blocks(
+        self, copies: Sequence[BlockCopy], new_blocks: Collection[int]
+    ) -> Callable[[], float]:
+        return self._model.copy_blocks(copies, new_blocks)
 
     def forward(self, batch: Batch) -> Tensor:
         began = time.perf_counter()

@@ -1,4 +1,5 @@
-"""The sampling kernel's own door: what it refuses, what it reads, and its threads. What it draws is
+"""The sampling kernel's own interface: what it refuses, what it reads, and its threads. What it
+samples is
 judged in tests/engine, beside the sampler in torch.
 """
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.models.native.library import ISAS
-from quire.models.native.sampling.sampling import Asked, Edits, SamplingKernel
+from quire.models.native.sampling.sampling import LogitEdits, SamplingKernel, SamplingMetadata
 from tests.instructions import library_of
 
 VOCAB_SIZE = 300
@@ -42,10 +43,13 @@ def numbers(*shape: int) -> torch.Tensor:
 
 
 def draw(
-    kernel: SamplingKernel, logits: torch.Tensor, row: tuple[float, ...], edits: Edits | None = None
+    kernel: SamplingKernel,
+    logits: torch.Tensor,
+    row: tuple[float, ...],
+    edits: LogitEdits | None = None,
 ) -> list[int]:
-    asked = Asked(array("d", row * len(logits)), 0, edits)
-    drawn: list[int] = kernel.draw(logits, asked).token_ids.tolist()
+    metadata = SamplingMetadata(array("d", row * len(logits)), 0, edits)
+    drawn: list[int] = kernel.sample(logits, metadata).token_ids.tolist()
     return drawn
 
 
@@ -75,7 +79,7 @@ def test_edits_take_the_place_of_logits(kernel: SamplingKernel, data: st.DataObj
     dense = logits.clone()
     dense[torch.arange(4).repeat_interleave(starts.diff()), flat] = values
     for row in (GREEDY, FREE):
-        found = draw(kernel, logits, row, Edits(starts, flat, values))
+        found = draw(kernel, logits, row, LogitEdits(starts, flat, values))
         assert found == draw(kernel, dense, row)
 
 
@@ -98,6 +102,6 @@ def test_ids_that_are_not_there_are_refused(kernel: SamplingKernel, token_id: in
     logits = numbers(1, VOCAB_SIZE)
     with pytest.raises(IndexError, match="vocabulary of 300"):
         kernel.score(logits, torch.tensor([token_id]), 0)
-    edits = Edits(torch.tensor([0, 1]), torch.tensor([token_id]), torch.zeros(1))
+    edits = LogitEdits(torch.tensor([0, 1]), torch.tensor([token_id]), torch.zeros(1))
     with pytest.raises(IndexError, match="vocabulary of 300"):
         draw(kernel, logits, GREEDY, edits)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from quire.engine.sampling.sampling_state import SamplingState, SeenTokens
-from quire.models.native.sampling.sampling import Edits
+from quire.models.native.sampling.sampling import LogitEdits
 
 _NO_PENALTIES = (1.0, 0.0, 0.0)
 _NOTHING_SEEN = SeenTokens()
@@ -81,14 +81,14 @@ def process(logits: Tensor, index: Tensor, processors: ProcessorParams) -> Proce
     )
 
 
-def process_on_cpu(logits: Tensor, rows: Sequence[SamplingState]) -> Edits | None:
+def process_on_cpu(logits: Tensor, rows: Sequence[SamplingState]) -> LogitEdits | None:
     """Return what the C++ sampler takes for `rows`, or None if no row has a processor. `logits` are
     [len(rows), vocab_size] on the CPU, of any float type."""
     starts, processors = collect_params(rows, logits.shape[1])
     if processors is None:
         return None
     edited = process(logits, torch.arange(len(rows)), processors)
-    return Edits(torch.tensor(starts), edited.ids, edited.values)
+    return LogitEdits(torch.tensor(starts), edited.ids, edited.values)
 
 
 @dataclass(slots=True)

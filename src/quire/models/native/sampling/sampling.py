@@ -1,4 +1,4 @@
-"""The functions of sampling.cpp over tensors: one token of each row of logits, and its score."""
+"""The functions of sampling.cpp over tensors: sampling one token of each row, and scores."""
 
 import ctypes
 from array import array
@@ -10,16 +10,16 @@ from torch import Tensor
 from quire.models.native.library import Library
 
 POINTERS = (
-    *("logits", "asked", "edit_starts", "edit_ids", "edit_values"),
+    *("logits", "params", "edit_starts", "edit_ids", "edit_values"),
     *("token_ids", "logprobs", "top_ids", "top_logprobs", "memory"),
 )
 COUNTS = ("num_rows", "row_stride", "vocab_size", "max_top", "is_bf16", "num_threads")
 NUM_PARAMS = 6
-"""Fields of `Asked` of sampling.cpp, in this order: noise, temperature, top_k, top_p, log_min_p,
-num_top."""
+"""The fields of `RowParams` of sampling.cpp, in this order: noise, temperature, top_k, top_p,
+log_min_p, num_top."""
 
 
-class Call(ctypes.Structure):
+class SamplingCall(ctypes.Structure):
     """`Call` of sampling.cpp, field by field."""
 
     _fields_ = (
@@ -28,26 +28,34 @@ class Call(ctypes.Structure):
     )
 
 
-class Edits(NamedTuple):
-    """Logits to take instead of the model's: those of row i are `ids` and `values`, fp32, from
-    `starts[i]` to before `starts[i + 1]`; no id is twice in a row."""
+class LogitEdits(NamedTuple):
+    """Logits that replace the model's.
+
+    Those of row i are `ids` int64 and `values` float32 from `starts[i]` to before `starts[i + 1]`;
+    `starts` is int64 [rows + 1]. No id comes twice in a row.
+    """
 
     starts: Tensor
     ids: Tensor
     values: Tensor
 
 
-class Asked(NamedTuple):
-    """`numbers`: NUM_PARAMS for each row, whose num_top is at most `max_top`."""
+class SamplingMetadata(NamedTuple):
+    """The sampling parameters of all rows: NUM_PARAMS each, whose num_top is at most `max_top`."""
 
-    numbers: "array[float]"
+    params: "array[float]"
     max_top: int
-    edits: Edits | None
+    edits: LogitEdits | None
 
 
 class Sampled(NamedTuple):
-    """Of each row a token id, -1 where nothing can be drawn; where asked for, its log probability
-    and the likeliest tokens with theirs, [rows, max_top]. What was not asked for means nothing.
+    """The sampled tokens of all rows.
+
+    token_ids: int64 [rows], -1 where nothing can be sampled.
+    logprobs: float64 [rows], the log probabilities of these tokens.
+    top_ids, top_logprobs: int64 and float64 [rows, max_top], the likeliest tokens.
+
+    What a row did not request is undefined.
     """
 
     token_ids: Tensor
@@ -57,46 +65,54 @@ class Sampled(NamedTuple):
 
 
 class SamplingKernel:
-    """Runs on as many threads as torch does and keeps their memory, 32 bytes for each logit of a
-    row. `logits` [rows, vocab_size] are on the CPU, of any float type; they are only read."""
+    """Samples by sampling.cpp, on as many threads as torch uses.
+
+    It keeps the threads' memory, 32 bytes for each logit of a row. `logits` [rows, vocab_size] are
+    on the CPU, of any float dtype, and only read.
+    """
 
     def __init__(self, library: Library, vocab_size: int) -> None:
         self._library = library
         self._vocab_size = vocab_size
-        self._sample = library.kernel("quire_sample", Call, ctypes.c_int)
-        self._num_bytes = library.kernel("quire_sampling_memory", Call, ctypes.c_int64)
+        self._sample = library.kernel("quire_sample", SamplingCall, ctypes.c_int)
+        self._num_bytes = library.kernel("quire_sampling_memory", SamplingCall, ctypes.c_int64)
         self._memory = torch.empty(0, dtype=torch.int64)
 
     @property
     def working_bytes(self) -> int:
-        """Kept once something was drawn."""
-        call = Call(vocab_size=self._vocab_size, num_threads=self._library.num_threads)
+        """The bytes that are kept once something was sampled."""
+        call = SamplingCall(vocab_size=self._vocab_size, num_threads=self._library.num_threads)
         return int(self._num_bytes(call)) * self._library.num_threads
 
-    def draw(self, logits: Tensor, asked: Asked) -> Sampled:
-        """Raises ValueError for other logits and IndexError for ids that they do not have, as
-        `score` does."""
+    def sample(self, logits: Tensor, metadata: SamplingMetadata) -> Sampled:
+        """Sample one token of each row of `logits`, which are only read.
+
+        Raises ValueError for logits of another shape or device, and IndexError for ids beyond the
+        vocabulary, as `score` does.
+        """
         token_ids = torch.empty(len(logits), dtype=torch.int64)
-        numbers, _ = asked.numbers.buffer_info()
-        call = Call(asked=numbers, max_top=asked.max_top)
-        if asked.edits is not None:
-            self._check_ids(asked.edits.ids)
-            call.edit_starts = asked.edits.starts.data_ptr()
-            call.edit_ids = asked.edits.ids.data_ptr()
-            call.edit_values = asked.edits.values.data_ptr()
+        params, _ = metadata.params.buffer_info()
+        call = SamplingCall(params=params, max_top=metadata.max_top)
+        if metadata.edits is not None:
+            self._check_ids(metadata.edits.ids)
+            call.edit_starts = metadata.edits.starts.data_ptr()
+            call.edit_ids = metadata.edits.ids.data_ptr()
+            call.edit_values = metadata.edits.values.data_ptr()
         return self._run(call, logits, token_ids)
 
     def score(self, logits: Tensor, token_ids: Tensor, num_top: int) -> Sampled:
-        """Of each row one given token, int64, and the `num_top` likeliest; NaN where a row is not
-        finite."""
+        """Score one given token of each row, int64 [rows], and the `num_top` likeliest.
+
+        Log probabilities are NaN where a row is not finite.
+        """
         self._check_ids(token_ids)
-        return self._run(Call(max_top=num_top), logits, token_ids)
+        return self._run(SamplingCall(max_top=num_top), logits, token_ids)
 
     def _check_ids(self, ids: Tensor) -> None:
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self._vocab_size:
             raise IndexError(f"an id is not within the vocabulary of {self._vocab_size}")
 
-    def _run(self, call: Call, logits: Tensor, token_ids: Tensor) -> Sampled:
+    def _run(self, call: SamplingCall, logits: Tensor, token_ids: Tensor) -> Sampled:
         if logits.device.type != "cpu" or logits.shape[1] != self._vocab_size:
             raise ValueError(
                 f"{tuple(logits.shape)} on {logits.device}: must be {self._vocab_size} wide "
