@@ -30,8 +30,10 @@ class Narrow:
     def vocab_size(self) -> int:
         return self._toy.vocab_size
 
-    def move(self, moves: Sequence[BlockCopy], claimed: Collection[int]) -> Callable[[], float]:
-        return self._toy.move(moves, claimed)
+    def copy_blocks(
+        self, copies: Sequence[BlockCopy], new_blocks: Collection[int]
+    ) -> Callable[[], float]:
+        return self._toy.copy_blocks(copies, new_blocks)
 
     def forward(self, batch: Batch) -> Tensor:
         if len(batch.positions) > self._num_tokens:

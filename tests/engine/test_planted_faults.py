@@ -210,14 +210,14 @@ def asks_no_window_for_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_to_copy(monkeypatch: pytest.MonkeyPatch, kind: CopyKind) -> None:
-    move = ToyModel.move
+    copy_blocks = ToyModel.copy_blocks
 
     def lazy(
-        model: ToyModel, moves: Sequence[BlockCopy], claimed: Collection[int]
+        model: ToyModel, copies: Sequence[BlockCopy], new_blocks: Collection[int]
     ) -> Callable[[], float]:
-        return move(model, [each for each in moves if each.kind is not kind], claimed)
+        return copy_blocks(model, [each for each in copies if each.kind is not kind], new_blocks)
 
-    monkeypatch.setattr(ToyModel, "move", lazy)
+    monkeypatch.setattr(ToyModel, "copy_blocks", lazy)
 
 
 def swaps_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:

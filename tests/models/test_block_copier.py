@@ -1,4 +1,4 @@
-"""Blocks move in the order that was asked, whenever the copies beside the computing really run."""
+"""Blocks are copied in the given order, whenever the copies beside the computing really run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from quire.cache.block_copies import BlockCopy, CopyBatch, CopyKind, copy_batches
 from quire.models.config import KVOptions, KVSize, LayerFacts, ModelFacts
+from quire.models.kv.block_copier import BlockCopier, Mark, build_block_copier, runs
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import KVStore, build_kv_store
-from quire.models.kv.transfers import Mark, Mover, build_mover, runs
 from tests.profiles import cases
 
 CPU = torch.device("cpu")
@@ -64,16 +64,16 @@ class LateMark:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """Moves, and then a step that writes all over the blocks it claims."""
+class StepCopies:
+    """Block copies, and then a step that overwrites the blocks that its requests get anew."""
 
-    moves: list[BlockCopy]
-    claimed: set[int]
+    copies: list[BlockCopy]
+    new_blocks: set[int]
 
 
 @dataclass
 class Blocks:
-    """What the device and the host hold, moved one by one and at once."""
+    """What the device and the host hold, copied one by one and at once."""
 
     store: KVStore
     device: list[Tensor] = field(init=False)
@@ -83,11 +83,11 @@ class Blocks:
         self.device = [tensor.clone() for tensor in self.store.tensors]
         self.host = [tensor.clone() for tensor in self.store.host]
 
-    def move(self, move: BlockCopy) -> None:
+    def copy(self, each: BlockCopy) -> None:
         for device, host in zip(self.device, self.host, strict=True):
-            source = host if move.kind is CopyKind.IN else device
-            target = host if move.kind is CopyKind.OUT else device
-            target[move.target] = source[move.source].clone()
+            source = host if each.kind is CopyKind.IN else device
+            target = host if each.kind is CopyKind.OUT else device
+            target[each.target] = source[each.source].clone()
 
     def check(self, block: int) -> None:
         for kept, expected in zip(self.store.tensors, self.device, strict=True):
@@ -119,9 +119,9 @@ def build(kind: str, kept_as: str) -> KVStore:
 
 
 blocks = st.integers(0, NUM_BLOCKS - 1)
-turns = st.lists(
+steps = st.lists(
     st.builds(
-        Turn,
+        StepCopies,
         st.lists(st.builds(BlockCopy, st.sampled_from(CopyKind), blocks, blocks), max_size=8),
         st.sets(blocks, max_size=2),
     ),
@@ -131,38 +131,38 @@ turns = st.lists(
 
 @pytest.mark.parametrize("queue", [Late, None], ids=["late", "at once"])
 @cases(100)
-@given(turns, st.sampled_from(["full", "latent"]), st.sampled_from(["auto", "int8", "fp8_e4m3"]))
-def test_moves_beside_the_computing_are_moves_one_by_one(
-    queue: type[Late] | None, turns: list[Turn], kind: str, kept_as: str
+@given(steps, st.sampled_from(["full", "latent"]), st.sampled_from(["auto", "int8", "fp8_e4m3"]))
+def test_copies_beside_the_computing_are_copies_one_by_one(
+    queue: type[Late] | None, steps: list[StepCopies], kind: str, kept_as: str
 ) -> None:
     store = build(kind, kept_as)
     expected = Blocks(store)
-    mover = build_mover(store, CPU) if queue is None else Mover(store, queue())
+    copier = build_block_copier(store, CPU) if queue is None else BlockCopier(store, queue())
     taken = []
-    for number, turn in enumerate(turns):
-        taken.append(mover.move(turn.moves, turn.claimed))
-        for move in turn.moves:
-            expected.move(move)
-        for move in turn.moves:
-            if move.kind is not CopyKind.OUT:
-                expected.check(move.target)
+    for number, step in enumerate(steps):
+        taken.append(copier.copy_blocks(step.copies, step.new_blocks))
+        for each in step.copies:
+            expected.copy(each)
+        for each in step.copies:
+            if each.kind is not CopyKind.OUT:
+                expected.check(each.target)
         for kept in (store.tensors, expected.device):
             for tensor in kept:
-                tensor.view(torch.uint8)[list(turn.claimed)] = 100 + number
+                tensor.view(torch.uint8)[list(step.new_blocks)] = 100 + number
     assert all(seconds() >= 0 for seconds in taken)
     expected.check_all()
 
 
-def test_what_nobody_claims_goes_out_while_the_step_computes() -> None:
+def test_what_nobody_gets_anew_goes_out_while_the_step_computes() -> None:
     store, queue = build("full", "auto"), Late()
-    mover = Mover(store, queue)
+    copier = BlockCopier(store, queue)
     out = [BlockCopy(CopyKind.OUT, block, block) for block in range(4)]
-    taken = mover.move(out, {2})
+    taken = copier.copy_blocks(out, {2})
     num_tensors = len(store.tensors)
     assert queue.num_done == num_tensors, "block 2, in each tensor"
-    mover.move([], {4})
+    copier.copy_blocks([], {4})
     assert queue.num_done == num_tensors
-    mover.move([], {0})
+    copier.copy_blocks([], {0})
     assert queue.num_done == len(queue.waiting)
     assert taken() == 0.0
 
@@ -170,11 +170,11 @@ def test_what_nobody_claims_goes_out_while_the_step_computes() -> None:
 def test_copies_within_the_device_are_made_block_by_block() -> None:
     """The run from 1 and 2 to 0 and 1 would read what it writes."""
     store = build("full", "auto")
-    expected, mover = Blocks(store), Mover(store, Late())
-    moves = [BlockCopy(CopyKind.FORK, 1, 0), BlockCopy(CopyKind.FORK, 2, 1)]
-    mover.move(moves, ())
-    for move in moves:
-        expected.move(move)
+    expected, copier = Blocks(store), BlockCopier(store, Late())
+    copies = [BlockCopy(CopyKind.FORK, 1, 0), BlockCopy(CopyKind.FORK, 2, 1)]
+    copier.copy_blocks(copies, ())
+    for each in copies:
+        expected.copy(each)
     expected.check_all()
 
 
@@ -190,7 +190,7 @@ def test_runs_are_the_pairs_in_order_neighbours_together(pairs: list[tuple[int, 
         assert (next_to, next_since) != (to + length, since + length)
 
 
-def test_a_few_moves_are_few_batches() -> None:
+def test_a_few_copies_are_few_batches() -> None:
     out = [BlockCopy(CopyKind.OUT, block, block + 1) for block in range(4)]
     copies = [BlockCopy(CopyKind.FORK, 1, 2), BlockCopy(CopyKind.FORK, 1, 3)]
     chain = [BlockCopy(CopyKind.FORK, 3, 4)]

@@ -110,7 +110,7 @@ class Runner:
         launched = LaunchedStep(step)
         claimed = _claimed(step)
         if step.block_copies or claimed:
-            launched.copy_s = self._model.move(step.block_copies, claimed)
+            launched.copy_s = self._model.copy_blocks(step.block_copies, claimed)
         for join in step.new_requests:
             self._join(join)
         if step.chunks:

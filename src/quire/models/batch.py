@@ -83,10 +83,14 @@ class Model(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def move(self, moves: Sequence[BlockCopy], claimed: Collection[int]) -> Callable[[], float]:
-        """Before a step: do them in their order, so that what the step reads lies where they have
-        put it. `claimed`: the blocks that its requests get anew; what moves out of others may go on
-        beside it. Returns what tells the seconds that the moves took, once they are done."""
+    def copy_blocks(
+        self, copies: Sequence[BlockCopy], new_blocks: Collection[int]
+    ) -> Callable[[], float]:
+        """Start the block copies of a step, before it, in order; the step reads what they wrote.
+
+        `new_blocks` are those that its requests get anew; copies out of other blocks may go on
+        beside the step. Returns a function that gives the seconds the copies took, once done.
+        """
         ...
 
     def forward(self, batch: Batch) -> Tensor:

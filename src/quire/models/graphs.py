@@ -149,8 +149,10 @@ class GraphedModel:
     def vocab_size(self) -> int:
         return self._model.vocab_size
 
-    def move(self, moves: Sequence[BlockCopy], claimed: Collection[int]) -> Callable[[], float]:
-        return self._model.move(moves, claimed)
+    def copy_blocks(
+        self, copies: Sequence[BlockCopy], new_blocks: Collection[int]
+    ) -> Callable[[], float]:
+        return self._model.copy_blocks(copies, new_blocks)
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:

@@ -16,7 +16,7 @@ from quire.models.attention.backend import AttentionBackend, AttentionStep
 from quire.models.attention.hook import AttentionContext, AttentionHook
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
-from quire.models.kv.transfers import Mover
+from quire.models.kv.block_copier import BlockCopier
 from quire.models.layers.latent import is_latent, keep_latent, latent_hook
 from quire.models.layers.temperature import is_tempered, switch_off, temperature_hook
 
@@ -58,19 +58,21 @@ class PagedAttentionHook:
 class HFModel:
     """Implements `Model` over a transformers module.
 
-    `backend` and `mover` work on one KV store. Several models may share one `module`, but only one
+    `backend` and `copier` work on one KV store. Several models may share one `module`, but only one
     of them may run at a time.
     """
 
     module: nn.Module
     context: AttentionContext
-    mover: Mover
+    copier: BlockCopier
     backend: AttentionBackend
     vocab_size: int
 
     @torch.inference_mode()
-    def move(self, moves: Sequence[BlockCopy], claimed: Collection[int]) -> Callable[[], float]:
-        return self.mover.move(moves, claimed)
+    def copy_blocks(
+        self, copies: Sequence[BlockCopy], new_blocks: Collection[int]
+    ) -> Callable[[], float]:
+        return self.copier.copy_blocks(copies, new_blocks)
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:

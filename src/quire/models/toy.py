@@ -69,10 +69,12 @@ class ToyModel:
     def vocab_size(self) -> int:
         return self._vocab_size
 
-    def move(self, moves: Sequence[BlockCopy], claimed: Collection[int]) -> Callable[[], float]:
-        """One by one: what batches of moves must come to."""
+    def copy_blocks(
+        self, copies: Sequence[BlockCopy], new_blocks: Collection[int]
+    ) -> Callable[[], float]:
+        """One by one: what batches of copies must result in."""
         device = self._store.reshape(*self._store.shape[:1], -1, self._block_size)
-        for kind, source, target in moves:
+        for kind, source, target in copies:
             read = self._host if kind is CopyKind.IN else device
             written = self._host if kind is CopyKind.OUT else device
             written[:, target] = read[:, source]

@@ -1,8 +1,8 @@
-"""Blocks moved within the device and between it and the host, beside the computing.
+"""Copies blocks within the device and between it and the host, while the device computes.
 
-Copies run in their own order on a queue. They begin after what is computed so far, and what is
-computed next waits for those that it needs: blocks that come in or are copied, and blocks that go
-out while a request of the step gets them anew. Other blocks go out while the step is computed.
+Copies run in order on a queue of their own. They begin after what is computed so far, and what is
+computed next waits for those that it needs: blocks that are swapped in or forked, and blocks that
+are swapped out and that a request of the step gets anew. Other blocks go out during the step.
 """
 
 import time
@@ -18,55 +18,67 @@ from quire.models.kv.kv_store import KVStore
 
 
 class Mark(Protocol):
-    """A point in the order of copies."""
+    """A point in the order of copies on a queue."""
 
     @property
     def is_reached(self) -> bool: ...
 
     def hold_computing(self) -> None:
-        """What is computed from now on waits for it."""
+        """Let what is computed from now on wait for it."""
 
     def seconds_since(self, earlier: "Mark") -> float:
-        """Waits until it is reached."""
+        """Wait until it is reached, and return the seconds since `earlier`."""
 
 
 class CopyQueue(Protocol):
+    """A queue of copies beside the computing."""
+
+    """A queue of copies beside the computing."""
+
     def begin(self) -> None:
-        """What is copied from now on waits for all that is computed so far."""
+        """Let what is copied from now on wait for all that is computed so far."""
 
     def copy(self, target: Tensor, source: Tensor, blocks: CopyBatch) -> None:
-        """Blocks `blocks.sources` of `source` to `blocks.targets` of `target`."""
+        """Copy blocks `blocks.sources` of `source` to `blocks.targets` of `target`."""
 
     def mark(self) -> Mark: ...
 
 
 @dataclass(slots=True)
-class Mover:
-    """`leaving`: blocks of the device that copies may still read, and where those end."""
+class BlockCopier:
+    """Copies the blocks of one KV store.
+
+    leaving: blocks of the device that copies may still read, and where those copies end.
+    """
 
     store: KVStore
     queue: CopyQueue
     leaving: dict[int, Mark] = field(default_factory=dict)
 
-    def move(self, moves: Sequence[BlockCopy], claimed: Collection[int]) -> Callable[[], float]:
-        """In the order of `moves`. `claimed`: what the step's requests get anew, and may write.
-        Returns what tells the seconds they took, once they are done."""
+    def copy_blocks(
+        self, copies: Sequence[BlockCopy], new_blocks: Collection[int]
+    ) -> Callable[[], float]:
+        """Start the copies, in order, before a step is computed.
+
+        `new_blocks` are those that the step's requests get anew, and may overwrite. Returns a
+        function that waits for the copies and returns the seconds that they took.
+        """
         self.leaving = {block: mark for block, mark in self.leaving.items() if not mark.is_reached}
         taken = _no_time
-        if moves:
+        if copies:
             self.queue.begin()
-            taken = self._copy_all(moves, set(claimed))
-        for block in claimed:
+            taken = self._copy_all(copies, set(new_blocks))
+        for block in new_blocks:
             mark = self.leaving.pop(block, None)
             if mark is not None:
                 mark.hold_computing()
         return taken
 
-    def _copy_all(self, moves: Sequence[BlockCopy], claimed: set[int]) -> Callable[[], float]:
+    def _copy_all(self, copies: Sequence[BlockCopy], new_blocks: set[int]) -> Callable[[], float]:
         first = last = self.queue.mark()
-        for batch in copy_batches(moves):
+        for batch in copy_batches(copies):
             if batch.kind is CopyKind.OUT:
-                for part in _urgent_first(batch, claimed):
+                for part in _urgent_first(batch, new_blocks):
                     last = self._copy(part)
                     self.leaving.update(dict.fromkeys(part.sources, last))
             else:
@@ -83,15 +95,15 @@ class Mover:
         return self.queue.mark()
 
 
-def build_mover(store: KVStore, device: torch.device) -> Mover:
-    return Mover(store, SideStream(device) if device.type == "cuda" else AtOnce())
+def build_block_copier(store: KVStore, device: torch.device) -> BlockCopier:
+    return BlockCopier(store, SideStream(device) if device.type == "cuda" else AtOnce())
 
 
-def _urgent_first(batch: CopyBatch, claimed: set[int]) -> Iterator[CopyBatch]:
-    """In two, of which either may be missing."""
+def _urgent_first(batch: CopyBatch, new_blocks: set[int]) -> Iterator[CopyBatch]:
+    """Yield the blocks that the step gets anew, then the others; either may be missing."""
     pairs = list(zip(batch.sources, batch.targets, strict=True))
     for is_urgent in (True, False):
-        part = [pair for pair in pairs if (pair[0] in claimed) is is_urgent]
+        part = [pair for pair in pairs if (pair[0] in new_blocks) is is_urgent]
         if part:
             yield CopyBatch(batch.kind, [pair[0] for pair in part], [pair[1] for pair in part])
 
@@ -102,7 +114,7 @@ def _no_time() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """A moment by which all is done."""
+    """The mark of a queue whose copies are done at once."""
 
     time_s: float
 
@@ -118,7 +130,7 @@ class Now:
 
 
 class AtOnce:
-    """For a device that is the host."""
+    """The queue of a device that is the host: each copy is done at once."""
 
     def begin(self) -> None:
         """All that was computed is done."""
@@ -133,7 +145,7 @@ class AtOnce:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A CUDA event on the side stream."""
+    """A mark that is a CUDA event on the side stream."""
 
     event: torch.cuda.Event
 
@@ -152,8 +164,8 @@ class Reached:
 
 
 class SideStream:
-    """Of a GPU: runs of neighbouring blocks go as one copy each, the host's from and to pinned
-    memory."""
+    """The queue of a GPU, a stream of its own. Runs of neighbouring blocks are one copy each, from
+    and to pinned memory of the host."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -174,9 +186,11 @@ class SideStream:
 
 
 def runs(blocks: CopyBatch) -> Iterator[tuple[int, int, int]]:
-    """(first target, first source, length) of what lies side by side at both ends, in the order of
-    the batch: a block may be read and then written. Within the device runs might overlap, and so
-    every block is one."""
+    """Yield (first target, first source, length) of neighbours at both ends, in the batch's order.
+
+    The order matters, since a block may be read and then written. Within the device runs might
+    overlap, and so every block is a run.
+    """
     pairs = list(zip(blocks.targets, blocks.sources, strict=True))
     first = 0
     for end in range(1, len(pairs) + 1):

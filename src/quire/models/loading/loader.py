@@ -38,10 +38,10 @@ from quire.models.attention.triton.scratch import triton_scratch_bytes
 from quire.models.attention.triton.support import Site
 from quire.models.config import CheckpointError, KVOptions, KVSize, ModelFacts, UnsupportedModel
 from quire.models.hf import HFModel, PagedAttentionHook, attach_hook, attention_modules, prepare
+from quire.models.kv.block_copier import build_block_copier
 from quire.models.kv.huge_pages import return_free_memory
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import build_kv_store
-from quire.models.kv.transfers import build_mover
 from quire.models.layers.greedy_head import greedy_head_scratch_bytes, use_greedy_head
 from quire.models.layers.linears import OtherUses, pack_linears
 from quire.models.layers.model_kernels import ModelKernels
@@ -121,8 +121,8 @@ class LoadedModel:
             device=self.device,
         )
         backend = build_attention(store, options.attention)
-        mover = build_mover(store, self.device)
-        return HFModel(self.module, self.context, mover, backend, self.facts.vocab_size)
+        copier = build_block_copier(store, self.device)
+        return HFModel(self.module, self.context, copier, backend, self.facts.vocab_size)
 
     def attention_name(self, options: KVOptions) -> str:
         """Return the name of the backend that `attach` would choose, to be logged."""
