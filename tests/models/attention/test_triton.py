@@ -153,7 +153,7 @@ def test_what_is_written_is_what_the_codec_makes_of_it(
 
 @given(st.integers(1, 576))
 def test_two_tiles_hold_a_width_between_them(width: int) -> None:
-    main, rest = tiles.split_width(width)
+    main, rest = tiles.split_size(width)
     assert {main.bit_count(), max(rest, 1).bit_count()} == {1} and main >= 16
     assert width <= main + rest <= tiles.columns(width)
 

@@ -32,7 +32,12 @@ def max_bucket_tokens(device_type: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DecodeBucket:
-    """One-token chunks: `rows` [S] of the batch, each seeing up to L of the `slots` [S * L]."""
+    """One-token chunks of similar length, padded to the longest.
+
+    rows: [S], their tokens in the batch.
+    slots: [S * L], the slots that each sees, L for each row.
+    mask: None where all see L tokens.
+    """
 
     rows: Tensor
     slots: Tensor
@@ -41,8 +46,11 @@ class DecodeBucket:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Queries `rows` of the batch see `keys` of the chunk by `mask`; without one, as many keys as
-    queries, each query up to its own."""
+    """Some queries of a chunk, and the keys that they see.
+
+    rows: the queries in the batch. keys: in what the chunk gathers.
+    mask: None where there are as many keys as queries, and each query sees the keys up to its own.
+    """
 
     rows: slice
     keys: slice
@@ -51,7 +59,10 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """`slots` None: nothing came before, and the step's own K and V of `rows` are the keys."""
+    """A chunk of several tokens, in tiles.
+
+    slots: what its queries see; None where no context precedes it, so that its own K and V do.
+    """
 
     rows: slice
     slots: Tensor | None
@@ -60,18 +71,20 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """How the attention of one KV cache group and pattern is computed in a step."""
+
     buckets: tuple[DecodeBucket, ...]
     chunks: tuple[Chunk, ...]
     is_one_bucket: bool
-    """The whole batch, in its order: rows need no picking apart."""
+    """One bucket is the whole batch, in its order: no rows need to be gathered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """The plans of one step, each made when the first layer asks for it.
+    """The plans of one step, each made for the first layer that needs it.
 
-    `reads_back`: chunks without earlier context too see their K and V as the store keeps them.
-    `is_eager`: every kernel is written out.
+    reads_back: chunks without earlier context also see their K and V as the store has them.
+    is_eager: the softmax of every layer is written out.
     """
 
     batch: Batch
@@ -84,11 +97,15 @@ class Plans:
     triangles: dict[AttentionPattern, Tensor] = field(default_factory=dict)
 
     def is_plain(self, layer: LayerFacts) -> bool:
+        """Whether the layer's softmax is written out."""
         return self.is_eager or is_written_out(layer)
 
     def get(self, group: int, layer: LayerFacts) -> Plan:
-        """A reach that no context exceeds is none. Where the kernel is written out, no tile has
-        more queries than QUERY_TILE, and every one has its mask."""
+        """Return the plan of a layer. A window that no context exceeds counts as none.
+
+        Where the softmax is written out, no tile has more queries than QUERY_TILE, and each tile
+        has a mask.
+        """
         is_plain = self.is_plain(layer)
         key = group, layer.window, layer.chunk, is_plain
         if key not in self.by_layer:
@@ -105,16 +122,16 @@ class Plans:
         return self.plans[key]
 
     def triangle(self, pattern: AttentionPattern) -> Tensor:
-        """The mask of QUERY_TILE queries that are the last of the keys.
+        """Return the mask of QUERY_TILE queries that are the last of the keys.
 
         Whether a query sees a key depends on their distance alone, for a tile never crosses the
         edge of a local chunk: so the lower right part of this one is the mask of every other tile.
         """
         if pattern not in self.triangles:
-            width = mask_width(pattern, max(self.batch.context_lens))
+            num_keys = mask_width(pattern, max(self.batch.context_lens))
             device = self.batch.positions.device
             queries = torch.arange(QUERY_TILE, device=device)[:, None]
-            keys = torch.arange(width, device=device) - width + QUERY_TILE
+            keys = torch.arange(num_keys, device=device) - num_keys + QUERY_TILE
             hidden = keys > queries
             if pattern.attention_type is AttentionType.SLIDING and pattern.size is not None:
                 hidden |= keys <= queries - pattern.size
@@ -123,7 +140,7 @@ class Plans:
 
 
 def mask_width(pattern: AttentionPattern, longest: int) -> int:
-    """The most keys that one tile sees in contexts of up to `longest`."""
+    """Return the most keys that one tile sees in contexts of up to `longest` tokens."""
     if pattern.size is None:
         return longest
     if pattern.attention_type is AttentionType.CHUNKED:
@@ -134,7 +151,7 @@ def mask_width(pattern: AttentionPattern, longest: int) -> int:
 def group_by_length(
     seqs: Sequence[int], lengths: Sequence[int], max_tokens: int
 ) -> list[list[int]]:
-    """Groups whose members are close enough in length to be padded to the longest."""
+    """Return groups of sequences close enough in length to be padded to the longest."""
     groups: list[list[int]] = []
     longest = total = 0
     for seq in sorted(seqs, key=lambda seq: -lengths[seq]):
@@ -173,7 +190,7 @@ class _Planner:
         return Plan(buckets, chunks, is_one_bucket=not chunks and len(buckets) == 1)
 
     def num_visible(self, seq: int) -> int:
-        """How many positions the queries of `seq` can see between them: the last ones."""
+        """Return how many positions the queries of `seq` see together: the last ones."""
         length = self.batch.context_lens[seq]
         num_new = self.batch.query_starts[seq + 1] - self.batch.query_starts[seq]
         return length - self.pattern.first_needed(length - num_new)
@@ -211,7 +228,7 @@ class _Planner:
         return Chunk(slice(start, end), slots, tuple(tiles))
 
     def _cuts(self, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """The positions `first` to `end` in tiles, none of them over the edge of a local chunk."""
+        """Yield the positions `first` to `end` in tiles, none across the edge of a local chunk."""
         pattern = self.pattern
         while first < end:
             last = end
@@ -223,14 +240,14 @@ class _Planner:
             first = last
 
     def _sees(self, first: int, last: int) -> tuple[int, Tensor | None]:
-        """The first position that a tile's queries can see, and their mask."""
+        """Return the first position that a tile's queries see, and their mask."""
         begin = self.pattern.first_needed(first)
         if not self.is_plain and self._is_square(first, last):
             return begin, None
         return begin, self.plans.triangle(self.pattern)[first - last :, begin - last :]
 
     def _is_square(self, first: int, last: int) -> bool:
-        """Do these queries see themselves alone, each up to its own?"""
+        """Whether these queries see one another alone, each up to its own position."""
         return self.pattern.first_needed(first) == first >= self.pattern.first_needed(last - 1)
 
     def _slots(self, seqs: Tensor | int, positions: Tensor) -> Tensor:

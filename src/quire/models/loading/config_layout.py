@@ -1,5 +1,5 @@
-"""What a configuration alone tells of K and V, before any weight is read. It may say None, "cannot
-be told", but never more than the probe will measure: a model that fits must not be refused.
+"""The layout of K and V by the configuration alone, before any weight is read. It may be unknown,
+but never larger than what the probe will measure: a model that fits must not be refused.
 """
 
 import dataclasses
@@ -15,25 +15,24 @@ LAYER_NAMES = ("num_hidden_layers", "n_layer", "num_layers")
 HIDDEN_SIZE_NAMES = ("hidden_size", "n_embd", "d_model")
 WINDOW, FIRST = "sliding_window", "max_window_layers"
 ALL_SLIDE = ("qwen3_moe",)
-"""They state a first layer with a window, and give every layer one."""
+"""Model types that state a first layer with a window, and give every layer one."""
 SIZE_FIELDS = {
     "sliding_attention": (AttentionType.SLIDING, WINDOW),
     "chunked_attention": (AttentionType.CHUNKED, "attention_chunk_size"),
 }
-UNTOLD = frozenset({*DOUBTFUL_WINDOWS, "mimo_v2_flash"})
-"""Model types whose layers are not as the configuration has them."""
-BEYOND = (
+UNKNOWN_LAYERS = frozenset({*DOUBTFUL_WINDOWS, "mimo_v2_flash"})
+"""Model types whose layers are not as their configuration states."""
+UNKNOWN_FIELDS = (
     *("global_head_dim", "num_global_key_value_heads", "num_kv_shared_layers"),
     *("block_configs", "multi_query", "swa_head_dim", "swa_num_key_value_heads"),
     *("is_encoder_decoder", "layers_block_type", "compress_ratios", "add_cross_attention"),
     *("attn_config", "kv_channels", "is_heterogeneous"),
 )
-"""Where one of these is set, K and V are made in ways that are not told here."""
+"""Fields of models whose K and V this module does not know."""
 
 
 def layout_from_config(config: object, options: KVOptions, dtype_bytes: int) -> Layout | None:
-    """The layout of a model that computes in `dtype_bytes`; None if the configuration does not tell
-    it."""
+    """Return the layout of a model that computes in `dtype_bytes`, or None if it is not known."""
     token_kv = _token_kv(config, *options.element_bytes(dtype_bytes))
     patterns = None if token_kv is None else _patterns(config)
     if token_kv is None or patterns is None:
@@ -44,12 +43,14 @@ def layout_from_config(config: object, options: KVOptions, dtype_bytes: int) -> 
 
 
 def _token_kv(config: object, element_bytes: int, scale_bytes: int) -> TokenKV | None:
-    """K and V of one token in any layer. Keys are as wide as a head; a head as its share of the
-    hidden size; keys and values have as many heads as queries have: unless it is said otherwise.
+    """Return K and V of one token in any layer, or None.
+
+    Unless stated otherwise, keys and values have the head size, that is the hidden size divided by
+    the number of heads, and as many heads as queries.
     """
-    if getattr(config, "model_type", None) in UNTOLD:
+    if getattr(config, "model_type", None) in UNKNOWN_LAYERS:
         return None
-    if any(getattr(config, name, None) for name in BEYOND):
+    if any(getattr(config, name, None) for name in UNKNOWN_FIELDS):
         return None
     rank, rotated = _number(config, "kv_lora_rank"), _number(config, "qk_rope_head_dim")
     if rank and rotated:
@@ -80,8 +81,10 @@ def _patterns(config: object) -> tuple[AttentionPattern, ...] | None:
 
 
 def _inferred(config: object, num_layers: int) -> list[str]:
-    """A window without a list of layers is every layer's; it can be switched off, or begin at a
-    layer where the model looks at that."""
+    """Return the kinds of layers where the configuration lists none.
+
+    A window is then every layer's; it may be switched off, or begin at a certain layer.
+    """
     is_used = getattr(config, "use_sliding_window", None)
     if not _number(config, WINDOW) or is_used is False:
         return ["full_attention"] * num_layers
@@ -105,7 +108,7 @@ def _pattern(config: object, kind: object) -> AttentionPattern | None:
 
 
 def _number(config: object, *names: str) -> int | None:
-    """The first of these that the configuration states, as one number for all layers."""
+    """Return the first of these fields that is stated, if it is one number for all layers."""
     for name in names:
         value = getattr(config, name, None)
         if value is not None:
@@ -114,8 +117,8 @@ def _number(config: object, *names: str) -> int | None:
 
 
 def _is_declared(config: object, name: str) -> bool:
-    """A name that the configuration's class does not know was put there by the file, and perhaps
-    nothing looks at it."""
+    """Whether the configuration's class declares the field; others come from the file alone, and
+    perhaps no code reads them."""
     if not dataclasses.is_dataclass(config):
         return True
     fields = {field.name for field in dataclasses.fields(config)}

@@ -1,4 +1,4 @@
-"""What the kernels read of a step, on the device."""
+"""The inputs of the kernels in one step, on the device."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,13 +13,13 @@ ALIGNMENT = 4
 
 
 class StepBounds(NamedTuple):
-    """What decides which kernels run and on what grids. `max_context`: no context is longer."""
+    """What decides which kernels run and on what grids; no context is longer than `max_context`."""
 
     max_context: int
     has_singles: bool
-    """Is there a chunk of one token?"""
+    """Whether there is a chunk of one token."""
     has_longer: bool
-    """And one of more?"""
+    """Whether there is a longer chunk."""
     longest_chunk: int
 
 
@@ -43,8 +43,10 @@ class StepInputs:
 
 
 def step_inputs(batch: Batch) -> StepInputs:
-    """By one copy, which the host does not wait for: torch gives pinned memory out again when the
-    copy from it is over."""
+    """Return the inputs of a batch, sent by one copy for which the host does not wait.
+
+    torch reuses pinned memory only when the copy from it is done.
+    """
     device = batch.positions.device
     starts, lengths = batch.query_starts, batch.context_lens
     begin = -(-len(starts) // ALIGNMENT) * ALIGNMENT

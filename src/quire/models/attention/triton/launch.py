@@ -1,4 +1,4 @@
-"""What each kernel is compiled for: the constants that a layer, a store and a tile make."""
+"""The constants that each kernel is compiled for: they follow from a layer, a store and a tile."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ from quire.models.attention.triton.tiles import (
     Tile,
     choose_tile,
     columns,
-    split_width,
+    split_size,
 )
 from quire.models.config import LayerFacts
 from quire.models.kv.kv_codec import Codec
 
 NUM_WARPS = 4
-"""Of the kernels that move numbers only: what Triton takes unasked."""
+"""Warps of the kernels that only copy numbers: Triton's default."""
 DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 COMBINED_AT_ONCE = 8
 """Parts of a context: few enough that 512 columns of each fit in registers."""
@@ -50,7 +50,7 @@ class Form:
         return choose_tile(self.layer.head_size, self.codec, most_rows, self.device)
 
     def heads(self, tile: Tile) -> int:
-        """Of a tile's rows: query heads of one K/V head."""
+        """Return how many query heads of one K/V head a tile has."""
         return min(self.group, tile.rows)
 
     def tokens(self, tile: Tile) -> int:
@@ -58,16 +58,16 @@ class Form:
 
     @property
     def write_rows(self) -> int:
-        """Vectors that one program writes."""
+        """How many vectors one program writes."""
         return max(1, WRITE_ELEMENTS // columns(max(self.layer.head_size, self.layer.v_head_size)))
 
     def num_head_tiles(self, tile: Tile) -> int:
         return self.layer.num_kv_heads * -(-self.group // self.heads(tile))
 
     def attend_constants(self, tile: Tile, *, is_single: bool, is_split: bool) -> dict[str, object]:
-        """The interpreter's products know no bfloat16: there it computes in float32."""
+        """Return the constants of `attend`. The interpreter lacks bfloat16, and takes float32."""
         layer = self.layer
-        main, rest = split_width(layer.head_size)
+        main, rest = split_size(layer.head_size)
         v_columns = columns(layer.v_head_size)
         is_key = layer.is_latent and v_columns == main
         compute = torch.float32 if self.device.is_interpreted else self.codec.dtype

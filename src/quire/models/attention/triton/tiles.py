@@ -1,5 +1,5 @@
-"""How large the kernels' tiles are and into how many parts a context is cut: pure functions of what
-a layer is and what the device has, so that nothing is tried out while requests wait.
+"""The sizes of the kernels' tiles, and the number of parts that a context is cut into: functions of
+a layer and a device, so that nothing is tuned while requests wait.
 """
 
 from typing import NamedTuple
@@ -7,14 +7,14 @@ from typing import NamedTuple
 from quire.models.kv.kv_codec import Codec
 
 MIN_ROWS = 16
-"""A tensor core multiplies no fewer."""
+"""A tensor core multiplies at least so many."""
 MAX_HEAD_SIZE, MAX_V_HEAD_SIZE = 576, 512
-"""Wider ones would not fit beside each other in registers."""
+"""Larger ones would not fit beside each other in registers."""
 MAX_SPLITS = 64
 MIN_SPLIT_KEYS = 256
 PROGRAMS_PER_SM = 2
 WRITE_ELEMENTS = 2048
-"""That one program writes, 16 bytes for each of its threads at a time."""
+"""Elements that one program writes, 16 bytes for each of its threads at a time."""
 
 
 class Tile(NamedTuple):
@@ -40,8 +40,8 @@ class Device(NamedTuple):
 
     @property
     def reads_shared(self) -> bool:
-        """Do products read keys from shared memory, and not from registers? 12.x, of desktops, is
-        as 8.x there."""
+        """Whether products read keys from shared memory, not from registers. 12.x, of desktops,
+        is as 8.x there."""
         return 90 <= self.capability < 120
 
 
@@ -71,29 +71,30 @@ def choose_tile(head_size: int, codec: Codec, most_rows: int, device: Device) ->
 
 
 def _exact_tile(head_size: int) -> Tile:
-    """Without tensor cores, which would not be exact: small, or registers spill."""
+    """Return a tile without tensor cores, which are not exact: small, or registers spill."""
     if head_size <= 128:
         return Tile(MIN_ROWS, 16, 8, 3)
     return Tile(MIN_ROWS, 16, 4 if head_size <= 256 else 8, 2)
 
 
-def columns(width: int) -> int:
-    """Of a tile that holds `width`: a power of two, and no fewer than a tensor core multiplies."""
-    return max(16, 1 << (width - 1).bit_length())
+def columns(size: int) -> int:
+    """Return the columns of a tile for `size`: a power of two, at least a tensor core's."""
+    return max(16, 1 << (size - 1).bit_length())
 
 
-def split_width(width: int) -> tuple[int, int]:
-    """`columns` of two tiles that hold `width` between them with less waste than one, as 128 and 64
-    for 192; the second 0 where one will do."""
-    main = 1 << (width.bit_length() - 1)
-    rest = columns(width - main) if width > main else 0
-    return (columns(width), 0) if main < 16 or rest in (0, main) else (main, rest)
+def split_size(size: int) -> tuple[int, int]:
+    """Return `columns` of two tiles that hold `size` together with less waste than one, as 128 and
+    64 for 192; the second is 0 where one tile suffices."""
+    main = 1 << (size.bit_length() - 1)
+    rest = columns(size - main) if size > main else 0
+    return (columns(size), 0) if main < 16 or rest in (0, main) else (main, rest)
 
 
 def num_splits(num_programs: int, max_visible: int, device: Device) -> int:
-    """Parts that contexts of up to `max_visible` keys are cut into, where `num_programs` would run
-    without: as many as keep the device busy. A power of two: few contexts longer or shorter leave
-    it as it is."""
-    wanted = PROGRAMS_PER_SM * device.num_sms // max(num_programs, 1)
-    most = min(wanted, max_visible // device.min_split_keys, MAX_SPLITS)
+    """Return how many parts contexts of up to `max_visible` keys are cut into: a power of two.
+
+    Without cutting `num_programs` would run; there are as many parts as keep the device busy.
+    """
+    parts = PROGRAMS_PER_SM * device.num_sms // max(num_programs, 1)
+    most = min(parts, max_visible // device.min_split_keys, MAX_SPLITS)
     return 1 << (most.bit_length() - 1) if most > 1 else 1
