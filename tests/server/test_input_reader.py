@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from quire.server.errors import RequestError
+from quire.server.requests.input_context import InputContext, InputLimits
+from quire.server.requests.input_parser import DirectResponse, InputKind, TokenizedRequest
 from quire.server.requests.input_reader import INLINE_BYTES, MEDIUM_BYTES, THREAD_BYTES, InputReader
-from quire.server.requests.read_input import Answered, InputKind, Prompted
-from quire.server.requests.text_tools import InputLimits, TextTools
 from quire.server.text.tokenizer import TextTokenizer
 from tests.server.served import BUNDLED, MODEL
 from tests.server.stand_in import FACTS
@@ -40,8 +40,8 @@ Made = TypeVar("Made")
 
 
 @pytest.fixture
-def tools(tokenizer: TextTokenizer) -> TextTools:
-    return TextTools(InputLimits(FACTS, 1024, (MODEL,)), tokenizer)
+def context(tokenizer: TextTokenizer) -> InputContext:
+    return InputContext(InputLimits(FACTS, 1024, (MODEL,)), tokenizer)
 
 
 @contextlib.asynccontextmanager
@@ -60,29 +60,29 @@ def padded(fields: dict[str, object], length: int) -> bytes:
 
 
 async def read(
-    reader: InputReader, kind: InputKind, body: bytes, tools: TextTools, tenant: str = ""
-) -> Prompted | Answered:
+    reader: InputReader, kind: InputKind, body: bytes, context: InputContext, tenant: str = ""
+) -> TokenizedRequest | DirectResponse:
     if kind in (InputKind.COMPLETION, InputKind.CHAT):
-        return await reader.prompts(kind, body, tools, tenant)
-    return await reader.answer(kind, body, tools, tenant)
+        return await reader.prompts(kind, body, context, tenant)
+    return await reader.answer(kind, body, context, tenant)
 
 
-def test_a_body_is_read_alike_wherever_it_is_read(tools: TextTools) -> None:
+def test_a_body_is_read_alike_wherever_it_is_read(context: InputContext) -> None:
     async def run() -> None:
         async with opened() as reader:
             for kind, fields in BODIES:
                 first, *others = [
-                    await read(reader, kind, padded(fields, length), tools) for length in LENGTHS
+                    await read(reader, kind, padded(fields, length), context) for length in LENGTHS
                 ]
                 assert others == [first] * len(others)
 
     asyncio.run(run())
 
 
-def test_what_is_wrong_is_said_alike_wherever_it_is_found(tools: TextTools) -> None:
+def test_what_is_wrong_is_said_alike_wherever_it_is_found(context: InputContext) -> None:
     async def said(reader: InputReader, kind: InputKind, body: bytes) -> tuple[object, ...]:
         with pytest.raises(RequestError) as caught:
-            await read(reader, kind, body, tools)
+            await read(reader, kind, body, context)
         error = caught.value
         return error.message, error.param, error.code, error.status
 
@@ -106,12 +106,12 @@ async def num_turns(work: Awaitable[Made]) -> int:
 
 
 @pytest.mark.parametrize("length", LENGTHS[1:])
-def test_the_loop_turns_while_a_body_is_read(tools: TextTools, length: int) -> None:
+def test_the_loop_turns_while_a_body_is_read(context: InputContext, length: int) -> None:
     async def run() -> int:
         text = "word " * ((length - 100) // 5)
         async with opened() as reader:
             body = padded({"prompt": text}, length)
-            return await num_turns(reader.answer(InputKind.TOKENIZE, body, tools, ""))
+            return await num_turns(reader.answer(InputKind.TOKENIZE, body, context, ""))
 
     assert asyncio.run(run()) > 10  # work on the loop itself is done at its first turn
 
@@ -129,16 +129,16 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 def test_worker_processes_end_with_the_reader_and_one_that_died_is_replaced(
-    tools: TextTools,
+    context: InputContext,
 ) -> None:
     async def run() -> None:
         body = padded({"prompt": "x"}, MEDIUM_BYTES)
         async with opened() as reader:
-            first = await reader.answer(InputKind.TOKENIZE, body, tools, "")
+            first = await reader.answer(InputKind.TOKENIZE, body, context, "")
             (worker,) = workers()
             worker.kill()
             assert gone([worker])
-            assert await reader.answer(InputKind.TOKENIZE, body, tools, "") == first
+            assert await reader.answer(InputKind.TOKENIZE, body, context, "") == first
             others = workers()
         assert len(others) == 1
         assert gone(others)
@@ -146,35 +146,35 @@ def test_worker_processes_end_with_the_reader_and_one_that_died_is_replaced(
     asyncio.run(run())
 
 
-def test_a_full_lane_refuses_and_says_when_to_come_again(tools: TextTools) -> None:
+def test_a_full_lane_refuses_and_says_when_to_come_again(context: InputContext) -> None:
     body = padded({"prompt": "word " * 100_000}, MEDIUM_BYTES)
 
     async def run() -> None:
         async with opened(max_waiting=MEDIUM_BYTES) as reader:
             running, waiting = (
-                asyncio.create_task(reader.answer(InputKind.TOKENIZE, body, tools, each))
+                asyncio.create_task(reader.answer(InputKind.TOKENIZE, body, context, each))
                 for each in "ab"
             )
             await asyncio.sleep(0)
             with pytest.raises(RequestError) as caught:
-                await reader.answer(InputKind.TOKENIZE, body, tools, "c")
+                await reader.answer(InputKind.TOKENIZE, body, context, "c")
             assert (caught.value.status, caught.value.code) == (503, "server_overloaded")
             assert caught.value.retry_after_s
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-            third = asyncio.create_task(reader.answer(InputKind.TOKENIZE, body, tools, "c"))
+            third = asyncio.create_task(reader.answer(InputKind.TOKENIZE, body, context, "c"))
             assert await third == await running
 
     asyncio.run(run())
 
 
-def test_a_short_body_does_not_wait_for_long_ones(tools: TextTools) -> None:
+def test_a_short_body_does_not_wait_for_long_ones(context: InputContext) -> None:
     async def run(order: Callable[[str], None]) -> None:
         async with opened() as reader:
 
             async def answer(name: str, length: int) -> None:
                 body = padded({"prompt": "word " * ((length - 100) // 5)}, length)
-                await reader.answer(InputKind.TOKENIZE, body, tools, "")
+                await reader.answer(InputKind.TOKENIZE, body, context, "")
                 order(name)
 
             long = [asyncio.create_task(answer("long", MEDIUM_BYTES)) for _ in range(4)]

@@ -20,7 +20,7 @@ from quire.server.observability.metrics import NO_STATS
 from quire.server.observability.timeline_view import TimelineOut, show
 from quire.server.observability.timeline_words import WORDS, Part
 from quire.server.observability.timelines import CHOICES_PER_REQUEST, Timelines
-from quire.server.requests.job import Delivery, Job, Prompt, TextPlan
+from quire.server.requests.context import Delivery, Prompt, RequestContext, TextOptions
 from quire.server.tenancy.tenants import Arrival, Tenant
 from tests.server.served import Served, eventually, plain_config, serving
 
@@ -29,18 +29,18 @@ SECONDS = st.floats(-10, 1000)
 EVENTS = st.lists(st.builds(Event, SECONDS, st.sampled_from(Reason), st.integers(0, 50)))
 
 
-def job(id: str = "cmpl-1", tenant: str = "ann", request_id: str = "req-1") -> Job:
+def context(id: str = "cmpl-1", tenant: str = "ann", request_id: str = "req-1") -> RequestContext:
     request = NewRequest(id + "-0", (7, 8, 9), Sampling(), Stopping(max_tokens=5))
-    return Job(
+    return RequestContext(
         id=id,
         arrival=Arrival(Tenant(tenant), request_id, arrived_s=100.0),
         created_s=5,
         model="m",
         prompts=(Prompt((7, 8, 9), "prompt"),),
         num_choices=1,
-        num_shown=1,
+        num_returned=1,
         requests=(request,),
-        text=TextPlan(),
+        text_options=TextOptions(),
         delivery=Delivery(),
     )
 
@@ -56,7 +56,7 @@ def account(*events: Event, of: str = "cmpl-1-0") -> EngineOutput:
 
 def shown(*outputs: EngineOutput, handed_s: float = 101.0, end_s: float = 110.0) -> TimelineOut:
     timelines = Timelines(5, are_apart=True)
-    timeline = timelines.open(job(), handed_s)
+    timeline = timelines.open(context(), handed_s)
     for each in outputs:
         timelines.on_output(each)
     timeline.ended_s = end_s
@@ -123,9 +123,9 @@ def test_a_number_without_a_meaning_is_not_told() -> None:
 @pytest.mark.parametrize("are_apart", [False, True])
 def test_others_are_not_told_of(are_apart: bool) -> None:
     timelines = Timelines(5, are_apart=are_apart)
-    timelines.open(job("cmpl-2", "bob"), 101)
-    timelines.open(job("cmpl-3", "ann"), 101)
-    timeline = timelines.open(job("cmpl-1", "ann"), 101)
+    timelines.open(context("cmpl-2", "bob"), 101)
+    timelines.open(context("cmpl-3", "ann"), 101)
+    timeline = timelines.open(context("cmpl-1", "ann"), 101)
     events = [
         Event(102, Reason.MISS_SALT, 16),
         Event(102, Reason.MISS_DIFFERS, 19),
@@ -150,7 +150,7 @@ def test_others_are_not_told_of(are_apart: bool) -> None:
 def test_the_newest_are_kept(most: int, names: list[tuple[str, str]]) -> None:
     timelines = Timelines(most, are_apart=True)
     opened = [
-        timelines.open(job(f"id-{index}", tenant, request_id), 101)
+        timelines.open(context(f"id-{index}", tenant, request_id), 101)
         for index, (tenant, request_id) in enumerate(names)
     ]
     kept = opened[len(opened) - min(most, len(opened)) :]
@@ -165,13 +165,13 @@ def test_the_newest_are_kept(most: int, names: list[tuple[str, str]]) -> None:
 
 def test_fewer_are_kept_where_they_have_many_choices() -> None:
     timelines = Timelines(4, are_apart=True)
-    first = timelines.open(job("first"), 101)
+    first = timelines.open(context("first"), 101)
     request = NewRequest("many", (1,), Sampling(), Stopping(max_tokens=5))
     choices = tuple(replace(request, id=f"many-{n}") for n in range(4 * CHOICES_PER_REQUEST))
-    many = timelines.open(replace(job("many"), requests=choices), 101)
+    many = timelines.open(replace(context("many"), requests=choices), 101)
     assert timelines.find(first.tenant, "first") is None
     assert timelines.find(many.tenant, "many") is many
-    last = timelines.open(job("last"), 101)
+    last = timelines.open(context("last"), 101)
     assert timelines.find(many.tenant, "many") is None
     assert timelines.find(last.tenant, "last") is last
 

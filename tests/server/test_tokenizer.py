@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.server.errors import RequestError
+from quire.server.requests.input_context import InputContext, InputLimits
 from quire.server.requests.prompts import encode
-from quire.server.requests.text_tools import InputLimits, TextTools
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from quire.server.text.tokenizer_files import TokenizerError
 from tests.profiles import cases
@@ -114,9 +114,9 @@ def test_broken_files_are_named(tmp_path: Path, name: str, content: str) -> None
 
 def test_tokens_without_an_embedding_are_refused(tokenizer: TextTokenizer) -> None:
     small = msgspec.structs.replace(FACTS, vocab_size=300)
-    tools = TextTools(InputLimits(small, 10, ("m",)), tokenizer)
+    context = InputContext(InputLimits(small, 10, ("m",)), tokenizer)
     with pytest.raises(RequestError, match="outside the vocabulary"):
-        encode("the king", "prompt", tools, add_special_tokens=False)
+        encode("the king", "prompt", context, add_special_tokens=False)
 
 
 def test_missing_tokenizer_is_said(tmp_path: Path) -> None:

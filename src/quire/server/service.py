@@ -1,5 +1,5 @@
-"""What all handlers share: the configuration, the engine's door, the tokenizer, and whether the
-server may take work now.
+"""What all handlers share: the configuration, the engine, the tokenizer, and whether the server may
+take work now.
 """
 
 import asyncio
@@ -12,16 +12,16 @@ from quire.engine.messages import EngineFacts, EngineOutput
 from quire.process_age import process_age_s
 from quire.scheduler.policy import PolicyName
 from quire.server.config import GenerationConfig, ServerConfig
-from quire.server.door import EngineDoor
+from quire.server.engine_protocol import EngineProtocol
 from quire.server.errors import EngineGone, ModelLoading, ShuttingDown
 from quire.server.http.bodies import BodyReader
 from quire.server.http.turns import Turns
 from quire.server.observability.kv_event_feed import KVEventFeed
 from quire.server.observability.metrics import ServerMetrics
 from quire.server.observability.timelines import Timelines
+from quire.server.requests.input_context import InputContext, InputLimits
 from quire.server.requests.input_reader import InputReader
 from quire.server.requests.sampling_defaults import SamplingDefaults, load_sampling_defaults
-from quire.server.requests.text_tools import InputLimits, TextTools
 from quire.server.tenancy.shared_prefixes import (
     SharedPrefixError,
     SharedPrefixes,
@@ -35,36 +35,40 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.05
 WAITING_BODIES = 8
-"""How many of the largest bodies may wait to be read by one lane."""
+"""How many of the largest bodies may wait in each size class."""
 
 
 class Sources(NamedTuple):
-    """Time and chance, as arguments: `clock` only grows, `now` is seconds since 1970."""
+    """Sources of time and randomness, which come in as arguments.
+
+    clock: seconds, which only grow. now: seconds since 1970.
+    """
 
     clock: Callable[[], float]
     now: Callable[[], float]
     random_bytes: Callable[[int], bytes]
 
 
-class Tools(NamedTuple):
-    """What a request needs once the server is ready; `policy` is whom the engine serves first."""
+class ServingState(NamedTuple):
+    """What serving a request needs, once the server is ready; `policy` orders the requests that
+    wait in the engine."""
 
-    text: TextTools
+    input: InputContext
     defaults: SamplingDefaults
     shared_prefixes: SharedPrefixes
     policy: PolicyName
 
     @property
     def facts(self) -> EngineFacts:
-        return self.text.facts
+        return self.input.facts
 
     @property
     def tokenizer(self) -> TextTokenizer:
-        return self.text.tokenizer
+        return self.input.tokenizer
 
 
-class Watchers(NamedTuple):
-    """Those who are shown every report of the engine."""
+class Subscribers(NamedTuple):
+    """Subscribers to the engine: each gets every report of it."""
 
     metrics: ServerMetrics
     timelines: Timelines
@@ -76,30 +80,31 @@ class Watchers(NamedTuple):
 
 
 class Service:
-    """`handing_over` is held by a request of many outputs while it hands them to the engine.
+    """The state of one server.
 
-    `startup_s` has, once it is ready, the seconds of each phase of the engine's start and, as
-    `total`, those since this process began.
-
-    Each piece of the work for requests takes one of the `turns` first, each head one of the
-    `arrivals`: what comes at once is not done at once.
-
-    `failure` says why the start failed; of `num_open` requests `bodies` still reads those of
-    some; `drains` is done when no new request is taken, `cut_off` when those that still run
-    must end."""
+    submit_lock: held by a request of many outputs while it submits them to the engine.
+    startup_s: once the server is ready, the seconds of each phase of the engine's start and, as
+        `total`, those since this process began.
+    arrival_throttle, work_throttle: the first is waited for by each head of a request, the second
+        by each piece of the work for it: what comes at once is not done in one iteration of the
+        event loop.
+    failure: why the start failed.
+    num_open: requests without a complete answer; `bodies` still reads the bodies of some.
+    drains: done when no new request is taken. cut_off: done when those that still run must end.
+    """
 
     def __init__(
         self,
         config: ServerConfig,
-        engine: EngineDoor,
+        engine: EngineProtocol,
         tenants: Tenants,
-        watchers: Watchers,
+        subscribers: Subscribers,
         sources: Sources,
     ) -> None:
         self.config = config
         self.engine = engine
         self.tenants = tenants
-        self.metrics, self.timelines, self.kv_events = watchers
+        self.metrics, self.timelines, self.kv_events = subscribers
         self.sources = sources
         self.tokenizer: TextTokenizer | None = None
         self.defaults = SamplingDefaults()
@@ -113,10 +118,10 @@ class Service:
             max_waiting=WAITING_BODIES * config.max_body_bytes,
             clock=sources.clock,
         )
-        self._told_stuck = False
+        self._is_stuck_logged = False
         self.began_s = sources.clock()
         self.startup_s: dict[str, float] = {}
-        self.handing_over = asyncio.Lock()
+        self.submit_lock = asyncio.Lock()
         loop = asyncio.get_running_loop()
         self.drains: asyncio.Future[None] = loop.create_future()
         self.cut_off: asyncio.Future[None] = loop.create_future()
@@ -124,7 +129,7 @@ class Service:
         self.arrivals, self.turns = Turns(sources.clock), Turns(sources.clock)
 
     async def start(self) -> None:
-        """Bring up engine and tokenizer side by side; ends when both are there or one failed."""
+        """Start engine and tokenizer side by side; return when both are there or one has failed."""
         try:
             await self.engine.start()
             await asyncio.to_thread(self._load)
@@ -151,8 +156,9 @@ class Service:
             self.shared_prefixes = load_shared_prefixes(self.config.shared_prefix_file, tokenizer)
         self.tokenizer = tokenizer
 
-    def tools(self) -> Tools:
-        """Raises the RequestError that says why no request can be taken now."""
+    def serving_state(self) -> ServingState:
+        """Return what serving needs. Raises the RequestError that says why no request can be
+        taken."""
         if self.draining:
             raise ShuttingDown
         if self.engine.phase is Phase.DOWN or self.failure is not None:
@@ -163,8 +169,8 @@ class Service:
         facts = self.engine.facts
         max_outputs = facts.max_num_seqs + self.config.engine.max_num_queued_reqs
         limits = InputLimits(facts, max_outputs, self.config.served_model_names)
-        return Tools(
-            TextTools(limits, self.tokenizer),
+        return ServingState(
+            InputContext(limits, self.tokenizer),
             self.defaults,
             self.shared_prefixes,
             self.config.engine.scheduling_policy,
@@ -182,12 +188,12 @@ class Service:
     def is_stuck(self) -> bool:
         return self.engine.last_progress_age_s() > self.config.stuck_after_s
 
-    def tell_stuck(self) -> None:
-        """In the log, once when the engine gets stuck and once when it moves on."""
-        if self.is_down or self.is_stuck == self._told_stuck:
+    def log_if_stuck(self) -> None:
+        """Log once when the engine gets stuck and once when it moves on."""
+        if self.is_down or self.is_stuck == self._is_stuck_logged:
             return
-        self._told_stuck = not self._told_stuck
-        if self._told_stuck:
+        self._is_stuck_logged = not self._is_stuck_logged
+        if self._is_stuck_logged:
             logger.error(
                 "the engine is stuck: with %d requests no step has ended for %.1f s",
                 self.engine.num_unfinished,
@@ -201,7 +207,7 @@ class Service:
         return self.drains.done()
 
     def drain(self) -> None:
-        """Take no new request."""
+        """Take no new request from now on."""
         if not self.drains.done():
             self.drains.set_result(None)
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from quire import __version__
 from quire.server.config import ServerConfig
-from quire.server.door import OpenEngine
+from quire.server.engine_protocol import OpenEngine
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.http.health_routes import HealthRoutes
 from quire.server.http.middleware import DOCS_ASSETS, Gate
@@ -26,7 +26,7 @@ from quire.server.observability.timelines import Timelines
 from quire.server.observability.watch_routes import WatchRoutes
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.openai.text_routes import TextRoutes
-from quire.server.service import Service, Sources, Watchers
+from quire.server.service import Service, Sources, Subscribers
 from quire.server.tenancy.tenants import build_tenants
 
 logger = logging.getLogger(__name__)
@@ -42,13 +42,13 @@ def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Source
     tenants = build_tenants(
         config.api_keys, sources.random_bytes(32) if secret is None else secret.encode()
     )
-    watchers = Watchers(
+    subscribers = Subscribers(
         ServerMetrics(tenants.names),
         Timelines(config.timeline_requests, are_apart=tenants.are_apart),
         KVEventFeed(first_id=int(sources.now()) << EVENT_ID_BITS),
     )
-    engine = open_engine(config.engine, watchers.on_output)
-    return Service(config, engine, tenants, watchers, sources)
+    engine = open_engine(config.engine, subscribers.on_output)
+    return Service(config, engine, tenants, subscribers, sources)
 
 
 def build_app(

@@ -79,7 +79,7 @@ class DrainingServer(uvicorn.Server):
             self.service.cut()
         if not (self.service.is_loaded or self.service.is_down):
             self.loading.show(*self.service.engine.progress)
-        self.service.tell_stuck()
+        self.service.log_if_stuck()
         return leaves
 
     def _drained(self) -> bool:

@@ -12,7 +12,7 @@ from quire.engine.messages import EngineOutput
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event
 from quire.scheduler.step import Delta, Finish
-from quire.server.requests.job import Job
+from quire.server.requests.context import RequestContext
 
 CHOICES_PER_REQUEST = 16
 """Of so many choices per request, on average, is told: requests may have a thousand."""
@@ -82,8 +82,8 @@ class Timelines:
         self._by_name: dict[tuple[str, str], Timeline] = {}
         self._by_request: dict[str, Track] = {}
 
-    def open(self, job: Job, now: float) -> Timeline:
-        timeline = _timeline(job, now)
+    def open(self, context: RequestContext, now: float) -> Timeline:
+        timeline = _timeline(context, now)
         if self._most == 0:
             return timeline
         self._ring.append(timeline)
@@ -144,16 +144,16 @@ class Timelines:
             del self._by_request[track.request_id]
 
 
-def _timeline(job: Job, now: float) -> Timeline:
+def _timeline(context: RequestContext, now: float) -> Timeline:
     """Without the job, which holds the prompt."""
-    tenant = job.arrival.tenant.name
+    tenant = context.arrival.tenant.name
     return Timeline(
-        id=job.id,
-        created_s=job.created_s,
-        model=job.model,
+        id=context.id,
+        created_s=context.created_s,
+        model=context.model,
         tenant=tenant,
-        request_id=job.arrival.request_id,
-        arrived_s=job.arrival.arrived_s,
+        request_id=context.arrival.request_id,
+        arrived_s=context.arrival.arrived_s,
         handed_s=now,
-        tracks=[Track(tenant, each.id, len(each.prompt_token_ids)) for each in job.requests],
+        tracks=[Track(tenant, each.id, len(each.prompt_token_ids)) for each in context.requests],
     )

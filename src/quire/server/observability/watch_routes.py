@@ -48,13 +48,13 @@ class WatchRoutes:
                 code="kv_events_off",
                 status=NOT_FOUND,
             )
-        self._service.tools()  # raises where no request can be taken
+        self._service.serving_state()  # raises where no request can be taken
         return KVEventStream(self._service.kv_events, self._service, last_event_id(request))
 
     async def reset_prefix_cache(self, request: Request) -> Response:
         service = self._service
         body = await service.bodies.read(request, MAX_RESET_BYTES)
-        service.tools()  # raises where no request can be taken
+        service.serving_state()  # raises where no request can be taken
         if body:
             validate(parse_object(body), ResetRequest)
         service.engine.reset_prefix_cache()

@@ -24,16 +24,16 @@ from quire.server.errors import (
 from quire.server.http.sliced_json import encode_sliced
 from quire.server.observability.metrics import Finished
 from quire.server.openai.protocol.wire import QuireAccount, Usage
-from quire.server.openai.shape import Shape
-from quire.server.requests.generation import Generation
-from quire.server.requests.job import GatheredOutput, Piece
+from quire.server.openai.response_builder import ResponseBuilder
+from quire.server.requests.generation_stream import GenerationStream
+from quire.server.requests.output_delta import GatheredOutput, OutputDelta
 from quire.server.service import Service
 
 logger = logging.getLogger(__name__)
 
-MANY_PARTS = 500
-"""Pieces, tokens with log probabilities or token ids of a prompt that are joined and encoded on the
-event loop: in a thread others are served meanwhile."""
+MAX_INLINE_PARTS = 500
+"""More parts (deltas, log probability entries, token ids of a prompt) are joined and encoded in a
+thread: the event loop serves others meanwhile."""
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 STREAM_HEADERS = (
@@ -44,33 +44,37 @@ STREAM_HEADERS = (
 
 
 def event(data: bytes) -> bytes:
+    """Return one server-sent event."""
     return b"data: " + data + b"\n\n"
 
 
-async def _made(num_parts: int, make: Callable[[], bytes]) -> bytes:
-    return make() if num_parts <= MANY_PARTS else await asyncio.to_thread(make)
+async def _encoded(num_parts: int, make: Callable[[], bytes]) -> bytes:
+    """Return what `make` does, called in a thread where the parts are many."""
+    return make() if num_parts <= MAX_INLINE_PARTS else await asyncio.to_thread(make)
 
 
 class GenerationResponse(Response):
-    """Runs a generation while it watches for the client's going."""
+    """Runs a generation and sends its answer until the client goes away."""
 
-    def __init__(self, generation: Generation, shape: Shape, service: Service) -> None:
+    def __init__(
+        self, generation: GenerationStream, builder: ResponseBuilder, service: Service
+    ) -> None:
         super().__init__()
         self._generation = generation
-        self._job = generation.job
-        self._shape = shape
+        self._context = generation.context
+        self._builder = builder
         self._cut_off = service.cut_off
         self._keep_alive_s = service.config.sse_keep_alive_interval_s or None
         self._streaming = False
         self._num_sent = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        produced = self._stream(send) if self._job.delivery.stream else self._answer(send)
+        produced = self._stream(send) if self._context.delivery.stream else self._answer(send)
         produce = asyncio.create_task(produced)
         watch = asyncio.create_task(self._watch(receive, send))
         try:
             await asyncio.wait({produce, watch, self._cut_off}, return_when=asyncio.FIRST_COMPLETED)
-            await self._settle(produce, send)
+            await self._finish(produce, send)
         finally:
             self._generation.abort(Finished.ABORT)
             self._generation.close()
@@ -78,7 +82,7 @@ class GenerationResponse(Response):
             watch.cancel()
             await asyncio.gather(produce, watch, return_exceptions=True)
 
-    async def _settle(self, produce: asyncio.Task[None], send: Send) -> None:
+    async def _finish(self, produce: asyncio.Task[None], send: Send) -> None:
         if produce.done():
             error = produce.exception()
             if error is not None:
@@ -92,9 +96,9 @@ class GenerationResponse(Response):
             await self._fail(ShuttingDown("The server is shutting down; the output ends."), send)
 
     async def _fail(self, error: BaseException, send: Send) -> None:
-        """An error event, or, if nothing was sent yet, the error to those who answer with it."""
+        """Send an error event. Raises the error if nothing was sent yet: it is the answer then."""
         if not isinstance(error, RequestError):
-            logger.error("request %s failed", self._job.id, exc_info=error)
+            logger.error("request %s failed", self._context.id, exc_info=error)
             error = RequestError(
                 "Internal error; the server's log has it.", code="internal", status=SERVER_ERROR
             )
@@ -103,7 +107,7 @@ class GenerationResponse(Response):
         await self._send(send, event(error_body(error)) + DONE, more=False)
 
     async def _watch(self, receive: Receive, send: Send) -> None:
-        """Until the client is gone. A stream that is silent for long gets comment lines."""
+        """Return once the client is gone. A stream that is silent for long gets comment lines."""
         while True:
             num_sent = self._num_sent
             try:
@@ -118,16 +122,16 @@ class GenerationResponse(Response):
     async def _answer(self, send: Send) -> None:
         generation = self._generation
         await generation.start()
-        outputs = [GatheredOutput() for _ in self._job.requests]
-        async with aclosing(generation.pieces()) as pieces:
-            async for choice, piece in pieces:
-                outputs[choice].add(piece)
-                if len(piece.logged) > MANY_PARTS:
+        outputs = [GatheredOutput() for _ in self._context.requests]
+        async with aclosing(generation.deltas()) as deltas:
+            async for choice, delta in deltas:
+                outputs[choice].add(delta)
+                if len(delta.logprobs) > MAX_INLINE_PARTS:
                     await asyncio.sleep(0)
         best = [outputs[index] for index in generation.best()]
         usage, account = generation.usage(), generation.account()
         num_parts = sum(each.num_parts for each in best)
-        body = await _made(num_parts, lambda: self._whole(best, usage, account))
+        body = await _encoded(num_parts, lambda: self._whole(best, usage, account))
         await self._begin(
             send,
             (b"content-type", b"application/json"),
@@ -136,8 +140,9 @@ class GenerationResponse(Response):
         await self._send(send, body, more=False)
 
     def _whole(self, best: list[GatheredOutput], usage: Usage, account: QuireAccount) -> bytes:
-        """Choice by choice: threads take turns between calls of the encoder, never within one."""
-        whole = self._shape.whole([each.joined() for each in best], usage, account)
+        """Encode choice by choice: another thread runs between calls of the encoder, never
+        within."""
+        whole = self._builder.whole([each.joined() for each in best], usage, account)
         choices = tuple(msgspec.Raw(encode_sliced(each, "logprobs")) for each in whole.choices)
         return msgspec.json.encode(msgspec.structs.replace(whole, choices=choices))
 
@@ -145,46 +150,46 @@ class GenerationResponse(Response):
         await self._generation.start()
         await self._begin(send, *STREAM_HEADERS)
         self._streaming = True
-        wants_all = self._job.text.token_ids
-        num_ids = self._job.num_prompt_tokens * self._job.num_choices if wants_all else 0
-        await self._send(send, await _made(num_ids, self._openings))
-        async with aclosing(self._generation.pieces()) as pieces:
-            async for choice, piece in pieces:
-                if piece.text or piece.ending or piece.logged or (wants_all and piece.token_ids):
-                    await self._send(send, await self._chunk(choice, piece))
+        wants_all = self._context.text_options.token_ids
+        num_ids = self._context.num_prompt_tokens * self._context.num_choices if wants_all else 0
+        await self._send(send, await _encoded(num_ids, self._openings))
+        async with aclosing(self._generation.deltas()) as deltas:
+            async for choice, delta in deltas:
+                if delta.text or delta.ending or delta.logprobs or (wants_all and delta.token_ids):
+                    await self._send(send, await self._chunk(choice, delta))
         await self._send(send, self._closing() + DONE, more=False)
 
-    async def _chunk(self, choice: int, piece: Piece) -> bytes:
-        usage = self._usage_beside()
-        return await _made(len(piece.logged), lambda: self._event(choice, piece, usage))
+    async def _chunk(self, choice: int, delta: OutputDelta) -> bytes:
+        usage = self._chunk_usage()
+        return await _encoded(len(delta.logprobs), lambda: self._event(choice, delta, usage))
 
-    def _event(self, choice: int, piece: Piece, usage: Usage | None | UnsetType) -> bytes:
-        chunk = self._shape.chunk(choice, piece, usage)
-        if len(piece.logged) <= MANY_PARTS:
+    def _event(self, choice: int, delta: OutputDelta, usage: Usage | None | UnsetType) -> bytes:
+        chunk = self._builder.chunk(choice, delta, usage)
+        if len(delta.logprobs) <= MAX_INLINE_PARTS:
             return event(msgspec.json.encode(chunk))
         choices = tuple(msgspec.Raw(encode_sliced(each, "logprobs")) for each in chunk.choices)
         return event(msgspec.json.encode(msgspec.structs.replace(chunk, choices=choices)))
 
     def _openings(self) -> bytes:
-        usage = self._usage_beside()
-        openings = [self._shape.opening(i, usage) for i in range(len(self._job.requests))]
+        usage = self._chunk_usage()
+        openings = [self._builder.opening(i, usage) for i in range(len(self._context.requests))]
         return b"".join(event(msgspec.json.encode(each)) for each in openings if each is not None)
 
     def _closing(self) -> bytes:
-        if not self._job.delivery.include_usage:
+        if not self._context.delivery.include_usage:
             return b""
-        closing = self._shape.closing(self._generation.usage(), self._generation.account())
+        closing = self._builder.closing(self._generation.usage(), self._generation.account())
         return event(msgspec.json.encode(closing))
 
-    def _usage_beside(self) -> Usage | None | UnsetType:
-        """What a chunk says of usage: a stream that ends with it says null until then."""
-        delivery = self._job.delivery
+    def _chunk_usage(self) -> Usage | None | UnsetType:
+        """Return the usage of a chunk: a stream that ends with it has null until then."""
+        delivery = self._context.delivery
         if delivery.continuous_usage:
             return self._generation.usage()
         return None if delivery.include_usage else UNSET
 
     async def _begin(self, send: Send, *headers: tuple[bytes, bytes]) -> None:
-        warnings = "; ".join(self._job.warnings).encode("ascii", "replace")
+        warnings = "; ".join(self._context.warnings).encode("ascii", "replace")
         extra = [(b"x-quire-warnings", warnings)] if warnings else []
         await send({"type": "http.response.start", "status": 200, "headers": [*headers, *extra]})
 

@@ -1,4 +1,4 @@
-"""Models, completions, chat, and the tokenizer."""
+"""Routes of OpenAI's API: models, completions, chat, and the tokenizer."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -10,23 +10,23 @@ from starlette.types import Message
 
 from quire.server.errors import RequestError, ShuttingDown
 from quire.server.http.replies import JSON, json_reply
-from quire.server.openai.chat_shape import ChatShape
-from quire.server.openai.completion_shape import CompletionShape
+from quire.server.openai.chat_response_builder import ChatResponseBuilder
+from quire.server.openai.completion_response_builder import CompletionResponseBuilder
 from quire.server.openai.protocol.wire import ModelCard, ModelList
 from quire.server.openai.response import GenerationResponse
-from quire.server.requests.generation import Generation
+from quire.server.requests.context import RequestContext
+from quire.server.requests.generation_stream import GenerationStream
+from quire.server.requests.input_parser import InputKind, model_not_found
+from quire.server.requests.input_processor import InputProcessor
 from quire.server.requests.input_reader import INLINE_BYTES
-from quire.server.requests.intake import Intake
-from quire.server.requests.job import Job
-from quire.server.requests.read_input import InputKind, model_not_found
-from quire.server.service import Service, Tools
+from quire.server.service import Service, ServingState
 from quire.server.tenancy.tenants import arrival_of
 
 Made = TypeVar("Made")
 
 
 class TextRoutes:
-    """Everything that needs the engine or the tokenizer."""
+    """Handlers of every route that needs the engine or the tokenizer."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -47,17 +47,17 @@ class TextRoutes:
         return ModelCard(name, self._created_s, self._service.config.model_name, most)
 
     async def completions(self, request: Request) -> Response:
-        job, tools = await self._job(request, InputKind.COMPLETION)
-        shape = CompletionShape(job, tools.tokenizer.token_bytes)
+        context, serving = await self._context(request, InputKind.COMPLETION)
+        builder = CompletionResponseBuilder(context, serving.tokenizer.token_bytes)
         return GenerationResponse(
-            Generation(job, self._service, tools.tokenizer), shape, self._service
+            GenerationStream(context, self._service, serving.tokenizer), builder, self._service
         )
 
     async def chat(self, request: Request) -> Response:
-        job, tools = await self._job(request, InputKind.CHAT)
-        shape = ChatShape(job, tools.tokenizer.token_bytes)
+        context, serving = await self._context(request, InputKind.CHAT)
+        builder = ChatResponseBuilder(context, serving.tokenizer.token_bytes)
         return GenerationResponse(
-            Generation(job, self._service, tools.tokenizer), shape, self._service
+            GenerationStream(context, self._service, serving.tokenizer), builder, self._service
         )
 
     async def tokenize(self, request: Request) -> Response:
@@ -66,32 +66,40 @@ class TextRoutes:
     async def detokenize(self, request: Request) -> Response:
         return await self._answer(request, InputKind.DETOKENIZE)
 
-    async def _job(self, request: Request, kind: InputKind) -> tuple[Job, Tools]:
-        body, tools = await self._read(request)
+    async def _context(
+        self, request: Request, kind: InputKind
+    ) -> tuple[RequestContext, ServingState]:
+        body, serving = await self._read(request)
         arrival = arrival_of(request)
-        reading = self._service.inputs.prompts(kind, body, tools.text, arrival.tenant.name)
-        given = await self._while_wanted(request, body, reading)
-        model = given.request.model or self._service.config.model_name
-        return Intake(model, tools, self._service.sources, arrival).job(given), tools
+        reading = self._service.inputs.prompts(kind, body, serving.input, arrival.tenant.name)
+        tokenized = await self._unless_cancelled(request, body, reading)
+        model = tokenized.request.model or self._service.config.model_name
+        processor = InputProcessor(model, serving, self._service.sources, arrival)
+        return processor.process(tokenized), serving
 
     async def _answer(self, request: Request, kind: InputKind) -> Response:
-        body, tools = await self._read(request)
+        body, serving = await self._read(request)
         tenant = arrival_of(request).tenant.name
-        reading = self._service.inputs.answer(kind, body, tools.text, tenant)
-        answered = await self._while_wanted(request, body, reading)
-        headers = {"x-quire-warnings": "; ".join(answered.warnings)} if answered.warnings else None
-        return Response(answered.body, headers=headers, media_type=JSON)
+        reading = self._service.inputs.answer(kind, body, serving.input, tenant)
+        response = await self._unless_cancelled(request, body, reading)
+        headers = {"x-quire-warnings": "; ".join(response.warnings)} if response.warnings else None
+        return Response(response.body, headers=headers, media_type=JSON)
 
-    async def _read(self, request: Request) -> tuple[bytes, Tools]:
-        """Not being ready is said before the body is judged, but after it is read: a client that
-        still sends would not read the answer."""
+    async def _read(self, request: Request) -> tuple[bytes, ServingState]:
+        """Return the body and what serving needs. Raises RequestError.
+
+        That the server is not ready is said before the body is checked, but after it is read: a
+        client that still sends would not read the answer.
+        """
         body = await self._service.bodies.read(request, self._service.config.max_body_bytes)
         await self._service.turns.take(arrival_of(request).tenant.name)
-        return body, self._service.tools()
+        return body, self._service.serving_state()
 
-    async def _while_wanted(self, request: Request, body: bytes, reading: Awaitable[Made]) -> Made:
-        """What was read of the body, unless the client goes away or the server must stop before
-        that is there; a small body is read at once."""
+    async def _unless_cancelled(
+        self, request: Request, body: bytes, reading: Awaitable[Made]
+    ) -> Made:
+        """Return what `reading` does, unless the client goes away or the server must stop before;
+        RequestError then. A small body is read at once."""
         if len(body) <= INLINE_BYTES:
             return await reading
         working = asyncio.ensure_future(reading)

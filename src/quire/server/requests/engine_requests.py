@@ -1,4 +1,4 @@
-"""A job's requests to the engine: one for each choice of each prompt."""
+"""The engine requests of one HTTP request: one for each choice of each prompt."""
 
 import hashlib
 from collections.abc import Iterator
@@ -8,49 +8,56 @@ from quire.cache.reuse import Reuse
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.server.errors import RequestError
 from quire.server.openai.protocol.fields import GenerationFields
-from quire.server.requests.job import Prompt
+from quire.server.requests.context import Prompt
 from quire.server.requests.limits import OutputLimit, num_output_tokens
-from quire.server.service import Tools
+from quire.server.service import ServingState
 from quire.server.tenancy.tenants import Tenant
 
 _SEED_BITS = 63
 
 
 @dataclass(frozen=True, slots=True)
-class Logprobs:
-    """How many of the likeliest tokens are told: of the output, of the prompt; None for none."""
+class NumLogprobs:
+    """How many alternatives each token of output and prompt gets; None: no log probabilities."""
 
     output: int | None = None
     prompt: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RequestMaker:
-    """`seed` is the client's, or a random one. `tools` hold the model's facts and defaults."""
+class EngineRequestBuilder:
+    """Builds engine requests from the fields of an HTTP request and the defaults of the model.
+
+    `seed` is the client's, or a random one.
+    """
 
     request: GenerationFields
-    tools: Tools
+    serving: ServingState
     limit: OutputLimit
-    logprobs: Logprobs
+    logprobs: NumLogprobs
     seed: int
     tenant: Tenant
 
-    def make(self, job_id: str, prompts: tuple[Prompt, ...]) -> tuple[NewRequest, ...]:
-        """Each prompt's choices draw the same numbers whatever other prompts are beside it."""
+    def build(self, completion_id: str, prompts: tuple[Prompt, ...]) -> tuple[NewRequest, ...]:
+        """Return the requests, prompt by prompt. Raises RequestError.
+
+        The choices of a prompt have the same seeds whatever other prompts are beside it.
+        """
         first = self._sampling()
         samplings = [
-            replace(first, seed=choice_seed(self.seed, k)) for k in range(self.request.num_drawn)
+            replace(first, seed=choice_seed(self.seed, k))
+            for k in range(self.request.num_generated)
         ]
-        made: list[NewRequest] = []
+        built: list[NewRequest] = []
         for prompt in prompts:
-            made += self._choices(f"{job_id}-", len(made), prompt, samplings)
-        return tuple(made)
+            built += self._choices(f"{completion_id}-", len(built), prompt, samplings)
+        return tuple(built)
 
     def _choices(
         self, prefix: str, first: int, prompt: Prompt, samplings: list[Sampling]
     ) -> Iterator[NewRequest]:
-        """The choices after the first fork from it, unless each must see all of the prompt anew to
-        score it."""
+        """Yield the choices of one prompt. Those after the first fork from it, unless each must
+        compute all of the prompt again to score it."""
         stopping = self._stopping(prompt)
         reuse = self._reuse(prompt.token_ids)
         forks = self.logprobs.prompt is None
@@ -69,21 +76,22 @@ class RequestMaker:
             )
 
     def _reuse(self, token_ids: tuple[int, ...]) -> Reuse:
-        """A client that brings its own salt shares nothing beyond it."""
+        """Return with whom the request shares blocks: a client's own salt shares nothing beyond
+        it."""
         cache_salt = self.request.cache_salt
         is_private = cache_salt is not None
-        num_public = 0 if is_private else self.tools.shared_prefixes.num_shared(token_ids)
+        num_public = 0 if is_private else self.serving.shared_prefixes.num_shared(token_ids)
         return Reuse(self.tenant.salt(cache_salt), num_public)
 
     def _sampling(self) -> Sampling:
-        """Of the first choice; what it holds is shared by all."""
+        """Return the sampling parameters of the first choice; the others differ in their seed."""
         request = self.request
-        defaults = self.tools.defaults
+        defaults = self.serving.defaults
         top_k = _first(request.top_k, defaults.top_k, 0)
         bias = request.logit_bias or {}
         return Sampling(
             temperature=_first(request.temperature, defaults.temperature, 1.0),
-            top_k=max(0, min(int(top_k), self.tools.facts.vocab_size)),
+            top_k=max(0, min(int(top_k), self.serving.facts.vocab_size)),
             top_p=_first(request.top_p, defaults.top_p, 1.0),
             min_p=_first(request.min_p, defaults.min_p, 0.0),
             repetition_penalty=_first(request.repetition_penalty, defaults.repetition_penalty, 1.0),
@@ -96,13 +104,14 @@ class RequestMaker:
 
     @property
     def _num_logprobs(self) -> int | None:
-        """Outputs that are ranked are asked for their own tokens' at least."""
-        ranks = self.request.num_drawn > self.request.num_shown
+        """The number that the engine is given: outputs that are ranked need those of their
+        tokens."""
+        ranks = self.request.num_generated > self.request.num_returned
         return 0 if ranks and self.logprobs.output is None else self.logprobs.output
 
     def _stopping(self, prompt: Prompt) -> Stopping:
         request = self.request
-        max_tokens = num_output_tokens(prompt, self.limit, self.tools.facts)
+        max_tokens = num_output_tokens(prompt, self.limit, self.serving.facts)
         min_tokens = request.min_tokens or 0
         if min_tokens > max_tokens:
             raise RequestError(
@@ -112,13 +121,13 @@ class RequestMaker:
         return Stopping(
             max_tokens=max_tokens,
             min_tokens=min_tokens,
-            eos_token_ids=() if request.ignore_eos else self.tools.facts.eos_token_ids,
+            eos_token_ids=() if request.ignore_eos else self.serving.facts.eos_token_ids,
             stop_token_ids=tuple(request.stop_token_ids or ()),
         )
 
 
 def choice_seed(seed: int, index: int) -> int:
-    """The first choice keeps the seed; the others' seeds are spread by a hash."""
+    """Return the seed of a choice: the first keeps `seed`, the others' are spread by a hash."""
     if index == 0:
         return seed
     digest = hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()
@@ -126,11 +135,12 @@ def choice_seed(seed: int, index: int) -> int:
 
 
 def random_seed(random_bytes: bytes) -> int:
+    """Return a seed of 63 bits from 8 random bytes."""
     return int.from_bytes(random_bytes, "little") >> (64 - _SEED_BITS)
 
 
-def _first(asked: float | None, of_model: float | None, otherwise: float) -> float:
-    """What the client said, else what the model's own file says, else OpenAI's default."""
-    if asked is not None:
-        return float(asked)
+def _first(given: float | None, of_model: float | None, otherwise: float) -> float:
+    """Return what the client gave, else what the model's own file says, else OpenAI's default."""
+    if given is not None:
+        return float(given)
     return otherwise if of_model is None else float(of_model)

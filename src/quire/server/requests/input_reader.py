@@ -17,9 +17,15 @@ from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
 from quire.server.errors import SERVER_ERROR, TOO_LARGE, Overloaded, RequestError
 from quire.server.http.fair_queue import FairQueue, QueueFull
+from quire.server.requests.input_context import InputContext
+from quire.server.requests.input_parser import (
+    DirectResponse,
+    InputKind,
+    ParsedInput,
+    TokenizedRequest,
+    parse_input,
+)
 from quire.server.requests.input_worker import Packed, Work, unpack, work
-from quire.server.requests.read_input import Answered, InputKind, Prompted, ReadInput, read_input
-from quire.server.requests.text_tools import TextTools
 
 INLINE_BYTES = 4 * 1024
 THREAD_BYTES = 64 * 1024
@@ -67,27 +73,31 @@ class InputReader:
         )
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="read-input")
         self._workers = Workers(sum(lane.in_process for lane in self.lanes))
-        self._readings: set[asyncio.Task[ReadInput]] = set()
+        self._readings: set[asyncio.Task[ParsedInput]] = set()
 
     async def prompts(
-        self, kind: InputKind, body: bytes, tools: TextTools, tenant: str
-    ) -> Prompted:
+        self, kind: InputKind, body: bytes, context: InputContext, tenant: str
+    ) -> TokenizedRequest:
         """A request for outputs. Raises RequestError."""
-        read = await self._read(kind, body, tools, tenant)
-        assert isinstance(read, Prompted)
+        read = await self._read(kind, body, context, tenant)
+        assert isinstance(read, TokenizedRequest)
         return read
 
-    async def answer(self, kind: InputKind, body: bytes, tools: TextTools, tenant: str) -> Answered:
+    async def answer(
+        self, kind: InputKind, body: bytes, context: InputContext, tenant: str
+    ) -> DirectResponse:
         """A request that needs no engine. Raises RequestError."""
-        read = await self._read(kind, body, tools, tenant)
-        assert isinstance(read, Answered)
+        read = await self._read(kind, body, context, tenant)
+        assert isinstance(read, DirectResponse)
         return read
 
-    async def _read(self, kind: InputKind, body: bytes, tools: TextTools, tenant: str) -> ReadInput:
+    async def _read(
+        self, kind: InputKind, body: bytes, context: InputContext, tenant: str
+    ) -> ParsedInput:
         """Cancelling gives up a place in the queue. What runs goes on to its end, and holds its
         turn as long: else whoever comes and goes would have more than their share."""
         if len(body) <= INLINE_BYTES:
-            return read_input(kind, body, tools)
+            return parse_input(kind, body, context)
         lane = next(lane for lane in self.lanes if len(body) <= lane.max_bytes)
         try:
             await lane.queue.take(tenant, len(body))
@@ -95,18 +105,18 @@ class InputReader:
             wait_s = lane.queue.waiting_bytes / BYTES_PER_S
             raise Overloaded(f"The server is full: {full}.", wait_s) from None
         apart = self._in_process if lane.in_process else self._in_thread
-        reading = asyncio.create_task(apart(kind, body, tools))
+        reading = asyncio.create_task(apart(kind, body, context))
         self._readings.add(reading)
         reading.add_done_callback(self._readings.discard)
         reading.add_done_callback(lambda _: lane.queue.give_back())
         return await asyncio.shield(reading)
 
-    async def _in_thread(self, kind: InputKind, body: bytes, tools: TextTools) -> ReadInput:
+    async def _in_thread(self, kind: InputKind, body: bytes, context: InputContext) -> ParsedInput:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, read_input, kind, body, tools)
+        return await loop.run_in_executor(self._threads, parse_input, kind, body, context)
 
-    async def _in_process(self, kind: InputKind, body: bytes, tools: TextTools) -> ReadInput:
-        given = Work(kind, body, tools.limits, self._model, self._revision)
+    async def _in_process(self, kind: InputKind, body: bytes, context: InputContext) -> ParsedInput:
+        given = Work(kind, body, context.limits, self._model, self._revision)
         return await unpack(await self._workers.do(given))
 
     async def close(self) -> None:

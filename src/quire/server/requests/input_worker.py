@@ -18,9 +18,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from quire.server.errors import RequestError
-from quire.server.requests.job import Prompt
-from quire.server.requests.read_input import InputKind, Prompted, ReadInput, read_input
-from quire.server.requests.text_tools import InputLimits, TextTools
+from quire.server.requests.context import Prompt
+from quire.server.requests.input_context import InputContext, InputLimits
+from quire.server.requests.input_parser import InputKind, ParsedInput, TokenizedRequest, parse_input
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 
 NICENESS = 10
@@ -54,12 +54,12 @@ def work(given: Work) -> Packed:
     """For a worker process: read a body."""
     tokenizer = _tokenizer(given.model, given.revision)
     try:
-        read = read_input(given.kind, given.body, TextTools(given.limits, tokenizer))
+        read = parse_input(given.kind, given.body, InputContext(given.limits, tokenizer))
     except RequestError as error:
         return Packed(_pickled(error))
     finally:
         _give_memory_back()
-    if not isinstance(read, Prompted):
+    if not isinstance(read, TokenizedRequest):
         return Packed(_pickled(read))
     bare = tuple(prompt._replace(token_ids=()) for prompt in read.prompts)
     return Packed(
@@ -68,12 +68,12 @@ def work(given: Work) -> Packed:
     )
 
 
-async def unpack(packed: Packed) -> ReadInput:
+async def unpack(packed: Packed) -> ParsedInput:
     """Raises the RequestError that came instead. Long prompts are made between other tasks."""
-    read: ReadInput | RequestError = pickle.loads(packed.head)
+    read: ParsedInput | RequestError = pickle.loads(packed.head)
     if isinstance(read, RequestError):
         raise read
-    if not isinstance(read, Prompted):
+    if not isinstance(read, TokenizedRequest):
         return read
     return replace(read, prompts=await _with_tokens(read.prompts, packed.token_ids))
 
@@ -90,7 +90,7 @@ async def _with_tokens(prompts: Sequence[Prompt], token_ids: Sequence[bytes]) ->
     return tuple(made)
 
 
-def _pickled(value: ReadInput | RequestError) -> bytes:
+def _pickled(value: ParsedInput | RequestError) -> bytes:
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 

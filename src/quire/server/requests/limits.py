@@ -10,7 +10,7 @@ from quire.server.errors import RequestError
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
 from quire.server.openai.protocol.fields import GenerationFields
-from quire.server.requests.job import Prompt
+from quire.server.requests.context import Prompt
 
 MAX_SEQUENCES = 1024
 """Prompts times choices of one HTTP request."""
@@ -22,16 +22,22 @@ RESERVED_KWARGS = ("messages", "add_generation_prompt", "continue_final_message"
 
 @dataclass(frozen=True, slots=True)
 class OutputLimit:
-    """`asked` is what the client said, `default` what stands in for it; both None: to the end of
-    the context. `drops_output`: what is drawn is thrown away."""
+    """How many tokens an output may have, as the request says it.
 
-    asked: int | None
+    requested: the client's number, None where it gave none; `default` stands in for it then. Where
+        both are None the output may go on to the end of the context.
+    requested_field: the field to name in an error.
+    drops_output: the output is sampled and thrown away.
+    """
+
+    requested: int | None
     default: int | None
-    asked_field: str = "max_tokens"
+    requested_field: str = "max_tokens"
     drops_output: bool = False
 
 
 def check_shared(request: GenerationFields, vocab_size: int) -> None:
+    """Check what both endpoints share. Raises RequestError."""
     if request.stream_options is not None and not request.stream:
         raise RequestError(
             "'stream_options' is only allowed with 'stream': true.", param="stream_options"
@@ -68,13 +74,14 @@ def _check_logit_bias(logit_bias: Mapping[str, float], vocab_size: int) -> None:
 
 
 def check_completion(request: CompletionRequest) -> None:
-    num_drawn = request.num_drawn
-    if num_drawn < request.num_shown:
+    """Check the fields of a completion against each other. Raises RequestError."""
+    num_generated = request.num_generated
+    if num_generated < request.num_returned:
         raise RequestError(
-            f"'best_of' is {num_drawn}, but 'n' asks for {request.num_shown} of them.",
+            f"'best_of' is {num_generated}, but 'n' asks for {request.num_returned} of them.",
             param="best_of",
         )
-    if request.stream and num_drawn > request.num_shown:
+    if request.stream and num_generated > request.num_returned:
         raise RequestError(
             "The best of several outputs are known at their end: 'best_of' above 'n' does not go "
             "with 'stream'.",
@@ -87,29 +94,35 @@ def check_completion(request: CompletionRequest) -> None:
             f"'min_tokens' is {request.min_tokens}, but 'max_tokens' is 0: no output is asked for.",
             param="min_tokens",
         )
-    if len(request.prompt) * num_drawn > MAX_SEQUENCES:
-        name = _drawn_field(request)
+    if len(request.prompt) * num_generated > MAX_SEQUENCES:
+        name = _num_outputs_field(request)
         raise RequestError(
-            f"{len(request.prompt)} prompts with {name} {num_drawn} are more than the "
+            f"{len(request.prompt)} prompts with {name} {num_generated} are more than the "
             f"{MAX_SEQUENCES} outputs that one request may ask for.",
             param=name,
         )
 
 
 def check_num_outputs(num_prompts: int, request: GenerationFields, most: int) -> None:
-    """More than the engine holds at once would be told for ever that the server is full."""
-    if num_prompts * request.num_drawn > most:
-        name = _drawn_field(request)
+    """Raise RequestError for more outputs than the engine holds at once, `most`.
+
+    Such a request would be answered for ever that the server is full.
+    """
+    if num_prompts * request.num_generated > most:
+        name = _num_outputs_field(request)
         raise RequestError(
-            f"{num_prompts} prompts with {name} {request.num_drawn} are more than the {most} "
+            f"{num_prompts} prompts with {name} {request.num_generated} are more than the {most} "
             "outputs that this server holds at once.",
-            param=name if request.num_drawn > 1 else "prompt",
+            param=name if request.num_generated > 1 else "prompt",
         )
 
 
 def check_num_logprobs(requests: Sequence[NewRequest], *, keeps_output: bool) -> None:
-    """Those of a prompt are in memory at once, and so are those of outputs that are answered whole
-    (`keeps_output`)."""
+    """Raise RequestError for more log probabilities than one answer may hold in memory.
+
+    Those of a prompt are in memory at once, and so are those of outputs that are answered as one
+    body (`keeps_output`).
+    """
     num_kept = 0
     for each in requests:
         if each.prompt_logprobs is not None:
@@ -127,7 +140,7 @@ def check_num_logprobs(requests: Sequence[NewRequest], *, keeps_output: bool) ->
 
 
 def check_priority(request: GenerationFields, policy: PolicyName) -> None:
-    """Nothing is ignored in silence."""
+    """Raise RequestError for a priority that the policy of this server would ignore."""
     if request.priority and policy is not PolicyName.PRIORITY:
         raise RequestError(
             f"'priority' is {request.priority}, but this server serves by {policy}: only "
@@ -136,11 +149,12 @@ def check_priority(request: GenerationFields, policy: PolicyName) -> None:
         )
 
 
-def _drawn_field(request: GenerationFields) -> str:
-    return "best_of" if request.num_drawn > request.num_shown else "n"
+def _num_outputs_field(request: GenerationFields) -> str:
+    return "best_of" if request.num_generated > request.num_returned else "n"
 
 
 def check_chat(request: ChatRequest) -> None:
+    """Check the fields of a chat request against each other. Raises RequestError."""
     if request.top_logprobs and not request.logprobs:
         raise RequestError(
             "'top_logprobs' is only allowed with 'logprobs': true.", param="top_logprobs"
@@ -168,6 +182,7 @@ def check_chat(request: ChatRequest) -> None:
 
 
 def check_prompt_ids(token_ids: tuple[int, ...], vocab_size: int, where: str) -> None:
+    """Raise RequestError for the first token id outside the vocabulary."""
     if max(token_ids, default=0) < vocab_size:
         return
     for index, token_id in enumerate(token_ids):
@@ -182,13 +197,16 @@ def _check_token_id(token_id: int, vocab_size: int, where: str) -> None:
         )
 
 
-_NO_ROOM = "no room is left for an output"
+_NO_TOKENS_LEFT = "no room is left for an output"
 
 
 def check_prompt_length(num_tokens: int, field: str, most: int) -> None:
-    """What is longer than the context is refused before anything is made of it."""
+    """Raise RequestError for a prompt longer than the context, `most` tokens.
+
+    It is called before anything is made of the prompt.
+    """
     if num_tokens > most:
-        raise _too_long(num_tokens, field, most, _NO_ROOM)
+        raise _too_long(num_tokens, field, most, _NO_TOKENS_LEFT)
 
 
 def _too_long(num_tokens: int, field: str, most: int, why: str) -> RequestError:
@@ -200,31 +218,32 @@ def _too_long(num_tokens: int, field: str, most: int, why: str) -> RequestError:
 
 
 def num_output_tokens(prompt: Prompt, limit: OutputLimit, facts: EngineFacts) -> int:
-    """How many tokens the output may have. Raises RequestError with all the numbers."""
+    """Return how many tokens the output may have. Raises RequestError with all the numbers."""
     most, num_prompt = facts.max_model_len, len(prompt.token_ids)
-    room = most - num_prompt
-    if room < 1:
-        why = _NO_ROOM
+    available = most - num_prompt
+    if available < 1:
+        why = _NO_TOKENS_LEFT
         if limit.drops_output:
             why = (
                 f"a prompt without an output may have at most {most - 1}, since the engine draws "
                 "one token after it, which is thrown away"
             )
         raise _too_long(num_prompt, prompt.field, most, why)
-    if limit.asked is None:
-        return _default_tokens(num_prompt, room, limit, facts)
-    if limit.asked > room:
+    if limit.requested is None:
+        return _default_tokens(num_prompt, available, limit, facts)
+    if limit.requested > available:
         raise RequestError(
             f"The model's context is {most} tokens; '{prompt.field}' has {num_prompt} and the "
-            f"output is asked to have up to {limit.asked}: {limit.asked - room} too many.",
-            param=limit.asked_field,
+            f"output is asked to have up to {limit.requested}: "
+            f"{limit.requested - available} too many.",
+            param=limit.requested_field,
             code="context_length_exceeded",
         )
-    return limit.asked
+    return limit.requested
 
 
-def _default_tokens(num_prompt: int, room: int, limit: OutputLimit, facts: EngineFacts) -> int:
-    """To the end of the context, or of what KV memory holds of one request where that is less."""
+def _default_tokens(num_prompt: int, available: int, limit: OutputLimit, facts: EngineFacts) -> int:
+    """Return the default, or all that the context and the KV memory hold of one request."""
     if limit.default is not None:
-        return min(limit.default, room)
-    return max(min(room, facts.memory.max_model_len_fits - num_prompt), 1)
+        return min(limit.default, available)
+    return max(min(available, facts.memory.max_model_len_fits - num_prompt), 1)

@@ -87,5 +87,5 @@ class CompletionRequest(GenerationFields):
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
 
     @property
-    def num_drawn(self) -> int:
-        return self.best_of or super().num_drawn
+    def num_generated(self) -> int:
+        return self.best_of or super().num_generated

@@ -130,11 +130,11 @@ class GenerationFields(StrictModel):
     deadline_ms: Annotated[float, Field(gt=0)] | None = None
 
     @property
-    def num_shown(self) -> int:
+    def num_returned(self) -> int:
         """Outputs of each prompt that are told."""
         return self.n or 1
 
     @property
-    def num_drawn(self) -> int:
+    def num_generated(self) -> int:
         """Outputs of each prompt that are made."""
-        return self.num_shown
+        return self.num_returned

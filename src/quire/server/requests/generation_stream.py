@@ -1,6 +1,7 @@
-"""A job in the engine: its requests handed over together, their outputs as one stream of pieces.
+"""The running generation of one HTTP request: its engine requests are submitted together, and
+their outputs come back as one stream of deltas.
 
-However it ends, no request of the job outlives it in the engine.
+However it ends, none of its engine requests outlives it in the engine.
 """
 
 import asyncio
@@ -17,8 +18,9 @@ from quire.server.errors import TOO_MANY, DeadlineExceeded, EngineGone, Overload
 from quire.server.observability.metrics import Finished, Late, RequestMeter
 from quire.server.observability.timelines import Timeline
 from quire.server.openai.protocol.wire import CachedTokens, QuireAccount, Timing, Usage
-from quire.server.requests.choice import Choice
-from quire.server.requests.job import Job, Piece
+from quire.server.requests.choice_output import ChoiceOutput
+from quire.server.requests.context import RequestContext
+from quire.server.requests.output_delta import OutputDelta
 from quire.server.service import Service
 from quire.server.text.stop_strings import StopTable
 from quire.server.text.tokenizer import TextTokenizer
@@ -28,49 +30,48 @@ _REFUSAL_CODES = {
     Reason.NEVER_FITS: "never_fits",
     Reason.PROMPT_EMPTY: "invalid_value",
 }
-
-
-MANY_CHOICES = 64
-"""Choices that are handed over or opened at once on the event loop: some milliseconds."""
+CHOICES_PER_ITERATION = 64
+"""Choices that are submitted or set up in one iteration of the event loop: some milliseconds."""
 _FULL = frozenset((Reason.QUEUE_FULL, Reason.OVER_SHARE))
 
 
-class IndexedPiece(NamedTuple):
-    """A piece of the choice with this index."""
+class IndexedDelta(NamedTuple):
+    """A delta of the choice with this index."""
 
     choice: int
-    piece: Piece
+    output: OutputDelta
 
 
-class Generation:
-    """Start it, then read `pieces` to the end; `abort` may come at any time."""
+class GenerationStream:
+    """Runs a generation: `start` it, then read `deltas` to the end; `abort` may come at any
+    time."""
 
-    def __init__(self, job: Job, service: Service, tokenizer: TextTokenizer) -> None:
-        self.job = job
+    def __init__(self, context: RequestContext, service: Service, tokenizer: TextTokenizer) -> None:
+        self.context = context
         self._engine = service.engine
-        self._handing_over = service.handing_over
+        self._submit_lock = service.submit_lock
         self._turns = service.turns
         self._metrics = service.metrics
         self._clock = service.sources.clock
         self._timelines = service.timelines
         self._timeline: Timeline | None = None
         self._tokenizer = tokenizer
-        self._choices: list[Choice] = []  # once the engine has taken the requests
+        self._choices: list[ChoiceOutput] = []  # once the engine has taken the requests
         self._meters = [
-            RequestMeter(service.metrics, job.arrival, request) for request in job.requests
+            RequestMeter(service.metrics, context.arrival, request) for request in context.requests
         ]
         self._finishes: dict[int, Finish] = {}
         self._stopped: set[int] = set()
         self._streams: list[TokenStream] = []
 
     async def start(self) -> None:
-        """Returns when the scheduler has taken every request; raises RequestError if it did not."""
+        """Return once the scheduler has taken every request. Raises RequestError if it has not."""
         now = self._clock()
-        self._timeline = self._timelines.open(self.job, now)
+        self._timeline = self._timelines.open(self.context, now)
         requests = self._in_time(now)
         try:
             await self._submit(requests)
-            self._choices = await self._open_choices()
+            self._choices = await self._build_choices()
         except Refused as refused:
             self.abort(None)
             raise self._refusal(refused) from None
@@ -78,31 +79,37 @@ class Generation:
             self.abort(Finished.ERROR)
             raise EngineGone(f"The engine is down: {down}") from None
 
-    async def _open_choices(self) -> list[Choice]:
-        """Between other tasks, where they are many."""
-        job, choices = self.job, []
-        stops = StopTable(job.text.stop, include_stop=job.text.include_stop)
-        for index, request in enumerate(job.requests):
+    async def _build_choices(self) -> list[ChoiceOutput]:
+        """Return the outputs of all choices; many are made in several iterations of the loop."""
+        context, choices = self.context, []
+        stops = StopTable(context.text_options.stop, include_stop=context.text_options.include_stop)
+        for index, request in enumerate(context.requests):
             scores = request.prompt_logprobs is not None
-            prompt = job.prompt_of(index)
+            prompt = context.prompt_of(index)
             choices.append(
-                Choice(job.text, prompt, self._tokenizer, stops, wants_prompt_logprobs=scores)
+                ChoiceOutput(
+                    context.text_options,
+                    prompt,
+                    self._tokenizer,
+                    stops,
+                    wants_prompt_logprobs=scores,
+                )
             )
-            if index % MANY_CHOICES == MANY_CHOICES - 1:
-                await self._turns.take(job.arrival.tenant.name)
+            if index % CHOICES_PER_ITERATION == CHOICES_PER_ITERATION - 1:
+                await self._turns.take(context.arrival.tenant.name)
         return choices
 
     def _in_time(self, now: float) -> tuple[NewRequest, ...]:
-        """The requests, with what is left of their time."""
-        limit_s = self.job.time_limit_s
+        """Return the requests with what is left of their time. Raises DeadlineExceeded."""
+        limit_s = self.context.time_limit_s
         if limit_s is None:
-            return self.job.requests
-        left_s = self.job.arrival.arrived_s + limit_s - now
+            return self.context.requests
+        left_s = self.context.arrival.arrived_s + limit_s - now
         if left_s <= 0:
             self.abort(None)
             self._note_refusal(Reason.DEADLINE_HOPELESS)
             raise DeadlineExceeded("The deadline passed before the request reached the engine.")
-        return tuple(replace(request, time_limit_s=left_s) for request in self.job.requests)
+        return tuple(replace(request, time_limit_s=left_s) for request in self.context.requests)
 
     def _note_refusal(self, reason: Reason) -> None:
         if reason in _FULL:
@@ -113,21 +120,21 @@ class Generation:
             self._timeline.refused = reason
 
     async def _submit(self, requests: tuple[NewRequest, ...]) -> None:
-        """All or none: the first refusal ends them all."""
+        """Submit all requests or none: the first refusal ends them all."""
         if len(requests) == 1:
             self._streams = [self._engine.submit(requests[0])]
         else:
-            async with self._handing_over:  # where two share what is left, neither gets in
+            async with self._submit_lock:  # where two share what is left, neither gets in
                 await self._submit_many(requests)
         for stream in self._streams:
             await stream.accepted()
 
     async def _submit_many(self, requests: tuple[NewRequest, ...]) -> None:
-        """Between other tasks."""
+        """Submit the requests in several iterations of the event loop."""
         for number, request in enumerate(requests, start=1):
             self._streams.append(self._engine.submit(request))
-            if number % MANY_CHOICES == 0:
-                await self._turns.take(self.job.arrival.tenant.name)
+            if number % CHOICES_PER_ITERATION == 0:
+                await self._turns.take(self.context.arrival.tenant.name)
 
     def _refusal(self, refused: Refused) -> RequestError:
         refusal = refused.refusal
@@ -148,90 +155,92 @@ class Generation:
 
     def abort(self, reason: Finished | None) -> None:
         """End what still runs, and count it under `reason`; a request is counted once."""
-        for index, request in enumerate(self.job.requests):
+        for index, request in enumerate(self.context.requests):
             self._engine.abort(request.id)
             self._meters[index].end(Finished.STOP if index in self._stopped else reason)
 
     def close(self) -> None:
-        """Nothing more is sent to the client."""
+        """Note that nothing more is sent to the client."""
         if self._timeline is not None:
             self._timeline.ended_s = self._clock()
 
-    async def pieces(self) -> AsyncGenerator[IndexedPiece, None]:
-        """Every piece of every choice, as they come. Raises RequestError if the engine fails."""
+    async def deltas(self) -> AsyncGenerator[IndexedDelta, None]:
+        """Yield the deltas of all choices as they come. Raises RequestError if the engine fails."""
         for index, choice in enumerate(self._choices):
-            opening = choice.open()
+            opening = choice.begin()
             if opening is not None:
-                yield IndexedPiece(index, opening)
+                yield IndexedDelta(index, opening)
         try:
             async with aclosing(merge(self._streams)) as deltas:
                 async for index, delta in deltas:
                     if index in self._stopped:
-                        self._await_account(index, delta)
+                        self._await_finish(index, delta)
                     else:
-                        yield IndexedPiece(index, await self._take(index, delta))
+                        yield IndexedDelta(index, await self._on_delta(index, delta))
         except EngineDown as down:
             raise EngineGone(f"The engine went down: {down}") from None
 
-    async def _take(self, index: int, delta: Delta) -> Piece:
+    async def _on_delta(self, index: int, delta: Delta) -> OutputDelta:
         if delta.finish is not None and delta.finish.reason is Reason.DEADLINE_EXCEEDED:
             self._metrics.num_late[Late.UNFINISHED] += len(self._choices) - len(self._finishes)
             raise DeadlineExceeded("The deadline passed before the output was complete.")
         if delta.token_ids:
             self._meters[index].tokens(len(delta.token_ids), self._clock())
-        piece = await self._choices[index].take(delta)
-        if piece.ending is not None:
+        output = await self._choices[index].add(delta)
+        if output.ending is not None:
             if delta.finish is None:  # a stop string: the engine does not know yet
                 self._stopped.add(index)
-                self._engine.abort(self.job.requests[index].id)
+                self._engine.abort(self.context.requests[index].id)
             else:
-                self._close(index, Finished(piece.ending.finish_reason), delta.finish)
-        return piece
+                self._close(index, Finished(output.ending.finish_reason), delta.finish)
+        return output
 
-    def _await_account(self, index: int, delta: Delta) -> None:
-        """The text has ended at a stop string; the engine's account of the request follows."""
+    def _await_finish(self, index: int, delta: Delta) -> None:
+        """Wait for the engine's account of a choice whose text has ended at a stop string."""
         if delta.finish is not None:
             self._close(index, Finished.STOP, delta.finish)
 
     def _close(self, index: int, reason: Finished, finish: Finish) -> None:
         self._finishes[index] = finish
         self._meters[index].succeed(reason, finish)
-        self._count_prompt(index // self.job.num_choices * self.job.num_choices)
+        self._count_prompt(index // self.context.num_choices * self.context.num_choices)
 
     def _count_prompt(self, first: int) -> None:
-        """Once the choices of a prompt, of which this is the first, have all ended."""
-        indices = range(first, first + self.job.num_choices)
+        """Count a prompt once all of its choices, of which this is the first, have ended."""
+        indices = range(first, first + self.context.num_choices)
         if all(index in self._finishes for index in indices):
             longest = max(self._choices[index].num_tokens for index in indices)
             self._metrics.observe("request_max_num_generation_tokens", longest)
-            self._metrics.observe("request_params_n", self.job.num_shown)
+            self._metrics.observe("request_params_n", self.context.num_returned)
 
     def best(self) -> list[int]:
-        """The choices to show, prompt by prompt; where some are left out, the likeliest first."""
-        num_drawn, num_shown = self.job.num_choices, self.job.num_shown
+        """Return the indices of the choices that are sent, prompt by prompt; where some are left
+        out, the likeliest come first."""
+        num_generated, num_returned = self.context.num_choices, self.context.num_returned
         indices = range(len(self._choices))
-        if num_drawn == num_shown:
+        if num_generated == num_returned:
             return list(indices)
-        by_prompt = [indices[i : i + num_drawn] for i in indices[::num_drawn]]
-        return [index for drawn in by_prompt for index in self._ranked(drawn)[:num_shown]]
+        by_prompt = [indices[i : i + num_generated] for i in indices[::num_generated]]
+        return [index for indices in by_prompt for index in self._ranked(indices)[:num_returned]]
 
-    def _ranked(self, drawn: Sequence[int]) -> list[int]:
-        return sorted(drawn, key=lambda index: -self._choices[index].mean_logprob)
+    def _ranked(self, indices: Sequence[int]) -> list[int]:
+        return sorted(indices, key=lambda index: -self._choices[index].mean_logprob)
 
     def usage(self) -> Usage:
-        num_prompt = self.job.num_prompt_tokens
+        """Return the token counts of the whole answer so far."""
+        num_prompt = self.context.num_prompt_tokens
         num_output = sum(choice.num_tokens for choice in self._choices)
         return Usage(num_prompt, num_output, num_prompt + num_output, self._cached_tokens())
 
     def _cached_tokens(self) -> CachedTokens | None:
-        """Of each prompt what its first choice found in the cache, once all of them are known."""
-        firsts = range(0, len(self._choices), self.job.num_choices)
+        """Return what the first choice of each prompt found in the cache, once all are known."""
+        firsts = range(0, len(self._choices), self.context.num_choices)
         finishes = [self._finishes.get(index) for index in firsts]
         known = [finish.num_cached_tokens for finish in finishes if finish is not None]
         return CachedTokens(sum(known)) if len(known) == len(finishes) else None
 
     def account(self) -> QuireAccount:
-        """Of the choices that are shown, by the index they are shown under."""
+        """Return the times of the choices that are sent, by the index they are sent under."""
         shown = enumerate(self._finishes.get(index) for index in self.best())
         return QuireAccount(
             tuple(
@@ -252,7 +261,7 @@ class Generation:
 async def merge(
     streams: Sequence[AsyncIterator[Delta]],
 ) -> AsyncGenerator[tuple[int, Delta], None]:
-    """The deltas of all streams with the index of theirs; the first error ends it."""
+    """Yield the deltas of all streams, each with its stream's index; the first error ends it."""
     if len(streams) == 1:
         async for delta in streams[0]:
             yield 0, delta

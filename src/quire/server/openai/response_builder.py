@@ -1,4 +1,4 @@
-"""How a job's pieces look on the wire: what the two endpoints' shapes have in common."""
+"""What the response builders of the two endpoints have in common: output deltas become bodies."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,35 +12,36 @@ from quire.server.openai.protocol.wire import (
     QuireAccount,
     Usage,
 )
-from quire.server.requests.job import Piece
+from quire.server.requests.output_delta import OutputDelta
 
 LEAST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON does not have."""
 
 
 def finite(logprob: float) -> float:
+    """Return a log probability that JSON can hold."""
     return max(logprob, LEAST_LOGPROB)
 
 
-class Shape(Protocol):
-    """One endpoint's way of saying the same things."""
+class ResponseBuilder(Protocol):
+    """Builds the bodies and chunks of one endpoint."""
 
     def opening(
         self, index: int, usage: Usage | None | UnsetType
     ) -> CompletionBody | ChatChunk | None:
-        """What a stream says of a choice before its first text."""
+        """Return the chunk that comes before the first text of a choice, None if there is none."""
 
     def chunk(
-        self, index: int, piece: Piece, usage: Usage | None | UnsetType
+        self, index: int, delta: OutputDelta, usage: Usage | None | UnsetType
     ) -> CompletionBody | ChatChunk:
-        """A piece of one choice."""
+        """Return the chunk of one delta of one choice."""
 
     def closing(
         self, usage: Usage | None | UnsetType, account: QuireAccount
     ) -> CompletionBody | ChatChunk:
-        """What a stream says when every choice has ended."""
+        """Return the chunk that comes when every choice has ended."""
 
     def whole(
-        self, outputs: Sequence[Piece], usage: Usage, account: QuireAccount
+        self, outputs: Sequence[OutputDelta], usage: Usage, account: QuireAccount
     ) -> CompletionBody | ChatBody:
-        """The answer in one body."""
+        """Return the answer as one body."""

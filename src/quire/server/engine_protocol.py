@@ -1,4 +1,4 @@
-"""The engine as the server sees it: `EngineClient`, or a scripted stand-in in the tests."""
+"""The engine as the server sees it: an `EngineClient`, or a scripted engine in the tests."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
@@ -9,8 +9,8 @@ from quire.engine.messages import EngineFacts, EngineOutput
 from quire.scheduler.request import NewRequest
 
 
-class EngineDoor(Protocol):
-    """What is used of an `EngineClient`; its own page says what each part means."""
+class EngineProtocol(Protocol):
+    """What the server uses of an `EngineClient`, whose docstrings say what each part means."""
 
     @property
     def phase(self) -> Phase: ...
@@ -43,4 +43,4 @@ class EngineDoor(Protocol):
     async def close(self) -> None: ...
 
 
-OpenEngine: TypeAlias = Callable[[EngineConfig, Callable[[EngineOutput], None]], EngineDoor]
+OpenEngine: TypeAlias = Callable[[EngineConfig, Callable[[EngineOutput], None]], EngineProtocol]

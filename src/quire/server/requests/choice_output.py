@@ -1,6 +1,6 @@
-"""One output on its way to text: engine deltas in, pieces out.
+"""The output of one choice: engine deltas, which are tokens, become output deltas, which are text.
 
-Streams and whole answers are made of the same pieces, so they cannot differ.
+Streams and whole answers are made of the same output deltas, so that they cannot differ.
 """
 
 import asyncio
@@ -9,24 +9,28 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.request import TokenLogprobs
 from quire.scheduler.step import Delta, Finish
 from quire.server.errors import SERVER_ERROR, RequestError
-from quire.server.requests.job import Ending, Logged, Piece, Prompt, TextPlan
+from quire.server.requests.context import Prompt, TextOptions
+from quire.server.requests.output_delta import Ending, LogprobEntry, OutputDelta
 from quire.server.text.detokenizer import Detokenizer, continues_text
 from quire.server.text.stop_strings import Scan, StopStrings, StopTable
 from quire.server.text.tokenizer import TextTokenizer
 
-MANY_TOKENS = 1000
-"""Tokens of an echoed prompt that are looked up on the event loop."""
+MAX_INLINE_TOKENS = 1000
+"""An echoed prompt of more tokens is made in a thread, not on the event loop."""
 _STOPS = frozenset((Reason.STOP_TOKEN, Reason.END_OF_SEQUENCE))
 _LENGTHS = frozenset((Reason.MAX_TOKENS, Reason.CONTEXT_END))
 
 
-class Choice:
-    """`stops` are those of `plan`, one table for all choices of a request.
-    `wants_prompt_logprobs`: the echoed prompt waits until its log probabilities are there."""
+class ChoiceOutput:
+    """Makes the text of one choice.
+
+    stops: the stop strings of `options`, one table for all choices of a request.
+    wants_prompt_logprobs: the echoed prompt waits until its log probabilities are there.
+    """
 
     def __init__(
         self,
-        plan: TextPlan,
+        options: TextOptions,
         prompt: Prompt,
         tokenizer: TextTokenizer,
         stops: StopTable,
@@ -35,106 +39,109 @@ class Choice:
     ) -> None:
         self.num_tokens = 0
         self._sum_logprobs = 0.0
-        self._plan = plan
+        self._options = options
         self._prompt = prompt
         self._tokenizer = tokenizer
-        skip = plan.skip_special_tokens
+        skip = options.skip_special_tokens
         goes_on = continues_text(prompt.token_ids, tokenizer.token_bytes, skip_special_tokens=skip)
         self._detokenizer = Detokenizer(
             tokenizer.token_bytes, skip_special_tokens=skip, at_start=not goes_on
         )
         self._stops = StopStrings(stops)
-        self._owes_echo = plan.echo
+        self._is_echo_due = options.echo
         self._waits_for_logprobs = wants_prompt_logprobs
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._num_chars = 0
 
     @property
     def mean_logprob(self) -> float:
-        """Of the tokens so far, as the model drew them."""
+        """The mean log probability of the tokens so far, as the model gave them."""
         return self._sum_logprobs / max(self.num_tokens, 1)
 
-    def open(self) -> Piece | None:
-        """What can be given out before the engine has said anything."""
-        if not self._owes_echo or self._waits_for_logprobs:
+    def begin(self) -> OutputDelta | None:
+        """Return what can be sent before the first delta of the engine, None if nothing can."""
+        if not self._is_echo_due or self._waits_for_logprobs:
             return None
-        self._owes_echo = False
-        return Piece(self._echoed_text())
+        self._is_echo_due = False
+        return OutputDelta(self._echoed_text())
 
-    async def take(self, delta: Delta) -> Piece:
-        """Raises RequestError if the output cannot be used."""
+    async def add(self, delta: Delta) -> OutputDelta:
+        """Return what a delta of the engine adds to the text. Raises RequestError for an output
+        that cannot be used."""
         if delta.finish is not None and delta.finish.reason is Reason.NOT_FINITE:
             raise RequestError(
                 "The model's output held NaN or infinity.", code="not_finite", status=SERVER_ERROR
             )
         self._prompt_logprobs += delta.prompt_logprobs
-        prompt_piece = await self._take_echo()
-        if self._plan.drop_output:
+        echo = await self._echo_when_ready()
+        if self._options.drop_output:
             ending = None if delta.finish is None else Ending("length")
-            return prompt_piece._replace(ending=ending)
-        output = self._take_output(delta)
-        if not prompt_piece.text and not prompt_piece.logged:
+            return echo._replace(ending=ending)
+        output = self._add_output(delta)
+        if not echo.text and not echo.logprobs:
             return output
         return output._replace(
-            text=prompt_piece.text + output.text, logged=prompt_piece.logged + output.logged
+            text=echo.text + output.text, logprobs=echo.logprobs + output.logprobs
         )
 
-    def _take_output(self, delta: Delta) -> Piece:
-        text, logged = "", []
+    def _add_output(self, delta: Delta) -> OutputDelta:
+        text, logprobs = "", []
         last = len(delta.token_ids) - 1
         for index, token_id in enumerate(delta.token_ids):
             self.num_tokens += 1
             if delta.logprobs:
                 self._sum_logprobs += delta.logprobs[index].logprob
-            if delta.logprobs and self._plan.logprobs:
-                logged.append(self._log(delta.logprobs[index]))
+            if delta.logprobs and self._options.logprobs:
+                logprobs.append(self._entry(delta.logprobs[index]))
             scan = self._scan(token_id, delta.finish if index == last else None)
             text += scan.text
             if scan.stop is not None:
                 ending = Ending("stop", scan.stop)
-                return Piece(text, delta.token_ids[: index + 1], tuple(logged), ending)
+                return OutputDelta(text, delta.token_ids[: index + 1], tuple(logprobs), ending)
         if delta.finish is None:
-            return Piece(text, delta.token_ids, tuple(logged))
+            return OutputDelta(text, delta.token_ids, tuple(logprobs))
         text += self._stops.flush()
-        return Piece(text, delta.token_ids, tuple(logged), _ending(delta.finish))
+        return OutputDelta(text, delta.token_ids, tuple(logprobs), _ending(delta.finish))
 
     def _scan(self, token_id: int, finish: Finish | None) -> Scan:
-        shown = finish is None or finish.reason not in _STOPS or self._plan.include_stop
+        shown = finish is None or finish.reason not in _STOPS or self._options.include_stop
         text = self._detokenizer.feed(token_id) if shown else ""
         if finish is not None:
             text += self._detokenizer.flush()
         self._num_chars += len(text)
-        if self.num_tokens <= self._plan.min_tokens:
+        if self.num_tokens <= self._options.min_tokens:
             return Scan(text, None)
         return self._stops.feed(text)
 
-    def _log(self, logprobs: TokenLogprobs) -> Logged:
-        return Logged(logprobs.token_id, logprobs.logprob, logprobs.top, self._num_chars)
+    def _entry(self, logprobs: TokenLogprobs) -> LogprobEntry:
+        return LogprobEntry(logprobs.token_id, logprobs.logprob, logprobs.top, self._num_chars)
 
-    async def _take_echo(self) -> Piece:
-        """The prompt, once its log probabilities are complete (the first token has none)."""
+    async def _echo_when_ready(self) -> OutputDelta:
+        """Return the prompt once its log probabilities are complete (the first token has none)."""
         num_tokens = len(self._prompt.token_ids)
-        if not self._owes_echo or len(self._prompt_logprobs) < num_tokens - 1:
-            return Piece()
-        self._owes_echo = False
-        return self._echo() if num_tokens <= MANY_TOKENS else await asyncio.to_thread(self._echo)
+        if not self._is_echo_due or len(self._prompt_logprobs) < num_tokens - 1:
+            return OutputDelta()
+        self._is_echo_due = False
+        return (
+            self._echo() if num_tokens <= MAX_INLINE_TOKENS else await asyncio.to_thread(self._echo)
+        )
 
-    def _echo(self) -> Piece:
+    def _echo(self) -> OutputDelta:
         token_ids = self._prompt.token_ids
         text = self._echoed_text()
         offsets = self._echo_offsets(text)
-        logged = [Logged(token_ids[0], None, (), offsets[0])]
+        logprobs = [LogprobEntry(token_ids[0], None, (), offsets[0])]
         for each, offset in zip(self._prompt_logprobs, offsets[1:], strict=True):
-            logged.append(Logged(each.token_id, each.logprob, each.top, offset))
-        return Piece(text, (), tuple(logged))
+            logprobs.append(LogprobEntry(each.token_id, each.logprob, each.top, offset))
+        return OutputDelta(text, (), tuple(logprobs))
 
     def _echo_offsets(self, text: str) -> list[int]:
-        """Where each token of the prompt begins in its `text`. What a client wrote is echoed as it
-        was, with the special tokens in it and without those that were added."""
+        """Return where each token of the prompt begins in its `text`. What a client wrote is echoed
+        as it was, with the special tokens in it and without those that were added."""
         is_text, token_bytes = self._prompt.text is not None, self._tokenizer.token_bytes
         detokenizer = Detokenizer(
             token_bytes,
-            skip_special_tokens=self._plan.skip_special_tokens and not is_text,
+            skip_special_tokens=self._options.skip_special_tokens and not is_text,
             at_start=True,
         )
         offsets, end = [], 0
@@ -151,7 +158,7 @@ class Choice:
         text = self._prompt.text
         if text is None:
             text = self._tokenizer.decode(
-                self._prompt.token_ids, skip_special_tokens=self._plan.skip_special_tokens
+                self._prompt.token_ids, skip_special_tokens=self._options.skip_special_tokens
             )
         self._num_chars += len(text)
         return text

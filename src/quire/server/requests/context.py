@@ -1,0 +1,88 @@
+"""The context of one HTTP request once its input is processed.
+
+It holds the requests that go to the engine, and how their tokens become text and an answer.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from quire.scheduler.request import NewRequest
+from quire.server.tenancy.tenants import Arrival
+
+
+@dataclass(frozen=True, slots=True)
+class TextOptions:
+    """How the tokens of a request's outputs become text.
+
+    stop: strings that end an output; `include_stop` keeps the one that ended it in the text.
+    min_tokens: stop strings count only after so many tokens.
+    echo: the prompt's text comes before the output; with `drop_output` nothing follows it.
+    token_ids: the token ids are sent beside the text.
+    logprobs: log probabilities are sent. Where they come without it, they only rank the choices.
+    """
+
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    min_tokens: int = 0
+    skip_special_tokens: bool = True
+    echo: bool = False
+    drop_output: bool = False
+    token_ids: bool = False
+    logprobs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How the answer is sent: as one body or as a stream, and which chunks of it carry usage."""
+
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+
+
+class Prompt(NamedTuple):
+    """A prompt in tokens. `field` is the path of the field that the client wrote it in, `text` the
+    text that the client wrote, or None where it wrote token ids."""
+
+    token_ids: tuple[int, ...]
+    field: str
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """One HTTP request for outputs, as all of the server after the input processing knows it.
+
+    id: the id of the answer (`cmpl-...`, `chatcmpl-...`); ids of engine requests begin with it.
+    created_s: seconds since 1970.
+    num_choices: how many outputs each prompt gets; the best `num_returned` of them are sent.
+    requests: `num_choices` for each prompt, in the order of the choices' indices.
+    time_limit_s: seconds from the arrival until the whole output must be there.
+    warnings: sentences that the client gets in a header.
+    """
+
+    id: str
+    arrival: Arrival
+    created_s: int
+    model: str
+    prompts: tuple[Prompt, ...]
+    num_choices: int
+    num_returned: int
+    requests: tuple[NewRequest, ...]
+    text_options: TextOptions
+    delivery: Delivery
+    time_limit_s: float | None = None
+    warnings: tuple[str, ...] = ()
+
+    def prompt_of(self, index: int) -> Prompt:
+        """Return the prompt of the choice that the engine computes under this index."""
+        return self.prompts[index // self.num_choices]
+
+    def returned_prompt(self, index: int) -> Prompt:
+        """Return the prompt of the choice that the client knows by this index."""
+        return self.prompts[index // self.num_returned]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """The tokens of all prompts; each counts once, however many choices it has."""
+        return sum(len(prompt.token_ids) for prompt in self.prompts)

@@ -1,0 +1,178 @@
+"""Parses the bytes of a body: into prompts in tokens, or into the whole answer where that needs no
+engine.
+
+Everything here may take long for a large body: `InputReader` decides in which thread or process it
+runs, one call for each request.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from quire.server.errors import NOT_FOUND, RequestError
+from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
+from quire.server.openai.protocol.chat import ChatRequest
+from quire.server.openai.protocol.completions import CompletionRequest
+from quire.server.openai.protocol.parse import parse_object, parse_request, validate
+from quire.server.openai.protocol.tokenize import (
+    DetokenizeRequest,
+    TokenizeChatRequest,
+    TokenizeRequest,
+)
+from quire.server.openai.protocol.wire import Detokenized, Tokenized
+from quire.server.requests.context import Prompt
+from quire.server.requests.input_context import InputContext
+from quire.server.requests.limits import (
+    check_chat,
+    check_completion,
+    check_num_outputs,
+    check_shared,
+)
+from quire.server.requests.prompts import (
+    decode_tokens,
+    encode_any,
+    read_chat,
+    read_prompts,
+    render_chat,
+    unread_kwargs,
+)
+
+MAX_SHOWN_CHARS = 200
+
+
+class InputKind(StrEnum):
+    """What a body is parsed as."""
+
+    COMPLETION = "completion"
+    CHAT = "chat"
+    TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedRequest:
+    """A request for outputs whose `prompts` are tokens. `request` no longer holds what they were
+    made of; a prompt's text stays where it is to be echoed.
+    """
+
+    request: CompletionRequest | ChatRequest
+    prompts: tuple[Prompt, ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DirectResponse:
+    """A whole answer that needed no engine; `body` is its JSON."""
+
+    body: bytes
+    warnings: tuple[str, ...] = ()
+
+
+ParsedInput: TypeAlias = TokenizedRequest | DirectResponse
+
+
+def parse_input(kind: InputKind, body: bytes, context: InputContext) -> ParsedInput:
+    """Parse a body as `kind` says. Raises RequestError."""
+    return _PARSERS[kind](body, context)
+
+
+def _parse_completion(body: bytes, context: InputContext) -> TokenizedRequest:
+    request, no_effect = parse_request(body, CompletionRequest, COMPLETIONS)
+    _check_model(request.model, context)
+    check_shared(request, context.facts.vocab_size)
+    check_completion(request)
+    check_num_outputs(len(request.prompt), request, context.limits.max_outputs)
+    prompts = read_prompts(request, context)
+    if not request.echo:
+        prompts = tuple(prompt._replace(text=None) for prompt in prompts)
+    return TokenizedRequest(
+        request.model_copy(update={"prompt": ()}), prompts, _no_effect_warnings(no_effect)
+    )
+
+
+def _parse_chat(body: bytes, context: InputContext) -> TokenizedRequest:
+    request, no_effect = parse_request(body, ChatRequest, CHAT)
+    _check_model(request.model, context)
+    check_shared(request, context.facts.vocab_size)
+    check_chat(request)
+    check_num_outputs(1, request, context.limits.max_outputs)
+    warnings = _no_effect_warnings(no_effect) + unread_kwargs(request, context)
+    prompt = read_chat(request, context)
+    kept = request.model_copy(update={"messages": [], "chat_template_kwargs": None})
+    return TokenizedRequest(kept, (prompt,), warnings)
+
+
+def _tokenize(body: bytes, context: InputContext) -> DirectResponse:
+    fields = parse_object(body)
+    if "messages" in fields:
+        return _tokenize_chat(fields, context)
+    request = validate(fields, TokenizeRequest)
+    _check_model(request.model, context)
+    token_ids = encode_any(
+        request.prompt,
+        "prompt",
+        context,
+        add_special_tokens=request.add_special_tokens is not False,
+    )
+    return DirectResponse(_tokenized(token_ids, request.return_token_strs, context))
+
+
+def _tokenize_chat(fields: Mapping[str, object], context: InputContext) -> DirectResponse:
+    request = validate(fields, TokenizeChatRequest)
+    _check_model(request.model, context)
+    chat = request.as_chat()
+    check_chat(chat)
+    text = render_chat(chat, context)
+    token_ids = encode_any(
+        text, "messages", context, add_special_tokens=bool(chat.add_special_tokens)
+    )
+    body = _tokenized(token_ids, request.return_token_strs, context)
+    return DirectResponse(body, unread_kwargs(chat, context))
+
+
+def _tokenized(token_ids: tuple[int, ...], wants_strs: bool | None, context: InputContext) -> bytes:
+    strs: tuple[str, ...] | UnsetType = UNSET
+    if wants_strs:
+        of = context.tokenizer.token_bytes.of
+        strs = tuple(of(token_id).decode(errors="replace") for token_id in token_ids)
+    reply = Tokenized(len(token_ids), context.facts.max_model_len, token_ids, strs)
+    return msgspec.json.encode(reply)
+
+
+def _detokenize(body: bytes, context: InputContext) -> DirectResponse:
+    request = validate(parse_object(body), DetokenizeRequest)
+    _check_model(request.model, context)
+    reply = Detokenized(decode_tokens(tuple(request.tokens), context))
+    return DirectResponse(msgspec.json.encode(reply))
+
+
+def _check_model(name: str | None, context: InputContext) -> None:
+    if name is not None and name not in context.limits.model_names:
+        raise model_not_found(name, context.limits.model_names)
+
+
+def model_not_found(name: str, model_names: tuple[str, ...]) -> RequestError:
+    """Return the error for a model that is not served."""
+    shown, names = name[:MAX_SHOWN_CHARS], ", ".join(model_names)
+    return RequestError(
+        f"The model {shown!r} does not exist; this server has {names}.",
+        param="model",
+        code="model_not_found",
+        status=NOT_FOUND,
+    )
+
+
+def _no_effect_warnings(fields: tuple[str, ...]) -> tuple[str, ...]:
+    return (f"accepted without effect: {', '.join(fields)}",) if fields else ()
+
+
+_PARSERS: Mapping[InputKind, Callable[[bytes, InputContext], ParsedInput]] = {
+    InputKind.COMPLETION: _parse_completion,
+    InputKind.CHAT: _parse_chat,
+    InputKind.TOKENIZE: _tokenize,
+    InputKind.DETOKENIZE: _detokenize,
+}

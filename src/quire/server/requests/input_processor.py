@@ -1,0 +1,136 @@
+"""Input processing: a request whose prompts are tokens becomes a `RequestContext`.
+
+What the client left out is filled in, and what needs the whole request is checked.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from quire.server.openai.protocol.chat import ChatRequest
+from quire.server.openai.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
+from quire.server.openai.protocol.fields import GenerationFields
+from quire.server.requests.context import Delivery, Prompt, RequestContext, TextOptions
+from quire.server.requests.engine_requests import EngineRequestBuilder, NumLogprobs, random_seed
+from quire.server.requests.input_parser import TokenizedRequest
+from quire.server.requests.limits import OutputLimit, check_num_logprobs, check_priority
+from quire.server.service import ServingState, Sources
+from quire.server.tenancy.tenants import Arrival
+
+
+class InputProcessor(NamedTuple):
+    """Processes the input of one request; `model` is the name that its answer carries."""
+
+    model: str
+    serving: ServingState
+    sources: Sources
+    arrival: Arrival
+
+    def process(self, tokenized: TokenizedRequest) -> RequestContext:
+        """Return the context of the request. Raises RequestError."""
+        if isinstance(tokenized.request, ChatRequest):
+            return self._chat(tokenized.request, tokenized)
+        return self._completion(tokenized.request, tokenized)
+
+    def _completion(
+        self, request: CompletionRequest, tokenized: TokenizedRequest
+    ) -> RequestContext:
+        echo = bool(request.echo)
+        # The engine samples at least one token: an output of none is one that is thrown away.
+        drop_output = request.max_tokens == 0
+        limit = OutputLimit(
+            1 if drop_output else _max_tokens(request),
+            DEFAULT_MAX_TOKENS,
+            _max_tokens_field(request),
+            drop_output,
+        )
+        logprobs = NumLogprobs(request.logprobs, request.logprobs if echo else None)
+        text_options = replace(
+            _text_options(request),
+            echo=echo,
+            drop_output=drop_output,
+            logprobs=request.logprobs is not None,
+        )
+        return self._build(
+            "cmpl", self._request_builder(request, limit, logprobs), tokenized, text_options
+        )
+
+    def _chat(self, request: ChatRequest, tokenized: TokenizedRequest) -> RequestContext:
+        limit = OutputLimit(_max_tokens(request), None, _max_tokens_field(request))
+        logprobs = NumLogprobs((request.top_logprobs or 0) if request.logprobs else None)
+        text_options = replace(_text_options(request), logprobs=bool(request.logprobs))
+        return self._build(
+            "chatcmpl", self._request_builder(request, limit, logprobs), tokenized, text_options
+        )
+
+    def _request_builder(
+        self, request: GenerationFields, limit: OutputLimit, logprobs: NumLogprobs
+    ) -> EngineRequestBuilder:
+        seed = self._seed(request)
+        return EngineRequestBuilder(
+            request, self.serving, limit, logprobs, seed, self.arrival.tenant
+        )
+
+    def _build(
+        self,
+        prefix: str,
+        builder: EngineRequestBuilder,
+        tokenized: TokenizedRequest,
+        text_options: TextOptions,
+    ) -> RequestContext:
+        request, prompts = builder.request, tokenized.prompts
+        check_priority(request, self.serving.policy)
+        completion_id = f"{prefix}-{self.sources.random_bytes(16).hex()}"
+        requests = builder.build(completion_id, prompts)
+        keeps_output = text_options.logprobs and not text_options.drop_output and not request.stream
+        check_num_logprobs(requests, keeps_output=keeps_output)
+        options = request.stream_options
+        return RequestContext(
+            id=completion_id,
+            arrival=self.arrival,
+            created_s=int(self.sources.now()),
+            model=self.model,
+            prompts=prompts,
+            num_choices=request.num_generated,
+            num_returned=request.num_returned,
+            requests=requests,
+            text_options=text_options,
+            delivery=Delivery(
+                stream=bool(request.stream),
+                include_usage=options is not None and bool(options.include_usage),
+                continuous_usage=options is not None and bool(options.continuous_usage_stats),
+            ),
+            time_limit_s=None if request.deadline_ms is None else request.deadline_ms / 1000,
+            warnings=tokenized.warnings + self._doubled_bos(prompts),
+        )
+
+    def _seed(self, request: GenerationFields) -> int:
+        if request.seed is not None:
+            return request.seed
+        return random_seed(self.sources.random_bytes(8))
+
+    def _doubled_bos(self, prompts: tuple[Prompt, ...]) -> tuple[str, ...]:
+        """Return a warning where every token of a prompt is allowed, but two beginnings are
+        rare."""
+        bos = self.serving.tokenizer.bos_token_id
+        if bos is None or all(prompt.token_ids[:2] != (bos, bos) for prompt in prompts):
+            return ()
+        return ("the prompt begins with two beginning-of-sequence tokens",)
+
+
+def _max_tokens(request: GenerationFields) -> int | None:
+    newer = request.max_completion_tokens
+    return request.max_tokens if newer is None else newer
+
+
+def _max_tokens_field(request: GenerationFields) -> str:
+    return "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
+
+
+def _text_options(request: GenerationFields) -> TextOptions:
+    return TextOptions(
+        stop=tuple(request.stop or ()),
+        include_stop=bool(request.include_stop_str_in_output),
+        min_tokens=request.min_tokens or 0,
+        skip_special_tokens=request.skip_special_tokens is not False,
+        token_ids=bool(request.return_token_ids),
+    )

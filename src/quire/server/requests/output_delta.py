@@ -1,0 +1,59 @@
+"""Parts of an output as text: what a stream sends chunk by chunk, and a whole answer joined."""
+
+from typing import NamedTuple
+
+
+class LogprobEntry(NamedTuple):
+    """One token with its log probabilities; the first token of a prompt has none.
+
+    top: pairs of token id and log probability of the likeliest tokens.
+    text_offset: the index of the token's first character in the text of the choice.
+    """
+
+    token_id: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...]
+    text_offset: int
+
+
+class Ending(NamedTuple):
+    """Why an output ended, in OpenAI's words; `stop_reason` is the stop string or stop token id."""
+
+    finish_reason: str
+    stop_reason: int | str | None = None
+
+
+class OutputDelta(NamedTuple):
+    """A part of one output, or all of it: deltas joined in their order are the output."""
+
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[LogprobEntry, ...] = ()
+    ending: Ending | None = None
+
+
+class GatheredOutput:
+    """Gathers the deltas of one output, to be joined at its end.
+
+    `num_parts` counts deltas and log probability entries: what joining and encoding will cost.
+    """
+
+    def __init__(self) -> None:
+        self.num_parts = 0
+        self._texts: list[str] = []
+        self._token_ids: list[int] = []
+        self._logprobs: list[LogprobEntry] = []
+        self._ending: Ending | None = None
+
+    def add(self, delta: OutputDelta) -> None:
+        """Take the next delta of the output."""
+        self.num_parts += 1 + len(delta.logprobs)
+        self._texts.append(delta.text)
+        self._token_ids += delta.token_ids
+        self._logprobs += delta.logprobs
+        self._ending = delta.ending
+
+    def joined(self) -> OutputDelta:
+        """Return the whole output as one delta."""
+        text, token_ids = "".join(self._texts), tuple(self._token_ids)
+        return OutputDelta(text, token_ids, tuple(self._logprobs), self._ending)
