@@ -10,7 +10,7 @@ import pytest
 from quire.bench.figures import Samples
 from quire.bench.plot import draw
 from quire.bench.ratios import Run
-from quire.bench.report import Report, ServerFacts
+from quire.bench.report import BenchReport, ServerFacts
 from quire.bench.workloads import WORKLOADS
 from quire.server.cli.main import main
 from tests.bench.test_ratios import GOOD
@@ -23,8 +23,8 @@ SERVERS = tuple(
 TIMED = replace(GOOD, samples=Samples((10.0, 30.0), (1.0, 2.0, 90.0), (100.0, 120.0)))
 
 
-def report_of(*runs: Run, servers: tuple[ServerFacts, ...] = SERVERS) -> Report:
-    return Report(
+def report_of(*runs: Run, servers: tuple[ServerFacts, ...] = SERVERS) -> BenchReport:
+    return BenchReport(
         date="today",
         command="quire bench",
         quire="0",
@@ -73,7 +73,7 @@ def test_suffix_says_the_format(tmp_path: Path) -> None:
         (report_of(Run("latency", "A", 0, GOOD)), "nothing was timed"),
     ],
 )
-def test_little_to_show_is_drawn_too(report: Report, said: str, tmp_path: Path) -> None:
+def test_little_to_show_is_drawn_too(report: BenchReport, said: str, tmp_path: Path) -> None:
     drawing = tmp_path / "x.svg"
     draw(report, drawing)
     assert said in texts_of(drawing)

@@ -5,7 +5,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.bench.prompts import Prompts, WordRate, rate_from
+from quire.bench.prompts import PromptGenerator, WordRate, rate_from
 from quire.bench.workloads import WORKLOADS, Workload
 
 workloads = st.builds(
@@ -23,12 +23,12 @@ POOL = tuple(range(100, 400))
 
 @given(workloads, st.integers(0, 1 << 32))
 def test_token_ids_are_exact_and_begin_alike(workload: Workload, seed: int) -> None:
-    prompts = Prompts(WordRate(1, 0), POOL).draw(workload, seed)
+    prompts = PromptGenerator(WordRate(1, 0), POOL).generate(workload, seed)
     num_shared = workload.num_shared_tokens
     assert len(prompts) == workload.num_requests
     assert all(len(prompt) == workload.num_prompt_tokens for prompt in prompts)
     assert {tuple(prompt[:num_shared]) for prompt in prompts} == {tuple(prompts[0][:num_shared])}
-    assert prompts == Prompts(WordRate(1, 0), POOL).draw(workload, seed)
+    assert prompts == PromptGenerator(WordRate(1, 0), POOL).generate(workload, seed)
 
 
 @given(st.integers(1, 5), st.integers(0, 30), st.integers(1, 300))
@@ -39,9 +39,9 @@ def test_words_make_the_tokens_that_the_rate_says(per_word: int, extra: int, wan
 
 
 def test_rounds_share_no_prompt() -> None:
-    prompts = Prompts(WordRate(1.3, 1))
+    prompts = PromptGenerator(WordRate(1.3, 1))
     workload = WORKLOADS["throughput"]
-    first, second = prompts.draw(workload, 1), prompts.draw(workload, 2)
+    first, second = prompts.generate(workload, 1), prompts.generate(workload, 2)
     assert len({str(prompt) for prompt in first + second}) == 2 * workload.num_requests
 
 

@@ -15,15 +15,15 @@ from datetime import UTC, datetime
 import msgspec
 
 from quire import __version__
-from quire.bench.door import BenchError, Door
 from quire.bench.exchange import Address, parse_address
 from quire.bench.options import BenchOptions
 from quire.bench.plot import draw
 from quire.bench.probe import Server, find_server
 from quire.bench.processes import own_server
-from quire.bench.prompts import Prompts, common_pool
+from quire.bench.prompts import PromptGenerator, common_pool
 from quire.bench.ratios import Run
-from quire.bench.report import Report, ServerFacts, show
+from quire.bench.report import BenchReport, ServerFacts, show
+from quire.bench.server_client import BenchError, ServerClient
 from quire.bench.session import Session, fit
 from quire.bench.workloads import Workload
 from quire.progress import Progress
@@ -82,7 +82,7 @@ def run(invocation: Invocation) -> int:
     return FAILED if report.num_failed else 0
 
 
-def encode(report: Report) -> bytes:
+def encode(report: BenchReport) -> bytes:
     """The report with the ratios that follow from it, as indented JSON."""
     ratios = msgspec.to_builtins(report.comparisons())
     return msgspec.json.format(
@@ -90,7 +90,7 @@ def encode(report: Report) -> bytes:
     )
 
 
-def measure(invocation: Invocation) -> Report:
+def measure(invocation: Invocation) -> BenchReport:
     """What is started here is stopped here. Raises BenchError."""
     options = invocation.options
     startup_s: tuple[float, ...] = ()
@@ -101,17 +101,17 @@ def measure(invocation: Invocation) -> Report:
     with ExitStack() as stack:
         first = invocation.addresses.first
         if first is None:
-            _say("starting quire serve")
+            _print_status("starting quire serve")
             first = parse_address(stack.enter_context(own_server(options.serve_args)).url)
         servers = _find_servers(options, first, invocation.addresses.second)
         return _measure_load(invocation, servers, startup_s)
 
 
-def _say(text: str) -> None:
+def _print_status(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-class Shown:
+class LoadProgress:
     """How far the rounds are, on a terminal by their requests."""
 
     def __init__(self, progress: Progress, num_requests: int) -> None:
@@ -134,7 +134,7 @@ class Shown:
 
 def _startup_times(options: BenchOptions) -> Iterator[float]:
     for index in range(options.num_repeats):
-        _say(f"starting quire serve, {index + 1} of {options.num_repeats}")
+        _print_status(f"starting quire serve, {index + 1} of {options.num_repeats}")
         with own_server(options.serve_args) as own:
             yield own.startup_s
 
@@ -144,21 +144,21 @@ def _find_servers(
 ) -> tuple[Server, ...]:
     addresses = [first] if second is None else [first, second]
     return tuple(
-        find_server(label, Door(address, options.api_key), options.model)
+        find_server(label, ServerClient(address, options.api_key), options.model)
         for label, address in zip(LABELS, addresses, strict=False)
     )
 
 
 def _measure_load(
     invocation: Invocation, servers: tuple[Server, ...], startup_s: tuple[float, ...]
-) -> Report:
+) -> BenchReport:
     options = invocation.options
-    prompts = Prompts(servers[0].rate, common_pool([server.pool for server in servers]))
+    prompts = PromptGenerator(servers[0].rate, common_pool([server.pool for server in servers]))
     workloads, notes = _fit_all(options, servers, is_exact=bool(prompts.pool))
     num_requests = sum(each.num_requests for each in workloads) * len(servers)
     total = num_requests * options.num_repeats
-    with closing(Progress(sys.stderr, _say, unit="req")) as progress:
-        shown = Shown(progress, total)
+    with closing(Progress(sys.stderr, _print_status, unit="req")) as progress:
+        shown = LoadProgress(progress, total)
         session = Session(
             servers,
             workloads,
@@ -191,11 +191,13 @@ def _fit_all(
         if old != new
     ]
     if cut and options.num_input_tokens is not None:
-        name, asked, room = cut[0]
-        raise BenchError(f"{name}: {asked} input tokens asked, there is room for {room} of {most}")
+        name, wanted, available = cut[0]
+        raise BenchError(
+            f"{name}: {wanted} input tokens asked, there is room for {available} of {most}"
+        )
     notes = [
-        f"{name}: prompts of {room} tokens, not {asked}: the context is {most}"
-        for name, asked, room in cut
+        f"{name}: prompts of {available} tokens, not {wanted}: the context is {most}"
+        for name, wanted, available in cut
     ]
     return fitted, tuple(notes)
 
@@ -219,8 +221,8 @@ def _report(
     session: Session | None = None,
     runs: tuple[Run, ...] = (),
     notes: tuple[str, ...] = (),
-) -> Report:
-    return Report(
+) -> BenchReport:
+    return BenchReport(
         date=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
         command=without_secrets(invocation.argv),
         quire=__version__,
@@ -239,7 +241,7 @@ def _report(
 def _facts(server: Server) -> ServerFacts:
     return ServerFacts(
         label=server.label,
-        url=server.door.address.url,
+        url=server.client.address.url,
         version=server.version,
         model=server.model,
         path=server.dialect.path,

@@ -79,7 +79,7 @@ def figures_of(workload: Workload, load: Load) -> Figures:
     outputs = [reply.num_output_tokens for reply in replies]
     prompts = [reply.num_prompt_tokens for reply in replies]
     num_output, num_prompt = _sum(outputs), _sum(prompts)
-    told = [count for count in prompts if count is not None]
+    known_lengths = [count for count in prompts if count is not None]
     known = num_output is not None and num_prompt is not None
     texts_s = [reply.text_times_s for reply in replies]
     first_s = [reply.text_times_s[0] - reply.start_s for reply in replies if reply.text_times_s]
@@ -93,7 +93,7 @@ def figures_of(workload: Workload, load: Load) -> Figures:
             n is None or m is None for n, m in zip(outputs, prompts, strict=True)
         ),
         first_failure=failures[0].reason if failures else None,
-        prompt_lengths=(min(told), max(told)) if told else None,
+        prompt_lengths=(min(known_lengths), max(known_lengths)) if known_lengths else None,
         num_prompt_tokens=num_prompt,
         num_cached_tokens=_sum([reply.num_cached_tokens for reply in replies]),
         num_output_tokens=num_output,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from quire.bench.figures import Figures
-from quire.bench.report import Report, ServerFacts, middle, number, throughput_of
+from quire.bench.report import BenchReport, ServerFacts, middle, number, throughput_of
 from quire.bench.workloads import Workload
 from quire.extras import how_to_install
 
@@ -49,7 +49,7 @@ def check_plotting() -> None:
         )
 
 
-def draw(report: Report, path: Path) -> None:
+def draw(report: BenchReport, path: Path) -> None:
     """Write the picture, in the format of the path's suffix."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -71,14 +71,14 @@ def draw(report: Report, path: Path) -> None:
         figure.savefig(path, dpi=DPI)
 
 
-def _head(report: Report) -> Iterator[str]:
+def _head(report: BenchReport) -> Iterator[str]:
     yield f"quire bench {report.quire}, {report.date}, {report.machine}"
     if report.runs:
         num_rounds = 1 + max(run.round_index for run in report.runs)
         yield f"all requests of {num_rounds} rounds; curves say which share took no longer"
 
 
-def _add_legend(figure: "Figure", report: Report) -> None:
+def _add_legend(figure: "Figure", report: BenchReport) -> None:
     from matplotlib.lines import Line2D
 
     if report.servers:
@@ -91,13 +91,15 @@ def _add_legend(figure: "Figure", report: Report) -> None:
 
 
 def _pooled(
-    report: Report, workload: Workload, server: ServerFacts, measure: Measure
+    report: BenchReport, workload: Workload, server: ServerFacts, measure: Measure
 ) -> list[float]:
     runs = report.runs_of(workload, server)
     return sorted(value for run in runs for value in measure.values(run.figures))
 
 
-def _draw_distribution(axes: "Axes", report: Report, workload: Workload, measure: Measure) -> None:
+def _draw_distribution(
+    axes: "Axes", report: BenchReport, workload: Workload, measure: Measure
+) -> None:
     """The share of values up to each, and the median as a dot."""
     pools = [_pooled(report, workload, server, measure) for server in report.servers]
     for index, values in enumerate(pools):
@@ -132,7 +134,7 @@ def _draw_distribution(axes: "Axes", report: Report, workload: Workload, measure
     _plain(axes)
 
 
-def _draw_rates(axes: "Axes", report: Report, workload: Workload) -> None:
+def _draw_rates(axes: "Axes", report: BenchReport, workload: Workload) -> None:
     rate_of = throughput_of(workload)
     rows = []
     for server in report.servers:

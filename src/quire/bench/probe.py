@@ -9,15 +9,15 @@ from typing import TypeVar
 
 import msgspec
 
-from quire.bench.door import ASK_TIMEOUT_S, BenchError, Door, read_json, reason_of
 from quire.bench.prompts import WORDS, Prompt, WordRate, rate_from, words
 from quire.bench.replies import Failure, Reply, parse_reply
+from quire.bench.server_client import ASK_TIMEOUT_S, BenchError, ServerClient, read_json, reason_of
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 NUM_CALIBRATION_WORDS = (16, 64)
 NOT_FOUND = 404
-Told = TypeVar("Told")
+Decoded = TypeVar("Decoded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Dialect:
     asks_ignore_eos: bool
 
     def body(self, model: str, prompt: Prompt, num_output_tokens: int) -> bytes:
-        asked: dict[str, object] = {
+        fields: dict[str, object] = {
             "model": model,
             "max_tokens": num_output_tokens,
             "temperature": 0,
@@ -36,12 +36,12 @@ class Dialect:
             "stream_options": {"include_usage": True},
         }
         if self.path == CHAT:
-            asked["messages"] = [{"role": "user", "content": prompt}]
+            fields["messages"] = [{"role": "user", "content": prompt}]
         else:
-            asked["prompt"] = prompt
+            fields["prompt"] = prompt
         if self.asks_ignore_eos:
-            asked["ignore_eos"] = True
-        return msgspec.json.encode(asked)
+            fields["ignore_eos"] = True
+        return msgspec.json.encode(fields)
 
 
 DIALECTS = tuple(Dialect(path, ignore) for path in (COMPLETIONS, CHAT) for ignore in (True, False))
@@ -52,7 +52,7 @@ class Server:
     """A server that answers. `pool` holds token ids that it takes as a prompt, or nothing."""
 
     label: str
-    door: Door
+    client: ServerClient
     model: str
     version: str | None
     max_model_len: int | None
@@ -78,77 +78,78 @@ class _Tokens(msgspec.Struct):
     tokens: list[int]
 
 
-def find_server(label: str, door: Door, wanted_model: str | None) -> Server:
+def find_server(label: str, client: ServerClient, wanted_model: str | None) -> Server:
     """Asks; raises BenchError where no text can be had."""
-    listed = _listed_models(door, is_needed=wanted_model is None)
+    listed = _listed_models(client, is_needed=wanted_model is None)
     model = wanted_model or listed[0].id
     try:
-        dialect = _find_dialect(door, model)
+        dialect = _find_dialect(client, model)
     except BenchError as error:
         names = [each.id for each in listed]
         hint = "" if model in names else f"; it lists {', '.join(names) or 'no model'}"
         raise BenchError(f"{error}{hint}") from None
-    rate = _find_rate(door, model, dialect)
+    rate = _find_rate(client, model, dialect)
     return Server(
         label=label,
-        door=door,
+        client=client,
         model=model,
-        version=_find_version(door),
+        version=_find_version(client),
         max_model_len=next((each.max_model_len for each in listed if each.id == model), None),
         dialect=dialect,
         rate=rate,
-        pool=_find_pool(door, model, dialect),
+        pool=_find_pool(client, model, dialect),
     )
 
 
-def _listed_models(door: Door, *, is_needed: bool) -> list[_Model]:
-    answer = door.ask("/v1/models")
-    told = read_json(answer.body, _Models) if answer.status == 200 else None
-    listed = told.data if told is not None else []
+def _listed_models(client: ServerClient, *, is_needed: bool) -> list[_Model]:
+    response = client.ask("/v1/models")
+    decoded = read_json(response.body, _Models) if response.status == 200 else None
+    listed = decoded.data if decoded is not None else []
     if is_needed and not listed:
-        said = reason_of(answer)
         raise BenchError(
-            f"{door.address.url}: not an OpenAI-style server, or without a model: "
-            f"GET /v1/models answered {said}"
+            f"{client.address.url}: not an OpenAI-style server, or without a model: "
+            f"GET /v1/models answered {reason_of(response)}"
         )
     return listed
 
 
-def _find_dialect(door: Door, model: str) -> Dialect:
+def _find_dialect(client: ServerClient, model: str) -> Dialect:
     refusals: list[tuple[int, str]] = []
     for dialect in DIALECTS:
-        exchanged = door.exchange(dialect.path, dialect.body(model, WORDS[0], 2), ASK_TIMEOUT_S)
-        answer = door.check(exchanged)
-        if answer.status == 200:
-            _check_stream(door, dialect, parse_reply(exchanged))
+        exchanged = client.exchange(dialect.path, dialect.body(model, WORDS[0], 2), ASK_TIMEOUT_S)
+        response = client.check(exchanged)
+        if response.status == 200:
+            _check_stream(client, dialect, parse_reply(exchanged))
             return dialect
-        refusals.append((answer.status, f"{dialect.path} answered {reason_of(answer)}"))
-        if answer.status >= 500:
+        refusals.append((response.status, f"{dialect.path} answered {reason_of(response)}"))
+        if response.status >= 500:
             break
     # A path that is not there says less than a path that refuses.
-    told = [said for status, said in refusals if status != NOT_FOUND] or [refusals[0][1]]
-    raise BenchError(f"{door.address.url}: {told[0]}")
+    reasons = [text for status, text in refusals if status != NOT_FOUND] or [refusals[0][1]]
+    raise BenchError(f"{client.address.url}: {reasons[0]}")
 
 
-def _check_stream(door: Door, dialect: Dialect, reply: Reply | Failure) -> None:
+def _check_stream(client: ServerClient, dialect: Dialect, reply: Reply | Failure) -> None:
     if isinstance(reply, Failure):
-        where = f"{door.address.url}{dialect.path}"
+        where = f"{client.address.url}{dialect.path}"
         raise BenchError(f"{where}: no stream of OpenAI's events ({reply.reason})")
 
 
-def _prompt_tokens(door: Door, model: str, dialect: Dialect, prompt: Prompt) -> int | None:
+def _prompt_tokens(
+    client: ServerClient, model: str, dialect: Dialect, prompt: Prompt
+) -> int | None:
     """As usage tells; None where it does not, or where the prompt is not taken."""
     body = dialect.body(model, prompt, 1)
-    exchanged = door.exchange(dialect.path, body, ASK_TIMEOUT_S)
-    if door.check(exchanged).status != 200:
+    exchanged = client.exchange(dialect.path, body, ASK_TIMEOUT_S)
+    if client.check(exchanged).status != 200:
         return None
     reply = parse_reply(exchanged)
     return reply.num_prompt_tokens if isinstance(reply, Reply) else None
 
 
-def _find_rate(door: Door, model: str, dialect: Dialect) -> WordRate:
+def _find_rate(client: ServerClient, model: str, dialect: Dialect) -> WordRate:
     fewer, more = (
-        (count, _prompt_tokens(door, model, dialect, words("rate", count)))
+        (count, _prompt_tokens(client, model, dialect, words("rate", count)))
         for count in NUM_CALIBRATION_WORDS
     )
     if fewer[1] is None or more[1] is None:
@@ -156,28 +157,30 @@ def _find_rate(door: Door, model: str, dialect: Dialect) -> WordRate:
     return rate_from((fewer[0], fewer[1]), (more[0], more[1]))
 
 
-def _ask_aside(door: Door, path: str, body: bytes | None, kind: type[Told]) -> Told | None:
+def _ask_optional(
+    client: ServerClient, path: str, body: bytes | None, kind: type[Decoded]
+) -> Decoded | None:
     """What OpenAI's API does not have: any refusal will do, a gateway's 403 among them."""
     try:
-        return read_json(door.ask(path, body).body, kind)
+        return read_json(client.ask(path, body).body, kind)
     except BenchError:
         return None
 
 
-def _find_version(door: Door) -> str | None:
-    told = _ask_aside(door, "/version", None, _Version)
-    return told.version if told is not None else None
+def _find_version(client: ServerClient) -> str | None:
+    decoded = _ask_optional(client, "/version", None, _Version)
+    return decoded.version if decoded is not None else None
 
 
-def _find_pool(door: Door, model: str, dialect: Dialect) -> tuple[int, ...]:
+def _find_pool(client: ServerClient, model: str, dialect: Dialect) -> tuple[int, ...]:
     """The ids of our words, by the `/tokenize` that vLLM and Quire have, if a prompt may be ids."""
     if dialect.path != COMPLETIONS:
         return ()
-    asked = {"model": model, "prompt": " ".join(WORDS), "add_special_tokens": False}
-    told = _ask_aside(door, "/tokenize", msgspec.json.encode(asked), _Tokens)
-    if told is None or not told.tokens:
+    fields = {"model": model, "prompt": " ".join(WORDS), "add_special_tokens": False}
+    decoded = _ask_optional(client, "/tokenize", msgspec.json.encode(fields), _Tokens)
+    if decoded is None or not decoded.tokens:
         return ()
-    pool = sorted(set(told.tokens))
+    pool = sorted(set(decoded.tokens))
     tried = pool[: NUM_CALIBRATION_WORDS[0]]
-    taken = _prompt_tokens(door, model, dialect, tried)
+    taken = _prompt_tokens(client, model, dialect, tried)
     return tuple(pool) if taken == len(tried) else ()

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from quire.bench.door import BenchError, Door
 from quire.bench.exchange import parse_address
+from quire.bench.server_client import BenchError, ServerClient
 
 STOP_SIGNALS = ((signal.SIGINT, 15.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
 """Softly first: a server that ends by itself also ends its workers."""
@@ -81,7 +81,7 @@ def _await_ready(process: subprocess.Popen[bytes], log_path: Path, start_s: floa
             raise BenchError(f"quire serve ended with {process.returncode}:\n{last}")
         found = LISTENS.search(log)
         url = found[1] if found else None
-        if url is not None and Door(parse_address(url), None).is_ready():
+        if url is not None and ServerClient(parse_address(url), None).is_ready():
             return url
         time.sleep(READY_POLL_S)
     raise BenchError(f"quire serve was not ready in {START_TIMEOUT_S:.0f} s")

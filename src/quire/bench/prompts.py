@@ -49,7 +49,7 @@ def words(seed: str, count: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompts:
+class PromptGenerator:
     """Equal seeds give equal prompts. With a `pool` of token ids they are drawn from it and exact;
     without, they are words by `rate`.
     """
@@ -61,7 +61,7 @@ class Prompts:
     def kind(self) -> str:
         return "token ids, exact" if self.pool else "words, about as many tokens as asked"
 
-    def draw(self, workload: Workload, seed: int) -> list[Prompt]:
+    def generate(self, workload: Workload, seed: int) -> list[Prompt]:
         """One prompt for each request; only the shared part is common to them."""
         shared = f"{seed}/{workload.name}/shared"
         own = [f"{seed}/{workload.name}/{index}" for index in range(workload.num_requests)]

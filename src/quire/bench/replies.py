@@ -126,20 +126,20 @@ def _open(exchanged: Exchange) -> _Opened:
     return _Opened(int(status_line.split()[1]), list(_unchunk(rest)) if is_chunked else rest)
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """A reply that is no stream."""
 
     status: int
     body: bytes
 
 
-def read_answer(exchanged: Exchange) -> Answer:
+def read_response(exchanged: Exchange) -> Response:
     """Raises BadReply if none came, or only a part."""
     try:
         status, pieces = _open(exchanged)
     except (ValueError, IndexError) as error:
         raise BadReply(f"no HTTP: {error}") from None
-    return Answer(status, b"".join(piece.data for piece in pieces))
+    return Response(status, b"".join(piece.data for piece in pieces))
 
 
 def _has_text(choice: _Choice) -> bool:

@@ -38,7 +38,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BenchReport:
     """All figures of every round, and what is needed to judge and repeat them."""
 
     date: str
@@ -59,8 +59,8 @@ class Report:
         return sum(run.figures.num_failed for run in self.runs)
 
     def runs_of(self, workload: Workload, server: ServerFacts) -> list[Run]:
-        asked = (workload.name, server.label)
-        return [run for run in self.runs if (run.workload, run.label) == asked]
+        key = (workload.name, server.label)
+        return [run for run in self.runs if (run.workload, run.label) == key]
 
     def comparisons(self) -> tuple[Comparison, ...]:
         """Nothing unless two servers were measured."""
@@ -103,10 +103,10 @@ def _spread(each: Sequence[Percentiles]) -> str:
 
 
 def _lengths(figures: Sequence[Figures]) -> str:
-    told = [length for each in figures for length in each.prompt_lengths or ()]
-    if not told:
+    lengths = [length for each in figures for length in each.prompt_lengths or ()]
+    if not lengths:
         return "-"
-    return f"{min(told)}" if min(told) == max(told) else f"{min(told)}-{max(told)}"
+    return f"{min(lengths)}" if min(lengths) == max(lengths) else f"{min(lengths)}-{max(lengths)}"
 
 
 def _cells(workload: Workload, label: str, figures: Sequence[Figures]) -> tuple[str, ...]:
@@ -156,8 +156,8 @@ def _ratio(ratio: Ratio | None) -> str:
     if ratio is None:
         return "none valid"
     left_out = ratio.num_rounds - ratio.num_valid
-    said = f"{ratio.median:.2f} ({ratio.least:.2f}-{ratio.most:.2f})"
-    return said + (f", {left_out} of {ratio.num_rounds} rounds left out" if left_out else "")
+    text = f"{ratio.median:.2f} ({ratio.least:.2f}-{ratio.most:.2f})"
+    return text + (f", {left_out} of {ratio.num_rounds} rounds left out" if left_out else "")
 
 
 def _startup_line(startup_s: Sequence[float]) -> str:
@@ -176,7 +176,7 @@ def _fault_lines(runs: Sequence[Run]) -> list[str]:
     return lines[:MAX_NOTES] + more
 
 
-def show(report: Report) -> str:
+def show(report: BenchReport) -> str:
     """The whole report as text; each figure is the median over rounds, `-` is not told."""
     lines = [*map(_server_line, report.servers), *report.notes]
     if report.startup_s:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from quire.bench.door import BenchError
 from quire.bench.figures import Figures, figures_of
 from quire.bench.load import ClosedLoop
 from quire.bench.probe import Server
-from quire.bench.prompts import Prompt, Prompts
+from quire.bench.prompts import Prompt, PromptGenerator
 from quire.bench.ratios import Run
+from quire.bench.server_client import BenchError
 from quire.bench.workloads import Workload
 
 LOAD_TIMEOUT_S = 3600.0
@@ -25,7 +25,7 @@ class Session:
 
     servers: tuple[Server, ...]
     workloads: tuple[Workload, ...]
-    prompts: Prompts
+    prompts: PromptGenerator
     seed: int
     on_load: Callable[[str], object]
     on_request: Callable[[], object]
@@ -36,22 +36,22 @@ class Session:
         Raises BenchError on a request that fails.
         """
         for workload in (each.warm_up() for each in self.workloads):
-            drawn = self.prompts.draw(workload, self.seed - 1)
+            prompts = self.prompts.generate(workload, self.seed - 1)
             for server in self.servers:
                 self.on_load(f"warm-up, {workload.name}, {server.label}")
-                figures = self._load(server, workload, drawn, on_end=lambda: None)
+                figures = self._load(server, workload, prompts, on_end=lambda: None)
                 if figures.first_failure is not None:
-                    where = f"{server.door.address.url}, {workload.name}"
+                    where = f"{server.client.address.url}, {workload.name}"
                     raise BenchError(f"{where}: {figures.first_failure}")
 
     def rounds(self, num_repeats: int) -> Iterator[Run]:
         """A B in even rounds and B A in odd ones, workload by workload."""
         for round_index in range(num_repeats):
             for workload in self.workloads:
-                drawn = self.prompts.draw(workload, self.seed + round_index)
+                prompts = self.prompts.generate(workload, self.seed + round_index)
                 for server in self.servers[:: -1 if round_index % 2 else 1]:
                     self.on_load(f"round {round_index + 1}, {workload.name}, {server.label}")
-                    figures = self._load(server, workload, drawn, on_end=self.on_request)
+                    figures = self._load(server, workload, prompts, on_end=self.on_request)
                     yield Run(workload.name, server.label, round_index, figures)
 
     def _load(
@@ -63,8 +63,8 @@ class Session:
     ) -> Figures:
         dialect = server.dialect
         bodies = [dialect.body(server.model, p, workload.num_output_tokens) for p in prompts]
-        requests = [server.door.request(dialect.path, body) for body in bodies]
-        address = server.door.address
+        requests = [server.client.request(dialect.path, body) for body in bodies]
+        address = server.client.address
         loop = ClosedLoop(address, workload.concurrency, LOAD_TIMEOUT_S, on_end)
         return figures_of(workload, loop.run(requests))
 
@@ -73,10 +73,14 @@ def fit(workload: Workload, max_model_len: int | None, *, is_exact: bool) -> Wor
     """The workload with prompts short enough for the context; BenchError where no prompt fits."""
     if max_model_len is None:
         return workload
-    room = max_model_len - workload.num_output_tokens
+    max_prompt_tokens = max_model_len - workload.num_output_tokens
     if not is_exact:
-        room -= int(room * SPARE_SHARE)
-    if room < 1:
-        asked = f"{workload.num_output_tokens} output tokens"
-        raise BenchError(f"{workload.name}: {asked} do not fit into a context of {max_model_len}")
-    return workload if workload.num_prompt_tokens <= room else workload.with_prompt(room)
+        max_prompt_tokens -= int(max_prompt_tokens * SPARE_SHARE)
+    if max_prompt_tokens < 1:
+        wanted = f"{workload.num_output_tokens} output tokens"
+        raise BenchError(f"{workload.name}: {wanted} do not fit into a context of {max_model_len}")
+    return (
+        workload
+        if workload.num_prompt_tokens <= max_prompt_tokens
+        else workload.with_prompt(max_prompt_tokens)
+    )

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from quire.bench.exchange import Address, Exchange, build_request, exchange
-from quire.bench.replies import Answer, BadReply, read_answer
+from quire.bench.replies import BadReply, Response, read_response
 
 ASK_TIMEOUT_S = 120.0
 READY_TIMEOUT_S = 2.0
@@ -40,19 +40,19 @@ def read_json(body: bytes, kind: type[Read]) -> Read | None:
         return None
 
 
-def reason_of(answer: Answer) -> str:
+def reason_of(response: Response) -> str:
     """What a refusal says, on one line."""
-    refusal = read_json(answer.body, _Refusal)
+    refusal = read_json(response.body, _Refusal)
     if refusal is None:
-        said = answer.body.decode(errors="replace")
+        text = response.body.decode(errors="replace")
     else:
         error = refusal.error.message if isinstance(refusal.error, _Message) else refusal.error
-        said = error or refusal.message or bytes(refusal.detail).decode(errors="replace")
-    return f"{answer.status} {' '.join(said.split())[:MAX_SHOWN_CHARS]}".rstrip()
+        text = error or refusal.message or bytes(refusal.detail).decode(errors="replace")
+    return f"{response.status} {' '.join(text.split())[:MAX_SHOWN_CHARS]}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ServerClient:
     """Where to ask, and with which key."""
 
     address: Address
@@ -65,22 +65,22 @@ class Door:
         request = self.request(path, body)
         return asyncio.run(exchange(self.address, request, time.perf_counter() + timeout_s))
 
-    def ask(self, path: str, body: bytes | None = None) -> Answer:
+    def ask(self, path: str, body: bytes | None = None) -> Response:
         """Any status but one that says the key is wrong. Raises BenchError."""
         return self.check(self.exchange(path, body, ASK_TIMEOUT_S))
 
-    def check(self, exchanged: Exchange) -> Answer:
+    def check(self, exchanged: Exchange) -> Response:
         """The same for an exchange that was made."""
         url = self.address.url
         if exchanged.failure is not None and not exchanged.reads:
             raise BenchError(f"{url}: no server answers ({exchanged.failure})")
         try:
-            answer = read_answer(exchanged)
+            response = read_response(exchanged)
         except BadReply as error:
             raise BenchError(f"{url}: not an OpenAI-style server ({error})") from None
-        if answer.status in (401, 403):
-            raise BenchError(f"{url}: the API key is missing or wrong ({reason_of(answer)})")
-        return answer
+        if response.status in (401, 403):
+            raise BenchError(f"{url}: the API key is missing or wrong ({reason_of(response)})")
+        return response
 
     def is_ready(self) -> bool:
         """As Quire's `/readyz` says."""
