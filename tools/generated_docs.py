@@ -15,8 +15,8 @@ from quire.server.observability.metric_table import (
     COMMON_LABELS,
     HTTP_METRICS,
     METRICS,
-    Kind,
     Metric,
+    MetricKind,
 )
 from quire.server.openai.protocol.capabilities import Support, capability_table
 
@@ -58,7 +58,7 @@ def buckets_list() -> str:
     """The metrics under the buckets that they share."""
     shared: dict[tuple[float, ...], list[str]] = {}
     for metric in (*METRICS, *HTTP_METRICS.values()):
-        if metric.kind is Kind.HISTOGRAM:
+        if metric.kind is MetricKind.HISTOGRAM:
             shared.setdefault(metric.buckets, []).append(metric.name)
     return "\n".join(f"- {_codes(names)}: {_bounds(buckets)}" for buckets, names in shared.items())
 

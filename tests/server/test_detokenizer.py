@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from quire.server.text.detokenizer import Detokenizer, continues_text
-from quire.server.text.token_bytes import Kind, TokenBytes, byte_characters
+from quire.server.text.token_bytes import TokenBytes, TokenizerKind, byte_characters
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from tests.profiles import cases
 from tests.server.served import bundled_tokenizer
@@ -144,6 +144,6 @@ def test_other_decoders_are_followed_by_what_each_token_adds(
     tokenizer: Tokenizer, ids: list[int], text: str
 ) -> None:
     token_bytes = TokenBytes(tokenizer)
-    assert token_bytes.kind is Kind.OTHER
+    assert token_bytes.kind is TokenizerKind.OTHER
     assert tokenizer.decode(ids) == text
     assert "".join(pieces_of(token_bytes, ids)) == text

@@ -16,7 +16,7 @@ BYTES_PER_S = 100.0
 class Desk:
     """A queue with one turn, its clock in the test's hands, and the order in which it served."""
 
-    num_turns: int = 1
+    num_permits: int = 1
     now: float = 0.0
     served: list[str] = field(default_factory=list)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -24,13 +24,13 @@ class Desk:
     most_held: int = 0
 
     def __post_init__(self) -> None:
-        self.queue = FairQueue(self.num_turns, 10_000, BYTES_PER_S, lambda: self.now)
+        self.queue = FairQueue(self.num_permits, 10_000, BYTES_PER_S, lambda: self.now)
 
     async def come(self, tenant: str, size: int, name: str) -> None:
         """Somebody asks for a turn, and holds it until the next `end`."""
 
         async def visit() -> None:
-            await self.queue.take(tenant, size)
+            await self.queue.acquire(tenant, size)
             self.num_held += 1
             self.most_held = max(self.most_held, self.num_held)
             self.served.append(name)
@@ -41,7 +41,7 @@ class Desk:
     async def end(self) -> None:
         """One of those who hold a turn is done."""
         self.num_held -= 1
-        self.queue.give_back()
+        self.queue.release()
         for _ in range(3):
             await asyncio.sleep(0)
 
@@ -61,10 +61,10 @@ VISITS = st.lists(
 
 @given(VISITS, st.integers(1, 3))
 def test_all_who_stay_are_served_and_never_too_many_at_once(
-    visits: list[tuple[str, int, str]], num_turns: int
+    visits: list[tuple[str, int, str]], num_permits: int
 ) -> None:
     async def run() -> None:
-        desk = Desk(num_turns)
+        desk = Desk(num_permits)
         gone: set[str] = set()
         for number, (tenant, size, what) in enumerate(visits):
             if what == "come":
@@ -78,7 +78,7 @@ def test_all_who_stay_are_served_and_never_too_many_at_once(
             await desk.end()
         await asyncio.gather(*desk.tasks)
         assert len(desk.served) == len(desk.tasks)
-        assert desk.most_held <= num_turns
+        assert desk.most_held <= num_permits
         assert (desk.queue.num_waiting, desk.queue.waiting_bytes) == (0, 0)
 
     asyncio.run(run())
@@ -126,7 +126,7 @@ def test_more_than_may_wait_is_refused_with_the_numbers() -> None:
         await desk.come("a", 1, "first")
         await desk.come("a", 9_000, "waits")
         with pytest.raises(QueueFull, match="1 requests with 9000 bytes.*10000 bytes"):
-            await desk.queue.take("b", 1_001)
+            await desk.queue.acquire("b", 1_001)
         await desk.finish()
 
     asyncio.run(run())

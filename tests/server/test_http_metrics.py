@@ -13,7 +13,7 @@ from quire.server.http.openapi.routes import ROUTES
 from quire.server.observability.http_metrics import (
     METHODS,
     NO_HANDLER,
-    Exchanged,
+    HttpExchange,
     HttpMetrics,
     handler_of,
 )
@@ -27,7 +27,7 @@ PATHS = st.one_of(
     st.builds(str.__add__, st.sampled_from(sorted(ROUTES)), st.text()),
 )
 EXCHANGES = st.builds(
-    Exchanged,
+    HttpExchange,
     st.one_of(st.text(), st.sampled_from(sorted(METHODS))),
     PATHS,
     st.sampled_from([0, 200, 206, 400, 401, 404, 405, 499, 500, 503, 504]),
@@ -38,7 +38,7 @@ EXCHANGES = st.builds(
 
 
 @given(st.lists(EXCHANGES))
-def test_labels_are_few_whatever_clients_send(exchanges: list[Exchanged]) -> None:
+def test_labels_are_few_whatever_clients_send(exchanges: list[HttpExchange]) -> None:
     metrics = HttpMetrics()
     for each in exchanges:
         metrics.observe(each)

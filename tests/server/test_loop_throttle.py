@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.server.http.turns import Turns
+from quire.server.http.loop_throttle import LoopThrottle
 
 
 @dataclass
@@ -14,7 +14,7 @@ class Crowd:
     """Callers that come at once; `went` are their tenants and the turns of the loop they went on
     in."""
 
-    turns: Turns = field(default_factory=lambda: Turns(lambda: 0.0))
+    work_throttle: LoopThrottle = field(default_factory=lambda: LoopThrottle(lambda: 0.0))
     went: list[tuple[str, int]] = field(default_factory=list)
     turn: int = 0
 
@@ -29,7 +29,7 @@ class Crowd:
         counting.cancel()
 
     async def _call(self, tenant: str) -> None:
-        await self.turns.take(tenant)
+        await self.work_throttle.wait(tenant)
         self.went.append((tenant, self.turn))
 
     def _count(self) -> None:
@@ -49,8 +49,8 @@ def went(tenants: str, gone: frozenset[int] = frozenset()) -> list[tuple[str, in
 @given(st.text("abc", min_size=1, max_size=30), st.frozensets(st.integers(0, 29), max_size=5))
 def test_one_goes_on_in_a_turn_and_all_who_stay_do(tenants: str, gone: frozenset[int]) -> None:
     in_order = went(tenants, gone)
-    turns = [turn for _, turn in in_order]
-    assert len(set(turns)) == len(turns)
+    work_throttle = [turn for _, turn in in_order]
+    assert len(set(work_throttle)) == len(work_throttle)
     left = {number % len(tenants) for number in gone}
     assert len(tenants) - len(left) <= len(in_order) <= len(tenants)
 
@@ -62,9 +62,9 @@ def test_a_crowd_of_one_tenant_holds_no_other_up() -> None:
 
 def test_who_comes_alone_goes_on_at_once() -> None:
     async def run() -> None:
-        turns = Turns(lambda: 0.0)
+        work_throttle = LoopThrottle(lambda: 0.0)
         for _ in range(3):
-            taking = asyncio.create_task(turns.take("a"))
+            taking = asyncio.create_task(work_throttle.wait("a"))
             await asyncio.sleep(0)
             assert taking.done()
             await asyncio.sleep(0)

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from quire.server.config import MetricsCompat
 from quire.server.observability.histogram import Histogram
-from quire.server.observability.metric_table import METRIC_NAMES, METRICS, Kind, buckets_up_to
+from quire.server.observability.metric_table import METRIC_NAMES, METRICS, MetricKind, buckets_up_to
 from tests.server.served import MODEL, Served, plain_config, serving
 from tests.server.stand_in import FACTS
 
@@ -58,7 +58,7 @@ def test_twins_can_be_left_out() -> None:
 
 def test_counters_end_in_total() -> None:
     for metric in METRICS:
-        if metric.kind is Kind.COUNTER:
+        if metric.kind is MetricKind.COUNTER:
             assert metric.name.endswith("_total")
 
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from quire.server.http.middleware import OPEN_PATHS
 from quire.server.http.openapi.document import describe, described_routes
-from quire.server.http.openapi.errors import ANYWHERE, ERROR_ANSWERS
+from quire.server.http.openapi.errors import ANYWHERE, ERROR_DOCS
 from quire.server.http.openapi.routes import ROUTES
 from quire.server.openai.protocol.capabilities import CAPABILITIES, CHAT, COMPLETIONS, Support
 from tests.server.documented import held_to_document, resolve, responses
@@ -106,11 +106,11 @@ def test_every_answer_has_an_example_and_every_error_the_one_shape(
                 "example" in each and ("schema" in each or "itemSchema" in each)
                 for each in content.values()
             )
-            if status in ROUTES[path].answers:
+            if status in ROUTES[path].responses:
                 continue
             example = content["application/json"]["example"]["error"]
             assert set(example) == {"message", "type", "param", "code"}
-    assert all(status == each.example.status for status, each in ERROR_ANSWERS.items())
+    assert all(status == each.example.status for status, each in ERROR_DOCS.items())
 
 
 def test_what_any_request_may_be_answered_is_everywhere(document: dict[str, object]) -> None:

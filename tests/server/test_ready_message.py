@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from quire.engine.config import EngineConfig
-from quire.server.cli.greeting import ready_text
+from quire.server.cli.ready_message import ready_text
 from quire.server.config import ApiKey, ServerConfig
 from quire.server.http.listen import bind, local_url_of
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.server.text.stop_strings import StopStrings, StopTable
+from quire.server.text.stop_strings import StopStringMatcher, StopStringTable
 from tests.profiles import cases
 
 LETTERS = "abé"
@@ -31,7 +31,7 @@ def in_parts(text: str, cuts: list[int]) -> list[str]:
 def test_any_split_gives_what_a_naive_search_gives(
     text: str, stops: list[str], cuts: list[int], include: bool
 ) -> None:
-    scanner = StopStrings(StopTable(stops, include_stop=include))
+    scanner = StopStringMatcher(StopStringTable(stops, include_stop=include))
     out, stop = "", None
     for part in in_parts(text, cuts):
         scan = scanner.feed(part)
@@ -47,7 +47,7 @@ def test_any_split_gives_what_a_naive_search_gives(
 @cases(300)
 @given(TEXTS, STOPS)
 def test_no_more_is_held_back_than_could_be_a_stop_string(text: str, stops: list[str]) -> None:
-    scanner = StopStrings(StopTable(stops, include_stop=False))
+    scanner = StopStringMatcher(StopStringTable(stops, include_stop=False))
     out = ""
     for index, letter in enumerate(text):
         scan = scanner.feed(letter)
@@ -59,6 +59,6 @@ def test_no_more_is_held_back_than_could_be_a_stop_string(text: str, stops: list
 
 
 def test_long_stop_strings_cost_no_more_than_the_text() -> None:
-    scanner = StopStrings(StopTable(["a" * 1023 + "b"] * 16, include_stop=False))
+    scanner = StopStringMatcher(StopStringTable(["a" * 1023 + "b"] * 16, include_stop=False))
     out = "".join(scanner.feed("a").text for _ in range(20_000)) + scanner.flush()
     assert out == "a" * 20_000

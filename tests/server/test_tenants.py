@@ -19,7 +19,7 @@ SALTS = st.none() | st.text(st.characters(exclude_categories=["Cs"]), min_size=1
 
 def tenant_of(key: str, secret: bytes) -> Tenant:
     tenants = build_tenants([ApiKey("!"), ApiKey(key)], secret)
-    tenant = tenants.admit([(b"x-api-key", key.encode())])
+    tenant = tenants.authenticate([(b"x-api-key", key.encode())])
     assert tenant is not None
     return tenant
 

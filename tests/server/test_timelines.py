@@ -17,8 +17,8 @@ from quire.scheduler.request import Event, NewRequest, Sampling, Stopping
 from quire.scheduler.step import Delta, Finish
 from quire.server.config import ApiKey
 from quire.server.observability.metrics import NO_STATS
+from quire.server.observability.timeline_reasons import MEANINGS, TimelinePart
 from quire.server.observability.timeline_view import TimelineOut, show
-from quire.server.observability.timeline_words import WORDS, Part
 from quire.server.observability.timelines import CHOICES_PER_REQUEST, Timelines
 from quire.server.requests.context import Delivery, Prompt, RequestContext, TextOptions
 from quire.server.tenancy.tenants import Arrival, Tenant
@@ -64,14 +64,14 @@ def shown(*outputs: EngineOutput, handed_s: float = 101.0, end_s: float = 110.0)
 
 
 def test_every_reason_has_its_words() -> None:
-    assert set(WORDS) == set(Reason)
+    assert set(MEANINGS) == set(Reason)
 
 
 @given(events=EVENTS, handed_s=st.floats(100, 200), end_s=st.floats(100, 2000))
 def test_parts_add_up_to_the_total(events: list[Event], handed_s: float, end_s: float) -> None:
     told = shown(report(*events), handed_s=handed_s, end_s=end_s)
     (choice,) = told.choices
-    assert set(choice.parts) == set(Part)
+    assert set(choice.parts) == set(TimelinePart)
     assert min(choice.parts.values()) >= 0
     assert sum(choice.parts.values()) == told.total_ms == sum(reversed(choice.parts.values()))
     assert abs(told.total_ms - 1000 * (end_s - 100)) < 0.01
@@ -144,16 +144,16 @@ def test_others_are_not_told_of(are_apart: bool) -> None:
 
 
 @given(
-    most=st.integers(0, 4),
+    max_timelines=st.integers(0, 4),
     names=st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz")), max_size=10),
 )
-def test_the_newest_are_kept(most: int, names: list[tuple[str, str]]) -> None:
-    timelines = Timelines(most, are_apart=True)
+def test_the_newest_are_kept(max_timelines: int, names: list[tuple[str, str]]) -> None:
+    timelines = Timelines(max_timelines, are_apart=True)
     opened = [
         timelines.open(context(f"id-{index}", tenant, request_id), 101)
         for index, (tenant, request_id) in enumerate(names)
     ]
-    kept = opened[len(opened) - min(most, len(opened)) :]
+    kept = opened[len(opened) - min(max_timelines, len(opened)) :]
     for index, timeline in enumerate(opened):
         found = timelines.find(timeline.tenant, f"id-{index}")
         assert found is (timeline if timeline in kept else None)

@@ -15,7 +15,7 @@ from quire.server.config import GenerationConfig, ServerConfig
 from quire.server.engine_protocol import EngineProtocol
 from quire.server.errors import EngineGone, ModelLoading, ShuttingDown
 from quire.server.http.bodies import BodyReader
-from quire.server.http.turns import Turns
+from quire.server.http.loop_throttle import LoopThrottle
 from quire.server.observability.kv_event_feed import KVEventFeed
 from quire.server.observability.metrics import ServerMetrics
 from quire.server.observability.timelines import Timelines
@@ -126,7 +126,10 @@ class Service:
         self.drains: asyncio.Future[None] = loop.create_future()
         self.cut_off: asyncio.Future[None] = loop.create_future()
         self.bodies = BodyReader(config, self.metrics, self.cut_off)
-        self.arrivals, self.turns = Turns(sources.clock), Turns(sources.clock)
+        self.arrival_throttle, self.work_throttle = (
+            LoopThrottle(sources.clock),
+            LoopThrottle(sources.clock),
+        )
 
     async def start(self) -> None:
         """Start engine and tokenizer side by side; return when both are there or one has failed."""

@@ -18,7 +18,7 @@ from quire.server.cli.arguments import build_parser, unknown_flag
 from quire.server.cli.exit_codes import FAILED_START, USAGE_ERROR
 from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.options import config_table
-from quire.server.cli.output import say
+from quire.server.cli.output import print_line
 from quire.server.cli.settings import build_config, parse_values, unknown_variables
 from quire.server.config import ServerConfig
 from quire.server.http.host_names import exposure_warning
@@ -70,7 +70,7 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
     except CannotListen as error:
         raise InvalidOption(str(error)) from None
     names = ", ".join(config.served_model_names)
-    say(f"Quire {__version__} listens on {url_of(listener)} and loads {names}")
+    print_line(f"Quire {__version__} listens on {url_of(listener)} and loads {names}")
     try:
         launched = launch(config.engine)
     except OSError as error:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-Value: TypeAlias = str | int | float | bool | tuple[str, ...] | None
+OptionValue: TypeAlias = str | int | float | bool | tuple[str, ...] | None
 
 
-class Goes(StrEnum):
+class ConfigSection(StrEnum):
     """The configuration class an option fills."""
 
     ENGINE = "engine"
@@ -23,8 +23,8 @@ class Option:
     then be open to everyone, `guards` has it refused."""
 
     flag: str
-    goes: Goes
-    parse: Callable[[str], Value]
+    section: ConfigSection
+    parse: Callable[[str], OptionValue]
     help: str
     field: str = ""
     shown: str = ""

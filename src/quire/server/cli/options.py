@@ -17,7 +17,7 @@ from quire.engine.config import (
 )
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
-from quire.server.cli.option import Goes, Option
+from quire.server.cli.option import ConfigSection, Option
 from quire.server.cli.option_values import (
     boolean,
     byte_count,
@@ -41,7 +41,7 @@ from quire.server.cli.option_values import (
 )
 from quire.server.config import GenerationConfig, MetricsCompat, ServerConfig
 
-ENGINE, SERVER, RESOLVED = Goes.ENGINE, Goes.SERVER, Goes.RESOLVED
+ENGINE, SERVER, RESOLVED = ConfigSection.ENGINE, ConfigSection.SERVER, ConfigSection.RESOLVED
 
 OPTIONS: tuple[Option, ...] = (
     Option(
@@ -341,7 +341,7 @@ OPTIONS: tuple[Option, ...] = (
 def shown_default(option: Option) -> str:
     if option.shown:
         return option.shown
-    owner = EngineConfig if option.goes is ENGINE else ServerConfig
+    owner = EngineConfig if option.section is ENGINE else ServerConfig
     default = next(f.default for f in dataclasses.fields(owner) if f.name == option.target)
     if default is None:
         return "none"

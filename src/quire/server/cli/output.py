@@ -8,7 +8,7 @@ class OutputLost(Exception):
     """Standard output takes no more; the text says why, for people."""
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Write a line to standard output, at once. Raises OutputLost."""
     try:
         print(text, flush=True)

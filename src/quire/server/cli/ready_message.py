@@ -8,7 +8,7 @@ from quire.server.config import ServerConfig
 
 PROMPT = "Once upon a time"
 NUM_TOKENS = 40
-LEAST_TOLD_S = 0.05
+MIN_SHOWN_S = 0.05
 AUTHORIZATION = "Authorization: Bearer YOUR_KEY"
 """Keys are not printed: whoever starts the server knows where they are."""
 
@@ -24,6 +24,6 @@ def ready_text(config: ServerConfig, url: str, startup_s: Mapping[str, float]) -
         words += ["-H", header]
     words += ["-d", json.dumps(body, ensure_ascii=False)]
     phases = [(phase, took_s) for phase, took_s in startup_s.items() if phase != "total"]
-    where = ", ".join(f"{phase} {took_s:.1f}" for phase, took_s in phases if took_s >= LEAST_TOLD_S)
+    where = ", ".join(f"{phase} {took_s:.1f}" for phase, took_s in phases if took_s >= MIN_SHOWN_S)
     took = f"{startup_s['total']:.1f} s" + (f" ({where})" if where else "")
     return f"ready at {url} after {took}; try\n  {shlex.join(words)}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from quire.engine.config import check_memory_options
-from quire.server.cli.option import Option, Value
+from quire.server.cli.option import Option, OptionValue
 from quire.server.cli.option_values import (
     InvalidOption,
     boolean,
@@ -53,9 +53,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def parse_values(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, Value]:
+def parse_values(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, OptionValue]:
     """The options that were given, by key. InvalidOption names the flag or the variable."""
-    values: dict[str, Value] = {}
+    values: dict[str, OptionValue] = {}
     for option in OPTIONS:
         if option.key in flags:
             values[option.key] = _from_flag(option, flags[option.key])
@@ -69,7 +69,7 @@ def parse_values(flags: Mapping[str, object], environ: Mapping[str, str]) -> dic
     return values
 
 
-def _from_flag(option: Option, given: object) -> Value:
+def _from_flag(option: Option, given: object) -> OptionValue:
     if isinstance(given, bool):
         return given
     if isinstance(given, list):
@@ -79,15 +79,15 @@ def _from_flag(option: Option, given: object) -> Value:
     return _parse(option.parse, str(given), f"--{option.flag}")
 
 
-def _several(value: Value) -> tuple[Value, ...]:
+def _several(value: OptionValue) -> tuple[OptionValue, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def _parse(parse: Callable[[str], Value], given: str, said_as: str) -> Value:
+def _parse(parse: Callable[[str], OptionValue], given: str, source: str) -> OptionValue:
     try:
         return parse(given)
     except ValueError as error:
-        raise InvalidOption(f"{said_as}: {error}") from None
+        raise InvalidOption(f"{source}: {error}") from None
 
 
 def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
@@ -100,14 +100,14 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
             yield f"{name} is set but no option reads it{hint}"
 
 
-def build_config(values: Mapping[str, Value]) -> ServerConfig:
+def build_config(values: Mapping[str, OptionValue]) -> ServerConfig:
     """Raises InvalidOption."""
     api_keys = read_api_keys(_strings(values, "api_key"), _path(values, "api_key_file"))
     given = values.get("model")
     model = str(given) if given else str(files("quire.models") / "bundled")
     names = _strings(values, "served_model_name") or (str(given) if given else BUNDLED_MODEL_NAME,)
-    engine = {o.target: values[o.key] for o in OPTIONS if o.goes is ENGINE and o.key in values}
-    server = {o.target: values[o.key] for o in OPTIONS if o.goes is SERVER and o.key in values}
+    engine = {o.target: values[o.key] for o in OPTIONS if o.section is ENGINE and o.key in values}
+    server = {o.target: values[o.key] for o in OPTIONS if o.section is SERVER and o.key in values}
     if "log_level" in server:
         engine["log_level"] = server["log_level"]
     config = msgspec.convert(
@@ -136,11 +136,11 @@ def build_config(values: Mapping[str, Value]) -> ServerConfig:
     return config
 
 
-def _strings(values: Mapping[str, Value], key: str) -> tuple[str, ...]:
+def _strings(values: Mapping[str, OptionValue], key: str) -> tuple[str, ...]:
     given = values.get(key)
     return given if isinstance(given, tuple) else ()
 
 
-def _path(values: Mapping[str, Value], key: str) -> str | None:
+def _path(values: Mapping[str, OptionValue], key: str) -> str | None:
     given = values.get(key)
     return given if isinstance(given, str) else None

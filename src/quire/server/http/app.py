@@ -16,14 +16,14 @@ from quire.server.config import ServerConfig
 from quire.server.engine_protocol import OpenEngine
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.http.health_routes import HealthRoutes
-from quire.server.http.middleware import DOCS_ASSETS, Gate
+from quire.server.http.json_responses import error_response
+from quire.server.http.middleware import DOCS_ASSETS, RequestMiddleware
 from quire.server.http.openapi.document import describe
-from quire.server.http.replies import error_reply
+from quire.server.observability.introspection_routes import IntrospectionRoutes
 from quire.server.observability.kv_event_feed import KVEventFeed
 from quire.server.observability.loop_lag import LoopLagTimer
 from quire.server.observability.metrics import ServerMetrics
 from quire.server.observability.timelines import Timelines
-from quire.server.observability.watch_routes import WatchRoutes
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.openai.text_routes import TextRoutes
 from quire.server.service import Service, Sources, Subscribers
@@ -95,12 +95,13 @@ def build_app(
     _add_routes(app, service)
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_middleware(Gate, service=service)
+    app.add_middleware(RequestMiddleware, service=service)
     return app
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
-    health, text, watch = HealthRoutes(service), TextRoutes(service), WatchRoutes(service)
+    health, text = HealthRoutes(service), TextRoutes(service)
+    introspection = IntrospectionRoutes(service)
     for path, handler in (
         ("/livez", health.livez),
         ("/readyz", health.readyz),
@@ -109,8 +110,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         ("/metrics", health.metrics),
         ("/version", health.version),
         ("/v1/server_info", health.server_info),
-        ("/v1/requests/{name:path}", watch.timeline),
-        ("/v1/kv_events", watch.kv_events),
+        ("/v1/requests/{name:path}", introspection.timeline),
+        ("/v1/kv_events", introspection.kv_events),
         ("/v1/models", text.models),
         ("/v1/models/{name:path}", text.model),
     ):
@@ -120,7 +121,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         (CHAT, text.chat),
         ("/tokenize", text.tokenize),
         ("/detokenize", text.detokenize),
-        ("/reset_prefix_cache", watch.reset_prefix_cache),
+        ("/reset_prefix_cache", introspection.reset_prefix_cache),
     ):
         app.add_route(path, handler, methods=["POST"])
     describe(app, service.config.model_name)
@@ -128,7 +129,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
 async def _on_request_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return error_reply(error)
+    return error_response(error)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -137,6 +138,6 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     where = f"{request.method} {request.url.path}"
     message = f"There is no {where}." if error.status_code == NOT_FOUND else str(error.detail)
     code = "not_found" if error.status_code == NOT_FOUND else "method_not_allowed"
-    reply = error_reply(RequestError(message, code=code, status=error.status_code))
-    reply.headers.update(error.headers or {})
-    return reply
+    response = error_response(RequestError(message, code=code, status=error.status_code))
+    response.headers.update(error.headers or {})
+    return response

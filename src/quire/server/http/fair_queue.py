@@ -17,11 +17,11 @@ class _Waiting(NamedTuple):
     rank: float
     number: int
     size: int
-    turn: asyncio.Future[None]
+    granted: asyncio.Future[None]
 
 
 class FairQueue:
-    """Gives at most `num_turns` turns at once, and lets work of at most `max_waiting` bytes wait.
+    """Gives at most `num_permits` turns at once, and lets work of at most `max_waiting` bytes wait.
 
     Tenants are served in rotation. Of one tenant's, work is ranked by its arrival plus its size
     over `bytes_per_s`: short work passes long work, but not for ever.
@@ -29,22 +29,22 @@ class FairQueue:
 
     def __init__(
         self,
-        num_turns: int,
+        num_permits: int,
         max_waiting: int,
         bytes_per_s: float,
         clock: Callable[[], float],
     ) -> None:
-        self._num_free = num_turns
+        self._num_free = num_permits
         self._max_waiting = max_waiting
         self._bytes_per_s = bytes_per_s
         self._clock = clock
-        self._lines: dict[str, list[_Waiting]] = {}  # in the order of the rotation
+        self._queues: dict[str, list[_Waiting]] = {}  # in the order of the rotation
         self._numbers = count()
         self.num_waiting = 0
         self.waiting_bytes = 0
 
-    async def take(self, tenant: str, size: int) -> None:
-        """Wait for a turn, which ends with `give_back`. Raises QueueFull at once; cancelling leaves
+    async def acquire(self, tenant: str, size: int) -> None:
+        """Wait for a turn, which ends with `release`. Raises QueueFull at once; cancelling leaves
         the queue."""
         if self._num_free:
             self._num_free -= 1
@@ -58,35 +58,35 @@ class FairQueue:
                 f"no more than {self._max_waiting} bytes may"
             )
         rank = self._clock() + size / self._bytes_per_s
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(rank, next(self._numbers), size, turn)
-        heapq.heappush(self._lines.setdefault(tenant, []), waiting)
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(rank, next(self._numbers), size, granted)
+        heapq.heappush(self._queues.setdefault(tenant, []), waiting)
         self.num_waiting += 1
         self.waiting_bytes += size
         try:
-            await turn
+            await granted
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it was given in the same moment
-                self.give_back()
+            if granted.done() and not granted.cancelled():  # it was given in the same moment
+                self.release()
             raise
         finally:
             self.num_waiting -= 1
             self.waiting_bytes -= size
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """End a turn: the next one that still waits gets it."""
         for waiting in self._in_order():
-            if not waiting.turn.done():
-                waiting.turn.set_result(None)
+            if not waiting.granted.done():
+                waiting.granted.set_result(None)
                 return
         self._num_free += 1
 
     def _in_order(self) -> Iterator[_Waiting]:
         """Take out of the lines, the next one first."""
-        while self._lines:
-            tenant = next(iter(self._lines))
-            line = self._lines.pop(tenant)
-            waiting = heapq.heappop(line)
-            if line:
-                self._lines[tenant] = line  # behind all others
+        while self._queues:
+            tenant = next(iter(self._queues))
+            queue = self._queues.pop(tenant)
+            waiting = heapq.heappop(queue)
+            if queue:
+                self._queues[tenant] = queue  # behind all others
             yield waiting

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from quire import __version__
 from quire.engine.messages import EngineFacts
 from quire.server.errors import UNAVAILABLE
-from quire.server.http.replies import json_reply
+from quire.server.http.json_responses import json_response
 from quire.server.observability.exposition import EngineProcess, MetricsCollector, expose
 from quire.server.openai.protocol.wire import Health, ServerInfo, StartProgress, Startup, Version
 from quire.server.service import Service
@@ -29,7 +29,7 @@ class HealthRoutes:
                 service.metrics,
                 facts=lambda: service.engine.facts,
                 step_age_s=service.engine.last_progress_age_s,
-                lanes=service.inputs.lanes,
+                size_classes=service.inputs.size_classes,
             ),
             service.metrics.http,
             PROCESS_COLLECTOR,
@@ -40,12 +40,12 @@ class HealthRoutes:
         service = self._service
         if service.is_down:
             reason = service.failure or service.engine.down_reason
-            return json_reply(Health("down", reason), status=UNAVAILABLE)
-        return json_reply(Health("alive"))
+            return json_response(Health("down", reason), status=UNAVAILABLE)
+        return json_response(Health("alive"))
 
     async def readyz(self, request: Request) -> Response:
         status = self._readiness()
-        return json_reply(Health(status), status=200 if status == "ready" else UNAVAILABLE)
+        return json_response(Health(status), status=200 if status == "ready" else UNAVAILABLE)
 
     def _readiness(self) -> str:
         service = self._service
@@ -61,11 +61,11 @@ class HealthRoutes:
         service = self._service
         phase, done, total = service.engine.progress
         if service.is_loaded and not service.is_down:
-            return json_reply(Startup("started"))
+            return json_response(Startup("started"))
         elapsed_s = round(service.sources.clock() - service.began_s, 3)
         progress = StartProgress(phase, done, total, elapsed_s)
         status = "down" if service.is_down else "starting"
-        return json_reply(Startup(status, progress), status=UNAVAILABLE)
+        return json_response(Startup(status, progress), status=UNAVAILABLE)
 
     async def metrics(self, request: Request) -> Response:
         if self._service.is_down:
@@ -73,7 +73,7 @@ class HealthRoutes:
         return Response(expose(self._collectors), media_type=PROMETHEUS)
 
     async def version(self, request: Request) -> Response:
-        return json_reply(Version(__version__))
+        return json_response(Version(__version__))
 
     async def server_info(self, request: Request) -> Response:
         """Facts and configuration, without what is secret."""
@@ -83,7 +83,7 @@ class HealthRoutes:
             for field in dataclasses.fields(config)
             if field.repr
         }
-        return json_reply(
+        return json_response(
             ServerInfo(
                 version=__version__,
                 phase=self._service.engine.phase,

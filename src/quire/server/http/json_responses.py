@@ -12,13 +12,13 @@ from quire.server.errors import (
 JSON = "application/json"
 
 
-def json_reply(
+def json_response(
     body: object, *, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
     return Response(msgspec.json.encode(body), status_code=status, headers=headers, media_type=JSON)
 
 
-def error_reply(error: RequestError) -> Response:
+def error_response(error: RequestError) -> Response:
     return Response(
         error_body(error),
         status_code=error.status,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from quire.server.http.fair_queue import FairQueue
 
 
-class Turns:
+class LoopThrottle:
     """Lets one caller go on in each turn of the running event loop, tenants in rotation.
 
     The loop runs all that is ready before it looks at its sockets and timers again: a thousand
@@ -16,7 +16,7 @@ class Turns:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._queue = FairQueue(1, max_waiting=0, bytes_per_s=1, clock=clock)
 
-    async def take(self, tenant: str) -> None:
+    async def wait(self, tenant: str) -> None:
         """Return in a turn in which no other caller has."""
-        await self._queue.take(tenant, 0)
-        asyncio.get_running_loop().call_soon(self._queue.give_back)
+        await self._queue.acquire(tenant, 0)
+        asyncio.get_running_loop().call_soon(self._queue.release)

@@ -12,10 +12,10 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.server.errors import SERVER_ERROR, UNAUTHORIZED, RequestError
-from quire.server.http.replies import error_reply
+from quire.server.http.json_responses import error_response
 from quire.server.http.web_access import WebAccess
-from quire.server.observability.http_metrics import Exchanged
-from quire.server.observability.load_header import ANSWERED, load_report
+from quire.server.observability.http_metrics import HttpExchange
+from quire.server.observability.load_header import REPORT_HEADER, load_report
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.service import Service
 from quire.server.tenancy.tenants import ARRIVAL, EVERYONE, Arrival
@@ -33,7 +33,7 @@ _PLAIN = "/:@!$&'()*+,;=-._~%"
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
-class Gate:
+class RequestMiddleware:
     """The outermost layer of the application."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -50,13 +50,13 @@ class Gate:
         exchange = _Exchange(scope, send, self._service)
         if is_open and refusal is None:
             if scope["path"] not in PROBES:
-                await self._service.arrivals.take(EVERYONE.name)
+                await self._service.arrival_throttle.wait(EVERYONE.name)
             await exchange.run(self._app, receive)
             return
         self._service.num_open += 1
         try:
-            tenant = self._service.tenants.admit(scope["headers"])
-            await self._service.arrivals.take((tenant or EVERYONE).name)
+            tenant = self._service.tenants.authenticate(scope["headers"])
+            await self._service.arrival_throttle.wait((tenant or EVERYONE).name)
             if refusal is not None:
                 self._service.metrics.on_refused(refusal.code)
                 await exchange.refuse(refusal, receive)
@@ -102,7 +102,7 @@ class _Exchange:
                 await self.refuse(error, receive)
 
     async def refuse(self, error: RequestError, receive: Receive) -> None:
-        await error_reply(error)(self._scope, receive, self.send)
+        await error_response(error)(self._scope, receive, self.send)
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -111,7 +111,7 @@ class _Exchange:
             headers["x-request-id"] = self.id
             report = self._load_report()
             if report is not None:
-                headers[ANSWERED] = report
+                headers[REPORT_HEADER] = report
         self._num_sent += len(message.get("body", b""))
         await self._send(message)
 
@@ -135,7 +135,7 @@ class _Exchange:
         scope = self._scope
         declared = dict(scope["headers"]).get(b"content-length", b"")
         self._service.metrics.http.observe(
-            Exchanged(
+            HttpExchange(
                 scope["method"],
                 scope["path"],
                 self._status,

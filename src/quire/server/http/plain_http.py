@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 PIECE_BYTES = 1024
 """What the parser is given at once of anything but a body of known length. Counts of a head are
 exact to one piece, and so many bytes of requests may wait for their turn in parsed form."""
-TURN_BYTES = 32 * 1024
+BYTES_PER_ITERATION = 32 * 1024
 """What is parsed of one connection before the others get their turn: a chunk of one byte costs a
 microsecond, and up to 256 KiB come at once."""
 VERSIONS = ("1.0", "1.1")
 
 
-class Part(Enum):
+class ParserState(Enum):
     """Where in a request the parser is."""
 
     BETWEEN = "between"
@@ -83,7 +83,7 @@ class PlainHttp(HttpToolsProtocol):
         self._on_refused = on_refused
         self._unparsed = b""
         self._num_parsed = 0  # bytes of `_unparsed` that the parser has had
-        self._part = Part.BETWEEN
+        self._parser_state = ParserState.BETWEEN
         self._num_body_left = 0  # of a body whose length the head says
         self._num_head_bytes = 0  # since the message began, or since its last body byte
         self._counts_anew = False  # within this piece a message began or ended, or body bytes came
@@ -122,7 +122,7 @@ class PlainHttp(HttpToolsProtocol):
     def _parse(self) -> None:
         """Parse what has come until a request must wait for its turn, or other connections for
         theirs. Nothing more is read from the socket before that."""
-        num_left = TURN_BYTES
+        num_left = BYTES_PER_ITERATION
         while self._has_unparsed and not self.pipeline and not self.transport.is_closing():
             if num_left <= 0:
                 self.loop.call_soon(self._parse)
@@ -154,7 +154,7 @@ class PlainHttp(HttpToolsProtocol):
                 self._num_parsed -= len(piece) - upgrade.args[0]
                 self._pass_over_upgrade()
         except httptools.HttpParserError as error:
-            self._refuse(_what_is_wrong(error))
+            self._refuse(_parse_error(error))
             return
         self._num_head_bytes = 0 if self._counts_anew else self._num_head_bytes + len(piece)
         if self._num_head_bytes > self._limits.max_head_bytes:
@@ -177,7 +177,7 @@ class PlainHttp(HttpToolsProtocol):
     # Called by the parser.
 
     def on_message_begin(self) -> None:
-        self._part = Part.HEAD
+        self._parser_state = ParserState.HEAD
         self._counts_anew = True
         self._await(self._limits.head_timeout_s, self._on_slow_head)
         super().on_message_begin()
@@ -187,7 +187,7 @@ class PlainHttp(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._part is Part.BODY:
+        if self._parser_state is ParserState.BODY:
             return  # a trailer says nothing that is acted on
         if len(self.headers) == self._limits.max_headers:
             raise self._too_large(is_url=False)
@@ -199,7 +199,7 @@ class PlainHttp(HttpToolsProtocol):
         _check_head(self.parser.get_http_version(), self.headers)
         super().on_headers_complete()
         self._await_nothing()
-        self._part = Part.BODY
+        self._parser_state = ParserState.BODY
         lengths = [int(value) for name, value in self.headers if name == b"content-length"]
         self._num_body_left = sum(lengths)
 
@@ -213,7 +213,7 @@ class PlainHttp(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         self._counts_anew = True
-        self._part = Part.BETWEEN
+        self._parser_state = ParserState.BETWEEN
         super().on_message_complete()
         self._await_next()
 
@@ -257,9 +257,9 @@ class PlainHttp(HttpToolsProtocol):
         """After an answer: its request may go on for a while, the next one may come."""
         if self._is_answering or self.transport.is_closing():
             return
-        if self._part is Part.BODY:
+        if self._parser_state is ParserState.BODY:
             self._await(self._limits.discard_s, self.transport.close)
-        elif self._part is Part.BETWEEN:
+        elif self._parser_state is ParserState.BETWEEN:
             self._await(self._limits.keep_alive_s, self.transport.close)
 
     def _on_slow_head(self) -> None:
@@ -309,7 +309,7 @@ class PlainHttp(HttpToolsProtocol):
         self._on_refused(error.code)
         self._forget_unparsed()
         self._fault = error
-        if self._part is Part.BODY and not self._take_back():
+        if self._parser_state is ParserState.BODY and not self._take_back():
             self.transport.close()  # it has an answer
         elif not self._is_answering:
             self._answer_fault(error)
@@ -375,7 +375,7 @@ def _check_head(version: str, headers: list[tuple[bytes, bytes]]) -> None:
         )
 
 
-def _what_is_wrong(error: httptools.HttpParserError) -> RequestError:
+def _parse_error(error: httptools.HttpParserError) -> RequestError:
     if isinstance(error.__context__, RequestError):
         return error.__context__
     return RequestError(f"The request is not valid HTTP/1.1: {error}.", code="invalid_http")

@@ -25,7 +25,7 @@ from quire.engine.client import EngineClient
 from quire.engine.launch import LaunchedEngine
 from quire.progress import Progress
 from quire.server.cli.exit_codes import FAILED_START
-from quire.server.cli.greeting import ready_text
+from quire.server.cli.ready_message import ready_text
 from quire.server.config import ServerConfig
 from quire.server.http.app import build_app, build_service
 from quire.server.http.freed_memory import return_large_blocks
@@ -106,7 +106,7 @@ async def serve(config: ServerConfig, listener: socket.socket, launched: Launche
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
     service = build_service(config, partial(EngineClient, launched=launched), sources)
 
-    def greet() -> None:
+    def on_ready() -> None:
         gc.collect()
         gc.freeze()  # what was set up stays: no collection need look at it again
         server.loading.close()
@@ -116,7 +116,7 @@ async def serve(config: ServerConfig, listener: socket.socket, launched: Launche
     def stop() -> None:
         server.should_exit = True
 
-    server = DrainingServer(build_app(service, greet, on_failed_start=stop), service)
+    server = DrainingServer(build_app(service, on_ready, on_failed_start=stop), service)
     with closing(server.loading):
         await server.serve(sockets=[listener, *(listener.dup() for _ in range(NUM_LISTENERS - 1))])
     if server.force_exit:

@@ -11,9 +11,9 @@ from prometheus_client.registry import Collector
 from quire.engine.messages import EngineFacts
 from quire.scheduler.step import Stats
 from quire.server.config import MetricsCompat, ServerConfig
-from quire.server.observability.metric_table import METRICS, Kind, Metric
+from quire.server.observability.metric_table import METRICS, Metric, MetricKind
 from quire.server.observability.metrics import ServerMetrics
-from quire.server.requests.input_reader import Lane
+from quire.server.requests.input_reader import SizeClass
 
 Rows: TypeAlias = list[tuple[tuple[str, ...], float]]
 """Label values (without the common ones) and the value they have."""
@@ -32,13 +32,13 @@ class MetricsCollector(Collector):
         *,
         facts: Callable[[], EngineFacts | None],
         step_age_s: Callable[[], float],
-        lanes: Sequence[Lane],
+        size_classes: Sequence[SizeClass],
     ) -> None:
         self._config = config
         self._metrics = metrics
         self._facts = facts
         self._step_age_s = step_age_s
-        self._lanes = lanes
+        self._size_classes = size_classes
 
     def collect(self) -> Iterator[Family]:
         rows = self._rows()
@@ -52,12 +52,12 @@ class MetricsCollector(Collector):
         name = f"{prefix}:{metric.name}"
         labels = (*metric.common, *metric.labels)
         common = self._common(metric)
-        if metric.kind is Kind.HISTOGRAM:
+        if metric.kind is MetricKind.HISTOGRAM:
             family = HistogramMetricFamily(name, metric.help, labels=labels)
             histogram = self._metrics.histograms[metric.name]
             family.add_metric(common, histogram.exposed(), sum_value=histogram.total)
             return family
-        kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+        kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
         simple = kind(name, metric.help, labels=labels)
         for values, value in rows.get(metric.name, []):
             simple.add_metric((*common, *values), value)
@@ -85,7 +85,7 @@ class MetricsCollector(Collector):
         ]
         rows["event_loop_longest_hold_seconds"] = [((), self._metrics.longest_hold.value())]
         rows["input_bodies_waiting"] = _labelled(
-            {lane.name: lane.queue.num_waiting for lane in self._lanes}
+            {size_class.name: size_class.queue.num_waiting for size_class in self._size_classes}
         )
         rows["last_step_age_seconds"] = [((), self._step_age_s())]
         facts = self._facts()

@@ -29,7 +29,7 @@ CLIENT_GONE = 499
 _TEMPLATES = tuple((path.partition("{")[0], path) for path in ROUTES if "{" in path)
 
 
-class Exchanged(NamedTuple):
+class HttpExchange(NamedTuple):
     """A request and its answer. `status` 0: the client went before the answer began."""
 
     method: str
@@ -58,18 +58,18 @@ class HttpMetrics(Collector):
         self._duration = Histogram(HTTP_METRICS["http_request_duration_highr_seconds"].buckets)
         self._durations: dict[tuple[str, ...], Histogram] = {}
 
-    def observe(self, exchanged: Exchanged) -> None:
-        handler = handler_of(exchanged.path)
-        method = exchanged.method if exchanged.method in METHODS else OTHER_METHOD
-        status = f"{(exchanged.status or CLIENT_GONE) // 100}xx"
+    def observe(self, exchange: HttpExchange) -> None:
+        handler = handler_of(exchange.path)
+        method = exchange.method if exchange.method in METHODS else OTHER_METHOD
+        status = f"{(exchange.status or CLIENT_GONE) // 100}xx"
         key = method, status, handler
         self._num_requests[key] = self._num_requests.get(key, 0) + 1
-        self._received.setdefault(handler, Histogram(())).observe(exchanged.num_received)
-        self._sent.setdefault(handler, Histogram(())).observe(exchanged.num_sent)
-        self._duration.observe(exchanged.duration_s)
+        self._received.setdefault(handler, Histogram(())).observe(exchange.num_received)
+        self._sent.setdefault(handler, Histogram(())).observe(exchange.num_sent)
+        self._duration.observe(exchange.duration_s)
         bounds = HTTP_METRICS["http_request_duration_seconds"].buckets
         self._durations.setdefault((method, handler), Histogram(bounds)).observe(
-            exchanged.duration_s
+            exchange.duration_s
         )
 
     def collect(self) -> Iterator[HttpFamily]:

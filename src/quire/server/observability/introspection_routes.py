@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.server.errors import NOT_FOUND, RequestError
-from quire.server.http.replies import json_reply
+from quire.server.http.json_responses import json_response
 from quire.server.observability.kv_event_stream import KVEventStream, last_event_id
 from quire.server.observability.timeline_view import show
 from quire.server.openai.protocol.fields import StrictModel
@@ -22,7 +22,7 @@ class ResetRequest(StrictModel):
     """The body of `/reset_prefix_cache`, which may be left out."""
 
 
-class WatchRoutes:
+class IntrospectionRoutes:
     """Timelines, the cache's events, and its reset."""
 
     def __init__(self, service: Service) -> None:
@@ -32,7 +32,7 @@ class WatchRoutes:
         name = str(request.path_params["name"])
         timeline = self._service.timelines.find(arrival_of(request).tenant.name, name)
         if timeline is not None:
-            return json_reply(show(timeline, self._service.sources.clock()))
+            return json_response(show(timeline, self._service.sources.clock()))
         most = self._service.config.timeline_requests
         kept = f"the last {most} are kept" if most else "--timeline-requests 0 keeps none"
         raise RequestError(
@@ -58,4 +58,4 @@ class WatchRoutes:
         if body:
             validate(parse_object(body), ResetRequest)
         service.engine.reset_prefix_cache()
-        return json_reply(ResetSent())
+        return json_response(ResetSent())

@@ -40,17 +40,17 @@ class KVEventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = list(STREAM_HEADERS)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        tell = asyncio.create_task(self._tell(send))
+        emit = asyncio.create_task(self._emit(send))
         gone = asyncio.create_task(_until_gone(receive))
         try:
-            await asyncio.wait({tell, gone, self._drains}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({emit, gone, self._drains}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            tell.cancel()
+            emit.cancel()
             gone.cancel()
-            await asyncio.gather(tell, gone, return_exceptions=True)
+            await asyncio.gather(emit, gone, return_exceptions=True)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _tell(self, send: Send) -> None:
+    async def _emit(self, send: Send) -> None:
         """Ends where events were lost because the client is slow: it may come back and be told."""
         next_id = self._feed.next_id if self._last_id is None else self._last_id + 1
         await _send(send, KEEP_ALIVE)

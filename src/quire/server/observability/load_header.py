@@ -8,19 +8,19 @@ import msgspec
 
 from quire.scheduler.step import Stats
 
-ASKED = b"endpoint-load-metrics-format"
-ANSWERED = "endpoint-load-metrics"
+FORMAT_HEADER = b"endpoint-load-metrics-format"
+REPORT_HEADER = "endpoint-load-metrics"
 
 
 def load_report(headers: Iterable[tuple[bytes, bytes]], stats: Stats) -> str | None:
     """None: the client does not ask for one, or in no known format (`text` or `json`)."""
-    wanted = dict(headers).get(ASKED, b"").lower()
+    format = dict(headers).get(FORMAT_HEADER, b"").lower()
     named = {
         "kv_cache_usage_perc": stats.kv_usage,
         "num_requests_waiting": float(stats.num_waiting),
     }
-    if wanted == b"text":
+    if format == b"text":
         return "TEXT " + ", ".join(f"named_metrics.{name}={each}" for name, each in named.items())
-    if wanted == b"json":
+    if format == b"json":
         return "JSON " + msgspec.json.encode({"named_metrics": named}).decode()
     return None

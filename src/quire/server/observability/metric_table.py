@@ -32,7 +32,7 @@ UP_TO_MODEL_LENGTH = ()
 """Buckets 1, 2, 5, 10, 20, 50 ... up to the model length, which is known once it is loaded."""
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """Prometheus types. A counter's name ends in `_total`."""
 
     COUNTER = "counter"
@@ -46,7 +46,7 @@ class Metric:
     """`labels` come after the common ones, `model_name` and `engine`, or replace them."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     common: tuple[str, ...] = COMMON_LABELS
@@ -55,15 +55,15 @@ class Metric:
 
 
 def _counter(name: str, help: str, *labels: str, twin: bool = True) -> Metric:
-    return Metric(name, Kind.COUNTER, help, labels, twin=twin)
+    return Metric(name, MetricKind.COUNTER, help, labels, twin=twin)
 
 
 def _gauge(name: str, help: str, *labels: str, twin: bool = True) -> Metric:
-    return Metric(name, Kind.GAUGE, help, labels, twin=twin)
+    return Metric(name, MetricKind.GAUGE, help, labels, twin=twin)
 
 
 def _histogram(name: str, help: str, buckets: tuple[float, ...], *, twin: bool = True) -> Metric:
-    return Metric(name, Kind.HISTOGRAM, help, buckets=buckets, twin=twin)
+    return Metric(name, MetricKind.HISTOGRAM, help, buckets=buckets, twin=twin)
 
 
 CACHE_CONFIG_LABELS = (
@@ -98,7 +98,7 @@ METRICS: tuple[Metric, ...] = (
     _counter("request_success_total", "Ended requests by why they ended.", "finished_reason"),
     Metric(
         "admission_rejections_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Requests not taken because the queue was full.",
         ("reason",),
         common=("model_name",),
@@ -175,14 +175,14 @@ METRICS: tuple[Metric, ...] = (
     _counter("wasted_prefill_tokens_total", "Computed tokens thrown away.", twin=False),
     Metric(
         "http_half_read_bytes",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Bytes of request bodies that have not come whole.",
         common=("model_name",),
         twin=False,
     ),
     Metric(
         "http_refused_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "HTTP requests that were not read to their end, and answers that the client did not take.",
         ("reason",),
         common=("model_name",),
@@ -235,7 +235,7 @@ METRICS: tuple[Metric, ...] = (
 
 
 def _http(
-    name: str, kind: Kind, help: str, *labels: str, buckets: tuple[float, ...] = ()
+    name: str, kind: MetricKind, help: str, *labels: str, buckets: tuple[float, ...] = ()
 ) -> tuple[str, Metric]:
     return name, Metric(name, kind, help, labels, common=(), buckets=buckets, twin=False)
 
@@ -244,22 +244,25 @@ HTTP_METRICS: Mapping[str, Metric] = dict(
     (
         _http(
             "http_requests_total",
-            Kind.COUNTER,
+            MetricKind.COUNTER,
             "Requests by method, status (2xx, 4xx ...) and route.",
             *("method", "status", "handler"),
         ),
         _http(
             "http_request_size_bytes",
-            Kind.SUMMARY,
+            MetricKind.SUMMARY,
             "Bytes of bodies, as requests declare them.",
             "handler",
         ),
         _http(
-            "http_response_size_bytes", Kind.SUMMARY, "Bytes of bodies that were sent.", "handler"
+            "http_response_size_bytes",
+            MetricKind.SUMMARY,
+            "Bytes of bodies that were sent.",
+            "handler",
         ),
         _http(
             "http_request_duration_highr_seconds",
-            Kind.HISTOGRAM,
+            MetricKind.HISTOGRAM,
             "Time from a request to the end of its answer.",
             buckets=(
                 *(0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5),
@@ -268,7 +271,7 @@ HTTP_METRICS: Mapping[str, Metric] = dict(
         ),
         _http(
             "http_request_duration_seconds",
-            Kind.HISTOGRAM,
+            MetricKind.HISTOGRAM,
             "The same by method and route.",
             *("method", "handler"),
             buckets=(0.1, 0.5, 1.0),

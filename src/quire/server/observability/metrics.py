@@ -15,13 +15,18 @@ from quire.scheduler.step import Finish, Stats
 from quire.server.observability.histogram import Histogram
 from quire.server.observability.http_metrics import HttpMetrics
 from quire.server.observability.loop_lag import RecentMaximum
-from quire.server.observability.metric_table import METRICS, UP_TO_MODEL_LENGTH, Kind, buckets_up_to
+from quire.server.observability.metric_table import (
+    METRICS,
+    UP_TO_MODEL_LENGTH,
+    MetricKind,
+    buckets_up_to,
+)
 from quire.server.tenancy.tenants import Arrival
 
 NO_STATS = Stats(*(0,) * len(Stats._fields))
 
 
-class Finished(StrEnum):
+class FinishReason(StrEnum):
     """vLLM's reasons why a request ended."""
 
     STOP = "stop"
@@ -30,7 +35,7 @@ class Finished(StrEnum):
     ERROR = "error"
 
 
-class Late(StrEnum):
+class DeadlineMiss(StrEnum):
     """What a deadline did: the request was not taken, or its output is not complete."""
 
     REFUSED = "refused"
@@ -54,13 +59,13 @@ class ServerMetrics:
         self.histograms = {
             metric.name: Histogram(metric.buckets)
             for metric in METRICS
-            if metric.kind is Kind.HISTOGRAM
+            if metric.kind is MetricKind.HISTOGRAM
         }
-        self.num_finished = dict.fromkeys(Finished, 0)
+        self.num_finished = dict.fromkeys(FinishReason, 0)
         self.num_rejected = 0
         self.num_refused: Counter[str] = Counter()
         self.num_half_read_bytes = 0
-        self.num_late = dict.fromkeys(Late, 0)
+        self.num_late = dict.fromkeys(DeadlineMiss, 0)
         self.tenant_tokens = dict.fromkeys(product(tenants, TenantTokens), 0)
         self._step_tokens = self.histograms["iteration_tokens_total"]
         self.token_gap = self.histograms["inter_token_latency_seconds"]
@@ -71,7 +76,7 @@ class ServerMetrics:
     def on_ready(self, facts: EngineFacts) -> None:
         """The model length is known: make the buckets that depend on it."""
         for metric in METRICS:
-            if metric.kind is Kind.HISTOGRAM and metric.buckets == UP_TO_MODEL_LENGTH:
+            if metric.kind is MetricKind.HISTOGRAM and metric.buckets == UP_TO_MODEL_LENGTH:
                 self.histograms[metric.name] = Histogram(buckets_up_to(facts.max_model_len))
 
     def on_output(self, output: EngineOutput) -> None:
@@ -142,7 +147,7 @@ class RequestMeter:
         self._num_tokens += num_tokens
         self._metrics.count_tokens(self._tenant, TenantTokens.OUTPUT, num_tokens)
 
-    def succeed(self, reason: Finished, finish: Finish) -> None:
+    def succeed(self, reason: FinishReason, finish: Finish) -> None:
         if self._ended:
             return
         self.end(reason)
@@ -163,7 +168,7 @@ class RequestMeter:
         metrics.observe("request_decode_time_seconds", finish.decode_s)
         metrics.observe("request_inference_time_seconds", finish.prefill_s + finish.decode_s)
 
-    def end(self, reason: Finished | None) -> None:
+    def end(self, reason: FinishReason | None) -> None:
         """`None` for a request that was refused: it never ran."""
         if not self._ended and reason is not None:
             self._metrics.num_finished[reason] += 1

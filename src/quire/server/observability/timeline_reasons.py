@@ -7,7 +7,7 @@ from typing import NamedTuple
 from quire.scheduler.reasons import Reason
 
 
-class Part(StrEnum):
+class TimelinePart(StrEnum):
     """Where a request's time goes. Received: read, checked and made tokens. Delivered: ended in the
     engine, on its way to the client."""
 
@@ -19,38 +19,38 @@ class Part(StrEnum):
     DELIVERED = "delivered"
 
 
-class Word(NamedTuple):
+class Meaning(NamedTuple):
     """`number` None: it has no meaning of its own and is not told."""
 
     number: str | None = None
-    begins: Part | None = None
+    begins: TimelinePart | None = None
 
 
-_ENDED = Word(None, Part.DELIVERED)
+_ENDED = Meaning(None, TimelinePart.DELIVERED)
 
-WORDS: Mapping[Reason, Word] = {
-    Reason.QUEUED: Word("requests_ahead", Part.QUEUED),
-    Reason.WAITS_FOR_BLOCKS: Word("blocks_short"),
-    Reason.WAITS_FOR_SEQUENCE: Word("requests_running"),
-    Reason.WAITS_FOR_BUDGET: Word("token_budget"),
-    Reason.WAITS_AFTER_PREEMPTION: Word("requests_preempted"),
-    Reason.WAITS_FOR_PROMPT: Word(),
-    Reason.WAITS_FOR_PREFIX: Word("tokens_awaited"),
-    Reason.WAITS_FOR_SKIPPED: Word("times_passed"),
-    Reason.ADMITTED: Word("tokens_reused", Part.PREFILL),
-    Reason.RESUMED: Word("tokens_reused", Part.PREFILL),
-    Reason.FORKED: Word("tokens_shared", Part.PREFILL),
-    Reason.SWAPPED_IN: Word("tokens_kept", Part.PREFILL),
-    Reason.FIRST_TOKEN: Word(None, Part.DECODE),
-    Reason.MISS_TOO_SHORT: Word("tokens"),
-    Reason.MISS_DIFFERS: Word("first_token"),
-    Reason.MISS_EVICTED: Word("first_token"),
-    Reason.MISS_SALT: Word("first_token"),
-    Reason.MISS_NEW: Word(),  # from where is said by the tokens reused
-    Reason.PREEMPTED_FOR_BLOCKS: Word("tokens_thrown", Part.PREEMPTED),
-    Reason.SWAPPED_OUT: Word("tokens_kept", Part.PREEMPTED),
-    Reason.STOP_TOKEN: Word("token_id", Part.DELIVERED),
-    Reason.END_OF_SEQUENCE: Word("token_id", Part.DELIVERED),
+MEANINGS: Mapping[Reason, Meaning] = {
+    Reason.QUEUED: Meaning("requests_ahead", TimelinePart.QUEUED),
+    Reason.WAITS_FOR_BLOCKS: Meaning("blocks_short"),
+    Reason.WAITS_FOR_SEQUENCE: Meaning("requests_running"),
+    Reason.WAITS_FOR_BUDGET: Meaning("token_budget"),
+    Reason.WAITS_AFTER_PREEMPTION: Meaning("requests_preempted"),
+    Reason.WAITS_FOR_PROMPT: Meaning(),
+    Reason.WAITS_FOR_PREFIX: Meaning("tokens_awaited"),
+    Reason.WAITS_FOR_SKIPPED: Meaning("times_passed"),
+    Reason.ADMITTED: Meaning("tokens_reused", TimelinePart.PREFILL),
+    Reason.RESUMED: Meaning("tokens_reused", TimelinePart.PREFILL),
+    Reason.FORKED: Meaning("tokens_shared", TimelinePart.PREFILL),
+    Reason.SWAPPED_IN: Meaning("tokens_kept", TimelinePart.PREFILL),
+    Reason.FIRST_TOKEN: Meaning(None, TimelinePart.DECODE),
+    Reason.MISS_TOO_SHORT: Meaning("tokens"),
+    Reason.MISS_DIFFERS: Meaning("first_token"),
+    Reason.MISS_EVICTED: Meaning("first_token"),
+    Reason.MISS_SALT: Meaning("first_token"),
+    Reason.MISS_NEW: Meaning(),  # from where is said by the tokens reused
+    Reason.PREEMPTED_FOR_BLOCKS: Meaning("tokens_thrown", TimelinePart.PREEMPTED),
+    Reason.SWAPPED_OUT: Meaning("tokens_kept", TimelinePart.PREEMPTED),
+    Reason.STOP_TOKEN: Meaning("token_id", TimelinePart.DELIVERED),
+    Reason.END_OF_SEQUENCE: Meaning("token_id", TimelinePart.DELIVERED),
     Reason.MAX_TOKENS: _ENDED,
     Reason.CONTEXT_END: _ENDED,
     Reason.ABORTED: _ENDED,

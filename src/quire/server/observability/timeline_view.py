@@ -12,8 +12,8 @@ from msgspec import UNSET, UnsetType
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event
 from quire.scheduler.step import Finish
-from quire.server.observability.timeline_words import WORDS, Part
-from quire.server.observability.timelines import Timeline, Track
+from quire.server.observability.timeline_reasons import MEANINGS, TimelinePart
+from quire.server.observability.timelines import ChoiceTimeline, Timeline
 
 TICKS_PER_MS = 64
 _FIRST_PLACED = (Reason.ADMITTED, Reason.FORKED)
@@ -68,7 +68,7 @@ def show(timeline: Timeline, now: float) -> TimelineOut:
         _state(timeline),
         timeline.refused,
         _ticks(end_s - timeline.arrived_s) / TICKS_PER_MS,
-        tuple(_choice(timeline, index, end_s) for index in range(len(timeline.tracks))),
+        tuple(_choice(timeline, index, end_s) for index in range(len(timeline.choices))),
     )
 
 
@@ -79,20 +79,20 @@ def _state(timeline: Timeline) -> str:
 
 
 def _choice(timeline: Timeline, index: int, end_s: float) -> ChoiceOut:
-    track = timeline.tracks[index]
-    finish = track.finish
-    events = (track.live_events or ()) if finish is None else finish.timeline
+    choice = timeline.choices[index]
+    finish = choice.finish
+    events = (choice.live_events or ()) if finish is None else finish.timeline
     return ChoiceOut(
         index,
         None if finish is None else finish.reason,
         _parts(timeline, events, end_s),
-        _live_counts(track, events) if finish is None else _counts(finish),
+        _live_counts(choice, events) if finish is None else _counts(finish),
         tuple(_event(event, timeline.arrived_s) for event in events),
     )
 
 
 def _event(event: Event, arrived_s: float) -> EventOut:
-    meaning = WORDS[event.reason].number
+    meaning = MEANINGS[event.reason].number
     return EventOut(
         _ticks(event.time_s - arrived_s) / TICKS_PER_MS,
         event.reason,
@@ -105,8 +105,8 @@ def _event(event: Event, arrived_s: float) -> EventOut:
 def _parts(timeline: Timeline, events: Sequence[Event], end_s: float) -> dict[str, float]:
     """How long each part was; one begins where the last ends, so that they fill the whole."""
     arrived_s = timeline.arrived_s
-    ticks = dict.fromkeys(Part, 0)
-    part, since, end = Part.RECEIVED, 0, _ticks(end_s - arrived_s)
+    ticks = dict.fromkeys(TimelinePart, 0)
+    part, since, end = TimelinePart.RECEIVED, 0, _ticks(end_s - arrived_s)
     for time_s, begins in _beginnings(timeline.handed_s, events):
         now = min(max(_ticks(time_s - arrived_s), since), end)
         ticks[part] += now - since
@@ -115,16 +115,16 @@ def _parts(timeline: Timeline, events: Sequence[Event], end_s: float) -> dict[st
     return {str(part): num / TICKS_PER_MS for part, num in ticks.items()}
 
 
-def _beginnings(handed_s: float, events: Sequence[Event]) -> Iterator[tuple[float, Part]]:
+def _beginnings(handed_s: float, events: Sequence[Event]) -> Iterator[tuple[float, TimelinePart]]:
     """Who is placed again after the first token goes on with decode."""
-    yield handed_s, Part.QUEUED
-    placed = Part.PREFILL
+    yield handed_s, TimelinePart.QUEUED
+    placed = TimelinePart.PREFILL
     for event in events:
-        begins = WORDS[event.reason].begins
-        if begins is Part.DECODE:
-            placed = Part.DECODE
+        begins = MEANINGS[event.reason].begins
+        if begins is TimelinePart.DECODE:
+            placed = TimelinePart.DECODE
         if begins is not None:
-            yield event.time_s, placed if begins is Part.PREFILL else begins
+            yield event.time_s, placed if begins is TimelinePart.PREFILL else begins
 
 
 def _counts(finish: Finish) -> Counts:
@@ -137,12 +137,12 @@ def _counts(finish: Finish) -> Counts:
     )
 
 
-def _live_counts(track: Track, events: Sequence[Event]) -> Counts:
+def _live_counts(choice: ChoiceTimeline, events: Sequence[Event]) -> Counts:
     placed = [event.number for event in events if event.reason in _FIRST_PLACED]
     return Counts(
-        track.num_prompt_tokens,
+        choice.num_prompt_tokens,
         placed[0] if placed else 0,
-        track.num_outputs,
+        choice.num_outputs,
         sum(event.reason in _PUT_BACK for event in events),
         _num_lost(events),
     )

@@ -21,7 +21,7 @@ ANOTHER = "another tenant"
 
 
 @dataclass(slots=True)
-class Track:
+class ChoiceTimeline:
     """One choice in the engine, of this tenant. What ended is kept as `ended`, in msgpack: ten
     thousand choices are then no objects that collections of garbage would have to look at."""
 
@@ -60,7 +60,7 @@ class Timeline:
     request_id: str
     arrived_s: float
     handed_s: float
-    tracks: list[Track]
+    choices: list[ChoiceTimeline]
     ended_s: float | None = None
     refused: Reason | None = None
 
@@ -71,34 +71,34 @@ class Timeline:
 
 
 class Timelines:
-    """`most` are kept, the newest; fewer where they have many choices. `are_apart`: there are
-    tenants, who must not learn of each other."""
+    """`max_timelines` are kept, the newest; fewer where they have many choices. `are_apart`: there
+    are tenants, who must not learn of each other."""
 
-    def __init__(self, most: int, *, are_apart: bool) -> None:
-        self._most = most
+    def __init__(self, max_timelines: int, *, are_apart: bool) -> None:
+        self._max_timelines = max_timelines
         self._are_apart = are_apart
         self._ring: deque[Timeline] = deque()
-        self._num_tracks = 0
+        self._num_choices = 0
         self._by_name: dict[tuple[str, str], Timeline] = {}
-        self._by_request: dict[str, Track] = {}
+        self._by_request: dict[str, ChoiceTimeline] = {}
 
     def open(self, context: RequestContext, now: float) -> Timeline:
         timeline = _timeline(context, now)
-        if self._most == 0:
+        if self._max_timelines == 0:
             return timeline
         self._ring.append(timeline)
-        self._num_tracks += len(timeline.tracks)
+        self._num_choices += len(timeline.choices)
         while len(self._ring) > 1 and self._are_too_many():
             self._forget(self._ring.popleft())
         for name in timeline.names:
             self._by_name[name] = timeline
-        for track in timeline.tracks:
-            self._by_request[track.request_id] = track
+        for choice in timeline.choices:
+            self._by_request[choice.request_id] = choice
         return timeline
 
     def _are_too_many(self) -> bool:
-        most_tracks = self._most * CHOICES_PER_REQUEST
-        return len(self._ring) > self._most or self._num_tracks > most_tracks
+        max_choices = self._max_timelines * CHOICES_PER_REQUEST
+        return len(self._ring) > self._max_timelines or self._num_choices > max_choices
 
     def find(self, tenant: str, name: str) -> Timeline | None:
         """By the reply's id or the `x-request-id`; of several with one such header the newest."""
@@ -106,22 +106,24 @@ class Timelines:
 
     def on_output(self, output: EngineOutput) -> None:
         for request_id, event in output.events:
-            track = self._by_request.get(request_id)
-            if track is not None and not track.ended:
-                track.note(self._told(event, track.tenant))
+            choice = self._by_request.get(request_id)
+            if choice is not None and not choice.ended:
+                choice.note(self._as_visible_to(event, choice.tenant))
         for delta in output.deltas:
-            self._take(delta)
+            self._on_delta(delta)
 
-    def _take(self, delta: Delta) -> None:
-        track = self._by_request.get(delta.request_id)
-        if track is None:
+    def _on_delta(self, delta: Delta) -> None:
+        choice = self._by_request.get(delta.request_id)
+        if choice is None:
             return
-        track.num_outputs += len(delta.token_ids)
+        choice.num_outputs += len(delta.token_ids)
         if delta.finish is not None:
-            events = tuple(self._told(event, track.tenant) for event in delta.finish.timeline)
-            track.end(delta.finish._replace(timeline=events))
+            events = tuple(
+                self._as_visible_to(event, choice.tenant) for event in delta.finish.timeline
+            )
+            choice.end(delta.finish._replace(timeline=events))
 
-    def _told(self, event: Event, tenant: str) -> Event:
+    def _as_visible_to(self, event: Event, tenant: str) -> Event:
         """As the tenant may know it."""
         if not self._are_apart:
             return event
@@ -139,9 +141,9 @@ class Timelines:
         for name in timeline.names:
             if self._by_name.get(name) is timeline:
                 del self._by_name[name]
-        self._num_tracks -= len(timeline.tracks)
-        for track in timeline.tracks:
-            del self._by_request[track.request_id]
+        self._num_choices -= len(timeline.choices)
+        for choice in timeline.choices:
+            del self._by_request[choice.request_id]
 
 
 def _timeline(context: RequestContext, now: float) -> Timeline:
@@ -155,5 +157,7 @@ def _timeline(context: RequestContext, now: float) -> Timeline:
         request_id=context.arrival.request_id,
         arrived_s=context.arrival.arrived_s,
         handed_s=now,
-        tracks=[Track(tenant, each.id, len(each.prompt_token_ids)) for each in context.requests],
+        choices=[
+            ChoiceTimeline(tenant, each.id, len(each.prompt_token_ids)) for each in context.requests
+        ],
     )

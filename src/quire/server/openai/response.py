@@ -22,7 +22,7 @@ from quire.server.errors import (
     error_body,
 )
 from quire.server.http.sliced_json import encode_sliced
-from quire.server.observability.metrics import Finished
+from quire.server.observability.metrics import FinishReason
 from quire.server.openai.protocol.wire import QuireAccount, Usage
 from quire.server.openai.response_builder import ResponseBuilder
 from quire.server.requests.generation_stream import GenerationStream
@@ -76,7 +76,7 @@ class GenerationResponse(Response):
             await asyncio.wait({produce, watch, self._cut_off}, return_when=asyncio.FIRST_COMPLETED)
             await self._finish(produce, send)
         finally:
-            self._generation.abort(Finished.ABORT)
+            self._generation.abort(FinishReason.ABORT)
             self._generation.close()
             produce.cancel()
             watch.cancel()
@@ -87,10 +87,10 @@ class GenerationResponse(Response):
             error = produce.exception()
             if error is not None:
                 is_late = isinstance(error, DeadlineExceeded)
-                self._generation.abort(Finished.ABORT if is_late else Finished.ERROR)
+                self._generation.abort(FinishReason.ABORT if is_late else FinishReason.ERROR)
                 await self._fail(error, send)
             return
-        self._generation.abort(Finished.ABORT)
+        self._generation.abort(FinishReason.ABORT)
         produce.cancel()
         if self._cut_off.done():
             await self._fail(ShuttingDown("The server is shutting down; the output ends."), send)

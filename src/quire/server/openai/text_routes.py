@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from quire.server.errors import RequestError, ShuttingDown
-from quire.server.http.replies import JSON, json_reply
+from quire.server.http.json_responses import JSON, json_response
 from quire.server.openai.chat_response_builder import ChatResponseBuilder
 from quire.server.openai.completion_response_builder import CompletionResponseBuilder
 from quire.server.openai.protocol.wire import ModelCard, ModelList
@@ -34,12 +34,12 @@ class TextRoutes:
 
     async def models(self, request: Request) -> Response:
         names = self._service.config.served_model_names
-        return json_reply(ModelList(tuple(map(self._card, names))))
+        return json_response(ModelList(tuple(map(self._card, names))))
 
     async def model(self, request: Request) -> Response:
         name = str(request.path_params["name"])
         self._check_model(name)
-        return json_reply(self._card(name))
+        return json_response(self._card(name))
 
     def _card(self, name: str) -> ModelCard:
         facts = self._service.engine.facts
@@ -92,7 +92,7 @@ class TextRoutes:
         client that still sends would not read the answer.
         """
         body = await self._service.bodies.read(request, self._service.config.max_body_bytes)
-        await self._service.turns.take(arrival_of(request).tenant.name)
+        await self._service.work_throttle.wait(arrival_of(request).tenant.name)
         return body, self._service.serving_state()
 
     async def _unless_cancelled(

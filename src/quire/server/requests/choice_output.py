@@ -12,7 +12,7 @@ from quire.server.errors import SERVER_ERROR, RequestError
 from quire.server.requests.context import Prompt, TextOptions
 from quire.server.requests.output_delta import Ending, LogprobEntry, OutputDelta
 from quire.server.text.detokenizer import Detokenizer, continues_text
-from quire.server.text.stop_strings import Scan, StopStrings, StopTable
+from quire.server.text.stop_strings import Scan, StopStringMatcher, StopStringTable
 from quire.server.text.tokenizer import TextTokenizer
 
 MAX_INLINE_TOKENS = 1000
@@ -33,7 +33,7 @@ class ChoiceOutput:
         options: TextOptions,
         prompt: Prompt,
         tokenizer: TextTokenizer,
-        stops: StopTable,
+        stops: StopStringTable,
         *,
         wants_prompt_logprobs: bool,
     ) -> None:
@@ -47,7 +47,7 @@ class ChoiceOutput:
         self._detokenizer = Detokenizer(
             tokenizer.token_bytes, skip_special_tokens=skip, at_start=not goes_on
         )
-        self._stops = StopStrings(stops)
+        self._stops = StopStringMatcher(stops)
         self._is_echo_due = options.echo
         self._waits_for_logprobs = wants_prompt_logprobs
         self._prompt_logprobs: list[TokenLogprobs] = []

@@ -15,14 +15,14 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Finish
 from quire.server.errors import TOO_MANY, DeadlineExceeded, EngineGone, Overloaded, RequestError
-from quire.server.observability.metrics import Finished, Late, RequestMeter
+from quire.server.observability.metrics import DeadlineMiss, FinishReason, RequestMeter
 from quire.server.observability.timelines import Timeline
 from quire.server.openai.protocol.wire import CachedTokens, QuireAccount, Timing, Usage
 from quire.server.requests.choice_output import ChoiceOutput
 from quire.server.requests.context import RequestContext
 from quire.server.requests.output_delta import OutputDelta
 from quire.server.service import Service
-from quire.server.text.stop_strings import StopTable
+from quire.server.text.stop_strings import StopStringTable
 from quire.server.text.tokenizer import TextTokenizer
 
 _REFUSAL_CODES = {
@@ -50,7 +50,7 @@ class GenerationStream:
         self.context = context
         self._engine = service.engine
         self._submit_lock = service.submit_lock
-        self._turns = service.turns
+        self._throttle = service.work_throttle
         self._metrics = service.metrics
         self._clock = service.sources.clock
         self._timelines = service.timelines
@@ -76,13 +76,15 @@ class GenerationStream:
             self.abort(None)
             raise self._refusal(refused) from None
         except EngineDown as down:
-            self.abort(Finished.ERROR)
+            self.abort(FinishReason.ERROR)
             raise EngineGone(f"The engine is down: {down}") from None
 
     async def _build_choices(self) -> list[ChoiceOutput]:
         """Return the outputs of all choices; many are made in several iterations of the loop."""
         context, choices = self.context, []
-        stops = StopTable(context.text_options.stop, include_stop=context.text_options.include_stop)
+        stops = StopStringTable(
+            context.text_options.stop, include_stop=context.text_options.include_stop
+        )
         for index, request in enumerate(context.requests):
             scores = request.prompt_logprobs is not None
             prompt = context.prompt_of(index)
@@ -96,7 +98,7 @@ class GenerationStream:
                 )
             )
             if index % CHOICES_PER_ITERATION == CHOICES_PER_ITERATION - 1:
-                await self._turns.take(context.arrival.tenant.name)
+                await self._throttle.wait(context.arrival.tenant.name)
         return choices
 
     def _in_time(self, now: float) -> tuple[NewRequest, ...]:
@@ -115,7 +117,7 @@ class GenerationStream:
         if reason in _FULL:
             self._metrics.num_rejected += 1
         if reason is Reason.DEADLINE_HOPELESS:
-            self._metrics.num_late[Late.REFUSED] += 1
+            self._metrics.num_late[DeadlineMiss.REFUSED] += 1
         if self._timeline is not None:
             self._timeline.refused = reason
 
@@ -134,7 +136,7 @@ class GenerationStream:
         for number, request in enumerate(requests, start=1):
             self._streams.append(self._engine.submit(request))
             if number % CHOICES_PER_ITERATION == 0:
-                await self._turns.take(self.context.arrival.tenant.name)
+                await self._throttle.wait(self.context.arrival.tenant.name)
 
     def _refusal(self, refused: Refused) -> RequestError:
         refusal = refused.refusal
@@ -153,11 +155,11 @@ class GenerationStream:
         code = _REFUSAL_CODES.get(refusal.reason, str(refusal.reason))
         return RequestError(message, param=refusal.field, code=code)
 
-    def abort(self, reason: Finished | None) -> None:
+    def abort(self, reason: FinishReason | None) -> None:
         """End what still runs, and count it under `reason`; a request is counted once."""
         for index, request in enumerate(self.context.requests):
             self._engine.abort(request.id)
-            self._meters[index].end(Finished.STOP if index in self._stopped else reason)
+            self._meters[index].end(FinishReason.STOP if index in self._stopped else reason)
 
     def close(self) -> None:
         """Note that nothing more is sent to the client."""
@@ -182,7 +184,9 @@ class GenerationStream:
 
     async def _on_delta(self, index: int, delta: Delta) -> OutputDelta:
         if delta.finish is not None and delta.finish.reason is Reason.DEADLINE_EXCEEDED:
-            self._metrics.num_late[Late.UNFINISHED] += len(self._choices) - len(self._finishes)
+            self._metrics.num_late[DeadlineMiss.UNFINISHED] += len(self._choices) - len(
+                self._finishes
+            )
             raise DeadlineExceeded("The deadline passed before the output was complete.")
         if delta.token_ids:
             self._meters[index].tokens(len(delta.token_ids), self._clock())
@@ -192,15 +196,15 @@ class GenerationStream:
                 self._stopped.add(index)
                 self._engine.abort(self.context.requests[index].id)
             else:
-                self._close(index, Finished(output.ending.finish_reason), delta.finish)
+                self._close(index, FinishReason(output.ending.finish_reason), delta.finish)
         return output
 
     def _await_finish(self, index: int, delta: Delta) -> None:
         """Wait for the engine's account of a choice whose text has ended at a stop string."""
         if delta.finish is not None:
-            self._close(index, Finished.STOP, delta.finish)
+            self._close(index, FinishReason.STOP, delta.finish)
 
-    def _close(self, index: int, reason: Finished, finish: Finish) -> None:
+    def _close(self, index: int, reason: FinishReason, finish: Finish) -> None:
         self._finishes[index] = finish
         self._meters[index].succeed(reason, finish)
         self._count_prompt(index // self.context.num_choices * self.context.num_choices)

@@ -25,7 +25,7 @@ from quire.server.requests.input_parser import (
     TokenizedRequest,
     parse_input,
 )
-from quire.server.requests.input_worker import Packed, Work, unpack, work
+from quire.server.requests.input_worker import PackedInput, ParseTask, run_task, unpack
 
 INLINE_BYTES = 4 * 1024
 THREAD_BYTES = 64 * 1024
@@ -39,7 +39,7 @@ IDLE_S = 20.0
 END_WITHIN_S = 0.01
 
 
-class Lane(NamedTuple):
+class SizeClass(NamedTuple):
     """Bodies of up to `max_bytes`, read in threads or in a process."""
 
     name: str
@@ -61,18 +61,18 @@ class InputReader:
         max_waiting: int,
         clock: Callable[[], float],
     ) -> None:
-        def queue(num_turns: int) -> FairQueue:
-            return FairQueue(num_turns, max_waiting, BYTES_PER_S, clock)
+        def queue(num_permits: int) -> FairQueue:
+            return FairQueue(num_permits, max_waiting, BYTES_PER_S, clock)
 
         self._model = model
         self._revision = revision
-        self.lanes = (
-            Lane("short", THREAD_BYTES, queue(NUM_THREADS), in_process=False),
-            Lane("medium", MEDIUM_BYTES, queue(1), in_process=True),
-            Lane("long", max(max_body_bytes, MEDIUM_BYTES), queue(1), in_process=True),
+        self.size_classes = (
+            SizeClass("short", THREAD_BYTES, queue(NUM_THREADS), in_process=False),
+            SizeClass("medium", MEDIUM_BYTES, queue(1), in_process=True),
+            SizeClass("long", max(max_body_bytes, MEDIUM_BYTES), queue(1), in_process=True),
         )
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="read-input")
-        self._workers = Workers(sum(lane.in_process for lane in self.lanes))
+        self._workers = WorkerPool(sum(size_class.in_process for size_class in self.size_classes))
         self._readings: set[asyncio.Task[ParsedInput]] = set()
 
     async def prompts(
@@ -98,17 +98,19 @@ class InputReader:
         turn as long: else whoever comes and goes would have more than their share."""
         if len(body) <= INLINE_BYTES:
             return parse_input(kind, body, context)
-        lane = next(lane for lane in self.lanes if len(body) <= lane.max_bytes)
+        size_class = next(
+            size_class for size_class in self.size_classes if len(body) <= size_class.max_bytes
+        )
         try:
-            await lane.queue.take(tenant, len(body))
+            await size_class.queue.acquire(tenant, len(body))
         except QueueFull as full:
-            wait_s = lane.queue.waiting_bytes / BYTES_PER_S
+            wait_s = size_class.queue.waiting_bytes / BYTES_PER_S
             raise Overloaded(f"The server is full: {full}.", wait_s) from None
-        apart = self._in_process if lane.in_process else self._in_thread
+        apart = self._in_process if size_class.in_process else self._in_thread
         reading = asyncio.create_task(apart(kind, body, context))
         self._readings.add(reading)
         reading.add_done_callback(self._readings.discard)
-        reading.add_done_callback(lambda _: lane.queue.give_back())
+        reading.add_done_callback(lambda _: size_class.queue.release())
         return await asyncio.shield(reading)
 
     async def _in_thread(self, kind: InputKind, body: bytes, context: InputContext) -> ParsedInput:
@@ -116,8 +118,8 @@ class InputReader:
         return await loop.run_in_executor(self._threads, parse_input, kind, body, context)
 
     async def _in_process(self, kind: InputKind, body: bytes, context: InputContext) -> ParsedInput:
-        given = Work(kind, body, context.limits, self._model, self._revision)
-        return await unpack(await self._workers.do(given))
+        task = ParseTask(kind, body, context.limits, self._model, self._revision)
+        return await unpack(await self._workers.submit(task))
 
     async def close(self) -> None:
         """End threads and processes; what still waits is not read."""
@@ -125,7 +127,7 @@ class InputReader:
         await self._workers.end()
 
 
-class Workers:
+class WorkerPool:
     """Worker processes, at most `most`, started when there is work and ended when there is none."""
 
     def __init__(self, most: int) -> None:
@@ -134,11 +136,11 @@ class Workers:
         self._idle: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
 
-    async def do(self, given: Work) -> Packed:
+    async def submit(self, task: ParseTask) -> PackedInput:
         """Raises RequestError where the work takes too long, or ends its process twice."""
         try:
             with anyio.fail_after(LONGEST_READ_S):
-                return await self._run_again_if_broken(given)
+                return await self._run_again_if_broken(task)
         except TimeoutError:
             raise RequestError(
                 f"The request body took longer than {LONGEST_READ_S:g} s to read: send less.",
@@ -152,19 +154,21 @@ class Workers:
                 status=SERVER_ERROR,
             ) from error
 
-    async def _run_again_if_broken(self, given: Work) -> Packed:
+    async def _run_again_if_broken(self, task: ParseTask) -> PackedInput:
         """An idle process may have been ended by others; a body that ends two is the cause."""
         try:
-            return await self._run(given)
+            return await self._run(task)
         except BrokenWorkerProcess:
-            return await self._run(given)
+            return await self._run(task)
 
-    async def _run(self, given: Work) -> Packed:
+    async def _run(self, task: ParseTask) -> PackedInput:
         if self._idle is not None:
             self._idle.cancel()
         try:
             self._num_alive = max(self._num_alive, self._limiter.borrowed_tokens + 1)
-            return await to_process.run_sync(work, given, cancellable=True, limiter=self._limiter)
+            return await to_process.run_sync(
+                run_task, task, cancellable=True, limiter=self._limiter
+            )
         finally:
             if self._limiter.borrowed_tokens == 0:
                 self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._end_soon)

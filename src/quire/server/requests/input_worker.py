@@ -31,7 +31,7 @@ MANY_TOKENS = 50_000
 """Token ids that the event loop makes of bytes at once: about a millisecond."""
 
 
-class Work(NamedTuple):
+class ParseTask(NamedTuple):
     """What a worker is given: a body, and all that it takes to read it."""
 
     kind: InputKind
@@ -41,7 +41,7 @@ class Work(NamedTuple):
     revision: str | None
 
 
-class Packed(NamedTuple):
+class PackedInput(NamedTuple):
     """What a worker gives back: `head` is a pickled ReadInput or RequestError, without the token
     ids of its prompts, which are 32-bit integers in `token_ids`.
     """
@@ -50,25 +50,25 @@ class Packed(NamedTuple):
     token_ids: tuple[bytes, ...] = ()
 
 
-def work(given: Work) -> Packed:
+def run_task(task: ParseTask) -> PackedInput:
     """For a worker process: read a body."""
-    tokenizer = _tokenizer(given.model, given.revision)
+    tokenizer = _tokenizer(task.model, task.revision)
     try:
-        read = parse_input(given.kind, given.body, InputContext(given.limits, tokenizer))
+        read = parse_input(task.kind, task.body, InputContext(task.limits, tokenizer))
     except RequestError as error:
-        return Packed(_pickled(error))
+        return PackedInput(_pickled(error))
     finally:
         _give_memory_back()
     if not isinstance(read, TokenizedRequest):
-        return Packed(_pickled(read))
+        return PackedInput(_pickled(read))
     bare = tuple(prompt._replace(token_ids=()) for prompt in read.prompts)
-    return Packed(
+    return PackedInput(
         _pickled(replace(read, prompts=bare)),
         tuple(array(TOKEN_ID, prompt.token_ids).tobytes() for prompt in read.prompts),
     )
 
 
-async def unpack(packed: Packed) -> ParsedInput:
+async def unpack(packed: PackedInput) -> ParsedInput:
     """Raises the RequestError that came instead. Long prompts are made between other tasks."""
     read: ParsedInput | RequestError = pickle.loads(packed.head)
     if isinstance(read, RequestError):

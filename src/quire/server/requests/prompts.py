@@ -7,7 +7,7 @@ from quire.server.requests.context import Prompt
 from quire.server.requests.input_context import InputContext
 from quire.server.requests.limits import check_prompt_ids, check_prompt_length
 from quire.server.text.chat_template import TemplateRefused
-from quire.server.text.token_bytes import Kind
+from quire.server.text.token_bytes import TokenizerKind
 
 MAX_SHOWN_CHARS = 200
 MIN_COUNTED_CHARS = 2**20
@@ -59,7 +59,7 @@ def render_chat(request: ChatRequest, context: InputContext) -> str:
     adds_prompt = request.add_generation_prompt is not False and not continues
     try:
         return template.render(
-            [message.as_templates_know_it() for message in request.messages],
+            [message.as_template_message() for message in request.messages],
             add_generation_prompt=adds_prompt,
             continue_final_message=continues,
             extra=request.chat_template_kwargs or {},
@@ -120,7 +120,9 @@ def _refuse_longer(text: str, field: str, context: InputContext, *, at_least: in
     Texts of up to `at_least` characters pass.
     """
     tokenizer, most = context.tokenizer, context.facts.max_model_len
-    if tokenizer.token_bytes.kind is Kind.OTHER:  # such may make one token of any unknown text
+    if (
+        tokenizer.token_bytes.kind is TokenizerKind.OTHER
+    ):  # such may make one token of any unknown text
         return
     if len(text) > max(most * tokenizer.max_token_chars, at_least):
         raise RequestError(

@@ -13,12 +13,12 @@ from quire.server.config import ApiKey
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-def read_api_keys(said: tuple[str, ...], path: str | None) -> tuple[ApiKey, ...]:
+def read_api_keys(from_options: tuple[str, ...], path: str | None) -> tuple[ApiKey, ...]:
     """Those of flag or variable first. Raises InvalidOption, with the file's line at fault."""
-    keys = [ApiKey(key) for key in dict.fromkeys(said)]
+    keys = [ApiKey(key) for key in dict.fromkeys(from_options)]
     if path is None:
         return tuple(keys)
-    num_said = len(keys)
+    num_from_options = len(keys)
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -30,7 +30,7 @@ def read_api_keys(said: tuple[str, ...], path: str | None) -> tuple[ApiKey, ...]
             keys.append(_read_line(line.split(), keys))
         except ValueError as error:
             raise InvalidOption(f"--api-key-file: {path} line {number}: {error}") from None
-    if len(keys) == num_said:
+    if len(keys) == num_from_options:
         raise InvalidOption(f"--api-key-file: {path} holds no key")
     return tuple(keys)
 

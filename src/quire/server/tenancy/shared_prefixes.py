@@ -82,7 +82,7 @@ def _render(messages: list[Message], tokenizer: TextTokenizer) -> str:
     if tokenizer.template is None:
         raise ValueError("the model has no chat template for 'messages'")
     return tokenizer.template.render(
-        [message.as_templates_know_it() for message in messages],
+        [message.as_template_message() for message in messages],
         add_generation_prompt=False,
         continue_final_message=False,
         extra={},

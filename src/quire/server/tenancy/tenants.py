@@ -66,7 +66,7 @@ class Tenants:
         """Of the named ones."""
         return tuple(tenant.name for _, tenant in self._by_digest if tenant.is_named)
 
-    def admit(self, headers: Sequence[tuple[bytes, bytes]]) -> Tenant | None:
+    def authenticate(self, headers: Sequence[tuple[bytes, bytes]]) -> Tenant | None:
         if not self._by_digest:
             return EVERYONE
         given = _digest(_key_in(headers))

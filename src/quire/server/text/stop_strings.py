@@ -1,7 +1,7 @@
 """Stop strings across token boundaries: the first one to be completed ends the text.
 
-Fed any split of a text, `StopStrings` gives out the same characters: all but the longest suffix
-that could still become a stop string.
+Fed any split of a text, `StopStringMatcher` gives out the same characters: all but the longest
+suffix that could still become a stop string.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ class Scan(NamedTuple):
     stop: str | None
 
 
-class StopTable:
+class StopStringTable:
     """What is found out about the stop strings of a request once, for all of its outputs.
 
     Knuth-Morris-Pratt: `fallbacks` holds for each stop string, and for each of its prefixes, the
@@ -40,10 +40,10 @@ def _fallbacks(stop: str) -> list[int]:
     return lengths
 
 
-class StopStrings:
+class StopStringMatcher:
     """Holds the text of one output back until it cannot belong to a stop string any more."""
 
-    def __init__(self, table: StopTable) -> None:
+    def __init__(self, table: StopStringTable) -> None:
         self._table = table
         self._num_matched = [0] * len(table.stops)
         self._held = ""

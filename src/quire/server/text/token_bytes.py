@@ -26,7 +26,7 @@ class DecoderNode(msgspec.Struct):
     content: str = ""
 
 
-class Kind(StrEnum):
+class TokenizerKind(StrEnum):
     """How a tokenizer's tokens stand for bytes."""
 
     BYTE_LEVEL = "byte_level"
@@ -60,7 +60,7 @@ class TokenBytes:
         return known
 
     def _strips_space(self, nodes: Sequence[DecoderNode]) -> bool:
-        if self.kind is not Kind.OTHER:
+        if self.kind is not TokenizerKind.OTHER:
             return any(node.type in ("Strip", "Metaspace") for node in nodes)
         vocabulary = self._tokenizer.get_vocab().values()
         spaced = next((id for id in vocabulary if self.of(id).startswith(b" ")), None)
@@ -79,19 +79,21 @@ def _leaves(tokenizer: Tokenizer) -> Sequence[DecoderNode]:
     return described.decoders if described.type == "Sequence" else (described,)
 
 
-def _kind(nodes: Sequence[DecoderNode]) -> Kind:
+def _kind(nodes: Sequence[DecoderNode]) -> TokenizerKind:
     types = {node.type for node in nodes}
     if "ByteLevel" in types:
-        return Kind.BYTE_LEVEL
+        return TokenizerKind.BYTE_LEVEL
     if "ByteFallback" in types:
-        return Kind.BYTE_FALLBACK
-    return Kind.OTHER
+        return TokenizerKind.BYTE_FALLBACK
+    return TokenizerKind.OTHER
 
 
-def _bytes_of(kind: Kind, nodes: Sequence[DecoderNode], tokenizer: Tokenizer) -> TokenBytesOf:
-    if kind is Kind.BYTE_LEVEL:
+def _bytes_of(
+    kind: TokenizerKind, nodes: Sequence[DecoderNode], tokenizer: Tokenizer
+) -> TokenBytesOf:
+    if kind is TokenizerKind.BYTE_LEVEL:
         return _byte_level(byte_characters())
-    if kind is Kind.BYTE_FALLBACK:
+    if kind is TokenizerKind.BYTE_FALLBACK:
         return _byte_fallback(_replacements(nodes))
     return _by_difference(tokenizer)
 

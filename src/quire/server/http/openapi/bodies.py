@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from quire.server.observability.watch_routes import ResetRequest
+from quire.server.observability.introspection_routes import ResetRequest
 from quire.server.openai.protocol.capabilities import (
     CHAT,
     COMPLETIONS,

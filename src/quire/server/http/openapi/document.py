@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from quire.server.errors import UNAUTHORIZED, ErrorBody
+from quire.server.http.json_responses import JSON
 from quire.server.http.middleware import OPEN_PATHS
 from quire.server.http.openapi.bodies import (
     ALL_BODIES,
@@ -18,8 +19,7 @@ from quire.server.http.openapi.bodies import (
     request_schemas,
 )
 from quire.server.http.openapi.errors import ANYWHERE, error_responses, headers, response_name
-from quire.server.http.openapi.routes import REQUEST_ID, ROUTES, Answer, Parameter, RouteDoc
-from quire.server.http.replies import JSON
+from quire.server.http.openapi.routes import REQUEST_ID, ROUTES, Parameter, ResponseDoc, RouteDoc
 
 DESCRIPTION = """Quire serves language models over OpenAI-style APIs.
 
@@ -77,8 +77,8 @@ def _document(app: FastAPI, model_name: str) -> dict[str, object]:
 
 def _answer_types() -> Iterator[type[msgspec.Struct]]:
     for route in ROUTES.values():
-        for answers in route.answers.values():
-            for answer in answers:
+        for responses in route.responses.values():
+            for answer in responses:
                 if isinstance(answer.example, msgspec.Struct):
                     yield type(answer.example)
                 yield from answer.events
@@ -101,7 +101,7 @@ def _schemas(
 
 def _operation(path: str, route: RouteDoc, model_name: str) -> dict[str, object]:
     is_open = path in OPEN_PATHS
-    answers = {str(status): _answer(route, each) for status, each in route.answers.items()}
+    responses = {str(status): _answer(route, each) for status, each in route.responses.items()}
     errors = sorted({*ANYWHERE, *route.errors, *(() if is_open else (UNAUTHORIZED,))})
     references = {
         str(status): {"$ref": f"#/components/responses/{response_name(status)}"}
@@ -111,7 +111,7 @@ def _operation(path: str, route: RouteDoc, model_name: str) -> dict[str, object]
         "summary": route.summary,
         "operationId": path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
         "parameters": [_parameter(each) for each in (*route.parameters, REQUEST_ID)],
-        "responses": answers | references,
+        "responses": responses | references,
         "security": [] if is_open else [{name: []} for name in KEYS],
     }
     if path in ALL_BODIES:
@@ -133,15 +133,15 @@ def _request_examples(path: str, route: RouteDoc, model_name: str) -> dict[str, 
     return {name: {"value": {**model, **body}} for name, body in route.requests.items()}
 
 
-def _answer(route: RouteDoc, answers: Sequence[Answer]) -> dict[str, object]:
+def _answer(route: RouteDoc, responses: Sequence[ResponseDoc]) -> dict[str, object]:
     return {
-        "description": " ".join(answer.description for answer in answers),
+        "description": " ".join(answer.description for answer in responses),
         "headers": headers(*route.headers),
-        "content": {answer.media_type: _content(answer) for answer in answers},
+        "content": {answer.media_type: _content(answer) for answer in responses},
     }
 
 
-def _content(answer: Answer) -> dict[str, object]:
+def _content(answer: ResponseDoc) -> dict[str, object]:
     example = answer.example
     if answer.events:
         return {"itemSchema": _event_schema(answer.events), "example": example}

@@ -23,7 +23,7 @@ from quire.server.errors import (
     error_body,
     error_headers,
 )
-from quire.server.http.replies import JSON
+from quire.server.http.json_responses import JSON
 
 NO_SUCH_METHOD = 405
 TARGET_TOO_LONG = 414
@@ -33,18 +33,18 @@ ANYWHERE = (BAD_REQUEST, FORBIDDEN, TOO_SLOW, TARGET_TOO_LONG, HEAD_TOO_LARGE, S
 """Errors that any request may be answered with, whatever it asks for."""
 
 
-class ErrorAnswer(NamedTuple):
+class ErrorDoc(NamedTuple):
     """`example` is one of the errors that are answered with the status."""
 
     description: str
     example: RequestError
 
 
-def _error(description: str, example: RequestError) -> tuple[int, ErrorAnswer]:
-    return example.status, ErrorAnswer(description, example)
+def _error(description: str, example: RequestError) -> tuple[int, ErrorDoc]:
+    return example.status, ErrorDoc(description, example)
 
 
-ERROR_ANSWERS: Mapping[int, ErrorAnswer] = dict(
+ERROR_DOCS: Mapping[int, ErrorDoc] = dict(
     (
         _error(
             "The body, one of its fields or the request itself is wrong; `param` is the path of "
@@ -199,5 +199,5 @@ def error_responses(error_schema: Mapping[str, object]) -> dict[str, object]:
                 }
             },
         }
-        for status, answer in ERROR_ANSWERS.items()
+        for status, answer in ERROR_DOCS.items()
     }

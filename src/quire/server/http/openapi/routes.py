@@ -16,8 +16,8 @@ from quire.server.errors import (
     UNSUPPORTED_MEDIA,
     ErrorBody,
 )
+from quire.server.http.json_responses import JSON
 from quire.server.http.openapi import examples
-from quire.server.http.replies import JSON
 from quire.server.observability.kv_event_feed import (
     AllBlocksCleared,
     BlockRemoved,
@@ -48,7 +48,7 @@ READS_A_BODY = (TOO_LARGE, UNSUPPORTED_MEDIA, UNAVAILABLE)
 GENERATES = (*READS_A_BODY, NOT_FOUND, TOO_MANY, TOO_LATE)
 
 
-class Answer(NamedTuple):
+class ResponseDoc(NamedTuple):
     """An answer that is not an error. Text stands for itself; a body is shown as its type's
     schema, with itself as the example. `events` are the types of a stream's data."""
 
@@ -70,11 +70,11 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RouteDoc:
-    """`answers` by status; `errors` are the statuses that the route has beside those that every
+    """`responses` by status; `errors` are the statuses that the route has beside those that every
     request may be answered with; `requests` are bodies by name; `headers` come with the answers."""
 
     summary: str
-    answers: Mapping[int, tuple[Answer, ...]]
+    responses: Mapping[int, tuple[ResponseDoc, ...]]
     errors: tuple[int, ...] = ()
     requests: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     parameters: tuple[Parameter, ...] = ()
@@ -82,17 +82,17 @@ class RouteDoc:
     body_required: bool = True
 
 
-def _ok(*answers: Answer) -> Mapping[int, tuple[Answer, ...]]:
-    return {OK: answers}
+def _ok(*responses: ResponseDoc) -> Mapping[int, tuple[ResponseDoc, ...]]:
+    return {OK: responses}
 
 
 def _health(summary: str, well: str, *ill: str) -> RouteDoc:
     return RouteDoc(
         summary,
         {
-            OK: (Answer(Health(well), description="All is well."),),
+            OK: (ResponseDoc(Health(well), description="All is well."),),
             UNAVAILABLE: (
-                Answer(Health(ill[0]), description=f"`status` is one of: {', '.join(ill)}."),
+                ResponseDoc(Health(ill[0]), description=f"`status` is one of: {', '.join(ill)}."),
             ),
         },
     )
@@ -119,9 +119,9 @@ ROUTES: Mapping[str, RouteDoc] = {
     "/startupz": RouteDoc(
         "Has the server started, or how far has it come?",
         {
-            OK: (Answer(Startup("started"), description="It has."),),
+            OK: (ResponseDoc(Startup("started"), description="It has."),),
             UNAVAILABLE: (
-                Answer(
+                ResponseDoc(
                     Startup("starting", StartProgress("weights", 1, 2, 1.5)),
                     description="`status` is starting or down.",
                 ),
@@ -129,23 +129,23 @@ ROUTES: Mapping[str, RouteDoc] = {
         },
     ),
     "/metrics": RouteDoc(
-        "Metrics in Prometheus' text format.", _ok(Answer(examples.METRICS_TEXT, TEXT))
+        "Metrics in Prometheus' text format.", _ok(ResponseDoc(examples.METRICS_TEXT, TEXT))
     ),
-    "/version": RouteDoc("The version of the server.", _ok(Answer(Version(__version__)))),
+    "/version": RouteDoc("The version of the server.", _ok(ResponseDoc(Version(__version__)))),
     "/v1/server_info": RouteDoc(
         "Facts of the model and the engine, and the configuration without what is secret.",
-        _ok(Answer(examples.SERVER_INFO)),
+        _ok(ResponseDoc(examples.SERVER_INFO)),
     ),
-    "/v1/models": RouteDoc("The models.", _ok(Answer(ModelList((examples.CARD,))))),
+    "/v1/models": RouteDoc("The models.", _ok(ResponseDoc(ModelList((examples.CARD,))))),
     "/v1/models/{name}": RouteDoc(
         "One of the models.",
-        _ok(Answer(examples.CARD)),
+        _ok(ResponseDoc(examples.CARD)),
         (NOT_FOUND,),
         parameters=(Parameter("name", "path", "The model.", examples.CARD.id),),
     ),
     "/v1/requests/{name}": RouteDoc(
         "What happened to a request of one's own, while it runs and after.",
-        _ok(Answer(examples.TIMELINE)),
+        _ok(ResponseDoc(examples.TIMELINE)),
         (NOT_FOUND,),
         parameters=(
             Parameter("name", "path", "The answer's id or its x-request-id.", "my-request-1"),
@@ -154,7 +154,7 @@ ROUTES: Mapping[str, RouteDoc] = {
     "/v1/kv_events": RouteDoc(
         "The events of the prefix cache, where `--enable-kv-cache-events` is set.",
         _ok(
-            Answer(
+            ResponseDoc(
                 examples.KV_EVENTS,
                 EVENTS,
                 "Events without an end.",
@@ -175,8 +175,8 @@ ROUTES: Mapping[str, RouteDoc] = {
     COMPLETIONS: RouteDoc(
         "Go on with a text.",
         _ok(
-            Answer(examples.COMPLETION),
-            Answer(examples.COMPLETION_EVENTS, EVENTS, STREAMED, (CompletionBody, ErrorBody)),
+            ResponseDoc(examples.COMPLETION),
+            ResponseDoc(examples.COMPLETION_EVENTS, EVENTS, STREAMED, (CompletionBody, ErrorBody)),
         ),
         GENERATES,
         examples.COMPLETION_REQUESTS,
@@ -186,8 +186,8 @@ ROUTES: Mapping[str, RouteDoc] = {
     CHAT: RouteDoc(
         "Go on with a conversation.",
         _ok(
-            Answer(examples.CHAT_COMPLETION),
-            Answer(examples.CHAT_EVENTS, EVENTS, STREAMED, (ChatChunk, ErrorBody)),
+            ResponseDoc(examples.CHAT_COMPLETION),
+            ResponseDoc(examples.CHAT_EVENTS, EVENTS, STREAMED, (ChatChunk, ErrorBody)),
         ),
         GENERATES,
         examples.CHAT_REQUESTS,
@@ -196,24 +196,24 @@ ROUTES: Mapping[str, RouteDoc] = {
     ),
     "/tokenize": RouteDoc(
         "The tokens of a text or a conversation.",
-        _ok(Answer(Tokenized(3, 2048, (5, 6, 7)))),
+        _ok(ResponseDoc(Tokenized(3, 2048, (5, 6, 7)))),
         (*READS_A_BODY, NOT_FOUND),
         examples.TOKENIZE_REQUESTS,
         headers=("x-quire-warnings",),
     ),
     "/detokenize": RouteDoc(
         "The text of tokens.",
-        _ok(Answer(Detokenized("Once upon a time"))),
+        _ok(ResponseDoc(Detokenized("Once upon a time"))),
         (*READS_A_BODY, NOT_FOUND),
         examples.DETOKENIZE_REQUESTS,
     ),
     "/reset_prefix_cache": RouteDoc(
         "Empty the prefix cache.",
-        _ok(Answer(ResetSent())),
+        _ok(ResponseDoc(ResetSent())),
         READS_A_BODY,
         examples.RESET_REQUESTS,
         body_required=False,
     ),
-    "/docs": RouteDoc("This document as a page.", _ok(Answer("<!DOCTYPE html>", HTML))),
-    "/openapi.json": RouteDoc("This document.", _ok(Answer({"openapi": "3.1.0"}))),
+    "/docs": RouteDoc("This document as a page.", _ok(ResponseDoc("<!DOCTYPE html>", HTML))),
+    "/openapi.json": RouteDoc("This document.", _ok(ResponseDoc({"openapi": "3.1.0"}))),
 }

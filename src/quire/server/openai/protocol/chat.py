@@ -77,7 +77,7 @@ _CONTENT_SCHEMA = {
 }
 
 
-_ANSWERED = frozenset(
+_RESPONSE_FIELDS = frozenset(
     ("annotations", "audio", "function_call", "reasoning", "reasoning_content", "refusal")
     + ("tool_call_id", "tool_calls")
 )
@@ -85,17 +85,17 @@ _ANSWERED = frozenset(
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 
 
-def _describe_answered(schema: JsonDict) -> None:
+def _describe_response_fields(schema: JsonDict) -> None:
     fields = schema["properties"]
     assert isinstance(fields, dict)
-    for name in sorted(_ANSWERED):
+    for name in sorted(_RESPONSE_FIELDS):
         fields[name] = {"enum": [None, "", [], {}], "description": "Taken if it is empty."}
 
 
 class Message(StrictModel):
     """One turn of the conversation. What an assistant said may be null."""
 
-    model_config = ConfigDict(json_schema_extra=_describe_answered)
+    model_config = ConfigDict(json_schema_extra=_describe_response_fields)
 
     role: Role
     content: Annotated[str, PlainValidator(_read_content), WithJsonSchema(_CONTENT_SCHEMA)]
@@ -106,16 +106,16 @@ class Message(StrictModel):
     def _drop_empty(cls, given: object) -> object:
         if not isinstance(given, dict):
             return given
-        asked = [key for key in given if key in _ANSWERED and given[key] not in _NOTHING]
-        if asked:
-            where = {"where": f".{asked[0]}"}
+        nonempty = [key for key in given if key in _RESPONSE_FIELDS and given[key] not in _NOTHING]
+        if nonempty:
+            where = {"where": f".{nonempty[0]}"}
             raise PydanticCustomError("unsupported", "is not supported yet", where)
-        kept = {key: value for key, value in given.items() if key not in _ANSWERED}
+        kept = {key: value for key, value in given.items() if key not in _RESPONSE_FIELDS}
         if kept.get("role") == "assistant" and kept.get("content", "") is None:
             kept["content"] = ""
         return kept
 
-    def as_templates_know_it(self) -> dict[str, str]:
+    def as_template_message(self) -> dict[str, str]:
         """They predate the developer, who took over the system's part."""
         role = "system" if self.role == "developer" else self.role
         shown = {"role": role, "content": self.content}
