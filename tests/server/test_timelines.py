@@ -54,9 +54,9 @@ def account(*events: Event, of: str = "cmpl-1-0") -> EngineOutput:
     return report(deltas=(Delta(of, (9,), finish=finish),))
 
 
-def shown(*outputs: EngineOutput, handed_s: float = 101.0, end_s: float = 110.0) -> TimelineOut:
+def shown(*outputs: EngineOutput, submitted_s: float = 101.0, end_s: float = 110.0) -> TimelineOut:
     timelines = Timelines(5, are_apart=True)
-    timeline = timelines.open(context(), handed_s)
+    timeline = timelines.open(context(), submitted_s)
     for each in outputs:
         timelines.on_output(each)
     timeline.ended_s = end_s
@@ -67,9 +67,9 @@ def test_every_reason_has_its_words() -> None:
     assert set(MEANINGS) == set(Reason)
 
 
-@given(events=EVENTS, handed_s=st.floats(100, 200), end_s=st.floats(100, 2000))
-def test_parts_add_up_to_the_total(events: list[Event], handed_s: float, end_s: float) -> None:
-    told = shown(report(*events), handed_s=handed_s, end_s=end_s)
+@given(events=EVENTS, submitted_s=st.floats(100, 200), end_s=st.floats(100, 2000))
+def test_parts_add_up_to_the_total(events: list[Event], submitted_s: float, end_s: float) -> None:
+    told = shown(report(*events), submitted_s=submitted_s, end_s=end_s)
     (choice,) = told.choices
     assert set(choice.parts) == set(TimelinePart)
     assert min(choice.parts.values()) >= 0

@@ -1,4 +1,4 @@
-"""What a server is built from. `settings.py` fills it from flags and environment."""
+"""The configuration of a server. `cli/settings.py` fills it from flags and environment."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -25,8 +25,8 @@ class GenerationConfig(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key is a tenant. Without a name a digest of the key stands for it; `weight` is its share
-    under a fair policy."""
+    """An API key, which is a tenant. Without a name a digest of the key stands for it; `weight` is
+    its share under a fair policy."""
 
     key: str = field(repr=False)
     name: str | None = None
@@ -58,9 +58,12 @@ class HttpLimits:
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """`served_model_names` are the names clients may ask for; answers and metrics carry the first.
-    `api_keys` empty means that everyone may call. Fields without a repr are secret: they are not
-    logged, and `/v1/server_info` leaves them out.
+    """The configuration of one server, with that of its engine.
+
+    served_model_names: the names that clients may ask for; answers and metrics carry the first.
+    api_keys: empty means that everyone may call.
+
+    Fields without a repr are secret: they are not logged, and `/v1/server_info` leaves them out.
     """
 
     engine: EngineConfig

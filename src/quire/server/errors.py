@@ -1,4 +1,4 @@
-"""What can go wrong with a request, and its one shape on the wire: OpenAI's error object."""
+"""The errors that requests are answered with, in one form on the wire: OpenAI's error object."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,8 @@ TOO_LATE = 504
 
 
 class RequestError(Exception):
-    """A request is answered with an error: a sentence, the field at fault if one is, and a code."""
+    """An error that a request is answered with: a sentence, the field at fault (`param`), a code
+    for programs, the HTTP status, and in how many seconds to try again."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ MIN_RETRY_S, MAX_RETRY_S = 2, 600
 
 
 def retry_after_s(wait_s: float | None) -> int:
-    """Whole seconds for a client that is told how long the queue will take; None: not known."""
+    """Return `Retry-After` in whole seconds for a queue that takes `wait_s`; None: not known."""
     return max(MIN_RETRY_S, min(math.ceil(wait_s or 0), MAX_RETRY_S))
 
 

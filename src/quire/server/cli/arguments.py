@@ -1,4 +1,4 @@
-"""The command line of `quire`: its parsers, and what is said of a flag that none of them knows."""
+"""The command line of `quire`: its parsers, and the message for a flag that none of them knows."""
 
 import argparse
 import re
@@ -43,9 +43,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def unknown_flag(argv: Sequence[str]) -> str | None:
-    """A sentence on the first flag that its command does not know, with the one perhaps meant.
+    """Return a sentence on the first flag that its command does not know, with the one perhaps
+    meant.
 
-    It is looked for before the line is parsed, where what follows it would be a word out of place.
+    It is looked for before the arguments are parsed: the parser would complain of the word after
+    it.
     """
     command, words = "".join(argv[:1]), argv[1:]
     if command not in FLAGS:

@@ -1,4 +1,4 @@
-"""What the `quire` command does. Only here are arguments and environment read."""
+"""The commands of `quire`. Arguments and environment are read here alone."""
 
 import logging
 import os
@@ -35,7 +35,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def read_config(arguments: Mapping[str, object], environ: Mapping[str, str]) -> ServerConfig:
-    """Raises InvalidOption."""
+    """Return the configuration of arguments and environment. Raises InvalidOption."""
     flags = dict(arguments)
     model = flags.pop("positional_model", None)
     if model is not None and flags.get("model") not in (None, model):
@@ -46,7 +46,8 @@ def read_config(arguments: Mapping[str, object], environ: Mapping[str, str]) -> 
 
 
 def calm_threads(environ: MutableMapping[str, str]) -> None:
-    """For the engine process, unless the user has chosen: threads that wait do not hold a core."""
+    """Keep waiting threads of the engine process from holding a core, unless the user has
+    chosen."""
     if "OMP_WAIT_POLICY" not in environ:
         environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 
@@ -83,8 +84,8 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
 
 
 def check_model(config: EngineConfig) -> None:
-    """Look at the files of a model that lies here, before anything heavy is imported. Raises
-    CheckpointError, UnsupportedModel or TokenizerError."""
+    """Check the files of a local model before anything heavy is imported. Raises CheckpointError,
+    UnsupportedModel or TokenizerError."""
     if config.model == TOY_MODEL:
         return
     folder = check_local(ModelSource(config.model, config.revision, config.trust_remote_code))

@@ -1,5 +1,5 @@
-"""The `quire` command. Whoever ends it while it still imports gets one line, not a traceback: so
-nothing that takes time is imported up here.
+"""The `quire` command. A signal while it still imports ends it with one line, not a traceback:
+nothing that takes time is imported at the top of this module.
 """
 
 import os
@@ -14,6 +14,7 @@ from quire.server.cli.output import OutputLost, flush
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
     try:
         try:
             return run(sys.argv[1:] if argv is None else argv)
@@ -35,7 +36,7 @@ def run(argv: Sequence[str]) -> int:
 
 @contextmanager
 def ended_in_a_line() -> Iterator[None]:
-    """Within, SIGINT and SIGTERM end the process, until a server takes them over."""
+    """Let SIGINT and SIGTERM end the process within, until a server takes them over."""
     before = {each: signal.signal(each, _end) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -45,6 +46,7 @@ def ended_in_a_line() -> Iterator[None]:
 
 
 def _end(signum: int, frame: FrameType | None) -> None:
-    """At once: an exception might come up within anything that is just being imported."""
+    """End the process at once: an exception could be raised in any module that is being
+    imported."""
     os.write(2, f"quire: ended by {signal.Signals(signum).name}\n".encode())
     os._exit(KILLED_BY + signum)

@@ -1,4 +1,4 @@
-"""What is said of one option of `quire serve`."""
+"""The description of one option of `quire serve`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ OptionValue: TypeAlias = str | int | float | bool | tuple[str, ...] | None
 
 
 class ConfigSection(StrEnum):
-    """The configuration class an option fills."""
+    """The configuration class that an option fills."""
 
     ENGINE = "engine"
     SERVER = "server"
@@ -18,9 +18,13 @@ class ConfigSection(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`field` names the configuration's field where it differs from the flag; `shown` is the
-    default in words. A variable that is set but empty counts as not set; where the server would
-    then be open to everyone, `guards` has it refused."""
+    """One option: its flag, the section of the configuration that it fills, its parser and help.
+
+    field: the configuration's field where it differs from the flag.
+    shown: the default in words.
+    guards: a variable that is set but empty is refused, since the server would be open to everyone;
+        that of any other option counts as not set.
+    """
 
     flag: str
     section: ConfigSection

@@ -1,4 +1,4 @@
-"""How the text of a flag or a variable becomes a value; ValueError says what was wanted."""
+"""Parsers from the text of a flag or a variable to a value; ValueError says what was expected."""
 
 import math
 import re

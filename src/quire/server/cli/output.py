@@ -1,4 +1,4 @@
-"""Standard output that may take nothing more, as on a full disk or behind a closed pipe."""
+"""Writes to standard output, which may take nothing more, as on a full disk or a closed pipe."""
 
 import os
 import sys
@@ -26,6 +26,7 @@ def flush() -> None:
 
 
 def _lost(error: OSError) -> OutputLost:
-    """What is still held back goes nowhere: it would be tried again as the interpreter ends."""
+    """Return the error, and send what is still buffered nowhere: the interpreter would try to write
+    it again as it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return OutputLost(f"cannot write to standard output: {error.strerror}")

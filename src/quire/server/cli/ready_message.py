@@ -1,4 +1,4 @@
-"""What is logged when the server is ready: where it is, and a request to try."""
+"""The message that is logged when the server is ready: its address, and a request to try."""
 
 import json
 import shlex
@@ -10,12 +10,14 @@ PROMPT = "Once upon a time"
 NUM_TOKENS = 40
 MIN_SHOWN_S = 0.05
 AUTHORIZATION = "Authorization: Bearer YOUR_KEY"
-"""Keys are not printed: whoever starts the server knows where they are."""
+"""Keys are not printed: the operator knows where they are."""
 
 
 def ready_text(config: ServerConfig, url: str, startup_s: Mapping[str, float]) -> str:
-    """Two lines; the second can be pasted into a shell. `startup_s`: seconds by phase and in
-    `total`; what took next to nothing is left out."""
+    """Return two lines; the second can be pasted into a shell.
+
+    startup_s: seconds by phase and in `total`; a phase that took next to nothing is left out.
+    """
     model = config.served_model_names[0]
     body = {"model": model, "prompt": PROMPT, "max_tokens": NUM_TOKENS}
     headers = ["Content-Type: application/json", *([AUTHORIZATION] if config.api_keys else ())]

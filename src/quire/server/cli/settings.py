@@ -1,4 +1,6 @@
-"""From flags and environment to a ServerConfig. A flag beats its variable beats the default."""
+"""Builds a ServerConfig from flags and environment. A flag beats its variable, which beats the
+default.
+"""
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +26,7 @@ from quire.server.config import BUNDLED_MODEL_NAME, ServerConfig
 from quire.server.tenancy.api_keys import read_api_keys
 
 PLAIN_LISTS = (key_list, name_list)
-"""What may hold a comma where it is given as a flag."""
+"""Parsers of lists whose elements may hold a comma where they are given as flags."""
 LISTS = (*PLAIN_LISTS, origin_list, host_list)
 
 
@@ -33,7 +35,7 @@ def _action(option: Option) -> str:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Flags without defaults, so that what was not said can still come from the environment."""
+    """Add the flags, without defaults: what is not given can still come from the environment."""
     for option in OPTIONS:
         if option.parse is boolean:
             parser.add_argument(
@@ -54,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_values(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, OptionValue]:
-    """The options that were given, by key. InvalidOption names the flag or the variable."""
+    """Return the options that were given, by key. InvalidOption names the flag or the variable."""
     values: dict[str, OptionValue] = {}
     for option in OPTIONS:
         if option.key in flags:
@@ -91,7 +93,7 @@ def _parse(parse: Callable[[str], OptionValue], given: str, source: str) -> Opti
 
 
 def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each `QUIRE_*` variable that no option reads: perhaps a typing error."""
+    """Yield a sentence for each `QUIRE_*` variable that no option reads: perhaps a typing error."""
     known = [option.variable for option in OPTIONS]
     for name in sorted(environ):
         if name.startswith("QUIRE_") and name not in known:
@@ -101,7 +103,7 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def build_config(values: Mapping[str, OptionValue]) -> ServerConfig:
-    """Raises InvalidOption."""
+    """Build the configuration of the options that were given. Raises InvalidOption."""
     api_keys = read_api_keys(_strings(values, "api_key"), _path(values, "api_key_file"))
     given = values.get("model")
     model = str(given) if given else str(files("quire.models") / "bundled")

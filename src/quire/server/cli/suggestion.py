@@ -1,4 +1,4 @@
-"""What somebody may have meant by a name that is not known."""
+"""Suggests what somebody may have meant by an unknown name."""
 
 import difflib
 from collections.abc import Iterable
@@ -8,6 +8,6 @@ MAX_CHARS = 200
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name most like `name`, if one is like it at all."""
+    """Return the known name most like `name`, None if none is like it."""
     close = difflib.get_close_matches(name[:MAX_CHARS], list(known), n=1)
     return close[0] if close else None

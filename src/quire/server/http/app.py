@@ -37,7 +37,7 @@ to a million events a second."""
 
 
 def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Sources) -> Service:
-    """Inside a running event loop."""
+    """Build what the application needs. It must be called inside a running event loop."""
     secret = config.tenant_secret
     tenants = build_tenants(
         config.api_keys, sources.random_bytes(32) if secret is None else secret.encode()
@@ -56,8 +56,11 @@ def build_app(
     on_ready: Callable[[], None] = lambda: None,
     on_failed_start: Callable[[], None] = lambda: None,
 ) -> FastAPI:
-    """`on_ready` is called once requests are taken, `on_failed_start` if the engine or the
-    tokenizer cannot be brought up."""
+    """Build the application around a service.
+
+    on_ready: called once requests are taken.
+    on_failed_start: called if the engine or the tokenizer cannot be started.
+    """
 
     async def start() -> None:
         try:
@@ -133,7 +136,7 @@ async def _on_request_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
-    """What the framework itself refuses: no such path, not that method."""
+    """Answer what the framework itself refuses: an unknown path, a method that a path has not."""
     assert isinstance(error, HTTPException)
     where = f"{request.method} {request.url.path}"
     message = f"There is no {where}." if error.status_code == NOT_FOUND else str(error.detail)

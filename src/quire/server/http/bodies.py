@@ -1,5 +1,5 @@
-"""Bodies of requests: each has a largest size and a least rate, all that are half read together a
-largest size; what is refused is forgotten at once.
+"""Reads the bodies of requests: each has a largest size and a least rate, and all that are half
+read have a largest size together. What is refused is forgotten at once.
 """
 
 import asyncio
@@ -47,9 +47,12 @@ class BodyReader:
         return len(self._half_read)
 
     async def read(self, request: Request, max_bytes: int) -> bytes:
-        """The whole body. Raises RequestError for one that is larger than `max_bytes`, before all
-        of it has come; that comes too slowly; that is compressed; or that has not come when the
-        server must stop, or when others need its memory."""
+        """Return the whole body.
+
+        Raises RequestError for a body that is larger than `max_bytes`, before all of it has come;
+        that comes too slowly; that is compressed; or that has not come when the server must stop,
+        or when others need its memory.
+        """
         body = HalfRead()
         body.reading = asyncio.ensure_future(self._read(request, body, max_bytes))
         self._half_read[body] = None
@@ -97,13 +100,13 @@ class BodyReader:
     async def _receive(
         self, request: Request, body: HalfRead, max_bytes: int
     ) -> RequestError | None:
-        """Read into `body`; returns why it cannot be read."""
+        """Read into `body`. Return the error if it cannot be read, None if it was."""
         declared = request.headers.get("content-length", "")
         if declared.isdigit() and int(declared[:20]) > max_bytes:
             return _too_large(max_bytes)
         window_s = self._limits.body_window_s
-        least = self._limits.min_body_rate * window_s
-        wanted = least  # bytes that must have come when the window ends
+        min_bytes = self._limits.min_body_rate * window_s
+        due_bytes = min_bytes  # that must have come when the window ends
         clock = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(window_s) as window:
@@ -111,8 +114,8 @@ class BodyReader:
                     if len(body.data) + len(part) > max_bytes:
                         return _too_large(max_bytes)
                     self._take(body, part)
-                    if len(body.data) >= wanted:
-                        wanted = len(body.data) + least
+                    if len(body.data) >= due_bytes:
+                        due_bytes = len(body.data) + min_bytes
                         window.reschedule(clock() + window_s)
         except TimeoutError:
             return self._too_slow(len(body.data))
@@ -128,8 +131,11 @@ class BodyReader:
             self._give_up_oldest()
 
     def _give_up_oldest(self) -> None:
-        """Of bodies that come at a usual rate none gets old; who holds many back loses them
-        first."""
+        """Refuse the body that has been coming for longest.
+
+        Bodies that come at a usual rate do not get old; a client that holds many back loses them
+        first.
+        """
         oldest = next(each for each in self._half_read if each.data)
         self._metrics.on_refused("body_memory_full")
         self._give_up(

@@ -1,4 +1,7 @@
-"""Turns at a few workers: tenant after tenant, and of one tenant's the one that is done first."""
+"""A fair semaphore for a few workers: tenants are served in rotation, short work before long.
+
+The order within a tenant is that of shortest job first with ageing.
+"""
 
 import asyncio
 import heapq
@@ -12,18 +15,18 @@ class QueueFull(Exception):
 
 
 class _Waiting(NamedTuple):
-    """One that waits; the least is taken first."""
+    """One caller that waits; the least tuple is served first."""
 
-    rank: float
+    priority_key: float
     number: int
     size: int
     granted: asyncio.Future[None]
 
 
 class FairQueue:
-    """Gives at most `num_permits` turns at once, and lets work of at most `max_waiting` bytes wait.
+    """Gives out at most `num_permits` permits at once; work of at most `max_waiting` bytes waits.
 
-    Tenants are served in rotation. Of one tenant's, work is ranked by its arrival plus its size
+    Tenants are served in rotation. The work of one tenant is ordered by its arrival plus its size
     over `bytes_per_s`: short work passes long work, but not for ever.
     """
 
@@ -44,8 +47,10 @@ class FairQueue:
         self.waiting_bytes = 0
 
     async def acquire(self, tenant: str, size: int) -> None:
-        """Wait for a turn, which ends with `release`. Raises QueueFull at once; cancelling leaves
-        the queue."""
+        """Wait for a permit, which `release` gives back. `size` is the size of the work in bytes.
+
+        Raises QueueFull at once where no more may wait. Cancelling leaves the queue.
+        """
         if self._num_free:
             self._num_free -= 1
         else:
@@ -57,16 +62,18 @@ class FairQueue:
                 f"{self.num_waiting} requests with {self.waiting_bytes} bytes wait to be read, and "
                 f"no more than {self._max_waiting} bytes may"
             )
-        rank = self._clock() + size / self._bytes_per_s
+        priority_key = self._clock() + size / self._bytes_per_s
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(rank, next(self._numbers), size, granted)
+        waiting = _Waiting(priority_key, next(self._numbers), size, granted)
         heapq.heappush(self._queues.setdefault(tenant, []), waiting)
         self.num_waiting += 1
         self.waiting_bytes += size
         try:
             await granted
         except asyncio.CancelledError:
-            if granted.done() and not granted.cancelled():  # it was given in the same moment
+            if (
+                granted.done() and not granted.cancelled()
+            ):  # the permit was granted in the same moment
                 self.release()
             raise
         finally:
@@ -74,7 +81,7 @@ class FairQueue:
             self.waiting_bytes -= size
 
     def release(self) -> None:
-        """End a turn: the next one that still waits gets it."""
+        """Give a permit back: the next caller that still waits gets it."""
         for waiting in self._in_order():
             if not waiting.granted.done():
                 waiting.granted.set_result(None)
@@ -82,7 +89,7 @@ class FairQueue:
         self._num_free += 1
 
     def _in_order(self) -> Iterator[_Waiting]:
-        """Take out of the lines, the next one first."""
+        """Take callers out of the queue, the next one first."""
         while self._queues:
             tenant = next(iter(self._queues))
             queue = self._queues.pop(tenant)

@@ -1,4 +1,4 @@
-"""Memory that was freed goes back to the system."""
+"""Gives freed memory back to the system."""
 
 import ctypes
 

@@ -1,4 +1,6 @@
-"""Is it alive, ready, started; what is it made of. These answer from the first moment on."""
+"""Routes that tell whether the server is alive, ready and started, and what it serves with. They
+answer from the first moment on.
+"""
 
 import dataclasses
 
@@ -19,7 +21,8 @@ PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HealthRoutes:
-    """Liveness asks for a restart, readiness for traffic, startup for patience."""
+    """Handlers of probes: a failed liveness asks for a restart, a failed readiness for no traffic,
+    a failed startup for patience."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -76,7 +79,7 @@ class HealthRoutes:
         return json_response(Version(__version__))
 
     async def server_info(self, request: Request) -> Response:
-        """Facts and configuration, without what is secret."""
+        """Answer with facts and configuration, without what is secret."""
         config = self._service.config
         shown = {
             field.name: getattr(config, field.name)
@@ -97,7 +100,7 @@ class HealthRoutes:
 
 
 def memory_receipt(facts: EngineFacts | None) -> dict[str, object] | None:
-    """The memory receipt in one place: bytes by line, and what KV memory holds."""
+    """Return the memory receipt: bytes by line, and what KV memory holds."""
     if facts is None:
         return None
     return {

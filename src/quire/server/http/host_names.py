@@ -10,7 +10,8 @@ _PORT = re.compile(r":[0-9]*$")
 
 
 def host_name(host: str) -> str:
-    """Of a `Host` header or of an option: in lower case, without port, brackets and final dot."""
+    """Return the name in a `Host` header or an option: in lower case, without port, brackets and
+    final dot."""
     host = host.strip().lower()
     bracketed = _BRACKETED.fullmatch(host)
     if bracketed is not None:
@@ -20,7 +21,7 @@ def host_name(host: str) -> str:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether this name of a host, as `host_name` gives it, always means the machine itself."""
+    """Return whether this name, as `host_name` gives it, always means the machine itself."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
@@ -33,7 +34,8 @@ def is_loopback(name: str) -> bool:
 
 
 def exposure_warning(config: ServerConfig) -> str | None:
-    """A sentence for the log of a server that more than this machine can reach without a key."""
+    """Return a sentence for the log if more than this machine can reach the server without a
+    key."""
     if config.api_keys or is_loopback(host_name(config.host)):
         return None
     pages = "" if config.allowed_hosts else ", and so may web pages that give it a name of theirs"

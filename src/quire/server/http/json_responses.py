@@ -1,4 +1,4 @@
-"""JSON replies that are not streams."""
+"""JSON responses that are not streams."""
 
 import msgspec
 from starlette.responses import Response
@@ -19,6 +19,7 @@ def json_response(
 
 
 def error_response(error: RequestError) -> Response:
+    """Return the response of OpenAI's error object."""
     return Response(
         error_body(error),
         status_code=error.status,

@@ -1,12 +1,12 @@
-"""The listening socket, bound before anything heavy is imported: who connects early is kept waiting
-by the kernel, not refused.
+"""Binds the listening socket before anything heavy is imported: a client that connects early is
+kept waiting by the kernel, not refused.
 """
 
 import socket
 
 BACKLOG = 65535
-"""As long as the kernel lets it be (Linux: `net.core.somaxconn`). Whoever finds no place in it
-tries again after a second."""
+"""As many connections as the kernel lets wait (Linux: `net.core.somaxconn`). A client that is not
+let in tries again after a second."""
 
 
 class CannotListen(Exception):
@@ -14,7 +14,10 @@ class CannotListen(Exception):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Listens at once: health is answered before any model is loaded."""
+    """Return a socket that listens. Raises CannotListen.
+
+    It listens at once: health is answered before any model is loaded.
+    """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         family, kind, protocol, _, address = found[0]
@@ -33,12 +36,14 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def local_url_of(listener: socket.socket) -> str:
-    """Where a client on this machine finds it, if it listens on all addresses too."""
+    """Return the URL for a client on this machine, also where the socket listens on all
+    addresses."""
     host, port = listener.getsockname()[:2]
     return _url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
 
 
 def url_of(listener: socket.socket) -> str:
+    """Return the URL of the address that the socket is bound to."""
     host, port = listener.getsockname()[:2]
     return _url(host, port)
 

@@ -1,6 +1,7 @@
-"""What surrounds every request: its id, its key, its line in the log, and an answer to any crash.
+"""The middleware around every request: its id, its key, its line in the log, and an answer to any
+crash.
 
-Plain ASGI: nothing between the handlers and the socket but a function that adds one header.
+It is plain ASGI: between the handlers and the socket there is only a function that adds a header.
 """
 
 import logging
@@ -23,13 +24,14 @@ from quire.server.tenancy.tenants import ARRIVAL, EVERYONE, Arrival
 logger = logging.getLogger("quire.access")
 
 PROBES = frozenset(("/health", "/livez", "/readyz", "/startupz"))
-"""Are answered at once, whoever else waits."""
+"""Paths that are answered at once, whoever else waits."""
 OPEN_PATHS = PROBES | {"/metrics", "/version", "/docs", "/openapi.json"}
-"""Need no key, are not logged, and do not keep a draining server up. So do the files of `/docs`."""
+"""Paths that need no key, are not logged, and do not keep a draining server up. The files of
+`/docs` are such too."""
 DOCS_ASSETS = "/docs/assets"
 
 _PLAIN = "/:@!$&'()*+,;=-._~%"
-"""What a path has in the log as it is; all else, line ends among it, is escaped as in a URL."""
+"""Characters that a path keeps in the log; all others, line ends too, are escaped as in a URL."""
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -79,7 +81,7 @@ _NO_KEY = RequestError(
 
 
 class _Exchange:
-    """One request and its answer."""
+    """One request and its answer, as the log and the metrics see them."""
 
     def __init__(self, scope: Scope, send: Send, service: Service) -> None:
         self._scope = scope
@@ -147,7 +149,7 @@ class _Exchange:
 
 
 def _request_id(headers: Sequence[tuple[bytes, bytes]], service: Service) -> str:
-    """The client's, if it can be written in a log and a header; else a new one."""
+    """Return the client's id, if it can be written in a log and a header; else a new one."""
     for name, value in headers:
         if name == b"x-request-id" and _SANE_ID.fullmatch(value):
             return value.decode("ascii")

@@ -1,4 +1,4 @@
-"""HTTP/1.1 and nothing else, within limits that hold while the bytes still come.
+"""Speaks HTTP/1.1 and nothing else, within limits that hold while the bytes still come.
 
 A head has a largest size and a longest time, whatever it is cut into; requests that are sent ahead
 of their answers wait in the socket, not in memory; what is not HTTP is answered once, in the shape
@@ -27,11 +27,11 @@ from quire.server.errors import TOO_SLOW, RequestError, error_body
 logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 1024
-"""What the parser is given at once of anything but a body of known length. Counts of a head are
-exact to one piece, and so many bytes of requests may wait for their turn in parsed form."""
+"""How many bytes the parser is given at once of anything but a body of known length. The size of a
+head is exact to one piece, and so many bytes of pipelined requests may wait in parsed form."""
 BYTES_PER_ITERATION = 32 * 1024
-"""What is parsed of one connection before the others get their turn: a chunk of one byte costs a
-microsecond, and up to 256 KiB come at once."""
+"""How many bytes of one connection are parsed in one iteration of the event loop: a chunk of one
+byte costs a microsecond, and up to 256 KiB come at once."""
 VERSIONS = ("1.0", "1.1")
 
 
@@ -44,8 +44,8 @@ class ParserState(Enum):
 
 
 class HeldFlow(FlowControl):
-    """Reading that stays paused while `is_held`: that an application asks for a body which has come
-    already must not bring in what follows it."""
+    """Flow control whose reading stays paused while `is_held`: that an application asks for a body
+    which has come already must not bring in what follows it."""
 
     is_held = False
 
@@ -64,8 +64,8 @@ class HeldFlow(FlowControl):
 
 
 class PlainHttp(HttpToolsProtocol):
-    """One connection. `on_refused` is told the code of each error that is answered here, where no
-    application sees it."""
+    """One connection. `on_refused` is called with the code of each error that is answered here,
+    where no application sees it."""
 
     flow: HeldFlow
 
@@ -88,7 +88,7 @@ class PlainHttp(HttpToolsProtocol):
         self._num_head_bytes = 0  # since the message began, or since its last body byte
         self._counts_anew = False  # within this piece a message began or ended, or body bytes came
         self._num_url_bytes = 0  # within this piece
-        self._active: RequestResponseCycle | None = None  # whose turn it is to be answered
+        self._active: RequestResponseCycle | None = None  # the request that is being answered
         self._fault: RequestError | None = None
         self._read_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -120,8 +120,8 @@ class PlainHttp(HttpToolsProtocol):
             self._parse()
 
     def _parse(self) -> None:
-        """Parse what has come until a request must wait for its turn, or other connections for
-        theirs. Nothing more is read from the socket before that."""
+        """Parse what has come, until a request must wait for those before it or other connections
+        must be served. Nothing more is read from the socket before that."""
         num_left = BYTES_PER_ITERATION
         while self._has_unparsed and not self.pipeline and not self.transport.is_closing():
             if num_left <= 0:
@@ -217,7 +217,7 @@ class PlainHttp(HttpToolsProtocol):
         super().on_message_complete()
         self._await_next()
 
-    # Whose turn it is.
+    # Which request is answered.
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._active = cycle
@@ -315,8 +315,8 @@ class PlainHttp(HttpToolsProtocol):
             self._answer_fault(error)
 
     def _take_back(self) -> bool:
-        """From the application, a request of which part of the body came; False if it has begun to
-        answer."""
+        """Take a request, part of whose body came, back from the application; return False if that
+        has begun to answer."""
         if self.cycle is not self._active:
             self.pipeline.popleft()
             return True
@@ -328,8 +328,8 @@ class PlainHttp(HttpToolsProtocol):
         return True
 
     def _answer_fault(self, error: RequestError) -> None:
-        """And take what still comes for a while: closing over unread bytes would reset the
-        connection before the client has read this."""
+        """Send the error, and take what still comes for a while: closing over unread bytes would
+        reset the connection before the client has read it."""
         body = error_body(error)
         head = (
             f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"

@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 
 CLOSE_PATIENCE_S = 5
 NUM_LISTENERS = 16
-"""The loop takes one connection from a listener in each of its turns: so many of a crowd, then, and
-who comes behind the crowd does not wait for all that it asks."""
+"""The event loop accepts one connection from each listener in one iteration. With so many listeners
+a crowd is let in faster, and a client behind it does not wait for all that the crowd asks."""
 
 
 class DrainingServer(uvicorn.Server):
@@ -64,7 +64,7 @@ class DrainingServer(uvicorn.Server):
         self.loading = Progress(sys.stderr, _log_phase, unit="")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Only notes the signal; the next tick acts on it."""
+        """Note the signal; the next tick acts on it."""
         self._num_signals += 1
         if self._num_signals > 1:
             self.should_exit = True
@@ -102,7 +102,7 @@ def _log_phase(phase: str) -> None:
 
 
 async def serve(config: ServerConfig, listener: socket.socket, launched: LaunchedEngine) -> int:
-    """Until a signal or a failed start; returns the exit code."""
+    """Serve until a signal or a failed start. Return the exit code."""
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
     service = build_service(config, partial(EngineClient, launched=launched), sources)
 
@@ -125,6 +125,7 @@ async def serve(config: ServerConfig, listener: socket.socket, launched: Launche
 
 
 def run(config: ServerConfig, listener: socket.socket, launched: LaunchedEngine) -> int:
+    """Serve in an event loop of its own. Return the exit code."""
     return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serve(config, listener, launched))

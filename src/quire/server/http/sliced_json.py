@@ -1,4 +1,4 @@
-"""JSON of long log probabilities, encoded part by part: a call of the encoder holds the
+"""Encodes the JSON of long log probabilities part by part: a call of the encoder holds the
 interpreter's lock to its end, so that a thread alone would not let others go on.
 """
 
@@ -9,7 +9,7 @@ SLICE = 256
 
 
 def encode_sliced(struct: msgspec.Struct, field: str) -> bytes:
-    """The JSON of `struct`, whose `field` is null or a struct that may hold long tuples."""
+    """Return the JSON of `struct`, whose `field` is null or a struct that may hold long tuples."""
     inner = getattr(struct, field)
     if inner is not None:
         struct = msgspec.structs.replace(struct, **{field: _sliced_struct(inner)})

@@ -16,13 +16,14 @@ from quire.server.http.host_names import host_name, is_loopback
 
 ANY = "*"
 PROBE_PATHS = frozenset(("/health", "/livez", "/readyz", "/startupz"))
-"""Answered under any `Host`: probes come through meshes and tunnels, and learn next to nothing."""
+"""Paths answered under any `Host`: probes come through meshes and tunnels and learn next to
+nothing."""
 SAFE_METHODS = ("GET", "HEAD")
 MAX_SHOWN_CHARS = 128
 
 
 class WebAccess:
-    """The rules of one server. They hold where no key is asked for, and each where its option is
+    """The rules of one server. They apply where it asks for no key, and each where its option is
     given."""
 
     def __init__(self, config: ServerConfig) -> None:
@@ -35,8 +36,11 @@ class WebAccess:
         self._checks_host &= ANY not in self._hosts
 
     def refusal(self, scope: Scope, *, is_open_path: bool) -> RequestError | None:
-        """Why this request is not answered, if it is not. Open paths change nothing and let no
-        other site read what they say, so that they have any `Origin`."""
+        """Return why this request is not answered, None if it is.
+
+        Open paths change nothing and let no other site read what they say, so that any `Origin` may
+        ask for them.
+        """
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "")
         if self._checks_host and scope["path"] not in PROBE_PATHS and not self._is_ours(host):
@@ -51,7 +55,7 @@ class WebAccess:
         return None
 
     def _is_ours(self, host: str) -> bool:
-        """None at all is sent by old probes, never by a browser."""
+        """Return whether a `Host` is this server's. Old probes send none, browsers always do."""
         name = host_name(host)
         return not name or is_loopback(name) or name in self._hosts
 
@@ -77,8 +81,8 @@ class WebAccess:
 
 
 def _is_origin_of(origin: str, host: str) -> bool:
-    """Whether a page of this origin came from this `Host`. Where TLS ends before the server, the
-    schemes differ; a port that the scheme implies may be left out."""
+    """Return whether a page of this origin came from this `Host`. Where TLS ends before the server,
+    the schemes differ; a port that the scheme implies may be left out."""
     try:
         parts, ours = urlsplit(origin), urlsplit(f"//{host}")
         default = {"http": 80, "https": 443}.get(parts.scheme)

@@ -1,4 +1,4 @@
-"""`/metrics`: the table of metrics with its values, in Prometheus' text format."""
+"""Exposes the table of metrics with its values at `/metrics`, in Prometheus' text format."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -16,14 +16,14 @@ from quire.server.observability.metrics import ServerMetrics
 from quire.server.requests.input_reader import SizeClass
 
 Rows: TypeAlias = list[tuple[tuple[str, ...], float]]
-"""Label values (without the common ones) and the value they have."""
+"""Pairs of label values (without the common ones) and the value of the series."""
 
 Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 ENGINE_INDEX = "0"
 
 
 class MetricsCollector(Collector):
-    """Makes families of the metrics' values; each family is given once per prefix."""
+    """Collects the metrics of the table as Prometheus families, each once per prefix."""
 
     def __init__(
         self,
@@ -167,7 +167,8 @@ def _stats_rows(stats: Stats) -> dict[str, Rows]:
 
 
 class EngineProcess(Collector):
-    """The engine's process, as `process_*` is the server's; nothing while there is none."""
+    """Collects the figures of the engine's process, as `process_*` has the server's; none while
+    there is no such process."""
 
     def __init__(self, process_id: Callable[[], int | None]) -> None:
         self._process_id = process_id
@@ -180,6 +181,7 @@ class EngineProcess(Collector):
 
 
 def expose(collectors: Iterable[Collector]) -> bytes:
+    """Return what all collectors have, in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     for collector in collectors:
         registry.register(collector)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 
 class Histogram:
-    """`bounds` are inclusive upper bounds; what is above them all is counted too."""
+    """Counts values by `bounds`, inclusive upper bounds; values above them all are counted too."""
 
     __slots__ = ("_bounds", "_counts", "_total")
 
@@ -23,7 +23,7 @@ class Histogram:
         return self._total
 
     def cumulative(self) -> list[tuple[float, int]]:
-        """Each bound with the number of values up to it; infinity last."""
+        """Return each bound with the number of values up to it; infinity comes last."""
         below, rows = 0, []
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
             below += count
@@ -31,7 +31,7 @@ class Histogram:
         return rows
 
     def exposed(self) -> list[tuple[str, float]]:
-        """The same as Prometheus' text format has it."""
+        """Return the same with bounds as Prometheus' text format writes them."""
         return [
             ("+Inf" if bound == float("inf") else str(bound), float(num))
             for bound, num in self.cumulative()

@@ -1,4 +1,4 @@
-"""What is counted of HTTP: the metrics of prometheus-fastapi-instrumentator, as vLLM has them.
+"""Counts HTTP requests: the metrics of prometheus-fastapi-instrumentator, as vLLM has them.
 
 Labels are the paths of routes and the common methods, never what a client made up, so that the
 number of series is bounded. Paths that need no key are left out: probes and scrapes are no traffic.
@@ -41,7 +41,7 @@ class HttpExchange(NamedTuple):
 
 
 def handler_of(path: str) -> str:
-    """The route's path as the document writes it; `none` where there is no route."""
+    """Return the route's path as the document writes it; `none` where there is no route."""
     if path in ROUTES:
         return path
     found = (template for prefix, template in _TEMPLATES if path.startswith(prefix))
@@ -49,7 +49,7 @@ def handler_of(path: str) -> str:
 
 
 class HttpMetrics(Collector):
-    """Each series begins with its first request."""
+    """Collects the metrics of HTTP; each series begins with its first request."""
 
     def __init__(self) -> None:
         self._num_requests: dict[tuple[str, str, str], int] = {}

@@ -1,4 +1,4 @@
-"""What a client may know of its own requests, and of the prefix cache."""
+"""Routes that show a client its own requests and the events of the prefix cache."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,7 +23,7 @@ class ResetRequest(StrictModel):
 
 
 class IntrospectionRoutes:
-    """Timelines, the cache's events, and its reset."""
+    """Handlers of timelines, of the cache's events, and of its reset."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

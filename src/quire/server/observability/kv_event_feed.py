@@ -1,7 +1,7 @@
-"""The prefix cache's events for those who listen, numbered and kept in a bounded ring.
+"""The events of the prefix cache for subscribers, numbered and kept in a bounded ring.
 
-Each listener reads the ring at its own pace: nothing is kept for it, and one that falls behind the
-ring's end is told so.
+Each subscriber reads the ring at its own speed: nothing is kept for it, and one that falls behind
+the ring's end gets a `Gap`.
 """
 
 import asyncio
@@ -40,7 +40,8 @@ class AllBlocksCleared(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Between the event `after` and `resumes_at` some are lost, perhaps with a server before."""
+    """Some events between `after` and `resumes_at` are lost, perhaps with a server before this
+    one."""
 
     after: int
     resumes_at: int
@@ -48,13 +49,14 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 def gap_frame(after: int, resumes_at: int) -> bytes:
-    """Without an id of its own: a client that ends here comes back with the id before the gap."""
+    """Return the event of a gap, which has no id: a client that ends here comes back with the id
+    before the gap."""
     return b"event: gap\ndata: " + msgspec.json.encode(Gap(after, resumes_at)) + b"\n\n"
 
 
 class KVEventFeed:
-    """`first_id` is above every id of an earlier life of the server. Events `oldest_id` up to,
-    without, `next_id` are kept."""
+    """Keeps the events from `oldest_id` up to, without, `next_id`. `first_id` is above every id of
+    a server that ran before."""
 
     def __init__(
         self, first_id: int, *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES
@@ -85,11 +87,12 @@ class KVEventFeed:
             self._num_bytes -= len(self._frames.popleft())
 
     def holds(self, id: int) -> bool:
-        """True also of the event that comes next."""
+        """Return whether the event is kept or is the one that comes next."""
         return self.oldest_id <= id <= self.next_id
 
     async def read(self, id: int, most: int) -> list[bytes]:
-        """The events from `id` on, at most so many, once there is one; none if it is lost."""
+        """Wait for the event `id`; return at most `most` events from it on, or none if it is
+        lost."""
         while id == self.next_id:
             await self._news.wait()
         if not self.holds(id):

@@ -1,5 +1,5 @@
-"""`GET /v1/kv_events`: the feed as server-sent events, until the client goes or falls behind, or
-the server drains.
+"""Serves `GET /v1/kv_events`: the feed as server-sent events, until the client goes or falls
+behind, or the server drains.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _MAX_ID_DIGITS = 18
 
 
 def last_event_id(request: Request) -> int | None:
-    """Raises RequestError if the header holds no id."""
+    """Return the id in `Last-Event-ID`, None without one. Raises RequestError for what is no id."""
     given = request.headers.get("last-event-id", "").strip()
     if not given:
         return None
@@ -28,7 +28,7 @@ def last_event_id(request: Request) -> int | None:
 
 
 class KVEventStream(Response):
-    """`last_id` None: from now on."""
+    """Streams the events after `last_id`; None: those from now on."""
 
     def __init__(self, feed: KVEventFeed, service: Service, last_id: int | None) -> None:
         super().__init__()
@@ -51,7 +51,8 @@ class KVEventStream(Response):
         await send({"type": "http.response.body", "body": b""})
 
     async def _emit(self, send: Send) -> None:
-        """Ends where events were lost because the client is slow: it may come back and be told."""
+        """Send events. It ends where some were lost because the client is slow: the client may come
+        back and gets the gap."""
         next_id = self._feed.next_id if self._last_id is None else self._last_id + 1
         await _send(send, KEEP_ALIVE)
         if not self._feed.holds(next_id):

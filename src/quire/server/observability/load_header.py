@@ -1,4 +1,4 @@
-"""How loaded the engine is, in the answer's head, for balancers that ask there: an ORCA load report
+"""Tells the load of the engine in a header, for balancers that ask for it: an ORCA load report
 (github.com/cncf/xds, xds/data/orca/v3) of the metrics that vLLM puts into it.
 """
 
@@ -13,7 +13,7 @@ REPORT_HEADER = "endpoint-load-metrics"
 
 
 def load_report(headers: Iterable[tuple[bytes, bytes]], stats: Stats) -> str | None:
-    """None: the client does not ask for one, or in no known format (`text` or `json`)."""
+    """Return the report in the format that the client asks for, `text` or `json`; else None."""
     format = dict(headers).get(FORMAT_HEADER, b"").lower()
     named = {
         "kv_cache_usage_perc": stats.kv_usage,

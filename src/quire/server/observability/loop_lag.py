@@ -1,4 +1,4 @@
-"""How late the event loop comes to what is due: a timer that is set anew every 25 ms sees it.
+"""Measures how late the event loop comes to what is due, with a timer that is set every 25 ms.
 
 A call that holds the loop for longer than that delays the timer by its length, less the up to
 25 ms that the timer had yet to run. So does a machine that has no core to spare: that is told
@@ -18,7 +18,7 @@ NUM_SLICES = 6
 
 
 class LagObserver(Protocol):
-    """Is told how late the event loop was, how much of that it was held, and when it was seen."""
+    """Takes how late the event loop was, how much of that it was held, and when that was seen."""
 
     def on_loop_lag(self, lag_s: float, held_s: float, now: float) -> None: ...
 
@@ -54,8 +54,8 @@ class LoopLagTimer:
 
 
 class CoreWait:
-    """How long the thread that made this has been ready to run while no core ran it. Linux counts
-    that; elsewhere it is 0."""
+    """Reads how long the thread that made this has been ready to run while no core ran it, in
+    seconds. Linux counts that; elsewhere it is 0."""
 
     def __init__(self) -> None:
         self._descriptor: int | None = None
@@ -77,8 +77,8 @@ class CoreWait:
 
 
 class RecentMaximum:
-    """The largest value of the last minute, to ten seconds: of the slice of time that has begun and
-    of the five before it. The clock must not go back."""
+    """Keeps the largest value of the last minute, to ten seconds: of the slice of time that has
+    begun and of the five before it. The clock must not go back."""
 
     __slots__ = ("_slice", "_slices")
 

@@ -1,7 +1,8 @@
-"""What is counted: by the engine's reports, and by the requests on their way through the server.
+"""Counts for the metrics: from the engine's reports, and from requests on their way through the
+server.
 
-Counters that the engine keeps are shown as its newest report has them, so that an abort, which no
-stream sees the end of, is counted right too.
+Counters that the engine keeps are shown as its newest report has them, so that an abort, whose end
+no stream sees, is counted right too.
 """
 
 from collections import Counter
@@ -36,14 +37,15 @@ class FinishReason(StrEnum):
 
 
 class DeadlineMiss(StrEnum):
-    """What a deadline did: the request was not taken, or its output is not complete."""
+    """What a missed deadline did: the request was not taken, or its output is not complete."""
 
     REFUSED = "refused"
     UNFINISHED = "unfinished"
 
 
 class TenantTokens(StrEnum):
-    """Tokens of a tenant: of prompts that began to answer, those of them not computed, outputs."""
+    """Tokens of a tenant: of prompts whose answer began, those of them that were found in the
+    cache, and those of outputs."""
 
     PROMPT = "prompt"
     CACHED = "cached"
@@ -51,8 +53,8 @@ class TenantTokens(StrEnum):
 
 
 class ServerMetrics:
-    """The values behind the table of metrics. `tenants` are the named ones: no others are told
-    apart, so that labels stay few."""
+    """The values behind the table of metrics. `tenants` are the named ones: only they have labels
+    of their own, so that labels stay few."""
 
     def __init__(self, tenants: Sequence[str] = ()) -> None:
         self.stats = NO_STATS
@@ -74,7 +76,7 @@ class ServerMetrics:
         self._loop_lag = self.histograms["event_loop_lag_seconds"]
 
     def on_ready(self, facts: EngineFacts) -> None:
-        """The model length is known: make the buckets that depend on it."""
+        """Make the buckets that depend on the model length, which is known now."""
         for metric in METRICS:
             if metric.kind is MetricKind.HISTOGRAM and metric.buckets == UP_TO_MODEL_LENGTH:
                 self.histograms[metric.name] = Histogram(buckets_up_to(facts.max_model_len))
@@ -85,12 +87,12 @@ class ServerMetrics:
             self._step_tokens.observe(output.num_tokens)
 
     def on_refused(self, reason: str) -> None:
-        """An HTTP request was not read, or its answer not taken."""
+        """Count an HTTP request that was not read, or whose answer was not taken."""
         self.num_refused[reason] += 1
 
     def on_down(self) -> None:
-        """Nothing runs, waits or is kept in an engine that is gone: all its blocks are free. What
-        it did stays counted."""
+        """Note that the engine is gone: nothing runs, waits or is kept, all its blocks are free.
+        What it did stays counted."""
         stats = self.stats
         self.stats = stats._replace(
             num_running=0,
@@ -118,7 +120,7 @@ class ServerMetrics:
 
 
 class RequestMeter:
-    """Times one engine request from its arrival at the HTTP handler. It ends once."""
+    """Times one engine request from its arrival at the HTTP handler, in seconds. It ends once."""
 
     __slots__ = (
         *("_arrived_s", "_ended", "_first_s", "_last_s", "_max_tokens", "_metrics"),
@@ -137,6 +139,7 @@ class RequestMeter:
         self._ended = False
 
     def tokens(self, num_tokens: int, now: float) -> None:
+        """Count tokens that have come, at the time `now`."""
         if self._first_s is None:
             self._first_s = now
             self._metrics.observe("time_to_first_token_seconds", now - self._arrived_s)
@@ -148,6 +151,7 @@ class RequestMeter:
         self._metrics.count_tokens(self._tenant, TenantTokens.OUTPUT, num_tokens)
 
     def succeed(self, reason: FinishReason, finish: Finish) -> None:
+        """Count the end of a request whose output is complete."""
         if self._ended:
             return
         self.end(reason)
@@ -169,7 +173,8 @@ class RequestMeter:
         metrics.observe("request_inference_time_seconds", finish.prefill_s + finish.decode_s)
 
     def end(self, reason: FinishReason | None) -> None:
-        """`None` for a request that was refused: it never ran."""
+        """Count the end of a request under `reason`; None for one that was refused: it never
+        ran."""
         if not self._ended and reason is not None:
             self._metrics.num_finished[reason] += 1
         self._ended = True

@@ -1,4 +1,4 @@
-"""What the number beside each reason means, and which part of a request's time begins with it."""
+"""What each reason means in a timeline: its number, and the part of the time that it begins."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -8,8 +8,8 @@ from quire.scheduler.reasons import Reason
 
 
 class TimelinePart(StrEnum):
-    """Where a request's time goes. Received: read, checked and made tokens. Delivered: ended in the
-    engine, on its way to the client."""
+    """The parts of a request's time. Received: the request is read, checked and tokenised.
+    Delivered: it has ended in the engine and is on its way to the client."""
 
     RECEIVED = "received"
     QUEUED = "queued"
@@ -20,7 +20,8 @@ class TimelinePart(StrEnum):
 
 
 class Meaning(NamedTuple):
-    """`number` None: it has no meaning of its own and is not told."""
+    """`number` names what the reason's number counts, None where it is not shown; `begins` is the
+    part that the reason begins."""
 
     number: str | None = None
     begins: TimelinePart | None = None

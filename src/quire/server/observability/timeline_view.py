@@ -1,7 +1,7 @@
-"""A timeline as `GET /v1/requests/{id}` tells it.
+"""Shows a timeline as `GET /v1/requests/{id}` answers it.
 
-Times are whole 64ths of a millisecond, which binary fractions hold exactly: whoever adds the parts
-up gets the total, in any order.
+Times are whole 64ths of a millisecond, which binary fractions hold exactly: a client that adds
+the parts up gets the total, in any order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,8 +16,8 @@ from quire.server.observability.timeline_reasons import MEANINGS, TimelinePart
 from quire.server.observability.timelines import ChoiceTimeline, Timeline
 
 TICKS_PER_MS = 64
-_FIRST_PLACED = (Reason.ADMITTED, Reason.FORKED)
-_PUT_BACK = (Reason.PREEMPTED_FOR_BLOCKS, Reason.SWAPPED_OUT)
+_FIRST_ADMITTED = (Reason.ADMITTED, Reason.FORKED)
+_PREEMPTED = (Reason.PREEMPTED_FOR_BLOCKS, Reason.SWAPPED_OUT)
 
 
 class EventOut(msgspec.Struct, frozen=True):
@@ -60,6 +60,7 @@ class TimelineOut(msgspec.Struct, frozen=True):
 
 
 def show(timeline: Timeline, now: float) -> TimelineOut:
+    """Return a timeline as it is answered; `now` stands for the end of a request that runs."""
     end_s = now if timeline.ended_s is None else timeline.ended_s
     return TimelineOut(
         timeline.id,
@@ -103,11 +104,12 @@ def _event(event: Event, arrived_s: float) -> EventOut:
 
 
 def _parts(timeline: Timeline, events: Sequence[Event], end_s: float) -> dict[str, float]:
-    """How long each part was; one begins where the last ends, so that they fill the whole."""
+    """Return the milliseconds of each part; one begins where the last ends, so that together they
+    are the whole."""
     arrived_s = timeline.arrived_s
     ticks = dict.fromkeys(TimelinePart, 0)
     part, since, end = TimelinePart.RECEIVED, 0, _ticks(end_s - arrived_s)
-    for time_s, begins in _beginnings(timeline.handed_s, events):
+    for time_s, begins in _beginnings(timeline.submitted_s, events):
         now = min(max(_ticks(time_s - arrived_s), since), end)
         ticks[part] += now - since
         part, since = begins, now
@@ -115,16 +117,19 @@ def _parts(timeline: Timeline, events: Sequence[Event], end_s: float) -> dict[st
     return {str(part): num / TICKS_PER_MS for part, num in ticks.items()}
 
 
-def _beginnings(handed_s: float, events: Sequence[Event]) -> Iterator[tuple[float, TimelinePart]]:
-    """Who is placed again after the first token goes on with decode."""
-    yield handed_s, TimelinePart.QUEUED
-    placed = TimelinePart.PREFILL
+def _beginnings(
+    submitted_s: float, events: Sequence[Event]
+) -> Iterator[tuple[float, TimelinePart]]:
+    """Yield when each part begins; a request admitted again after its first token goes on with
+    decode."""
+    yield submitted_s, TimelinePart.QUEUED
+    admitted_into = TimelinePart.PREFILL
     for event in events:
         begins = MEANINGS[event.reason].begins
         if begins is TimelinePart.DECODE:
-            placed = TimelinePart.DECODE
+            admitted_into = TimelinePart.DECODE
         if begins is not None:
-            yield event.time_s, placed if begins is TimelinePart.PREFILL else begins
+            yield event.time_s, admitted_into if begins is TimelinePart.PREFILL else begins
 
 
 def _counts(finish: Finish) -> Counts:
@@ -138,18 +143,19 @@ def _counts(finish: Finish) -> Counts:
 
 
 def _live_counts(choice: ChoiceTimeline, events: Sequence[Event]) -> Counts:
-    placed = [event.number for event in events if event.reason in _FIRST_PLACED]
+    cached = [event.number for event in events if event.reason in _FIRST_ADMITTED]
     return Counts(
         choice.num_prompt_tokens,
-        placed[0] if placed else 0,
+        cached[0] if cached else 0,
         choice.num_outputs,
-        sum(event.reason in _PUT_BACK for event in events),
+        sum(event.reason in _PREEMPTED for event in events),
         _num_lost(events),
     )
 
 
 def _num_lost(events: Sequence[Event]) -> int:
-    """Computed tokens that preemptions threw away, less those found again in the prefix cache."""
+    """Return how many computed tokens preemptions threw away, less those found again in the
+    cache."""
     lost = thrown = 0
     for event in events:
         if event.reason is Reason.PREEMPTED_FOR_BLOCKS:

@@ -1,6 +1,6 @@
-"""What happened to the last requests: their engine's events, kept as they come in a bounded ring.
+"""Keeps what happened to the last requests: the engine's events, as they come, in a bounded ring.
 
-Neither text nor tokens are kept, and nothing that would tell one tenant of another's requests.
+Neither text nor tokens are kept, nor anything that would tell one tenant of another's requests.
 """
 
 from collections import deque
@@ -15,15 +15,15 @@ from quire.scheduler.step import Delta, Finish
 from quire.server.requests.context import RequestContext
 
 CHOICES_PER_REQUEST = 16
-"""Of so many choices per request, on average, is told: requests may have a thousand."""
+"""How many choices per request are kept on average: a request may have a thousand."""
 ANOTHER = "another tenant"
 """Stands for the id of a request that is not known to be the reader's own."""
 
 
 @dataclass(slots=True)
 class ChoiceTimeline:
-    """One choice in the engine, of this tenant. What ended is kept as `ended`, in msgpack: ten
-    thousand choices are then no objects that collections of garbage would have to look at."""
+    """The events of one choice in the engine. A choice that ended is kept as `ended`, in msgpack:
+    ten thousand choices are then no objects that the garbage collector would have to look at."""
 
     tenant: str
     request_id: str
@@ -49,8 +49,9 @@ class ChoiceTimeline:
 
 @dataclass(slots=True)
 class Timeline:
-    """One HTTP request from `arrived_s`, over `handed_s` (to the engine), to `ended_s`, when its
-    client has all of the answer; all of one clock, which the engine's events share.
+    """One HTTP request: it came at `arrived_s`, was submitted to the engine at `submitted_s`, and
+    its client had all of the answer at `ended_s`; seconds of one clock, which the engine's events
+    share.
     """
 
     id: str
@@ -59,20 +60,20 @@ class Timeline:
     tenant: str
     request_id: str
     arrived_s: float
-    handed_s: float
+    submitted_s: float
     choices: list[ChoiceTimeline]
     ended_s: float | None = None
     refused: Reason | None = None
 
     @property
     def names(self) -> tuple[tuple[str, str], ...]:
-        """What it is found by: the reply's id, and the header's."""
+        """What the timeline is found by: tenant and id of the answer, tenant and `x-request-id`."""
         return (self.tenant, self.id), (self.tenant, self.request_id)
 
 
 class Timelines:
-    """`max_timelines` are kept, the newest; fewer where they have many choices. `are_apart`: there
-    are tenants, who must not learn of each other."""
+    """Keeps the newest `max_timelines`, fewer where they have many choices. `are_apart`: there are
+    tenants, who must not learn of each other."""
 
     def __init__(self, max_timelines: int, *, are_apart: bool) -> None:
         self._max_timelines = max_timelines
@@ -83,6 +84,7 @@ class Timelines:
         self._by_request: dict[str, ChoiceTimeline] = {}
 
     def open(self, context: RequestContext, now: float) -> Timeline:
+        """Return the timeline of a request that is submitted to the engine at `now`."""
         timeline = _timeline(context, now)
         if self._max_timelines == 0:
             return timeline
@@ -101,7 +103,8 @@ class Timelines:
         return len(self._ring) > self._max_timelines or self._num_choices > max_choices
 
     def find(self, tenant: str, name: str) -> Timeline | None:
-        """By the reply's id or the `x-request-id`; of several with one such header the newest."""
+        """Find a timeline by the answer's id or the `x-request-id`, the newest of several with one
+        header; None if none is kept."""
         return self._by_name.get((tenant, name))
 
     def on_output(self, output: EngineOutput) -> None:
@@ -124,7 +127,7 @@ class Timelines:
             choice.end(delta.finish._replace(timeline=events))
 
     def _as_visible_to(self, event: Event, tenant: str) -> Event:
-        """As the tenant may know it."""
+        """Return the event without what the tenant must not know."""
         if not self._are_apart:
             return event
         if event.reason is Reason.MISS_SALT:  # would tell what others' prompts are
@@ -147,7 +150,7 @@ class Timelines:
 
 
 def _timeline(context: RequestContext, now: float) -> Timeline:
-    """Without the job, which holds the prompt."""
+    """Return a timeline that does not hold the context: that would keep the prompt."""
     tenant = context.arrival.tenant.name
     return Timeline(
         id=context.id,
@@ -156,7 +159,7 @@ def _timeline(context: RequestContext, now: float) -> Timeline:
         tenant=tenant,
         request_id=context.arrival.request_id,
         arrived_s=context.arrival.arrived_s,
-        handed_s=now,
+        submitted_s=now,
         choices=[
             ChoiceTimeline(tenant, each.id, len(each.prompt_token_ids)) for each in context.requests
         ],

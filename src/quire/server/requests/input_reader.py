@@ -1,4 +1,4 @@
-"""Where bodies are read, by their size, so that no one's body holds up what others wait for.
+"""Parses bodies where their size allows it, so that no body holds up what others wait for.
 
 up to INLINE_BYTES    on the event loop
 up to THREAD_BYTES    in a thread of a few
@@ -32,15 +32,15 @@ THREAD_BYTES = 64 * 1024
 MEDIUM_BYTES = 1024 * 1024
 NUM_THREADS = 2
 BYTES_PER_S = 500_000
-"""About what a busy core reads: tells how much sooner a short body is done than a long one."""
+"""About what a busy core parses: it tells how much sooner a short body is done than a long one."""
 LONGEST_READ_S = 60.0
 IDLE_S = 20.0
-"""After so long without work the worker processes end, and their memory is free."""
+"""After so many seconds without work the worker processes end, and their memory is free."""
 END_WITHIN_S = 0.01
 
 
 class SizeClass(NamedTuple):
-    """Bodies of up to `max_bytes`, read in threads or in a process."""
+    """Bodies of up to `max_bytes`, which are parsed in threads or in a process."""
 
     name: str
     max_bytes: int
@@ -49,8 +49,12 @@ class SizeClass(NamedTuple):
 
 
 class InputReader:
-    """`model` and `revision` say which tokenizer a worker process loads. Bodies of at most
-    `max_waiting` bytes wait in each lane; no body is larger than `max_body_bytes`."""
+    """Parses the bodies of all requests.
+
+    model, revision: the checkpoint whose tokenizer a worker process loads.
+    max_body_bytes: no body is larger.
+    max_waiting: bytes of all bodies that wait in each size class.
+    """
 
     def __init__(
         self,
@@ -78,7 +82,7 @@ class InputReader:
     async def prompts(
         self, kind: InputKind, body: bytes, context: InputContext, tenant: str
     ) -> TokenizedRequest:
-        """A request for outputs. Raises RequestError."""
+        """Return a request for outputs, its prompts in tokens. Raises RequestError."""
         read = await self._read(kind, body, context, tenant)
         assert isinstance(read, TokenizedRequest)
         return read
@@ -86,7 +90,7 @@ class InputReader:
     async def answer(
         self, kind: InputKind, body: bytes, context: InputContext, tenant: str
     ) -> DirectResponse:
-        """A request that needs no engine. Raises RequestError."""
+        """Return the answer to a request that needs no engine. Raises RequestError."""
         read = await self._read(kind, body, context, tenant)
         assert isinstance(read, DirectResponse)
         return read
@@ -94,8 +98,8 @@ class InputReader:
     async def _read(
         self, kind: InputKind, body: bytes, context: InputContext, tenant: str
     ) -> ParsedInput:
-        """Cancelling gives up a place in the queue. What runs goes on to its end, and holds its
-        turn as long: else whoever comes and goes would have more than their share."""
+        """Parse a body. Cancelling leaves the queue; what runs already goes on to its end and holds
+        its permit as long: else a client that comes and goes would have more than its share."""
         if len(body) <= INLINE_BYTES:
             return parse_input(kind, body, context)
         size_class = next(
@@ -106,8 +110,8 @@ class InputReader:
         except QueueFull as full:
             wait_s = size_class.queue.waiting_bytes / BYTES_PER_S
             raise Overloaded(f"The server is full: {full}.", wait_s) from None
-        apart = self._in_process if size_class.in_process else self._in_thread
-        reading = asyncio.create_task(apart(kind, body, context))
+        parse = self._in_process if size_class.in_process else self._in_thread
+        reading = asyncio.create_task(parse(kind, body, context))
         self._readings.add(reading)
         reading.add_done_callback(self._readings.discard)
         reading.add_done_callback(lambda _: size_class.queue.release())
@@ -122,22 +126,23 @@ class InputReader:
         return await unpack(await self._workers.submit(task))
 
     async def close(self) -> None:
-        """End threads and processes; what still waits is not read."""
+        """End threads and processes; what still waits is not parsed."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self._workers.end()
 
 
 class WorkerPool:
-    """Worker processes, at most `most`, started when there is work and ended when there is none."""
+    """At most `max_workers` processes, started when there is work and ended when there is none."""
 
-    def __init__(self, most: int) -> None:
-        self._limiter = CapacityLimiter(most)
+    def __init__(self, max_workers: int) -> None:
+        self._limiter = CapacityLimiter(max_workers)
         self._num_alive = 0
         self._idle: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
 
     async def submit(self, task: ParseTask) -> PackedInput:
-        """Raises RequestError where the work takes too long, or ends its process twice."""
+        """Run a task in a worker. Raises RequestError where it takes too long, or ends its process
+        twice."""
         try:
             with anyio.fail_after(LONGEST_READ_S):
                 return await self._run_again_if_broken(task)
@@ -155,7 +160,8 @@ class WorkerPool:
             ) from error
 
     async def _run_again_if_broken(self, task: ParseTask) -> PackedInput:
-        """An idle process may have been ended by others; a body that ends two is the cause."""
+        """Run a task, again if its process has ended: somebody else may have ended an idle process,
+        but a body that ends two is the cause."""
         try:
             return await self._run(task)
         except BrokenWorkerProcess:
@@ -177,7 +183,8 @@ class WorkerPool:
         self._ending = asyncio.get_running_loop().create_task(self.end())
 
     async def end(self) -> None:
-        """A call that is cancelled ends its process: the way that anyio has to end one early."""
+        """End all processes. A call that is cancelled ends its process: that is how anyio ends
+        one."""
         while self._num_alive:
             self._num_alive -= 1
             with anyio.move_on_after(END_WITHIN_S):

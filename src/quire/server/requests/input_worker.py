@@ -1,7 +1,7 @@
-"""Reading large bodies in a process of its own: parsing JSON holds the interpreter's lock for as
-long as it takes, and encoding text takes memory that only the end of a process gives back for sure.
+"""Parses large bodies in a process of its own: parsing JSON holds the interpreter's lock for as
+long as it takes, and tokenising takes memory that only the end of a process gives back for sure.
 
-What goes there and back is pickled; both ends are Quire's own.
+Tasks and results are pickled; both ends are Quire's own.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ from quire.server.requests.input_parser import InputKind, ParsedInput, Tokenized
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 
 NICENESS = 10
-"""Reading yields to the engine, which others wait for."""
+"""Parsing yields to the engine, which others wait for."""
 TOKEN_ID = "I"
-"""Array code: 32 bits without a sign."""
-MANY_TOKENS = 50_000
-"""Token ids that the event loop makes of bytes at once: about a millisecond."""
+"""The code of an array of unsigned 32-bit integers."""
+TOKENS_PER_ITERATION = 50_000
+"""How many token ids the event loop makes of bytes in one iteration: about a millisecond."""
 
 
 class ParseTask(NamedTuple):
-    """What a worker is given: a body, and all that it takes to read it."""
+    """A task for a worker: a body, and all that it takes to parse it."""
 
     kind: InputKind
     body: bytes
@@ -42,7 +42,7 @@ class ParseTask(NamedTuple):
 
 
 class PackedInput(NamedTuple):
-    """What a worker gives back: `head` is a pickled ReadInput or RequestError, without the token
+    """The result of a worker: `head` is a pickled ParsedInput or RequestError, without the token
     ids of its prompts, which are 32-bit integers in `token_ids`.
     """
 
@@ -51,7 +51,7 @@ class PackedInput(NamedTuple):
 
 
 def run_task(task: ParseTask) -> PackedInput:
-    """For a worker process: read a body."""
+    """Parse a body, in a worker process."""
     tokenizer = _tokenizer(task.model, task.revision)
     try:
         read = parse_input(task.kind, task.body, InputContext(task.limits, tokenizer))
@@ -69,7 +69,10 @@ def run_task(task: ParseTask) -> PackedInput:
 
 
 async def unpack(packed: PackedInput) -> ParsedInput:
-    """Raises the RequestError that came instead. Long prompts are made between other tasks."""
+    """Return what a worker has parsed. Raises the RequestError that came instead.
+
+    Long prompts are made in several iterations of the event loop.
+    """
     read: ParsedInput | RequestError = pickle.loads(packed.head)
     if isinstance(read, RequestError):
         raise read
@@ -84,7 +87,7 @@ async def _with_tokens(prompts: Sequence[Prompt], token_ids: Sequence[bytes]) ->
         ids = tuple(array(TOKEN_ID, raw))
         made.append(prompt._replace(token_ids=ids))
         num_made += len(ids)
-        if num_made > MANY_TOKENS:
+        if num_made > TOKENS_PER_ITERATION:
             num_made = 0
             await asyncio.sleep(0)
     return tuple(made)
@@ -96,7 +99,7 @@ def _pickled(value: ParsedInput | RequestError) -> bytes:
 
 @lru_cache(maxsize=1)
 def _tokenizer(model: str, revision: str | None) -> TextTokenizer:
-    """Once for each process, with what else a new process needs."""
+    """Load the tokenizer once for each process, and do what else a new process needs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process
     os.nice(NICENESS)
     tokenizer = load_tokenizer(model, revision)
@@ -105,7 +108,7 @@ def _tokenizer(model: str, revision: str | None) -> TextTokenizer:
 
 
 def _give_memory_back() -> None:
-    """To the system; the C library would keep it for the next large body."""
+    """Give memory back to the system: the C library would keep it for the next large body."""
     gc.collect()
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

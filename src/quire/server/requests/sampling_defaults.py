@@ -1,5 +1,5 @@
-"""A model's own sampling defaults: what its `generation_config.json` says, used where a client says
-nothing. As in vLLM, only what the file states counts, and `do_sample` does not.
+"""A model's own sampling defaults, from its `generation_config.json`: they are used where a client
+gives nothing. As in vLLM, only what the file states counts, and `do_sample` does not.
 """
 
 from typing import Annotated
@@ -21,7 +21,7 @@ class SamplingDefaults(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def load_sampling_defaults(model: str, revision: str | None) -> SamplingDefaults:
-    """Raises TokenizerError, whose text is for people."""
+    """Read the defaults of a model. Raises TokenizerError, whose text is for people."""
     path = find_folder(model, revision) / GENERATION
     if not path.is_file():
         return SamplingDefaults()

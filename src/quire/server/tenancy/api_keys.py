@@ -1,6 +1,7 @@
-"""API keys from flags and from a file of `KEY [NAME [WEIGHT]]` lines. Errors never show a key.
+"""Reads API keys from flags and from a file of `KEY [NAME [WEIGHT]]` lines. Errors never show a
+key.
 
-Blank lines of the file, and lines that begin with `#`, say nothing; so does a byte-order mark.
+Blank lines of the file, lines that begin with `#`, and a byte-order mark are passed over.
 """
 
 import math
@@ -14,7 +15,8 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def read_api_keys(from_options: tuple[str, ...], path: str | None) -> tuple[ApiKey, ...]:
-    """Those of flag or variable first. Raises InvalidOption, with the file's line at fault."""
+    """Return the keys, those of flag or variable first. Raises InvalidOption with the file's line
+    at fault."""
     keys = [ApiKey(key) for key in dict.fromkeys(from_options)]
     if path is None:
         return tuple(keys)

@@ -1,4 +1,4 @@
-"""Prompt beginnings that the operator makes public: all tenants may share their blocks."""
+"""Reads prompt prefixes that the operator makes public: all tenants may share their blocks."""
 
 from bisect import bisect
 from collections.abc import Iterable, Sequence
@@ -17,15 +17,16 @@ class SharedPrefixError(Exception):
 
 
 class SharedPrefixes:
-    """Sorted, so that the longest common beginning is with a neighbour of the prompt's place."""
+    """The shared prefixes in tokens, sorted: the prefix that has most in common with a prompt is
+    next to where the prompt would be."""
 
     def __init__(self, prefixes: Iterable[tuple[int, ...]] = ()) -> None:
         self._prefixes = sorted(set(prefixes))
 
     def num_shared(self, token_ids: tuple[int, ...]) -> int:
-        """The most leading tokens that the prompt has in common with any of them."""
-        place = bisect(self._prefixes, token_ids)
-        neighbours = self._prefixes[max(place - 1, 0) : place + 1]
+        """Return the most leading tokens that the prompt has in common with any of them."""
+        index = bisect(self._prefixes, token_ids)
+        neighbours = self._prefixes[max(index - 1, 0) : index + 1]
         return max((_num_common(token_ids, each) for each in neighbours), default=0)
 
 
@@ -46,7 +47,7 @@ class _Line(StrictModel):
 
 
 def load_shared_prefixes(path: str, tokenizer: TextTokenizer) -> SharedPrefixes:
-    """Raises SharedPrefixError."""
+    """Read the file of prefixes. Raises SharedPrefixError."""
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -64,7 +65,8 @@ def load_shared_prefixes(path: str, tokenizer: TextTokenizer) -> SharedPrefixes:
 
 
 def _read(line: str, tokenizer: TextTokenizer) -> tuple[int, ...]:
-    """As the prompts of requests are made: a chat template writes all special tokens itself."""
+    """Return the tokens of one line, made as those of requests are: a chat template writes all
+    special tokens itself."""
     given = validate(parse_object(line.encode(), "The line"), _Line)
     if (given.text is None) == (given.messages is None):
         raise ValueError("one of 'text' and 'messages' is wanted")

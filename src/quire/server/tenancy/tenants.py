@@ -1,5 +1,5 @@
-"""Who calls. An API key is a tenant, and two tenants never share a block, because the salt of a
-block's hash is made from the key and a secret that no client knows.
+"""Tenants and their keys. An API key is a tenant, and two tenants never share a block, because the
+salt of a block's hash is made from the key and a secret that no client knows.
 """
 
 import hashlib
@@ -13,12 +13,13 @@ from starlette.requests import Request
 from quire.server.config import ApiKey
 
 ARRIVAL = "quire.arrival"
-"""Where the scope of a request holds its `Arrival`."""
+"""The key under which the ASGI scope of a request holds its `Arrival`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """`is_named` says that the name was chosen by the operator, not made from the key."""
+    """Whoever shares an API key, and so blocks and a queue; `is_named` says that the name was
+    chosen by the operator, not made from the key."""
 
     name: str = ""
     weight: float = 1.0
@@ -26,7 +27,8 @@ class Tenant:
     is_named: bool = False
 
     def salt(self, cache_salt: str | None) -> bytes:
-        """With what the client adds; its length keeps the two parts apart."""
+        """Return the salt of the tenant's blocks with what the client adds, `cache_salt`. The
+        length of that keeps the two parts apart."""
         added = (cache_salt or "").encode()
         if not self.own_salt or not added:
             return self.own_salt or added
@@ -37,7 +39,8 @@ EVERYONE = Tenant()
 
 
 class Arrival(NamedTuple):
-    """What is known of a request before its body is read; `arrived_s` is of the server's clock."""
+    """What is known of a request before its body is read; `arrived_s` is in seconds of the server's
+    clock."""
 
     tenant: Tenant
     request_id: str
@@ -45,13 +48,15 @@ class Arrival(NamedTuple):
 
 
 def arrival_of(request: Request) -> Arrival:
+    """Return what the middleware has noted of a request."""
     arrival = request.scope[ARRIVAL]
     assert isinstance(arrival, Arrival)
     return arrival
 
 
 class Tenants:
-    """Keys are kept and compared as digests, in a time that does not depend on them."""
+    """The tenants of a server. Keys are kept as digests, and compared in a time that does not
+    depend on them."""
 
     def __init__(self, by_digest: Sequence[tuple[bytes, Tenant]]) -> None:
         self._by_digest = by_digest
@@ -63,10 +68,11 @@ class Tenants:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the named ones."""
+        """The names that the operator chose."""
         return tuple(tenant.name for _, tenant in self._by_digest if tenant.is_named)
 
     def authenticate(self, headers: Sequence[tuple[bytes, bytes]]) -> Tenant | None:
+        """Return the tenant whose key the headers hold; None for a missing or wrong key."""
         if not self._by_digest:
             return EVERYONE
         given = _digest(_key_in(headers))
@@ -78,6 +84,7 @@ class Tenants:
 
 
 def build_tenants(keys: Sequence[ApiKey], secret: bytes) -> Tenants:
+    """Return the tenants of these keys, with salts made from each key and `secret`."""
     return Tenants([(_digest(each.key.encode()), _tenant(each, secret)) for each in keys])
 
 

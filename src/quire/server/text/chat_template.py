@@ -108,7 +108,7 @@ class ChatTemplate:
         self._special_tokens = special_tokens
 
     def unread(self, names: Iterable[str]) -> list[str]:
-        """Those that the template never looks at."""
+        """Return the names that the template never looks at."""
         return sorted(set(names) - self._read_names)
 
     def render(
@@ -119,7 +119,8 @@ class ChatTemplate:
         continue_final_message: bool,
         extra: Mapping[str, JsonValue],
     ) -> str:
-        """The prompt's text. With `continue_final_message` it ends where the last message ends."""
+        """Return the prompt's text. With `continue_final_message` it ends where the last message
+        ends. Raises TemplateRefused."""
         shown = [dict(message) for message in messages]
         if continue_final_message:
             shown[-1]["content"] += _CONTINUE_MARK
@@ -150,7 +151,7 @@ def _until_mark(text: str) -> str:
 
 
 def compile_template(source: str, special_tokens: Mapping[str, str]) -> ChatTemplate:
-    """Raises TemplateRefused if the template itself is broken."""
+    """Compile a template. Raises TemplateRefused if the template itself is broken."""
     try:
         return ChatTemplate(source, special_tokens)
     except jinja2.TemplateError as error:

@@ -1,4 +1,4 @@
-"""Tokens to text, one at a time: the pieces joined are the text of all tokens together.
+"""Turns tokens into text, one at a time: the parts joined are the text of all tokens together.
 
 Bytes that do not yet make a character are held back; those that never will become U+FFFD.
 """
@@ -12,7 +12,7 @@ _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Detokenizer:
-    """The text of one output, or of one prompt from its beginning (`at_start`)."""
+    """Makes the text of one output, or of one prompt from its beginning (`at_start`)."""
 
     def __init__(
         self, token_bytes: TokenBytes, *, skip_special_tokens: bool, at_start: bool
@@ -23,7 +23,7 @@ class Detokenizer:
         self._utf8 = _Utf8Decoder(errors="replace")
 
     def feed(self, token_id: int) -> str:
-        """The text that this token completes."""
+        """Return the text that this token completes."""
         if self._skip_special and self._token_bytes.is_special(token_id):
             return ""
         text = self._utf8.decode(self._token_bytes.of(token_id))
@@ -33,14 +33,14 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """What incomplete bytes at the end stand for."""
+        """Return the text of incomplete bytes at the end: U+FFFD."""
         return self._utf8.decode(b"", final=True)
 
 
 def continues_text(
     prompt_token_ids: Iterable[int], token_bytes: TokenBytes, *, skip_special_tokens: bool
 ) -> bool:
-    """Whether an output after this prompt goes on from a text, rather than begins one."""
+    """Return whether an output after this prompt goes on from a text, rather than begins one."""
     return any(
         token_bytes.of(token_id)
         for token_id in prompt_token_ids

@@ -1,4 +1,4 @@
-"""Stop strings across token boundaries: the first one to be completed ends the text.
+"""Finds stop strings across token boundaries: the first one to be completed ends the text.
 
 Fed any split of a text, `StopStringMatcher` gives out the same characters: all but the longest
 suffix that could still become a stop string.
@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 
 class Scan(NamedTuple):
-    """`text` may be given out now; `stop` is the stop string that ended it, if one did."""
+    """`text` may be sent now; `stop` is the stop string that ended it, if one did."""
 
     text: str
     stop: str | None
 
 
 class StopStringTable:
-    """What is found out about the stop strings of a request once, for all of its outputs.
+    """The stop strings of a request, prepared once for all of its outputs.
 
     Knuth-Morris-Pratt: `fallbacks` holds for each stop string, and for each of its prefixes, the
     length of the longest proper prefix that is also a suffix.
@@ -30,7 +30,7 @@ class StopStringTable:
 
 
 def _fallbacks(stop: str) -> list[int]:
-    """For each prefix, the length of its longest proper prefix that is also its suffix."""
+    """Return for each prefix the length of its longest proper prefix that is also its suffix."""
     lengths = [0]
     for character in stop[1:]:
         length = lengths[-1]
@@ -49,6 +49,7 @@ class StopStringMatcher:
         self._held = ""
 
     def feed(self, text: str) -> Scan:
+        """Take the next text; return what of all so far may be sent."""
         stops = self._table.stops
         if not stops:
             return Scan(text, None)
@@ -62,7 +63,8 @@ class StopStringMatcher:
         return Scan(text[:split], None)
 
     def _match(self, number: int, text: str) -> int | None:
-        """The index after the character that completes this stop string; None if none does."""
+        """Return the index after the character that completes this stop string; None if none
+        does."""
         stop, matched = self._table.stops[number], self._num_matched[number]
         if matched == 0 and stop[0] not in text:
             return None
@@ -82,6 +84,6 @@ class StopStringMatcher:
         return Scan(text[: end if self._table.include_stop else end - len(stop)], stop)
 
     def flush(self) -> str:
-        """What was held back: no stop string came."""
+        """Return what was held back: no stop string came."""
         held, self._held = self._held, ""
         return held

@@ -1,4 +1,4 @@
-"""A token is bytes, and text is their UTF-8: the table that makes detokenisation a look-up.
+"""Maps tokens to bytes, whose UTF-8 is the text: a table that makes detokenisation a look-up.
 
 byte-level BPE          "Ġthe"   -> b" the"     (each character stands for one byte)
 byte fallback           "▁the"   -> b" the",    "<0xE2>" -> b"\\xe2"
@@ -35,7 +35,7 @@ class TokenizerKind(StrEnum):
 
 
 class TokenBytes:
-    """The bytes of each token, found when first asked for.
+    """Holds the bytes of each token, which are found when they are first needed.
 
     `strips_space`: the decoder takes one leading space off the beginning of a text.
     """
@@ -51,7 +51,8 @@ class TokenBytes:
         self._special_ids = frozenset(id for id, token in added.items() if token.special)
 
     def of(self, token_id: int) -> bytes:
-        """Ids outside the vocabulary, as models with a padded head can draw, stand for nothing."""
+        """Return the bytes of a token. Ids outside the vocabulary, which models with a padded head
+        can sample, have none."""
         known = self._known.get(token_id)
         if known is None:
             token = self._tokenizer.id_to_token(token_id)
@@ -99,7 +100,8 @@ def _bytes_of(
 
 
 def byte_characters() -> Mapping[str, int]:
-    """GPT-2's alphabet: printable bytes stand for themselves, the others for U+0100 and on."""
+    """Return GPT-2's alphabet: printable bytes stand for themselves, the others for U+0100 and
+    on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
     shifted = {chr(0x100 + index): byte for index, byte in enumerate(others)}

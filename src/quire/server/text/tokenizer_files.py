@@ -1,4 +1,4 @@
-"""What is read of a checkpoint's tokenizer: from a local folder, or from the hub's cache."""
+"""Reads the files of a checkpoint's tokenizer: from a local folder, or from the hub's cache."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,7 +37,7 @@ class TokenizerFacts(msgspec.Struct):
     chat_template: str | list[NamedTemplate] | None = None
 
     def special_tokens(self) -> Mapping[str, str]:
-        """What templates know by name."""
+        """Return the tokens that templates know by name."""
         named = {
             "bos_token": self.bos_token,
             "eos_token": self.eos_token,
@@ -47,6 +47,7 @@ class TokenizerFacts(msgspec.Struct):
         return {name: _content(token) for name, token in named.items() if token is not None}
 
     def all_special_tokens(self) -> set[str]:
+        """Return every token that the configuration calls special."""
         extra = self.extra_special_tokens or []
         more = [*(extra.values() if isinstance(extra, dict) else extra)]
         more += self.additional_special_tokens or []
@@ -58,7 +59,8 @@ def _content(token: str | TokenContent) -> str:
 
 
 def find_folder(model: str, revision: str | None) -> Path:
-    """The folder with the tokenizer's files; for a name on the hub they are fetched first."""
+    """Return the folder with the tokenizer's files; for a name on the hub they are fetched first.
+    Raises TokenizerError."""
     folder = Path(model)
     if not folder.is_dir():
         folder = _fetch(model, revision)
@@ -84,6 +86,7 @@ def _fetch(model: str, revision: str | None) -> Path:
 
 
 def read_facts(folder: Path) -> TokenizerFacts:
+    """Read `tokenizer_config.json`, which may be missing. Raises TokenizerError."""
     path = folder / CONFIG
     if not path.is_file():
         return TokenizerFacts()
@@ -94,7 +97,7 @@ def read_facts(folder: Path) -> TokenizerFacts:
 
 
 def read_chat_template(folder: Path, facts: TokenizerFacts) -> str | None:
-    """A template of its own file beats the one in the configuration."""
+    """Return the chat template, None without one; its own file beats the configuration."""
     path = folder / TEMPLATE
     if path.is_file():
         return path.read_text(encoding="utf-8")

@@ -34,8 +34,8 @@ KEYS = {
 
 
 def describe(app: FastAPI, model_name: str) -> None:
-    """Make the application's document of its routes, once it is asked for; `model_name` stands in
-    the examples of requests. Raises ValueError then for a route that the table does not have."""
+    """Let the application make its document when it is first asked for; `model_name` stands in the
+    examples of requests. A route that the table does not have raises ValueError then."""
 
     def openapi() -> dict[str, object]:
         if app.openapi_schema is None:
@@ -46,8 +46,8 @@ def describe(app: FastAPI, model_name: str) -> None:
 
 
 def described_routes(app: FastAPI) -> Iterator[tuple[str, str]]:
-    """The method and the path of every route, as the document writes them. The page of the API has
-    one more, for a way to log in that Quire has not."""
+    """Yield the method and the path of every route, as the document writes them. The page of the
+    API has one more, for a way to log in that Quire has not."""
     for route in app.routes:
         if isinstance(route, Route) and route.path != app.swagger_ui_oauth2_redirect_url:
             path = re.sub(r"{(\w+):path}", r"{\1}", route.path)
@@ -87,7 +87,7 @@ def _answer_types() -> Iterator[type[msgspec.Struct]]:
 def _schemas(
     types: Sequence[type[msgspec.Struct]],
 ) -> tuple[tuple[dict[str, object], ...], dict[str, object]]:
-    """A reference for each type, and the schemas they lead to."""
+    """Return a reference for each type, and the schemas they lead to."""
 
     def anything(each: type) -> dict[str, object]:
         if each is not object:
@@ -154,16 +154,17 @@ def _content(answer: ResponseDoc) -> dict[str, object]:
 
 
 def _event_schema(types: Sequence[type[msgspec.Struct]]) -> dict[str, object]:
-    """Of one server-sent event, as OpenAPI 3.2 has it; FastAPI says it in documents of 3.1 too."""
+    """Return the schema of one server-sent event as OpenAPI 3.2 has it; FastAPI writes it in
+    documents of 3.1 too."""
     body = {"anyOf": [{"$ref": SCHEMA_PATH + each.__name__} for each in types]}
-    told = {"type": "string", "contentMediaType": JSON, "contentSchema": body}
+    data = {"type": "string", "contentMediaType": JSON, "contentSchema": body}
     done = {"const": "[DONE]", "description": "After the last event of a generation."}
     return {
         "type": "object",
         "properties": {
             "id": {"type": "string"},
             "event": {"type": "string"},
-            "data": {"anyOf": [done, told]},
+            "data": {"anyOf": [done, data]},
         },
     }
 

@@ -1,4 +1,4 @@
-"""Every status that is an error: when it is answered, with which headers, and an example."""
+"""The table of every error status: when it is answered, with which headers, and an example."""
 
 from collections.abc import Mapping
 from http import HTTPStatus

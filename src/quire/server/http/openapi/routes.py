@@ -1,4 +1,4 @@
-"""What every route answers, by its path: the table that the document is made from."""
+"""The table of what every route answers, by its path: the document is made from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -59,7 +59,7 @@ class ResponseDoc(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """What a client says in the path (`place` path) or the head (`place` header)."""
+    """A parameter in the path or in a header; `place` is OpenAPI's `in`."""
 
     name: str
     place: str

@@ -1,5 +1,5 @@
-"""Every field of OpenAI's and vLLM's requests that Quire does not act on, with those that routers
-add, and what becomes of it.
+"""The table of every field of OpenAI's and vLLM's requests that Quire does not act on, with those
+that routers add, and what becomes of it.
 
 Fields that Quire acts on are those of the request models. Together they are the whole vocabulary:
 any other field is unknown and refused. Quire takes all of an output for its text: it separates no
@@ -28,8 +28,8 @@ class Support(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """`passing` are values that ask for nothing, beside null; any other one of an unsupported
-    field is refused."""
+    """What Quire does with a field. `passing` are values that ask for nothing, beside null; an
+    unsupported field with any other value is refused."""
 
     field: str
     support: Support
@@ -130,7 +130,7 @@ def capabilities_of(endpoint: str) -> Mapping[str, Capability]:
 
 
 def capability_table(models: Mapping[str, type[BaseModel]]) -> Iterator[tuple[str, str, Support]]:
-    """Endpoint, field and support of every field, for documentation and tests."""
+    """Yield endpoint, field and support of every field, for documentation and tests."""
     for endpoint, model in models.items():
         for field in model.model_fields:
             yield endpoint, field, Support.SUPPORTED

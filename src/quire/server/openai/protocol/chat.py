@@ -29,7 +29,8 @@ Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 
 
 def _read_content(given: object) -> str:
-    """Parts are joined by line ends, as vLLM joins them for templates that want one string."""
+    """Return the text of a content. Parts are joined by line ends, as vLLM joins them for templates
+    that want one string."""
     if isinstance(given, str):
         return given
     if not isinstance(given, list):
@@ -116,7 +117,8 @@ class Message(StrictModel):
         return kept
 
     def as_template_message(self) -> dict[str, str]:
-        """They predate the developer, who took over the system's part."""
+        """Return the message as templates expect it. They predate the role of the developer, which
+        took over that of the system."""
         role = "system" if self.role == "developer" else self.role
         shown = {"role": role, "content": self.content}
         return shown if self.name is None else shown | {"name": self.name}

@@ -23,7 +23,8 @@ MAX_PRIORITY = 10**9
 
 
 def at_most(most: int) -> BeforeValidator:
-    """Refuse a longer list or object before anything is made of its items."""
+    """Return a validator that refuses a longer list or object before anything is made of its
+    items."""
 
     def check(given: object) -> object:
         if isinstance(given, list | dict) and len(given) > most:
@@ -131,10 +132,10 @@ class GenerationFields(StrictModel):
 
     @property
     def num_returned(self) -> int:
-        """Outputs of each prompt that are told."""
+        """How many outputs of each prompt are returned."""
         return self.n or 1
 
     @property
     def num_generated(self) -> int:
-        """Outputs of each prompt that are made."""
+        """How many outputs of each prompt are generated."""
         return self.num_returned

@@ -1,4 +1,5 @@
-"""From the bytes of a body to a request model, or a RequestError that names the field."""
+"""Parses the bytes of a body into a request model, or raises a RequestError that names the
+field."""
 
 import codecs
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ MAX_SHOWN_CHARS = 200
 
 
 class Parsed(NamedTuple):
-    """`no_effect` are the fields that were accepted and do nothing."""
+    """The fields of a body; `no_effect` are those that were accepted and do nothing."""
 
     fields: Mapping[str, object]
     no_effect: tuple[str, ...]
@@ -25,14 +26,17 @@ class Parsed(NamedTuple):
 def parse_request(
     body: bytes, model: type[RequestModel], endpoint: str
 ) -> tuple[RequestModel, tuple[str, ...]]:
-    """The request, and the fields that were accepted without effect."""
+    """Return the request, and the fields that were accepted without effect. Raises RequestError."""
     fields, no_effect = _sift(parse_object(body), endpoint)
     return validate(fields, model, capabilities_of(endpoint)), no_effect
 
 
 def parse_object(body: bytes, what: str = "The request body") -> dict[str, object]:
-    """The content type is not asked: whatever a client calls it, the body must be JSON, in UTF-8
-    with or without the mark that some clients begin it with."""
+    """Parse a JSON object. Raises RequestError.
+
+    The content type does not matter: whatever a client calls it, the body must be JSON in UTF-8,
+    with or without the byte-order mark that some clients begin it with.
+    """
     try:
         value: object = from_json(body.removeprefix(codecs.BOM_UTF8), allow_inf_nan=False)
     except ValueError as error:
@@ -65,10 +69,11 @@ def validate(
     model: type[RequestModel],
     capabilities: Mapping[str, Capability] | None = None,
 ) -> RequestModel:
+    """Return the fields as `model`. Raises RequestError for the first fault."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        # What is missing is said last: it may be what an unknown field was meant to be.
+        # A missing field comes last: an unknown field may have been meant for it.
         details = min(
             error.errors(include_url=False, include_input=False),
             key=lambda each: each["type"] == "missing",
@@ -95,22 +100,22 @@ def _request_error(
 
 
 def _unknown_field(
-    place: Sequence[int | str],
+    path: Sequence[int | str],
     name: str,
     model: type[BaseModel],
     capabilities: Mapping[str, Capability],
 ) -> RequestError:
-    known = _fields_at(place, model) if place else [*model.model_fields, *capabilities]
+    known = _fields_at(path, model) if path else [*model.model_fields, *capabilities]
     meant = closest(name, known)
-    hint = f" Did you mean '{_path([*place, meant])}'?" if meant else ""
-    where = _path([*place, name])
+    hint = f" Did you mean '{_path([*path, meant])}'?" if meant else ""
+    where = _path([*path, name])
     return RequestError(f"Unknown field '{where}'.{hint}", param=where, code="unknown_parameter")
 
 
-def _fields_at(place: Sequence[int | str], model: type[BaseModel]) -> list[str]:
-    """The fields of the model that a path leads to, through lists and what may be null."""
+def _fields_at(path: Sequence[int | str], model: type[BaseModel]) -> list[str]:
+    """Return the fields of the model that a path leads to, through lists and what may be null."""
     models = [model]
-    for name in place:
+    for name in path:
         if isinstance(name, str):
             types = [each.model_fields[name].annotation for each in models]
             models = [inner for each in types for inner in _models_in(each)]

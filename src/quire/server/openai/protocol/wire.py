@@ -1,4 +1,4 @@
-"""What goes out, as it is encoded: OpenAI's bodies and chunks. UNSET fields are left out."""
+"""The bodies and chunks that are sent, in OpenAI's form. UNSET fields are left out."""
 
 from typing import TypeAlias
 
