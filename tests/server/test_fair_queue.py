@@ -1,4 +1,4 @@
-"""Turns at a few workers: who waits is served in a fair order, and nobody is lost."""
+"""Permits of a few workers: who waits is served in a fair order, and nobody is lost."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ BYTES_PER_S = 100.0
 
 @dataclass
 class Desk:
-    """A queue with one turn, its clock in the test's hands, and the order in which it served."""
+    """A queue with one permit, its clock in the test's hands, and the order in which it served."""
 
     num_permits: int = 1
     now: float = 0.0
@@ -27,7 +27,7 @@ class Desk:
         self.queue = FairQueue(self.num_permits, 10_000, BYTES_PER_S, lambda: self.now)
 
     async def come(self, tenant: str, size: int, name: str) -> None:
-        """Somebody asks for a turn, and holds it until the next `end`."""
+        """Somebody asks for a permit, and holds it until the next `end`."""
 
         async def visit() -> None:
             await self.queue.acquire(tenant, size)
@@ -39,7 +39,7 @@ class Desk:
         await asyncio.sleep(0)
 
     async def end(self) -> None:
-        """One of those who hold a turn is done."""
+        """One of those who hold a permit is done."""
         self.num_held -= 1
         self.queue.release()
         for _ in range(3):
@@ -85,7 +85,7 @@ def test_all_who_stay_are_served_and_never_too_many_at_once(
 
 
 async def order(*visits: tuple[str, int, str]) -> list[str]:
-    """Whom one turn serves after it was held while all of these came."""
+    """Whom one permit serves after it was held while all of these came."""
     desk = Desk()
     await desk.come("x", 1, "first")
     for visit in visits:

@@ -19,7 +19,7 @@ from tests.server.served import BUNDLED, MODEL
 from tests.server.stand_in import FACTS
 
 LENGTHS = (INLINE_BYTES, THREAD_BYTES, MEDIUM_BYTES, MEDIUM_BYTES + 1)
-"""The largest body of each lane, and one of the last."""
+"""The largest body of each size class, and one of the last."""
 MAX_BODY = 2 * MEDIUM_BYTES
 HELLO = {"role": "user", "content": "Hello there"}
 BODIES: list[tuple[InputKind, dict[str, object]]] = [
@@ -95,8 +95,8 @@ def test_what_is_wrong_is_said_alike_wherever_it_is_found(context: InputContext)
     asyncio.run(run())
 
 
-async def num_turns(work: Awaitable[Made]) -> int:
-    """How often the event loop turns meanwhile."""
+async def num_iterations(work: Awaitable[Made]) -> int:
+    """How many iterations the event loop does meanwhile."""
     working, count = asyncio.ensure_future(work), 0
     while not working.done():
         await asyncio.sleep(0)
@@ -106,12 +106,12 @@ async def num_turns(work: Awaitable[Made]) -> int:
 
 
 @pytest.mark.parametrize("length", LENGTHS[1:])
-def test_the_loop_turns_while_a_body_is_read(context: InputContext, length: int) -> None:
+def test_the_loop_goes_on_while_a_body_is_read(context: InputContext, length: int) -> None:
     async def run() -> int:
         text = "word " * ((length - 100) // 5)
         async with opened() as reader:
             body = padded({"prompt": text}, length)
-            return await num_turns(reader.answer(InputKind.TOKENIZE, body, context, ""))
+            return await num_iterations(reader.answer(InputKind.TOKENIZE, body, context, ""))
 
     assert asyncio.run(run()) > 10  # work on the loop itself is done at its first turn
 
@@ -146,7 +146,7 @@ def test_worker_processes_end_with_the_reader_and_one_that_died_is_replaced(
     asyncio.run(run())
 
 
-def test_a_full_lane_refuses_and_says_when_to_come_again(context: InputContext) -> None:
+def test_a_full_size_class_refuses_and_says_when_to_come_again(context: InputContext) -> None:
     body = padded({"prompt": "word " * 100_000}, MEDIUM_BYTES)
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""What comes at once is done one piece in a turn of the loop, in rotation, none forgotten."""
+"""What comes at once is done one piece in an iteration of the loop, in rotation, none forgotten."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from quire.server.http.loop_throttle import LoopThrottle
 
 @dataclass
 class Crowd:
-    """Callers that come at once; `went` are their tenants and the turns of the loop they went on
-    in."""
+    """Callers that come at once; `went` are their tenants and the iterations of the loop in which
+    they went on."""
 
-    work_throttle: LoopThrottle = field(default_factory=lambda: LoopThrottle(lambda: 0.0))
+    throttle: LoopThrottle = field(default_factory=lambda: LoopThrottle(lambda: 0.0))
     went: list[tuple[str, int]] = field(default_factory=list)
-    turn: int = 0
+    iteration: int = 0
 
     async def come(self, tenants: str, gone: frozenset[int] = frozenset()) -> None:
         """Those with the numbers in `gone` leave while they wait."""
@@ -29,11 +29,11 @@ class Crowd:
         counting.cancel()
 
     async def _call(self, tenant: str) -> None:
-        await self.work_throttle.wait(tenant)
-        self.went.append((tenant, self.turn))
+        await self.throttle.wait(tenant)
+        self.went.append((tenant, self.iteration))
 
     def _count(self) -> None:
-        self.turn += 1
+        self.iteration += 1
         asyncio.get_running_loop().call_soon(self._count)
 
 
@@ -47,10 +47,12 @@ def went(tenants: str, gone: frozenset[int] = frozenset()) -> list[tuple[str, in
 
 
 @given(st.text("abc", min_size=1, max_size=30), st.frozensets(st.integers(0, 29), max_size=5))
-def test_one_goes_on_in_a_turn_and_all_who_stay_do(tenants: str, gone: frozenset[int]) -> None:
+def test_one_goes_on_in_an_iteration_and_all_who_stay_do(
+    tenants: str, gone: frozenset[int]
+) -> None:
     in_order = went(tenants, gone)
-    work_throttle = [turn for _, turn in in_order]
-    assert len(set(work_throttle)) == len(work_throttle)
+    iterations = [iteration for _, iteration in in_order]
+    assert len(set(iterations)) == len(iterations)
     left = {number % len(tenants) for number in gone}
     assert len(tenants) - len(left) <= len(in_order) <= len(tenants)
 
@@ -62,9 +64,9 @@ def test_a_crowd_of_one_tenant_holds_no_other_up() -> None:
 
 def test_who_comes_alone_goes_on_at_once() -> None:
     async def run() -> None:
-        work_throttle = LoopThrottle(lambda: 0.0)
+        throttle = LoopThrottle(lambda: 0.0)
         for _ in range(3):
-            taking = asyncio.create_task(work_throttle.wait("a"))
+            taking = asyncio.create_task(throttle.wait("a"))
             await asyncio.sleep(0)
             assert taking.done()
             await asyncio.sleep(0)

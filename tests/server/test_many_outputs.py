@@ -7,7 +7,8 @@ from tests.server.served import Served
 
 
 def test_one_request_is_handed_over_whole_before_the_next(served: Served) -> None:
-    """Two that take turns fill the queue together, and neither gets all of its outputs in."""
+    """Two that submit in alternation fill the queue together, and neither gets all of its outputs
+    in."""
     num_requests, num_prompts = 3, 300
 
     def ask(_: int) -> int:
