@@ -1,4 +1,4 @@
-"""`quire bench`: find the servers, measure, print, write.
+"""The command `quire bench`: it finds the servers, measures, prints and writes.
 
 The exit status is 0, or 1 if a request failed or nothing could be measured.
 """
@@ -36,14 +36,14 @@ LABELS = ("A", "B")
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where to go; `first` None is a server of our own."""
+    """The addresses of the servers; `first` None stands for a server that is started here."""
 
     first: Address | None
     second: Address | None
 
 
 def read_addresses(options: BenchOptions) -> Addresses:
-    """ValueError names the flag."""
+    """Return the addresses that the options give. Raises ValueError, which names the flag."""
 
     def parsed(flag: str, url: str | None) -> Address | None:
         try:
@@ -56,7 +56,7 @@ def read_addresses(options: BenchOptions) -> Addresses:
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """What was asked; `argv` is what stood after `quire`, `seed` makes the prompts."""
+    """One call of the command; `argv` are its arguments after `quire`, `seed` makes the prompts."""
 
     options: BenchOptions
     addresses: Addresses
@@ -65,7 +65,7 @@ class Invocation:
 
 
 def run(invocation: Invocation) -> int:
-    """The exit status."""
+    """Measure, print and write; return the exit status."""
     try:
         report = measure(invocation)
     except BenchError as error:
@@ -83,7 +83,7 @@ def run(invocation: Invocation) -> int:
 
 
 def encode(report: BenchReport) -> bytes:
-    """The report with the ratios that follow from it, as indented JSON."""
+    """Return the report with the ratios that follow from it, as indented JSON."""
     ratios = msgspec.to_builtins(report.comparisons())
     return msgspec.json.format(
         msgspec.json.encode({**msgspec.to_builtins(report), "ratios": ratios})
@@ -91,7 +91,7 @@ def encode(report: BenchReport) -> bytes:
 
 
 def measure(invocation: Invocation) -> BenchReport:
-    """What is started here is stopped here. Raises BenchError."""
+    """Measure all that was asked for, and stop every server that was started. Raises BenchError."""
     options = invocation.options
     startup_s: tuple[float, ...] = ()
     if options.measures_startup:
@@ -112,7 +112,7 @@ def _print_status(text: str) -> None:
 
 
 class LoadProgress:
-    """How far the rounds are, on a terminal by their requests."""
+    """Shows the progress of the rounds, on a terminal by their requests."""
 
     def __init__(self, progress: Progress, num_requests: int) -> None:
         self._progress = progress
@@ -181,7 +181,8 @@ def _measure_load(
 def _fit_all(
     options: BenchOptions, servers: tuple[Server, ...], *, is_exact: bool
 ) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
-    """What every server has room for. Prompts are cut only where nobody asked for their length."""
+    """Return the workloads that fit the context of every server, and notes on prompts that were
+    cut. Raises BenchError where the length of a prompt was asked for and does not fit."""
     limits = [server.max_model_len for server in servers if server.max_model_len is not None]
     most = min(limits, default=None)
     fitted = tuple(fit(each, most, is_exact=is_exact) for each in options.workloads)
@@ -203,7 +204,7 @@ def _fit_all(
 
 
 def without_secrets(argv: Sequence[str]) -> str:
-    """The command line for the record."""
+    """Return the command line for the report, keys replaced by `***`."""
     shown = []
     hides_next = False
     for word in argv:

@@ -1,7 +1,7 @@
-"""One HTTP exchange, recorded raw: while a load runs, bytes are only stamped with their time.
+"""Records one HTTP exchange raw: while a load runs, bytes are only stamped with their time.
 
 The client may share its cores with the server it measures, so nothing is parsed here; see
-replies.py. Each request has a connection of its own, because some servers drop idle connections
+`replies.py`. Each request has a connection of its own, because some servers drop idle connections
 under load. Proxies are not used.
 """
 
@@ -36,7 +36,8 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Of a base URL, with or without `/v1`. ValueError says what is wrong with it."""
+    """Return the address of a base URL, with or without `/v1`. ValueError says what is wrong with
+    it."""
     parts = urlsplit(url)
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
         raise ValueError(f"expected a URL such as http://localhost:8000, got {url!r}")
@@ -71,19 +72,20 @@ class Exchange:
 
 @dataclass(slots=True)
 class ReplyRecorder(asyncio.Protocol):
-    """Stamps what arrives until the last chunk or the end of the connection."""
+    """Stamps what arrives, until the last chunk or the end of the connection."""
 
     ended: asyncio.Future[None]
     reads: list[Read] = field(default_factory=list)
 
     def data_received(self, data: bytes) -> None:
-        """Stamp, and end the exchange on the last chunk rather than on the later close."""
+        """Stamp data; end the exchange on the last chunk rather than on the later close."""
         self.reads.append(Read(time.perf_counter(), data))
         if data.endswith(b"\r\n" + LAST_CHUNK) or data == LAST_CHUNK:
             self._end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The server closed the connection, or it broke: replies.py tells which by the bytes."""
+        """End the exchange: the server closed the connection, or it broke, as the bytes will
+        show."""
         self._end()
 
     def _end(self) -> None:
@@ -94,7 +96,8 @@ class ReplyRecorder(asyncio.Protocol):
 def build_request(
     address: Address, path: str, body: bytes | None = None, api_key: str | None = None
 ) -> bytes:
-    """The bytes of a POST of JSON, or of a GET without a body, ready before the clock starts."""
+    """Return the bytes of a POST of JSON, or of a GET without a body: made before the clock
+    starts."""
     lines = [
         f"{'GET' if body is None else 'POST'} {address.prefix}{path} HTTP/1.1",
         f"Host: {address.host_header}",

@@ -1,4 +1,4 @@
-"""What a round measured. Tokens are those that the server's usage tells, never those asked for."""
+"""The figures of a round. Tokens are those in the server's usage, never those asked for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Figures:
 
     @property
     def hit_ratio(self) -> float | None:
-        """Cached over all prompt tokens; None where usage does not tell."""
+        """Cached over all prompt tokens; None where usage does not have them."""
         if self.num_cached_tokens is None or not self.num_prompt_tokens:
             return None
         return self.num_cached_tokens / self.num_prompt_tokens
@@ -72,7 +72,7 @@ def _per_output_token_s(reply: Reply) -> list[float]:
 
 
 def figures_of(workload: Workload, load: Load) -> Figures:
-    """Reads the raw replies, after the load is over."""
+    """Return the figures of raw replies, after the load is over."""
     parsed = [parse_reply(each) for each in load.exchanges]
     replies = [each for each in parsed if isinstance(each, Reply)]
     failures = [each for each in parsed if isinstance(each, Failure)]

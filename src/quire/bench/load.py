@@ -1,4 +1,4 @@
-"""A closed loop of clients, and percentiles of what it took."""
+"""Runs a closed loop of clients, and computes percentiles of its times."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What came back, in the order in which it ended, and what it took the client."""
+    """The exchanges of a load, in the order in which they ended, and the seconds that they took."""
 
     exchanges: tuple[Exchange, ...]
     wall_s: float
@@ -28,7 +28,7 @@ class Load:
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Linear interpolation between the nearest ranks; None of an empty sequence."""
+    """Return a percentile by linear interpolation between the nearest ranks; None of no values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -39,13 +39,15 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
 
 
 def percentiles(seconds: Sequence[float]) -> Percentiles:
+    """Return the percentiles of seconds, in milliseconds."""
     milliseconds = [each * 1000 for each in seconds]
     return Percentiles(*(percentile(milliseconds, percent) for percent in (50, 90, 99)))
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """Each of `concurrency` clients sends its next request when its last one has ended."""
+    """A load in which each of `concurrency` clients sends its next request when its last has
+    ended."""
 
     address: Address
     concurrency: int
@@ -53,7 +55,7 @@ class ClosedLoop:
     on_end: Callable[[], object] = lambda: None
 
     def run(self, requests: Sequence[bytes]) -> Load:
-        """Requests still open after timeout_s are recorded as failed."""
+        """Send all requests; those still open after `timeout_s` are recorded as failed."""
         gc.collect()
         gc.disable()
         cpu_s, start_s = time.process_time(), time.perf_counter()

@@ -1,4 +1,4 @@
-"""What `quire bench` may be asked. Nothing heavy is imported here: `quire serve` reads it too."""
+"""The options of `quire bench`. Nothing heavy is imported here: `quire serve` imports it too."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,10 @@ EPILOG = (
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """`url` None: a server of our own, started with `serve_args`. Counts are None where the
-    workload's own stand.
+    """The options as they were given.
+
+    url: None stands for a server that is started with `serve_args`.
+    num_input_tokens: None where the workloads' own lengths stand.
     """
 
     workloads: tuple[Workload, ...]
@@ -91,7 +93,7 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
 
 
 def split_serve_args(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """What stands before the first `--`, and what after it, for `bench` alone."""
+    """Split the arguments of `bench` at the first `--`; those of other commands stay whole."""
     own = list(argv)
     if own[:1] != ["bench"] or "--" not in own:
         return own, ()
@@ -100,7 +102,7 @@ def split_serve_args(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def read_options(given: Mapping[str, object], serve_args: tuple[str, ...]) -> BenchOptions:
-    """Of parsed flags. ValueError says what does not go together."""
+    """Return the options of parsed flags. ValueError says which flags do not go together."""
     flags = argparse.Namespace(**given)
     name: str = flags.workload
     if serve_args and flags.url is not None:
@@ -124,7 +126,8 @@ def read_options(given: Mapping[str, object], serve_args: tuple[str, ...]) -> Be
 
 
 def _fitted(workload: Workload, flags: argparse.Namespace) -> Workload:
-    """The workload with the counts that were asked for; latency has one client in any case."""
+    """Return the workload with the counts that were asked for; latency has one client in any
+    case."""
     num_requests = flags.requests or workload.num_requests
     clients = 1 if workload.concurrency == 1 else flags.concurrency or workload.concurrency
     counted = replace(

@@ -1,4 +1,4 @@
-"""The report as a picture: for each workload the distributions of its times, and the tokens per
+"""Plots a report: for each workload the distributions of its times, and the tokens per
 second of each round. PNG or SVG, by matplotlib, which the extra `plot` installs.
 """
 
@@ -41,7 +41,7 @@ MEASURES = (
 
 
 def check_plotting() -> None:
-    """ValueError where nothing can be drawn: said before anything is measured."""
+    """Raise ValueError where matplotlib is missing; called before anything is measured."""
     if find_spec("matplotlib") is None:
         raise ValueError(
             "--plot needs matplotlib, which is installed with the extra `plot`: "
@@ -100,7 +100,7 @@ def _pooled(
 def _draw_distribution(
     axes: "Axes", report: BenchReport, workload: Workload, measure: Measure
 ) -> None:
-    """The share of values up to each, and the median as a dot."""
+    """Draw the share of values up to each, and the median as a dot."""
     pools = [_pooled(report, workload, server, measure) for server in report.servers]
     for index, values in enumerate(pools):
         if not values:
@@ -152,7 +152,7 @@ def _draw_startup(axes: "Axes", startup_s: Sequence[float]) -> None:
 
 
 def _draw_rounds(axes: "Axes", rows: Sequence[tuple[str, list[float]]]) -> None:
-    """A dot for each round, and the median as a bar across."""
+    """Draw a dot for each round, and the median as a bar across."""
     for index, (_, values) in enumerate(rows):
         place = len(rows) - 1 - index
         axes.plot(values, [place] * len(values), "o", color=COLOURS[index], alpha=0.6)

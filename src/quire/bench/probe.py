@@ -1,4 +1,4 @@
-"""What a server is and what it takes, found out by asking: model, path, fields, prompts.
+"""Finds out by requests what a server is and what it takes: model, path, fields, prompts.
 
 Completions are preferred to chat, because no template is added to their prompts, and `ignore_eos`
 is asked for wherever it is not refused, because replies are then as long as wanted.
@@ -22,12 +22,13 @@ Decoded = TypeVar("Decoded")
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How this server is asked for text."""
+    """The path and the fields by which this server is asked for text."""
 
     path: str
     asks_ignore_eos: bool
 
     def body(self, model: str, prompt: Prompt, num_output_tokens: int) -> bytes:
+        """Return the JSON of a request."""
         fields: dict[str, object] = {
             "model": model,
             "max_tokens": num_output_tokens,
@@ -79,7 +80,7 @@ class _Tokens(msgspec.Struct):
 
 
 def find_server(label: str, client: ServerClient, wanted_model: str | None) -> Server:
-    """Asks; raises BenchError where no text can be had."""
+    """Find out about a server. Raises BenchError where it gives no text."""
     listed = _listed_models(client, is_needed=wanted_model is None)
     model = wanted_model or listed[0].id
     try:
@@ -138,7 +139,8 @@ def _check_stream(client: ServerClient, dialect: Dialect, reply: Reply | Failure
 def _prompt_tokens(
     client: ServerClient, model: str, dialect: Dialect, prompt: Prompt
 ) -> int | None:
-    """As usage tells; None where it does not, or where the prompt is not taken."""
+    """Return the tokens of a prompt by the server's usage; None without it, or where the prompt is
+    refused."""
     body = dialect.body(model, prompt, 1)
     exchanged = client.exchange(dialect.path, body, ASK_TIMEOUT_S)
     if client.check(exchanged).status != 200:
@@ -160,7 +162,7 @@ def _find_rate(client: ServerClient, model: str, dialect: Dialect) -> WordRate:
 def _ask_optional(
     client: ServerClient, path: str, body: bytes | None, kind: type[Decoded]
 ) -> Decoded | None:
-    """What OpenAI's API does not have: any refusal will do, a gateway's 403 among them."""
+    """Ask for what OpenAI's API does not have; None for any refusal, a gateway's 403 among them."""
     try:
         return read_json(client.ask(path, body).body, kind)
     except BenchError:
@@ -173,7 +175,8 @@ def _find_version(client: ServerClient) -> str | None:
 
 
 def _find_pool(client: ServerClient, model: str, dialect: Dialect) -> tuple[int, ...]:
-    """The ids of our words, by the `/tokenize` that vLLM and Quire have, if a prompt may be ids."""
+    """Return the token ids of `WORDS`, by the `/tokenize` that vLLM and Quire have; none where a
+    prompt may not be token ids."""
     if dialect.path != COMPLETIONS:
         return ()
     fields = {"model": model, "prompt": " ".join(WORDS), "add_special_tokens": False}

@@ -1,4 +1,4 @@
-"""A `quire serve` of the benchmark's own, and how any server's process group is ended."""
+"""Starts a `quire serve` for the benchmark, and ends the process group of any server."""
 
 import os
 import re
@@ -16,7 +16,8 @@ from quire.bench.exchange import parse_address
 from quire.bench.server_client import BenchError, ServerClient
 
 STOP_SIGNALS = ((signal.SIGINT, 15.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
-"""Softly first: a server that ends by itself also ends its workers."""
+"""Signals with the seconds to wait after each; the mild come first: a server that ends by itself
+also ends its workers."""
 SERVE = ("-m", "quire.server.cli", "serve", "--host", "127.0.0.1", "--port", "0")
 LISTENS = re.compile(r" listens on (\S+) and loads ")
 READY_POLL_S = 0.05
@@ -38,7 +39,7 @@ def _signal_group(pid: int, signal_number: int) -> None:
 
 
 def stop_group(process: subprocess.Popen[bytes]) -> None:
-    """The process leads its group; workers that outlive it are killed."""
+    """End a process that leads its group; workers that outlive it are killed."""
     for signal_number, patience_s in STOP_SIGNALS:
         if process.poll() is not None:
             break
@@ -50,7 +51,8 @@ def stop_group(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def own_server(serve_args: Sequence[str]) -> Iterator[OwnServer]:
-    """Ready to answer; stopped with all its children on the way out, by SIGTERM too.
+    """Start a server and wait until it is ready; at the end stop it with all its children, after
+    SIGTERM too.
 
     BenchError shows the end of the log of a server that did not come up.
     """
@@ -89,7 +91,7 @@ def _await_ready(process: subprocess.Popen[bytes], log_path: Path, start_s: floa
 
 @contextmanager
 def _sigterm_unwinds() -> Iterator[None]:
-    """SIGTERM raises instead of ending the process, so that what was started is stopped."""
+    """Let SIGTERM raise instead of ending the process, so that what was started is stopped."""
 
     def end(signal_number: int, _frame: object) -> None:
         sys.exit(128 + signal_number)

@@ -1,4 +1,6 @@
-"""Prompts of about an asked number of tokens, or of exactly so many where token ids are taken."""
+"""Generates prompts of about a given number of tokens, or of exactly so many where a server takes
+token ids.
+"""
 
 import random
 from collections.abc import Sequence
@@ -26,18 +28,20 @@ WORDS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class WordRate:
-    """How a server counts our words: a template or a start token, then so much for each word."""
+    """How a server counts the words of `WORDS`: so many tokens for a template or a start token, and
+    so many for each word."""
 
     tokens_per_word: float
     extra_tokens: float
 
     def num_words(self, num_tokens: int) -> int:
-        """At least one."""
+        """Return how many words have about so many tokens, at least one."""
         return max(round((num_tokens - self.extra_tokens) / self.tokens_per_word), 1)
 
 
 def rate_from(fewer: tuple[int, int], more: tuple[int, int]) -> WordRate:
-    """From two pairs (words, tokens). Words that seem to take nothing count a token each."""
+    """Return the rate that follows from two pairs (words, tokens). Words that seem to take no token
+    count one each."""
     rate = (more[1] - fewer[1]) / (more[0] - fewer[0])
     if rate <= 0:
         return WordRate(1.0, 0.0)
@@ -45,13 +49,16 @@ def rate_from(fewer: tuple[int, int], more: tuple[int, int]) -> WordRate:
 
 
 def words(seed: str, count: int) -> str:
+    """Return random words; equal seeds give equal words."""
     return " ".join(random.Random(seed).choices(WORDS, k=count))
 
 
 @dataclass(frozen=True, slots=True)
 class PromptGenerator:
-    """Equal seeds give equal prompts. With a `pool` of token ids they are drawn from it and exact;
-    without, they are words by `rate`.
+    """Generates prompts; equal seeds give equal prompts.
+
+    With a `pool` of token ids prompts are sampled from it and have exact lengths; without one they
+    are words, counted by `rate`.
     """
 
     rate: WordRate
@@ -62,7 +69,7 @@ class PromptGenerator:
         return "token ids, exact" if self.pool else "words, about as many tokens as asked"
 
     def generate(self, workload: Workload, seed: int) -> list[Prompt]:
-        """One prompt for each request; only the shared part is common to them."""
+        """Return one prompt for each request; only the shared part is common to them."""
         shared = f"{seed}/{workload.name}/shared"
         own = [f"{seed}/{workload.name}/{index}" for index in range(workload.num_requests)]
         if self.pool:
@@ -78,5 +85,6 @@ class PromptGenerator:
 
 
 def common_pool(pools: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Token ids mean the same to servers whose tokenizers made the same of our words."""
+    """Return the pool of all servers, empty where they differ: token ids mean the same only to
+    servers whose tokenizers made the same of the words."""
     return pools[0] if all(pool == pools[0] for pool in pools) else ()

@@ -1,4 +1,4 @@
-"""How two servers compare, round by round: only what was asked within one round is divided."""
+"""Compares two servers round by round: only figures of one round are divided by each other."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Run:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Why its work was not the work asked for."""
+        """The reasons why the work done was not the work asked for."""
         figures = self.figures
         counted = (
             (figures.num_failed, "failed"),
@@ -30,7 +30,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """First over second, over the rounds in which both have a value."""
+    """The first server's value over the second's, over the rounds in which both have one."""
 
     median: float
     least: float
@@ -40,7 +40,7 @@ class Ratio:
 
 
 def ratio_of(pairs: Sequence[tuple[float | None, float | None]]) -> Ratio | None:
-    """None where no round has two values above 0."""
+    """Return the ratio, None where no round has two values above 0."""
     quotients = [first / second for first, second in pairs if first and second]
     if not quotients:
         return None
@@ -51,7 +51,7 @@ def ratio_of(pairs: Sequence[tuple[float | None, float | None]]) -> Ratio | None
 def compare(
     first: Sequence[Run], second: Sequence[Run], measure: Callable[[Figures], float | None]
 ) -> Ratio | None:
-    """Of one workload's runs. A round in which either has a fault has no ratio."""
+    """Return the ratio of one workload's runs. A round in which either has a fault is left out."""
 
     def value(run: Run) -> float | None:
         return None if run.faults else measure(run.figures)

@@ -1,4 +1,4 @@
-"""Turn raw exchanges into times and token counts, after the load is over."""
+"""Turns raw exchanges into times and token counts, after the load is over."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class BadReply(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answered request. Token counts are None where the server did not tell them."""
+    """One answered request. Token counts are None where the server did not give them."""
 
     start_s: float
     end_s: float
@@ -70,7 +70,7 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 
 
 def _split_head(reads: Sequence[Read]) -> tuple[bytes, list[Read]]:
-    """The response head, and the reads that follow it."""
+    """Return the response head, and the reads that follow it."""
     head = b""
     for index, read in enumerate(reads):
         head += read.data
@@ -100,7 +100,7 @@ def _unchunk(reads: Sequence[Read]) -> Iterator[Read]:
 
 
 def _payloads(reads: Sequence[Read]) -> Iterator[_Payload]:
-    """The `data:` payloads of a server-sent event stream, one line each."""
+    """Yield the `data:` payloads of a stream of server-sent events, one line each."""
     pending = b""
     for read in reads:
         *lines, pending = (pending + read.data).split(b"\n")
@@ -115,7 +115,7 @@ class _Opened(NamedTuple):
 
 
 def _open(exchanged: Exchange) -> _Opened:
-    """The status and the body in timed pieces."""
+    """Return the status, and the body in timed parts."""
     if exchanged.failure is not None:
         raise BadReply(exchanged.failure)
     head, rest = _split_head(exchanged.reads)
@@ -127,14 +127,14 @@ def _open(exchanged: Exchange) -> _Opened:
 
 
 class Response(NamedTuple):
-    """A reply that is no stream."""
+    """A response that is no stream."""
 
     status: int
     body: bytes
 
 
 def read_response(exchanged: Exchange) -> Response:
-    """Raises BadReply if none came, or only a part."""
+    """Return the response of an exchange. Raises BadReply if none came, or only a part."""
     try:
         status, pieces = _open(exchanged)
     except (ValueError, IndexError) as error:
@@ -182,7 +182,7 @@ def _parse_events(exchanged: Exchange) -> Reply:
 
 
 def parse_reply(exchanged: Exchange) -> Reply | Failure:
-    """Times and counts of one exchange, or why there are none."""
+    """Return the times and counts of one exchange, or why there are none."""
     try:
         return _parse_events(exchanged)
     except (BadReply, msgspec.DecodeError, ValueError, IndexError) as error:

@@ -1,4 +1,4 @@
-"""What was measured, as one record for JSON and as a table for eyes."""
+"""The report of a benchmark: one record for JSON, and a table for people."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ MAX_NOTES = 12
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """How a server was asked."""
+    """One server, and how its requests were made."""
 
     label: str
     url: str
@@ -30,7 +30,7 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Ratios A/B of one workload."""
+    """The ratios of server A to server B on one workload."""
 
     workload: str
     throughput: Ratio | None
@@ -39,7 +39,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """All figures of every round, and what is needed to judge and repeat them."""
+    """All figures of every round, with what is needed to judge and repeat them."""
 
     date: str
     command: str
@@ -59,11 +59,12 @@ class BenchReport:
         return sum(run.figures.num_failed for run in self.runs)
 
     def runs_of(self, workload: Workload, server: ServerFacts) -> list[Run]:
+        """Return the runs of one workload on one server, round by round."""
         key = (workload.name, server.label)
         return [run for run in self.runs if (run.workload, run.label) == key]
 
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Nothing unless two servers were measured."""
+        """Return the ratios of all workloads; none unless two servers were measured."""
         if len(self.servers) != 2:
             return ()
         return tuple(self._comparison(workload) for workload in self.workloads)
@@ -78,26 +79,27 @@ class BenchReport:
 
 
 def throughput_of(workload: Workload) -> Callable[[Figures], float | None]:
-    """The rate that the workload counts."""
+    """Return the rate that the workload counts, in tokens per second."""
     if workload.counts_prompt_tokens:
         return lambda figures: figures.total_tok_s
     return lambda figures: figures.output_tok_s
 
 
 def middle(values: Iterable[float | None]) -> float | None:
-    """The median of those that are there."""
+    """Return the median of the values that are there, None without any."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
 
 def number(value: float | None) -> str:
+    """Return a value with about three digits, `-` for None."""
     if value is None:
         return "-"
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def _spread(each: Sequence[Percentiles]) -> str:
-    """p50/p90/p99, each the median over rounds."""
+    """Return p50/p90/p99, each the median over rounds."""
     thirds = ([p.p50_ms for p in each], [p.p90_ms for p in each], [p.p99_ms for p in each])
     return "/".join(number(middle(values)) for values in thirds)
 
@@ -177,7 +179,8 @@ def _fault_lines(runs: Sequence[Run]) -> list[str]:
 
 
 def show(report: BenchReport) -> str:
-    """The whole report as text; each figure is the median over rounds, `-` is not told."""
+    """Return the whole report as text; each figure is the median over rounds, `-` an unknown
+    one."""
     lines = [*map(_server_line, report.servers), *report.notes]
     if report.startup_s:
         lines.append(_startup_line(report.startup_s))

@@ -1,4 +1,4 @@
-"""A server's address with the key to it: single questions before the load begins."""
+"""A client for single requests to a server, before the load begins."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ class _Message(msgspec.Struct):
 
 
 class _Refusal(msgspec.Struct):
-    """The shapes in which servers say no: OpenAI's, and FastAPI's `detail`."""
+    """The forms of an error: OpenAI's, and FastAPI's `detail`."""
 
     error: _Message | str | None = None
     message: str | None = None
@@ -33,7 +33,7 @@ class _Refusal(msgspec.Struct):
 
 
 def read_json(body: bytes, kind: type[Read]) -> Read | None:
-    """None where the body is no JSON of that kind."""
+    """Return the body as `kind`, None where it is no JSON of that kind."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -41,7 +41,7 @@ def read_json(body: bytes, kind: type[Read]) -> Read | None:
 
 
 def reason_of(response: Response) -> str:
-    """What a refusal says, on one line."""
+    """Return the status and the message of a refusal, on one line."""
     refusal = read_json(response.body, _Refusal)
     if refusal is None:
         text = response.body.decode(errors="replace")
@@ -53,24 +53,27 @@ def reason_of(response: Response) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServerClient:
-    """Where to ask, and with which key."""
+    """Sends single requests to an address, with the key to it."""
 
     address: Address
     api_key: str | None = field(repr=False)
 
     def request(self, path: str, body: bytes | None = None) -> bytes:
+        """Return the bytes of a request."""
         return build_request(self.address, path, body, self.api_key)
 
     def exchange(self, path: str, body: bytes | None, timeout_s: float) -> Exchange:
+        """Send a request and return all that came back."""
         request = self.request(path, body)
         return asyncio.run(exchange(self.address, request, time.perf_counter() + timeout_s))
 
     def ask(self, path: str, body: bytes | None = None) -> Response:
-        """Any status but one that says the key is wrong. Raises BenchError."""
+        """Send a request and return its response, whatever the status. Raises BenchError where no
+        server answers, or the key is wrong."""
         return self.check(self.exchange(path, body, ASK_TIMEOUT_S))
 
     def check(self, exchanged: Exchange) -> Response:
-        """The same for an exchange that was made."""
+        """Return the response of an exchange that was made. Raises BenchError as `ask` does."""
         url = self.address.url
         if exchanged.failure is not None and not exchanged.reads:
             raise BenchError(f"{url}: no server answers ({exchanged.failure})")
@@ -83,7 +86,7 @@ class ServerClient:
         return response
 
     def is_ready(self) -> bool:
-        """As Quire's `/readyz` says."""
+        """Return whether Quire's `/readyz` says so."""
         try:
             return self.check(self.exchange("/readyz", None, READY_TIMEOUT_S)).status == 200
         except BenchError:

@@ -1,4 +1,5 @@
-"""The rounds: the same prompts to each server in turn, and fresh ones in every round."""
+"""Runs the rounds: each server gets the same prompts, one after the other, fresh ones every
+round."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,14 +14,16 @@ from quire.bench.workloads import Workload
 
 LOAD_TIMEOUT_S = 3600.0
 SPARE_SHARE = 0.1
-"""Of a context that is filled with words, whose number of tokens is only about right."""
+"""The share of the context that stays free where prompts are words: their tokens are only
+estimated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Servers that answer and what to ask of them.
+    """Servers that answer, and the workloads to run on them.
 
-    `on_load` is told what begins, `on_request` is called as each request that counts ends.
+    on_load: called with the name of each load that begins.
+    on_request: called as each request that counts ends.
     """
 
     servers: tuple[Server, ...]
@@ -31,7 +34,8 @@ class Session:
     on_request: Callable[[], object]
 
     def warm_up(self) -> None:
-        """Each workload's shape once on each server, so that none pays for lazy set-up.
+        """Run each workload once on each server, with few tokens, so that no round pays for lazy
+        set-up.
 
         Raises BenchError on a request that fails.
         """
@@ -45,7 +49,8 @@ class Session:
                     raise BenchError(f"{where}: {figures.first_failure}")
 
     def rounds(self, num_repeats: int) -> Iterator[Run]:
-        """A B in even rounds and B A in odd ones, workload by workload."""
+        """Yield the runs of all rounds: A B in even rounds and B A in odd ones, workload by
+        workload."""
         for round_index in range(num_repeats):
             for workload in self.workloads:
                 prompts = self.prompts.generate(workload, self.seed + round_index)
@@ -70,7 +75,8 @@ class Session:
 
 
 def fit(workload: Workload, max_model_len: int | None, *, is_exact: bool) -> Workload:
-    """The workload with prompts short enough for the context; BenchError where no prompt fits."""
+    """Return the workload with prompts short enough for the context. Raises BenchError where no
+    prompt fits."""
     if max_model_len is None:
         return workload
     max_prompt_tokens = max_model_len - workload.num_output_tokens

@@ -1,4 +1,4 @@
-"""What is asked of a server: counts of clients, requests and tokens."""
+"""The workloads: counts of clients, requests and tokens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ class Workload:
         return "total tok/s" if self.counts_prompt_tokens else "output tok/s"
 
     def warm_up(self) -> "Workload":
-        """The same shape, one request per client and few tokens, to be run untimed."""
+        """Return the workload with one request per client and few tokens, to be run untimed."""
         return replace(
             self,
             num_requests=min(self.concurrency, self.num_requests),
@@ -39,7 +39,8 @@ class Workload:
         )
 
     def with_prompt(self, num_tokens: int) -> "Workload":
-        """Prompts of another length, at least 1; what is shared keeps its share, rounded down."""
+        """Return the workload with prompts of another length, at least 1; the shared part keeps its
+        share, rounded down."""
         num_shared = num_tokens * self.num_shared_tokens // self.num_prompt_tokens
         return replace(
             self, num_shared_tokens=num_shared, num_unique_tokens=num_tokens - num_shared

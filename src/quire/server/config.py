@@ -35,7 +35,7 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What one connection may take, whoever it is from. Seconds:
+    """The limits of one connection, whoever it is from. Times are seconds:
 
     head_timeout_s: for a whole head, from its first byte.
     keep_alive_s: without a request, before the first or after an answer.

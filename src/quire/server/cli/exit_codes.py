@@ -1,4 +1,4 @@
-"""What the `quire` command answers to the shell, beside 0."""
+"""The exit codes of the `quire` command, beside 0."""
 
 FAILED_START = 1
 USAGE_ERROR = 2

@@ -15,7 +15,7 @@ MAX_GIB = 1 << 20
 MAX_THREADS = 1024
 MAX_SECONDS = 10**9
 LEAST_SECONDS = 0.1
-"""What is looked at by a clock is not looked at more often."""
+"""The shortest time that an option may give: deadlines are not checked more often."""
 
 
 class InvalidOption(Exception):

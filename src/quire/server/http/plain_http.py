@@ -358,7 +358,7 @@ class PlainHttp(HttpToolsProtocol):
 
 
 def _check_head(version: str, headers: list[tuple[bytes, bytes]]) -> None:
-    """Raises RequestError for what the parser lets pass."""
+    """Check a head. Raises RequestError for what the parser lets pass."""
     if version not in VERSIONS:
         raise RequestError(f"HTTP/{version} is not spoken here: use 1.1.", code="invalid_http")
     for name, value in headers:

@@ -43,8 +43,9 @@ class TextRoutes:
 
     def _card(self, name: str) -> ModelCard:
         facts = self._service.engine.facts
-        most = None if facts is None else facts.max_model_len
-        return ModelCard(name, self._created_s, self._service.config.model_name, most)
+        max_model_len = None if facts is None else facts.max_model_len
+        root = self._service.config.model_name
+        return ModelCard(name, self._created_s, root, max_model_len)
 
     async def completions(self, request: Request) -> Response:
         context, serving = await self._context(request, InputKind.COMPLETION)

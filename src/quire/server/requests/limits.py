@@ -1,4 +1,4 @@
-"""What the ranges of single fields cannot say: fields against each other and against the model."""
+"""Checks what the ranges of single fields cannot say: fields against each other and the model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

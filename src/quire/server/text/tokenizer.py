@@ -1,4 +1,4 @@
-"""Text to tokens, and what each token stands for.
+"""Turns text into tokens, and knows the text of each token.
 
 It reads `tokenizer.json` through the `tokenizers` library: importing transformers for the same
 would cost the server process seconds and a torch it must not touch.
@@ -22,7 +22,11 @@ from quire.server.text.tokenizer_files import (
 
 
 class TextTokenizer:
-    """Encoding is thread-safe and, beyond a small part, leaves the GIL to others."""
+    """The tokenizer of a model, with its chat template (None without one) and the bytes of its
+    tokens.
+
+    Encoding is thread-safe and, beyond a small part, leaves the GIL to others.
+    """
 
     def __init__(
         self, tokenizer: Tokenizer, bos_token_id: int | None, template: ChatTemplate | None
@@ -35,6 +39,7 @@ class TextTokenizer:
         self._tokenizer = tokenizer
 
     def encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        """Return the token ids of a text."""
         # The batch call: unlike the single one it releases the GIL, and it skips the offsets.
         (encoding,) = self._tokenizer.encode_batch_fast(
             [text], add_special_tokens=add_special_tokens
@@ -42,6 +47,7 @@ class TextTokenizer:
         return tuple(encoding.ids)
 
     def decode(self, token_ids: tuple[int, ...], *, skip_special_tokens: bool) -> str:
+        """Return the text of tokens that stand at the beginning of a text."""
         detokenizer = Detokenizer(
             self.token_bytes, skip_special_tokens=skip_special_tokens, at_start=True
         )
@@ -49,12 +55,12 @@ class TextTokenizer:
 
 
 def _num_tokens(tokenizer: Tokenizer) -> int:
-    """One more than the largest token id."""
+    """Return one more than the largest token id."""
     return max(tokenizer.get_vocab().values(), default=-1) + 1
 
 
 def load_tokenizer(model: str, revision: str | None) -> TextTokenizer:
-    """Raises TokenizerError, whose text is for people."""
+    """Load the tokenizer of a model. Raises TokenizerError, whose text is for people."""
     folder = find_folder(model, revision)
     facts = read_facts(folder)
     tokenizer = _read_tokenizer(folder)
