@@ -1,4 +1,4 @@
-"""`quire bench` against Quire's real HTTP, and against servers with other manners."""
+"""`quire bench` against Quire's real HTTP, and against servers with other behaviour."""
 
 import json
 import socket
@@ -11,7 +11,7 @@ import pytest
 
 from quire.server.cli.main import main
 from quire.server.config import ApiKey
-from tests.bench.stand_in import Manners, standing_in
+from tests.bench.scripted_server import ServerBehaviour, scripted_server
 from tests.server.served import MODEL, Served, plain_config, serving
 
 SMALL = ("--requests", "3", "--concurrency", "2", "--output-tokens", "5", "--repeats", "2")
@@ -89,8 +89,8 @@ def test_other_server_is_asked_in_words_and_by_chat(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.json"
-    manners = Manners(is_chat=True, takes_ignore_eos=False)
-    with standing_in(manners) as url:
+    behaviour = ServerBehaviour(is_chat=True, takes_ignore_eos=False)
+    with scripted_server(behaviour) as url:
         given = ("--url", url, "--input-tokens", "61", "--json", str(out))
         assert bench("latency", *SMALL, *given) == 0
     figures = [run["figures"] for run in written(out)["runs"]]
@@ -101,7 +101,7 @@ def test_other_server_is_asked_in_words_and_by_chat(
 
 
 def test_replies_of_another_length_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with standing_in(Manners(max_output_tokens=4)) as url:
+    with scripted_server(ServerBehaviour(max_output_tokens=4)) as url:
         assert bench("throughput", "--url", url, "--vs", url, *SMALL) == 0
     said = capsys.readouterr().out
     assert "round 1, throughput, A: 3 of 3 of another length than asked" in said
@@ -113,7 +113,7 @@ def test_nothing_is_assumed_without_usage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.json"
-    with standing_in(Manners(tells_usage=False)) as url:
+    with scripted_server(ServerBehaviour(tells_usage=False)) as url:
         assert bench("throughput", "--url", url, *SMALL, "--json", str(out)) == 0
     for run in written(out)["runs"]:
         figures = run["figures"]
@@ -124,7 +124,7 @@ def test_nothing_is_assumed_without_usage(
 
 def test_failed_request_is_counted_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     # One to try the path, two to count words, two to warm up, and two of six.
-    with standing_in(Manners(num_good=7)) as url:
+    with scripted_server(ServerBehaviour(num_good=7)) as url:
         assert bench("throughput", "--url", url, *SMALL) == 1
     said = capsys.readouterr().out
     assert "status 503" in said and "full" in said
@@ -151,7 +151,7 @@ def test_wrong_model_names_the_right_ones(
 ) -> None:
     said = refusal(capsys, "--url", served.url, "--model", "none")
     assert "'none' does not exist" in said and MODEL in said
-    with standing_in(Manners()) as url:
+    with scripted_server(ServerBehaviour()) as url:
         assert "no model none; it lists m" in refusal(capsys, "--url", url, "--model", "none")
 
 
@@ -167,7 +167,7 @@ def test_wrong_key(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("page", ["<html>hello</html>", '{"data": 5}', "\\ud800"])
 def test_other_kind_of_server(page: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with standing_in(Manners(page=page)) as url:
+    with scripted_server(ServerBehaviour(page=page)) as url:
         said = refusal(capsys, "--url", url)
     assert f"{url}: not an OpenAI-style server" in said
 

@@ -1,12 +1,12 @@
-"""One server for the tests of a module; a test that closes the engine's gate opens it again."""
+"""One server for the tests of a module; a test that stops the engine's steps lets it step again."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from quire.server.text.tokenizer import TextTokenizer
+from tests.server.scripted_engine import repeat_prompt
 from tests.server.served import Served, bundled_tokenizer, plain_config, serving
-from tests.server.stand_in import repeat_prompt
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from quire.server.http.serve import DrainingServer
 from quire.server.service import Sources
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from tests.server.documented import held_to_document
-from tests.server.stand_in import ScriptedEngine
+from tests.server.scripted_engine import ScriptedEngine
 
 BUNDLED = str(files("quire.models") / "bundled")
 MODEL = "test-model"
@@ -87,12 +87,12 @@ def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> bool:
 
 
 def hold_after_first_token(served: Served) -> None:
-    """No request gets more than one or two tokens, and none ends by itself, until the engine's gate
-    is opened."""
+    """No request gets more than one or two tokens, and none ends by itself, until the engine
+    may step again."""
 
     def script(_: object) -> Iterator[int]:
         yield 100
-        served.engine.gate.clear()
+        served.engine.may_step.clear()
         yield from repeat(100)
 
     served.engine.script = script

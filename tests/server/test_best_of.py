@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from quire.scheduler.request import NewRequest
 from tests.profiles import cases
+from tests.server.scripted_engine import logprobs_of
 from tests.server.served import Served
-from tests.server.stand_in import logprobs_of
 
 
 def index_of(request: NewRequest) -> int:

@@ -3,8 +3,8 @@
 import pytest
 
 from quire.server.text.tokenizer import TextTokenizer
+from tests.server.scripted_engine import FACTS
 from tests.server.served import MODEL, Served
-from tests.server.stand_in import FACTS
 
 HELLO = [{"role": "user", "content": "Hello there"}]
 

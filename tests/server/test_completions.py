@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from quire.server.text.tokenizer import TextTokenizer
+from tests.server.scripted_engine import FACTS, logprobs_of
 from tests.server.served import MODEL, Served
-from tests.server.stand_in import FACTS, logprobs_of
 
 
 def ids_of(tokenizer: TextTokenizer, text: str) -> list[int]:

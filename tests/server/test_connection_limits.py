@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.server.config import HttpLimits, ServerConfig
+from tests.server.scripted_engine import repeat_prompt
 from tests.server.served import Served, eventually, plain_config, serving
-from tests.server.stand_in import repeat_prompt
 
 GET = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LAST_GET = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -176,17 +176,17 @@ def test_an_offer_of_http_1_0_stays_http_1_0(served: Served) -> None:
 def test_pipelined_requests_wait_in_the_socket(served: Served) -> None:
     body = json.dumps({"prompt": "x", "max_tokens": 2}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
-    served.do(served.engine.gate.clear)
+    served.do(served.engine.may_step.clear)
     try:
         with connected(served) as sock:
             sock.sendall(head % len(body) + body + GET * 5000 + LAST_GET)
             assert eventually(lambda: served.engine.num_unfinished == 1)
             served.client.get("/livez")
             assert max(len(each.pipeline) for each in served.connections()) <= MAX_WAITING
-            served.do(served.engine.gate.set)
+            served.do(served.engine.may_step.set)
             assert statuses(read_all(sock)) == [200] * 5002
     finally:
-        served.do(served.engine.gate.set)
+        served.do(served.engine.may_step.set)
 
 
 MALFORMED = {
@@ -238,17 +238,17 @@ def test_what_is_no_http_gets_one_error_and_the_connection_ends(served: Served, 
 def test_what_is_no_http_does_not_end_a_generation_before_it(served: Served) -> None:
     body = json.dumps({"prompt": "x", "max_tokens": 2}).encode()
     post = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
-    served.do(served.engine.gate.clear)
+    served.do(served.engine.may_step.clear)
     try:
         with connected(served) as sock:
             sock.sendall(post % len(body) + body)
             assert eventually(lambda: served.engine.num_unfinished == 1)
             sock.sendall(CHUNKED + b"zz\r\n")
             served.client.get("/livez")
-            served.do(served.engine.gate.set)
+            served.do(served.engine.may_step.set)
             replies = read_all(sock)
     finally:
-        served.do(served.engine.gate.set)
+        served.do(served.engine.may_step.set)
     assert statuses(replies) == [200, 400] and b'"finish_reason":"length"' in replies
 
 

@@ -33,7 +33,7 @@ def slow(_: object) -> Iterator[int]:
 def test_running_requests_finish_and_new_ones_are_refused() -> None:
     with serving(replace(plain_config(), shutdown_timeout_s=20)) as served:
         served.engine.script = slow
-        served.do(served.engine.gate.clear)
+        served.do(served.engine.may_step.clear)
         lines: list[str] = []
         thread = stream_lines(served, lines, 20)
         served.server.handle_exit(signal.SIGTERM, None)
@@ -43,7 +43,7 @@ def test_running_requests_finish_and_new_ones_are_refused() -> None:
         reply = served.complete(prompt="x")
         assert reply.status_code == 503
         assert reply.json()["error"]["code"] == "shutting_down"
-        served.do(served.engine.gate.set)
+        served.do(served.engine.may_step.set)
         thread.join(10)
         assert lines[-1] == "data: [DONE]"
         assert json.loads(lines[-2].removeprefix("data: "))["choices"][0]["finish_reason"]
@@ -72,7 +72,7 @@ def test_idle_connections_do_not_delay_the_end() -> None:
 
 def test_second_signal_does_not_wait() -> None:
     with serving(replace(plain_config(), shutdown_timeout_s=60)) as served:
-        served.do(served.engine.gate.clear)
+        served.do(served.engine.may_step.clear)
         lines: list[str] = []
         thread = stream_lines(served, lines, 20)
         served.server.handle_exit(signal.SIGTERM, None)

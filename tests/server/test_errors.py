@@ -20,8 +20,8 @@ from quire.server.openai.protocol.capabilities import (
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
 from tests.profiles import cases
+from tests.server.scripted_engine import FACTS
 from tests.server.served import Served, plain_config, serving
-from tests.server.stand_in import FACTS
 
 BASE: dict[str, dict[str, object]] = {
     COMPLETIONS: {"prompt": "x", "max_tokens": 1},

@@ -15,8 +15,8 @@ from quire.server.requests.input_context import InputContext, InputLimits
 from quire.server.requests.input_parser import DirectResponse, InputKind, TokenizedRequest
 from quire.server.requests.input_reader import INLINE_BYTES, MEDIUM_BYTES, THREAD_BYTES, InputReader
 from quire.server.text.tokenizer import TextTokenizer
+from tests.server.scripted_engine import FACTS
 from tests.server.served import BUNDLED, MODEL
-from tests.server.stand_in import FACTS
 
 LENGTHS = (INLINE_BYTES, THREAD_BYTES, MEDIUM_BYTES, MEDIUM_BYTES + 1)
 """The largest body of each size class, and one of the last."""

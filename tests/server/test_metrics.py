@@ -8,8 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from quire.server.config import MetricsCompat
 from quire.server.observability.histogram import Histogram
 from quire.server.observability.metric_table import METRIC_NAMES, METRICS, MetricKind, buckets_up_to
+from tests.server.scripted_engine import FACTS
 from tests.server.served import MODEL, Served, plain_config, serving
-from tests.server.stand_in import FACTS
 
 VLLM = """
 num_requests_running num_requests_waiting num_requests_waiting_by_reason kv_cache_usage_perc

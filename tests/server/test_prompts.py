@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.server.scripted_engine import FACTS
 from tests.server.served import Served
-from tests.server.stand_in import FACTS
 
 MOST = FACTS.max_model_len
 OUTSIDE = FACTS.vocab_size

@@ -140,7 +140,7 @@ def test_client_that_goes_away_is_aborted(served: Served, stream: bool, n: int) 
             reply.readline()
     client.close()
     assert eventually(lambda: served.engine.num_unfinished == 0)
-    served.do(served.engine.gate.set)
+    served.do(served.engine.may_step.set)
     assert len(served.engine.aborted) == n
     after = served.metric('quire:request_success_total{engine="0",finished_reason="abort"')
     assert after == aborts + n
@@ -168,11 +168,11 @@ def test_engine_death_in_mid_stream_is_an_event() -> None:
 
 def test_silent_stream_gets_comments() -> None:
     with serving(replace(plain_config(), sse_keep_alive_interval_s=0.05)) as served:
-        served.do(served.engine.gate.clear)
+        served.do(served.engine.may_step.clear)
         body = {"prompt": "x", "max_tokens": 3, "stream": True}
         with served.client.stream("POST", "/v1/completions", json=body) as reply:
             lines = reply.iter_lines()
             assert next(lines) == ": keep-alive"
-            served.do(served.engine.gate.set)
+            served.do(served.engine.may_step.set)
             rest = list(lines)
         assert "data: [DONE]" in rest

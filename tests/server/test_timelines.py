@@ -222,7 +222,7 @@ def wait_ended(served: Served, name: str) -> None:
 
 
 def test_a_live_request_is_told_as_its_events_come(guarded: Served) -> None:
-    guarded.do(guarded.engine.gate.clear)
+    guarded.do(guarded.engine.may_step.clear)
     thread = threading.Thread(
         target=ask, args=(guarded, BOB, "POST", "/v1/completions"), kwargs={"prompt": "x"}
     )
@@ -232,7 +232,7 @@ def test_a_live_request_is_told_as_its_events_come(guarded: Served) -> None:
     waits = Event(time.monotonic(), Reason.WAITS_FOR_SEQUENCE, 64)
     guarded.do(lambda: guarded.engine.tell(events=((request.id, waits),)))
     body = ask(guarded, BOB, "GET", "/v1/requests/mine").json()
-    guarded.do(guarded.engine.gate.set)
+    guarded.do(guarded.engine.may_step.set)
     thread.join(10)
     (choice,) = body["choices"]
     assert (body["state"], choice["finish"]) == ("live", None)

@@ -3,8 +3,8 @@
 import pytest
 
 from quire.server.requests.prompts import MIN_COUNTED_CHARS
+from tests.server.scripted_engine import FACTS
 from tests.server.served import MODEL, Served
-from tests.server.stand_in import FACTS
 
 HELLO = {"role": "user", "content": "Hello there"}
 ANSWER = {"role": "assistant", "content": "Good morrow, my"}

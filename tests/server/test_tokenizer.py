@@ -15,8 +15,8 @@ from quire.server.requests.prompts import encode
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from quire.server.text.tokenizer_files import TokenizerError
 from tests.profiles import cases
+from tests.server.scripted_engine import FACTS
 from tests.server.served import BUNDLED
-from tests.server.stand_in import FACTS
 from tests.server.test_detokenizer import STORIES
 
 TEXTS = ["", "Hello there", "  two  spaces", "é 😀 日本", "<s>x", "<|end|>", "a\nb\n\n", "\x00"]

@@ -1,4 +1,4 @@
-"""A small server in OpenAI's style whose manners a test chooses."""
+"""A small server in OpenAI's style whose behaviour a test chooses."""
 
 import json
 import threading
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @dataclass(slots=True)
-class Manners:
+class ServerBehaviour:
     """`asked` gathers the bodies of all requests for text."""
 
     is_chat: bool = False
@@ -22,9 +22,9 @@ class Manners:
 
 
 class _Server(ThreadingHTTPServer):
-    def __init__(self, manners: Manners) -> None:
+    def __init__(self, behaviour: ServerBehaviour) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.manners = manners
+        self.behaviour = behaviour
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -32,37 +32,37 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         models = json.dumps({"object": "list", "data": [{"id": "m"}]})
-        page = self.server.manners.page
+        page = self.server.behaviour.page
         is_known = self.path == "/v1/models" or page is not None
         self._reply(200 if is_known else 404, page or models)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        manners = self.server.manners
-        path = "/v1/chat/completions" if manners.is_chat else "/v1/completions"
+        behaviour = self.server.behaviour
+        path = "/v1/chat/completions" if behaviour.is_chat else "/v1/completions"
         if self.path != path:
             self._reply(404, json.dumps({"detail": "Not Found"}))
             return
-        manners.asked.append(body)
+        behaviour.asked.append(body)
         if body["model"] != "m":
             self._refuse(404, f"no model {body['model']}")
-        elif "ignore_eos" in body and not manners.takes_ignore_eos:
+        elif "ignore_eos" in body and not behaviour.takes_ignore_eos:
             self._refuse(400, "ignore_eos is not known")
-        elif len(manners.asked) > manners.num_good:
+        elif len(behaviour.asked) > behaviour.num_good:
             self._refuse(503, "full")
         else:
             self._reply(200, "".join(f"data: {event}\n\n" for event in self._events(body)))
 
     def _events(self, body: dict[str, object]) -> Iterator[str]:
-        manners, wanted = self.server.manners, body["max_tokens"]
+        behaviour, wanted = self.server.behaviour, body["max_tokens"]
         assert isinstance(wanted, int)
-        num_tokens = min(wanted, manners.max_output_tokens)
+        num_tokens = min(wanted, behaviour.max_output_tokens)
         text: dict[str, object] = {"text": " x"}
-        if manners.is_chat:
+        if behaviour.is_chat:
             text = {"delta": {"content": " x"}}
         for _ in range(num_tokens):
             yield json.dumps({"choices": [text]})
-        if manners.tells_usage:
+        if behaviour.tells_usage:
             # Two tokens a word, and five of a template.
             num_prompt = 2 * len(self._prompt(body).split()) + 5
             usage = {"prompt_tokens": num_prompt, "completion_tokens": num_tokens}
@@ -70,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
         yield "[DONE]"
 
     def _prompt(self, body: dict[str, object]) -> str:
-        if not self.server.manners.is_chat:
+        if not self.server.behaviour.is_chat:
             return str(body["prompt"])
         messages = body["messages"]
         assert isinstance(messages, list)
@@ -90,9 +90,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def standing_in(manners: Manners) -> Iterator[str]:
+def scripted_server(behaviour: ServerBehaviour) -> Iterator[str]:
     """The URL where it answers."""
-    with _Server(manners) as server:
+    with _Server(behaviour) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

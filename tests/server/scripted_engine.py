@@ -87,7 +87,7 @@ class Live:
 
 
 class ScriptedEngine:
-    """`gate` closed holds every step back; `refuses` is the answer to the next submits."""
+    """Runs a step only while `may_step` is set; `refuses` is the answer to the next submits."""
 
     def __init__(self, config: EngineConfig, on_output: Callable[[EngineOutput], None]) -> None:
         self.config = config
@@ -104,7 +104,7 @@ class ScriptedEngine:
         self.wait_s: float | None = None
         self.progress_age_s = 0.0
         self.starts = asyncio.Event()
-        self.gate = asyncio.Event()
+        self.may_step = asyncio.Event()
         self._live: dict[str, Live] = {}
         self._news: list[tuple[str, Event]] = []
         self._on_output = on_output
@@ -112,7 +112,7 @@ class ScriptedEngine:
         self._work = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self.starts.set()
-        self.gate.set()
+        self.may_step.set()
 
     @property
     def num_unfinished(self) -> int:
@@ -187,7 +187,7 @@ class ScriptedEngine:
         self.phase = Phase.READY
         while True:
             await self._work.wait()
-            await self.gate.wait()
+            await self.may_step.wait()
             self._step()
             await asyncio.sleep(0)
 
