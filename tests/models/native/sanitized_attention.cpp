@@ -13,8 +13,8 @@ void run_one() {
     call.number = below(2) ? AS_COMPUTED : below(2) ? INT8 : FP8_E4M3;
     call.kv_heads = 1 + below(3);
     call.heads = call.kv_heads * (1 + below(17));
-    call.k_width = WIDTHS[below(5)];
-    call.v_width = WIDTHS[below(5)];
+    call.head_size = WIDTHS[below(5)];
+    call.v_head_size = WIDTHS[below(5)];
     call.block_size = SIZES[below(4)];
     if (below(3) == 0) call.window = 1 + below(90);
     else if (below(2)) call.chunk = 1 + below(90);
@@ -22,7 +22,7 @@ void run_one() {
     call.scale_ = 0.1;
     call.num_threads = 1 + below(4);
     call.num_seqs = 1 + below(4);
-    bool is_latent = call.v_width <= call.k_width && below(3) == 0;
+    bool is_latent = call.v_head_size <= call.head_size && below(3) == 0;
     int64_t* starts = zeros<int64_t>(call.num_seqs + 1);
     int64_t* lens = zeros<int64_t>(call.num_seqs);
     int64_t longest = 0;
@@ -55,17 +55,17 @@ void run_one() {
     }
     int64_t size = call.element_bytes(), tokens = call.num_tokens;
     int64_t kept = call.num_blocks * call.block_size * call.kv_heads;
-    call.query_head_stride = call.key_head_stride = call.k_width;
-    call.value_head_stride = call.v_width;
-    call.query_token_stride = call.heads * call.k_width;
-    call.key_token_stride = call.kv_heads * call.k_width;
-    call.value_token_stride = call.kv_heads * call.v_width;
+    call.query_head_stride = call.key_head_stride = call.head_size;
+    call.value_head_stride = call.v_head_size;
+    call.query_token_stride = call.heads * call.head_size;
+    call.key_token_stride = call.kv_heads * call.head_size;
+    call.value_token_stride = call.kv_heads * call.v_head_size;
     call.query = zeros<char>(tokens * call.query_token_stride * size);
     call.key = zeros<char>(tokens * call.key_token_stride * size);
     call.value = zeros<char>(tokens * call.value_token_stride * size);
-    call.out = zeros<char>(tokens * call.heads * call.v_width * size);
-    call.keys = zeros<char>(kept * call.k_width * call.kept_bytes());
-    call.values = is_latent ? nullptr : zeros<char>(kept * call.v_width * call.kept_bytes());
+    call.out = zeros<char>(tokens * call.heads * call.v_head_size * size);
+    call.keys = zeros<char>(kept * call.head_size * call.kept_bytes());
+    call.values = is_latent ? nullptr : zeros<char>(kept * call.v_head_size * call.kept_bytes());
     bool is_scaled = call.number != AS_COMPUTED;
     call.key_scales = is_scaled ? zeros<bf16>(kept) : nullptr;
     call.value_scales = is_scaled && !is_latent ? zeros<bf16>(kept) : nullptr;

@@ -30,13 +30,13 @@ void run_heads(bool is_bf16, int64_t rows, int64_t num_threads) {
     const int64_t rotary = 2 * (1 + below(60)), head = rotary + below(30);
     const int64_t query_heads = 1 + below(5), key_heads = 1 + below(3), size = is_bf16 ? 2 : 4;
     const int64_t stride = (query_heads + key_heads) * head + below(40);
-    char *x = plain(rows * stride * size), *cosines = plain(rows * rotary * size);
-    char *sines = plain(rows * rotary * size), *query = plain(head * size), *key = plain(head * size);
+    char *x = plain(rows * stride * size), *cos = plain(rows * rotary * size);
+    char *sin = plain(rows * rotary * size), *query = plain(head * size), *key = plain(head * size);
     bool is_normed = below(2);
     QUIRE_JOIN(quire_rope, QUIRE_ISA)
-    (is_bf16, x, rows, stride, query_heads, key_heads, head, cosines, sines, rotary,
+    (is_bf16, x, rows, stride, query_heads, key_heads, head, cos, sin, rotary,
      is_normed ? query : nullptr, is_normed ? key : nullptr, 1e-6, 1e-6, below(2), num_threads);
-    const void* taken[] = {x, cosines, sines, query, key};
+    const void* taken[] = {x, cos, sin, query, key};
     give_back(taken);
 }
 

@@ -12,16 +12,16 @@ float logit() {
     return float(below(4000)) / 400 - 5;
 }
 
-Asked some_asked(const Call& call) {
+RowParams some_params(const Call& call) {
     static const double TEMPERATURES[] = {0, 1e-20, 0.5, 1, 1e20}, TOP_PS[] = {0, 0.1, 0.9, 1};
-    Asked asked = {};
-    asked.noise = double(below(1000)) / 1000;
-    asked.temperature = TEMPERATURES[below(5)];
-    asked.top_k = double(below(2) ? call.vocab_size : 1 + below(call.vocab_size));
-    asked.top_p = TOP_PS[below(4)];
-    asked.log_min_p = below(2) ? -double(INFINITE) : -double(below(30));
-    asked.num_top = double(below(call.max_top + 2) - 1);
-    return asked;
+    RowParams params = {};
+    params.noise = double(below(1000)) / 1000;
+    params.temperature = TEMPERATURES[below(5)];
+    params.top_k = double(below(2) ? call.vocab_size : 1 + below(call.vocab_size));
+    params.top_p = TOP_PS[below(4)];
+    params.log_min_p = below(2) ? -double(INFINITE) : -double(below(30));
+    params.num_top = double(below(call.max_top + 2) - 1);
+    return params;
 }
 
 void run_one() {
@@ -35,7 +35,7 @@ void run_one() {
     int64_t num_logits = call.num_rows * call.vocab_size;
     float* wide = zeros<float>(num_logits);
     bf16* narrow = zeros<bf16>(num_logits);
-    Asked* asked = zeros<Asked>(call.num_rows);
+    RowParams* params = zeros<RowParams>(call.num_rows);
     int64_t* starts = zeros<int64_t>(call.num_rows + 1);
     int64_t* ids = zeros<int64_t>(call.num_rows);
     float* values = zeros<float>(call.num_rows);
@@ -45,15 +45,15 @@ void run_one() {
         store_as(narrow + i, wide[i]);
     }
     for (int64_t i = 0; i < call.num_rows; i++) {
-        asked[i] = some_asked(call);
+        params[i] = some_params(call);
         starts[i + 1] = starts[i] + below(2);
         ids[i] = below(call.vocab_size);
         values[i] = logit();
         call.token_ids[i] = below(call.vocab_size);
     }
     call.logits = call.is_bf16 ? (void*)narrow : (void*)wide;
-    call.asked = below(4) ? asked : nullptr;
-    call.edit_starts = call.asked && below(2) ? starts : nullptr;
+    call.params = below(4) ? params : nullptr;
+    call.edit_starts = call.params && below(2) ? starts : nullptr;
     call.edit_ids = ids;
     call.edit_values = values;
     call.logprobs = zeros<double>(call.num_rows);
@@ -64,7 +64,7 @@ void run_one() {
     if (QUIRE_JOIN(quire_sample, QUIRE_ISA)(&call)) abort();
     for (int64_t i = 0; i < call.num_rows; i++)
         if (call.token_ids[i] < -1 || call.token_ids[i] >= call.vocab_size) abort();
-    const void* taken[] = {wide,   narrow,         asked,         starts,       ids,
+    const void* taken[] = {wide,   narrow,         params,         starts,       ids,
                            values, call.token_ids, call.logprobs, call.top_ids, call.top_logprobs,
                            call.memory};
     give_back(taken);

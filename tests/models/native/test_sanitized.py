@@ -22,10 +22,11 @@ FLAGS["amx"] = [*FLAGS["avx512"], "-mamx-tile", "-mamx-bf16", "-mamx-int8"]
 DRIVERS = [
     *(
         (name, isa)
-        for name in ("attention", "sampling", "halved", "bytes", "fused")
+        for name in ("attention", "sampling", "bf16_storage", "w8a32", "fused")
         for isa in FLAGS
     ),
-    *((name, isa) for name in ("linear", "int8", "screen", "chosen") for isa in ("avx512", "amx")),
+    *((name, isa) for name in ("compressed_bf16", "w8a8", "find_candidates", "candidate_product")
+        for isa in ("avx512", "amx")),
 ]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 

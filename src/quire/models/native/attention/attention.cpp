@@ -24,7 +24,7 @@ template <class Way, class Stored>
 struct Worker {
     const Call& call;
     const Task& task;
-    const Widths widths;
+    const Sizes sizes;
     const Slope slope;
     Memory memory;
     typename Way::Registers& registers;
@@ -43,7 +43,7 @@ struct Worker {
             for (int64_t i = 0; i < task.num_queries; i++)
                 for (int64_t j = 0; j < call.group(); j++) {
                     int64_t row = head * rows_of_head() + i * call.group() + j;
-                    take_query(query_of(head, i, j), memory.queries + row * widths.depth);
+                    take_query(query_of(head, i, j), memory.queries + row * sizes.depth);
                 }
     }
 
@@ -51,15 +51,15 @@ struct Worker {
         for (int64_t row = 0; row < task.num_heads * rows_of_head(); row++)
             memory.running[row] = {-INFINITE, 0};
         memset(memory.totals, 0, size_t(task.num_heads * rows_of_head() * LANES) * 4);
-        memset(memory.sums, 0, size_t(task.num_heads * rows_of_head() * widths.values) * 4);
+        memset(memory.sums, 0, size_t(task.num_heads * rows_of_head() * sizes.values) * 4);
     }
 
     void take_query(const Stored* from, uint32_t* to) {
-        memset(to, 0, size_t(widths.depth) * 4);
+        memset(to, 0, size_t(sizes.depth) * 4);
         if (Way::PER_ELEMENT == 2)
-            memcpy(to, from, size_t(call.k_width) * sizeof(Stored));
+            memcpy(to, from, size_t(call.head_size) * sizeof(Stored));
         else
-            for (int64_t i = 0; i < call.k_width; i++) ((float*)to)[i] = to_float(from[i]);
+            for (int64_t i = 0; i < call.head_size; i++) ((float*)to)[i] = to_float(from[i]);
     }
 
     // `following`: the task whose first tile is fetched during this one's last; null: none.
@@ -92,16 +92,16 @@ struct Worker {
 
     void attend_packed(Found<Stored>& here, const Places& ahead, int64_t at) {
         int64_t count = smaller(TILE, task.end - at);
-        next = {ahead.keys, ahead.values, TILE, task.num_heads * call.k_width * call.kept_bytes(),
-                call.values ? task.num_heads * call.v_width * call.kept_bytes() : 0,
+        next = {ahead.keys, ahead.values, TILE, task.num_heads * call.head_size * call.kept_bytes(),
+                call.values ? task.num_heads * call.v_head_size * call.kept_bytes() : 0,
                 TILE * Way::MAX_ROWS / (task.num_heads * rows_of_head()) + 1, 0};
         for (int64_t head = 0; head < task.num_heads; head++) {
-            pack_keys<Way>(here.keys, count, call.k_width, memory.keys);
-            pack_values(here.values, count, call.v_width, memory.values, widths.values, Way());
+            pack_keys<Way>(here.keys, count, call.head_size, memory.keys);
+            pack_values(here.values, count, call.v_head_size, memory.values, sizes.values, Way());
             attend_head(head, at);
             for (int64_t i = 0; i < count; i++) {
-                here.keys[i] += call.k_width;
-                here.values[i] += call.values ? call.v_width : call.k_width;
+                here.keys[i] += call.head_size;
+                here.values[i] += call.values ? call.v_head_size : call.head_size;
             }
         }
     }
@@ -116,9 +116,9 @@ struct Worker {
         int64_t end = call.group() * (index + 1) / call.num_pieces();
         int64_t row = head * rows_of_head() + query * call.group() + begin;
         // No row has two slots or more to itself.
-        float* queries = (float*)memory.queries + row * 2 * round_up(widths.depth, LANES);
-        return {queries, memory.running + row, memory.sums + row * widths.values, end - begin,
-                widths.values};
+        float* queries = (float*)memory.queries + row * 2 * round_up(sizes.depth, LANES);
+        return {queries, memory.running + row, memory.sums + row * sizes.values, end - begin,
+                sizes.values};
     }
 
     template <class Act>
@@ -133,7 +133,7 @@ struct Worker {
     }
 
     void take_pieces() {
-        memset(memory.keys + widths.depth, 0, LINE);
+        memset(memory.keys + sizes.depth, 0, LINE);
         each_piece([&](const Piece& piece, const Stored* query) {
             for (int64_t row = 0; row < piece.num_rows; row++) {
                 take_query(query + row * call.query_head_stride, memory.keys);
@@ -144,7 +144,7 @@ struct Worker {
 
     template <class AnyWay>
     void spread_query(int64_t row, const Piece& piece, AnyWay) {
-        spread(memory.keys, widths.depth, row, piece);
+        spread(memory.keys, sizes.depth, row, piece);
     }
 
     template <class Tile, class AnyWay>
@@ -154,15 +154,15 @@ struct Worker {
 
 #if QUIRE_HAS_TILES
     void spread_query(int64_t row, const Piece& piece, TileDot) {
-        if (!fits_tiles(call)) return spread(memory.keys, widths.depth, row, piece);
-        if (row == 0) memset(piece.queries, 0, size_t(widths.depth * SIDE_ROWS) * 4);
-        spread_for_tiles(memory.keys, widths.depth, row, piece.queries);
+        if (!fits_tiles(call)) return spread(memory.keys, sizes.depth, row, piece);
+        if (row == 0) memset(piece.queries, 0, size_t(sizes.depth * SIDE_ROWS) * 4);
+        spread_for_tiles(memory.keys, sizes.depth, row, piece.queries);
     }
 
     void attend_piece(const DirectTile<bf16>& tile, const Piece& piece, TileDot) {
         if (!fits_tiles(call)) return attend_rows_directly<Way>(call, tile, piece);
         shape_for_pieces(registers);
-        const int64_t width = call.k_width + (call.values ? call.v_width : 0);
+        const int64_t width = call.head_size + (call.values ? call.v_head_size : 0);
         const int64_t lines = ratio_up(TILE * width * call.kept_bytes(), LINE);
         attend_piece_by_tiles(call, tile, piece, (bf16*)memory.keys, (bf16*)memory.values,
                               ratio_up(lines, task.num_queries * call.num_pieces()));
@@ -170,23 +170,23 @@ struct Worker {
 
     void straighten_sums(TileDot) {
         if (fits_tiles(call))
-            straighten(memory.sums, task.num_heads * rows_of_head() * widths.values);
+            straighten(memory.sums, task.num_heads * rows_of_head() * sizes.values);
     }
 #endif
 
     void attend_directly(const Found<Stored>& here, const Places& ahead, int64_t at) {
         int64_t size = call.kept_bytes();
-        int64_t value_width = call.values ? call.v_width : call.k_width;
-        Ahead keys{ahead.keys, TILE, task.num_heads * call.k_width * size, 0};
-        Ahead values{ahead.values, call.values ? TILE : 0, task.num_heads * call.v_width * size, 0};
+        int64_t value_width = call.values ? call.v_head_size : call.head_size;
+        Ahead keys{ahead.keys, TILE, task.num_heads * call.head_size * size, 0};
+        Ahead values{ahead.values, call.values ? TILE : 0, task.num_heads * call.v_head_size * size, 0};
         for (int64_t head = 0; head < task.num_heads; head++) {
             for (int64_t i = 0; i < task.num_queries; i++) {
                 int64_t position = task.position + i;
                 Seen seen{larger(larger(call.first_seen(position), task.first) - at, 0),
                           smaller(smaller(position + 1, task.end) - at, TILE)};
                 if (seen.first >= seen.end) continue;
-                DirectTile<Stored> tile{{here.keys, head * call.k_width, call.k_width, &keys},
-                                        {here.values, head * value_width, call.v_width, &values},
+                DirectTile<Stored> tile{{here.keys, head * call.head_size, call.head_size, &keys},
+                                        {here.values, head * value_width, call.v_head_size, &values},
                                         seen};
                 for (int64_t j = 0; j < call.num_pieces(); j++)
                     attend_piece(tile, piece_of(head, i, j), Way());
@@ -221,22 +221,22 @@ struct Worker {
 
     Row row_of(int64_t row) const {
         return {&memory.running[row].top, memory.totals + row * LANES,
-                memory.sums + row * widths.values, widths.values};
+                memory.sums + row * sizes.values, sizes.values};
     }
 
     void score(int64_t row, int64_t num_rows, int64_t columns, float* products) {
-        multiply({memory.queries + row * widths.depth, widths.depth, memory.keys, TILE,
-                  widths.depth, products, TILE, false},
+        multiply({memory.queries + row * sizes.depth, sizes.depth, memory.keys, TILE,
+                  sizes.depth, products, TILE, false},
                  num_rows, columns, registers);
         next.fetch_some();
         if (call.softcap != 0) cap(products, num_rows * TILE, call.scale, call.softcap);
     }
 
     void add_values(const uint32_t* weights, int64_t row, int64_t num_rows, int64_t num_keys) {
-        multiply({weights, TILE / Way::PER_ELEMENT, memory.values, widths.values,
-                  num_keys / Way::PER_ELEMENT, memory.sums + row * widths.values, widths.values,
+        multiply({weights, TILE / Way::PER_ELEMENT, memory.values, sizes.values,
+                  num_keys / Way::PER_ELEMENT, memory.sums + row * sizes.values, sizes.values,
                   true},
-                 num_rows, widths.values, registers);
+                 num_rows, sizes.values, registers);
     }
 
     // Rows that see the whole tile.
@@ -272,14 +272,14 @@ struct Worker {
     }
 
     void keep(int64_t part) const {
-        Part kept = call.part(part, widths);
+        Part kept = call.part(part, sizes);
         int64_t rows = task.num_heads * rows_of_head();
         memcpy(kept.running, memory.running, size_t(rows) * sizeof(Running));
-        memcpy(kept.sums, memory.sums, size_t(rows * widths.values) * 4);
+        memcpy(kept.sums, memory.sums, size_t(rows * sizes.values) * 4);
     }
 
     void add(int64_t part) {
-        Part kept = call.part(part, widths);
+        Part kept = call.part(part, sizes);
         for (int64_t row = 0; row < task.num_heads * rows_of_head(); row++) {
             Running& mine = memory.running[row];
             const Running& other = kept.running[row];
@@ -288,10 +288,10 @@ struct Worker {
             float here = exponential(splat(mine.top - top))[0];
             float there = exponential(splat(other.top - top))[0];
             mine = {top, mine.total * here + other.total * there};
-            float* sums = memory.sums + row * widths.values;
-            for (int64_t i = 0; i < widths.values; i += LANES)
+            float* sums = memory.sums + row * sizes.values;
+            for (int64_t i = 0; i < sizes.values; i += LANES)
                 store(sums + i, load(sums + i) * here +
-                                    load(kept.sums + row * widths.values + i) * there);
+                                    load(kept.sums + row * sizes.values + i) * there);
         }
     }
 
@@ -307,12 +307,12 @@ struct Worker {
                     running.total += exponential(splat(sink < 88 ? sink : 88))[0];
                 }
                 float share = 1 / running.total;
-                const float* sums = memory.sums + row * widths.values;
-                Stored* out = (Stored*)call.out + (token * call.heads + from) * call.v_width;
+                const float* sums = memory.sums + row * sizes.values;
+                Stored* out = (Stored*)call.out + (token * call.heads + from) * call.v_head_size;
                 int64_t j = 0;
-                for (; j + LANES <= call.v_width; j += LANES)
+                for (; j + LANES <= call.v_head_size; j += LANES)
                     store_as(out + j, load(sums + j) * share);
-                for (; j < call.v_width; j++) store_as(out + j, sums[j] * share);
+                for (; j < call.v_head_size; j++) store_as(out + j, sums[j] * share);
             }
     }
 };
@@ -321,9 +321,9 @@ template <class Way, class Stored>
 void run_task(const Shared& shared, const Task& task, const Task* following, char* memory,
               typename Way::Registers& registers) {
     const Call& call = *shared.call;
-    Widths widths = widths_of<Way>(call);
+    Sizes sizes = sizes_of<Way>(call);
     Slope slope((call.softcap != 0 ? 1 : call.scale) * TO_POWER);
-    Worker<Way, Stored> worker{call, task, widths, slope, Memory(call, widths, memory), registers,
+    Worker<Way, Stored> worker{call, task, sizes, slope, Memory(call, sizes, memory), registers,
                                {}};
     worker.attend(following);
     if (task.num_parts > 1) {

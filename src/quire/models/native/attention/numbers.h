@@ -1,5 +1,5 @@
 // K and V kept in a byte an element, with a bfloat16 scale for each token and head, as
-// models/kv_codec.py has them: to the bit, but where what is not finite is concerned. That reads as
+// models/kv/kv_codec.py has them: to the bit, but where what is not finite is concerned. That reads as
 // not finite in every element here too.
 #pragma once
 

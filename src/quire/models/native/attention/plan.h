@@ -11,7 +11,7 @@ constexpr int64_t MAX_DIRECT_GROUP = 16;
 constexpr int64_t MAX_DIRECT_QUERIES = 8;  // as many as are drafted, mostly
 constexpr int64_t MAX_DIRECT_ROWS = 64;    // half a task's at most: their queries are spread out
 
-struct Widths {
+struct Sizes {
     int64_t depth;   // elements of a packed key
     int64_t values;  // of a packed value, and floats of a row's sum: a multiple of LANES
 };
@@ -21,9 +21,10 @@ struct Part {
     float* sums;
 };
 
-// Mirrored in attention/cpu.py. Strides and widths count elements, sizes tokens; `query` is
-// [num_tokens, heads, k_width], the last dimension dense, and so on for `key` and `value`; `keys`
-// and `values` are the store's, [num_blocks, block_size, kv_heads, width], dense. Null `values`:
+// Mirrored in attention/cpu.py. Strides and head sizes count elements, other sizes
+// tokens; `query` is
+// [num_tokens, heads, head_size], the last dimension dense, and so on for `key` and `value`; `keys`
+// and `values` are the store's, [num_blocks, block_size, kv_heads, head size], dense. Null `values`:
 // they are the first elements of the keys. Unless `number` is AS_COMPUTED these are bytes, whose
 // scales are [num_blocks, block_size, kv_heads]. `window` and `chunk` both zero: all is seen.
 struct Call {
@@ -39,7 +40,7 @@ struct Call {
     int64_t query_token_stride, query_head_stride, key_token_stride, key_head_stride;
     int64_t value_token_stride, value_head_stride, table_stride, table_columns;
     int64_t num_tokens, num_seqs, num_blocks, block_size;
-    int64_t heads, kv_heads, k_width, v_width;
+    int64_t heads, kv_heads, head_size, v_head_size;
     int64_t window, chunk, is_bf16, number, num_threads;
     double scale_, softcap_;
 
@@ -70,9 +71,9 @@ struct Call {
     // whose numbers do not depend on other queries.
     int64_t num_pieces() const { return (group() + MOST_SLOTS - 1) / MOST_SLOTS; }
 
-    Part part(int64_t index, Widths widths) const {
+    Part part(int64_t index, Sizes sizes) const {
         char* place = parts + index * part_bytes;
-        return {(Running*)(place + max_rows * widths.values * 4), (float*)place};
+        return {(Running*)(place + max_rows * sizes.values * 4), (float*)place};
     }
 
     bool is_inside() const {
@@ -126,7 +127,7 @@ struct Plan {
     }
 
     static int64_t most_heads(const Call& call) {
-        int64_t row_bytes = call.k_width * call.element_bytes();
+        int64_t row_bytes = call.head_size * call.element_bytes();
         return smaller(larger(STREAM_BYTES / row_bytes, 1), call.kv_heads);
     }
 
@@ -191,13 +192,13 @@ struct Plan {
 };
 
 template <class Way>
-Widths widths_of(const Call& call) {
-    return {round_up(ratio_up(call.k_width, Way::PER_ELEMENT), Way::DEPTH),
-            round_up(call.v_width, Way::COLUMNS)};
+Sizes sizes_of(const Call& call) {
+    return {round_up(ratio_up(call.head_size, Way::PER_ELEMENT), Way::DEPTH),
+            round_up(call.v_head_size, Way::COLUMNS)};
 }
 
 // Cache lines taken one after the other; from null, they are only counted.
-struct Stretch {
+struct Arena {
     char* base;
     int64_t num_bytes;
 
@@ -216,18 +217,18 @@ struct Memory {
     char *read_keys, *read_values;  // of a tile, as the model computes with them
     int64_t num_bytes;
 
-    Memory(const Call& call, Widths widths, char* base) {
-        Stretch stretch{base, 0};
-        keys = stretch.take<uint32_t>(round_up(widths.depth, LANES) * TILE);
-        values = stretch.take<uint32_t>(widths.values * TILE);
-        queries = stretch.take<uint32_t>(call.max_rows * round_up(widths.depth, LANES));
-        sums = stretch.take<float>(call.max_rows * widths.values);
-        totals = stretch.take<float>(call.max_rows * LANES);
-        running = stretch.take<Running>(call.max_rows);
+    Memory(const Call& call, Sizes sizes, char* base) {
+        Arena arena{base, 0};
+        keys = arena.take<uint32_t>(round_up(sizes.depth, LANES) * TILE);
+        values = arena.take<uint32_t>(sizes.values * TILE);
+        queries = arena.take<uint32_t>(call.max_rows * round_up(sizes.depth, LANES));
+        sums = arena.take<float>(call.max_rows * sizes.values);
+        totals = arena.take<float>(call.max_rows * LANES);
+        running = arena.take<Running>(call.max_rows);
         int64_t num_read = call.number == AS_COMPUTED ? 0 : TILE * Plan::most_heads(call);
-        read_keys = stretch.take<char>(num_read * call.k_width * call.element_bytes());
-        read_values = stretch.take<char>(num_read * call.v_width * call.element_bytes());
-        num_bytes = stretch.num_bytes;
+        read_keys = arena.take<char>(num_read * call.head_size * call.element_bytes());
+        read_values = arena.take<char>(num_read * call.v_head_size * call.element_bytes());
+        num_bytes = arena.num_bytes;
     }
 };
 
@@ -243,7 +244,7 @@ void complete(Call& call) {
     call.scale = float(call.scale_);
     call.softcap = float(call.softcap_);
     call.max_rows = larger(MAX_TASK_ROWS, call.group());
-    int64_t row_bytes = widths_of<Way>(call).values * 4 + int64_t(sizeof(Running));
+    int64_t row_bytes = sizes_of<Way>(call).values * 4 + int64_t(sizeof(Running));
     call.part_bytes = round_up(call.max_rows * row_bytes, 64);
 }
 
@@ -251,13 +252,13 @@ void complete(Call& call) {
 template <class Way>
 Layout place(Call& call, const Plan& counted, char* base) {
     Layout out{counted};
-    Stretch stretch{base, 0};
-    out.worker_bytes = Memory(call, widths_of<Way>(call), nullptr).num_bytes;
-    out.workers = stretch.take<char>(out.worker_bytes * call.num_threads);
-    call.finished = stretch.take<int64_t>(counted.num_parts);
-    call.parts = stretch.take<char>(call.part_bytes * counted.num_parts);
-    out.plan.tasks = stretch.take<Task>(counted.num_tasks);
-    out.num_bytes = stretch.num_bytes;
+    Arena arena{base, 0};
+    out.worker_bytes = Memory(call, sizes_of<Way>(call), nullptr).num_bytes;
+    out.workers = arena.take<char>(out.worker_bytes * call.num_threads);
+    call.finished = arena.take<int64_t>(counted.num_parts);
+    call.parts = arena.take<char>(call.part_bytes * counted.num_parts);
+    out.plan.tasks = arena.take<Task>(counted.num_tasks);
+    out.num_bytes = arena.num_bytes;
     return out;
 }
 

@@ -45,8 +45,8 @@ inline void fetch_scales(const Call& call, int64_t slot) {
 // the others: it is read again, and not seen.
 inline void find(const Call& call, const Task& task, int64_t first, Places& places) {
     const int64_t count = smaller(TILE, task.end - first);
-    const int64_t key_bytes = call.k_width * call.kept_bytes();
-    const int64_t value_bytes = call.values ? call.v_width * call.kept_bytes() : key_bytes;
+    const int64_t key_bytes = call.head_size * call.kept_bytes();
+    const int64_t value_bytes = call.values ? call.v_head_size * call.kept_bytes() : key_bytes;
     const char* values = call.values ? call.values : call.keys;
     const int32_t* block = call.table + task.seq * call.table_stride + first / call.block_size;
     for (int64_t i = 0, offset = first % call.block_size; i < count; block++, offset = 0) {
@@ -94,10 +94,10 @@ void read(const Call& call, const Task& task, const Memory& memory, const Places
         }
         return;
     }
-    decode_rows(call, task, places.keys, places.slots, count, call.k_width, call.key_scales,
+    decode_rows(call, task, places.keys, places.slots, count, call.head_size, call.key_scales,
                 (Stored*)memory.read_keys, found.keys);
     if (call.values)
-        decode_rows(call, task, places.values, places.slots, count, call.v_width,
+        decode_rows(call, task, places.values, places.slots, count, call.v_head_size,
                     call.value_scales, (Stored*)memory.read_values, found.values);
     else
         memcpy(found.values, found.keys, sizeof found.keys);

@@ -19,8 +19,8 @@ constexpr int64_t FETCHES = 64;       // at least, of a piece
 
 // Every piece of a call, or none.
 inline bool fits_tiles(const Call& call) {
-    return call.group() / call.num_pieces() >= MIN_SIDE_ROWS && call.k_width % CHUNK == 0 &&
-           call.v_width % CHUNK == 0;
+    return call.group() / call.num_pieces() >= MIN_SIDE_ROWS && call.head_size % CHUNK == 0 &&
+           call.v_head_size % CHUNK == 0;
 }
 
 // Tiles 0 and 1: scores; 2 and 3: sums of values; 4 and 5: keys or values; 6: queries; 7: weights.

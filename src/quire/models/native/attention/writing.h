@@ -37,10 +37,10 @@ void write_tokens(void* argument) {
         for (int64_t token = first; token < end; token++) {
             int64_t slot = call.slots[token];
             write_row(call, (const Stored*)call.key + token * call.key_token_stride,
-                      call.key_head_stride, call.k_width, slot, call.keys, call.key_scales);
+                      call.key_head_stride, call.head_size, slot, call.keys, call.key_scales);
             if (call.values)
                 write_row(call, (const Stored*)call.value + token * call.value_token_stride,
-                          call.value_head_stride, call.v_width, slot, call.values,
+                          call.value_head_stride, call.v_head_size, slot, call.values,
                           call.value_scales);
         }
     }

@@ -3,8 +3,8 @@
 // Numbers are computed in floats and rounded where transformers rounds them last. Every row is
 // computed by itself, so that it is the same alone and in company.
 //
-// bfloat16 only where its linear layers are: see linear.cpp.
-#include "decoder/gates.h"
+// bfloat16 only where its linear layers are: see compressed_bf16.cpp.
+#include "decoder/activations.h"
 
 namespace {
 
@@ -109,7 +109,7 @@ void norm_row(const void* argument, int64_t row) {
 template <class Stored>
 struct Rope {
     Stored* x;
-    const Stored *cosines, *sines;  // [rows, rotary]
+    const Stored *cos, *sin;  // [rows, rotary]
     int64_t stride, query_heads, key_heads, head, rotary;
     Scale<Stored> query_scale, key_scale;  // null weights: none
 };
@@ -130,14 +130,14 @@ void norm_head(const Rope<Stored>& r, const Stored* head, const Scale<Stored>& s
 }
 
 template <class Stored>
-void turn_head(const Rope<Stored>& r, const Stored* cosines, const Stored* sines,
+void turn_head(const Rope<Stored>& r, const Stored* cos, const Stored* sin,
                const float* kept, Stored* head) {
     int64_t half = r.rotary / 2;
     for (int64_t at = 0; at < half; at += LANES) {
         int64_t count = half - at;
         floats a = load(kept + at), b = load(kept + half + at);
-        floats turned_a = a * take(cosines + at, count) - b * take(sines + at, count);
-        floats turned_b = b * take(cosines + half + at, count) + a * take(sines + half + at, count);
+        floats turned_a = a * take(cos + at, count) - b * take(sin + at, count);
+        floats turned_b = b * take(cos + half + at, count) + a * take(sin + half + at, count);
         put(head + at, turned_a, count);
         put(head + half + at, turned_b, count);
     }
@@ -151,7 +151,7 @@ void rope_row(const void* argument, int64_t row) {
     for (int64_t i = 0; i < r.query_heads + r.key_heads; i++) {
         Stored* head = r.x + row * r.stride + i * r.head;
         norm_head(r, head, i < r.query_heads ? r.query_scale : r.key_scale, kept);
-        turn_head(r, r.cosines + row * r.rotary, r.sines + row * r.rotary, kept, head);
+        turn_head(r, r.cos + row * r.rotary, r.sin + row * r.rotary, kept, head);
     }
 }
 
@@ -221,12 +221,12 @@ QUIRE_EXPORT(void, quire_norm)
 // Each head is normalised before, where it has a weight.
 QUIRE_EXPORT(void, quire_rope)
 (bool is_bf16, void* x, int64_t rows, int64_t stride, int64_t query_heads, int64_t key_heads,
- int64_t head, const void* cosines, const void* sines, int64_t rotary, const void* query_weight,
+ int64_t head, const void* cos, const void* sin, int64_t rotary, const void* query_weight,
  const void* key_weight, double query_epsilon, double key_epsilon, int64_t kind,
  int64_t num_threads) {
     of_dtype(is_bf16, [&](auto of) {
         typedef decltype(of) T;
-        Rope<T> rope = {(T*)x, (const T*)cosines, (const T*)sines, stride, query_heads, key_heads,
+        Rope<T> rope = {(T*)x, (const T*)cos, (const T*)sin, stride, query_heads, key_heads,
                         head, rotary, {(const T*)query_weight, float(query_epsilon), kind},
                         {(const T*)key_weight, float(key_epsilon), kind}};
         each_row(rows, (query_heads + key_heads) * head, num_threads, rope_row<T>, &rope);

@@ -1,5 +1,5 @@
-"""bf16_storage, by halved.cpp: y = x W^T + bias in float32 over a weight whose numbers bfloat16
-holds. They are packed once and stored as bfloat16."""
+"""The functions of bf16_storage.cpp: y = x W^T + bias in float32 over a weight whose numbers
+bfloat16 holds. They are packed once and stored as bfloat16."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -78,10 +78,10 @@ class Bf16StorageKernel:
 
 ADDRESS, COUNT, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_bool
 SIGNATURES: Signatures = {
-    "quire_halved_fits": (FLAG, (ADDRESS, COUNT)),
-    "quire_halved_pack": (None, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_halved": (None, (ADDRESS, COUNT, ADDRESS, ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_halved_rows": (FLAG, (ADDRESS, COUNT, ADDRESS, COUNT, COUNT, ADDRESS)),
+    "quire_bf16_storage_fits": (FLAG, (ADDRESS, COUNT)),
+    "quire_bf16_storage_pack": (None, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
+    "quire_bf16_storage": (None, (ADDRESS, COUNT, ADDRESS, ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
+    "quire_bf16_storage_rows": (FLAG, (ADDRESS, COUNT, ADDRESS, COUNT, COUNT, ADDRESS)),
 }
 
 

@@ -1,6 +1,6 @@
-"""The functions of screen.cpp and chosen.cpp over tensors: candidate pruning for y = x W^T in
-bfloat16, of which only what can be the largest of its row is computed. W is packed in 12 bits, and
-an int8 copy of it finds the candidates."""
+"""The functions of find_candidates.cpp and candidate_product.cpp: candidate pruning for y = x W^T
+in bfloat16, of which only what can be the largest of its row is computed. W is packed in 12 bits,
+and an int8 copy of it finds the candidates."""
 
 import ctypes
 from collections.abc import Callable
@@ -21,7 +21,7 @@ MASK_ROWS = 64
 
 
 class FindCandidatesFields(ctypes.Structure):
-    """`Screening` of screen.cpp, field by field."""
+    """`FindCandidates` of find_candidates.cpp, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "packed", "bounds", "candidates", "scratch")),
@@ -30,7 +30,7 @@ class FindCandidatesFields(ctypes.Structure):
 
 
 class CandidateProductFields(ctypes.Structure):
-    """`Chosen` of chosen.cpp, field by field."""
+    """`CandidateProduct` of candidate_product.cpp, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "packed", "candidates", "y", "scratch")),
@@ -159,15 +159,15 @@ def _bytes(count: int) -> Tensor:
 
 ADDRESS, COUNT = ctypes.c_void_p, ctypes.c_int64
 SIGNATURES: Signatures = {
-    "quire_screen_pack_scratch": (COUNT, (COUNT, COUNT)),
-    "quire_screen_pack": (
+    "quire_candidates_pack_scratch": (COUNT, (COUNT, COUNT)),
+    "quire_candidates_pack": (
         ctypes.c_bool,
         (ADDRESS, COUNT, COUNT, ADDRESS, ADDRESS, ADDRESS, COUNT),
     ),
-    "quire_screen_scratch": (COUNT, (ctypes.POINTER(FindCandidatesFields),)),
-    "quire_screen": (COUNT, (ctypes.POINTER(FindCandidatesFields),)),
-    "quire_linear_chosen_scratch": (COUNT, (COUNT, COUNT)),
-    "quire_linear_chosen": (None, (ctypes.POINTER(CandidateProductFields),)),
+    "quire_find_candidates_scratch": (COUNT, (ctypes.POINTER(FindCandidatesFields),)),
+    "quire_find_candidates": (COUNT, (ctypes.POINTER(FindCandidatesFields),)),
+    "quire_candidate_product_scratch": (COUNT, (COUNT, COUNT)),
+    "quire_candidate_product": (None, (ctypes.POINTER(CandidateProductFields),)),
 }
 
 

@@ -1,5 +1,5 @@
-"""compressed bf16, by linear.cpp: y = x W^T + bias in bfloat16 over a weight packed once, without
-loss, in about 12 bits a number."""
+"""The functions of compressed_bf16.cpp: y = x W^T + bias in bfloat16 over a weight packed once,
+without loss, in about 12 bits a number."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -46,8 +46,8 @@ class CompressedBf16Kernel:
     def pack(self, weight: Tensor) -> PackedWeight:
         """Pack a weight [N, K]; `weight` stays as it is.
 
-        `packed` is [cache lines, 1, 1, 32]: a head for each panel, then the panels, as coded.h has
-        them.
+        `packed` is [cache lines, 1, 1, 32]: a head for each panel, then the panels, as
+        compressed_bf16.h has them.
         """
         num_rows, num_columns = weight.shape
         check(weight, num_columns, torch.bfloat16)
@@ -99,14 +99,14 @@ def _num_panels(num_rows: int) -> int:
 
 ADDRESS, COUNT = ctypes.c_void_p, ctypes.c_int64
 SIGNATURES: Signatures = {
-    "quire_linear_heads": (COUNT, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_linear_pack": (None, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_linear": (
+    "quire_compressed_bf16_heads": (COUNT, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
+    "quire_compressed_bf16_pack": (None, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
+    "quire_compressed_bf16": (
         None,
         (ADDRESS, COUNT, *(ADDRESS, ADDRESS, COUNT, COUNT), *(ADDRESS, ADDRESS), COUNT),
     ),
-    "quire_linear_rows": (ctypes.c_bool, (ADDRESS, COUNT, ADDRESS, COUNT, COUNT, ADDRESS)),
-    "quire_linear_scratch": (COUNT, (COUNT, COUNT)),
+    "quire_compressed_bf16_rows": (ctypes.c_bool, (ADDRESS, COUNT, ADDRESS, COUNT, COUNT, ADDRESS)),
+    "quire_compressed_bf16_scratch": (COUNT, (COUNT, COUNT)),
 }
 
 

@@ -1,7 +1,7 @@
 // A weight in 12 bits as the products of its panels have it.
 #pragma once
 
-#include "linear/coded.h"
+#include "linear/compressed_bf16.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 // first-level cache, from where tiles take them.
 #pragma once
 
-#include "decoder/gates.h"
+#include "decoder/activations.h"
 #include "linear/panels.h"
 #include "common/tiles.h"
 

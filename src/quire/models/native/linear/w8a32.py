@@ -1,5 +1,5 @@
-"""w8a32, by bytes.cpp: y = x W^T + bias in float32 over a weight packed once as int8 with a scale
-for each row. The kernel widens the numbers of W to float32 as it multiplies."""
+"""The functions of w8a32.cpp: y = x W^T + bias in float32 over a weight packed once as int8 with a
+scale for each row. The kernel widens the numbers of W to float32 as it multiplies."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -80,9 +80,9 @@ class W8A32Kernel:
 
 ADDRESS, COUNT, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_bool
 SIGNATURES: Signatures = {
-    "quire_bytes_pack": (None, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_bytes": (None, (ADDRESS, COUNT, ADDRESS, ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_bytes_rows": (FLAG, (ADDRESS, COUNT, ADDRESS, COUNT, COUNT, ADDRESS)),
+    "quire_w8a32_pack": (None, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
+    "quire_w8a32": (None, (ADDRESS, COUNT, ADDRESS, ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
+    "quire_w8a32_rows": (FLAG, (ADDRESS, COUNT, ADDRESS, COUNT, COUNT, ADDRESS)),
 }
 
 

@@ -1,5 +1,5 @@
-"""w8a8, by int8.cpp: y = x W^T + bias over a weight packed once as int8 with a scale for each row.
-x is quantised to int8 in each call, with a scale for each row and 256 columns."""
+"""The functions of w8a8.cpp: y = x W^T + bias over a weight packed once as int8 with a scale for
+each row. x is quantised to int8 in each call, with a scale for each row and 256 columns."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -124,13 +124,13 @@ def _check(numbers: Tensor, width: int, dtype: torch.dtype) -> None:
 
 ADDRESS, COUNT, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_bool
 SIGNATURES: Signatures = {
-    "quire_int8_pack": (None, (ADDRESS, FLAG, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_int8": (
+    "quire_w8a8_pack": (None, (ADDRESS, FLAG, COUNT, COUNT, ADDRESS, COUNT)),
+    "quire_w8a8": (
         None,
         (*(ADDRESS, FLAG, COUNT, ADDRESS, ADDRESS, COUNT), *(COUNT, ADDRESS, ADDRESS, COUNT)),
     ),
-    "quire_int8_rows": (FLAG, (ADDRESS, COUNT, ADDRESS, FLAG, COUNT, COUNT, ADDRESS)),
-    "quire_int8_scratch": (COUNT, (COUNT,)),
+    "quire_w8a8_rows": (FLAG, (ADDRESS, COUNT, ADDRESS, FLAG, COUNT, COUNT, ADDRESS)),
+    "quire_w8a8_scratch": (COUNT, (COUNT,)),
 }
 
 

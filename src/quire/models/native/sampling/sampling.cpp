@@ -10,14 +10,14 @@ constexpr int64_t MIN_THREAD_LOGITS = 8192;  // fewer are not worth a thread
 
 // What a row asks. Temperature 0: the likeliest; top_k of the whole vocabulary, top_p 1, log_min_p
 // -inf: off; num_top -1: no log probabilities.
-struct Asked {
+struct RowParams {
     double noise, temperature, top_k, top_p, log_min_p, num_top;
 };
 
 // native/sampling.py has the same fields in the same order.
 struct Call {
     const void* logits;           // [num_rows, vocab_size], is_bf16 or fp32
-    const Asked* asked;           // [num_rows]; null: nothing is drawn
+    const RowParams* params;           // [num_rows]; null: nothing is drawn
     const int64_t* edit_starts;   // [num_rows + 1] among the edits; null: none
     const int64_t* edit_ids;
     const float* edit_values;     // logits instead of the model's
@@ -34,10 +34,10 @@ struct Shared {
     int64_t next_row, next_worker, worker_bytes;
 };
 
-int64_t draw_whole(Row& row, const Asked& asked) {
-    float temperature = float(asked.temperature);
+int64_t draw_whole(Row& row, const RowParams& params) {
+    float temperature = float(params.temperature);
     row.weigh_spans(temperature);
-    Picked span = pick(row.sums, row.num_spans, asked.noise);
+    Picked span = pick(row.sums, row.num_spans, params.noise);
     const float* lanes = row.logits + span.place * SPAN;
     int32_t ticks[SPAN];
     for (int i = 0; i < SPAN; i += LANES) {
@@ -56,42 +56,42 @@ void keep_nucleus(Row& row, double wanted) {
     keep_leading(row.among, false, wanted > 0 ? wanted : 0.5, row.spare);
 }
 
-int64_t draw_bounded(Row& row, const Asked& asked) {
-    int64_t top_k = int64_t(asked.top_k);
-    float temperature = float(asked.temperature);
-    float least = float(double(row.peak) + double(temperature) * asked.log_min_p);
+int64_t draw_bounded(Row& row, const RowParams& params) {
+    int64_t top_k = int64_t(params.top_k);
+    float temperature = float(params.temperature);
+    float least = float(double(row.peak) + double(temperature) * params.log_min_p);
     float least_of_top = row.least_of_top(top_k);
     row.collect(least > least_of_top ? least : least_of_top);
     row.weigh(temperature);
     if (top_k < row.among.count) keep_leading(row.among, true, double(top_k), row.spare);
-    if (asked.top_p < 1) {
+    if (params.top_p < 1) {
         int64_t all = 0;
         for (int64_t i = 0; i < row.among.count; i++) all += row.among.weights[i];
-        keep_nucleus(row, asked.top_p * double(all));
+        keep_nucleus(row, params.top_p * double(all));
     }
-    return pick_candidate(row, asked.noise);
+    return pick_candidate(row, params.noise);
 }
 
 // Among the likeliest tokens of few spans, of half of them, or among all: where the nucleus fits.
-int64_t draw_nucleus(Row& row, const Asked& asked) {
-    float temperature = float(asked.temperature);
-    double wanted = asked.top_p * double(row.weigh_spans(temperature));
+int64_t draw_nucleus(Row& row, const RowParams& params) {
+    float temperature = float(params.temperature);
+    double wanted = params.top_p * double(row.weigh_spans(temperature));
     const int64_t ranks[] = {NUM_FIRST_SPANS, larger(row.num_spans / 2, NUM_FIRST_SPANS)};
     for (int64_t rank : ranks) {
         row.collect(row.least_of_top(rank));
         if (double(row.weigh(temperature)) < wanted) continue;
         keep_nucleus(row, wanted);
-        return pick_candidate(row, asked.noise);
+        return pick_candidate(row, params.noise);
     }
-    return WideNucleus{row, temperature, 0}.draw(wanted, asked.noise);
+    return WideNucleus{row, temperature, 0}.draw(wanted, params.noise);
 }
 
-int64_t draw(Row& row, const Asked& asked) {
+int64_t draw(Row& row, const RowParams& params) {
     if (!row.is_finite) return -1;
-    if (asked.temperature == 0) return likeliest(row.logits, row.vocab_size);
-    bool is_bounded = asked.top_k < double(row.vocab_size) || asked.log_min_p > -INFINITE;
-    if (is_bounded) return draw_bounded(row, asked);
-    return asked.top_p < 1 ? draw_nucleus(row, asked) : draw_whole(row, asked);
+    if (params.temperature == 0) return likeliest(row.logits, row.vocab_size);
+    bool is_bounded = params.top_k < double(row.vocab_size) || params.log_min_p > -INFINITE;
+    if (is_bounded) return draw_bounded(row, params);
+    return params.top_p < 1 ? draw_nucleus(row, params) : draw_whole(row, params);
 }
 
 // The logarithm of the sum of exponentials of the row; NaN of one that is not finite.
@@ -118,15 +118,15 @@ void rank(Row& row, int64_t num_top, double logs, int64_t* ids, double* logprobs
 template <class Stored>
 void sample(const Call& call, int64_t index, Row& row) {
     const Stored* logits = (const Stored*)call.logits + index * call.row_stride;
-    const Asked* asked = call.asked ? call.asked + index : nullptr;
-    int64_t num_top = asked ? int64_t(asked->num_top) : call.max_top;
+    const RowParams* params = call.params ? call.params + index : nullptr;
+    int64_t num_top = params ? int64_t(params->num_top) : call.max_top;
     int64_t first_edit = 0, num_edits = 0;
     if (call.edit_starts) {
         first_edit = call.edit_starts[index];
         num_edits = call.edit_starts[index + 1] - first_edit;
     }
     int64_t& token_id = call.token_ids[index];
-    if (asked && asked->temperature == 0 && num_top < 0 && num_edits == 0) {
+    if (params && params->temperature == 0 && num_top < 0 && num_edits == 0) {
         token_id = likeliest(logits, call.vocab_size);
         return;
     }
@@ -139,7 +139,7 @@ void sample(const Call& call, int64_t index, Row& row) {
     }
     if (num_edits > 0)
         row.edit(call.edit_ids + first_edit, call.edit_values + first_edit, num_edits);
-    if (asked) token_id = draw(row, *asked);
+    if (params) token_id = draw(row, *params);
     if (num_top >= 0 && token_id >= 0)
         call.logprobs[index] = double(to_float(logits[token_id])) - logs;
 }

@@ -1,5 +1,6 @@
-// y[M, N] = x[M, K] W[N, K]^T + bias in bfloat16, summed in floats, over weights packed once, in 12
-// bits each: coded.h says how. A row's sums run in the same order however many rows there are.
+// compressed bf16: y[M, N] = x[M, K] W[N, K]^T + bias in bfloat16, summed in floats, over weights packed
+// once, in 12 bits each, as compressed_bf16.h has them. A row's sums run in the same order however
+// many rows there are.
 //
 // Where x has few rows, memory is all that matters: each thread reads panel after panel of a range
 // of its own, one stream, decodes what it multiplies, and helps with another's only at the end.
@@ -9,7 +10,7 @@
 
 #if defined(__AVX512BF16__)
 
-#include "linear/coding.h"
+#include "linear/compress_bf16.h"
 #include "linear/panel_products.h"
 #include "common/ranges.h"
 #if QUIRE_HAS_TILES
@@ -63,7 +64,7 @@ void multiply(const LinearProduct& product, int64_t num_threads) {
 }  // namespace
 
 // Bytes that `packed` takes, and its heads: a line for each 32 rows of `weight`.
-QUIRE_EXPORT(int64_t, quire_linear_heads)
+QUIRE_EXPORT(int64_t, quire_compressed_bf16_heads)
 (const uint16_t* weight, int64_t n, int64_t k, void* heads, int64_t num_threads) {
     Packing packing = {weight, (uint8_t*)heads, n, k, true, 0};
     in_parallel(num_threads, pack_panels, &packing);
@@ -71,14 +72,14 @@ QUIRE_EXPORT(int64_t, quire_linear_heads)
 }
 
 // packed: its heads, and room for the rest.
-QUIRE_EXPORT(void, quire_linear_pack)
+QUIRE_EXPORT(void, quire_compressed_bf16_pack)
 (const uint16_t* weight, int64_t n, int64_t k, void* packed, int64_t num_threads) {
     Packing packing = {weight, (uint8_t*)packed, n, k, false, 0};
     in_parallel(num_threads, pack_panels, &packing);
 }
 
 // x [M, K] and y [M, N] are contiguous; bias [N] or null.
-QUIRE_EXPORT(void, quire_linear)
+QUIRE_EXPORT(void, quire_compressed_bf16)
 (const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n, int64_t k,
  uint16_t* y, void* scratch, int64_t num_threads) {
     if (m == 0 || n == 0) return;
@@ -86,7 +87,7 @@ QUIRE_EXPORT(void, quire_linear)
 }
 
 // Bytes of scratch for x [M, K].
-QUIRE_EXPORT(int64_t, quire_linear_scratch)(int64_t m, int64_t k) {
+QUIRE_EXPORT(int64_t, quire_compressed_bf16_scratch)(int64_t m, int64_t k) {
 #if QUIRE_HAS_TILES
     return arranged_bytes(m, k);
 #else
@@ -98,7 +99,7 @@ QUIRE_EXPORT(int64_t, quire_linear_scratch)(int64_t m, int64_t k) {
 // An MLP: W of N rows has gates and then what they let through, I = N / 2 of each, on which `down`
 // [width, I] is multiplied. To the bit as one by one, but for those of a NaN. `gated` has room for
 // [M, I], M rounded up to BLOCK_ROWS. False, and nothing is done: gates do not end where a panel does.
-QUIRE_EXPORT(bool, quire_linear_mlp)
+QUIRE_EXPORT(bool, quire_compressed_bf16_mlp)
 (const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n, int64_t k,
  int64_t act, const void* down, const uint16_t* down_bias, int64_t width, uint16_t* gated,
  uint16_t* y, void* scratch, int64_t num_threads) {
@@ -118,7 +119,7 @@ QUIRE_EXPORT(bool, quire_linear_mlp)
 #endif
 
 // Rows of W [N, K] by their index, out of the packed form: y [count, K]. False: one is not of N.
-QUIRE_EXPORT(bool, quire_linear_rows)
+QUIRE_EXPORT(bool, quire_compressed_bf16_rows)
 (const int64_t* indices, int64_t count, const void* packed, int64_t n, int64_t k, uint16_t* y) {
     for (int64_t i = 0; i < count; i++) {
         if (indices[i] < 0 || indices[i] >= n) return false;

@@ -1,6 +1,6 @@
-// Which entries of y = x W^T can be the largest of their row, found by products of bytes. W is there
-// in 12 bits, as coded.h says, and once more in bytes, w' ~ w, as int8.cpp says; so is x', the bytes
-// of x. By Cauchy and Schwarz
+// The first half of candidate pruning: finds the entries of y = x W^T that can be the largest of their
+// row, by an int8 product. W is there compressed, as compressed_bf16.h has it, and once more in int8,
+// w' ~ w, as w8a8.cpp has it; x' is x in int8. By Cauchy and Schwarz
 //
 //     |w x - w' x'|  <=  |w - w'| |x| + |w'| |x - x'|
 //
@@ -8,12 +8,12 @@
 // and by what rounding y to bfloat16 makes equal: what is not found is less than something found.
 //
 // Sets without byte dot products (VNNI) export nothing.
-#include "linear/byte_linear.h"
-#include "linear/byte_packing.h"
+#include "linear/int8_linear.h"
+#include "linear/int8_packing.h"
 
 #if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT
 
-#include "linear/coded.h"
+#include "linear/compressed_bf16.h"
 #include "common/packing.h"
 
 namespace {
@@ -48,8 +48,8 @@ struct Bounds {
     }
 };
 
-struct BytePacking {
-    const uint8_t* coded;
+struct Int8Packing {
+    const uint8_t* compressed;
     uint8_t* packed;
     Bounds* bounds;
     int64_t num_rows, num_columns;
@@ -62,7 +62,7 @@ struct BytePacking {
     // PANEL rows, side by side again.
     void decode(int64_t panel, bf16* rows) const {
         const int64_t num_pairs = ratio_up(num_columns, STEP) * STEP_PAIRS;
-        Cursor cursor(coded, panel, 0);
+        Cursor cursor(compressed, panel, 0);
         for (int64_t pair = 0; pair < num_pairs; pair += LANES) {
             ints halves[2][LANES] = {};
             for (int64_t i = 0; i < LANES && pair + i < num_pairs; i += STEP_PAIRS) {
@@ -96,8 +96,8 @@ struct BytePacking {
     }
 };
 
-void pack_bytes(void* argument) {
-    BytePacking& p = *(BytePacking*)argument;
+void pack_int8(void* argument) {
+    Int8Packing& p = *(Int8Packing*)argument;
     int64_t worker = __atomic_fetch_add(&p.next_worker, 1, __ATOMIC_RELAXED);
     bf16* rows = (bf16*)p.scratch + worker * PANEL * p.stride();
     int64_t num_panels = ratio_up(p.num_rows, PANEL), panel;
@@ -105,13 +105,13 @@ void pack_bytes(void* argument) {
         p.pack(panel, rows);
 }
 
-// All mirrored in screen.py. `chosen` [ceil(M / 64), panels of W]: which rows of x may have their
+// Mirrored in candidates.py. `candidates` [ceil(M / 64), panels of W]: which rows of x may have their
 // largest entry among a panel's 32.
-struct Screening {
+struct FindCandidates {
     const bf16* x;  // [M, K]
     const uint8_t* packed;
     const Bounds* bounds;
-    uint64_t* chosen;
+    uint64_t* candidates;
     char* scratch;
     int64_t m, n, k, num_threads;
 
@@ -127,14 +127,14 @@ struct Norms {
 
 // What a thread has found of a row: entries that may reach its `least` from above.
 struct Found {
-    float least, wanted;  // an entry that is at least as large is there; what others must reach
+    float least, threshold;  // an entry that is at least as large is there; what others must reach
     int64_t count;
     bool is_too_many;
     float reach[MAX_FOUND + LANES];
     uint32_t entries[MAX_FOUND + LANES];
 
     void clear() {
-        least = wanted = -__builtin_inff();
+        least = threshold = -__builtin_inff();
         count = 0;
         is_too_many = false;
     }
@@ -142,7 +142,7 @@ struct Found {
     void raise(float to) {
         if (!(to > least)) return;
         least = to;
-        wanted = to - __builtin_fabsf(to) * EQUAL - LITTLE;
+        threshold = to - __builtin_fabsf(to) * EQUAL - LITTLE;
     }
 
     void drop() {
@@ -150,7 +150,7 @@ struct Found {
         for (int64_t i = 0; i < count; i++) {
             reach[kept] = reach[i];
             entries[kept] = entries[i];
-            kept += reach[i] >= wanted;
+            kept += reach[i] >= threshold;
         }
         count = kept;
         is_too_many = count > MAX_FOUND / 2;
@@ -158,7 +158,7 @@ struct Found {
 
     // Lanes of a vector of entries from `entry` on, of which `low` and `high` are bounds.
     void add(__mmask16 lanes, __m512 low, __m512 high, int64_t entry) {
-        lanes = _mm512_mask_cmp_ps_mask(lanes, high, _mm512_set1_ps(wanted), _CMP_GE_OQ);
+        lanes = _mm512_mask_cmp_ps_mask(lanes, high, _mm512_set1_ps(threshold), _CMP_GE_OQ);
         if (__builtin_expect(!lanes || is_too_many, true)) return;
         raise(_mm512_mask_reduce_max_ps(lanes, low));
         const __m512i numbers =
@@ -179,12 +179,12 @@ struct Job {
     int64_t next_worker;
 };
 
-struct Sieve {
+struct CandidateSink {
     typedef ::Job Job;
     const Job& job;
     Found* found;
 
-    explicit Sieve(Job& job) : job(job) {
+    explicit CandidateSink(Job& job) : job(job) {
         int64_t worker = __atomic_fetch_add(&job.next_worker, 1, __ATOMIC_RELAXED);
         found = job.found + worker * job.linear.num_rows;
     }
@@ -232,16 +232,16 @@ struct Layout {
     int64_t num_bytes;
 };
 
-Layout lay_out(const Screening& s) {
+Layout lay_out(const FindCandidates& s) {
     const int64_t norms = round_up(s.m * row_bytes(s.k), LINE);
     const int64_t found = norms + round_up(s.m * int64_t(sizeof(Norms)), LINE);
     return {s.scratch, (Norms*)(s.scratch + norms), (Found*)(s.scratch + found),
             found + s.num_threads * s.m * int64_t(sizeof(Found))};
 }
 
-// The panels of what all threads have found of a row. How many.
-int64_t choose(const Screening& s, const Layout& layout, int64_t row) {
-    uint64_t* chosen = s.chosen + row / MASK_ROWS * s.num_panels();
+// Marks the panels of what all threads have found of a row. Returns how many.
+int64_t add_candidates(const FindCandidates& s, const Layout& layout, int64_t row) {
+    uint64_t* candidates = s.candidates + row / MASK_ROWS * s.num_panels();
     const uint64_t bit = uint64_t(1) << row % MASK_ROWS;
     Found* first = layout.found + row;
     bool is_all = !layout.norms[row].is_usable();
@@ -251,41 +251,40 @@ int64_t choose(const Screening& s, const Layout& layout, int64_t row) {
     }
     int64_t count = 0;
     const auto add = [&](int64_t panel) {
-        count += !(chosen[panel] & bit);
-        chosen[panel] |= bit;
+        count += !(candidates[panel] & bit);
+        candidates[panel] |= bit;
     };
     if (is_all)
         for (int64_t panel = 0; panel < s.num_panels(); panel++) add(panel);
     for (int64_t i = 0; i < s.num_threads && !is_all; i++)
         for (int64_t j = 0; j < first[i * s.m].count; j++)
-            if (first[i * s.m].reach[j] >= first->wanted) add(first[i * s.m].entries[j] / PANEL);
+            if (first[i * s.m].reach[j] >= first->threshold) add(first[i * s.m].entries[j] / PANEL);
     return count;
 }
 
 }  // namespace
 
-QUIRE_EXPORT(int64_t, quire_screen_pack_scratch)(int64_t k, int64_t num_threads) {
+QUIRE_EXPORT(int64_t, quire_candidates_pack_scratch)(int64_t k, int64_t num_threads) {
     return num_threads * PANEL * round_up(k, 2 * LANES) * int64_t(sizeof(bf16));
 }
 
-// coded: W [N, K] in 12 bits; packed: as quire_int8_pack has it; bounds: 128 bytes for each panel of
-// that. False: a row of W is too large for its bounds, or no number.
-QUIRE_EXPORT(bool, quire_screen_pack)
-(const void* coded, int64_t n, int64_t k, void* packed, void* bounds, char* scratch,
+// compressed: W [N, K]; packed: as quire_w8a8_pack has it; bounds: 128 bytes for each panel of that. False: a row of W is too large for its bounds, or no number.
+QUIRE_EXPORT(bool, quire_candidates_pack)
+(const void* compressed, int64_t n, int64_t k, void* packed, void* bounds, char* scratch,
  int64_t num_threads) {
-    BytePacking packing = {
-        (const uint8_t*)coded, (uint8_t*)packed, (Bounds*)bounds, n, k, scratch, 0, 0};
-    in_parallel(num_threads, pack_bytes, &packing);
+    Int8Packing packing = {
+        (const uint8_t*)compressed, (uint8_t*)packed, (Bounds*)bounds, n, k, scratch, 0, 0};
+    in_parallel(num_threads, pack_int8, &packing);
     for (int64_t i = 0; i < n; i++)
         if (!(packing.bounds[i / LANES].norms[i % LANES] < MAX_NORM)) return false;
     return true;
 }
 
 // Bytes of scratch.
-QUIRE_EXPORT(int64_t, quire_screen_scratch)(const Screening* s) { return lay_out(*s).num_bytes; }
+QUIRE_EXPORT(int64_t, quire_find_candidates_scratch)(const FindCandidates* s) { return lay_out(*s).num_bytes; }
 
-// How many panels are chosen for all rows together.
-QUIRE_EXPORT(int64_t, quire_screen)(const Screening* s) {
+// How many panels are candidates for all rows together.
+QUIRE_EXPORT(int64_t, quire_find_candidates)(const FindCandidates* s) {
     const Layout layout = lay_out(*s);
     Job job = {};
     job.linear.x = s->x;
@@ -297,10 +296,10 @@ QUIRE_EXPORT(int64_t, quire_screen)(const Screening* s) {
     begin(job.linear, {s->packed, s->n, s->k}, layout.quantised, s->num_threads);
     for (int64_t row = 0; row < s->m; row++) layout.norms[row] = measure(job.linear, row);
     for (int64_t i = 0; i < s->num_threads * s->m; i++) layout.found[i].clear();
-    memset(s->chosen, 0, size_t(ratio_up(s->m, MASK_ROWS) * s->num_panels()) * 8);
-    multiply<Sieve>(job, s->num_threads);
+    memset(s->candidates, 0, size_t(ratio_up(s->m, MASK_ROWS) * s->num_panels()) * 8);
+    multiply<CandidateSink>(job, s->num_threads);
     int64_t count = 0;
-    for (int64_t row = 0; row < s->m; row++) count += choose(*s, layout, row);
+    for (int64_t row = 0; row < s->m; row++) count += add_candidates(*s, layout, row);
     return count;
 }
 

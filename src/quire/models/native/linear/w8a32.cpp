@@ -1,11 +1,11 @@
-// Linear layers in floats over weights kept as bytes with a scale for each row, for CPUs that cannot
-// multiply bytes: the very weights of int8.cpp, and x as it is.
-#include "linear/narrow.h"
+// w8a32: linear layers in floats over weights stored as int8 with a scale for each row, for CPUs that
+// have no product of int8: the same weights as w8a8.cpp's, while x stays as it is.
+#include "linear/widening_linear.h"
 #include "common/scale.h"
 
 namespace {
 
-struct Bytes {
+struct Int8Format {
     typedef int8_t Number;
     static constexpr bool HAS_SCALES = true;
 
@@ -41,7 +41,7 @@ Scale scale_of(const float* row, int64_t k) {
 
 void pack_panels(void* argument) {
     Packing& p = *(Packing*)argument;
-    const int64_t panel_bytes = Narrow<Bytes>::panel_bytes(p.k);
+    const int64_t panel_bytes = Widening<Int8Format>::panel_bytes(p.k);
     int64_t panel;
     while ((panel = __atomic_fetch_add(&p.next_panel, 1, __ATOMIC_RELAXED)) < ratio_up(p.n, PANEL)) {
         char* head = p.packed + panel * panel_bytes;
@@ -51,7 +51,7 @@ void pack_panels(void* argument) {
             const float* row = p.weight + (first + i) * p.k;
             const Scale by = scale_of(row, p.k);
             memcpy(head + i * 4, &by.scale, 4);
-            int8_t* place = (int8_t*)head + Narrow<Bytes>::SCALE_BYTES + i;
+            int8_t* place = (int8_t*)head + Widening<Int8Format>::SCALE_BYTES + i;
             if (by.inverse != 0)
                 for (int64_t column = 0; column < p.k; column++)
                     place[column * PANEL] = int8_t(__builtin_irintf(row[column] * by.inverse));
@@ -62,27 +62,27 @@ void pack_panels(void* argument) {
 }  // namespace
 
 // weight [N, K]; packed: ceil(N / 32) (4 + K) 32 bytes.
-QUIRE_EXPORT(void, quire_bytes_pack)
+QUIRE_EXPORT(void, quire_w8a32_pack)
 (const float* weight, int64_t n, int64_t k, char* packed, int64_t num_threads) {
     Packing packing{weight, packed, n, k, 0};
     in_parallel(num_threads, pack_panels, &packing);
 }
 
-// As `multiply_narrow` says.
-QUIRE_EXPORT(void, quire_bytes)
+// As `multiply_widening` says.
+QUIRE_EXPORT(void, quire_w8a32)
 (const float* x, int64_t m, const void* packed, const float* bias, int64_t n, int64_t k, float* y,
  int64_t num_threads) {
-    multiply_narrow<Bytes>(x, m, packed, bias, n, k, y, num_threads);
+    multiply_widening<Int8Format>(x, m, packed, bias, n, k, y, num_threads);
 }
 
 // Rows of W by their index, as near as bytes are: y [count, K]. False: one is not of N.
-QUIRE_EXPORT(bool, quire_bytes_rows)
+QUIRE_EXPORT(bool, quire_w8a32_rows)
 (const int64_t* indices, int64_t count, const char* packed, int64_t n, int64_t k, float* y) {
     for (int64_t i = 0; i < count; i++) {
         if (indices[i] < 0 || indices[i] >= n) return false;
-        const char* head = packed + indices[i] / PANEL * Narrow<Bytes>::panel_bytes(k);
+        const char* head = packed + indices[i] / PANEL * Widening<Int8Format>::panel_bytes(k);
         const int64_t row = indices[i] % PANEL;
-        const int8_t* from = (const int8_t*)head + Narrow<Bytes>::SCALE_BYTES + row;
+        const int8_t* from = (const int8_t*)head + Widening<Int8Format>::SCALE_BYTES + row;
         float scale;
         memcpy(&scale, head + row * 4, 4);
         for (int64_t column = 0; column < k; column++)

@@ -1,4 +1,5 @@
-// y[M, N] = x[M, K] W[N, K]^T + bias over weights kept as bytes; x and y are floats or bfloat16.
+// w8a8: y[M, N] = x[M, K] W[N, K]^T + bias over weights stored as int8; x and y are floats or bfloat16,
+// and x is quantised to int8 in the call.
 //
 //     w ~ scale[row of W] * (byte - 128)            x ~ scale[row of x, group of columns] * int8
 //
@@ -11,8 +12,8 @@
 //     panel[N / 16] { float scale[16]; uint8_t steps[K / 4][16 rows][4 columns]; }   zeros beyond
 //
 // Sets without byte dot products (VNNI) export nothing.
-#include "linear/byte_linear.h"
-#include "linear/byte_packing.h"
+#include "linear/int8_linear.h"
+#include "linear/int8_packing.h"
 
 #if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT
 
@@ -90,17 +91,17 @@ void unpack_row(const Weights& weights, int64_t row, T* y) {
 }  // namespace
 
 // packed: ceil(N / 16) * (ceil(K / 4) + 1) * 64 bytes.
-QUIRE_EXPORT(void, quire_int8_pack)
+QUIRE_EXPORT(void, quire_w8a8_pack)
 (const void* weight, bool is_bf16, int64_t n, int64_t k, uint8_t* packed, int64_t num_threads) {
     Packing packing = {weight, packed, is_bf16, n, k, 0};
     in_parallel(num_threads, pack_panels, &packing);
 }
 
 // What `scratch` must hold for one row of x.
-QUIRE_EXPORT(int64_t, quire_int8_scratch)(int64_t k) { return row_bytes(k); }
+QUIRE_EXPORT(int64_t, quire_w8a8_scratch)(int64_t k) { return row_bytes(k); }
 
 // x [M, K] and y [M, N] are contiguous; bias [N] or null.
-QUIRE_EXPORT(void, quire_int8)
+QUIRE_EXPORT(void, quire_w8a8)
 (const void* x, bool is_bf16, int64_t m, const uint8_t* packed, const void* bias, int64_t n,
  int64_t k, void* y, char* scratch, int64_t num_threads) {
     if (m == 0 || n == 0) return;
@@ -115,7 +116,7 @@ QUIRE_EXPORT(void, quire_int8)
 }
 
 // Rows of W [N, K] by their index, as near as bytes are: y [count, K]. False: an index is not of N.
-QUIRE_EXPORT(bool, quire_int8_rows)
+QUIRE_EXPORT(bool, quire_w8a8_rows)
 (const int64_t* indices, int64_t count, const uint8_t* packed, bool is_bf16, int64_t n, int64_t k,
  void* y) {
     Weights weights = {packed, n, k};

@@ -1,7 +1,7 @@
-// Rows of W to bytes, in the order that int8.cpp shows.
+// Rows of W to bytes, in the order that w8a8.cpp shows.
 #pragma once
 
-#include "linear/byte_products.h"
+#include "linear/int8_products.h"
 
 #if defined(__AVX512VNNI__) && QUIRE_HAS_BF16_DOT
 

@@ -6,7 +6,7 @@
 // rows are one block, a stretch is the whole pair, and memory is read in its order.
 #pragma once
 
-#include "linear/byte_products.h"
+#include "linear/int8_products.h"
 #include "common/tiles.h"
 
 namespace {

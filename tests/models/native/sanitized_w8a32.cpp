@@ -1,6 +1,6 @@
 // Random products over memory of the exact size: whatever is read or written beyond it, the
 // sanitizer tells.
-#include "linear/bytes.cpp"
+#include "linear/w8a32.cpp"
 //
 #include "sanitized.h"
 
@@ -20,11 +20,11 @@ void run_one() {
     int64_t* indices = fresh<int64_t>(3);
     float* rows = fresh<float>(3 * k);
     for (int64_t i = 0; i < 3; i++) indices[i] = below(n);
-    QUIRE_JOIN(quire_bytes_pack, QUIRE_ISA)(weight, n, k, packed, num_threads);
-    QUIRE_JOIN(quire_bytes, QUIRE_ISA)(x, m, packed, bias, n, k, y, num_threads);
-    if (!QUIRE_JOIN(quire_bytes_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
+    QUIRE_JOIN(quire_w8a32_pack, QUIRE_ISA)(weight, n, k, packed, num_threads);
+    QUIRE_JOIN(quire_w8a32, QUIRE_ISA)(x, m, packed, bias, n, k, y, num_threads);
+    if (!QUIRE_JOIN(quire_w8a32_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
     indices[2] = n;
-    if (QUIRE_JOIN(quire_bytes_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
+    if (QUIRE_JOIN(quire_w8a32_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
     const void* taken[] = {x, weight, bias, y, packed, indices, rows};
     give_back(taken);
 }

@@ -1,4 +1,4 @@
-// Products of quantised rows of x by weights kept as bytes, tile by tile: int8.cpp says how both are
+// Products of quantised rows of x by weights kept as bytes, tile by tile: w8a8.cpp says how both are
 // kept. What becomes of a tile's sums, a sink says.
 #pragma once
 

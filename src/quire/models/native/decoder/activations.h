@@ -1,4 +1,4 @@
-// The gate of an MLP, rounded where transformers rounds.
+// The activations that gate an MLP, rounded where transformers rounds.
 #pragma once
 
 #include "common/softmax.h"

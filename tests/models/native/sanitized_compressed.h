@@ -1,7 +1,7 @@
 // A weight packed in 12 bits by one thread.
 #pragma once
 
-#include "linear/coding.h"
+#include "linear/compress_bf16.h"
 #include "sanitized.h"
 
 namespace {

@@ -1,5 +1,6 @@
-// Some entries of y[M, N] = x[M, K] W[N, K]^T in bfloat16: of each panel of W those of the rows of x
-// it is chosen for, the very numbers of linear.cpp. All others are -inf.
+// The second half of candidate pruning: y[M, N] = x[M, K] W[N, K]^T in bfloat16, where only candidate
+// panels of W are multiplied, each for the rows of x that it is a candidate for. Those entries are
+// equal to compressed_bf16.cpp's to the bit; all others are -inf.
 
 #if defined(__AVX512BF16__)
 
@@ -10,24 +11,24 @@ namespace {
 constexpr int64_t SPAN = 64;  // panels that a thread takes at a time
 constexpr uint16_t NEVER = 0xff80;  // -inf
 
-// Mirrored in screen.py.
-struct Chosen {
+// Mirrored in candidates.py.
+struct CandidateProduct {
     const uint16_t* x;
     const uint8_t* packed;
-    const uint64_t* chosen;  // [ceil(M / 64), panels of W]
+    const uint64_t* candidates;  // [ceil(M / 64), panels of W]
     uint16_t* y;
     char* scratch;  // MAX_PANEL_ROWS of x for each thread
     int64_t m, n, k, num_threads;
 };
 
 struct Job {
-    const Chosen& call;
+    const CandidateProduct& call;
     Weights weights;
     int64_t next_worker, next_span;
 };
 
 struct Worker {
-    const Chosen& call;
+    const CandidateProduct& call;
     const Weights& weights;
     uint16_t* x;
 
@@ -50,7 +51,7 @@ struct Worker {
     void visit(int64_t panel) const {
         int64_t rows[MAX_PANEL_ROWS], count = 0;
         for (int64_t first = 0; first < call.m; first += MASK_ROWS) {
-            uint64_t mask = call.chosen[first / MASK_ROWS * weights.num_panels() + panel];
+            uint64_t mask = call.candidates[first / MASK_ROWS * weights.num_panels() + panel];
             for (; mask; mask &= mask - 1) {
                 rows[count++] = first + __builtin_ctzll(mask);
                 if (count < MAX_PANEL_ROWS) continue;
@@ -64,7 +65,7 @@ struct Worker {
 
 void work(void* argument) {
     Job& job = *(Job*)argument;
-    const Chosen& call = job.call;
+    const CandidateProduct& call = job.call;
     int64_t id = __atomic_fetch_add(&job.next_worker, 1, __ATOMIC_RELAXED);
     Worker worker{call, job.weights, (uint16_t*)call.scratch + id * MAX_PANEL_ROWS * call.k};
     const int64_t num_panels = job.weights.num_panels();
@@ -78,11 +79,11 @@ void work(void* argument) {
 
 }  // namespace
 
-QUIRE_EXPORT(int64_t, quire_linear_chosen_scratch)(int64_t k, int64_t num_threads) {
+QUIRE_EXPORT(int64_t, quire_candidate_product_scratch)(int64_t k, int64_t num_threads) {
     return num_threads * MAX_PANEL_ROWS * k * int64_t(sizeof(uint16_t));
 }
 
-QUIRE_EXPORT(void, quire_linear_chosen)(const Chosen* call) {
+QUIRE_EXPORT(void, quire_candidate_product)(const CandidateProduct* call) {
     Job job = {*call, {call->packed, nullptr, call->n, call->k}, 0, 0};
     in_parallel(call->num_threads, work, &job);
 }

@@ -1,8 +1,8 @@
-// Packs weights as coded.h has them, in two passes: the first one chooses the codes and finds how
-// large the streams get, the second one writes them.
+// Packs weights as compressed_bf16.h has them, in two passes: the first one chooses the codes and finds
+// how large the streams get, the second one writes them.
 #pragma once
 
-#include "linear/coded.h"
+#include "linear/compressed_bf16.h"
 
 namespace {
 

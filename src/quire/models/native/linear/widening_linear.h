@@ -1,5 +1,5 @@
-// y[M, N] = x[M, K] W[N, K]^T + bias in floats, where W's numbers are kept in fewer bytes than floats
-// have, packed once, and widened as they are multiplied. Whichever way, sums run column by column.
+// y[M, N] = x[M, K] W[N, K]^T + bias in floats, where W's numbers are stored in fewer bytes than floats
+// have, packed once, and widened to floats as they are multiplied. Sums always run column by column.
 //
 // Where x has few rows, each thread takes panel after panel and widens what it multiplies; Fma::MAX_ROWS
 // at a time, for which it reads the panel again, from a cache. With more rows a stretch of some
@@ -27,7 +27,7 @@ constexpr int64_t AHEAD = 2048;     // bytes
 constexpr int MAX_SUMS = 12;        // vectors of them that registers hold on any machine
 
 template <class Format>
-struct Narrow {
+struct Widening {
     typedef typename Format::Number Number;
     static constexpr int64_t SCALE_BYTES = Format::HAS_SCALES ? PANEL * 4 : 0;
 
@@ -70,7 +70,7 @@ constexpr int vectors_at_once(int rows) {
 
 // ROWS rows of x, from `row` on, by one panel.
 template <class Format, int ROWS>
-__attribute__((noinline)) void add_panel(const Narrow<Format>& h, int64_t row, int64_t panel) {
+__attribute__((noinline)) void add_panel(const Widening<Format>& h, int64_t row, int64_t panel) {
     constexpr int VECTORS = vectors_at_once(ROWS), PART = VECTORS * LANES;
     for (int64_t first = 0; first < PANEL; first += PART) {
         const auto* from = h.panel(panel) + first;
@@ -98,7 +98,7 @@ __attribute__((noinline)) void add_panel(const Narrow<Format>& h, int64_t row, i
 }
 
 template <class Format>
-void add_panel(const Narrow<Format>& h, int64_t row, int64_t count, int64_t panel) {
+void add_panel(const Widening<Format>& h, int64_t row, int64_t count, int64_t panel) {
     switch (count) {
         case 1: return add_panel<Format, 1>(h, row, panel);
         case 2: return add_panel<Format, 2>(h, row, panel);
@@ -116,7 +116,7 @@ struct alignas(LINE) Space {
 };
 
 template <class Format>
-void widen_stretch(const Narrow<Format>& h, int64_t panel, int64_t count, int64_t begin, int64_t end,
+void widen_stretch(const Widening<Format>& h, int64_t panel, int64_t count, int64_t begin, int64_t end,
                    float* weights) {
     for (int64_t i = 0; i < count; i++) {
         const auto* from = h.panel(panel + i) + begin * PANEL;
@@ -128,7 +128,7 @@ void widen_stretch(const Narrow<Format>& h, int64_t panel, int64_t count, int64_
 
 // Some panels by a block of rows.
 template <class Format>
-void do_task(const Narrow<Format>& h, int64_t task, Space& space) {
+void do_task(const Widening<Format>& h, int64_t task, Space& space) {
     const int64_t panel = task / h.num_blocks * h.panels_at_once, block = task % h.num_blocks;
     const int64_t count = smaller(h.panels_at_once, h.num_panels() - panel);
     const int64_t first = h.num_rows * block / h.num_blocks;
@@ -152,7 +152,7 @@ void do_task(const Narrow<Format>& h, int64_t task, Space& space) {
 
 template <class Format>
 void do_panels(void* argument) {
-    Narrow<Format>& h = *(Narrow<Format>*)argument;
+    Widening<Format>& h = *(Widening<Format>*)argument;
     const int64_t num_tiles = ratio_up(h.num_rows, Fma::MAX_ROWS);
     int64_t panel;
     while ((panel = __atomic_fetch_add(&h.next_task, 1, __ATOMIC_RELAXED)) < h.num_tasks)
@@ -164,7 +164,7 @@ void do_panels(void* argument) {
 
 template <class Format>
 void do_tasks(void* argument) {
-    Narrow<Format>& h = *(Narrow<Format>*)argument;
+    Widening<Format>& h = *(Widening<Format>*)argument;
     Space space;
     int64_t task;
     while ((task = __atomic_fetch_add(&h.next_task, 1, __ATOMIC_RELAXED)) < h.num_tasks)
@@ -173,10 +173,10 @@ void do_tasks(void* argument) {
 
 // x [M, K] and y [M, N] are contiguous; bias [N] or null.
 template <class Format>
-void multiply_narrow(const float* x, int64_t m, const void* packed, const float* bias, int64_t n,
+void multiply_widening(const float* x, int64_t m, const void* packed, const float* bias, int64_t n,
                      int64_t k, float* y, int64_t num_threads) {
     if (m == 0 || n == 0) return;
-    Narrow<Format> h{x, (const char*)packed, bias, y, m, n, k, 1, 1, 0, 0};
+    Widening<Format> h{x, (const char*)packed, bias, y, m, n, k, 1, 1, 0, 0};
     const int64_t num_panels = h.num_panels();
     const bool is_small = m <= FEW_ROWS;
     if (!is_small) {

@@ -1,6 +1,6 @@
 // Random products over memory of the exact size: whatever is read or written beyond it, the
 // sanitizer tells.
-#include "linear/halved.cpp"
+#include "linear/bf16_storage.cpp"
 //
 #include "sanitized.h"
 
@@ -19,14 +19,14 @@ void run_one() {
     int64_t* indices = fresh<int64_t>(3);
     uint32_t* rows = fresh<uint32_t>(3 * k);
     for (int64_t i = 0; i < 3; i++) indices[i] = below(n);
-    if (!QUIRE_JOIN(quire_halved_fits, QUIRE_ISA)(weight, n * k)) abort();
-    QUIRE_JOIN(quire_halved_pack, QUIRE_ISA)(weight, n, k, packed, num_threads);
-    QUIRE_JOIN(quire_halved, QUIRE_ISA)(x, m, packed, bias, n, k, y, num_threads);
-    if (!QUIRE_JOIN(quire_halved_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
+    if (!QUIRE_JOIN(quire_bf16_storage_fits, QUIRE_ISA)(weight, n * k)) abort();
+    QUIRE_JOIN(quire_bf16_storage_pack, QUIRE_ISA)(weight, n, k, packed, num_threads);
+    QUIRE_JOIN(quire_bf16_storage, QUIRE_ISA)(x, m, packed, bias, n, k, y, num_threads);
+    if (!QUIRE_JOIN(quire_bf16_storage_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
     for (int64_t i = 0; i < 3; i++)
         if (memcmp(rows + i * k, weight + indices[i] * k, size_t(k) * 4)) abort();
     indices[2] = n;
-    if (QUIRE_JOIN(quire_halved_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
+    if (QUIRE_JOIN(quire_bf16_storage_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
     const void* taken[] = {x, weight, bias, y, packed, indices, rows};
     give_back(taken);
 }

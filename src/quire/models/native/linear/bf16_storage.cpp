@@ -1,11 +1,12 @@
-// Linear layers in floats over weights that bfloat16 holds, kept as that: the high halves of floats.
-#include "linear/narrow.h"
+// bf16_storage: linear layers in floats over weights that bfloat16 holds and that are stored so: the
+// high halves of floats.
+#include "linear/widening_linear.h"
 
 namespace {
 
 constexpr int64_t PACKED_COLUMNS = 64;  // at a time
 
-struct Halves {
+struct Bf16Format {
     typedef uint16_t Number;
     static constexpr bool HAS_SCALES = false;
 
@@ -41,7 +42,7 @@ void pack_panels(void* argument) {
 }  // namespace
 
 // Are all of these bfloat16 numbers?
-QUIRE_EXPORT(bool, quire_halved_fits)(const uint32_t* weight, int64_t count) {
+QUIRE_EXPORT(bool, quire_bf16_storage_fits)(const uint32_t* weight, int64_t count) {
     constexpr int64_t STEP = 1024;
     for (int64_t first = 0; first < count; first += STEP) {
         uint32_t bits = 0;
@@ -52,21 +53,21 @@ QUIRE_EXPORT(bool, quire_halved_fits)(const uint32_t* weight, int64_t count) {
 }
 
 // weight [N, K]; packed: ceil(N / 32) K 32 halves.
-QUIRE_EXPORT(void, quire_halved_pack)
+QUIRE_EXPORT(void, quire_bf16_storage_pack)
 (const uint32_t* weight, int64_t n, int64_t k, uint16_t* packed, int64_t num_threads) {
     Packing packing{weight, packed, n, k, 0};
     in_parallel(num_threads, pack_panels, &packing);
 }
 
-// As `multiply_narrow` says.
-QUIRE_EXPORT(void, quire_halved)
+// As `multiply_widening` says.
+QUIRE_EXPORT(void, quire_bf16_storage)
 (const float* x, int64_t m, const void* packed, const float* bias, int64_t n, int64_t k, float* y,
  int64_t num_threads) {
-    multiply_narrow<Halves>(x, m, packed, bias, n, k, y, num_threads);
+    multiply_widening<Bf16Format>(x, m, packed, bias, n, k, y, num_threads);
 }
 
 // Rows of W by their index: y [count, K]. False: one is not of N.
-QUIRE_EXPORT(bool, quire_halved_rows)
+QUIRE_EXPORT(bool, quire_bf16_storage_rows)
 (const int64_t* indices, int64_t count, const uint16_t* packed, int64_t n, int64_t k, uint32_t* y) {
     for (int64_t i = 0; i < count; i++) {
         if (indices[i] < 0 || indices[i] >= n) return false;
