@@ -1,4 +1,4 @@
-// Tokens by rank: falling logit, equal ones by rising id. And draws by inverse CDF in order of id.
+// Tokens by rank: falling logit, equal ones by rising id. Samples by inverse CDF in order of id.
 #pragma once
 
 #include "common/softmax.h"
@@ -32,14 +32,14 @@ struct Cut {
 
 // One digit more of the key, and to `spare` the tokens that have it; which may be the same arrays.
 template <bool IS_WEIGHED>
-void refine(const Tokens& tokens, int shift, double wanted, Cut* cut, Tokens* spare) {
+void refine(const Tokens& tokens, int shift, double target, Cut* cut, Tokens* spare) {
     int64_t sums[4][256] = {};  // side by side: one waits for its own last sum
     for (int64_t i = 0; i < tokens.count; i++)
         sums[i & 3][tokens.keys[i] >> shift & 255] += IS_WEIGHED ? tokens.weights[i] : 1;
     uint32_t digit = 0;
     for (;; digit++) {
         int64_t sum = sums[0][digit] + sums[1][digit] + sums[2][digit] + sums[3][digit];
-        if (digit == 255 || double(cut->before + sum) >= wanted) break;
+        if (digit == 255 || double(cut->before + sum) >= target) break;
         cut->before += sum;
     }
     cut->key |= digit << shift;
@@ -53,30 +53,30 @@ void refine(const Tokens& tokens, int shift, double wanted, Cut* cut, Tokens* sp
     spare->count = count;
 }
 
-// Where the leading tokens end that have less than `wanted` > 0 ahead of them. Whole numbers: exact
+// Where the leading tokens end that have less than `target` > 0 ahead of them. Whole numbers: exact
 // in any order.
-inline Cut find_cut(const Tokens& tokens, double wanted, Tokens spare) {
+inline Cut find_cut(const Tokens& tokens, double target, Tokens spare) {
     Cut cut = {0, 0};
     const Tokens* left = &tokens;
     for (int shift = 24; shift >= 0; shift -= 8, left = &spare) {
         if (tokens.weights)
-            refine<true>(*left, shift, wanted, &cut, &spare);
+            refine<true>(*left, shift, target, &cut, &spare);
         else
-            refine<false>(*left, shift, wanted, &cut, &spare);
+            refine<false>(*left, shift, target, &cut, &spare);
     }
     return cut;
 }
 
 // Zero the weights of all but the leading tokens: so many, or so much weight.
-inline void keep_leading(const Tokens& tokens, bool by_count, double wanted, Tokens spare) {
+inline void keep_leading(const Tokens& tokens, bool by_count, double target, Tokens spare) {
     Tokens counted = {tokens.keys, by_count ? nullptr : tokens.weights, tokens.count};
-    Cut cut = find_cut(counted, wanted, spare);
+    Cut cut = find_cut(counted, target, spare);
     for (int64_t i = 0; i < tokens.count; i++)
         tokens.weights[i] = tokens.keys[i] > cut.key ? 0 : tokens.weights[i];
     for (int64_t i = 0; i < tokens.count; i++) {
         if (tokens.keys[i] != cut.key) continue;
         int64_t own = by_count ? 1 : tokens.weights[i];
-        if (double(cut.before) >= wanted) tokens.weights[i] = 0;
+        if (double(cut.before) >= target) tokens.weights[i] = 0;
         cut.before += own;
     }
 }

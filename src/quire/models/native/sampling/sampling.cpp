@@ -1,15 +1,15 @@
-// Draws one token of each row of logits and scores it, a row at a time in memory that a core's cache
-// holds. What is drawn is told in engine/sampler.py, truncation.py and weights.py: this is the same
-// in one or two passes. All sums are of whole numbers, and a row is one thread's own.
+// Samples one token of each row of logits and scores it, a row at a time in memory that a core's
+// cache holds. What is sampled is defined in engine/sampling, truncation.py and weights.py; this is
+// the same in one or two passes. All sums are of whole numbers, and a row is one thread's own.
 #include "sampling/wide.h"
 
 namespace {
 
-constexpr int64_t NUM_FIRST_SPANS = 64;  // a nucleus is first sought above so many maxima
+constexpr int64_t NUM_FIRST_SPANS = 64;  // a top-p set is first sought above so many maxima
 constexpr int64_t MIN_THREAD_LOGITS = 8192;  // fewer are not worth a thread
 
-// What a row asks. Temperature 0: the likeliest; top_k of the whole vocabulary, top_p 1, log_min_p
-// -inf: off; num_top -1: no log probabilities.
+// The sampling parameters of a row. Temperature 0: the likeliest; top_k of the whole vocabulary,
+// top_p 1, log_min_p -inf: off; num_top -1: no log probabilities.
 struct RowParams {
     double noise, temperature, top_k, top_p, log_min_p, num_top;
 };
@@ -17,11 +17,11 @@ struct RowParams {
 // native/sampling.py has the same fields in the same order.
 struct Call {
     const void* logits;           // [num_rows, vocab_size], is_bf16 or fp32
-    const RowParams* params;           // [num_rows]; null: nothing is drawn
+    const RowParams* params;      // [num_rows]; null: nothing is sampled, tokens are scored
     const int64_t* edit_starts;   // [num_rows + 1] among the edits; null: none
     const int64_t* edit_ids;
     const float* edit_values;     // logits instead of the model's
-    int64_t* token_ids;           // [num_rows], drawn or given; -1: nothing can be drawn
+    int64_t* token_ids;           // [num_rows], sampled or given; -1: nothing can be sampled
     double* logprobs;             // [num_rows]
     int64_t* top_ids;             // [num_rows, max_top]
     double* top_logprobs;
@@ -34,7 +34,7 @@ struct Shared {
     int64_t next_row, next_worker, worker_bytes;
 };
 
-int64_t draw_whole(Row& row, const RowParams& params) {
+int64_t sample_whole(Row& row, const RowParams& params) {
     float temperature = float(params.temperature);
     row.weigh_spans(temperature);
     Picked span = pick(row.sums, row.num_spans, params.noise);
@@ -51,12 +51,12 @@ int64_t pick_candidate(const Row& row, double noise) {
     return row.ids[pick(row.among.weights, row.among.count, noise).place];
 }
 
-// The first of all is kept even where nothing is wanted.
-void keep_nucleus(Row& row, double wanted) {
-    keep_leading(row.among, false, wanted > 0 ? wanted : 0.5, row.spare);
+// The first of all is kept even where the target is 0.
+void keep_top_p(Row& row, double target) {
+    keep_leading(row.among, false, target > 0 ? target : 0.5, row.spare);
 }
 
-int64_t draw_bounded(Row& row, const RowParams& params) {
+int64_t sample_bounded(Row& row, const RowParams& params) {
     int64_t top_k = int64_t(params.top_k);
     float temperature = float(params.temperature);
     float least = float(double(row.peak) + double(temperature) * params.log_min_p);
@@ -67,31 +67,31 @@ int64_t draw_bounded(Row& row, const RowParams& params) {
     if (params.top_p < 1) {
         int64_t all = 0;
         for (int64_t i = 0; i < row.among.count; i++) all += row.among.weights[i];
-        keep_nucleus(row, params.top_p * double(all));
+        keep_top_p(row, params.top_p * double(all));
     }
     return pick_candidate(row, params.noise);
 }
 
-// Among the likeliest tokens of few spans, of half of them, or among all: where the nucleus fits.
-int64_t draw_nucleus(Row& row, const RowParams& params) {
+// Among the likeliest tokens of few spans, of half of them, or among all: where the top-p set fits.
+int64_t sample_top_p(Row& row, const RowParams& params) {
     float temperature = float(params.temperature);
-    double wanted = params.top_p * double(row.weigh_spans(temperature));
+    double target = params.top_p * double(row.weigh_spans(temperature));
     const int64_t ranks[] = {NUM_FIRST_SPANS, larger(row.num_spans / 2, NUM_FIRST_SPANS)};
     for (int64_t rank : ranks) {
         row.collect(row.least_of_top(rank));
-        if (double(row.weigh(temperature)) < wanted) continue;
-        keep_nucleus(row, wanted);
+        if (double(row.weigh(temperature)) < target) continue;
+        keep_top_p(row, target);
         return pick_candidate(row, params.noise);
     }
-    return WideNucleus{row, temperature, 0}.draw(wanted, params.noise);
+    return WideTopP{row, temperature, 0}.sample(target, params.noise);
 }
 
-int64_t draw(Row& row, const RowParams& params) {
+int64_t sample(Row& row, const RowParams& params) {
     if (!row.is_finite) return -1;
     if (params.temperature == 0) return likeliest(row.logits, row.vocab_size);
     bool is_bounded = params.top_k < double(row.vocab_size) || params.log_min_p > -INFINITE;
-    if (is_bounded) return draw_bounded(row, params);
-    return params.top_p < 1 ? draw_nucleus(row, params) : draw_whole(row, params);
+    if (is_bounded) return sample_bounded(row, params);
+    return params.top_p < 1 ? sample_top_p(row, params) : sample_whole(row, params);
 }
 
 // The logarithm of the sum of exponentials of the row; NaN of one that is not finite.
@@ -139,7 +139,7 @@ void sample(const Call& call, int64_t index, Row& row) {
     }
     if (num_edits > 0)
         row.edit(call.edit_ids + first_edit, call.edit_values + first_edit, num_edits);
-    if (params) token_id = draw(row, *params);
+    if (params) token_id = sample(row, *params);
     if (num_top >= 0 && token_id >= 0)
         call.logprobs[index] = double(to_float(logits[token_id])) - logs;
 }

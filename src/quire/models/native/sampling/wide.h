@@ -1,5 +1,5 @@
-// A nucleus too wide to list: by the leading bits of the keys, buckets of tokens are kept or dropped
-// whole, and only those of the one where it ends need an order.
+// A top-p set too wide to list: by the leading bits of the keys, buckets of tokens are kept or
+// dropped whole, and only those of the one where it ends need an order.
 #pragma once
 
 #include "sampling/spans.h"
@@ -9,7 +9,7 @@ namespace {
 constexpr int BUCKET_SHIFT = 21;
 constexpr int NUM_BUCKETS = 1 << (32 - BUCKET_SHIFT);
 
-struct WideNucleus {
+struct WideTopP {
     Row& row;
     float temperature;
     int32_t last;  // the bucket where it ends
@@ -33,7 +33,7 @@ struct WideNucleus {
     }
 
     // Finds `last` and returns the weight before it.
-    int64_t find_last(double wanted) {
+    int64_t find_last(double target) {
         int64_t sums[NUM_BUCKETS] = {}, before = 0, each[LANES];
         for (int64_t first = 0; first < row.num_spans * SPAN; first += LANES) {
             ints own = buckets(first);
@@ -41,7 +41,7 @@ struct WideNucleus {
             for (int k = 0; k < LANES; k++) sums[own[k]] += each[k];
         }
         for (last = 0; last < NUM_BUCKETS - 1; last++) {
-            if (double(before + sums[last]) >= wanted) break;
+            if (double(before + sums[last]) >= target) break;
             before += sums[last];
         }
         return before;
@@ -74,11 +74,11 @@ struct WideNucleus {
             row.sums[row.ids[i] / SPAN] += row.among.weights[i];
     }
 
-    int64_t draw(double wanted, double noise) {
-        int64_t before = find_last(wanted), lanes[SPAN];
+    int64_t sample(double target, double noise) {
+        int64_t before = find_last(target), lanes[SPAN];
         collect_last();
         row.weigh(temperature);
-        keep_leading(row.among, false, wanted - double(before), row.spare);
+        keep_leading(row.among, false, target - double(before), row.spare);
         fill_sums();
         Picked span = pick(row.sums, row.num_spans, noise);
         weigh_kept(span.place, lanes);
