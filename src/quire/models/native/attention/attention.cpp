@@ -1,4 +1,4 @@
-// Paged attention of one layer: the step's K and V go into their slots, then every query attends
+// Paged attention of one layer: the step's K and V are written to their slots, then every query attends
 // over its sequence's block table with an online softmax (Milakov and Gimelshein, 2018).
 //
 // Work is cut into tasks of (sequence, some queries, some K/V heads, a stretch of the keys they
@@ -374,21 +374,21 @@ typedef Fma BF16Way;
 
 }  // namespace
 
-// Bytes of scratch that `attend` needs for this call.
+// Returns the bytes of scratch that `attend` needs for this call.
 QUIRE_EXPORT(int64_t, attend_scratch)(const Call* given) {
     Call call = *given;
     return (call.is_bf16 ? lay_out<BF16Way>(call, nullptr) : lay_out<Fma>(call, nullptr)).num_bytes;
 }
 
-// Bytes of scratch that are enough for all calls of as many K/V heads, tokens and threads. Reads no
-// memory but the call.
+// Returns bytes of scratch that suffice for all calls of as many K/V heads, tokens and threads. Reads
+// no memory but the call.
 QUIRE_EXPORT(int64_t, attend_most_scratch)(const Call* given) {
     Call call = *given;
     return call.is_bf16 ? most_scratch<BF16Way>(call) : most_scratch<Fma>(call);
 }
 
-// 0, or 1 where a slot or an entry of a block table that is to be used lies outside the store:
-// then nothing has been read or written.
+// Returns 0, or 1 where a slot or an entry of a block table that is to be used lies outside of the
+// store: then nothing has been read or written.
 QUIRE_EXPORT(int, attend)(const Call* given) {
     Call call = *given;
     if (!call.is_inside()) return 1;

@@ -244,10 +244,10 @@ struct Run {
 
 }  // namespace
 
-// Bytes of scratch for this step.
+// Returns the bytes of scratch for this step.
 QUIRE_EXPORT(int64_t, quire_decoder_scratch)(const Decoder* d) { return lay_out(*d, nullptr).num_bytes; }
 
-// 0, or 1 where a slot or a block that is to be used lies outside of a store.
+// Returns 0, or 1 where a slot or a block that is to be used lies outside of a store.
 QUIRE_EXPORT(int, quire_decoder)(const Decoder* d) {
     Buffers buffers = lay_out(*d, d->scratch);
     return Run{*d, buffers}.all() ? 0 : 1;

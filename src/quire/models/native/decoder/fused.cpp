@@ -200,7 +200,7 @@ void of_dtype(bool is_bf16, Act act) {
 
 }  // namespace
 
-// Of whether it is bfloat16 that rows are of: can they be?
+// Whether rows may be of this dtype.
 QUIRE_EXPORT(bool, quire_fused_takes)(bool is_bf16) { return QUIRE_HAS_BF16_DOT || !is_bf16; }
 
 // out [rows, width] = RMSNorm(x + added) * weight (Zhang and Sennrich, 2019); the sum is left in x.
@@ -216,7 +216,7 @@ QUIRE_EXPORT(void, quire_norm)
     });
 }
 
-// Turns the first `rotary` elements of each head (Su et al., 2021; halves, as Llama has them), in
+// Rotates the first `rotary` elements of each head (RoPE, Su et al., 2021; in halves, as Llama), in
 // place: rows of `stride` elements that begin with query heads and then key heads, `head` wide.
 // Each head is normalised before, where it has a weight.
 QUIRE_EXPORT(void, quire_rope)

@@ -79,10 +79,12 @@ void work(void* argument) {
 
 }  // namespace
 
+// Returns the bytes of scratch.
 QUIRE_EXPORT(int64_t, quire_candidate_product_scratch)(int64_t k, int64_t num_threads) {
     return num_threads * MAX_PANEL_ROWS * k * int64_t(sizeof(uint16_t));
 }
 
+// Multiplies the candidate panels; all other entries of y become -inf.
 QUIRE_EXPORT(void, quire_candidate_product)(const CandidateProduct* call) {
     Job job = {*call, {call->packed, nullptr, call->n, call->k}, 0, 0};
     in_parallel(call->num_threads, work, &job);

@@ -63,7 +63,8 @@ void multiply(const LinearProduct& product, int64_t num_threads) {
 
 }  // namespace
 
-// Bytes that `packed` takes, and its heads: a line for each 32 rows of `weight`.
+// Writes the heads of the panels, a line for each 32 rows of weight [N, K]. Returns the bytes that
+// `packed` takes.
 QUIRE_EXPORT(int64_t, quire_compressed_bf16_heads)
 (const uint16_t* weight, int64_t n, int64_t k, void* heads, int64_t num_threads) {
     Packing packing = {weight, (uint8_t*)heads, n, k, true, 0};
@@ -71,14 +72,14 @@ QUIRE_EXPORT(int64_t, quire_compressed_bf16_heads)
     return packing.place_streams();
 }
 
-// packed: its heads, and room for the rest.
+// Packs weight [N, K]; packed: begins with its heads.
 QUIRE_EXPORT(void, quire_compressed_bf16_pack)
 (const uint16_t* weight, int64_t n, int64_t k, void* packed, int64_t num_threads) {
     Packing packing = {weight, (uint8_t*)packed, n, k, false, 0};
     in_parallel(num_threads, pack_panels, &packing);
 }
 
-// x [M, K] and y [M, N] are contiguous; bias [N] or null.
+// Multiplies: x [M, K] and y [M, N] are contiguous; bias [N] or null.
 QUIRE_EXPORT(void, quire_compressed_bf16)
 (const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n, int64_t k,
  uint16_t* y, void* scratch, int64_t num_threads) {
@@ -86,7 +87,7 @@ QUIRE_EXPORT(void, quire_compressed_bf16)
     multiply({{(const uint8_t*)packed, bias, n, k}, x, y, m, scratch}, num_threads);
 }
 
-// Bytes of scratch for x [M, K].
+// Returns the bytes of scratch for x [M, K].
 QUIRE_EXPORT(int64_t, quire_compressed_bf16_scratch)(int64_t m, int64_t k) {
 #if QUIRE_HAS_TILES
     return arranged_bytes(m, k);
@@ -96,9 +97,9 @@ QUIRE_EXPORT(int64_t, quire_compressed_bf16_scratch)(int64_t m, int64_t k) {
 }
 
 #if QUIRE_HAS_TILES
-// An MLP: W of N rows has gates and then what they let through, I = N / 2 of each, on which `down`
-// [width, I] is multiplied. To the bit as one by one, but for those of a NaN. `gated` has room for
-// [M, I], M rounded up to BLOCK_ROWS. False, and nothing is done: gates do not end where a panel does.
+// Computes a gated MLP: W has I = N / 2 rows of gates, then I of values; `down` is [width, I]. Results
+// are equal to those of single calls to the bit, except for NaN. `gated` is memory for [M, I], M
+// rounded up to BLOCK_ROWS. Returns false, and does nothing, if gates do not end where a panel does.
 QUIRE_EXPORT(bool, quire_compressed_bf16_mlp)
 (const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n, int64_t k,
  int64_t act, const void* down, const uint16_t* down_bias, int64_t width, uint16_t* gated,
@@ -118,7 +119,7 @@ QUIRE_EXPORT(bool, quire_compressed_bf16_mlp)
 }
 #endif
 
-// Rows of W [N, K] by their index, out of the packed form: y [count, K]. False: one is not of N.
+// Looks up rows of W [N, K]: y [count, K]. Returns false if an index is not below N.
 QUIRE_EXPORT(bool, quire_compressed_bf16_rows)
 (const int64_t* indices, int64_t count, const void* packed, int64_t n, int64_t k, uint16_t* y) {
     for (int64_t i = 0; i < count; i++) {

@@ -264,11 +264,13 @@ int64_t add_candidates(const FindCandidates& s, const Layout& layout, int64_t ro
 
 }  // namespace
 
+// Returns the bytes of scratch for packing.
 QUIRE_EXPORT(int64_t, quire_candidates_pack_scratch)(int64_t k, int64_t num_threads) {
     return num_threads * PANEL * round_up(k, 2 * LANES) * int64_t(sizeof(bf16));
 }
 
-// compressed: W [N, K]; packed: as quire_w8a8_pack has it; bounds: 128 bytes for each panel of that. False: a row of W is too large for its bounds, or no number.
+// Makes the int8 copy of a compressed W [N, K]. packed: as quire_w8a8_pack has it; bounds: 128 bytes
+// for each of its panels. Returns false if a row of W is too large for its bounds, or not finite.
 QUIRE_EXPORT(bool, quire_candidates_pack)
 (const void* compressed, int64_t n, int64_t k, void* packed, void* bounds, char* scratch,
  int64_t num_threads) {
@@ -280,10 +282,10 @@ QUIRE_EXPORT(bool, quire_candidates_pack)
     return true;
 }
 
-// Bytes of scratch.
+// Returns the bytes of scratch.
 QUIRE_EXPORT(int64_t, quire_find_candidates_scratch)(const FindCandidates* s) { return lay_out(*s).num_bytes; }
 
-// How many panels are candidates for all rows together.
+// Finds candidates. Returns how many panels are candidates, summed over all rows.
 QUIRE_EXPORT(int64_t, quire_find_candidates)(const FindCandidates* s) {
     const Layout layout = lay_out(*s);
     Job job = {};

@@ -61,21 +61,21 @@ void pack_panels(void* argument) {
 
 }  // namespace
 
-// weight [N, K]; packed: ceil(N / 32) (4 + K) 32 bytes.
+// Quantises and packs weight [N, K]; packed: ceil(N / 32) * (4 + K) * 32 bytes.
 QUIRE_EXPORT(void, quire_w8a32_pack)
 (const float* weight, int64_t n, int64_t k, char* packed, int64_t num_threads) {
     Packing packing{weight, packed, n, k, 0};
     in_parallel(num_threads, pack_panels, &packing);
 }
 
-// As `multiply_widening` says.
+// Multiplies, as `multiply_widening` does.
 QUIRE_EXPORT(void, quire_w8a32)
 (const float* x, int64_t m, const void* packed, const float* bias, int64_t n, int64_t k, float* y,
  int64_t num_threads) {
     multiply_widening<Int8Format>(x, m, packed, bias, n, k, y, num_threads);
 }
 
-// Rows of W by their index, as near as bytes are: y [count, K]. False: one is not of N.
+// Looks up rows of W [N, K], dequantised: y [count, K]. Returns false if an index is not below N.
 QUIRE_EXPORT(bool, quire_w8a32_rows)
 (const int64_t* indices, int64_t count, const char* packed, int64_t n, int64_t k, float* y) {
     for (int64_t i = 0; i < count; i++) {

@@ -90,17 +90,17 @@ void unpack_row(const Weights& weights, int64_t row, T* y) {
 
 }  // namespace
 
-// packed: ceil(N / 16) * (ceil(K / 4) + 1) * 64 bytes.
+// Quantises and packs weight [N, K]; packed: ceil(N / 16) * (ceil(K / 4) + 1) * 64 bytes.
 QUIRE_EXPORT(void, quire_w8a8_pack)
 (const void* weight, bool is_bf16, int64_t n, int64_t k, uint8_t* packed, int64_t num_threads) {
     Packing packing = {weight, packed, is_bf16, n, k, 0};
     in_parallel(num_threads, pack_panels, &packing);
 }
 
-// What `scratch` must hold for one row of x.
+// Returns the bytes of scratch for one row of x.
 QUIRE_EXPORT(int64_t, quire_w8a8_scratch)(int64_t k) { return row_bytes(k); }
 
-// x [M, K] and y [M, N] are contiguous; bias [N] or null.
+// Multiplies: x [M, K] and y [M, N] are contiguous; bias [N] or null.
 QUIRE_EXPORT(void, quire_w8a8)
 (const void* x, bool is_bf16, int64_t m, const uint8_t* packed, const void* bias, int64_t n,
  int64_t k, void* y, char* scratch, int64_t num_threads) {
@@ -115,7 +115,7 @@ QUIRE_EXPORT(void, quire_w8a8)
     multiply<Store>(job, num_threads);
 }
 
-// Rows of W [N, K] by their index, as near as bytes are: y [count, K]. False: an index is not of N.
+// Looks up rows of W [N, K], dequantised: y [count, K]. Returns false if an index is not below N.
 QUIRE_EXPORT(bool, quire_w8a8_rows)
 (const int64_t* indices, int64_t count, const uint8_t* packed, bool is_bf16, int64_t n, int64_t k,
  void* y) {

@@ -171,7 +171,7 @@ void do_tasks(void* argument) {
         do_task(h, task, space);
 }
 
-// x [M, K] and y [M, N] are contiguous; bias [N] or null.
+// Multiplies: x [M, K] and y [M, N] are contiguous; bias [N] or null.
 template <class Format>
 void multiply_widening(const float* x, int64_t m, const void* packed, const float* bias, int64_t n,
                      int64_t k, float* y, int64_t num_threads) {

@@ -161,11 +161,12 @@ void work(void* argument) {
 
 }  // namespace
 
-// Bytes for one thread, aligned to 8.
+// Returns the bytes of memory for one thread, aligned to 8.
 QUIRE_EXPORT(int64_t, quire_sampling_memory)(const Call* call) {
     return Row::memory(call->vocab_size);
 }
 
+// Samples a token of each row, or scores the given ones. Returns 0.
 QUIRE_EXPORT(int, quire_sample)(const Call* call) {
     Shared shared = {call, 0, 0, Row::memory(call->vocab_size)};
     int64_t worth = call->num_rows * call->vocab_size / MIN_THREAD_LOGITS + 1;
