@@ -25,8 +25,11 @@ DRIVERS = [
         for name in ("attention", "sampling", "bf16_storage", "w8a32", "fused")
         for isa in FLAGS
     ),
-    *((name, isa) for name in ("compressed_bf16", "w8a8", "find_candidates", "candidate_product")
-        for isa in ("avx512", "amx")),
+    *(
+        (name, isa)
+        for name in ("compressed_bf16", "w8a8", "find_candidates", "candidate_product")
+        for isa in ("avx512", "amx")
+    ),
 ]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
