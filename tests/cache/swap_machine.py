@@ -149,13 +149,13 @@ class SwapMachine(RuleBasedStateMachine):
             live.end = end
 
     @precondition(lambda self: self.evictable)
-    @rule(pick=st.integers(0, 100), sampled=st.integers(0, 1), resets=st.booleans())
-    def swap_out(self, pick: int, sampled: int, resets: bool) -> None:
+    @rule(pick=st.integers(0, 100), drawn=st.integers(0, 1), resets=st.booleans())
+    def swap_out(self, pick: int, drawn: int, resets: bool) -> None:
         if resets:
             self.reset()
         live = self.evictable[pick % len(self.evictable)]
         if live.num_computed == len(live.tokens):
-            live.tokens.append(sampled)
+            live.tokens.append(drawn)
         recompute_cost = self.cache.recompute_cost(live.table, live.num_computed)
         assert recompute_cost.num_blocks <= len(held_by(live.table))
         assert recompute_cost.num_tokens <= live.num_computed
