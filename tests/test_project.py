@@ -20,7 +20,7 @@ UNLINKED_PACKAGE = "bench"
 """At the top that name is the developers' benchmarks, built on the package (decision 14)."""
 TERMS = (
     *("block", "slot", "block table", "request", "chunk", "step", "batch", "token budget"),
-    *("admit", "grow", "seal", "prefix hit", "release", "evict", "preempt", "swap", "fork"),
+    *("admit", "grow", "cache", "prefix hit", "release", "evict", "preempt", "swap", "fork"),
     *("null block", "prefill", "decode"),
 )
 

@@ -143,7 +143,7 @@ def serving(
     finally:
         served.client.close()
         served.server.should_exit = True
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
