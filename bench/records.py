@@ -1,6 +1,6 @@
-"""What was measured, one JSON file a comparison in `records`, and the page that is made of them.
+"""Comparisons are kept in `records`, one JSON file each, and RESULTS.md is made of them.
 
-`python -m bench.records` writes RESULTS.md anew.
+`python -m bench.records` writes that page anew.
 """
 
 import re

@@ -16,8 +16,8 @@ def log_format(stream: TextIO, text: str) -> str:
 
 
 class Progress:
-    """Of work whose parts have names. `say` takes the lines for people where `stream` is no
-    terminal; `unit` is what is counted."""
+    """Shows the progress of work whose parts have names. `say` takes the lines for people where
+    `stream` is no terminal; `unit` is what is counted."""
 
     def __init__(self, stream: TextIO, say: Callable[[str], object], unit: str) -> None:
         self._stream = stream

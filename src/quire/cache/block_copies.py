@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class CopyKind(StrEnum):
-    """Where a copy leads. The device's blocks and the host's are numbered apart."""
+    """A copy leads within the device, to the host or from it; their blocks are numbered apart."""
 
     OUT = "out"
     IN = "in"

@@ -15,7 +15,8 @@ from quire.cache.reuse import OPEN, Reuse
 
 
 class Content:
-    """What a cached block holds. Only `parent` is ever replaced, and only by its equal."""
+    """The content proves what a cached block holds. Only `parent` is ever replaced, and only by its
+    equal."""
 
     __slots__ = ("digest", "tokens", "extra", "parent")
 

@@ -8,7 +8,7 @@ from quire.cache.spec import FULL, AttentionPattern
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """What a KV cache is built from. Raises ValueError for sizes that make no sense.
+    """A KV cache is built from these. Raises ValueError for sizes that make no sense.
 
     - num_blocks: blocks of the pool, the null block included, so that `num_blocks - 1` can be used.
     - block_size: tokens in a block.

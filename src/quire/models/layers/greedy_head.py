@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 LEAST_SHARE = 1 / 10
 """The share of all packed weights that the head must have."""
 MAX_CANDIDATE_SHARE = 1 / 4
-"""Of the panels: where more of them are candidates, the whole product takes no longer."""
+"""The share of panels: where more of them are candidates, the whole product takes no longer."""
 PAUSE_STEPS = 32
 """Steps without candidate pruning after one with too many candidates."""
 INT8_BUFFER, BOUNDS_BUFFER = "candidate_int8", "candidate_bounds"

@@ -93,7 +93,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Imported(Loader):
-    """Of a module that the package has imported meanwhile."""
+    """Loads a module that the package has imported meanwhile: there is nothing left to do."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
