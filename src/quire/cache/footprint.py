@@ -112,28 +112,13 @@ def solve_both(
     """Return how many blocks and how many tokens of a step fit into `available` bytes, where both
     are unknown. Raises TooLittleMemory.
 
-    With N blocks of s tokens, M = share * N * s tokens in a step, share = u / v, and bytes b for a
-    block, t for a token, p for a pair, f fixed, all of A is taken where
-
-        N b + M t + M (N s + M) p + f = A
-        N b + (u/v) N s t + (u/v) (1 + u/v) (N s)^2 p + f - A = 0           | * v^2
-
-        p u (u + v) s^2 * N^2  +  v (v b + u s t) * N  +  v^2 (f - A)  =  0
-
-    This is a quadratic whose larger root is N, and linear where no attention keeps pairs (p = 0).
-    From the whole part of the root follows M, within the bounds; then what rounding left over goes
-    first to blocks, then to tokens, until one more of either does not fit.
+    The tokens of a step follow from the blocks that fit beside them, within the bounds; then what
+    rounding left over goes first to blocks, then to tokens, until one more of either does not fit.
     """
-    u, v = share.numerator, share.denominator
-    size = footprint.block_size
-    root = _larger_root(
-        footprint.pair_bytes * u * (u + v) * size**2,
-        v * (v * footprint.block_bytes + u * size * footprint.token_bytes),
-        v**2 * (footprint.fixed_bytes - available),
-    )
-    if root is None:
+    num_blocks = _blocks_beside_share(footprint, available, share)
+    if num_blocks is None:
         raise _no_room("work space and steps of no tokens", footprint.fixed_bytes, available)
-    wanted = max(root * size * u // v, bounds.least_tokens)
+    wanted = max(int(num_blocks * footprint.block_size * share), bounds.least_tokens)
     num_tokens = _at_most(wanted, bounds.max_tokens)
     blocks = solve_blocks(footprint, available, num_tokens=num_tokens, max_blocks=bounds.max_blocks)
     tokens = solve_tokens(
@@ -145,6 +130,29 @@ def solve_both(
         tokens.num_tokens,
         free_blocks=blocks.free_blocks,
         free_tokens=max(wanted, tokens.free_tokens),
+    )
+
+
+def _blocks_beside_share(footprint: Footprint, available: int, share: Fraction) -> int | None:
+    """Return how many blocks fit beside a step of `share` tokens for each of theirs, or None if
+    what does not grow is already too much.
+
+    With N blocks of s tokens, M = share * N * s tokens in a step, share = u / v, and bytes b for a
+    block, t for a token, p for a pair, f fixed, all of A is taken where
+
+        N b + M t + M (N s + M) p + f = A
+        N b + (u/v) N s t + (u/v) (1 + u/v) (N s)^2 p + f - A = 0           | * v^2
+
+        p u (u + v) s^2 * N^2  +  v (v b + u s t) * N  +  v^2 (f - A)  =  0
+
+    This is a quadratic whose larger root is N, and linear where no attention keeps pairs (p = 0).
+    """
+    u, v = share.numerator, share.denominator
+    size = footprint.block_size
+    return _larger_root(
+        footprint.pair_bytes * u * (u + v) * size**2,
+        v * (v * footprint.block_bytes + u * size * footprint.token_bytes),
+        v**2 * (footprint.fixed_bytes - available),
     )
 
 

@@ -4,7 +4,9 @@ A family that ignores position ids, or mixes neighbouring tokens outside of atte
 wrong text without any error; this check finds it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,46 +31,54 @@ def is_batch_invariant(
     model: Model,
     tokens: tuple[int, ...],
     alone: Tensor,
-    num_groups: int = 1,
     *,
     tolerance: Mapping[torch.dtype, float] = TOLERANCE,
 ) -> bool:
-    """Whether `model` gives `tokens` the logits `alone` also beside another request.
+    """Return whether `model` gives `tokens` the logits `alone` also beside another request.
 
     `alone` [vocab_size] are the logits after `tokens`, of which there are at most BLOCK_SIZE, in a
     batch of their own. `model` has NUM_BLOCKS blocks of BLOCK_SIZE, all layers in one group.
     """
     last = len(tokens) - 1
-    slots = tuple(range(BLOCK_SIZE, BLOCK_SIZE + len(tokens)))
-    other_slots = tuple(range(2 * BLOCK_SIZE, 2 * BLOCK_SIZE + len(OTHER_TOKENS)))
-    device = alone.device
+    before = _batch([_Chunk(1, 0, tokens[:last])], (), alone.device)
+    beside = _batch(
+        [_Chunk(2, 0, OTHER_TOKENS), _Chunk(1, last, tokens[last:])],
+        (len(OTHER_TOKENS),),
+        alone.device,
+    )
+    model.forward(before)
+    return is_close(model.forward(beside)[0], alone, tolerance)
 
-    def longs(*values: int) -> Tensor:
+
+class _Chunk(NamedTuple):
+    """The tokens of a request from position `start` on. All of the request lies in one block."""
+
+    block_id: int
+    start: int
+    token_ids: tuple[int, ...]
+
+
+def _batch(
+    chunks: Sequence[_Chunk], logits_indices: tuple[int, ...], device: torch.device
+) -> Batch:
+    """Return the step of these chunks, for a model whose layers are all in one group."""
+    positions = [range(chunk.start, chunk.start + len(chunk.token_ids)) for chunk in chunks]
+
+    def longs(values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=device)
 
-    def tables(*blocks: int) -> tuple[Tensor, ...]:
-        return (torch.tensor(blocks, dtype=torch.int32, device=device)[:, None],) * num_groups
-
-    model.forward(
-        Batch(
-            input_ids=longs(*tokens[:last]),
-            positions=longs(*range(last)),
-            slots=(longs(*slots[:last]),) * num_groups,
-            block_tables=tables(1),
-            query_starts=(0, last),
-            context_lens=(last,),
-            logits_indices=longs(),
-        )
+    slots = [
+        chunk.block_id * BLOCK_SIZE + position
+        for chunk, places in zip(chunks, positions, strict=True)
+        for position in places
+    ]
+    block_ids = [[chunk.block_id] for chunk in chunks]
+    return Batch(
+        input_ids=longs([token for chunk in chunks for token in chunk.token_ids]),
+        positions=longs([position for places in positions for position in places]),
+        slots=(longs(slots),),
+        block_tables=(torch.tensor(block_ids, dtype=torch.int32, device=device),),
+        query_starts=tuple(accumulate(map(len, positions), initial=0)),
+        context_lens=tuple(places.stop for places in positions),
+        logits_indices=longs(logits_indices),
     )
-    packed = model.forward(
-        Batch(
-            input_ids=longs(*OTHER_TOKENS, tokens[last]),
-            positions=longs(*range(len(OTHER_TOKENS)), last),
-            slots=(longs(*other_slots, slots[last]),) * num_groups,
-            block_tables=tables(2, 1),
-            query_starts=(0, len(OTHER_TOKENS), len(OTHER_TOKENS) + 1),
-            context_lens=(len(OTHER_TOKENS), len(tokens)),
-            logits_indices=longs(len(OTHER_TOKENS)),
-        )
-    )[0]
-    return is_close(packed, alone, tolerance)

@@ -174,33 +174,18 @@ def load_model(
     """
     from quire.models.loading import pretrained
 
-    folder = locate(source, on_progress)
-    whole = pretrained.read_config(folder, trust_remote_code=source.trust_remote_code)
-    config = whole.get_text_config()
-    refuse_unsupported(config)
-    skeleton = None
-    if not source.trust_remote_code:
-        skeleton = pretrained.build_without_weights(folder, whole)
-        probe_without_weights(skeleton, config.model_type, layering(config))
-    stored = pretrained.stored_dtype(config, read_headers(folder))
+    checkpoint = _open_checkpoint(source, on_progress)
+    config = checkpoint.config.get_text_config()
+    stored = pretrained.stored_dtype(config, read_headers(checkpoint.folder))
     chosen = choose_dtype(dtype, stored, device)
     if dtype == "auto":
         _log_dtype(stored, chosen, device.type)
-    on_tensor = partial(on_progress, "weights")
-    if skeleton is not None and kernels is not None and chosen == torch.float32:
-        module = pretrained.load_lazy_upcast(folder, whole, skeleton, on_tensor)
-    else:
-        module = pretrained.load_module(
-            folder,
-            whole,
-            dtype=chosen,
-            trust_remote_code=source.trust_remote_code,
-            on_tensor=on_tensor,
-        )
+    is_lazy = kernels is not None and chosen == torch.float32
+    module = _read_weights(checkpoint, chosen, on_progress, is_lazy=is_lazy)
     on_progress("probe", 0, 1)
     nn.Module.to(module, device)
     with _naming_dtype(stored, chosen):
-        loaded, other_uses, logits = _probed(folder, config, module, device)
+        loaded, other_uses, logits = _probed(checkpoint.folder, config, module, device)
     if kernels is not None:
         return_free_memory()
         _replace_by_kernels(loaded, kernels, other_uses, logits)
@@ -208,6 +193,51 @@ def load_model(
     return_free_memory()
     on_progress("probe", 1, 1)
     return loaded
+
+
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    """A checkpoint of a family that is served. `skeleton` is its module without weights; None where
+    the checkpoint brings code of its own, which need not run on the meta device."""
+
+    folder: Path
+    config: "PretrainedConfig"
+    skeleton: "PreTrainedModel | None"
+
+
+def _open_checkpoint(source: ModelSource, on_progress: Progress) -> _Checkpoint:
+    """Find a checkpoint, and refuse what can be refused before its weights are read."""
+    from quire.models.loading import pretrained
+
+    folder = locate(source, on_progress)
+    config = pretrained.read_config(folder, trust_remote_code=source.trust_remote_code)
+    text_config = config.get_text_config()
+    refuse_unsupported(text_config)
+    if source.trust_remote_code:
+        return _Checkpoint(folder, config, None)
+    skeleton = pretrained.build_without_weights(folder, config)
+    probe_without_weights(skeleton, text_config.model_type, layering(text_config))
+    return _Checkpoint(folder, config, skeleton)
+
+
+def _read_weights(
+    checkpoint: _Checkpoint, dtype: torch.dtype | None, on_progress: Progress, *, is_lazy: bool
+) -> "PreTrainedModel":
+    """Return the module on the CPU, with its weights in `dtype`. Where `is_lazy`, 16-bit matrices
+    stay as they are stored, unless the checkpoint brings code of its own."""
+    from quire.models.loading import pretrained
+
+    on_tensor = partial(on_progress, "weights")
+    folder, config, skeleton = checkpoint.folder, checkpoint.config, checkpoint.skeleton
+    if is_lazy and skeleton is not None:
+        return pretrained.load_lazy_upcast(folder, config, skeleton, on_tensor)
+    return pretrained.load_module(
+        folder,
+        config,
+        dtype=dtype,
+        trust_remote_code=skeleton is None,
+        on_tensor=on_tensor,
+    )
 
 
 @contextmanager

@@ -4,6 +4,7 @@ its K and V, how large its weights are.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,11 +18,15 @@ from quire.models.loading.loader import choose_dtype
 from quire.models.loading.support import max_model_len, refuse_unsupported
 from quire.models.loading.weight_files import (
     FLOATS,
+    StoredTensor,
     read_headers,
     refuse_scaled,
     stored_float_bytes,
     weight_bytes,
 )
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,29 +77,16 @@ def look_ahead(
     tensors = read_headers(folder)
     refuse_scaled(folder, tensors)
     chosen = choose_dtype(dtype, pretrained.stored_dtype(config, tensors), device)
-    is_whole = whole.model_type == config.model_type
-
-    def num_bytes(dtype_bytes: int | None) -> int:
-        return weight_bytes(
-            tensors if is_whole else (),
-            dtype_bytes=dtype_bytes,
-            num_layers=config.num_hidden_layers,
-            is_tied=bool(config.tie_word_embeddings),
-        )
-
-    packs = kernels is not None and bool(kernels.linears)
-    stays_16_bit = (
-        packs
-        and not trust_remote_code
-        and chosen == torch.float32
-        and all(tensor.dtype == "BF16" for tensor in tensors if tensor.dtype in FLOATS)
-    )
+    packing = kernels if kernels is not None and kernels.linears else None
+    is_lazy = packing is not None and not trust_remote_code and chosen == torch.float32
+    stays_16_bit = is_lazy and _are_bfloat16(tensors)
     compute_bytes = None if chosen is None else chosen.itemsize
-    kept_bytes = None if stays_16_bit else compute_bytes
-    are_kept = num_bytes(kept_bytes) == num_bytes(None)
-    least = num_bytes(kept_bytes)
-    if kernels is not None and packs and not are_kept and chosen is not None:
-        least = least * kernels.least_bits(chosen) // (8 * chosen.itemsize)
+    loaded = tensors if whole.model_type == config.model_type else ()
+    stored_bytes = _weight_bytes(loaded, config)
+    least = stored_bytes if stays_16_bit else _weight_bytes(loaded, config, compute_bytes)
+    are_kept = least == stored_bytes
+    if packing is not None and chosen is not None and not are_kept:
+        least = least * packing.least_bits(chosen) // (8 * chosen.itemsize)
     return Preview(
         model_type=config.model_type,
         max_model_len=max_model_len(config),
@@ -104,4 +96,20 @@ def look_ahead(
         weight_bytes=least,
         are_kept=are_kept,
         config=config,
+    )
+
+
+def _are_bfloat16(tensors: tuple[StoredTensor, ...]) -> bool:
+    return all(tensor.dtype == "BF16" for tensor in tensors if tensor.dtype in FLOATS)
+
+
+def _weight_bytes(
+    tensors: tuple[StoredTensor, ...], config: "PretrainedConfig", dtype_bytes: int | None = None
+) -> int:
+    """Return the bytes of the weights that are loaded, by default as they are stored."""
+    return weight_bytes(
+        tensors,
+        dtype_bytes=dtype_bytes,
+        num_layers=config.num_hidden_layers,
+        is_tied=bool(config.tie_word_embeddings),
     )

@@ -62,22 +62,10 @@ def build_app(
     on_failed_start: called if the engine or the tokenizer cannot be started.
     """
 
-    async def start() -> None:
-        try:
-            await service.start()
-        except Exception as error:  # a start that fails in a way nobody thought of is still failed
-            logger.exception("the start failed")
-            service.failure = f"{type(error).__name__}: {error}"
-        if service.failure is None:
-            on_ready()
-        elif not service.draining:
-            logger.error("cannot start: %s", service.failure)
-            on_failed_start()
-
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         lag_timer = LoopLagTimer(service.metrics, service.sources.clock)
-        starting = asyncio.create_task(start())
+        starting = asyncio.create_task(_start(service, on_ready, on_failed_start))
         try:
             yield
         finally:
@@ -100,6 +88,21 @@ def build_app(
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_middleware(RequestMiddleware, service=service)
     return app
+
+
+async def _start(
+    service: Service, on_ready: Callable[[], None], on_failed_start: Callable[[], None]
+) -> None:
+    try:
+        await service.start()
+    except Exception as error:  # a start that fails in a way nobody thought of is still failed
+        logger.exception("the start failed")
+        service.failure = f"{type(error).__name__}: {error}"
+    if service.failure is None:
+        on_ready()
+    elif not service.draining:
+        logger.error("cannot start: %s", service.failure)
+        on_failed_start()
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:

@@ -11,6 +11,7 @@ offer (RFC 9110, 7.8), and Java's client makes it with every first request.
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
 
@@ -63,24 +64,31 @@ class HeldFlow(FlowControl):
             super().resume_reading()
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionRules:
+    """What every connection of a server keeps to. `on_refused` is called with the code of each
+    error that a connection answers itself, where no application sees it."""
+
+    limits: HttpLimits
+    on_refused: Callable[[str], None]
+
+
 class PlainHttp(HttpToolsProtocol):
-    """One connection. `on_refused` is called with the code of each error that is answered here,
-    where no application sees it."""
+    """One connection, which answers itself what is not HTTP or goes beyond a limit."""
 
     flow: HeldFlow
 
     def __init__(
         self,
-        limits: HttpLimits,
-        on_refused: Callable[[str], None],
+        rules: ConnectionRules,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, object],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._limits = limits
-        self._on_refused = on_refused
+        self._limits = rules.limits
+        self._on_refused = rules.on_refused
         self._unparsed = b""
         self._num_parsed = 0  # bytes of `_unparsed` that the parser has had
         self._parser_state = ParserState.BETWEEN

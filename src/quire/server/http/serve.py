@@ -30,7 +30,7 @@ from quire.server.config import ServerConfig
 from quire.server.http.app import build_app, build_service
 from quire.server.http.freed_memory import return_large_blocks
 from quire.server.http.listen import BACKLOG, local_url_of
-from quire.server.http.plain_http import PlainHttp
+from quire.server.http.plain_http import ConnectionRules, PlainHttp
 from quire.server.service import Service, Sources
 
 logger = logging.getLogger(__name__)
@@ -45,10 +45,11 @@ class DrainingServer(uvicorn.Server):
     """uvicorn stops taking connections at the first signal; this one first stops taking work."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
+        rules = ConnectionRules(service.config.http, service.metrics.on_refused)
         super().__init__(
             uvicorn.Config(
                 app,
-                http=partial(PlainHttp, service.config.http, service.metrics.on_refused),  # type: ignore[arg-type]
+                http=partial(PlainHttp, rules),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="on",
                 log_config=None,

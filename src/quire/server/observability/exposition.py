@@ -118,6 +118,32 @@ def _labelled(values: Mapping[str, int] | Mapping[str, float]) -> Rows:
 
 
 def _stats_rows(stats: Stats) -> dict[str, Rows]:
+    return _request_rows(stats) | _block_rows(stats) | _prefix_rows(stats)
+
+
+def _request_rows(stats: Stats) -> dict[str, Rows]:
+    """Return what tells of requests, and of the tokens that they took."""
+    waiting = {
+        "capacity": stats.num_waiting_for_capacity,
+        "deferred": stats.num_waiting - stats.num_waiting_for_capacity,
+    }
+    return {
+        "num_requests_running": [((), stats.num_running)],
+        "num_requests_waiting": [((), stats.num_waiting)],
+        "num_requests_waiting_by_reason": _labelled(waiting),
+        "prompt_tokens_total": [((), stats.num_prompt_tokens)],
+        "generation_tokens_total": [((), stats.num_generation_tokens)],
+        "num_preemptions_total": [((), stats.num_preemptions)],
+        "preemptions_total": [
+            (("recompute", "blocks"), stats.num_preemptions - stats.num_swaps),
+            (("swap", "blocks"), stats.num_swaps),
+        ],
+        "wasted_prefill_tokens_total": [((), stats.num_wasted_tokens)],
+    }
+
+
+def _block_rows(stats: Stats) -> dict[str, Rows]:
+    """Return what tells of KV blocks, and of their copies."""
     blocks = {
         "free": stats.num_blocks_free,
         "cached": stats.num_blocks_cached,
@@ -125,15 +151,20 @@ def _stats_rows(stats: Stats) -> dict[str, Rows]:
         "swapped": stats.num_blocks_swapped,
         "host_cached": stats.num_blocks_on_host,
     }
-    waiting = {
-        "capacity": stats.num_waiting_for_capacity,
-        "deferred": stats.num_waiting - stats.num_waiting_for_capacity,
-    }
     moved = {
         "out": stats.num_copied_out,
         "in": stats.num_copied_in,
         "copy": stats.num_copied_on_device,
     }
+    return {
+        "kv_cache_usage_perc": [((), stats.kv_usage)],
+        "kv_blocks": _labelled(blocks),
+        "kv_blocks_moved_total": _labelled(moved),
+    }
+
+
+def _prefix_rows(stats: Stats) -> dict[str, Rows]:
+    """Return what tells of prefixes that were found, missed or waited for."""
     misses = {
         "too_short": stats.num_misses_too_short,
         "differs": stats.num_misses_differing,
@@ -142,10 +173,6 @@ def _stats_rows(stats: Stats) -> dict[str, Rows]:
         "new": stats.num_misses_new,
     }
     return {
-        "num_requests_running": [((), stats.num_running)],
-        "num_requests_waiting": [((), stats.num_waiting)],
-        "num_requests_waiting_by_reason": _labelled(waiting),
-        "kv_cache_usage_perc": [((), stats.kv_usage)],
         "prefix_cache_queries_total": [((), stats.num_prefix_queries)],
         "prefix_cache_hits_total": [((), stats.num_prefix_hits)],
         "prefix_cache_hit_rate": [((), stats.num_recent_hits / max(stats.num_recent_queries, 1))],
@@ -153,16 +180,6 @@ def _stats_rows(stats: Stats) -> dict[str, Rows]:
         "prefix_waits_total": [((), stats.num_prefix_waits)],
         "prefix_cache_resets_total": [((), stats.num_resets)],
         "prompt_tokens_cached_total": [((), stats.num_prefix_hits + stats.num_forked_tokens)],
-        "prompt_tokens_total": [((), stats.num_prompt_tokens)],
-        "generation_tokens_total": [((), stats.num_generation_tokens)],
-        "num_preemptions_total": [((), stats.num_preemptions)],
-        "kv_blocks": _labelled(blocks),
-        "preemptions_total": [
-            (("recompute", "blocks"), stats.num_preemptions - stats.num_swaps),
-            (("swap", "blocks"), stats.num_swaps),
-        ],
-        "kv_blocks_moved_total": _labelled(moved),
-        "wasted_prefill_tokens_total": [((), stats.num_wasted_tokens)],
     }
 
 
