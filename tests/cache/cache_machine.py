@@ -8,7 +8,6 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from quire.cache.block_hash import BlockHash
 from quire.cache.block_pool import NULL_BLOCK, AccountsError
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
@@ -33,6 +32,16 @@ GROUPS = st.lists(
 ).map(tuple)
 
 OFTEN = st.sampled_from([True, True, True, False])
+CONFIGS = st.builds(
+    CacheConfig,
+    num_blocks=st.integers(2, 40),
+    block_size=st.integers(1, 5),
+    enable_prefix_caching=OFTEN,
+    groups=st.just((FULL,)) | GROUPS,
+    max_chunk_tokens=st.integers(1, 12),
+    block_hash=st.sampled_from([SHA256, SHA256_CBOR]) | st.sampled_from(COLLIDING),
+    enable_kv_cache_events=st.just(True),
+)
 
 
 @dataclass
@@ -58,39 +67,14 @@ class CacheMachine(RuleBasedStateMachine):
         self.num_resets = 0
         self.told: set[tuple[int, bytes]] = set()
 
-    @initialize(
-        num_blocks=st.integers(2, 40),
-        block_size=st.integers(1, 5),
-        reuse=OFTEN,
-        groups=st.just((FULL,)) | GROUPS,
-        max_chunk_tokens=st.integers(1, 12),
-        block_hash=st.sampled_from([SHA256, SHA256_CBOR]) | st.sampled_from(COLLIDING),
-    )
-    def build(
-        self,
-        num_blocks: int,
-        block_size: int,
-        reuse: bool,
-        groups: tuple[AttentionPattern, ...],
-        max_chunk_tokens: int,
-        block_hash: BlockHash,
-    ) -> None:
-        self.block_size = block_size
-        self.reuse = reuse
-        self.groups = groups
-        self.max_chunk_tokens = max_chunk_tokens
-        self.collides = block_hash in COLLIDING
-        self.cache = KVCache(
-            CacheConfig(
-                num_blocks,
-                block_size,
-                reuse,
-                groups,
-                max_chunk_tokens,
-                block_hash=block_hash,
-                enable_kv_cache_events=True,
-            )
-        )
+    @initialize(config=CONFIGS)
+    def build(self, config: CacheConfig) -> None:
+        self.block_size = config.block_size
+        self.reuse = config.enable_prefix_caching
+        self.groups = config.groups
+        self.max_chunk_tokens = config.max_chunk_tokens
+        self.collides = config.block_hash in COLLIDING
+        self.cache = KVCache(config)
 
     def _content(self, live: Live, group: int, index: int) -> tuple[int, Shown]:
         return group, shown(live.table.reuse, live.tokens, index, self.block_size)

@@ -13,7 +13,7 @@ from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import BlocksMissing, KVCache
 from quire.cache.reuse import Reuse
-from quire.cache.spec import FULL, AttentionPattern
+from quire.cache.spec import FULL
 from tests.cache.cache_machine import GROUPS, OFTEN, held_by, take_all
 
 COMMON = [0, 1, 1, 0, 1, 0, 0, 1] * 2
@@ -21,6 +21,16 @@ TOKENS = st.builds(
     lambda shared, own: COMMON[:shared] + own,
     st.integers(0, len(COMMON)),
     st.lists(st.integers(0, 1), min_size=1, max_size=8),
+)
+MAX_CHUNK_TOKENS = 6
+CONFIGS = st.builds(
+    CacheConfig,
+    num_blocks=st.integers(3, 24),
+    block_size=st.integers(1, 4),
+    enable_prefix_caching=OFTEN,
+    groups=st.just((FULL,)) | GROUPS,
+    max_chunk_tokens=st.just(MAX_CHUNK_TOKENS),
+    num_host_blocks=st.integers(0, 12),
 )
 Slot = tuple[int, int]
 Content = tuple[int, Reuse, tuple[int, ...]]
@@ -55,27 +65,10 @@ class SwapMachine(RuleBasedStateMachine):
         self.host: dict[Slot, tuple[Content, int]] = {}
         self.num_resets = 0
 
-    @initialize(
-        num_blocks=st.integers(3, 24),
-        num_host_blocks=st.integers(0, 12),
-        block_size=st.integers(1, 4),
-        reuse=OFTEN,
-        groups=st.just((FULL,)) | GROUPS,
-        offloads=st.booleans(),
-    )
-    def build(
-        self,
-        num_blocks: int,
-        num_host_blocks: int,
-        block_size: int,
-        reuse: bool,
-        groups: tuple[AttentionPattern, ...],
-        offloads: bool,
-    ) -> None:
-        self.block_size, self.groups, self.reuse = block_size, groups, reuse
-        self.cache = KVCache(
-            CacheConfig(num_blocks, block_size, reuse, groups, 6, num_host_blocks=num_host_blocks)
-        )
+    @initialize(config=CONFIGS, offloads=st.booleans())
+    def build(self, config: CacheConfig, offloads: bool) -> None:
+        self.block_size, self.groups = config.block_size, config.groups
+        self.cache = KVCache(config)
         self.cache.offloads = offloads
 
     @rule(offloads=st.booleans())
@@ -135,27 +128,27 @@ class SwapMachine(RuleBasedStateMachine):
     def begin(self, live: Live, found: int) -> None:
         assert found < len(live.tokens)
         live.num_computed = found
-        live.end = min(len(live.tokens), found + 6)
+        live.end = min(len(live.tokens), found + MAX_CHUNK_TOKENS)
         live.age = self.num_resets
         self.live.append(live)
 
-    @precondition(lambda self: self.evictable)
+    @precondition(lambda self: self.without_chunk)
     @rule(pick=st.integers(0, 100), more=st.lists(st.integers(0, 1), min_size=1, max_size=6))
     def grow(self, pick: int, more: list[int]) -> None:
-        live = self.evictable[pick % len(self.evictable)]
+        live = self.without_chunk[pick % len(self.without_chunk)]
         live.tokens.extend(more)
-        end = min(len(live.tokens), live.num_computed + 6)
+        end = min(len(live.tokens), live.num_computed + MAX_CHUNK_TOKENS)
         if self.cache.grow(live.table, live.num_computed, end) is not None:
             live.end = end
 
-    @precondition(lambda self: self.evictable)
-    @rule(pick=st.integers(0, 100), drawn=st.integers(0, 1), resets=st.booleans())
-    def swap_out(self, pick: int, drawn: int, resets: bool) -> None:
+    @precondition(lambda self: self.without_chunk)
+    @rule(pick=st.integers(0, 100), extra=st.integers(0, 1), resets=st.booleans())
+    def swap_out(self, pick: int, extra: int, resets: bool) -> None:
         if resets:
             self.reset()
-        live = self.evictable[pick % len(self.evictable)]
+        live = self.without_chunk[pick % len(self.without_chunk)]
         if live.num_computed == len(live.tokens):
-            live.tokens.append(drawn)
+            live.tokens.append(extra)
         recompute_cost = self.cache.recompute_cost(live.table, live.num_computed)
         assert recompute_cost.num_blocks <= len(held_by(live.table))
         assert recompute_cost.num_tokens <= live.num_computed
@@ -164,10 +157,10 @@ class SwapMachine(RuleBasedStateMachine):
             self.live.remove(live)
             self.swapped.append(live)
 
-    @precondition(lambda self: self.evictable)
+    @precondition(lambda self: self.without_chunk)
     @rule(pick=st.integers(0, 100), share=st.floats(0, 1), extra=st.integers(0, 1), steps=OFTEN)
     def fork(self, pick: int, share: float, extra: int, steps: bool) -> None:
-        source = self.evictable[pick % len(self.evictable)]
+        source = self.without_chunk[pick % len(self.without_chunk)]
         num_tokens = int(share * source.num_computed)
         tokens = [*source.tokens[:num_tokens], extra]
         child = Live(self.cache.open_table(source.table.reuse), tokens)
@@ -241,7 +234,7 @@ class SwapMachine(RuleBasedStateMachine):
         return group, live.table.reuse, tuple(live.tokens[: position + 1])
 
     @property
-    def evictable(self) -> list[Live]:
+    def without_chunk(self) -> list[Live]:
         return [live for live in self.live if live.end is None and live.num_computed > 0]
 
     @invariant()

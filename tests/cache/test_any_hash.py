@@ -5,9 +5,9 @@ forgotten salt or a lost parent would share a wrong block.
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cache.block_hash import BlockHash
+from quire.cache.config import CacheConfig
 from quire.cache.reuse import PromptItem, Reuse
-from quire.cache.spec import FULL, AttentionPattern
+from quire.cache.spec import FULL
 from tests.cache.cache_machine import GROUPS, CacheMachine
 from tests.cache.contents import COLLIDING, SHA256
 from tests.profiles import cases
@@ -34,24 +34,25 @@ PROMPTS = st.tuples(
 )
 
 
-@given(
-    st.sampled_from([SHA256, *COLLIDING]),
-    st.just((FULL,)) | GROUPS,
-    st.integers(1, 3),
-    st.integers(5, 30),
-    st.lists(PROMPTS, min_size=2, max_size=14),
+CONFIGS = st.builds(
+    CacheConfig,
+    num_blocks=st.integers(5, 30),
+    block_size=st.integers(1, 3),
+    groups=st.just((FULL,)) | GROUPS,
+    max_chunk_tokens=st.just(4),
+    block_hash=st.sampled_from([SHA256, *COLLIDING]),
+    enable_kv_cache_events=st.just(True),
 )
+
+
+@given(CONFIGS, st.lists(PROMPTS, min_size=2, max_size=14))
 @cases(500)
 def test_similar_prompts_share_nothing_wrong_under_any_hash(
-    block_hash: BlockHash,
-    groups: tuple[AttentionPattern, ...],
-    block_size: int,
-    num_blocks: int,
-    prompts: list[tuple[list[int], Reuse, int, bool]],
+    config: CacheConfig, prompts: list[tuple[list[int], Reuse, int, bool]]
 ) -> None:
     """The same machine, going through each prompt to its end: hits are as many as can be."""
     machine = CacheMachine()
-    machine.build(num_blocks, block_size, True, groups, 4, block_hash)
+    machine.build(config)
     for tokens, reuse, keeps, resets in prompts:
         num_live = len(machine.live)
         machine.admit(list(tokens), reuse, 0)

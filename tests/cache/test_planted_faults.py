@@ -10,8 +10,10 @@ from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_hash import group_key
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool
 from quire.cache.block_table import BlockTable, Swap
+from quire.cache.config import CacheConfig
 from quire.cache.host_pool import HostPool
 from quire.cache.kv_cache import KVCache
+from quire.cache.reuse import OPEN
 from tests.cache.cache_machine import CacheMachine
 from tests.cache.swap_machine import SwapMachine
 
@@ -67,15 +69,65 @@ def retains_what_was_lost_with_its_duplicate(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(KVCache, "swap_out", swap_out_if_not_reset)
 
 
+def of_two_alike_one_is_evicted() -> None:
+    """Two requests compute one prompt; one ends, and its blocks are taken for something else."""
+    machine = CacheMachine()
+    machine.build(CacheConfig(num_blocks=12, block_size=2, enable_kv_cache_events=True))
+    machine.admit_twice([0, 1, 0, 1, 0], OPEN)
+    machine.events_tell_what_can_be_found()
+    machine.release_and_evict(pick=0)
+    machine.events_tell_what_can_be_found()
+    machine.what_is_held_can_be_found()
+
+
+def a_request_is_swapped_out_after_a_reset() -> None:
+    """What it holds can be found no more, so that all of it is copied."""
+    machine = SwapMachine()
+    machine.build(CacheConfig(num_blocks=12, block_size=2, num_host_blocks=6), offloads=False)
+    machine.admit([0, 1, 0, 1, 0], salt=b"", use_host=True, times=1, steps=True)
+    machine.swap_out(pick=0, extra=0, resets=True)
+    machine.accounts_balance()
+
+
+def of_two_alike_one_is_evicted_and_one_swapped_out() -> None:
+    """Nothing of the evicted one goes to the host: what the other needs, it must keep itself."""
+    machine = SwapMachine()
+    machine.build(CacheConfig(num_blocks=12, block_size=2, num_host_blocks=6), offloads=False)
+    machine.admit([0, 1, 0, 1, 0], salt=b"", use_host=True, times=2, steps=True)
+    machine.release_and_evict(pick=0, most=1)
+    machine.accounts_balance()
+    machine.swap_out(pick=0, extra=0, resets=False)
+    machine.accounts_balance()
+
+
 @pytest.mark.parametrize(
-    ("machine", "plant"),
+    ("play", "plant"),
     [
-        (CacheMachine, forgets_duplicates),
-        (SwapMachine, retains_what_cannot_be_found),
-        (SwapMachine, retains_what_was_lost_with_its_duplicate),
+        (of_two_alike_one_is_evicted, forgets_duplicates),
+        (a_request_is_swapped_out_after_a_reset, retains_what_cannot_be_found),
+        (
+            of_two_alike_one_is_evicted_and_one_swapped_out,
+            retains_what_was_lost_with_its_duplicate,
+        ),
     ],
 )
-def test_planted_fault_is_caught(
+def test_planted_fault_is_seen_by_its_example(
+    play: Callable[[], None],
+    plant: Callable[[pytest.MonkeyPatch], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rules of the machine in one order, so that no luck of a search is needed."""
+    play()
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, AccountsError)):
+        play()
+
+
+@pytest.mark.parametrize(
+    ("machine", "plant"),
+    [(CacheMachine, forgets_duplicates), (SwapMachine, retains_what_cannot_be_found)],
+)
+def test_planted_fault_is_found_by_search(
     machine: type[RuleBasedStateMachine],
     plant: Callable[[pytest.MonkeyPatch], None],
     monkeypatch: pytest.MonkeyPatch,
