@@ -1,20 +1,26 @@
-"""How the source lies: small folders, and neither modules nor headers that include each other."""
+"""How the source lies: small folders, short functions, and no modules or headers that include each
+other."""
 
 import ast
 import re
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from textwrap import dedent
+from typing import NamedTuple
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src"
 NATIVE = SOURCE / "quire/models/native"
 MODULES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
     for path in SOURCE.rglob("*.py")
 }
 MOST_FILES = 25
+MOST_LINES = 40
+MOST_PARAMETERS = 5
 SUFFIXES = frozenset((".py", ".cpp", ".h"))
 
 
@@ -78,3 +84,60 @@ def test_every_package_is_on_the_map() -> None:
     packages = {str(path.parent.relative_to(root)) for path in root.glob("*/**/__init__.py")}
     assert packages - inner == told
     assert all(name.rpartition("/")[2] in page for name in inner)
+
+
+class Function(NamedTuple):
+    """Lines are from `def` to the end, without decorators; `self` and `cls` are no parameters."""
+
+    name: str
+    num_lines: int
+    num_parameters: int
+
+
+def functions(source: str) -> Iterator[Function]:
+    """All functions of a module, inner ones too, but for kernels: Triton compiles those as a whole,
+    and their parameters are the tensors, strides and constants of a launch."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or is_kernel(node):
+            continue
+        arguments = node.args
+        names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+        num_own = len(names) - (names[:1] in (["self"], ["cls"])) + len(arguments.kwonlyargs)
+        assert node.end_lineno is not None
+        yield Function(node.name, node.end_lineno - node.lineno + 1, num_own)
+
+
+def is_kernel(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(re.match(r"triton\.jit\b", ast.unparse(each)) for each in node.decorator_list)
+
+
+def test_functions_are_measured() -> None:
+    source = """
+    @cached
+    def first(a, /, b, *rest, c, **more):
+        def inner(self): ...
+
+    class Some:
+        async def second(self, a): ...
+
+        @classmethod
+        def third(cls): ...
+
+    @triton.jit(do_not_specialize=["n"])
+    def kernel(a, b): ...
+    """
+    found = set(functions(dedent(source)))
+    assert found == {("first", 2, 3), ("inner", 1, 0), ("second", 1, 1), ("third", 1, 0)}
+
+
+@pytest.mark.parametrize("folder", ["src", "bench", "tools", "tests"])
+def test_functions_are_short_and_have_few_parameters(folder: str) -> None:
+    found = [
+        (str(path.relative_to(ROOT)), function)
+        for path in (ROOT / folder).rglob("*.py")
+        for function in functions(path.read_text(encoding="utf-8"))
+    ]
+    assert len(found) > 10
+    long = [each for each in found if each[1].num_lines > MOST_LINES]
+    assert [each for each in long if each[1].name != "build_model_engine"] == []
+    assert [each for each in found if each[1].num_parameters > MOST_PARAMETERS] == []

@@ -19,6 +19,7 @@ from tests.cache.contents import REUSES, SHA256, SHA256_CBOR, shown
 
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=40)
 SIMILAR = st.lists(st.integers(0, 1), max_size=24)
+PROMPTS = st.tuples(SIMILAR, REUSES)
 HASHES = st.sampled_from([SHA256, SHA256_CBOR])
 
 
@@ -46,15 +47,14 @@ def test_hashing_in_parts_equals_hashing_at_once(
     assert len(chain.digests) == len(token_ids) // block_size
 
 
-@given(SIMILAR, SIMILAR, REUSES, REUSES, st.integers(1, 8), HASHES)
+@given(PROMPTS, PROMPTS, st.integers(1, 8), HASHES)
 def test_equal_digests_mean_equal_prefixes(
-    left: list[int],
-    right: list[int],
-    one_reuse: Reuse,
-    other_reuse: Reuse,
+    one_prompt: tuple[list[int], Reuse],
+    other_prompt: tuple[list[int], Reuse],
     block_size: int,
     block_hash: BlockHash,
 ) -> None:
+    (left, one_reuse), (right, other_reuse) = one_prompt, other_prompt
     ones = digests_of(left, block_size, one_reuse, block_hash)
     others = digests_of(right, block_size, other_reuse, block_hash)
     for index, (one, other) in enumerate(zip(ones, others, strict=False)):

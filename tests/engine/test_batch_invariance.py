@@ -3,6 +3,7 @@ and no chunk's attention, depends on what runs beside it.
 """
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,25 +21,21 @@ from tests.models.test_bundled import FOLDER
 PROMPTS = some_prompts(12, 60)
 
 
-def texts_of(
-    checkpoint: Path,
-    batches: list[list[int]],
-    quantization: str = "none",
-    num_logprobs: int | None = None,
-    dtype: str = "bfloat16",
-    linear_backend: str = "auto",
-) -> dict[str, list[int]]:
-    """The outputs of PROMPTS by index, those of one batch run at once."""
-    config = EngineConfig(
+def config_of(checkpoint: Path) -> EngineConfig:
+    return EngineConfig(
         str(checkpoint),
         device="cpu",
-        dtype=dtype,
-        quantization=quantization,
-        linear_backend=linear_backend,
+        dtype="bfloat16",
         enable_prefix_caching=False,
         max_model_len=96,
         max_num_batched_tokens=1024,
     )
+
+
+def texts_of(
+    config: EngineConfig, batches: list[list[int]], *, num_logprobs: int | None = None
+) -> dict[str, list[int]]:
+    """The outputs of PROMPTS by index, those of one batch run at once."""
     engine, _ = build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
     texts: dict[str, list[int]] = {}
     for batch in batches:
@@ -61,14 +58,15 @@ def test_bfloat16_text_is_the_same_alone_and_in_any_batch(
     library_with_products()
     checkpoint = FOLDER if family == "bundled" else references.checkpoint(family)
     everyone = list(range(len(PROMPTS)))
-    alone = texts_of(checkpoint, [[index] for index in everyone], quantization)
-    assert texts_of(checkpoint, [everyone], quantization) == alone
+    config = replace(config_of(checkpoint), quantization=quantization)
+    alone = texts_of(config, [[index] for index in everyone])
+    assert texts_of(config, [everyone]) == alone
 
 
 def test_text_is_the_same_with_log_probabilities_and_without() -> None:
-    """Without, its head is screened, where the C++ kernels run."""
-    everyone = [list(range(len(PROMPTS)))]
-    assert texts_of(FOLDER, everyone) == texts_of(FOLDER, everyone, num_logprobs=0)
+    """Without them only candidates of its head are computed, where the C++ kernels run."""
+    config, everyone = config_of(FOLDER), [list(range(len(PROMPTS)))]
+    assert texts_of(config, everyone) == texts_of(config, everyone, num_logprobs=0)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gpt2", "gemma2", "deepseek_v3"])
@@ -76,10 +74,7 @@ def test_float32_text_over_bfloat16_numbers_is_that_of_torchs_layers(
     family: str, tmp_path: Path
 ) -> None:
     folder = save_checkpoint(SERVED[family], tmp_path, torch.bfloat16)
-    everyone = range(len(PROMPTS))
-    together, torchs = (
-        texts_of(folder, [list(everyone)], dtype="float32", linear_backend=each)
-        for each in ("auto", "torch")
-    )
-    assert together == torchs
-    assert texts_of(folder, [[index] for index in everyone], dtype="float32") == together
+    config, everyone = replace(config_of(folder), dtype="float32"), range(len(PROMPTS))
+    together = texts_of(config, [list(everyone)])
+    assert together == texts_of(replace(config, linear_backend="torch"), [list(everyone)])
+    assert texts_of(config, [[index] for index in everyone]) == together

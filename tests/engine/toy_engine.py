@@ -53,51 +53,54 @@ class Arrival:
     abort_step: int | None = None
 
 
+def cache_of(shape: Shape, groups: tuple[AttentionPattern, ...]) -> KVCache:
+    return KVCache(
+        CacheConfig(
+            shape.num_blocks,
+            shape.block_size,
+            shape.reuse,
+            groups,
+            max_chunk_tokens=shape.max_num_batched_tokens,
+            num_host_blocks=shape.num_host_blocks,
+        )
+    )
+
+
+def scheduler_config(shape: Shape) -> SchedulerConfig:
+    return SchedulerConfig(
+        max_num_seqs=shape.max_num_seqs,
+        max_num_batched_tokens=shape.max_num_batched_tokens,
+        max_model_len=MAX_MODEL_LEN,
+        max_num_queued_reqs=1000,
+        watermark=shape.watermark,
+        scheduling_policy=shape.policy,
+        priority_ageing_s=shape.ageing_s,
+        max_skips=shape.max_skips,
+        preemption_mode=shape.preemption_mode,
+        wait_for_prefix=shape.wait_for_prefix,
+    )
+
+
+def runner_of(shape: Shape, *, num_groups: int) -> Runner:
+    config = RunnerConfig(
+        max_num_seqs=shape.max_num_seqs,
+        max_num_blocks=-(-MAX_MODEL_LEN // shape.block_size),
+        block_size=shape.block_size,
+        device="cpu",
+        num_groups=num_groups,
+    )
+    size = KVSize(shape.num_blocks, shape.block_size, shape.num_host_blocks)
+    return Runner(config, ToyModel(VOCAB_SIZE, size, shape.layers, hybrid=shape.hybrid))
+
+
 class World:
     """Turns a shape into cache, scheduler and runner; `late`: by an engine that is overlapped."""
 
     def __init__(self, shape: Shape) -> None:
         groups = toy_layout(shape.layers, hybrid=shape.hybrid).patterns
-        self.cache = KVCache(
-            CacheConfig(
-                shape.num_blocks,
-                shape.block_size,
-                shape.reuse,
-                groups,
-                max_chunk_tokens=shape.max_num_batched_tokens,
-                num_host_blocks=shape.num_host_blocks,
-            )
-        )
-        self.scheduler = Scheduler(
-            SchedulerConfig(
-                max_num_seqs=shape.max_num_seqs,
-                max_num_batched_tokens=shape.max_num_batched_tokens,
-                max_model_len=MAX_MODEL_LEN,
-                max_num_queued_reqs=1000,
-                watermark=shape.watermark,
-                scheduling_policy=shape.policy,
-                priority_ageing_s=shape.ageing_s,
-                max_skips=shape.max_skips,
-                preemption_mode=shape.preemption_mode,
-                wait_for_prefix=shape.wait_for_prefix,
-            ),
-            self.cache,
-        )
-        runner = Runner(
-            RunnerConfig(
-                max_num_seqs=shape.max_num_seqs,
-                max_num_blocks=-(-MAX_MODEL_LEN // shape.block_size),
-                block_size=shape.block_size,
-                device="cpu",
-                num_groups=len(groups),
-            ),
-            ToyModel(
-                VOCAB_SIZE,
-                KVSize(shape.num_blocks, shape.block_size, shape.num_host_blocks),
-                shape.layers,
-                hybrid=shape.hybrid,
-            ),
-        )
+        self.cache = cache_of(shape, groups)
+        self.scheduler = Scheduler(scheduler_config(shape), self.cache)
+        runner = runner_of(shape, num_groups=len(groups))
         self.now = 0.0
         self._engine = Engine(self.scheduler, runner, lambda: self.now, is_overlapped=shape.late)
         self.num_computed = 0

@@ -2,7 +2,9 @@
 
 import random
 from collections.abc import Sequence
+from copy import copy
 from itertools import product
+from typing import Self
 
 import torch
 
@@ -23,7 +25,6 @@ class Paging:
         *,
         block_size: int,
         seed: int = 0,
-        device: str = "cpu",
         num_groups: int = 1,
     ) -> None:
         per_seq = -(-max_len // block_size)
@@ -33,7 +34,13 @@ class Paging:
         self.tables = [tables[g * num_seqs : (g + 1) * num_seqs] for g in range(num_groups)]
         self.num_blocks = len(ids) + 1
         self._block_size = block_size
-        self._device = device
+        self._device = "cpu"
+
+    def on(self, device: str) -> Self:
+        """Return the same tables, whose batches are on `device`."""
+        moved = copy(self)
+        moved._device = device
+        return moved
 
     def slot(self, seq: int, position: int, group: int = 0) -> int:
         block = self.tables[group][seq][position // self._block_size]

@@ -66,11 +66,9 @@ def test_greedy_tokens_are_those_of_generate(
 ) -> None:
     num_groups = len(loaded.facts.layout(KVOptions()).groups)
     row.describe(loaded.facts, num_groups)
-    paging = Paging(
-        NUM_SEQS, MAX_LEN, block_size=BLOCK_SIZE, seed=5, device=DEVICE, num_groups=num_groups
-    )
+    paging = Paging(NUM_SEQS, MAX_LEN, block_size=BLOCK_SIZE, seed=5, num_groups=num_groups)
     model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
-    texts = generate_greedy(model, paging, fidelity_prompts(), num_new=NUM_NEW, seed=11)
+    texts = generate_greedy(model, paging.on(DEVICE), fidelity_prompts(), num_new=NUM_NEW, seed=11)
     expected = references.greedy_texts(family)
     row.num_tokens = sum(map(len, expected))
     row.is_exact = texts == expected
@@ -80,9 +78,8 @@ def test_greedy_tokens_are_those_of_generate(
 def paged_logits(loaded: LoadedModel, prompts: list[list[int]]) -> list[Tensor]:
     """Every row's logits: the first half of each prompt in one step, the rest in a second."""
     num_groups = len(loaded.facts.layout(KVOptions()).groups)
-    paging = Paging(
-        len(prompts), MAX_LEN, block_size=BLOCK_SIZE, device=DEVICE, num_groups=num_groups
-    )
+    paging = Paging(len(prompts), MAX_LEN, block_size=BLOCK_SIZE, num_groups=num_groups)
+    paging = paging.on(DEVICE)
     model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
     halves = [len(prompt) // 2 for prompt in prompts]
     steps = (

@@ -183,7 +183,8 @@ def test_model_that_fails_over_packed_weights_is_unpacked_again(
 def test_model_that_says_something_else_over_packed_weights_is_unpacked_again(
     tied: Path, kernel: CompressedBf16Kernel
 ) -> None:
-    def zero(x: int, m: int, packed: int, bias: int, n: int, k: int, y: int, threads: int) -> None:
+    def zero(*arguments: int) -> None:
+        _x, m, _packed, _bias, n, _k, y, _threads = arguments
         ctypes.memset(y, 0, 2 * m * n)
 
     loaded = load_packed(tied, ModelKernels((dataclasses.replace(kernel, multiply=zero),)))

@@ -56,19 +56,19 @@ def test_facts_are_those_of_the_checkpoint(qwen2: Path) -> None:
     assert facts.layout(KVOptions()).block_bytes(16) == 16 * 3 * 2 * 2 * 8 * 4
 
 
-@pytest.mark.parametrize("fast", [True, False])
+@pytest.fixture(params=[True, False])
+def fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether this CPU multiplies bfloat16 fast."""
+    fast: bool = request.param
+    monkeypatch.setattr("quire.models.loading.loader._cpu_has_fast_bfloat16", lambda: fast)
+    return fast
+
+
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
 @pytest.mark.parametrize("is_stated", [True, False])
 def test_float32_runs_in_bfloat16_where_that_is_fast_and_the_log_says_what_keeps_it(
-    *,
-    copy: Path,
-    is_stated: bool,
-    dtype: str,
-    fast: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    *, copy: Path, is_stated: bool, dtype: str, fast: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("quire.models.loading.loader._cpu_has_fast_bfloat16", lambda: fast)
     caplog.set_level(logging.INFO, "quire.models.loading.loader")
     if not is_stated:
         edit_json(copy / "config.json", dtype=None)
@@ -335,22 +335,16 @@ def test_dtype_asked_for_or_stored(
     assert choose_dtype(asked, stored, CPU) == expected
 
 
-@pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16])
-def test_a_cpu_runs_half_precision_only_where_it_is_fast(
-    stored: torch.dtype, fast: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("quire.models.loading.loader._cpu_has_fast_bfloat16", lambda: fast)
+def test_a_cpu_runs_half_precision_only_where_it_is_fast(stored: torch.dtype, fast: bool) -> None:
     assert choose_dtype("auto", stored, CPU) == (torch.bfloat16 if fast else torch.float32)
     assert choose_dtype("auto", stored, torch.device("cuda")) == stored
 
 
-@pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_float32_runs_in_bfloat16_only_where_the_device_multiplies_it(
     device: str, fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.models.loading.loader._cpu_has_fast_bfloat16", lambda: fast)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: fast)
     expected = torch.bfloat16 if fast else torch.float32
     assert choose_dtype("auto", torch.float32, torch.device(device)) == expected

@@ -111,22 +111,12 @@ def serving(
         listener = bind("127.0.0.1", 0)
         if send_buffer is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-        engines: list[ScriptedEngine] = []
-
-        def open_engine(
-            engine_config: EngineConfig, on_output: Callable[..., None]
-        ) -> ScriptedEngine:
-            engines.append(ScriptedEngine(engine_config, on_output))
-            return engines[0]
-
-        sources = Sources(time.monotonic, time.time, lambda size: bytes(range(size)))
-        service = build_service(config, open_engine, _fresh_ids(sources))
-        server = DrainingServer(build_app(service), service)
+        served = _build(config, url_of(listener))
         if not loaded:
-            engines[0].starts.clear()
-        made.append(Served(server, engines[0], url_of(listener)))
+            served.engine.starts.clear()
+        made.append(served)
         up.set()
-        await server.serve(sockets=[listener])
+        await served.server.serve(sockets=[listener])
 
     def run_as_in_production() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -145,6 +135,19 @@ def serving(
         served.server.should_exit = True
         thread.join(60)
         assert not thread.is_alive()
+
+
+def _build(config: ServerConfig, url: str) -> Served:
+    """It must be called inside the event loop that will run the server."""
+    engines: list[ScriptedEngine] = []
+
+    def open_engine(engine_config: EngineConfig, on_output: Callable[..., None]) -> ScriptedEngine:
+        engines.append(ScriptedEngine(engine_config, on_output))
+        return engines[0]
+
+    sources = Sources(time.monotonic, time.time, lambda size: bytes(range(size)))
+    service = build_service(config, open_engine, _fresh_ids(sources))
+    return Served(DrainingServer(build_app(service), service), engines[0], url)
 
 
 def _fresh_ids(sources: Sources) -> Sources:

@@ -115,14 +115,14 @@ class Scene:
         return Sequence(span, query, key, normal(length, shape.num_kv_heads, shape.v_head_size))
 
     def paging(self, seed: int = 0) -> Paging:
-        return Paging(
+        paging = Paging(
             len(self.sequences),
             max(sum(sequence.span) for sequence in self.sequences),
             block_size=self.shape.block_size,
             seed=seed,
-            device=self.shape.device,
             num_groups=len(self.layout.groups),
         )
+        return paging.on(self.shape.device)
 
     def batch(self, paging: Paging) -> Batch:
         spans = [sequence.span for sequence in self.sequences]

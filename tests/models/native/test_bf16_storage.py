@@ -16,6 +16,8 @@ from tests.models.rounding import assert_within, linear_exactly
 EDGES = (1, 31, 32, 33, 63, 64, 65, 255, 256, 257)
 WIDTHS = st.one_of(st.integers(1, 200), st.sampled_from(EDGES))
 COUNTS = st.one_of(st.integers(1, 40), st.sampled_from((48, 49, 126, 127, 260)))
+SHAPES = st.tuples(COUNTS, WIDTHS, WIDTHS)
+"""Rows, columns and depth of a product: m, n and k."""
 
 
 @pytest.fixture(scope="module", params=ISAS)
@@ -38,10 +40,11 @@ def bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(torch.int32)
 
 
-@given(m=COUNTS, n=WIDTHS, k=WIDTHS, has_bias=st.booleans(), seed=st.integers(0, 99))
+@given(shape=SHAPES, has_bias=st.booleans(), seed=st.integers(0, 99))
 def test_product_is_that_of_the_same_numbers(
-    kernel: Bf16StorageKernel, m: int, n: int, k: int, has_bias: bool, seed: int
+    kernel: Bf16StorageKernel, shape: tuple[int, int, int], has_bias: bool, seed: int
 ) -> None:
+    m, n, k = shape
     x, weight = numbers(m, k, seed=seed), halves(n, k, seed=seed + 1)
     bias = numbers(n, seed=seed + 2) if has_bias else None
     y = kernel.linear(x, kernel.pack(weight), bias)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.native.linear.candidates import CandidateKernel, bind_candidates
 from quire.models.native.linear.compressed_bf16 import PANEL_ROWS, CompressedBf16Kernel
-from tests.models.native.test_compressed_bf16 import COUNTS, WIDTHS, numbers, wild_numbers
+from tests.models.native.test_compressed_bf16 import SHAPES, WIDTHS, numbers, wild_numbers
 
 
 @pytest.fixture(scope="session")
@@ -49,38 +49,40 @@ def rows(draw: st.DrawFn, m: int, k: int) -> torch.Tensor:
     return x
 
 
-@given(data=st.data(), m=COUNTS, n=WIDTHS, k=WIDTHS, seed=st.integers(0, 99))
+@given(data=st.data(), shape=SHAPES, seed=st.integers(0, 99))
 def test_the_largest_of_each_row_are_found(
     kernel: CompressedBf16Kernel,
     pruning: CandidateKernel,
     data: st.DataObject,
-    m: int,
-    n: int,
-    k: int,
+    shape: tuple[int, int, int],
     seed: int,
 ) -> None:
+    m, n, k = shape
     assert_largest(kernel, pruning, numbers(n, k, seed=seed), data.draw(rows(m, k)))
 
 
-@given(data=st.data(), m=st.integers(1, 20), n=WIDTHS, k=WIDTHS)
+@given(data=st.data(), shape=st.tuples(st.integers(1, 20), WIDTHS, WIDTHS))
 def test_the_largest_by_wild_weights_are_found(
     kernel: CompressedBf16Kernel,
     pruning: CandidateKernel,
     data: st.DataObject,
-    m: int,
-    n: int,
-    k: int,
+    shape: tuple[int, int, int],
 ) -> None:
+    m, n, k = shape
     weight = data.draw(wild_numbers(n, k))
     weight[~(weight.float().abs() < 1e10)] = 1
     assert_largest(kernel, pruning, weight, data.draw(rows(m, k)))
 
 
-@given(m=st.integers(1, 70), copies=st.integers(2, 40), k=WIDTHS, seed=st.integers(0, 99))
+@given(shape=st.tuples(st.integers(1, 70), st.integers(2, 40), WIDTHS), seed=st.integers(0, 99))
 def test_equals_of_the_largest_are_found(
-    kernel: CompressedBf16Kernel, pruning: CandidateKernel, m: int, copies: int, k: int, seed: int
+    kernel: CompressedBf16Kernel,
+    pruning: CandidateKernel,
+    shape: tuple[int, int, int],
+    seed: int,
 ) -> None:
     """Also those that only rounding makes equal."""
+    m, copies, k = shape
     weight = numbers(40, k, seed=seed).repeat(copies, 1)
     weight[: len(weight) // 2] *= 1 + 2.0**-7
     assert_largest(kernel, pruning, weight, numbers(m, k, seed=seed + 1))

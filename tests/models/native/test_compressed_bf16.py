@@ -18,6 +18,8 @@ from tests.models.rounding import assert_within, linear_exactly
 EDGES = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 WIDTHS = st.one_of(st.integers(1, 200), st.sampled_from((*EDGES, 255, 256, 257, 896)))
 COUNTS = st.one_of(st.integers(1, 40), st.sampled_from((64, 97, 200)))
+SHAPES = st.tuples(COUNTS, WIDTHS, WIDTHS)
+"""Rows, columns and depth of a product: m, n and k."""
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -57,10 +59,11 @@ def assert_product(
     assert_within(given_y, exact)
 
 
-@given(m=COUNTS, n=WIDTHS, k=WIDTHS, has_bias=st.booleans(), seed=st.integers(0, 99))
+@given(shape=SHAPES, has_bias=st.booleans(), seed=st.integers(0, 99))
 def test_product_is_that_of_the_same_numbers(
-    kernel: CompressedBf16Kernel, m: int, n: int, k: int, has_bias: bool, seed: int
+    kernel: CompressedBf16Kernel, shape: tuple[int, int, int], has_bias: bool, seed: int
 ) -> None:
+    m, n, k = shape
     bias = numbers(n, seed=seed + 2) if has_bias else None
     assert_product(kernel, numbers(m, k, seed=seed), numbers(n, k, seed=seed + 1), bias)
 

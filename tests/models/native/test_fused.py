@@ -102,21 +102,14 @@ def test_norm_of_a_sum_leaves_the_sum(made: Made, rows: int, width: int) -> None
 
 @given(
     rows=COUNTS,
-    num_query=st.integers(1, 5),
-    num_key=st.integers(1, 3),
-    half=st.integers(1, 40),
-    passed=st.integers(0, 20),
+    num_heads=st.tuples(st.integers(1, 5), st.integers(1, 3)),
+    sizes=st.tuples(st.integers(1, 40), st.integers(0, 20)),
     is_normed=st.booleans(),
 )
 def test_rope_turns_the_halves_of_each_head(
-    made: Made,
-    rows: int,
-    num_query: int,
-    num_key: int,
-    half: int,
-    passed: int,
-    is_normed: bool,
+    made: Made, *, rows: int, num_heads: tuple[int, int], sizes: tuple[int, int], is_normed: bool
 ) -> None:
+    (num_query, num_key), (half, passed) = num_heads, sizes
     width = 2 * half + passed
     norms = (
         (made.scale_of(width, 0), made.scale_of(width, 0, seed=3)) if is_normed else (None, None)

@@ -23,6 +23,8 @@ HALF_STEP = 0.5 + 127 * compounded(4, unit(torch.float32))
 EDGES = (1, 31, 32, 33, 63, 64, 65, 255, 256, 257)
 WIDTHS = st.one_of(st.integers(1, 200), st.sampled_from(EDGES))
 COUNTS = st.one_of(st.integers(1, 40), st.sampled_from((48, 49, 126, 127, 260)))
+SHAPES = st.tuples(COUNTS, WIDTHS, WIDTHS)
+"""Rows, columns and depth of a product: m, n and k."""
 EXPONENTS = st.sampled_from((-30, -12, 0, 12))
 
 
@@ -38,10 +40,11 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-@given(m=COUNTS, n=WIDTHS, k=WIDTHS, has_bias=st.booleans(), seed=st.integers(0, 99))
+@given(shape=SHAPES, has_bias=st.booleans(), seed=st.integers(0, 99))
 def test_product_is_that_of_what_the_bytes_say(
-    kernel: W8A32Kernel, m: int, n: int, k: int, has_bias: bool, seed: int
+    kernel: W8A32Kernel, shape: tuple[int, int, int], has_bias: bool, seed: int
 ) -> None:
+    m, n, k = shape
     x, packed = numbers(m, k, seed=seed), kernel.pack(numbers(n, k, seed=seed + 1))
     weight = kernel.unpack(packed)
     bias = numbers(n, seed=seed + 2) if has_bias else None

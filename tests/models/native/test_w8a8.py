@@ -22,6 +22,8 @@ HALF_STEP = 0.5 + 127 * compounded(4, unit(torch.float32))
 EDGES = (1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 64, 65)
 WIDTHS = st.one_of(st.integers(1, 200), st.sampled_from((*EDGES, 255, 256, 257, 511, 513, 896)))
 COUNTS = st.one_of(st.integers(1, 40), st.sampled_from((64, 97, 200)))
+SHAPES = st.tuples(COUNTS, WIDTHS, WIDTHS)
+"""Rows, columns and depth of a product: m, n and k."""
 DTYPES = st.sampled_from((torch.bfloat16, torch.float32))
 EXPONENTS = st.sampled_from((-30, -12, 0, 12))
 
@@ -75,10 +77,11 @@ def sums_error(x: Tensor, sizes: Tensor) -> Tensor:
     return summed(num_groups + 4) * sizes + torch.finfo(torch.float32).smallest_normal * num_groups
 
 
-@given(m=COUNTS, n=WIDTHS, k=WIDTHS, dtype=DTYPES, data=st.data())
+@given(shape=SHAPES, dtype=DTYPES, data=st.data())
 def test_product_is_that_of_the_quantised_numbers(
-    w8a8_kernel: W8A8Kernel, m: int, n: int, k: int, dtype: torch.dtype, data: st.DataObject
+    w8a8_kernel: W8A8Kernel, shape: tuple[int, int, int], dtype: torch.dtype, data: st.DataObject
 ) -> None:
+    m, n, k = shape
     seed = data.draw(st.integers(0, 99))
     x, weight = (numbers(each, k, dtype=dtype, seed=seed + each) for each in (m, n))
     x *= 10.0 ** data.draw(EXPONENTS)
