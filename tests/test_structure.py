@@ -3,6 +3,8 @@ other."""
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -141,3 +143,48 @@ def test_functions_are_short_and_have_few_parameters(folder: str) -> None:
     long = [each for each in found if each[1].num_lines > MOST_LINES]
     assert [each for each in long if each[1].name != "build_model_engine"] == []
     assert [each for each in found if each[1].num_parameters > MOST_PARAMETERS] == []
+
+
+IMPORT_ALL = """
+import sys
+
+started_with = set(sys.modules)  # what site and .pth files bring to any process
+import importlib
+import pkgutil
+
+
+def foreign():
+    own = sys.stdlib_module_names | {"quire"}
+    tops = {name.partition(".")[0] for name in set(sys.modules) - started_with}
+    return tops - own
+
+
+package = importlib.import_module(sys.argv[1])
+print(package.__name__, *foreign())
+for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    before = foreign()
+    importlib.import_module(module.name)
+    print(module.name, *foreign() - before)
+"""
+
+
+def packages_brought_by(package: str) -> dict[str, set[str]]:
+    """By each module of a package, imported one after another in a process of their own: the
+    packages that it brings first, but for the standard library and Quire."""
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL, package], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return {module: set(brought) for module, *brought in lines}
+
+
+@pytest.mark.parametrize("package", ["quire.cache", "quire.scheduler"])
+def test_nothing_but_the_standard_library_is_needed(package: str) -> None:
+    brought = packages_brought_by(package)
+    assert brought.keys() == {name for name in MODULES if f"{name}.".startswith(f"{package}.")}
+    assert {module: names for module, names in brought.items() if names} == {}
+
+
+def test_a_package_that_a_module_brings_is_seen() -> None:
+    assert "jinja2" in packages_brought_by("quire.server.text")["quire.server.text.chat_template"]
