@@ -134,7 +134,7 @@ _PREFACE = """# Results
 The newest comparison for each kind of machine, workload, model and peer, made by
 `python -m bench.compare --record` and kept whole in [records](records): command, machine, ceilings,
 versions and remarks. [README.md](README.md) says what the workloads and figures mean, and how to
-repeat one; what was measured by hand is in the [lab notes](LAB.md).
+repeat one, and where what was measured by hand is kept.
 
 Ratios are Quire over the peer, medians over rounds with the least and the most. A row that was
 measured a day or more before the newest one of its machine is *stale*: much may have changed since.
