@@ -22,7 +22,15 @@ from quire.models.attention.backend import AttentionBackend
 from quire.models.attention.cpu import CPUAttention
 from quire.models.attention.reference import ReferenceAttention
 from quire.models.batch import Batch
-from quire.models.config import QUANTISED, SCALE_BYTES, KVOptions, KVSize, LayerFacts, ModelFacts
+from quire.models.config import (
+    QUANTISED,
+    SCALE_BYTES,
+    KVCacheDtype,
+    KVOptions,
+    KVSize,
+    LayerFacts,
+    ModelFacts,
+)
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import KVStore, build_kv_store
 from quire.models.native import library
@@ -62,12 +70,12 @@ class Case(NamedTuple):
     num_new: int
     shape: Shape = QWEN
     is_in_runs: bool = False
-    kept_as: str = "auto"
+    kept_as: KVCacheDtype = KVCacheDtype.AUTO
 
     @property
     def name(self) -> str:
         order = ", blocks in runs" if self.is_in_runs else ""
-        if self.kept_as != "auto":
+        if self.kept_as.is_quantised:
             order += f", K and V in {self.kept_as}"
         if self.num_new == 1:
             return f"decode {self.num_seqs} x {self.length}, {self.shape.name}{order}"
@@ -77,7 +85,7 @@ class Case(NamedTuple):
     @property
     def layer_bytes(self) -> int:
         row_bytes = self.shape.width * self.shape.dtype.itemsize
-        if self.kept_as != "auto":
+        if self.kept_as.is_quantised:
             row_bytes = self.shape.width + SCALE_BYTES
         return self.num_seqs * self.length * self.shape.num_kv_heads * row_bytes * 2
 
@@ -96,7 +104,7 @@ CASES = (
     Case(16, 1024, 1, LLAMA),
     *(Case(32, 512, 1, kept_as=name) for name in QUANTISED),
     *(Case(16, 1024, 1, LLAMA, kept_as=name) for name in QUANTISED),
-    *(Case(1, 2560, 512, kept_as=name) for name in ("auto", *QUANTISED)),
+    *(Case(1, 2560, 512, kept_as=name) for name in KVCacheDtype),
 )
 
 
@@ -133,7 +141,7 @@ def build_store(
     case: Case,
     layers: tuple[LayerFacts, ...],
     device: torch.device = CPU,
-    kept_as: str = "auto",
+    kept_as: KVCacheDtype = KVCacheDtype.AUTO,
 ) -> KVStore:
     dtype = case.shape.dtype
     name = str(dtype).removeprefix("torch.")

@@ -36,6 +36,7 @@ from bench.gpu_models import (
     peer_tokens_s,
 )
 from quire.models.attention.choice import build_attention
+from quire.models.config import AttentionBackendName
 
 REPEATS = 3
 COPY_BYTES = {"cuda": 1 << 32, "cpu": 1 << 28}
@@ -94,7 +95,7 @@ def measure_kernels(device: torch.device, ceilings: Ceilings) -> None:
     for case in CASES[device.type]:
         layers = build_layers(case.shape, NUM_LAYERS)
         store = build_store(case, layers, device)
-        backend = build_attention(store, "auto")
+        backend = build_attention(store, AttentionBackendName.AUTO)
         took_s = seconds(build_step(backend, case, layers, device), device) / NUM_LAYERS
         gb_s, tflop_s = case.layer_bytes / took_s / 1e9, case.num_flops / took_s / 1e12
         print(

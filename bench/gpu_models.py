@@ -18,8 +18,9 @@ from transformers import (
 )
 
 from bench.in_process import build_quietly
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.engine import Engine
+from quire.models.config import ModelDtype
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 
 NUM_PROMPT, NUM_OUTPUT, LONG_PROMPT = 128, 128, 2048
@@ -86,13 +87,9 @@ def kv_token_bytes(size: Size) -> int:
 
 def build(folder: Path, device: torch.device, max_num_seqs: int, share: float) -> Engine:
     config = EngineConfig(
-        model=str(folder),
-        device=str(device),
-        dtype="bfloat16",
-        max_model_len=MAX_MODEL_LEN,
-        max_num_seqs=max_num_seqs,
-        gpu_memory_utilization=share,
-        enable_prefix_caching=False,
+        ModelConfig(str(folder), device=str(device), dtype=ModelDtype.BFLOAT16),
+        memory=MemoryConfig(gpu_memory_utilization=share, enable_prefix_caching=False),
+        scheduling=SchedulingConfig(max_model_len=MAX_MODEL_LEN, max_num_seqs=max_num_seqs),
     )
     return build_quietly(config)[0]
 

@@ -22,6 +22,7 @@ from quire.models.attention.triton.backend import TritonAttention
 from quire.models.attention.triton.launch import Form
 from quire.models.attention.triton.support import describe, is_interpreted
 from quire.models.attention.triton.tiles import Tile
+from quire.models.config import KVCacheDtype
 
 NUM_LAYERS = 2
 NUM_TOLD = 5
@@ -51,7 +52,7 @@ TRIALS = {
 
 
 @torch.inference_mode()
-def try_all(trial: Trial, width: int, kept_as: str, device: torch.device) -> None:
+def try_all(trial: Trial, width: int, kept_as: KVCacheDtype, device: torch.device) -> None:
     case = Case(*trial[:3], Shape(32, 8, width))
     layers = build_layers(case.shape, NUM_LAYERS)
     store = build_store(case, layers, device, kept_as)
@@ -92,7 +93,7 @@ def main() -> None:
     if device.type == "cpu" and not is_interpreted():
         parser.error("--device cpu wants TRITON_INTERPRET=1")
     for width, trial in product(options.widths.split(","), TRIALS[options.device]):
-        for kept_as in options.kv_cache_dtype.split(","):
+        for kept_as in map(KVCacheDtype, options.kv_cache_dtype.split(",")):
             try_all(trial, int(width), kept_as, device)
 
 

@@ -19,7 +19,8 @@ import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from bench.in_process import build_quietly
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
+from quire.models.config import ModelDtype
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 
 NUM_OUTPUTS = 512
@@ -55,15 +56,15 @@ def make_model(folder: Path, max_model_len: int) -> None:
 def serve(folder: Path, *, length: int, num_requests: int, hybrid: bool) -> Outcome:
     max_model_len = length + NUM_OUTPUTS
     config = EngineConfig(
-        str(folder),
-        device="cpu",
-        dtype="float32",
-        max_model_len=max_model_len,
-        max_num_seqs=num_requests,
-        max_num_batched_tokens=512,
-        kv_cache_memory_bytes=FITTING_WITHOUT_GROUPS * (max_model_len + 32) * TOKEN_BYTES,
-        enable_prefix_caching=False,
-        disable_hybrid_kv_cache_manager=not hybrid,
+        ModelConfig(str(folder), device="cpu", dtype=ModelDtype.FLOAT32),
+        memory=MemoryConfig(
+            kv_cache_memory_bytes=FITTING_WITHOUT_GROUPS * (max_model_len + 32) * TOKEN_BYTES,
+            enable_prefix_caching=False,
+            disable_hybrid_kv_cache_manager=not hybrid,
+        ),
+        scheduling=SchedulingConfig(
+            max_model_len=max_model_len, max_num_seqs=num_requests, max_num_batched_tokens=512
+        ),
     )
     engine, _ = build_quietly(config)
     generator = torch.Generator().manual_seed(1)

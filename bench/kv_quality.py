@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.perplexity import encode, perplexity
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
+from quire.models.config import KVCacheDtype, ModelDtype
 
-DTYPES = ("auto", "int8", "fp8_e4m3")
 CHUNK = 64
 MEMORY_BYTES = 1 << 26
 
@@ -22,22 +22,19 @@ MEMORY_BYTES = 1 << 26
 class Quality(NamedTuple):
     """`num_blocks` is what MEMORY_BYTES of KV memory hold."""
 
-    dtype: str
+    dtype: KVCacheDtype
     perplexity: float
     num_blocks: int
 
 
-def measure(model_dir: Path, token_ids: Sequence[int], dtype: str) -> Quality:
+def measure(model_dir: Path, token_ids: Sequence[int], dtype: KVCacheDtype) -> Quality:
     """Score `token_ids` with K and V kept in `dtype`, the model itself in float32."""
     config = EngineConfig(
-        str(model_dir),
-        device="cpu",
-        dtype="float32",
-        kv_cache_dtype=dtype,
-        kv_cache_memory_bytes=MEMORY_BYTES,
-        max_num_seqs=4,
-        max_num_batched_tokens=CHUNK,
-        enable_prefix_caching=False,
+        ModelConfig(str(model_dir), device="cpu", dtype=ModelDtype.FLOAT32),
+        memory=MemoryConfig(
+            kv_cache_dtype=dtype, kv_cache_memory_bytes=MEMORY_BYTES, enable_prefix_caching=False
+        ),
+        scheduling=SchedulingConfig(max_num_seqs=4, max_num_batched_tokens=CHUNK),
     )
     found, facts = perplexity(config, token_ids)
     return Quality(dtype, found, facts.num_blocks)
@@ -63,7 +60,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=4000)
     args = parser.parse_args()
     token_ids = encode(args.model, args.text.read_text(encoding="utf-8"))[: args.max_tokens]
-    print(table(args.model.name, [measure(args.model, token_ids, dtype) for dtype in DTYPES]))
+    print(table(args.model.name, [measure(args.model, token_ids, dtype) for dtype in KVCacheDtype]))
 
 
 if __name__ == "__main__":

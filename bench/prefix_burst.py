@@ -17,7 +17,7 @@ from statistics import median, quantiles
 from typing import NamedTuple
 
 from bench.in_process import build_quietly
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.engine import Engine
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 
@@ -63,14 +63,17 @@ def measure(args: argparse.Namespace, num_batched: int) -> None:
     engines = {
         waits: build_quietly(
             EngineConfig(
-                args.model,
-                num_threads=args.num_threads,
-                max_model_len=args.prompt_tokens + NUM_OUTPUT_TOKENS,
-                max_num_batched_tokens=num_batched,
-                kv_cache_tokens=2 * args.prompt_tokens
-                + 64 * args.requests * NUM_OUTPUT_TOKENS
-                + args.kv_prompts * args.prompt_tokens,
-                wait_for_prefix=waits,
+                ModelConfig(args.model, num_threads=args.num_threads),
+                memory=MemoryConfig(
+                    kv_cache_tokens=2 * args.prompt_tokens
+                    + 64 * args.requests * NUM_OUTPUT_TOKENS
+                    + args.kv_prompts * args.prompt_tokens
+                ),
+                scheduling=SchedulingConfig(
+                    max_model_len=args.prompt_tokens + NUM_OUTPUT_TOKENS,
+                    max_num_batched_tokens=num_batched,
+                    wait_for_prefix=waits,
+                ),
             )
         )[0]
         for waits in (True, False)

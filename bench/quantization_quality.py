@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.perplexity import encode, perplexity
-from quire.engine.config import QUANTIZATIONS, EngineConfig
+from quire.engine.config import (
+    EngineConfig,
+    MemoryConfig,
+    ModelConfig,
+    SchedulingConfig,
+)
+from quire.models.config import Quantization
 
 KV_BYTES = 1 << 26
 
@@ -17,20 +23,17 @@ KV_BYTES = 1 << 26
 class Quality(NamedTuple):
     """`weight_bytes`: of the whole model, what is not quantised among it."""
 
-    quantization: str
+    quantization: Quantization
     perplexity: float
     weight_bytes: int
 
 
-def measure(model_dir: Path, token_ids: Sequence[int], quantization: str) -> Quality:
+def measure(model_dir: Path, token_ids: Sequence[int], quantization: Quantization) -> Quality:
     """Score `token_ids`, the model computing as `--dtype auto` has it."""
     config = EngineConfig(
-        str(model_dir),
-        device="cpu",
-        quantization=quantization,
-        kv_cache_memory_bytes=KV_BYTES,
-        max_num_seqs=4,
-        enable_prefix_caching=False,
+        ModelConfig(str(model_dir), device="cpu", quantization=quantization),
+        memory=MemoryConfig(kv_cache_memory_bytes=KV_BYTES, enable_prefix_caching=False),
+        scheduling=SchedulingConfig(max_num_seqs=4),
     )
     found, facts = perplexity(config, token_ids)
     weight_bytes = next(line.num_bytes for line in facts.receipt if line.kind == "weights")
@@ -60,7 +63,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=4000)
     args = parser.parse_args()
     token_ids = encode(args.model, args.text.read_text(encoding="utf-8"))[: args.max_tokens]
-    found = [measure(args.model, token_ids, quantization) for quantization in QUANTIZATIONS]
+    found = [measure(args.model, token_ids, quantization) for quantization in Quantization]
     print(table(args.model.name, found))
 
 

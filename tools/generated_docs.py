@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tests.models.families import REFUSED, SERVED
 
-from quire.server.cli.options import config_table
+from quire.server.cli.config_table import config_table
 from quire.server.http.openapi.bodies import BODIES
 from quire.server.observability.metric_table import (
     COMMON_LABELS,

@@ -24,7 +24,7 @@ from quire.models.attention.triton.launch import NUM_WARPS, Form
 from quire.models.attention.triton.support import why_not_sizes
 from quire.models.attention.triton.tiles import Device
 from quire.models.attention.triton.write_kernel import write
-from quire.models.config import LayerFacts
+from quire.models.config import KVCacheDtype, LayerFacts
 from quire.models.kv.kv_codec import choose_codec
 
 MAX_SHARED_BYTES = 99 * 1024
@@ -62,19 +62,19 @@ LAYERS = {
 }
 """Widths of keys and values, and query heads that share a K/V head."""
 KEPT_AS = (
-    (torch.bfloat16, "auto"),
-    (torch.bfloat16, "fp8_e4m3"),
-    (torch.bfloat16, "int8"),
-    (torch.float32, "auto"),
-    (torch.float32, "fp8_e4m3"),
+    (torch.bfloat16, KVCacheDtype.AUTO),
+    (torch.bfloat16, KVCacheDtype.FP8_E4M3),
+    (torch.bfloat16, KVCacheDtype.INT8),
+    (torch.float32, KVCacheDtype.AUTO),
+    (torch.float32, KVCacheDtype.FP8_E4M3),
 )
-Case = tuple[str, torch.dtype, str]
+Case = tuple[str, torch.dtype, KVCacheDtype]
 """A name of LAYERS, and one of KEPT_AS."""
 FEW: tuple[Case, ...] = (
-    ("64, window, sinks", torch.bfloat16, "auto"),
-    ("128", torch.bfloat16, "fp8_e4m3"),
-    ("256, window, cap", torch.bfloat16, "auto"),
-    ("576, latent", torch.bfloat16, "int8"),
+    ("64, window, sinks", torch.bfloat16, KVCacheDtype.AUTO),
+    ("128", torch.bfloat16, KVCacheDtype.FP8_E4M3),
+    ("256, window, cap", torch.bfloat16, KVCacheDtype.AUTO),
+    ("576, latent", torch.bfloat16, KVCacheDtype.INT8),
 )
 
 
@@ -197,7 +197,7 @@ def main() -> int:
             heads = " | ".join(found)
             print(f"| widths | kept as | {heads} |\n{'|---' * (2 + len(found))}|")
         name, dtype, kept_as = case
-        kept = NAMES[dtype] + ("" if kept_as == "auto" else f", {kept_as}")
+        kept = NAMES[dtype] + ("" if kept_as is KVCacheDtype.AUTO else f", {kept_as}")
         print(f"| {name} | {kept} | {' | '.join(map(str, found.values()))} |", flush=True)
         is_fine &= all(each.are_fine for each in found.values())
     return 0 if is_fine else 1

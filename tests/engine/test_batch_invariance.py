@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.startup.build import build_engine
+from quire.models.config import LinearBackend, ModelDtype, Quantization
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.instructions import library_with_products
 from tests.models.checkpoints import save_checkpoint
@@ -21,14 +22,15 @@ from tests.models.test_bundled import FOLDER
 PROMPTS = some_prompts(12, 60)
 
 
-def config_of(checkpoint: Path) -> EngineConfig:
+def model_of(checkpoint: Path) -> ModelConfig:
+    return ModelConfig(str(checkpoint), device="cpu", dtype=ModelDtype.BFLOAT16)
+
+
+def config_of(model: ModelConfig) -> EngineConfig:
     return EngineConfig(
-        str(checkpoint),
-        device="cpu",
-        dtype="bfloat16",
-        enable_prefix_caching=False,
-        max_model_len=96,
-        max_num_batched_tokens=1024,
+        model,
+        memory=MemoryConfig(enable_prefix_caching=False),
+        scheduling=SchedulingConfig(max_model_len=96, max_num_batched_tokens=1024),
     )
 
 
@@ -50,22 +52,22 @@ def texts_of(
     return texts
 
 
-@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize("quantization", list(Quantization))
 @pytest.mark.parametrize("family", ["bundled", "llama", "gemma2", "deepseek_v3"])
 def test_bfloat16_text_is_the_same_alone_and_in_any_batch(
-    family: str, quantization: str, references: References
+    family: str, quantization: Quantization, references: References
 ) -> None:
     library_with_products()
     checkpoint = FOLDER if family == "bundled" else references.checkpoint(family)
     everyone = list(range(len(PROMPTS)))
-    config = replace(config_of(checkpoint), quantization=quantization)
+    config = config_of(replace(model_of(checkpoint), quantization=quantization))
     alone = texts_of(config, [[index] for index in everyone])
     assert texts_of(config, [everyone]) == alone
 
 
 def test_text_is_the_same_with_log_probabilities_and_without() -> None:
     """Without them only candidates of its head are computed, where the C++ kernels run."""
-    config, everyone = config_of(FOLDER), [list(range(len(PROMPTS)))]
+    config, everyone = config_of(model_of(FOLDER)), [list(range(len(PROMPTS)))]
     assert texts_of(config, everyone) == texts_of(config, everyone, num_logprobs=0)
 
 
@@ -74,7 +76,8 @@ def test_float32_text_over_bfloat16_numbers_is_that_of_torchs_layers(
     family: str, tmp_path: Path
 ) -> None:
     folder = save_checkpoint(SERVED[family], tmp_path, torch.bfloat16)
-    config, everyone = replace(config_of(folder), dtype="float32"), range(len(PROMPTS))
-    together = texts_of(config, [list(everyone)])
-    assert together == texts_of(replace(config, linear_backend="torch"), [list(everyone)])
-    assert texts_of(config, [[index] for index in everyone]) == together
+    model, everyone = replace(model_of(folder), dtype=ModelDtype.FLOAT32), range(len(PROMPTS))
+    torchs = replace(model, linear_backend=LinearBackend.TORCH)
+    together = texts_of(config_of(model), [list(everyone)])
+    assert together == texts_of(config_of(torchs), [list(everyone)])
+    assert texts_of(config_of(model), [[index] for index in everyone]) == together

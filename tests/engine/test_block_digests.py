@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from quire.engine.config import TOY_MODEL, EngineConfig
+from quire.cache.block_hash import HashAlgorithm
+from quire.engine.config import TOY_MODEL, EngineConfig, MemoryConfig, ModelConfig, TracingConfig
 from quire.engine.startup.build import build_engine
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 
 CONFIG = EngineConfig(
-    model=TOY_MODEL, num_gpu_blocks_override=32, block_size=8, enable_kv_cache_events=True
+    ModelConfig(TOY_MODEL),
+    memory=MemoryConfig(num_gpu_blocks_override=32, block_size=8),
+    tracing=TracingConfig(enable_kv_cache_events=True),
 )
 
 
@@ -22,27 +25,25 @@ def digests(config: EngineConfig) -> list[bytes]:
     return list(event.block_hashes)
 
 
-@pytest.mark.parametrize("algorithm", ["sha256", "sha256_cbor"])
-def test_digests_are_of_one_process_unless_they_are_seeded(algorithm: str) -> None:
-    config = replace(CONFIG, prefix_caching_hash_algo=algorithm)
-    assert digests(config) != digests(config)
-    seeded = replace(config, prefix_caching_seed="0")
+def hashed_by(algorithm: HashAlgorithm, seed: str | None = None) -> EngineConfig:
+    memory = replace(CONFIG.memory, prefix_caching_hash_algo=algorithm, prefix_caching_seed=seed)
+    return replace(CONFIG, memory=memory)
+
+
+@pytest.mark.parametrize("algorithm", list(HashAlgorithm))
+def test_digests_are_of_one_process_unless_they_are_seeded(algorithm: HashAlgorithm) -> None:
+    plain, seeded = hashed_by(algorithm), hashed_by(algorithm, "0")
+    assert digests(plain) != digests(plain)
     assert digests(seeded) == digests(seeded)
-    assert digests(seeded) != digests(replace(config, prefix_caching_seed="1"))
+    assert digests(seeded) != digests(hashed_by(algorithm, "1"))
 
 
 def test_a_reproducible_hash_without_a_seed_is_warned_of_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    config = replace(CONFIG, prefix_caching_hash_algo="sha256_cbor")
     with caplog.at_level("WARNING"):
-        digests(replace(config, prefix_caching_seed="0"))
+        digests(hashed_by(HashAlgorithm.SHA256_CBOR, "0"))
         digests(CONFIG)
         assert caplog.text == ""
-        digests(config)
+        digests(hashed_by(HashAlgorithm.SHA256_CBOR))
     assert caplog.text.count("--prefix-caching-seed") == 1
-
-
-def test_an_unknown_hash_is_refused() -> None:
-    with pytest.raises(ValueError, match="--prefix-caching-hash-algo is md5"):
-        digests(replace(CONFIG, prefix_caching_hash_algo="md5"))

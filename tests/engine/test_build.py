@@ -12,26 +12,35 @@ import pytest
 import torch
 
 from quire.cache.sizing import BLOCK_SIZES, TooLittleMemory
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.messages import EngineFacts, LayerGroupFacts
 from quire.engine.startup import build_model
 from quire.engine.startup.build import build_engine
 from quire.engine.startup.receipt import receipt_text
-from quire.models.config import QUANTISED, SCALE_BYTES
+from quire.models.config import (
+    QUANTISED,
+    SCALE_BYTES,
+    AttentionBackendName,
+    KVCacheDtype,
+    ModelDtype,
+)
 from quire.models.loading import preview
 from quire.scheduler.cost import PreemptionMode
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
 
 LAYERS, HEADS, HEAD_DIM, FLOAT_BYTES = 3, 2, 8, 4
-NOWHERE = "/no/such/model"
+SCHEDULING = SchedulingConfig(max_num_seqs=4)
 TOKEN_BYTES = LAYERS * 2 * HEADS * HEAD_DIM * FLOAT_BYTES
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
     folder = save_checkpoint(SERVED["llama"], tmp_path_factory.mktemp("checkpoint"))
-    return EngineConfig(str(folder), device="cpu", dtype="float32", max_num_seqs=4)
+    return EngineConfig(
+        ModelConfig(str(folder), device="cpu", dtype=ModelDtype.FLOAT32),
+        scheduling=SCHEDULING,
+    )
 
 
 def build(config: EngineConfig) -> tuple[EngineFacts, list[tuple[str, int, int]]]:
@@ -58,19 +67,31 @@ def test_the_receipt_and_the_phases(config: EngineConfig) -> None:
 def test_no_more_blocks_than_can_be_of_use(config: EngineConfig) -> None:
     facts, _ = build(config)
     assert (facts.num_blocks - 1) * facts.block_size == 2 * 4 * facts.max_model_len
-    facts, _ = build(replace(config, enable_prefix_caching=False))
+    facts, _ = build(replace(config, memory=MemoryConfig(enable_prefix_caching=False)))
     assert (facts.num_blocks - 1) * facts.block_size == 4 * facts.max_model_len
 
 
 def test_bytes_for_kv_become_whole_blocks(config: EngineConfig) -> None:
     block_bytes = 16 * TOKEN_BYTES
-    facts, _ = build(replace(config, kv_cache_memory_bytes=11 * block_bytes - 1, max_model_len=100))
+    facts, _ = build(
+        replace(
+            config,
+            memory=MemoryConfig(kv_cache_memory_bytes=11 * block_bytes - 1),
+            scheduling=replace(SCHEDULING, max_model_len=100),
+        )
+    )
     assert facts.num_blocks == 10
 
 
 @pytest.mark.parametrize("tokens", [100, 128, 129])
 def test_tokens_for_kv_become_exactly_their_blocks(config: EngineConfig, tokens: int) -> None:
-    facts, _ = build(replace(config, kv_cache_tokens=tokens, max_model_len=100))
+    facts, _ = build(
+        replace(
+            config,
+            memory=MemoryConfig(kv_cache_tokens=tokens),
+            scheduling=replace(SCHEDULING, max_model_len=100),
+        )
+    )
     assert facts.num_blocks == -(-tokens // 16) + 1
     assert facts.memory.why_num_blocks == "as --kv-cache-tokens says"
 
@@ -79,9 +100,9 @@ def test_a_step_is_as_large_as_the_device_likes_it(config: EngineConfig) -> None
     facts, _ = build(config)
     assert facts.max_num_batched_tokens == 512
     assert "memory would allow" in facts.memory.why_max_num_batched_tokens
-    facts, _ = build(replace(config, max_num_seqs=600))
+    facts, _ = build(replace(config, scheduling=replace(SCHEDULING, max_num_seqs=600)))
     assert facts.max_num_batched_tokens == 600
-    facts, _ = build(replace(config, max_num_batched_tokens=77))
+    facts, _ = build(replace(config, scheduling=replace(SCHEDULING, max_num_batched_tokens=77)))
     assert facts.max_num_batched_tokens == 77
 
 
@@ -89,7 +110,7 @@ def test_the_receipt_tells_what_kv_memory_holds(
     config: EngineConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
-        facts, _ = build(replace(config, kv_cache_tokens=256))
+        facts, _ = build(replace(config, memory=MemoryConfig(kv_cache_tokens=256)))
     memory = facts.memory
     assert memory.kv_dtype == "float32"
     assert (memory.kv_tokens, memory.kv_token_bytes) == (256, TOKEN_BYTES)
@@ -110,9 +131,13 @@ def test_a_warning_level_leaves_the_receipt_out(
 
 
 @pytest.mark.parametrize("dtype", QUANTISED)
-def test_kv_of_a_byte_an_element_gives_more_blocks(config: EngineConfig, dtype: str) -> None:
+def test_kv_of_a_byte_an_element_gives_more_blocks(
+    config: EngineConfig, dtype: KVCacheDtype
+) -> None:
     num_bytes = 100 * 16 * TOKEN_BYTES
-    facts, _ = build(replace(config, kv_cache_dtype=dtype, kv_cache_memory_bytes=num_bytes))
+    facts, _ = build(
+        replace(config, memory=MemoryConfig(kv_cache_dtype=dtype, kv_cache_memory_bytes=num_bytes))
+    )
     token_bytes = LAYERS * 2 * HEADS * (HEAD_DIM + SCALE_BYTES)
     assert facts.num_blocks == num_bytes // (16 * token_bytes) > 300
     assert (facts.memory.kv_dtype, facts.dtype) == (dtype, "float32")
@@ -120,8 +145,8 @@ def test_kv_of_a_byte_an_element_gives_more_blocks(config: EngineConfig, dtype: 
 
 def test_groups_can_be_switched_off(tmp_path: Path) -> None:
     folder = save_checkpoint(SERVED["qwen2, windows in the upper layers"], tmp_path)
-    config = EngineConfig(str(folder), device="cpu", max_num_seqs=4)
-    facts, _ = build(replace(config, disable_hybrid_kv_cache_manager=True))
+    config = EngineConfig(ModelConfig(str(folder), device="cpu"), scheduling=SCHEDULING)
+    facts, _ = build(replace(config, memory=MemoryConfig(disable_hybrid_kv_cache_manager=True)))
     assert facts.memory.layer_groups == (LayerGroupFacts("full_attention", None, 3),)
     facts, _ = build(config)
     assert {(group.kind, group.reach) for group in facts.memory.layer_groups} == {
@@ -130,51 +155,22 @@ def test_groups_can_be_switched_off(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        (
-            EngineConfig(NOWHERE, block_size=12),
-            "--block-size is 12, must be one of 8, 16, 32, 64, 128, 256",
-        ),
-        (
-            EngineConfig(NOWHERE, kv_cache_dtype="int4"),
-            "--kv-cache-dtype is int4, must be one of auto, fp8",
-        ),
-        (
-            EngineConfig(NOWHERE, attention_backend="flash"),
-            "--attention-backend is flash, must be one of auto, cpu, triton, reference, eager",
-        ),
-        (
-            EngineConfig(NOWHERE, kv_cache_tokens=9, kv_cache_memory_bytes=9),
-            "--kv-cache-memory-bytes and --kv-cache-tokens both say",
-        ),
-        (
-            EngineConfig(NOWHERE, num_gpu_blocks_override=9, gpu_memory_utilization=0.9),
-            "--num-gpu-blocks-override and --gpu-memory-utilization both say",
-        ),
-    ],
-    ids=["block size", "dtype", "attention", "tokens and bytes", "blocks and share"],
-)
-def test_bad_memory_options_are_refused_before_the_model_is_looked_for(
-    config: EngineConfig, said: str
-) -> None:
-    with pytest.raises(ValueError, match=said):
-        build(config)
-
-
 @pytest.mark.parametrize("block_size", BLOCK_SIZES)
 def test_every_block_size_is_served(config: EngineConfig, block_size: int) -> None:
-    facts, _ = build(replace(config, block_size=block_size, kv_cache_tokens=256))
+    facts, _ = build(
+        replace(config, memory=MemoryConfig(block_size=block_size, kv_cache_tokens=256))
+    )
     assert (facts.block_size, facts.num_blocks) == (block_size, 256 // block_size + 1)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda config: replace(config, num_gpu_blocks_override=5),
-        lambda config: replace(config, kv_cache_tokens=64),
-        lambda config: replace(config, kv_cache_memory_bytes=5 * 16 * TOKEN_BYTES),
+        lambda config: replace(config, memory=MemoryConfig(num_gpu_blocks_override=5)),
+        lambda config: replace(config, memory=MemoryConfig(kv_cache_tokens=64)),
+        lambda config: replace(
+            config, memory=MemoryConfig(kv_cache_memory_bytes=5 * 16 * TOKEN_BYTES)
+        ),
     ],
     ids=["blocks", "tokens", "bytes"],
 )
@@ -197,28 +193,39 @@ def test_too_little_memory_is_said_before_weights_are_read(
     ("change", "said"),
     [
         (
-            lambda config: replace(config, num_gpu_blocks_override=10**12),
+            lambda config: replace(config, memory=MemoryConfig(num_gpu_blocks_override=10**12)),
             "less by --num-gpu-blocks-override",
         ),
         (
-            lambda config: replace(config, kv_cache_memory_bytes=900 << 40),
+            lambda config: replace(config, memory=MemoryConfig(kv_cache_memory_bytes=900 << 40)),
             "less by --kv-cache-memory-bytes",
         ),
         (
-            lambda config: replace(config, max_num_seqs=10**9),
+            lambda config: replace(config, scheduling=replace(SCHEDULING, max_num_seqs=10**9)),
             "--max-num-batched-tokens and --max-num-seqs",
         ),
         (
-            lambda config: replace(config, max_num_batched_tokens=10**12),
+            lambda config: replace(
+                config, scheduling=replace(SCHEDULING, max_num_batched_tokens=10**12)
+            ),
             "steps of 1000000000000 tokens need",
         ),
-        (lambda config: replace(config, swap_space=1e6), "--swap-space is 1e"),
+        (lambda config: replace(config, memory=MemoryConfig(swap_space=1e6)), "--swap-space is 1e"),
         (
-            lambda config: replace(config, preemption_mode=PreemptionMode.SWAP),
+            lambda config: replace(
+                config, scheduling=replace(SCHEDULING, preemption_mode=PreemptionMode.SWAP)
+            ),
             "--swap-space is 0 GiB, less than one",
         ),
         (
-            lambda config: replace(config, attention_backend="cpu", dtype="float16"),
+            lambda config: replace(
+                config,
+                model=replace(
+                    config.model,
+                    attention_backend=AttentionBackendName.CPU,
+                    dtype=ModelDtype.FLOAT16,
+                ),
+            ),
             "--attention-backend cpu cannot be had",
         ),
     ],
@@ -255,7 +262,7 @@ def test_a_model_that_cannot_be_outlined_is_checked_after_the_load(
 ) -> None:
     monkeypatch.setattr(preview, "layout_from_config", lambda *_: None)
     with caplog.at_level("INFO"):
-        said = refusal_of(replace(config, kv_cache_tokens=64))
+        said = refusal_of(replace(config, memory=MemoryConfig(kv_cache_tokens=64)))
     assert "weights" in said.phases
     assert "memory is not checked before the load" in caplog.text
 
@@ -272,7 +279,7 @@ def test_a_step_that_overflows_the_device_is_refused_in_words(
 
 
 def test_the_toy_has_a_receipt_too() -> None:
-    facts, _ = build(EngineConfig("toy", kv_cache_tokens=4096))
+    facts, _ = build(EngineConfig(ModelConfig("toy"), memory=MemoryConfig(kv_cache_tokens=4096)))
     assert (facts.num_blocks, facts.memory.kv_tokens, facts.memory.max_concurrency) == (
         257,
         4096,
@@ -282,29 +289,41 @@ def test_the_toy_has_a_receipt_too() -> None:
 
 def test_too_few_blocks_name_the_length_that_fits(config: EngineConfig) -> None:
     with pytest.raises(TooLittleMemory, match="--max-model-len 64"):
-        build(replace(config, num_gpu_blocks_override=5))
-    facts, _ = build(replace(config, num_gpu_blocks_override=5, max_model_len=64))
+        build(replace(config, memory=MemoryConfig(num_gpu_blocks_override=5)))
+    facts, _ = build(
+        replace(
+            config,
+            memory=MemoryConfig(num_gpu_blocks_override=5),
+            scheduling=replace(SCHEDULING, max_model_len=64),
+        )
+    )
     assert (facts.num_blocks, facts.max_model_len) == (5, 64)
 
 
 def test_a_length_beyond_the_model_is_refused(config: EngineConfig) -> None:
     with pytest.raises(ValueError, match="--max-model-len is 129, .* at most 128"):
-        build(replace(config, max_model_len=129))
+        build(replace(config, scheduling=replace(SCHEDULING, max_model_len=129)))
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "tpu", "cuda:", "cuda:-1", "cpu:0"])
 def test_a_device_that_is_not_there_is_refused(config: EngineConfig, device: str) -> None:
     with pytest.raises(ValueError, match=f"--device is '?{device}'?"):
-        build(replace(config, device=device))
+        build(replace(config, model=replace(config.model, device=device)))
 
 
 def test_a_budget_below_the_sequences_is_refused(config: EngineConfig) -> None:
     with pytest.raises(ValueError, match="--max-num-batched-tokens is 3, must be at least"):
-        build(replace(config, max_num_batched_tokens=3))
+        build(replace(config, scheduling=replace(SCHEDULING, max_num_batched_tokens=3)))
 
 
 def test_swap_space_is_asked_for_in_gib(config: EngineConfig) -> None:
-    facts, _ = build(replace(config, swap_space=0.01, preemption_mode=PreemptionMode.SWAP))
+    facts, _ = build(
+        replace(
+            config,
+            memory=MemoryConfig(swap_space=0.01),
+            scheduling=replace(SCHEDULING, preemption_mode=PreemptionMode.SWAP),
+        )
+    )
     assert facts.num_host_blocks == int(0.01 * 2**30) // (16 * TOKEN_BYTES)
     lines = {line.kind: line.num_bytes for line in facts.receipt}
     assert lines["swap"] == facts.num_host_blocks * 16 * TOKEN_BYTES
@@ -313,6 +332,6 @@ def test_swap_space_is_asked_for_in_gib(config: EngineConfig) -> None:
 
 def test_nowhere_to_swap_to_is_refused(config: EngineConfig) -> None:
     with pytest.raises(ValueError, match="--swap-space is 0 GiB, less than one block"):
-        build(replace(config, preemption_mode=PreemptionMode.SWAP))
+        build(replace(config, scheduling=replace(SCHEDULING, preemption_mode=PreemptionMode.SWAP)))
     with pytest.raises(TooLittleMemory, match="the host has only .* GiB available"):
-        build(replace(config, swap_space=1e6))
+        build(replace(config, memory=MemoryConfig(swap_space=1e6)))

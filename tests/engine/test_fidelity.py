@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.engine import Engine
 from quire.engine.startup.build import build_engine
-from quire.models.config import QUANTISED
+from quire.models.config import QUANTISED, AttentionBackendName, KVCacheDtype, ModelDtype
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.models.driver import DEVICE
 from tests.models.reference import (
@@ -33,23 +33,26 @@ def build(
     checkpoint: Path,
     *,
     is_tight: bool = True,
-    attention: str = "auto",
-    kv_dtype: str = "auto",
+    attention: AttentionBackendName = AttentionBackendName.AUTO,
+    kv_dtype: KVCacheDtype = KVCacheDtype.AUTO,
     is_overlapped: bool | None = None,
 ) -> Engine:
     """Tight: budget and blocks are so few that requests are cut into chunks and preempted."""
     config = EngineConfig(
-        model=str(checkpoint),
-        device=DEVICE,
-        dtype="float32",
-        block_size=BLOCK_SIZE,
-        max_model_len=MAX_LEN,
-        max_num_seqs=NUM_SEQS,
-        max_num_batched_tokens=40 if is_tight else NUM_SEQS * MAX_LEN,
-        kv_cache_tokens=3 * MAX_LEN if is_tight else None,
-        attention_backend=attention,
-        kv_cache_dtype=kv_dtype,
-        async_scheduling=is_overlapped,
+        ModelConfig(
+            str(checkpoint), device=DEVICE, dtype=ModelDtype.FLOAT32, attention_backend=attention
+        ),
+        memory=MemoryConfig(
+            block_size=BLOCK_SIZE,
+            kv_cache_tokens=3 * MAX_LEN if is_tight else None,
+            kv_cache_dtype=kv_dtype,
+        ),
+        scheduling=SchedulingConfig(
+            max_model_len=MAX_LEN,
+            max_num_seqs=NUM_SEQS,
+            max_num_batched_tokens=40 if is_tight else NUM_SEQS * MAX_LEN,
+            async_scheduling=is_overlapped,
+        ),
     )
     engine, _ = build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
     return engine
@@ -76,7 +79,7 @@ def test_greedy_tokens_are_those_of_generate(family: str, references: References
 
 @pytest.mark.parametrize("family", EACH_WAY)
 def test_every_softmax_written_out_says_the_same(family: str, references: References) -> None:
-    engine = build(references.checkpoint(family), attention="eager")
+    engine = build(references.checkpoint(family), attention=AttentionBackendName.EAGER)
     assert texts_of(engine, fidelity_prompts()) == references.greedy_texts(family)
 
 
@@ -92,7 +95,7 @@ def test_steps_that_are_launched_ahead_say_the_same(family: str, references: Ref
 def test_triton_kernels_say_the_same(family: str, references: References) -> None:
     """Few requests: interpreted, a step of the kernels takes a tenth of a second."""
     pytest.importorskip("triton", reason="triton is not installed")
-    engine = build(references.checkpoint(family), attention="triton")
+    engine = build(references.checkpoint(family), attention=AttentionBackendName.TRITON)
     prompts = fidelity_prompts()[:NUM_INTERPRETED]
     assert texts_of(engine, prompts) == references.greedy_texts(family)[:NUM_INTERPRETED]
     assert engine.stats.num_blocks_active == 0
@@ -101,7 +104,7 @@ def test_triton_kernels_say_the_same(family: str, references: References) -> Non
 @pytest.mark.parametrize("dtype", QUANTISED)
 @pytest.mark.parametrize("family", EACH_WAY)
 def test_text_over_quantised_kv_does_not_depend_on_chunks_and_preemptions(
-    family: str, dtype: str, references: References
+    family: str, dtype: KVCacheDtype, references: References
 ) -> None:
     checkpoint = references.checkpoint(family)
     tight = build(checkpoint, kv_dtype=dtype)

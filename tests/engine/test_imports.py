@@ -8,13 +8,13 @@ import pytest
 ENGINE = """
 import sys, time
 from importlib.resources import files
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, ModelConfig
 from quire.models.loading.lean_import import import_transformers
 
 import_transformers()
 from quire.engine.startup.build import build_engine
 
-config = EngineConfig(str(files("quire.models") / "bundled"), num_threads=1)
+config = EngineConfig(ModelConfig(str(files("quire.models") / "bundled"), num_threads=1))
 engine, facts = build_engine(
     config, on_progress=lambda *_: None, clock=time.monotonic, began_s=time.monotonic() - 5
 )

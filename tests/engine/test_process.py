@@ -21,7 +21,14 @@ from quire.engine.client import (
     Refused,
     TokenStream,
 )
-from quire.engine.config import TOY_MODEL, EngineConfig
+from quire.engine.config import (
+    TOY_MODEL,
+    EngineConfig,
+    MemoryConfig,
+    ModelConfig,
+    SchedulingConfig,
+    TracingConfig,
+)
 from quire.engine.messages import EngineOutput
 from quire.models.toy import toy_logits
 from quire.scheduler.reasons import Reason
@@ -30,7 +37,9 @@ from quire.scheduler.step import Finish
 
 GREEDY = Sampling(temperature=0.0)
 CONFIG = EngineConfig(
-    model=TOY_MODEL, max_num_seqs=4, max_num_queued_reqs=2, num_gpu_blocks_override=400
+    ModelConfig(TOY_MODEL),
+    memory=MemoryConfig(num_gpu_blocks_override=400),
+    scheduling=SchedulingConfig(max_num_seqs=4, max_num_queued_reqs=2),
 )
 
 
@@ -119,7 +128,8 @@ async def test_a_stopped_engine_is_handed_no_more_than_it_would_take() -> None:
         engine = psutil.Process(engine_pid())
         engine.suspend()
         try:
-            most = CONFIG.max_num_seqs + CONFIG.max_num_queued_reqs
+            limits = CONFIG.scheduling
+            most = limits.max_num_seqs + limits.max_num_queued_reqs
             tasks = [asyncio.create_task(submitted(client, request(f"r{i}"))) for i in range(most)]
             await asyncio.sleep(0)
             with pytest.raises(Refused, match=f"not answered {most} requests") as caught:
@@ -200,7 +210,7 @@ async def test_a_stopped_engine_shows_by_its_age() -> None:
 
 
 async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
-    client = EngineClient(EngineConfig(model=str(tmp_path / "nothing")), lambda output: None)
+    client = EngineClient(EngineConfig(ModelConfig(str(tmp_path / "nothing"))), lambda output: None)
     await client.start()
     async with asyncio.timeout(60):
         while client.phase is not Phase.DOWN:
@@ -240,7 +250,7 @@ async def test_a_report_that_cannot_be_used_ends_every_stream() -> None:
 
 
 async def test_an_abort_is_heard_behind_a_long_line() -> None:
-    config = replace(CONFIG, max_num_queued_reqs=1000)
+    config = replace(CONFIG, scheduling=replace(CONFIG.scheduling, max_num_queued_reqs=1000))
     client = EngineClient(config, lambda output: None)
     await client.start()
     await ready(client)
@@ -267,7 +277,7 @@ async def test_an_abort_is_heard_behind_a_long_line() -> None:
 
 async def test_a_reset_makes_the_cache_forget_and_events_tell_it() -> None:
     outputs: list[EngineOutput] = []
-    config = replace(CONFIG, enable_kv_cache_events=True)
+    config = replace(CONFIG, tracing=TracingConfig(enable_kv_cache_events=True))
     client = EngineClient(config, outputs.append)
     with pytest.raises(EngineDown):
         client.reset_prefix_cache()

@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts
 from quire.engine.startup.build import build_engine
 from quire.engine.startup.receipt import receipt_text
+from quire.models.config import LinearBackend, ModelDtype, Quantization
 from quire.models.loading import kernels
 from quire.models.loading.kernels import KernelOptions
 from quire.models.native.linear.w8a8 import W8A8Kernel
@@ -18,9 +19,11 @@ from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.instructions import library_of
 from tests.models.test_bundled import FOLDER
 
-NOWHERE = "/no/such/model"
+NOT_FOUND = ModelConfig("/no/such/model", quantization=Quantization.INT8, device="cpu")
 BUNDLED = EngineConfig(
-    str(FOLDER), device="cpu", quantization="int8", kv_cache_tokens=256, max_model_len=128
+    ModelConfig(str(FOLDER), device="cpu", quantization=Quantization.INT8),
+    memory=MemoryConfig(kv_cache_tokens=256),
+    scheduling=SchedulingConfig(max_model_len=128),
 )
 NUM_NEW = 12
 
@@ -33,12 +36,14 @@ def weight_bytes(facts: EngineFacts) -> int:
     return next(line.num_bytes for line in facts.receipt if line.kind == "weights")
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_quantised_engine_generates_over_fewer_bytes(dtype: str, w8a8_kernel: W8A8Kernel) -> None:
-    config = replace(BUNDLED, dtype=dtype)
+@pytest.mark.parametrize("dtype", [ModelDtype.BFLOAT16, ModelDtype.FLOAT32])
+def test_quantised_engine_generates_over_fewer_bytes(
+    dtype: ModelDtype, w8a8_kernel: W8A8Kernel
+) -> None:
+    config = replace(BUNDLED, model=replace(BUNDLED.model, dtype=dtype))
     engine, facts = build(config)
     assert len(generated(engine)) == NUM_NEW
-    _, plain = build(replace(config, quantization="none"))
+    _, plain = build(replace(config, model=replace(config.model, quantization=Quantization.NONE)))
     assert weight_bytes(facts) < 0.7 * weight_bytes(plain), "of 12 bits, or of 32"
     assert (facts.quantization, facts.dtype) == ("int8", dtype)
     assert f"{dtype}, weights in int8" in receipt_text(facts)
@@ -64,40 +69,41 @@ def test_cpus_that_cannot_multiply_bytes_widen_them(
     monkeypatch.setattr(kernels, "library", lambda: lent)
     engine, facts = build(BUNDLED)
     assert (facts.quantization, facts.dtype) == ("int8", "float32")
-    _, plain = build(replace(BUNDLED, quantization="none", dtype="float32"))
+    _, plain = build(
+        replace(
+            BUNDLED,
+            model=replace(BUNDLED.model, quantization=Quantization.NONE, dtype=ModelDtype.FLOAT32),
+        )
+    )
     assert weight_bytes(facts) < 0.7 * weight_bytes(plain), "of 16 bits or 32"
     assert len(generated(engine)) == NUM_NEW
     with pytest.raises(ValueError, match=r"--quantization int8 computes in float32 .* leave"):
-        build(replace(BUNDLED, dtype="bfloat16"))
+        build(replace(BUNDLED, model=replace(BUNDLED.model, dtype=ModelDtype.BFLOAT16)))
 
 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
         (
-            EngineConfig(NOWHERE, quantization="int4"),
-            "--quantization is int4, must be one of none, int8",
-        ),
-        (
-            EngineConfig(NOWHERE, quantization="int8", device="cpu", linear_backend="torch"),
+            replace(NOT_FOUND, linear_backend=LinearBackend.TORCH),
             "--quantization int8 needs the C.. kernels: leave out --linear-backend torch",
         ),
         (
-            EngineConfig(NOWHERE, quantization="int8", device="cpu", dtype="float16"),
+            replace(NOT_FOUND, dtype=ModelDtype.FLOAT16),
             "--quantization int8 computes in bfloat16 or float32: pass another --dtype",
         ),
     ],
-    ids=["unknown", "backend", "dtype"],
+    ids=["backend", "dtype"],
 )
 def test_what_cannot_be_is_refused_before_the_model_is_looked_for(
-    config: EngineConfig, said: str
+    config: ModelConfig, said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
-        build(config)
+        build(EngineConfig(config))
 
 
 def test_a_gpu_is_told_that_it_is_for_cpus() -> None:
-    options = KernelOptions(quantization="int8")
+    options = KernelOptions(quantization=Quantization.INT8)
     said = "--quantization int8 runs on a CPU only, not on cuda:0: pass --device cpu"
     with pytest.raises(ValueError, match=said):
         kernels.choose_kernels(options, torch.device("cuda:0"))
@@ -106,4 +112,4 @@ def test_a_gpu_is_told_that_it_is_for_cpus() -> None:
 def test_a_machine_without_the_kernels_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "library", lambda: None)
     with pytest.raises(ValueError, match=r"--quantization int8 needs .* not built"):
-        build(EngineConfig(NOWHERE, quantization="int8", device="cpu"))
+        build(EngineConfig(NOT_FOUND))

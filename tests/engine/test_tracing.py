@@ -20,14 +20,25 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from quire.cache.kv_cache import KVCache
 from quire.engine.client import EngineClient, Phase, TokenStream
-from quire.engine.config import TOY_MODEL, EngineConfig
+from quire.engine.config import (
+    TOY_MODEL,
+    EngineConfig,
+    MemoryConfig,
+    ModelConfig,
+    SchedulingConfig,
+    TracingConfig,
+)
 from quire.engine.startup.build import build_engine
 from quire.engine.tracing import TracedKVCache
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.server.http.listen import bind
 
-CONFIG = EngineConfig(TOY_MODEL, max_num_seqs=4, block_size=8, num_gpu_blocks_override=101)
+CONFIG = EngineConfig(
+    ModelConfig(TOY_MODEL),
+    memory=MemoryConfig(block_size=8, num_gpu_blocks_override=101),
+    scheduling=SchedulingConfig(max_num_seqs=4),
+)
 PROMPT = tuple(range(20))
 NUM_REQUESTS = 3
 MAX_TOKENS = 30
@@ -127,7 +138,9 @@ async def tokens(stream: TokenStream) -> list[int]:
 
 async def test_every_call_of_the_cache_is_a_span_and_the_text_is_the_same() -> None:
     with collecting() as collector:
-        texts, _ = await served(replace(CONFIG, otlp_traces_endpoint=collector.endpoint))
+        texts, _ = await served(
+            replace(CONFIG, tracing=TracingConfig(otlp_traces_endpoint=collector.endpoint))
+        )
     assert texts == (await served(CONFIG)).texts
     assert {path for path, _ in collector.posts} == {"/somewhere/v1/traces"}
     assert {
@@ -151,7 +164,9 @@ async def test_every_call_of_the_cache_is_a_span_and_the_text_is_the_same() -> N
 
 async def test_spans_say_what_was_asked_and_what_came_of_it() -> None:
     with collecting() as collector:
-        await served(replace(CONFIG, otlp_traces_endpoint=collector.endpoint))
+        await served(
+            replace(CONFIG, tracing=TracingConfig(otlp_traces_endpoint=collector.endpoint))
+        )
     assert collector.calls("admit") == [
         {"quire.num_tokens": 20, "quire.num_cached_tokens": cached, "quire.num_blocks": 3}
         for cached in (0, 16, 16)
@@ -197,14 +212,14 @@ def test_a_reset_and_what_a_swapped_request_gives_up_are_told() -> None:
     """Two requests whose outputs do not fit side by side: one is swapped out, and then aborted."""
     config = replace(
         CONFIG,
-        num_gpu_blocks_override=10,
-        max_model_len=72,
-        swap_space=1.0,
-        preemption_mode=PreemptionMode.SWAP,
+        memory=replace(CONFIG.memory, num_gpu_blocks_override=10, swap_space=1.0),
+        scheduling=replace(
+            CONFIG.scheduling, max_model_len=72, preemption_mode=PreemptionMode.SWAP
+        ),
     )
     with collecting() as collector:
         engine, _ = build_engine(
-            replace(config, otlp_traces_endpoint=collector.endpoint),
+            replace(config, tracing=TracingConfig(otlp_traces_endpoint=collector.endpoint)),
             on_progress=lambda *_: None,
             clock=time.monotonic,
         )
@@ -225,10 +240,14 @@ def test_a_reset_and_what_a_swapped_request_gives_up_are_told() -> None:
 
 def test_what_finds_no_room_is_told_too() -> None:
     """Two requests whose outputs do not fit side by side: one is preempted, and later waits."""
-    config = replace(CONFIG, num_gpu_blocks_override=10, max_model_len=72)
+    config = replace(
+        CONFIG,
+        memory=replace(CONFIG.memory, num_gpu_blocks_override=10),
+        scheduling=replace(CONFIG.scheduling, max_model_len=72),
+    )
     with collecting() as collector:
         engine, _ = build_engine(
-            replace(config, otlp_traces_endpoint=collector.endpoint),
+            replace(config, tracing=TracingConfig(otlp_traces_endpoint=collector.endpoint)),
             on_progress=lambda *_: None,
             clock=time.monotonic,
         )
@@ -251,7 +270,9 @@ async def test_a_collector_that_does_not_answer_changes_nothing(listens: bool) -
         if listens:
             collector.listen()
         endpoint = f"http://127.0.0.1:{collector.getsockname()[1]}/v1/traces"
-        texts, ending_s = await served(replace(CONFIG, otlp_traces_endpoint=endpoint))
+        texts, ending_s = await served(
+            replace(CONFIG, tracing=TracingConfig(otlp_traces_endpoint=endpoint))
+        )
     assert texts == (await served(CONFIG)).texts
     assert ending_s < 4, "sooner than the client loses its patience"
 
@@ -260,7 +281,10 @@ def test_missing_packages_are_said_before_a_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace.export", None)
-    config = EngineConfig("nowhere", otlp_traces_endpoint="http://127.0.0.1:1/v1/traces")
+    config = EngineConfig(
+        ModelConfig("nowhere"),
+        tracing=TracingConfig(otlp_traces_endpoint="http://127.0.0.1:1/v1/traces"),
+    )
     with pytest.raises(ValueError, match="--otlp-traces-endpoint .*`make install EXTRAS=otel`"):
         build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
 
@@ -269,9 +293,10 @@ WITHOUT = """
 import sys, time
 from quire.cache.kv_cache import KVCache
 from quire.engine.startup.build import build_engine
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, ModelConfig
 import quire.engine.process
-build_engine(EngineConfig("toy"), on_progress=lambda *_: None, clock=time.monotonic)
+config = EngineConfig(ModelConfig("toy"))
+build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
 assert not [name for name in sys.modules if name.startswith("opentelemetry")]
 """
 

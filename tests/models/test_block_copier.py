@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.cache.block_copies import BlockCopy, CopyBatch, CopyKind, copy_batches
-from quire.models.config import KVOptions, KVSize, LayerFacts, ModelFacts
+from quire.models.config import KVCacheDtype, KVOptions, KVSize, LayerFacts, ModelFacts
 from quire.models.kv.block_copier import BlockCopier, Mark, build_block_copier, runs
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import KVStore, build_kv_store
@@ -104,7 +104,7 @@ def same_bytes(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
 
 
-def build(kind: str, kept_as: str) -> KVStore:
+def build(kind: str, kept_as: KVCacheDtype) -> KVStore:
     layer = LayerFacts(0, 2, 12, 8, scale=1.0, is_latent=kind == "latent")
     facts = ModelFacts("made up", (layer, layer), 2, 1000, (), "any", 4)
     store = build_kv_store(
@@ -131,9 +131,9 @@ steps = st.lists(
 
 @pytest.mark.parametrize("queue", [Late, None], ids=["late", "at once"])
 @cases(100)
-@given(steps, st.sampled_from(["full", "latent"]), st.sampled_from(["auto", "int8", "fp8_e4m3"]))
+@given(steps, st.sampled_from(["full", "latent"]), st.sampled_from(KVCacheDtype))
 def test_copies_beside_the_computing_are_copies_one_by_one(
-    queue: type[Late] | None, steps: list[StepCopies], kind: str, kept_as: str
+    queue: type[Late] | None, steps: list[StepCopies], kind: str, kept_as: KVCacheDtype
 ) -> None:
     store = build(kind, kept_as)
     expected = Blocks(store)
@@ -154,7 +154,7 @@ def test_copies_beside_the_computing_are_copies_one_by_one(
 
 
 def test_what_nobody_gets_anew_goes_out_while_the_step_computes() -> None:
-    store, queue = build("full", "auto"), Late()
+    store, queue = build("full", KVCacheDtype.AUTO), Late()
     copier = BlockCopier(store, queue)
     out = [BlockCopy(CopyKind.OUT, block, block) for block in range(4)]
     taken = copier.copy_blocks(out, {2})
@@ -169,7 +169,7 @@ def test_what_nobody_gets_anew_goes_out_while_the_step_computes() -> None:
 
 def test_copies_within_the_device_are_made_block_by_block() -> None:
     """The run from 1 and 2 to 0 and 1 would read what it writes."""
-    store = build("full", "auto")
+    store = build("full", KVCacheDtype.AUTO)
     expected, copier = Blocks(store), BlockCopier(store, Late())
     copies = [BlockCopy(CopyKind.FORK, 1, 0), BlockCopy(CopyKind.FORK, 2, 1)]
     copier.copy_blocks(copies, ())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from quire.cache.spec import FULL, AttentionPattern, AttentionType, TokenKV
-from quire.models.config import CheckpointError, KVOptions
+from quire.models.config import CheckpointError, KVCacheDtype, KVOptions
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.config_layout import layout_from_config
@@ -38,9 +38,7 @@ PLAIN = {
 }
 TOKEN_KV = TokenKV(num_kv_heads=2, head_size=8, v_head_size=8, element_bytes=2)
 WINDOW = AttentionPattern(AttentionType.SLIDING, 9)
-OPTIONS = [
-    KVOptions(dtype, hybrid) for dtype in ("auto", "int8", "fp8_e4m3") for hybrid in (True, False)
-]
+OPTIONS = [KVOptions(dtype, hybrid) for dtype in KVCacheDtype for hybrid in (True, False)]
 
 
 def preview_of(folder: Path, dtype: str = "float32") -> Preview:

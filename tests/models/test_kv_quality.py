@@ -4,9 +4,10 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from bench.kv_quality import DTYPES, measure, table
+from bench.kv_quality import measure, table
 from bench.perplexity import encode
 
+from quire.models.config import KVCacheDtype
 from tests.models.reference import STORIES
 from tests.models.test_bundled import HELD_OUT_TEXT
 
@@ -43,7 +44,7 @@ def test_int8_changes_perplexity_by_less_than_one_percent(
 ) -> None:
     folder, text = text_for(model)
     token_ids = encode(folder, text)
-    plain, int8, fp8 = found = [measure(folder, token_ids, dtype) for dtype in DTYPES]
+    plain, fp8, int8 = found = [measure(folder, token_ids, dtype) for dtype in KVCacheDtype]
     with capsys.disabled():
         print(f"\n{table(model, found)}, {len(token_ids)} tokens")
     assert plain.perplexity > 1

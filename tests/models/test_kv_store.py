@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from quire.cache.layout import Layout
 from quire.models.attention.plan import MAX_PADDING, group_by_length
-from quire.models.config import KVOptions, KVSize, LayerFacts, ModelFacts
+from quire.models.config import KVCacheDtype, KVOptions, KVSize, LayerFacts, ModelFacts
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import KVStore, Workspace, build_kv_store
 from tests.profiles import cases
 
 CPU = torch.device("cpu")
-KEPT_AS = ["auto", "int8", "fp8_e4m3"]
+KEPT_AS = list(KVCacheDtype)
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
@@ -27,7 +27,7 @@ def layout_of(layers: list[LayerFacts], dtype: torch.dtype, options: KVOptions) 
 def build(
     layout: Layout,
     dtype: torch.dtype,
-    kept_as: str,
+    kept_as: KVCacheDtype,
     *,
     num_blocks: int = 7,
     num_host_blocks: int = 0,
@@ -72,7 +72,7 @@ models = st.one_of(
 
 @given(models, st.sampled_from(KEPT_AS), st.booleans(), st.sampled_from(DTYPES))
 def test_a_block_takes_the_bytes_that_sizing_counts(
-    layers: list[LayerFacts], kept_as: str, hybrid: bool, dtype: torch.dtype
+    layers: list[LayerFacts], kept_as: KVCacheDtype, hybrid: bool, dtype: torch.dtype
 ) -> None:
     layout = layout_of(layers, dtype, KVOptions(kept_as, hybrid))
     store = build(layout, dtype, kept_as)
@@ -81,7 +81,7 @@ def test_a_block_takes_the_bytes_that_sizing_counts(
 
 @pytest.mark.parametrize("kept_as", KEPT_AS)
 @pytest.mark.parametrize("kind", ["full", "latent"])
-def test_reading_gives_what_was_written(kind: str, kept_as: str) -> None:
+def test_reading_gives_what_was_written(kind: str, kept_as: KVCacheDtype) -> None:
     facts = [layer(2, (48, 32), kind, 0), layer(1, (64, 40), kind, 0)]
     store = build(layout_of(facts, torch.float32, KVOptions(kept_as)), torch.float32, kept_as)
     keys, values = torch.randn(5, 1, 64), torch.randn(5, 1, 40)
@@ -97,7 +97,9 @@ def test_reading_gives_what_was_written(kind: str, kept_as: str) -> None:
 
 @pytest.mark.parametrize("kept_as", KEPT_AS)
 @pytest.mark.parametrize("slot", [-1, 7 * 4])
-def test_a_slot_that_is_not_there_is_neither_written_nor_read(slot: int, kept_as: str) -> None:
+def test_a_slot_that_is_not_there_is_neither_written_nor_read(
+    slot: int, kept_as: KVCacheDtype
+) -> None:
     facts = [layer(2, (48, 32), "full", 0)]
     store = build(layout_of(facts, torch.float32, KVOptions(kept_as)), torch.float32, kept_as)
     slots = torch.tensor([slot])
@@ -109,18 +111,18 @@ def test_a_slot_that_is_not_there_is_neither_written_nor_read(slot: int, kept_as
 
 
 @pytest.mark.parametrize("kept_as", KEPT_AS)
-def test_a_latent_layer_keeps_one_tensor_and_reads_the_value_from_it(kept_as: str) -> None:
+def test_a_latent_layer_keeps_one_tensor_and_reads_the_value_from_it(kept_as: KVCacheDtype) -> None:
     latent = layer(1, (40, 32), "latent", 0)
     store = build(layout_of([latent], torch.float32, KVOptions(kept_as)), torch.float32, kept_as)
     assert store.values == (None,)
-    assert len(store.tensors) == (1 if kept_as == "auto" else 2)
+    assert len(store.tensors) == (1 if kept_as is KVCacheDtype.AUTO else 2)
     keys, values = store.read(0, torch.tensor([3, 1]), Workspace())
     assert keys.data_ptr() == values.data_ptr()
 
 
 @pytest.mark.parametrize("kept_as", KEPT_AS)
 @pytest.mark.parametrize("kind", ["full", "latent"])
-def test_keys_and_values_never_move(kind: str, kept_as: str) -> None:
+def test_keys_and_values_never_move(kind: str, kept_as: KVCacheDtype) -> None:
     facts = [layer(2, (48, 32), kind, 0)]
     store = build(layout_of(facts, torch.float32, KVOptions(kept_as)), torch.float32, kept_as)
     addresses = [tensor.data_ptr() for tensor in store.tensors]
@@ -133,7 +135,7 @@ def test_keys_and_values_never_move(kind: str, kept_as: str) -> None:
 
 
 @pytest.mark.parametrize("kept_as", KEPT_AS)
-def test_memory_that_nobody_wrote_is_not_touched(kept_as: str) -> None:
+def test_memory_that_nobody_wrote_is_not_touched(kept_as: KVCacheDtype) -> None:
     """Of the three blocks' worth of gigabytes, the machine hands out pages for one token."""
     wide = layer(8, (4096, 4096), "full", 0)
     layout = layout_of([wide], torch.float32, KVOptions(kept_as))

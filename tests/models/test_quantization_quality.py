@@ -4,6 +4,7 @@ import pytest
 from bench.perplexity import encode
 from bench.quantization_quality import measure, table
 
+from quire.models.config import Quantization
 from tests.models.test_kv_quality import text_for
 
 
@@ -14,7 +15,7 @@ def test_int8_weights_change_perplexity_by_less_than_one_percent(
 ) -> None:
     folder, text = text_for(model)
     token_ids = encode(folder, text)
-    plain, int8 = found = [measure(folder, token_ids, name) for name in ("none", "int8")]
+    plain, int8 = found = [measure(folder, token_ids, name) for name in Quantization]
     with capsys.disabled():
         print(f"\n{table(model, found)}, {len(token_ids)} tokens")
     assert plain.perplexity > 1

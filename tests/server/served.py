@@ -13,7 +13,7 @@ from typing import TypeVar
 import httpx
 import uvloop
 
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, ModelConfig
 from quire.server.config import ServerConfig
 from quire.server.http.app import build_app, build_service
 from quire.server.http.listen import bind, url_of
@@ -30,7 +30,9 @@ Made = TypeVar("Made")
 
 
 def plain_config(model: str = BUNDLED) -> ServerConfig:
-    return ServerConfig(EngineConfig(model), served_model_names=(MODEL, "other-name"), port=0)
+    return ServerConfig(
+        EngineConfig(ModelConfig(model)), served_model_names=(MODEL, "other-name"), port=0
+    )
 
 
 def bundled_tokenizer() -> TextTokenizer:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from quire.engine.config import SchedulingConfig
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
 from tests.server.served import Served, plain_config, serving
@@ -27,7 +28,9 @@ def slow(_: object) -> Iterator[int]:
 @pytest.fixture(scope="module")
 def by_priority() -> Iterator[Served]:
     plain = plain_config()
-    engine = replace(plain.engine, scheduling_policy=PolicyName.PRIORITY)
+    engine = replace(
+        plain.engine, scheduling=SchedulingConfig(scheduling_policy=PolicyName.PRIORITY)
+    )
     with serving(replace(plain, engine=engine)) as running:
         yield running
 

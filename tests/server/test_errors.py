@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from quire.engine.config import SchedulingConfig
 from quire.server.openai.protocol.capabilities import (
     CAPABILITIES,
     CHAT,
@@ -346,7 +347,9 @@ def test_any_object_is_served_or_refused(
 
 def test_more_outputs_than_the_engine_ever_holds_are_refused_for_good() -> None:
     config = plain_config()
-    small = replace(config, engine=replace(config.engine, max_num_queued_reqs=0))
+    small = replace(
+        config, engine=replace(config.engine, scheduling=SchedulingConfig(max_num_queued_reqs=0))
+    )
     with serving(small) as served:
         most = FACTS.max_num_seqs
         for fields, param in (({"n": most + 1}, "n"), ({"prompt": ["x"] * (most + 1)}, "prompt")):

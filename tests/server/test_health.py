@@ -100,7 +100,8 @@ def test_server_info_has_facts_but_no_keys() -> None:
         reply = served.client.get("/v1/server_info")
         assert reply.json()["facts"]["block_size"] == 16
         assert reply.json()["facts"]["receipt"][0] == ["weights", 1000]
-        assert reply.json()["config"]["engine"]["model"] == BUNDLED
+        engine = reply.json()["config"]["engine"]
+        assert (engine["model"], engine["block_size"], engine["log_level"]) == (BUNDLED, 16, "info")
         assert "hush" not in reply.text and "not-this" not in reply.text
 
 

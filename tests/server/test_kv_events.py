@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.cache.kv_events import KVEvent, KVEventKind, Medium
+from quire.engine.config import TracingConfig
 from quire.engine.messages import EngineOutput
 from quire.server.config import ApiKey, ServerConfig
 from quire.server.observability.kv_event_feed import KVEventFeed
@@ -30,7 +31,9 @@ CLEARED = KVEvent(KVEventKind.CLEARED)
 
 def told() -> ServerConfig:
     config = plain_config()
-    return replace(config, engine=replace(config.engine, enable_kv_cache_events=True))
+    return replace(
+        config, engine=replace(config.engine, tracing=TracingConfig(enable_kv_cache_events=True))
+    )
 
 
 @pytest.fixture(scope="module")

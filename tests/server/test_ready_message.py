@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, ModelConfig
 from quire.server.cli.ready_message import ready_text
 from quire.server.config import ApiKey, ServerConfig
 from quire.server.http.listen import bind, local_url_of
@@ -16,7 +16,7 @@ STARTUP_S = {"imports": 1.94, "files": 0.01, "load": 0.3, "total": 2.345}
 
 def config_of(name: str, *keys: str) -> ServerConfig:
     return ServerConfig(
-        EngineConfig("folder"),
+        EngineConfig(ModelConfig("folder")),
         served_model_names=(name, "another"),
         api_keys=tuple(map(ApiKey, keys)),
     )

@@ -4,14 +4,30 @@ from pathlib import Path
 
 import pytest
 
-from quire.engine.config import EngineConfig
+from quire.cache.block_hash import HashAlgorithm
+from quire.engine.config import (
+    EngineConfig,
+    LogLevel,
+    MemoryConfig,
+    ModelConfig,
+    SchedulingConfig,
+    TracingConfig,
+)
+from quire.models.config import (
+    AttentionBackendName,
+    KVCacheDtype,
+    LinearBackend,
+    ModelDtype,
+    Quantization,
+)
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.server.cli.arguments import build_parser
 from quire.server.cli.commands import SPIN_COUNT, calm_threads, read_config
+from quire.server.cli.config_table import config_table
 from quire.server.cli.main import main
 from quire.server.cli.option_values import InvalidOption
-from quire.server.cli.options import OPTIONS, config_table
+from quire.server.cli.options import OPTIONS
 from quire.server.cli.settings import unknown_variables
 from quire.server.config import BUNDLED_MODEL_NAME, ApiKey, MetricsCompat, ServerConfig
 from quire.server.http.listen import bind
@@ -26,9 +42,10 @@ def config_of(*argv: str, **environ: str) -> ServerConfig:
 def test_nothing_said_serves_the_bundled_model() -> None:
     config = config_of()
     assert config == ServerConfig(
-        EngineConfig(config.engine.model), served_model_names=(BUNDLED_MODEL_NAME,)
+        EngineConfig(ModelConfig(config.engine.model.model)),
+        served_model_names=(BUNDLED_MODEL_NAME,),
     )
-    assert (Path(config.engine.model) / "tokenizer.json").is_file()
+    assert (Path(config.engine.model.model) / "tokenizer.json").is_file()
 
 
 def test_flag_beats_variable_beats_default() -> None:
@@ -76,37 +93,45 @@ EVERY_FLAG = (
 )
 EVERY_OPTION = ServerConfig(
     engine=EngineConfig(
-        model="some/model",
-        revision="main",
-        trust_remote_code=True,
-        device="cpu",
-        dtype="bfloat16",
-        num_threads=2,
-        block_size=32,
-        gpu_memory_utilization=0.5,
-        kv_cache_dtype="fp8_e4m3",
-        disable_hybrid_kv_cache_manager=True,
-        attention_backend="eager",
-        linear_backend="torch",
-        quantization="int8",
-        swap_space=1.5,
-        preemption_mode=PreemptionMode.SWAP,
-        max_model_len=77,
-        max_num_seqs=3,
-        max_num_batched_tokens=99,
-        max_num_queued_reqs=5,
-        scheduling_policy=PolicyName.FAIR,
-        priority_ageing_s=2.5,
-        max_skips=0,
-        wait_for_prefix=False,
-        enable_prefix_caching=False,
-        otlp_traces_endpoint="https://collector:4318/v1/traces",
-        prefix_caching_hash_algo="sha256_cbor",
-        prefix_caching_seed="7",
-        enable_kv_cache_events=True,
-        async_scheduling=True,
-        enforce_eager=True,
-        log_level="debug",
+        ModelConfig(
+            "some/model",
+            revision="main",
+            trust_remote_code=True,
+            device="cpu",
+            dtype=ModelDtype.BFLOAT16,
+            num_threads=2,
+            attention_backend=AttentionBackendName.EAGER,
+            linear_backend=LinearBackend.TORCH,
+            quantization=Quantization.INT8,
+            enforce_eager=True,
+        ),
+        memory=MemoryConfig(
+            block_size=32,
+            gpu_memory_utilization=0.5,
+            kv_cache_dtype=KVCacheDtype.FP8_E4M3,
+            disable_hybrid_kv_cache_manager=True,
+            swap_space=1.5,
+            enable_prefix_caching=False,
+            prefix_caching_hash_algo=HashAlgorithm.SHA256_CBOR,
+            prefix_caching_seed="7",
+        ),
+        scheduling=SchedulingConfig(
+            preemption_mode=PreemptionMode.SWAP,
+            max_model_len=77,
+            max_num_seqs=3,
+            max_num_batched_tokens=99,
+            max_num_queued_reqs=5,
+            scheduling_policy=PolicyName.FAIR,
+            priority_ageing_s=2.5,
+            max_skips=0,
+            wait_for_prefix=False,
+            async_scheduling=True,
+        ),
+        tracing=TracingConfig(
+            otlp_traces_endpoint="https://collector:4318/v1/traces",
+            enable_kv_cache_events=True,
+            log_level=LogLevel.DEBUG,
+        ),
     ),
     served_model_names=("a", "b"),
     api_keys=(ApiKey("k1"), ApiKey("k,2")),
@@ -123,7 +148,7 @@ EVERY_OPTION = ServerConfig(
     stuck_after_s=2.0,
     sse_keep_alive_interval_s=0.0,
     metrics_compat=MetricsCompat.NONE,
-    log_level="debug",
+    log_level=LogLevel.DEBUG,
 )
 
 
@@ -145,10 +170,10 @@ def test_every_option_reaches_the_configuration() -> None:
     ],
 )
 def test_kv_memory_is_said_in_one_way(flag: str, value: str, field: str, number: int) -> None:
-    engine = config_of(flag, value).engine
-    assert getattr(engine, field) == number
-    assert engine.budget.option == flag
-    assert engine.memory_share == 0.9
+    memory = config_of(flag, value).engine.memory
+    assert getattr(memory, field) == number
+    assert memory.budget.option == flag
+    assert memory.memory_share == 0.9
 
 
 def test_kv_memory_said_in_two_ways_is_an_error_that_names_both() -> None:
@@ -175,17 +200,17 @@ def test_every_option_has_a_variable() -> None:
         QUIRE_API_KEY="k1,k2",
         QUIRE_MAX_NUM_SEQS="3",
     )
-    assert config.engine.model == "some/model"
-    assert not config.engine.enable_prefix_caching
+    assert config.engine.model.model == "some/model"
+    assert not config.engine.memory.enable_prefix_caching
     assert config.served_model_names == ("a", "b")
     assert config.api_keys == (ApiKey("k1"), ApiKey("k2"))
-    assert config.engine.max_num_seqs == 3
+    assert config.engine.scheduling.max_num_seqs == 3
     assert len({option.variable for option in OPTIONS}) == len(OPTIONS)
 
 
 def test_model_may_be_positional() -> None:
     config = config_of("some/model", QUIRE_MODEL="other")
-    assert config.engine.model == "some/model"
+    assert config.engine.model.model == "some/model"
     assert config.served_model_names == ("some/model",)
     with pytest.raises(InvalidOption, match="twice"):
         config_of("some/model", "--model", "other")
@@ -203,6 +228,9 @@ def test_model_may_be_positional() -> None:
         ("QUIRE_DTYPE", "float8"),
         ("QUIRE_BLOCK_SIZE", "24"),
         ("QUIRE_KV_CACHE_DTYPE", "int4"),
+        *((f"QUIRE_{name}_BACKEND", "mkl") for name in ("ATTENTION", "LINEAR")),
+        ("QUIRE_QUANTIZATION", "int4"),
+        ("QUIRE_PREFIX_CACHING_HASH_ALGO", "md5"),
         ("QUIRE_KV_CACHE_TOKENS", "0"),
         ("QUIRE_KV_CACHE_MEMORY_BYTES", "2GB"),
         ("QUIRE_KV_CACHE_MEMORY_BYTES", "2iB"),

@@ -202,7 +202,9 @@ class EngineClient:
 
     def _refuse_beyond_bounds(self, request_id: str) -> None:
         """Raise Refused if the engine has left as much unanswered as it could ever accept."""
-        most = self._config.max_num_queued_reqs + (self.facts.max_num_seqs if self.facts else 0)
+        most = self._config.scheduling.max_num_queued_reqs + (
+            self.facts.max_num_seqs if self.facts else 0
+        )
         num_unread = 0 if self._writer is None else self._writer.transport.get_write_buffer_size()
         if len(self._accepting) < most and num_unread <= MAX_UNREAD_BYTES:
             return

@@ -1,80 +1,84 @@
-"""The configuration of an engine. Values come from `server/cli/commands.py`; nothing here reads
-the environment.
+"""The configuration of an engine, in groups that are handed to what needs them. Values come from
+`server/cli/settings.py`; nothing here reads the environment.
 """
 
+import dataclasses
 from dataclasses import dataclass
+from enum import StrEnum
 
 from quire.cache.block_hash import HashAlgorithm
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE, Budget
-from quire.models.config import ATTENTION_BACKENDS as ATTENTION_BACKENDS
-from quire.models.config import LINEAR_BACKENDS as LINEAR_BACKENDS
-from quire.models.config import QUANTISED, KVOptions
-from quire.models.config import QUANTIZATIONS as QUANTIZATIONS
+from quire.models.config import (
+    AttentionBackendName,
+    KVCacheDtype,
+    KVOptions,
+    LinearBackend,
+    ModelDtype,
+    Quantization,
+)
+from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 
 TOY_MODEL = "toy"
 """The name of the deterministic model of the tests, which needs no checkpoint."""
+LEAST_MODEL_LEN = 2
 
-KV_DTYPES = ("auto", *QUANTISED)
-HASH_ALGORITHMS = tuple(map(str, HashAlgorithm))
+
+class LogLevel(StrEnum):
+    """The least level that is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """Everything that an engine is built from; each field has the name of its flag.
+class ModelConfig:
+    """Which model is loaded, on which device, in which number format and by which kernels.
 
-    `None` means that the value is derived from the model and the device and printed in the memory
-    receipt.
-
+    model: a Hugging Face id, a local folder, or TOY_MODEL.
     device: auto, cpu, cuda or cuda:N.
-    dtype: auto (as stored, but bfloat16 for float32 where the device multiplies it), float32,
-        float16 or bfloat16.
-    num_gpu_blocks_override, kv_cache_memory_bytes, kv_cache_tokens, gpu_memory_utilization: KV
-        memory in blocks, bytes, tokens of context, or as the share of the device that the model
-        and KV take together; at most one of them.
-    swap_space: host memory for swapped blocks, in GiB.
-    preemption_mode: auto, swap or recompute.
-    kv_cache_dtype: auto (as the model computes), fp8_e4m3 or int8.
-    attention_backend: auto, cpu, triton, reference or eager.
-    quantization: none or int8, the format of the weights.
-    prefix_caching_seed: makes the digests of blocks the same in every process.
+    num_threads: CPU threads of the engine; None for torch's default.
+    enforce_eager: no decode steps are recorded as CUDA graphs.
     """
 
     model: str
     revision: str | None = None
     trust_remote_code: bool = False
     device: str = "auto"
-    dtype: str = "auto"
+    dtype: ModelDtype = ModelDtype.AUTO
     num_threads: int | None = None
+    attention_backend: AttentionBackendName = AttentionBackendName.AUTO
+    linear_backend: LinearBackend = LinearBackend.AUTO
+    quantization: Quantization = Quantization.NONE
+    enforce_eager: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryConfig:
+    """How much memory K and V get, how they are stored, and how blocks are shared.
+
+    num_gpu_blocks_override, kv_cache_memory_bytes, kv_cache_tokens, gpu_memory_utilization: KV
+        memory in blocks, bytes, tokens of context, or as the share of the device that the model
+        and KV take together; at most one of them.
+    swap_space: host memory for swapped blocks, in GiB; None for 4 beside a GPU, 0 on a CPU.
+    prefix_caching_seed: makes the digests of blocks the same in every process; None for a random
+        one.
+    """
+
     block_size: int = 16
     num_gpu_blocks_override: int | None = None
     kv_cache_memory_bytes: int | None = None
     kv_cache_tokens: int | None = None
     gpu_memory_utilization: float | None = None
     swap_space: float | None = None
-    preemption_mode: PreemptionMode = PreemptionMode.AUTO
-    kv_cache_dtype: str = "auto"
+    kv_cache_dtype: KVCacheDtype = KVCacheDtype.AUTO
     disable_hybrid_kv_cache_manager: bool = False
-    attention_backend: str = "auto"
-    linear_backend: str = "auto"
-    quantization: str = "none"
-    max_model_len: int | None = None
-    max_num_seqs: int = 64
-    max_num_batched_tokens: int | None = None
-    max_num_queued_reqs: int = 1024
-    scheduling_policy: PolicyName = PolicyName.FCFS
-    priority_ageing_s: float = 30.0
-    max_skips: int = 16
-    wait_for_prefix: bool = True
     enable_prefix_caching: bool = True
-    async_scheduling: bool | None = None
-    enforce_eager: bool = False
-    otlp_traces_endpoint: str | None = None
-    prefix_caching_hash_algo: str = "sha256"
+    prefix_caching_hash_algo: HashAlgorithm = HashAlgorithm.SHA256
     prefix_caching_seed: str | None = None
-    enable_kv_cache_events: bool = False
-    log_level: str = "info"
 
     @property
     def budget(self) -> Budget:
@@ -87,33 +91,99 @@ class EngineConfig:
         )
 
     @property
-    def kv_options(self) -> KVOptions:
-        """The options that the model's KV cache is built from."""
-        return KVOptions(
-            self.kv_cache_dtype,
-            hybrid=not self.disable_hybrid_kv_cache_manager,
-            attention=self.attention_backend,
-        )
-
-    @property
     def memory_share(self) -> float:
         """`gpu_memory_utilization`, or its default."""
         share = self.gpu_memory_utilization
         return DEFAULT_SHARE if share is None else share
 
 
-def check_memory_options(config: EngineConfig) -> None:
-    """Check options before anything is loaded. Raises ValueError, whose text names the option."""
-    _ = config.budget
-    if config.block_size not in BLOCK_SIZES:
+@dataclass(frozen=True, slots=True)
+class SchedulingConfig:
+    """The limits of requests and steps, and who is served first.
+
+    max_model_len, max_num_batched_tokens: tokens of a request and of a step; None for a value
+        derived from the model and the device, which the memory receipt tells.
+    async_scheduling: whether a step is scheduled while the device computes the one before; None for
+        yes beside a GPU, no on a CPU.
+    """
+
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int | None = None
+    max_num_queued_reqs: int = 1024
+    scheduling_policy: PolicyName = PolicyName.FCFS
+    priority_ageing_s: float = 30.0
+    max_skips: int = 16
+    wait_for_prefix: bool = True
+    preemption_mode: PreemptionMode = PreemptionMode.AUTO
+    async_scheduling: bool | None = None
+
+    def scheduler_config(self, max_num_batched_tokens: int, max_model_len: int) -> SchedulerConfig:
+        """Return the configuration of the scheduler under limits that were derived. Raises
+        ValueError if a value is out of its range."""
+        return SchedulerConfig(
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=max_model_len,
+            max_num_queued_reqs=self.max_num_queued_reqs,
+            scheduling_policy=self.scheduling_policy,
+            priority_ageing_s=self.priority_ageing_s,
+            max_skips=self.max_skips,
+            wait_for_prefix=self.wait_for_prefix,
+            preemption_mode=self.preemption_mode,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TracingConfig:
+    """What an engine tells of its work, beside its results.
+
+    otlp_traces_endpoint: the URL of an OpenTelemetry collector; None sends it nothing.
+    """
+
+    otlp_traces_endpoint: str | None = None
+    enable_kv_cache_events: bool = False
+    log_level: LogLevel = LogLevel.INFO
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything that an engine is built from. Each field of a group has the name of its flag, and
+    no two groups have a field of one name."""
+
+    model: ModelConfig
+    memory: MemoryConfig = MemoryConfig()
+    scheduling: SchedulingConfig = SchedulingConfig()
+    tracing: TracingConfig = TracingConfig()
+
+    @property
+    def kv_options(self) -> KVOptions:
+        """The options that the model's KV cache is built from."""
+        return KVOptions(
+            self.memory.kv_cache_dtype,
+            hybrid=not self.memory.disable_hybrid_kv_cache_manager,
+            attention=self.model.attention_backend,
+        )
+
+    def options(self) -> dict[str, object]:
+        """Return the value of each option by its name, without the groups."""
+        groups = (self.model, self.memory, self.scheduling, self.tracing)
+        return {
+            field.name: getattr(group, field.name)
+            for group in groups
+            for field in dataclasses.fields(group)
+        }
+
+
+def check_options(config: EngineConfig) -> None:
+    """Check what types cannot say, before anything is loaded. Raises ValueError, whose text names
+    the flag."""
+    memory, scheduling = config.memory, config.scheduling
+    _ = memory.budget
+    if memory.block_size not in BLOCK_SIZES:
         sizes = ", ".join(map(str, BLOCK_SIZES))
-        raise ValueError(f"--block-size is {config.block_size}, must be one of {sizes}")
-    for option, value, allowed in (
-        ("--kv-cache-dtype", config.kv_cache_dtype, KV_DTYPES),
-        ("--attention-backend", config.attention_backend, ATTENTION_BACKENDS),
-        ("--linear-backend", config.linear_backend, LINEAR_BACKENDS),
-        ("--quantization", config.quantization, QUANTIZATIONS),
-        ("--prefix-caching-hash-algo", config.prefix_caching_hash_algo, HASH_ALGORITHMS),
-    ):
-        if value not in allowed:
-            raise ValueError(f"{option} is {value}, must be one of {', '.join(allowed)}")
+        raise ValueError(f"--block-size is {memory.block_size}, must be one of {sizes}")
+    scheduling.scheduler_config(
+        scheduling.max_num_batched_tokens or scheduling.max_num_seqs,
+        scheduling.max_model_len or LEAST_MODEL_LEN,
+    )

@@ -40,18 +40,19 @@ def serve(channel: Channel) -> None:
 
     (body,) = channel.receive(wait=True)
     config = msgspec.msgpack.decode(body, type=EngineConfig)
-    logging.getLogger().setLevel(config.log_level.upper())
+    logging.getLogger().setLevel(config.tracing.log_level.upper())
     began_s = time.monotonic() - process_age_s(time.time())
     report_progress("imports", 0, 1)
     with uncollected():
-        if config.model != TOY_MODEL and not config.trust_remote_code:  # remote code may compile
+        is_toy = config.model.model == TOY_MODEL
+        if not is_toy and not config.model.trust_remote_code:  # remote code may compile
             from quire.models.loading.lean_import import import_transformers
 
             import_transformers()
         from quire.engine.loop import EngineLoop
         from quire.engine.startup.build import build_engine
 
-        if config.model != TOY_MODEL:
+        if not is_toy:
             import quire.engine.startup.build_model  # noqa: F401
     report_progress("imports", 1, 1)
     try:

@@ -4,21 +4,68 @@ This module needs the standard library alone, so that every package may import i
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 from quire.cache.layout import Layout, build_layout
 from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, TokenKV
 
-QUANTISED = ("fp8_e4m3", "int8")
-ATTENTION_BACKENDS = ("auto", "cpu", "triton", "reference", "eager")
-"""`auto`: the fastest that runs here. `cpu`: C++ kernels. `triton`: kernels for NVIDIA GPUs.
-`reference`: torch's fused kernels where they can. `eager`: every softmax written out in float32."""
-LINEAR_BACKENDS = ("auto", "torch")
-"""`auto`: bfloat16 weights packed for the C++ kernel where it runs. `torch`: as they are."""
-QUANTIZATIONS = ("none", "int8")
-"""Weight formats. `int8`: linear layers on a CPU, with one scale for each row."""
 SCALE_BYTES = 2
 """A scale is a bfloat16: its rounding does not matter, its range does."""
+
+
+class ModelDtype(StrEnum):
+    """The number format that a model computes in. `AUTO`: as stored, but bfloat16 for float32 where
+    the device multiplies it."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
+class KVCacheDtype(StrEnum):
+    """The number format of K and V. `AUTO`: what the model computes in; the others are of one byte,
+    with one scale for each token and head."""
+
+    AUTO = "auto"
+    FP8_E4M3 = "fp8_e4m3"
+    INT8 = "int8"
+
+    @property
+    def is_quantised(self) -> bool:
+        return self is not KVCacheDtype.AUTO
+
+
+QUANTISED = tuple(dtype for dtype in KVCacheDtype if dtype.is_quantised)
+
+
+class AttentionBackendName(StrEnum):
+    """The attention backends. `AUTO`: the fastest that runs here. `CPU`: C++ kernels. `TRITON`:
+    kernels for NVIDIA GPUs. `REFERENCE`: torch's fused kernels where they can. `EAGER`: every
+    softmax written out in float32."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    TRITON = "triton"
+    REFERENCE = "reference"
+    EAGER = "eager"
+
+
+class LinearBackend(StrEnum):
+    """How linear layers multiply. `AUTO`: bfloat16 weights packed for the C++ kernels where they
+    run. `TORCH`: weights as they are."""
+
+    AUTO = "auto"
+    TORCH = "torch"
+
+
+class Quantization(StrEnum):
+    """The format of weights. `NONE`: as stored. `INT8`: linear layers on a CPU in bytes, with one
+    scale for each row."""
+
+    NONE = "none"
+    INT8 = "int8"
 
 
 class CheckpointError(Exception):
@@ -87,23 +134,20 @@ class KVSize(NamedTuple):
 class KVOptions:
     """How K and V are stored and attended to.
 
-    dtype: auto (what the model computes in), fp8_e4m3 or int8, both with one scale for each token
-        and head.
     hybrid: false means one KV cache group for all layers, which keeps every token.
-    attention: one of ATTENTION_BACKENDS.
     """
 
-    dtype: str = "auto"
+    dtype: KVCacheDtype = KVCacheDtype.AUTO
     hybrid: bool = True
-    attention: str = "auto"
+    attention: AttentionBackendName = AttentionBackendName.AUTO
 
     @property
     def is_quantised(self) -> bool:
-        return self.dtype in QUANTISED
+        return self.dtype.is_quantised
 
     @property
     def is_eager(self) -> bool:
-        return self.attention == "eager"
+        return self.attention is AttentionBackendName.EAGER
 
     def element_bytes(self, dtype_bytes: int) -> tuple[int, int]:
         """Return the bytes of an element and of a scale; the model computes in `dtype_bytes`."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, LogLevel
 
 BUNDLED_MODEL_NAME = "quire-bundled"
 """The public name of the model that ships with Quire, served where no MODEL is given."""
@@ -83,7 +83,7 @@ class ServerConfig:
     sse_keep_alive_interval_s: float = 15.0
     metrics_compat: MetricsCompat = MetricsCompat.VLLM
     generation_config: GenerationConfig = GenerationConfig.AUTO
-    log_level: str = "info"
+    log_level: LogLevel = LogLevel.INFO
     http: HttpLimits = HttpLimits()
 
     @property

@@ -112,8 +112,8 @@ class Service:
         self.failure: str | None = None
         self.num_open = 0
         self.inputs = InputReader(
-            config.engine.model,
-            config.engine.revision,
+            config.engine.model.model,
+            config.engine.model.revision,
             max_body_bytes=config.max_body_bytes,
             max_waiting=WAITING_BODIES * config.max_body_bytes,
             clock=sources.clock,
@@ -151,10 +151,10 @@ class Service:
         self.metrics.on_ready(self.engine.facts)
 
     def _load(self) -> None:
-        engine = self.config.engine
+        source = self.config.engine.model
         if self.config.generation_config is GenerationConfig.AUTO:
-            self.defaults = load_sampling_defaults(engine.model, engine.revision)
-        tokenizer = load_tokenizer(engine.model, engine.revision)
+            self.defaults = load_sampling_defaults(source.model, source.revision)
+        tokenizer = load_tokenizer(source.model, source.revision)
         if self.config.shared_prefix_file is not None:
             self.shared_prefixes = load_shared_prefixes(self.config.shared_prefix_file, tokenizer)
         self.tokenizer = tokenizer
@@ -170,13 +170,13 @@ class Service:
             phase, done, total = self.engine.progress
             raise ModelLoading(f"The model is loading: {phase} {done}/{total}.")
         facts = self.engine.facts
-        max_outputs = facts.max_num_seqs + self.config.engine.max_num_queued_reqs
+        max_outputs = facts.max_num_seqs + self.config.engine.scheduling.max_num_queued_reqs
         limits = InputLimits(facts, max_outputs, self.config.served_model_names)
         return ServingState(
             InputContext(limits, self.tokenizer),
             self.defaults,
             self.shared_prefixes,
-            self.config.engine.scheduling_policy,
+            self.config.engine.scheduling.scheduling_policy,
         )
 
     @property

@@ -5,12 +5,13 @@ from dataclasses import replace
 import torch
 from hypothesis import strategies as st
 
+from quire.models.config import KVCacheDtype
 from tests.models.attention.scene import Shape, Span
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-KEPT_AS = ["auto", "int8", "fp8_e4m3"]
+KEPT_AS = list(KVCacheDtype)
 
-KINDS = {
+KINDS: dict[str, Shape] = {
     "full": Shape(),
     "window": Shape(window=8),
     "chunk": Shape(chunk=8),
@@ -38,7 +39,7 @@ options = st.builds(
     Shape,
     softcap=st.sampled_from([None, None, 0.3, 5.0]),
     has_sinks=st.sampled_from([False, False, True]),
-    kept_as=st.sampled_from(["auto", *KEPT_AS]),
+    kept_as=st.sampled_from([KVCacheDtype.AUTO, *KEPT_AS]),
     block_size=st.sampled_from([1, 2, 3, 8, 16, 33]),
     hybrid=st.booleans(),
     dtype=st.sampled_from(DTYPES),

@@ -15,7 +15,7 @@ from torch import Tensor
 from quire.cache.layout import Layout
 from quire.models.attention.backend import AttentionBackend, AttentionStep
 from quire.models.batch import Batch
-from quire.models.config import KVOptions, KVSize, LayerFacts, ModelFacts
+from quire.models.config import KVCacheDtype, KVOptions, KVSize, LayerFacts, ModelFacts
 from quire.models.kv.kv_codec import Codec, Encoded, choose_codec
 from quire.models.kv.kv_store import KVStore, build_kv_store
 from tests.models.attention.exact import Seen, attend_exactly
@@ -49,7 +49,7 @@ class Shape:
     softcap: float | None = None
     has_sinks: bool = False
     is_latent: bool = False
-    kept_as: str = "auto"
+    kept_as: KVCacheDtype = KVCacheDtype.AUTO
     hybrid: bool = True
     index: int = 1
     block_size: int = 16

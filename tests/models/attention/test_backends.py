@@ -13,6 +13,7 @@ from quire.models.attention.backend import AttentionBackend
 from quire.models.attention.choice import build_attention
 from quire.models.attention.reference import ReferenceAttention
 from quire.models.attention.triton.support import INTERPRETED
+from quire.models.config import AttentionBackendName, KVCacheDtype
 from quire.models.kv.kv_codec import Encoded
 from quire.models.kv.kv_store import KVStore
 from tests.models.attention.cases import KEPT_AS, KINDS, shapes, spans
@@ -29,7 +30,7 @@ def interpreted_triton(store: KVStore) -> AttentionBackend:
 
 
 BACKENDS: dict[str, Backend] = {
-    "auto": partial(build_attention, requested="auto"),
+    "auto": partial(build_attention, requested=AttentionBackendName.AUTO),
     "reference": ReferenceAttention,
     "eager": partial(ReferenceAttention, is_eager=True),
     "triton": interpreted_triton,
@@ -190,7 +191,7 @@ def test_new_keys_and_values_land_in_their_slots_and_nowhere_else(
             assert_written(kept, before, mine, store.codec.encode(values))
 
 
-def assert_encoded(backend: Backend, kept_as: str, key: Tensor) -> None:
+def assert_encoded(backend: Backend, kept_as: KVCacheDtype, key: Tensor) -> None:
     """`key` [2, 1, width] is written as the codec has it, to the bit; where not all is finite, it
     reads as no number is."""
     width = key.shape[-1]
@@ -228,7 +229,7 @@ def assert_written(kept: Encoded, before: Encoded, slots: list[int], new: Encode
 @pytest.mark.parametrize("hybrid", [True, False])
 @pytest.mark.parametrize("shape", [Shape(window=8), Shape(chunk=8)], ids=["window", "chunk"])
 def test_layers_of_one_step_may_differ_in_what_they_see_and_where(
-    backend: Backend, shape: Shape, hybrid: bool, kept_as: str
+    backend: Backend, shape: Shape, hybrid: bool, kept_as: KVCacheDtype
 ) -> None:
     """In groups with tables of their own, or all in one."""
     shape = replace(shape, hybrid=hybrid, kept_as=kept_as, block_size=4)

@@ -13,6 +13,7 @@ from quire.models.attention.choice import attention_name, build_attention
 from quire.models.attention.cpu import CPUAttention, cpu_scratch_bytes
 from quire.models.attention.scratch import StepLimits
 from quire.models.attention.triton.support import Site
+from quire.models.config import AttentionBackendName, KVCacheDtype
 from quire.models.kv.kv_codec import Encoded, choose_codec
 from quire.models.kv.kv_store import Workspace
 from quire.models.native import Library
@@ -74,7 +75,7 @@ def test_contexts_cut_among_threads_come_together_again(
 @cases(60)
 @given(data=st.data())
 def test_what_is_written_is_what_the_codec_makes_of_it(
-    each_isa: Library, dtype: torch.dtype, kept_as: str, data: st.DataObject
+    each_isa: Library, dtype: torch.dtype, kept_as: KVCacheDtype, data: st.DataObject
 ) -> None:
     key = data.draw(keys_of_any_bits(dtype))
     assert_encoded(partial(CPUAttention, library=each_isa), kept_as, key)
@@ -84,12 +85,12 @@ def test_what_is_written_is_what_the_codec_makes_of_it(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("scale", [1.0, 0.37, 1e-20])
 def test_every_byte_is_read_as_the_codec_reads_it(
-    each_isa: Library, dtype: torch.dtype, kept_as: str, scale: float
+    each_isa: Library, dtype: torch.dtype, kept_as: KVCacheDtype, scale: float
 ) -> None:
     """A past token that outweighs the new one by far: what comes out is its value, times an
     exponential, six units of float32, and over a sum, four; in 16 bits nothing of that is left."""
     numbers = torch.arange(285).to(torch.int8)
-    if kept_as == "fp8_e4m3":
+    if kept_as is KVCacheDtype.FP8_E4M3:
         numbers[(numbers == 127) | (numbers == -1)] = 0  # no numbers
     scene = Scene(Shape(1, 1, 32, len(numbers), kept_as=kept_as, dtype=dtype), [Span(1, 1)])
     paging = scene.paging()
@@ -149,13 +150,16 @@ def test_a_slot_outside_the_store_is_refused(kernels: Library) -> None:
 
 def test_what_the_kernel_cannot_is_left_to_the_reference(kernels: Library) -> None:
     here = torch.device("cpu")
-    for kept_as in ("auto", "int8"):
+    for kept_as in (KVCacheDtype.AUTO, KVCacheDtype.INT8):
         wide, half = (choose_codec(kept_as, dtype) for dtype in (torch.bfloat16, torch.float16))
-        assert attention_name("auto", Site(here, wide, 64, 64)) == f"cpu ({kernels.isa})"
-        assert attention_name("auto", Site(here, half, 64, 64)) == "reference"
+        assert (
+            attention_name(AttentionBackendName.AUTO, Site(here, wide, 64, 64))
+            == f"cpu ({kernels.isa})"
+        )
+        assert attention_name(AttentionBackendName.AUTO, Site(here, half, 64, 64)) == "reference"
     scene = Scene(replace(Shape(), dtype=torch.float16), [Span(0, 1)])
     with pytest.raises(ValueError, match=r"cannot be had: it has no torch\.float16"):
-        build_attention(scene.store(scene.paging()), "cpu")
+        build_attention(scene.store(scene.paging()), AttentionBackendName.CPU)
 
 
 def test_an_instruction_set_that_does_not_run_here_is_refused(kernels: Library) -> None:

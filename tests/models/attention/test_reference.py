@@ -16,7 +16,7 @@ from quire.models.attention import plan, softmax
 from quire.models.attention.plan import QUERY_TILE, mask_width
 from quire.models.attention.reference import ReferenceAttention
 from quire.models.attention.scratch import StepKind, StepLimits, scratch_bytes
-from quire.models.config import LayerFacts
+from quire.models.config import KVCacheDtype, LayerFacts
 from tests.allocation import peak_bytes
 from tests.models.attention.cases import KINDS, shapes, spans
 from tests.models.attention.scene import Scene, Shape, Span
@@ -132,7 +132,7 @@ longer_spans = st.lists(
 
 
 SINKS = Shape(num_heads=24, num_kv_heads=3, head_dim=32, v_head_size=32, has_sinks=True)
-WIDE_FLOAT16 = Shape(head_dim=256, v_head_size=256, kept_as="int8", dtype=torch.float16)
+WIDE_FLOAT16 = Shape(head_dim=256, v_head_size=256, kept_as=KVCacheDtype.INT8, dtype=torch.float16)
 
 
 @settings(cases(25), suppress_health_check=list(HealthCheck))

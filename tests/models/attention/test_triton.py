@@ -22,7 +22,7 @@ from quire.models.attention.triton.inputs import StepBounds, step_inputs
 from quire.models.attention.triton.scratch import triton_scratch_bytes
 from quire.models.attention.triton.support import INTERPRETED, Site
 from quire.models.attention.triton.tiles import Device, Tile
-from quire.models.config import KVOptions
+from quire.models.config import AttentionBackendName, KVCacheDtype, KVOptions
 from quire.models.kv.kv_codec import choose_codec
 from tests.allocation import peak_bytes
 from tests.models.attention.cases import KEPT_AS, keys_of_any_bits, shapes, spans
@@ -47,7 +47,12 @@ from quire.models.attention.triton.backend import TritonAttention  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 CUT_OFF = Shape(
-    num_heads=2, window=1, has_sinks=True, kept_as="int8", block_size=1, dtype=torch.bfloat16
+    num_heads=2,
+    window=1,
+    has_sinks=True,
+    kept_as=KVCacheDtype.INT8,
+    block_size=1,
+    dtype=torch.bfloat16,
 )
 SMALL = Shape(num_heads=4, num_kv_heads=2, block_size=8)
 sizes = st.sampled_from([16, 32, 64, 128])
@@ -111,7 +116,7 @@ def test_a_prompt_gets_the_same_however_it_is_cut(shape: Shape, sizes: list[int]
     assert_same_however_cut(interpreted_triton, shape, sizes)
 
 
-@pytest.mark.parametrize("kind", [SMALL, replace(SMALL, window=20, kept_as="fp8_e4m3")])
+@pytest.mark.parametrize("kind", [SMALL, replace(SMALL, window=20, kept_as=KVCacheDtype.FP8_E4M3)])
 def test_a_step_is_right_again_when_its_tensors_are_filled_anew(kind: Shape) -> None:
     """As a captured graph is replayed: fewer sequences and tokens, in the same tensors."""
     first = Scene(kind, [Span(n, 1) for n in (90, 3, 40)])
@@ -142,7 +147,7 @@ def test_a_step_is_right_again_when_its_tensors_are_filled_anew(kind: Shape) -> 
 @cases(40)
 @given(data=st.data())
 def test_what_is_written_is_what_the_codec_makes_of_it(
-    dtype: torch.dtype, kept_as: str, data: st.DataObject
+    dtype: torch.dtype, kept_as: KVCacheDtype, data: st.DataObject
 ) -> None:
     """But for bfloat16's subnormals, which Triton's interpreter widens wrongly."""
     key = data.draw(keys_of_any_bits(dtype))
@@ -206,19 +211,25 @@ def test_sinks_must_be_there_just_if_the_layer_has_them() -> None:
         scene.run(interpreted_triton, paging, scene.store(paging))
 
 
-EXACT, PACKED = choose_codec("auto", torch.float32), choose_codec("int8", torch.float32)
+EXACT, PACKED = (
+    choose_codec(KVCacheDtype.AUTO, torch.float32),
+    choose_codec(KVCacheDtype.INT8, torch.float32),
+)
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 def test_it_runs_where_it_is_asked_for_and_can() -> None:
-    assert attention_name("triton", Site(CPU, EXACT, 576, 512)) == "triton"
-    half = choose_codec("auto", torch.float16)
-    assert attention_name("auto", Site(CPU, half, 64, 64)) == "reference"
-    assert attention_name("reference", Site(GPU, EXACT, 64, 64)) == "reference"
+    assert attention_name(AttentionBackendName.TRITON, Site(CPU, EXACT, 576, 512)) == "triton"
+    half = choose_codec(KVCacheDtype.AUTO, torch.float16)
+    assert attention_name(AttentionBackendName.AUTO, Site(CPU, half, 64, 64)) == "reference"
+    assert attention_name(AttentionBackendName.REFERENCE, Site(GPU, EXACT, 64, 64)) == "reference"
     why = "TRITON_INTERPRET is set, which runs it on a CPU"
-    assert attention_name("auto", Site(GPU, EXACT, 64, 64)) == f"reference (not triton: {why})"
+    assert (
+        attention_name(AttentionBackendName.AUTO, Site(GPU, EXACT, 64, 64))
+        == f"reference (not triton: {why})"
+    )
     scene = Scene(SMALL, [Span(9, 1), Span(0, 3)])
-    assert_right(partial(build_attention, requested="triton"), scene)
+    assert_right(partial(build_attention, requested=AttentionBackendName.TRITON), scene)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +242,7 @@ def test_it_runs_where_it_is_asked_for_and_can() -> None:
 )
 def test_where_it_cannot_run_it_is_refused_in_words(site: Site, why: str) -> None:
     with pytest.raises(ValueError, match=f"--attention-backend triton cannot be had: {why}"):
-        attention_name("triton", site)
+        attention_name(AttentionBackendName.TRITON, site)
 
 
 @torch.inference_mode()
@@ -246,7 +257,10 @@ def test_a_model_says_by_it_what_it_says_by_the_reference(
     batches = [
         paging.batch(chunks) for chunks in ([(0, 0, range(25))], [(0, 25, [7]), (1, 0, [3])])
     ]
-    ways = [KVOptions(attention=name) for name in ("triton", "reference")]
+    ways = [
+        KVOptions(attention=name)
+        for name in (AttentionBackendName.TRITON, AttentionBackendName.REFERENCE)
+    ]
     assert loaded.attention_name(ways[0]) == "triton"
     assert loaded.scratch_bytes(StepLimits(30, 2, 30), ways[0]) > 0
     one, other = (loaded.attach(paging.num_blocks, 8, way) for way in ways)
@@ -270,9 +284,11 @@ def python(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
 def test_a_cpu_is_refused_where_nothing_interprets(tmp_path: Path) -> None:
     code = (
         "import torch; from quire.models.attention.choice import *; "
+        "from quire.models.config import AttentionBackendName, KVCacheDtype; "
         "from quire.models.kv.kv_codec import choose_codec; "
-        "codec = choose_codec('auto', torch.float32); "
-        "attention_name('triton', Site(torch.device('cpu'), codec, 64, 64))"
+        "codec = choose_codec(KVCacheDtype.AUTO, torch.float32); "
+        "site = Site(torch.device('cpu'), codec, 64, 64); "
+        "attention_name(AttentionBackendName.TRITON, site)"
     )
     said = python("-c", code, cache=tmp_path).stderr
     assert "cannot be had: it runs on NVIDIA GPUs, not on cpu" in said

@@ -1,9 +1,9 @@
 """Builds an engine from its configuration: load, measure, size, assemble. Each phase is timed."""
 
-from quire.engine.config import TOY_MODEL, EngineConfig, check_memory_options
+from quire.engine.config import TOY_MODEL, EngineConfig, check_options
 from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts
-from quire.engine.startup.assemble import Clock, OnProgress, scheduler_config
+from quire.engine.startup.assemble import Clock, OnProgress
 from quire.engine.startup.build_toy import build_toy_engine
 from quire.engine.tracing import check_tracing
 
@@ -16,11 +16,9 @@ def build_engine(
     `began_s` is when the process began, by `clock`; the time since is a phase of the start. Raises
     ValueError, or an error of the loader or of sizing, whose text is for people.
     """
-    check_memory_options(config)
-    check_tracing(config.otlp_traces_endpoint)
-    budget = config.max_num_batched_tokens or config.max_num_seqs
-    scheduler_config(config, budget, config.max_model_len or 2)  # says what is wrong before loading
-    if config.model == TOY_MODEL:
+    check_options(config)
+    check_tracing(config.tracing.otlp_traces_endpoint)
+    if config.model.model == TOY_MODEL:
         return build_toy_engine(config, clock)
     # torch and transformers are slow to import
     from quire.engine.startup.build_model import build_model_engine

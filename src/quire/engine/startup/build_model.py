@@ -11,7 +11,7 @@ import torch
 from quire.cache.footprint import Footprint
 from quire.cache.layout import Layout
 from quire.cache.sizing import MIB, TooLittleMemory
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, MemoryConfig, SchedulingConfig
 from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts, ReceiptLine
 from quire.engine.sampling.build_sampler import sampler_bytes
@@ -65,23 +65,24 @@ def build_model_engine(
     """
     timer = PhaseTimer(clock, last_s=clock() if began_s is None else began_s)
     timer.end("imports")
-    device = choose_device(config.device)
+    device = choose_device(config.model.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # the device of kernels and streams
-    options = KernelOptions(config.quantization, config.linear_backend, config.dtype)
+    asked = config.model
+    options = KernelOptions(asked.quantization, asked.linear_backend, asked.dtype)
     kernels = choose_kernels(options, device)
-    config = replace(config, dtype=compute_dtype(options, kernels))
-    if config.num_threads is not None:
-        torch.set_num_threads(config.num_threads)
-    source = ModelSource(config.model, config.revision, config.trust_remote_code)
+    config = replace(config, model=replace(asked, dtype=compute_dtype(options, kernels)))
+    if asked.num_threads is not None:
+        torch.set_num_threads(asked.num_threads)
+    source = ModelSource(asked.model, asked.revision, asked.trust_remote_code)
     folder = locate(source, on_progress)
     timer.end("files")
     limits = _limits_before_load(config, folder, device, on_progress, kernels)
     timer.end("outline")
-    source = ModelSource(str(folder), trust_remote_code=config.trust_remote_code)
+    source = ModelSource(str(folder), trust_remote_code=asked.trust_remote_code)
     loaded = load_model(
         source,
-        dtype=config.dtype,
+        dtype=config.model.dtype,
         device=device,
         on_progress=on_progress,
         kernels=kernels,
@@ -94,11 +95,13 @@ def build_model_engine(
     timer.end("profile")
     memory = measure(device)
     layout = loaded.facts.layout(config.kv_options)
-    plan = plan_kv(layout, footprint, limits, config.budget, _available_memory(config, memory))
+    plan = plan_kv(
+        layout, footprint, limits, config.memory.budget, _available_memory(config.memory, memory)
+    )
     plan = _with_swap_space(plan, config, memory)
     model = loaded.attach(
         plan.capacity.num_blocks,
-        config.block_size,
+        config.memory.block_size,
         config.kv_options,
         num_host_blocks=plan.num_host_blocks,
     )
@@ -106,7 +109,7 @@ def build_model_engine(
     if device.type == "cuda":
         _warm_up(model, len(layout.groups), plan, device)
         timer.end("warm_up")
-    recorded = with_graphs(config, model, device, plan, on_progress)
+    recorded = with_graphs(config.model, model, device, plan, on_progress)
     if isinstance(recorded, GraphedModel):
         timer.end("graphs")
     receipt = _receipt(loaded, footprint, plan, memory)
@@ -115,7 +118,7 @@ def build_model_engine(
     return assemble(config, facts, layout, recorded, clock), facts
 
 
-def is_overlapped(config: EngineConfig, device: torch.device) -> bool:
+def is_overlapped(config: SchedulingConfig, device: torch.device) -> bool:
     """Return whether steps overlap: as configured, else where the host is idle while the device
     computes."""
     if config.async_scheduling is None:
@@ -123,7 +126,7 @@ def is_overlapped(config: EngineConfig, device: torch.device) -> bool:
     return config.async_scheduling
 
 
-def choose_limits(config: EngineConfig, model_max_len: int, device: torch.device) -> Limits:
+def choose_limits(config: SchedulingConfig, model_max_len: int, device: torch.device) -> Limits:
     """Return the configured limits, with defaults from the model and the device. Raises ValueError
     if the model cannot have them."""
     max_model_len = config.max_model_len or model_max_len
@@ -153,26 +156,32 @@ def _limits_before_load(
     on_progress("outline", 0, 1)
     preview = look_ahead(
         folder,
-        dtype=config.dtype,
+        dtype=config.model.dtype,
         device=device,
-        trust_remote_code=config.trust_remote_code,
+        trust_remote_code=config.model.trust_remote_code,
         kernels=kernels,
     )
-    limits = choose_limits(config, preview.max_model_len, device)
+    limits = choose_limits(config.scheduling, preview.max_model_len, device)
     check_before_load(config, preview, limits, device)
     on_progress("outline", 1, 1)
     return limits
 
 
 def _with_swap_space(plan: KVPlan, config: EngineConfig, memory: DeviceMemory) -> KVPlan:
-    block_bytes = plan.capacity.layout.block_bytes(config.block_size)
+    block_bytes = plan.capacity.layout.block_bytes(config.memory.block_size)
     host = memory if memory.is_host else measure(torch.device("cpu"))
     available = host.available - (plan.num_bytes if memory.is_host else 0)
-    num_blocks = num_host_blocks(config, block_bytes, is_host=memory.is_host, available=available)
+    num_blocks = num_host_blocks(
+        config.memory.swap_space,
+        config.scheduling.preemption_mode,
+        block_bytes,
+        is_host=memory.is_host,
+        available=available,
+    )
     return replace(plan, num_host_blocks=num_blocks)
 
 
-def _available_memory(config: EngineConfig, memory: DeviceMemory) -> AvailableMemory:
+def _available_memory(config: MemoryConfig, memory: DeviceMemory) -> AvailableMemory:
     return AvailableMemory(
         step_budget(memory, config.budget),
         is_unified=memory.is_unified,
@@ -200,11 +209,17 @@ def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footp
     step_limits = StepLimits(limits.max_model_len, limits.max_num_seqs, limits.max_step_tokens)
     least = least_token_bytes(facts.vocab_size, facts.dtype_bytes, layout)
     token_bytes = max(-(-peak // num_tokens), least)
-    graphs = graph_bytes(config, model, loaded.device, token_bytes)
+    graphs = graph_bytes(
+        config.model,
+        model,
+        loaded.device,
+        max_num_seqs=limits.max_num_seqs,
+        token_bytes=token_bytes,
+    )
     scratch = loaded.scratch_bytes(step_limits, config.kv_options)
     return Footprint(
-        block_size=config.block_size,
-        block_bytes=layout.block_bytes(config.block_size),
+        block_size=config.memory.block_size,
+        block_bytes=layout.block_bytes(config.memory.block_size),
         token_bytes=token_bytes,
         fixed_bytes=scratch + sampler_bytes(facts.vocab_size, loaded.device) + graphs,
         graph_bytes=graphs,
@@ -257,16 +272,17 @@ def _facts(
     startup_s: dict[str, float],
 ) -> EngineFacts:
     facts = loaded.facts
-    kv_dtype = facts.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    kept_as = config.memory.kv_cache_dtype
+    kv_dtype = kept_as if kept_as.is_quantised else facts.dtype
     return EngineFacts(
         model_type=facts.model_type,
         dtype=facts.dtype,
         device=str(loaded.device),
         vocab_size=facts.vocab_size,
         max_model_len=plan.limits.max_model_len,
-        max_num_seqs=config.max_num_seqs,
+        max_num_seqs=plan.limits.max_num_seqs,
         max_num_batched_tokens=plan.num_tokens,
-        block_size=config.block_size,
+        block_size=plan.capacity.block_size,
         num_blocks=plan.capacity.num_blocks,
         num_host_blocks=plan.num_host_blocks,
         eos_token_ids=facts.eos_token_ids,
@@ -274,8 +290,8 @@ def _facts(
         memory=memory_facts(plan.capacity, plan.limits, plan.reasons, kv_dtype=kv_dtype),
         startup_s=startup_s,
         attention=loaded.attention_name(config.kv_options),
-        quantization=config.quantization,
-        async_scheduling=is_overlapped(config, loaded.device),
+        quantization=config.model.quantization,
+        async_scheduling=is_overlapped(config.scheduling, loaded.device),
     )
 
 

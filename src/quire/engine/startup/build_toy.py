@@ -22,18 +22,20 @@ TOY_LAYOUT = toy_layout()
 
 def build_toy_engine(config: EngineConfig, clock: Clock) -> tuple[Engine, EngineFacts]:
     """Return an engine over the toy model, and its facts. Raises ValueError."""
+    memory, scheduling = config.memory, config.scheduling
     limits = Limits(
-        max_model_len=config.max_model_len or TOY_CONTEXT,
+        max_model_len=scheduling.max_model_len or TOY_CONTEXT,
         model_max_len=TOY_CONTEXT,
-        max_num_seqs=config.max_num_seqs,
-        num_tokens=config.max_num_batched_tokens,
+        max_num_seqs=scheduling.max_num_seqs,
+        num_tokens=scheduling.max_num_batched_tokens,
         default_token_budget=TOY_BATCHED_TOKENS,
     )
-    size, num_tokens = config.block_size, limits.max_step_tokens
-    num_blocks = config.budget.blocks(TOY_LAYOUT, block_size=size, max_chunk_tokens=num_tokens)
+    size, num_tokens = memory.block_size, limits.max_step_tokens
+    num_blocks = memory.budget.blocks(TOY_LAYOUT, block_size=size, max_chunk_tokens=num_tokens)
     capacity = KVCapacity(TOY_LAYOUT, num_blocks or TOY_BLOCKS, size, num_tokens)
     num_host = num_host_blocks(
-        config,
+        memory.swap_space,
+        scheduling.preemption_mode,
         TOY_LAYOUT.block_bytes(size),
         is_host=True,
         available=psutil.virtual_memory().available,
@@ -45,7 +47,7 @@ def build_toy_engine(config: EngineConfig, clock: Clock) -> tuple[Engine, Engine
         device="cpu",
         vocab_size=TOY_VOCAB_SIZE,
         max_model_len=limits.max_model_len,
-        max_num_seqs=config.max_num_seqs,
+        max_num_seqs=scheduling.max_num_seqs,
         max_num_batched_tokens=num_tokens,
         block_size=size,
         num_blocks=capacity.num_blocks,
@@ -54,7 +56,7 @@ def build_toy_engine(config: EngineConfig, clock: Clock) -> tuple[Engine, Engine
         receipt=(),
         memory=memory_facts(capacity, limits, reasons, kv_dtype="uint64"),
         startup_s={},
-        async_scheduling=bool(config.async_scheduling),
+        async_scheduling=bool(scheduling.async_scheduling),
     )
     model = ToyModel(TOY_VOCAB_SIZE, KVSize(capacity.num_blocks, size, num_host))
     return assemble(config, facts, TOY_LAYOUT, model, clock), facts

@@ -10,12 +10,13 @@ import torch
 from quire.cache.footprint import Footprint
 from quire.cache.layout import Layout
 from quire.cache.sizing import MIB, KVCapacity, check_has_attention
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, MemoryConfig
 from quire.engine.startup.kv_plan import AvailableMemory, Limits, solve_kv
 from quire.engine.startup.memory import DeviceMemory, measure, step_budget
 from quire.engine.startup.swap_space import num_host_blocks
 from quire.models.attention.choice import attention_name
 from quire.models.attention.triton.support import Site
+from quire.models.config import KVOptions
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.loading.preview import Preview
 
@@ -40,7 +41,7 @@ def check_before_load(
     if layout is not None:
         check_has_attention(layout)
     memory = measure(device)
-    _check_attention(config, preview, layout, device)
+    _check_attention(config.kv_options, preview, layout, device)
     _check_swap_space(config, layout, memory)
     if layout is None:
         logger.info(
@@ -49,11 +50,11 @@ def check_before_load(
             preview.model_type,
         )
         return
-    _check_blocks(config, preview, limits, layout, memory)
+    _check_blocks(config.memory, preview, limits, layout, memory)
 
 
 def _check_blocks(
-    config: EngineConfig, preview: Preview, limits: Limits, layout: Layout, memory: DeviceMemory
+    config: MemoryConfig, preview: Preview, limits: Limits, layout: Layout, memory: DeviceMemory
 ) -> None:
     is_mapped = memory.is_host and preview.are_kept
     weight_bytes = 0 if is_mapped else preview.weight_bytes
@@ -84,21 +85,27 @@ def _check_blocks(
 
 
 def _check_attention(
-    config: EngineConfig, preview: Preview, layout: Layout | None, device: torch.device
+    options: KVOptions, preview: Preview, layout: Layout | None, device: torch.device
 ) -> None:
     if preview.dtype is None:
         return
     token_kvs = () if layout is None else layout.token_kvs
     site = Site(
         device,
-        choose_codec(config.kv_cache_dtype, preview.dtype),
+        choose_codec(options.dtype, preview.dtype),
         head_size=max((token_kv.head_size for token_kv in token_kvs), default=0),
         v_head_size=max((token_kv.v_head_size for token_kv in token_kvs), default=0),
     )
-    attention_name(config.attention_backend, site)
+    attention_name(options.attention, site)
 
 
 def _check_swap_space(config: EngineConfig, layout: Layout | None, memory: DeviceMemory) -> None:
     host = memory if memory.is_host else measure(torch.device("cpu"))
-    block_bytes = 1 if layout is None else layout.block_bytes(config.block_size)
-    num_host_blocks(config, block_bytes, is_host=memory.is_host, available=host.available)
+    block_bytes = 1 if layout is None else layout.block_bytes(config.memory.block_size)
+    num_host_blocks(
+        config.memory.swap_space,
+        config.scheduling.preemption_mode,
+        block_bytes,
+        is_host=memory.is_host,
+        available=host.available,
+    )

@@ -2,7 +2,7 @@
 
 import torch
 
-from quire.engine.config import EngineConfig
+from quire.engine.config import ModelConfig
 from quire.engine.startup.assemble import OnProgress
 from quire.engine.startup.kv_plan import KVPlan
 from quire.models.graphs import (
@@ -18,7 +18,7 @@ from quire.models.hf import HFModel
 
 
 def recorded_backend(
-    config: EngineConfig, model: HFModel, device: torch.device
+    config: ModelConfig, model: HFModel, device: torch.device
 ) -> ReplayableBackend | None:
     """Return the model's attention backend if decode steps are recorded, else None.
 
@@ -31,16 +31,21 @@ def recorded_backend(
 
 
 def graph_bytes(
-    config: EngineConfig, model: HFModel, device: torch.device, token_bytes: int
+    config: ModelConfig,
+    model: HFModel,
+    device: torch.device,
+    *,
+    max_num_seqs: int,
+    token_bytes: int,
 ) -> int:
     """Return the bytes to keep free for recorded graphs; a token of a step takes `token_bytes`."""
     if recorded_backend(config, model, device) is None:
         return 0
-    return record_bytes(config.max_num_seqs, token_bytes)
+    return record_bytes(max_num_seqs, token_bytes)
 
 
 def with_graphs(
-    config: EngineConfig,
+    config: ModelConfig,
     model: HFModel,
     device: torch.device,
     plan: KVPlan,
@@ -53,7 +58,7 @@ def with_graphs(
     sizes = DecodeLimits(
         limits.max_num_seqs,
         limits.max_model_len,
-        -(-limits.max_model_len // config.block_size),
+        -(-limits.max_model_len // plan.capacity.block_size),
         len(plan.capacity.layout.groups),
     )
 

@@ -1,7 +1,6 @@
 """Decides how many blocks of host memory there are for swapped requests."""
 
 from quire.cache.sizing import TooLittleMemory
-from quire.engine.config import EngineConfig
 from quire.scheduler.cost import PreemptionMode
 
 GIB = 1 << 30
@@ -11,18 +10,22 @@ the device."""
 
 
 def num_host_blocks(
-    config: EngineConfig, block_bytes: int, *, is_host: bool, available: int
+    size_gib: float | None,
+    mode: PreemptionMode,
+    block_bytes: int,
+    *,
+    is_host: bool,
+    available: int,
 ) -> int:
-    """Return the number of host blocks. `available` are bytes of the host; `is_host` says that the
-    device is the host itself. Raises ValueError if swapping is configured without space, and
-    TooLittleMemory if the space is not available.
+    """Return the number of host blocks in `size_gib`, None for the default. `available` are bytes
+    of the host; `is_host` says that the device is the host itself. Raises ValueError if swapping is
+    configured without space, and TooLittleMemory if the space is not available.
     """
-    size_gib = config.swap_space
     if size_gib is None:
         size_gib = 0.0 if is_host else DEFAULT_GIB
     num_bytes = int(size_gib * GIB)
     num_blocks = num_bytes // block_bytes if block_bytes else 0
-    if not num_blocks and config.preemption_mode == PreemptionMode.SWAP:
+    if not num_blocks and mode is PreemptionMode.SWAP:
         raise ValueError(
             f"--preemption-mode is swap, but --swap-space is {size_gib:g} GiB, less than one block"
         )

@@ -9,6 +9,7 @@ from quire.models.attention.reference import ReferenceAttention
 from quire.models.attention.triton import support
 from quire.models.attention.triton.support import Site
 from quire.models.attention.triton.tiles import Device
+from quire.models.config import AttentionBackendName
 from quire.models.kv.kv_codec import Codec
 from quire.models.kv.kv_store import KVStore
 from quire.models.native import Library, library
@@ -16,35 +17,34 @@ from quire.models.native import Library, library
 logger = logging.getLogger(__name__)
 
 
-def cpu_library(requested: str, device_type: str, codec: Codec) -> Library | None:
-    """Return the library of the `cpu` backend if that is the one to use, else None.
-
-    `requested` is one of ATTENTION_BACKENDS. Raises ValueError if it is `cpu` and cannot run.
-    """
-    if requested not in ("auto", "cpu") or (requested == "auto" and device_type != "cpu"):
+def cpu_library(requested: AttentionBackendName, device_type: str, codec: Codec) -> Library | None:
+    """Return the library of the `cpu` backend if that is the one to use, else None. Raises
+    ValueError if it is requested and cannot run."""
+    is_auto = requested is AttentionBackendName.AUTO
+    is_requested = requested is AttentionBackendName.CPU
+    if not (is_requested or (is_auto and device_type == "cpu")):
         return None
     kernels = library()
     why = cpu.why_not(kernels, device_type, codec)
-    if why is not None and requested == "cpu":
+    if why is not None and is_requested:
         raise ValueError(f"--attention-backend cpu cannot be had: {why}")
     return None if why is not None else kernels
 
 
-def triton_device(requested: str, site: Site) -> Device | None:
-    """Return the device of the `triton` backend if that is the one to use, else None.
-
-    `requested` is one of ATTENTION_BACKENDS. Raises ValueError if it is `triton` where that cannot
-    run.
-    """
-    if requested not in ("auto", "triton") or (requested == "auto" and site.device.type != "cuda"):
+def triton_device(requested: AttentionBackendName, site: Site) -> Device | None:
+    """Return the device of the `triton` backend if that is the one to use, else None. Raises
+    ValueError if it is requested and cannot run."""
+    is_auto = requested is AttentionBackendName.AUTO
+    is_requested = requested is AttentionBackendName.TRITON
+    if not (is_requested or (is_auto and site.device.type == "cuda")):
         return None
     why = support.why_not(site)
-    if why is not None and requested == "triton":
+    if why is not None and is_requested:
         raise ValueError(f"--attention-backend triton cannot be had: {why}")
     return None if why is not None else support.describe(site.device)
 
 
-def build_attention(store: KVStore, requested: str) -> AttentionBackend:
+def build_attention(store: KVStore, requested: AttentionBackendName) -> AttentionBackend:
     """Build the backend over `store`. Raises ValueError if the requested one cannot run."""
     site = _site(store)
     kernels = cpu_library(requested, site.device.type, site.codec)
@@ -55,19 +55,19 @@ def build_attention(store: KVStore, requested: str) -> AttentionBackend:
         from quire.models.attention.triton.backend import TritonAttention
 
         return TritonAttention(store, device)
-    return ReferenceAttention(store, is_eager=requested == "eager")
+    return ReferenceAttention(store, is_eager=requested is AttentionBackendName.EAGER)
 
 
-def attention_name(requested: str, site: Site) -> str:
+def attention_name(requested: AttentionBackendName, site: Site) -> str:
     """Return the backend's name for logs, with its instruction set, or why it is not `triton`."""
     kernels = cpu_library(requested, site.device.type, site.codec)
     if kernels is not None:
         return f"cpu ({kernels.isa})"
     if triton_device(requested, site) is not None:
         return "triton"
-    if requested == "auto" and site.device.type == "cuda":
+    if requested is AttentionBackendName.AUTO and site.device.type == "cuda":
         return f"reference (not triton: {support.why_not(site)})"
-    return "eager" if requested == "eager" else "reference"
+    return "eager" if requested is AttentionBackendName.EAGER else "reference"
 
 
 def _site(store: KVStore) -> Site:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quire.models.config import KVCacheDtype
+
 SMALLEST_SCALE = torch.finfo(torch.bfloat16).tiny
 
 
@@ -73,12 +75,12 @@ class Codec:
         return out.copy_(elements.view(self.number)).mul_(scales.to(wide)[..., None])
 
 
-def choose_codec(name: str, dtype: torch.dtype) -> Codec:
-    """Return the codec for `KVOptions.dtype`. Raises ValueError for an unknown name."""
-    if name == "auto":
-        return Codec(dtype, dtype)
-    if name == "int8":
-        return Codec(dtype, torch.int8, peak=127.0)
-    if name == "fp8_e4m3":
-        return Codec(dtype, torch.float8_e4m3fn, peak=448.0)
-    raise ValueError(f"K and V cannot be kept as {name!r}: auto, int8 or fp8_e4m3")
+def choose_codec(kept_as: KVCacheDtype, dtype: torch.dtype) -> Codec:
+    """Return the codec of K and V that a model computes in `dtype`."""
+    match kept_as:
+        case KVCacheDtype.AUTO:
+            return Codec(dtype, dtype)
+        case KVCacheDtype.INT8:
+            return Codec(dtype, torch.int8, peak=127.0)
+        case KVCacheDtype.FP8_E4M3:
+            return Codec(dtype, torch.float8_e4m3fn, peak=448.0)

@@ -8,16 +8,16 @@ from collections.abc import Mapping, MutableMapping, Sequence
 
 from quire import __version__
 from quire.bench.options import read_options, split_serve_args
-from quire.engine.config import TOY_MODEL, EngineConfig
+from quire.engine.config import TOY_MODEL, ModelConfig
 from quire.engine.launch import launch
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.models.loading.checkpoint import ModelSource, check_local
 from quire.process_age import uncollected
 from quire.progress import log_format
 from quire.server.cli.arguments import build_parser, unknown_flag
+from quire.server.cli.config_table import config_table
 from quire.server.cli.exit_codes import FAILED_START, USAGE_ERROR
 from quire.server.cli.option_values import InvalidOption
-from quire.server.cli.options import config_table
 from quire.server.cli.output import print_line
 from quire.server.cli.settings import build_config, parse_values, unknown_variables
 from quire.server.config import ServerConfig
@@ -59,7 +59,7 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
     for warning in unknown_variables(environ):
         logger.warning(warning)
     try:
-        check_model(config.engine)
+        check_model(config.engine.model)
     except (CheckpointError, TokenizerError, UnsupportedModel) as error:
         print(f"quire serve: {error}", file=sys.stderr)
         return FAILED_START
@@ -83,7 +83,7 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
     return run(config, listener, launched)
 
 
-def check_model(config: EngineConfig) -> None:
+def check_model(config: ModelConfig) -> None:
     """Check the files of a local model before anything heavy is imported. Raises CheckpointError,
     UnsupportedModel or TokenizerError."""
     if config.model == TOY_MODEL:

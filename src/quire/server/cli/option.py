@@ -9,11 +9,15 @@ OptionValue: TypeAlias = str | int | float | bool | tuple[str, ...] | None
 
 
 class ConfigSection(StrEnum):
-    """The configuration class that an option fills."""
+    """The part of the configuration that an option fills: the group of EngineConfig of that name,
+    or ServerConfig. RESOLVED options have no field of their own; `settings.py` reads them."""
 
-    ENGINE = "engine"
+    MODEL = "model"
+    MEMORY = "memory"
+    SCHEDULING = "scheduling"
+    TRACING = "tracing"
     SERVER = "server"
-    RESOLVED = "resolved"  # read by `settings.py`, no field of its own
+    RESOLVED = "resolved"
 
 
 @dataclass(frozen=True, slots=True)

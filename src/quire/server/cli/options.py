@@ -1,19 +1,17 @@
-"""Every option of `quire serve`, once: flag, variable, default, help.
+"""Every option of `quire serve`, once: flag, variable, section of the configuration, parser, help.
 
-Defaults are those of the configuration classes. `python -m quire.server.cli.options` prints the
-table of docs/configuration.md.
+A choice is parsed by the enum that owns it. Defaults are those of the configuration classes.
 """
 
-import dataclasses
-
+from quire.cache.block_hash import HashAlgorithm
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE
-from quire.engine.config import (
-    ATTENTION_BACKENDS,
-    HASH_ALGORITHMS,
-    KV_DTYPES,
-    LINEAR_BACKENDS,
-    QUANTIZATIONS,
-    EngineConfig,
+from quire.engine.config import LogLevel
+from quire.models.config import (
+    AttentionBackendName,
+    KVCacheDtype,
+    LinearBackend,
+    ModelDtype,
+    Quantization,
 )
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
@@ -39,9 +37,11 @@ from quire.server.cli.option_values import (
     text,
     threads,
 )
-from quire.server.config import GenerationConfig, MetricsCompat, ServerConfig
+from quire.server.config import GenerationConfig, MetricsCompat
 
-ENGINE, SERVER, RESOLVED = ConfigSection.ENGINE, ConfigSection.SERVER, ConfigSection.RESOLVED
+MODEL, MEMORY = ConfigSection.MODEL, ConfigSection.MEMORY
+SCHEDULING, TRACING = ConfigSection.SCHEDULING, ConfigSection.TRACING
+SERVER, RESOLVED = ConfigSection.SERVER, ConfigSection.RESOLVED
 
 OPTIONS: tuple[Option, ...] = (
     Option(
@@ -59,26 +59,26 @@ OPTIONS: tuple[Option, ...] = (
         "Answers carry the name that was asked for, else the first.",
         shown="MODEL",
     ),
-    Option("revision", ENGINE, text, "Branch, tag or commit of the model on the hub."),
-    Option("trust-remote-code", ENGINE, boolean, "Run Python code that comes with the model."),
-    Option("device", ENGINE, text, "`auto`, `cpu`, `cuda` or `cuda:N`."),
+    Option("revision", MODEL, text, "Branch, tag or commit of the model on the hub."),
+    Option("trust-remote-code", MODEL, boolean, "Run Python code that comes with the model."),
+    Option("device", MODEL, text, "`auto`, `cpu`, `cuda` or `cuda:N`."),
     Option(
         "dtype",
-        ENGINE,
-        one_of("auto", "float32", "float16", "bfloat16"),
+        MODEL,
+        one_of(*ModelDtype),
         "Number format of weights and activations: `auto` as the checkpoint has them, but "
         "bfloat16 for float32 where the device multiplies it.",
     ),
-    Option("num-threads", ENGINE, threads, "CPU threads of the engine.", shown="auto"),
+    Option("num-threads", MODEL, threads, "CPU threads of the engine.", shown="auto"),
     Option(
         "block-size",
-        ENGINE,
+        MEMORY,
         one_number_of(*BLOCK_SIZES),
         f"Token places in one block of KV memory: {', '.join(map(str, BLOCK_SIZES))}.",
     ),
     Option(
         "gpu-memory-utilization",
-        ENGINE,
+        MEMORY,
         fraction,
         "Share of a GPU's memory for weights, work and KV; on a CPU, share of half the free memory "
         "for work and KV, and no more than can be of use.",
@@ -86,44 +86,44 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "kv-cache-memory-bytes",
-        ENGINE,
+        MEMORY,
         byte_count,
         "KV memory in bytes; `512MiB`, `2GiB` or `2G` will do. KV memory is said in one way at "
         "most: as share, bytes, tokens or blocks.",
     ),
-    Option("kv-cache-tokens", ENGINE, count, "KV memory for one request of so many tokens."),
-    Option("num-gpu-blocks-override", ENGINE, count, "KV memory as a number of blocks."),
+    Option("kv-cache-tokens", MEMORY, count, "KV memory for one request of so many tokens."),
+    Option("num-gpu-blocks-override", MEMORY, count, "KV memory as a number of blocks."),
     Option(
         "swap-space",
-        ENGINE,
+        MEMORY,
         gibibytes,
         "GiB of host memory for preempted requests and evicted prefixes.",
         shown="4 beside a GPU, 0 on a CPU",
     ),
     Option(
         "preemption-mode",
-        ENGINE,
+        SCHEDULING,
         one_of(*PreemptionMode),
         "What happens to a request that must make room: its blocks go to swap space, or it is "
         "computed again, or what costs less by measured speeds.",
     ),
     Option(
         "kv-cache-dtype",
-        ENGINE,
-        named(one_of(*KV_DTYPES), fp8="fp8_e4m3"),
+        MEMORY,
+        named(one_of(*KVCacheDtype), fp8=KVCacheDtype.FP8_E4M3),
         "Number format of K and V: `auto` as the model computes, `fp8_e4m3` (or `fp8`) and `int8` "
         "in a byte with a scale for each token and head.",
     ),
     Option(
         "disable-hybrid-kv-cache-manager",
-        ENGINE,
+        MEMORY,
         boolean,
         "Keep K and V behind windows and chunks to the end, as if all layers saw everything.",
     ),
     Option(
         "attention-backend",
-        ENGINE,
-        one_of(*ATTENTION_BACKENDS),
+        MODEL,
+        one_of(*AttentionBackendName),
         "`auto`: the fastest that runs here. `cpu`: C++ kernels, for float32 and bfloat16. "
         "`triton`: Triton's kernels, on NVIDIA GPUs from compute capability 8.0 on. "
         "`reference`: with PyTorch's fused kernels. `eager`: every softmax written out in float32, "
@@ -131,42 +131,48 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "linear-backend",
-        ENGINE,
-        one_of(*LINEAR_BACKENDS),
+        MODEL,
+        one_of(*LinearBackend),
         "`auto`: on a CPU, bfloat16 weights packed once, without loss, for the C++ kernels, and "
         "what is between them fused: in 12 bits each where it computes in bfloat16, in 16 where it "
         "computes in float32. `torch`: PyTorch's own.",
     ),
     Option(
         "quantization",
-        ENGINE,
-        one_of(*QUANTIZATIONS),
+        MODEL,
+        one_of(*Quantization),
         "`int8`: on a CPU, linear layers and the embedding they share keep their weights in a byte "
         "with a scale for each row, and multiply bytes where there is AVX-512 VNNI: less memory, "
         "faster, not quite the same text.",
     ),
     Option(
         "max-model-len",
-        ENGINE,
+        SCHEDULING,
         count,
         "Most tokens of one request, prompt and output.",
         shown="the model's",
     ),
-    Option("max-num-seqs", ENGINE, count, "Most requests in one step."),
+    Option("max-num-seqs", SCHEDULING, count, "Most requests in one step."),
     Option(
-        "max-num-batched-tokens", ENGINE, count, "Most tokens computed in one step.", shown="auto"
+        "max-num-batched-tokens",
+        SCHEDULING,
+        count,
+        "Most tokens computed in one step.",
+        shown="auto",
     ),
-    Option("max-num-queued-reqs", ENGINE, count, "Most requests waiting; more are answered 503."),
+    Option(
+        "max-num-queued-reqs", SCHEDULING, count, "Most requests waiting; more are answered 503."
+    ),
     Option(
         "scheduling-policy",
-        ENGINE,
+        SCHEDULING,
         one_of(*PolicyName),
         "Who is served first: `fcfs` who came first, `priority` who has the least priority number, "
         "`fair` the tenant that was served least for its weight.",
     ),
     Option(
         "async-scheduling",
-        ENGINE,
+        SCHEDULING,
         boolean,
         "Schedule and launch a step while the device computes the one before it; what that one "
         "draws is fed forward on the device.",
@@ -174,58 +180,58 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "enforce-eager",
-        ENGINE,
+        MODEL,
         boolean,
         "On a GPU, record no decode steps as CUDA graphs: a faster start and less memory, slower "
         "steps.",
     ),
     Option(
         "priority-ageing-s",
-        ENGINE,
+        SCHEDULING,
         seconds,
         "Seconds of waiting that count as one priority better; with 0 a stream of better requests "
         "may hold one back for ever.",
     ),
     Option(
         "max-skips",
-        ENGINE,
+        SCHEDULING,
         integer(0),
         "How many later requests may pass one that waits for blocks; after that all wait for it.",
     ),
     Option(
-        "enable-prefix-caching", ENGINE, boolean, "Reuse the KV blocks of equal prompt beginnings."
+        "enable-prefix-caching", MEMORY, boolean, "Reuse the KV blocks of equal prompt beginnings."
     ),
     Option(
         "wait-for-prefix",
-        ENGINE,
+        SCHEDULING,
         boolean,
         "While one request computes the beginning of another's prompt, the other waits for it "
         "where that is sooner.",
     ),
     Option(
         "otlp-traces-endpoint",
-        ENGINE,
+        TRACING,
         http_url,
         "OpenTelemetry collector that gets a span for each call of the KV cache, by OTLP over "
         "HTTP: the whole URL, as in `http://localhost:4318/v1/traces`. Needs the extra `otel`.",
     ),
     Option(
         "prefix-caching-hash-algo",
-        ENGINE,
-        one_of(*HASH_ALGORITHMS),
+        MEMORY,
+        one_of(*HashAlgorithm),
         "Hash that finds cached blocks: `sha256`, or `sha256_cbor`, which other programs can "
         "compute too.",
     ),
     Option(
         "prefix-caching-seed",
-        ENGINE,
+        MEMORY,
         text,
         "Makes the hashes of blocks the same in every process that is given the same text.",
         shown="random",
     ),
     Option(
         "enable-kv-cache-events",
-        ENGINE,
+        TRACING,
         boolean,
         "Tell at `/v1/kv_events` which blocks the prefix cache gains and loses. Any API key may "
         "read it, and it shows the token ids of everyone's prompts.",
@@ -332,32 +338,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "log-level",
         SERVER,
-        one_of("debug", "info", "warning", "error"),
+        one_of(*LogLevel),
         "Least level that is logged.",
     ),
 )
-
-
-def shown_default(option: Option) -> str:
-    if option.shown:
-        return option.shown
-    owner = EngineConfig if option.section is ENGINE else ServerConfig
-    default = next(f.default for f in dataclasses.fields(owner) if f.name == option.target)
-    if default is None:
-        return "none"
-    return str(default).lower() if isinstance(default, bool) else f"{default}"
-
-
-def config_table() -> str:
-    """Return the table of docs/configuration.md, in Markdown."""
-    rows = ["| Flag | Variable | Default | What it does |", "|---|---|---|---|"]
-    for option in OPTIONS:
-        flag = f"`--{option.flag}`"
-        if option.parse is boolean:
-            flag += f", `--no-{option.flag}`"
-        rows.append(f"| {flag} | `{option.variable}` | {shown_default(option)} | {option.help} |")
-    return "\n".join(rows) + "\n"
-
-
-if __name__ == "__main__":
-    print(config_table(), end="")

@@ -3,14 +3,16 @@ default.
 """
 
 import argparse
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 
 import msgspec
 
-from quire.engine.config import check_memory_options
-from quire.server.cli.option import Option, OptionValue
+from quire.engine.config import EngineConfig, check_options
+from quire.server.cli.config_table import shown_default
+from quire.server.cli.option import ConfigSection, Option, OptionValue
 from quire.server.cli.option_values import (
     InvalidOption,
     boolean,
@@ -20,7 +22,7 @@ from quire.server.cli.option_values import (
     origin_list,
     text,
 )
-from quire.server.cli.options import ENGINE, OPTIONS, SERVER, shown_default
+from quire.server.cli.options import OPTIONS
 from quire.server.cli.suggestion import closest
 from quire.server.config import BUNDLED_MODEL_NAME, ServerConfig
 from quire.server.tenancy.api_keys import read_api_keys
@@ -108,34 +110,43 @@ def build_config(values: Mapping[str, OptionValue]) -> ServerConfig:
     given = values.get("model")
     model = str(given) if given else str(files("quire.models") / "bundled")
     names = _strings(values, "served_model_name") or (str(given) if given else BUNDLED_MODEL_NAME,)
-    engine = {o.target: values[o.key] for o in OPTIONS if o.section is ENGINE and o.key in values}
-    server = {o.target: values[o.key] for o in OPTIONS if o.section is SERVER and o.key in values}
+    server = _section(values, ConfigSection.SERVER)
+    engine = {
+        group.name: _section(values, ConfigSection(group.name))
+        for group in dataclasses.fields(EngineConfig)
+    }
+    engine["model"]["model"] = model
     if "log_level" in server:
-        engine["log_level"] = server["log_level"]
+        engine["tracing"]["log_level"] = server["log_level"]
     config = msgspec.convert(
-        {
-            **server,
-            "engine": {**engine, "model": model},
-            "served_model_names": names,
-            "api_keys": api_keys,
-        },
+        {**server, "engine": engine, "served_model_names": names, "api_keys": api_keys},
         ServerConfig,
     )
+    _check(config)
+    return config
+
+
+def _section(values: Mapping[str, OptionValue], section: ConfigSection) -> dict[str, OptionValue]:
+    return {o.target: values[o.key] for o in OPTIONS if o.section is section and o.key in values}
+
+
+def _check(config: ServerConfig) -> None:
+    """Check what no option can tell by itself. Raises InvalidOption."""
     if config.max_half_read_bytes < config.max_body_bytes:
         raise InvalidOption(
             f"--max-half-read-bytes is {config.max_half_read_bytes}, less than --max-body-bytes, "
             f"{config.max_body_bytes}: no body of that size could be read"
         )
     try:
-        check_memory_options(config.engine)
+        check_options(config.engine)
     except ValueError as error:
         raise InvalidOption(str(error)) from None
-    if config.engine.revision is not None and Path(model).is_dir():
+    source = config.engine.model
+    if source.revision is not None and Path(source.model).is_dir():
         raise InvalidOption(
-            f"--revision is {config.engine.revision}, but {model} is a local folder, which has no "
+            f"--revision is {source.revision}, but {source.model} is a local folder, which has no "
             "revisions: leave it out"
         )
-    return config
 
 
 def _strings(values: Mapping[str, OptionValue], key: str) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ class HealthRoutes:
     async def server_info(self, request: Request) -> Response:
         """Answer with facts and configuration, without what is secret."""
         config = self._service.config
-        shown = {
+        shown: dict[str, object] = {
             field.name: getattr(config, field.name)
             for field in dataclasses.fields(config)
             if field.repr
@@ -94,7 +94,8 @@ class HealthRoutes:
                 startup_s=self._service.startup_s,
                 memory=memory_receipt(self._service.engine.facts),
                 sampling_defaults=self._service.defaults,
-                config=shown | {"num_api_keys": len(config.api_keys)},
+                config=shown
+                | {"engine": config.engine.options(), "num_api_keys": len(config.api_keys)},
             )
         )
 

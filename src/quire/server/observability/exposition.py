@@ -94,12 +94,12 @@ class MetricsCollector(Collector):
         return rows
 
     def _facts_rows(self, facts: EngineFacts) -> dict[str, Rows]:
-        engine = self._config.engine
+        memory_config = self._config.engine.memory
         cache_config = (
             str(facts.block_size),
             str(facts.num_blocks),
-            str(engine.enable_prefix_caching),
-            str(engine.memory_share),
+            str(memory_config.enable_prefix_caching),
+            str(memory_config.memory_share),
             facts.memory.kv_dtype,
         )
         memory = facts.memory

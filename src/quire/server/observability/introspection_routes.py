@@ -42,7 +42,7 @@ class IntrospectionRoutes:
         )
 
     async def kv_events(self, request: Request) -> Response:
-        if not self._service.config.engine.enable_kv_cache_events:
+        if not self._service.config.engine.tracing.enable_kv_cache_events:
             raise RequestError(
                 "This server was started without --enable-kv-cache-events.",
                 code="kv_events_off",
