@@ -7,7 +7,7 @@ from quire.server.errors import RequestError
 from quire.server.openai.protocol.capabilities import COMPLETIONS
 from quire.server.openai.protocol.completions import CompletionRequest
 from quire.server.openai.protocol.parse import parse_request
-from quire.server.requests.limits import MAX_LOGPROBS_KEPT
+from quire.server.requests.output_limits import MAX_LOGPROBS_KEPT
 from tests.server.served import Served
 
 MANY = 20_000

@@ -9,7 +9,7 @@ from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.server.errors import RequestError
 from quire.server.openai.protocol.fields import GenerationFields
 from quire.server.requests.context import Prompt
-from quire.server.requests.limits import OutputLimit, num_output_tokens
+from quire.server.requests.output_limits import OutputLimit, num_output_tokens
 from quire.server.service import ServingState
 from quire.server.tenancy.tenants import Tenant
 

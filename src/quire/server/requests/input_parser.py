@@ -25,13 +25,13 @@ from quire.server.openai.protocol.tokenize import (
 )
 from quire.server.openai.protocol.wire import Detokenized, Tokenized
 from quire.server.requests.context import Prompt
-from quire.server.requests.input_context import InputContext
-from quire.server.requests.limits import (
+from quire.server.requests.field_checks import (
     check_chat,
     check_completion,
     check_num_outputs,
     check_shared,
 )
+from quire.server.requests.input_context import InputContext
 from quire.server.requests.prompts import (
     decode_tokens,
     encode_any,

@@ -12,7 +12,7 @@ from quire.server.openai.protocol.fields import GenerationFields
 from quire.server.requests.context import Delivery, Prompt, RequestContext, TextOptions
 from quire.server.requests.engine_requests import EngineRequestBuilder, NumLogprobs, random_seed
 from quire.server.requests.input_parser import TokenizedRequest
-from quire.server.requests.limits import OutputLimit, check_num_logprobs, check_priority
+from quire.server.requests.output_limits import OutputLimit, check_num_logprobs, check_priority
 from quire.server.service import ServingState, Sources
 from quire.server.tenancy.tenants import Arrival
 

@@ -4,8 +4,8 @@ from quire.server.errors import RequestError
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest, GivenPrompt
 from quire.server.requests.context import Prompt
+from quire.server.requests.field_checks import check_prompt_ids, check_prompt_length
 from quire.server.requests.input_context import InputContext
-from quire.server.requests.limits import check_prompt_ids, check_prompt_length
 from quire.server.text.chat_template import TemplateRefused
 from quire.server.text.token_bytes import TokenizerKind
 

@@ -1,0 +1,97 @@
+"""How many tokens and log probabilities the outputs of a request may have, once its prompts are
+tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.engine.messages import EngineFacts
+from quire.scheduler.policy import PolicyName
+from quire.scheduler.request import NewRequest
+from quire.server.errors import RequestError
+from quire.server.openai.protocol.fields import GenerationFields
+from quire.server.requests.context import Prompt
+from quire.server.requests.field_checks import NO_TOKENS_LEFT, prompt_too_long
+
+MAX_LOGPROBS_KEPT = 2**22
+"""Log probabilities that one answer may hold at once: some 100 MB of JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLimit:
+    """How many tokens an output may have, as the request says it.
+
+    requested: the client's number, None where it gave none; `default` stands in for it then. Where
+        both are None the output may go on to the end of the context.
+    requested_field: the field to name in an error.
+    drops_output: the output is sampled and thrown away.
+    """
+
+    requested: int | None
+    default: int | None
+    requested_field: str = "max_tokens"
+    drops_output: bool = False
+
+
+def check_num_logprobs(requests: Sequence[NewRequest], *, keeps_output: bool) -> None:
+    """Raise RequestError for more log probabilities than one answer may hold in memory.
+
+    Those of a prompt are in memory at once, and so are those of outputs that are answered as one
+    body (`keeps_output`).
+    """
+    num_kept = 0
+    for each in requests:
+        if each.prompt_logprobs is not None:
+            num_kept += len(each.prompt_token_ids) * (1 + each.prompt_logprobs)
+        if each.sampling.num_logprobs is not None and keeps_output:
+            num_kept += each.stopping.max_tokens * (1 + each.sampling.num_logprobs)
+    if num_kept > MAX_LOGPROBS_KEPT:
+        remedy = ", or for a stream" if keeps_output else ""
+        raise RequestError(
+            f"{len(requests)} outputs with 'logprobs' may have {num_kept} log probabilities, "
+            f"more than the {MAX_LOGPROBS_KEPT} of one answer: ask for fewer outputs, tokens or "
+            f"log probabilities at once{remedy}.",
+            param="logprobs",
+        )
+
+
+def check_priority(request: GenerationFields, policy: PolicyName) -> None:
+    """Raise RequestError for a priority that the policy of this server would ignore."""
+    if request.priority and policy is not PolicyName.PRIORITY:
+        raise RequestError(
+            f"'priority' is {request.priority}, but this server serves by {policy}: only "
+            "--scheduling-policy priority looks at it.",
+            param="priority",
+        )
+
+
+def num_output_tokens(prompt: Prompt, limit: OutputLimit, facts: EngineFacts) -> int:
+    """Return how many tokens the output may have. Raises RequestError with all the numbers."""
+    most, num_prompt = facts.max_model_len, len(prompt.token_ids)
+    available = most - num_prompt
+    if available < 1:
+        why = NO_TOKENS_LEFT
+        if limit.drops_output:
+            why = (
+                f"a prompt without an output may have at most {most - 1}, since the engine draws "
+                "one token after it, which is thrown away"
+            )
+        raise prompt_too_long(num_prompt, prompt.field, most, why)
+    if limit.requested is None:
+        return _default_tokens(num_prompt, available, limit, facts)
+    if limit.requested > available:
+        raise RequestError(
+            f"The model's context is {most} tokens; '{prompt.field}' has {num_prompt} and the "
+            f"output is asked to have up to {limit.requested}: "
+            f"{limit.requested - available} too many.",
+            param=limit.requested_field,
+            code="context_length_exceeded",
+        )
+    return limit.requested
+
+
+def _default_tokens(num_prompt: int, available: int, limit: OutputLimit, facts: EngineFacts) -> int:
+    """Return the default, or all that the context and the KV memory hold of one request."""
+    if limit.default is not None:
+        return min(limit.default, available)
+    return max(min(available, facts.memory.max_model_len_fits - num_prompt), 1)
