@@ -8,17 +8,21 @@ samplers take turns; prints medians in milliseconds.
 
 import argparse
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
 import torch
 from torch import Tensor
 
+from quire.engine.sampling.logits_processor import ProcessorBuilder, ProcessorContext, RowEdits
 from quire.engine.sampling.native_sampler import NativeSampler
+from quire.engine.sampling.processors.table import PROCESSORS
 from quire.engine.sampling.sampler import Sampler
-from quire.engine.sampling.sampling_state import SamplingState
+from quire.engine.sampling.sampling_state import build_sampling_state
 from quire.engine.sampling.torch_sampler import TorchSampler
 from quire.models.native import library
-from quire.models.native.sampling.sampling import SamplingKernel
+from quire.models.native.sampling.sampling import SamplingKernel, num_mask_words
 from quire.scheduler.request import Sampling, Stopping
 
 CASES = {
@@ -33,9 +37,24 @@ CASES = {
     "greedy, logprobs 5": Sampling(temperature=0.0, num_logprobs=5),
     "temperature 1, logprobs 5": Sampling(num_logprobs=5),
     "greedy, penalties": Sampling(temperature=0.0, presence_penalty=0.5),
+    "greedy, masked": Sampling(temperature=0.0),
+    "top_p 0.9, masked": Sampling(top_p=0.9),
 }
 COLD_BYTES = 2**27
 NUM_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class MaskOfHalf:
+    """A logits processor that allows every other token."""
+
+    is_done = False
+
+    def accept(self, token_id: int) -> None:
+        """Change nothing."""
+
+    def edit(self, edits: RowEdits) -> None:
+        edits.allow(torch.full((num_mask_words(edits.vocab_size),), 0x55555555, dtype=torch.int32))
 
 
 def copies_of_logits(num_rows: int, vocab_size: int, dtype: torch.dtype) -> list[Tensor]:
@@ -49,14 +68,19 @@ def copies_of_logits(num_rows: int, vocab_size: int, dtype: torch.dtype) -> list
 
 
 def measure(
-    samplers: list[Sampler], copies: list[Tensor], sampling: Sampling, num_rounds: int
+    samplers: list[Sampler], copies: list[Tensor], name: str, num_rounds: int
 ) -> list[float]:
-    """The median milliseconds of each sampler."""
+    """Return the median milliseconds of each sampler in a case of CASES."""
     num_rows, vocab_size = copies[0].shape
+    sampling = CASES[name]
+    builders: Sequence[ProcessorBuilder] = (
+        (lambda _: MaskOfHalf(),) if name.endswith("masked") else PROCESSORS
+    )
     rows = []
     for index in range(num_rows):
         token_ids = [(index * 31 + place * 7) % vocab_size for place in range(NUM_TOKENS)]
-        rows.append(SamplingState(sampling, Stopping(1), token_ids, NUM_TOKENS // 2))
+        context = ProcessorContext(sampling, Stopping(1), token_ids, NUM_TOKENS // 2)
+        rows.append(build_sampling_state(context, builders))
     for sampler in samplers:
         sampler.sample(copies[0], rows)
     taken: list[list[float]] = [[] for _ in samplers]
@@ -89,8 +113,8 @@ def main() -> None:
         for num_rows in map(int, args.rows.split(",")):
             for dtype in (torch.bfloat16, torch.float32):
                 copies = copies_of_logits(num_rows, vocab_size, dtype)
-                for name, sampling in CASES.items():
-                    cells = measure(samplers, copies, sampling, args.rounds)
+                for name in CASES:
+                    cells = measure(samplers, copies, name, args.rounds)
                     told = " | ".join(f"{cell:.2f}" for cell in cells)
                     shape = f"{num_rows} | {vocab_size} | {str(dtype).removeprefix('torch.')}"
                     print(f"| {shape} | {name} | {told} |", flush=True)

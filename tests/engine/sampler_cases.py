@@ -2,17 +2,21 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from quire.engine.sampling.logits_processor import ProcessorContext, RowEdits
 from quire.engine.sampling.noise import uniform
+from quire.engine.sampling.processors.table import PROCESSORS
 from quire.engine.sampling.sampler import Sampler, SamplerOutput
-from quire.engine.sampling.sampling_state import SamplingState
+from quire.engine.sampling.sampling_state import SamplingState, build_sampling_state
 from quire.engine.sampling.tiles import TILE
+from quire.models.native.sampling.sampling import num_mask_words
 from quire.scheduler.request import Sampling, Stopping
 from tests.models.rounding import unit
 from tests.rounding import LAMBDA, compounded
@@ -33,6 +37,47 @@ MIXED = (
     Sampling(frequency_penalty=0.5, repetition_penalty=1.3),
 )
 """Of every kind."""
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """A logits processor of these tests: it allows the same tokens for ever."""
+
+    token_ids: frozenset[int]
+
+    @property
+    def is_done(self) -> bool:
+        return False
+
+    def accept(self, token_id: int) -> None:
+        """Change nothing."""
+
+    def edit(self, edits: RowEdits) -> None:
+        bits = torch.zeros(num_mask_words(edits.vocab_size) * 32, dtype=torch.bool)
+        bits[list(self.token_ids)] = True
+        powers = 1 << torch.arange(32)
+        edits.allow((bits.view(-1, 32) * powers).sum(-1).to(torch.int32))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request to sample for. Of `allowed` None every token may be sampled."""
+
+    sampling: Sampling
+    token_ids: tuple[int, ...]
+    num_prompt_tokens: int
+    stopping: Stopping = Stopping(64)
+    allowed: frozenset[int] | None = None
+
+    def state(self) -> SamplingState:
+        """As the runner builds it for a request that joins or is resumed."""
+        context = ProcessorContext(
+            self.sampling, self.stopping, self.token_ids, self.num_prompt_tokens
+        )
+        allowed = self.allowed
+        if allowed is None:
+            return build_sampling_state(context)
+        return build_sampling_state(context, (*PROCESSORS, lambda _: Allowed(allowed)))
 
 
 class Reference(NamedTuple):
@@ -101,34 +146,35 @@ def samplings(vocab_size: int) -> st.SearchStrategy[Sampling]:
 
 
 @st.composite
-def sampling_states(draw: st.DrawFn, vocab_size: int) -> SamplingState:
+def cases(draw: st.DrawFn, vocab_size: int) -> Case:
     ids = st.integers(0, vocab_size - 1)
     token_ids = draw(st.lists(ids, min_size=1, max_size=12))
     num_prompt_tokens = draw(st.integers(1, len(token_ids)))
     ends = tuple(draw(st.lists(st.integers(0, vocab_size + 5), max_size=2)))
     stopping = Stopping(64, draw(st.integers(0, 8)), ends[:1], ends[1:])
-    return SamplingState(draw(samplings(vocab_size)), stopping, token_ids, num_prompt_tokens)
+    allowed = draw(st.none() | st.none() | st.frozensets(ids, min_size=1))
+    return Case(draw(samplings(vocab_size)), tuple(token_ids), num_prompt_tokens, stopping, allowed)
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> tuple[Tensor, list[SamplingState]]:
+def batches(draw: st.DrawFn) -> tuple[Tensor, list[Case]]:
     """Of so few logits that torch starts no threads: these tests share their machine."""
     vocab_size = draw(st.sampled_from(VOCAB_SIZES))
     max_rows = 8 if vocab_size <= 2000 else 2
-    rows = draw(st.lists(sampling_states(vocab_size), min_size=1, max_size=max_rows))
+    rows = draw(st.lists(cases(vocab_size), min_size=1, max_size=max_rows))
     return draw(logits_of(vocab_size, len(rows))), rows
 
 
-def sample_all(make: Make, logits: Tensor, rows: list[SamplingState]) -> SamplerOutput:
-    return make(logits.shape[1]).sample(logits, rows).result()
+def sample_all(make: Make, logits: Tensor, rows: list[Case]) -> SamplerOutput:
+    return make(logits.shape[1]).sample(logits, [row.state() for row in rows]).result()
 
 
-def row_of(sampling: Sampling, token_ids: list[int], num_prompt_tokens: int = 1) -> SamplingState:
-    return SamplingState(sampling, Stopping(64), token_ids, num_prompt_tokens)
+def row_of(sampling: Sampling, token_ids: Sequence[int], num_prompt_tokens: int = 1) -> Case:
+    return Case(sampling, tuple(token_ids), num_prompt_tokens)
 
 
-def processed(logits: Tensor, row: SamplingState) -> Tensor:
-    """The logits of one row after bans, biases and penalties, one token at a time."""
+def processed(logits: Tensor, row: Case) -> Tensor:
+    """The logits of one row after bans, biases, penalties and the mask, one token at a time."""
     params = row.sampling
     outputs = Counter(row.token_ids[row.num_prompt_tokens :])
     processed = logits.float().clone()
@@ -142,10 +188,13 @@ def processed(logits: Tensor, row: SamplingState) -> Tensor:
         processed[token_id] = value / penalty if value > 0 else value * penalty
         processed[token_id] -= torch.tensor(params.frequency_penalty) * outputs[token_id]
         processed[token_id] -= params.presence_penalty * (outputs[token_id] > 0)
+    if row.allowed is not None:
+        for token_id in set(range(len(processed))) - row.allowed:
+            processed[token_id] = -torch.inf
     return processed
 
 
-def reference(logits: Tensor, row: SamplingState) -> Reference:
+def reference(logits: Tensor, row: Case) -> Reference:
     """min_p, then top_k, then top_p of what these left."""
     params, logits = row.sampling, processed(logits, row).double()
     order = logits.sort(descending=True, stable=True).indices
@@ -173,7 +222,7 @@ def reference(logits: Tensor, row: SamplingState) -> Reference:
     return Reference(torch.zeros_like(logits).index_copy_(0, order, sorted_), min(margins), unsure)
 
 
-def expected(logits: Tensor, row: SamplingState) -> int | None:
+def expected(logits: Tensor, row: Case) -> int | None:
     """The token the row samples, or None where rounding may decide."""
     judged = reference(logits, row)
     if not judged.is_sure:

@@ -140,12 +140,7 @@ def by_row_index(sample: SampleFn[AnySampler, AnyPending]) -> SampleFn[AnySample
         sampler: AnySampler, logits: Tensor, rows: Sequence[SamplingState]
     ) -> AnyPending:
         moved = [
-            SamplingState(
-                replace(row.sampling, seed=row.sampling.seed + index),
-                row.stopping,
-                row.token_ids,
-                row.num_prompt_tokens,
-            )
+            replace(row, sampling=replace(row.sampling, seed=row.sampling.seed + index))
             for index, row in enumerate(rows)
         ]
         return sample(sampler, logits, moved)

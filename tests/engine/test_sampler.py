@@ -11,32 +11,27 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.engine.sampling.sampler import SamplerOutput
-from quire.engine.sampling.sampling_state import SamplingState
 from quire.engine.sampling.torch_sampler import TorchSampler
 from quire.scheduler.request import Sampling
 from tests.engine.sampler_cases import (
     CPU,
     MIXED,
+    Case,
     Make,
     batches,
+    cases,
     expected,
     logits_of,
     row_of,
     sample_all,
-    sampling_states,
 )
-
-
-def fresh(row: SamplingState) -> SamplingState:
-    """The row as it is made for a resumed request: nothing is kept but its tokens."""
-    return SamplingState(row.sampling, row.stopping, list(row.token_ids), row.num_prompt_tokens)
 
 
 def entries(sampled: SamplerOutput) -> list[tuple[object, ...]]:
     return list(zip(*sampled, strict=True))
 
 
-def large_batch(dtype: torch.dtype) -> tuple[Tensor, list[SamplingState]]:
+def large_batch(dtype: torch.dtype) -> tuple[Tensor, list[Case]]:
     """More than a slab of rows of a large vocabulary, of every kind."""
     generator = torch.Generator().manual_seed(5)
     logits = torch.randn(24, 151_936, generator=generator) * 2
@@ -55,7 +50,7 @@ def two_threads() -> Iterator[None]:
 
 @given(batches())
 def test_samples_what_the_naive_sampler_samples(
-    make: Make, batch: tuple[Tensor, list[SamplingState]]
+    make: Make, batch: tuple[Tensor, list[Case]]
 ) -> None:
     logits, rows = batch
     before = logits.clone()
@@ -69,16 +64,14 @@ def test_samples_what_the_naive_sampler_samples(
 
 @given(batches(), st.randoms(use_true_random=False))
 def test_draws_the_same_alone_and_in_any_batch(
-    make: Make, batch: tuple[Tensor, list[SamplingState]], random: Random
+    make: Make, batch: tuple[Tensor, list[Case]], random: Random
 ) -> None:
     logits, rows = batch
     together = entries(sample_all(make, logits, rows))
     for index, row in enumerate(rows):
-        assert entries(sample_all(make, logits[index : index + 1], [fresh(row)])) == [
-            together[index]
-        ]
+        assert entries(sample_all(make, logits[index : index + 1], [row])) == [together[index]]
     order = random.sample(range(len(rows)), random.randint(1, len(rows)))
-    some = sample_all(make, logits[order], [fresh(rows[index]) for index in order])
+    some = sample_all(make, logits[order], [rows[index] for index in order])
     assert entries(some) == [together[index] for index in order]
 
 
@@ -88,12 +81,12 @@ def test_large_vocabularies_sample_the_same_alone_and_together(
 ) -> None:
     logits, rows = large_batch(dtype)
     together = entries(sample_all(make, logits, rows))
-    backwards = entries(sample_all(make, logits.flip(0), [fresh(row) for row in reversed(rows)]))
+    backwards = entries(sample_all(make, logits.flip(0), rows[::-1]))
     assert backwards[::-1] == together
     sampler = make(logits.shape[1])
     torch.set_num_threads(1)
     for index, row in enumerate(rows):
-        alone = sampler.sample(logits[index : index + 1], [fresh(row)]).result()
+        alone = sampler.sample(logits[index : index + 1], [row.state()]).result()
         assert entries(alone) == [together[index]]
 
 
@@ -111,9 +104,8 @@ def test_every_sampler_samples_alike(make: Make) -> None:
     logits, rows = large_batch(torch.bfloat16)
     rows += [row_of(replace(MIXED[i % len(MIXED)], seed=i), [i, 3 * i, i]) for i in range(1000)]
     logits = torch.cat((logits, logits[:8].repeat(125, 1)))[:, -9000:]
-    naive = TorchSampler(logits.shape[1], CPU)
-    wanted = naive.sample(logits, [fresh(row) for row in rows]).result()
-    assert make(logits.shape[1]).sample(logits, rows).result().token_ids == wanted.token_ids
+    wanted = sample_all(lambda vocab_size: TorchSampler(vocab_size, CPU), logits, rows)
+    assert sample_all(make, logits, rows).token_ids == wanted.token_ids
 
 
 @given(st.data())
@@ -127,17 +119,18 @@ def test_greedy_is_the_lowest_id_of_the_largest_logit(make: Make, data: st.DataO
 @given(st.data())
 def test_a_resumed_request_samples_as_one_that_went_on(make: Make, data: st.DataObject) -> None:
     vocab_size = data.draw(st.sampled_from((32, 1000)))
-    row = data.draw(sampling_states(vocab_size))
-    sampler = make(vocab_size)
+    row = data.draw(cases(vocab_size))
+    sampler, state = make(vocab_size), row.state()
     for logits in data.draw(logits_of(vocab_size, 4))[:, None]:
-        went_on = sampler.sample(logits, [row]).result()
-        assert entries(sampler.sample(logits, [fresh(row)]).result()) == entries(went_on)
-        row.token_ids.append(went_on.token_ids[0])
+        went_on = sampler.sample(logits, [state]).result()
+        resumed = replace(row, token_ids=tuple(state.token_ids)).state()
+        assert entries(sampler.sample(logits, [resumed]).result()) == entries(went_on)
+        state.append(went_on.token_ids[0])
 
 
 @given(st.data(), batches())
 def test_a_row_that_is_not_finite_is_flagged_and_harms_no_other(
-    make: Make, data: st.DataObject, batch: tuple[Tensor, list[SamplingState]]
+    make: Make, data: st.DataObject, batch: tuple[Tensor, list[Case]]
 ) -> None:
     logits, rows = batch
     whole = entries(sample_all(make, logits, rows))
@@ -149,7 +142,7 @@ def test_a_row_that_is_not_finite_is_flagged_and_harms_no_other(
             logits[index] = -torch.inf
         else:
             logits[index, data.draw(st.integers(0, logits.shape[1] - 1))] = value
-    for index, entry in enumerate(entries(sample_all(make, logits, [fresh(row) for row in rows]))):
+    for index, entry in enumerate(entries(sample_all(make, logits, rows))):
         assert entry == ((0, None, True) if index in broken else whole[index])
 
 

@@ -28,9 +28,10 @@ def test_sampling_takes_no_more_than_is_counted(
 ) -> None:
     logits = torch.randn(200, vocab_size, dtype=torch.bfloat16)
     rows = [row_of(replace(sampling, seed=place), [place]) for place in range(len(logits))]
+    states = [row.state() for row in rows]
 
     def sample() -> None:
-        TorchSampler(vocab_size, CPU).sample(logits, rows).result()
+        TorchSampler(vocab_size, CPU).sample(logits, states).result()
 
     taken = peak_bytes(sample, tmp_path / "memory.json")
     assert taken <= working_bytes(vocab_size, CPU) + SMALL_BYTES

@@ -130,6 +130,7 @@ def test_a_top_p_set_of_any_width_is_found(make: Make) -> None:
     for top_p in (0.001, 0.05, 0.3, 0.9, 0.999):
         width = int((probabilities.cumsum(0) - probabilities < top_p).sum())
         rows = [row_of(Sampling(top_p=top_p, seed=seed), [0]) for seed in range(800)]
-        sampled = sampler.sample(TOKENS_3000.expand(len(rows), -1), rows).result().token_ids
+        states = [row.state() for row in rows]
+        sampled = sampler.sample(TOKENS_3000.expand(len(rows), -1), states).result().token_ids
         least = 3000 - width
         assert least <= min(sampled) <= least + 0.03 * width + 1

@@ -7,17 +7,17 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from quire.engine.sampling.sampling_state import SamplingState
 from quire.engine.sampling.torch_sampler import TorchSampler
 from tests.crossings import META, Crossings
-from tests.engine.sampler_cases import MIXED, batches, row_of
+from tests.engine.sampler_cases import MIXED, Case, batches, row_of
 
 
-def sample_without_values(logits: Tensor, rows: list[SamplingState]) -> None:
+def sample_without_values(logits: Tensor, rows: list[Case]) -> None:
     sampler = TorchSampler(logits.shape[1], META)
     logits = logits.to(META)
+    states = [row.state() for row in rows]
     with Crossings() as crossings:
-        sampled = sampler.sample(logits, rows)
+        sampled = sampler.sample(logits, states)
     assert crossings.num == 1
     assert sampled.token_ids.is_meta
     assert sampled.token_ids.dtype is torch.int64
@@ -25,7 +25,7 @@ def sample_without_values(logits: Tensor, rows: list[SamplingState]) -> None:
 
 
 @given(batches())
-def test_sampling_reads_nothing_from_its_device(batch: tuple[Tensor, list[SamplingState]]) -> None:
+def test_sampling_reads_nothing_from_its_device(batch: tuple[Tensor, list[Case]]) -> None:
     sample_without_values(*batch)
 
 

@@ -11,7 +11,8 @@ from quire.cache.spec import AttentionPattern
 from quire.engine.engine import Engine
 from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.sampling.build_sampler import build_sampler
-from quire.engine.sampling.sampling_state import SamplingState
+from quire.engine.sampling.logits_processor import ProcessorContext
+from quire.engine.sampling.sampling_state import build_sampling_state
 from quire.models.config import KVSize
 from quire.models.toy import TWO_FULL, ToyModel, ToyText, toy_layout
 from quire.scheduler.config import SchedulerConfig
@@ -161,17 +162,20 @@ def alone(new: NewRequest, layers: tuple[AttentionPattern, ...] = TWO_FULL) -> t
 @lru_cache(maxsize=100_000)
 def _alone(new: NewRequest, layers: tuple[AttentionPattern, ...]) -> tuple[int, ...]:
     sampler = build_sampler(VOCAB_SIZE, torch.device("cpu"))
-    tokens, outputs = list(new.prompt_token_ids), 0
+    outputs = 0
     text = ToyText(VOCAB_SIZE, layers)
-    for token in tokens:
+    for token in new.prompt_token_ids:
         text.append(token)
-    row = SamplingState(new.sampling, new.stopping, tokens, len(new.prompt_token_ids))
+    num_prompt_tokens = len(new.prompt_token_ids)
+    row = build_sampling_state(
+        ProcessorContext(new.sampling, new.stopping, new.prompt_token_ids, num_prompt_tokens)
+    )
     stops = {*new.stopping.eos_token_ids, *new.stopping.stop_token_ids}
-    while outputs < new.stopping.max_tokens and len(tokens) < MAX_MODEL_LEN:
+    while outputs < new.stopping.max_tokens and row.position < MAX_MODEL_LEN:
         (token,) = sampler.sample(text.logits()[None], [row]).result().token_ids
-        tokens.append(token)
+        row.append(token)
         text.append(token)
         outputs += 1
         if outputs > new.stopping.min_tokens and token in stops:
             break
-    return tuple(tokens[len(new.prompt_token_ids) :])
+    return tuple(row.token_ids[num_prompt_tokens:])

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from quire.engine.host_to_device import to_device
 from quire.engine.sampling.build_sampler import build_sampler
+from quire.engine.sampling.logits_processor import ProcessorContext
 from quire.engine.sampling.sampler import PendingSample, SamplerOutput
-from quire.engine.sampling.sampling_state import SamplingState
+from quire.engine.sampling.sampling_state import SamplingState, build_sampling_state
 from quire.models.batch import Batch, Model, split_batch
 from quire.scheduler.request import TokenLogprobs
 from quire.scheduler.step import BlockIds, Chunk, NewRequestData, Step, StepResult
@@ -148,7 +149,7 @@ class Runner:
             return result
         sampled = launched.pending.result()
         for index, token_id in zip(launched.sampled_chunks, sampled.token_ids, strict=True):
-            launched.rows[index].sampling.token_ids.append(token_id)
+            launched.rows[index].sampling.append(token_id)
         chunks = launched.step.chunks
         return _with_sampled(
             result, [chunks[index].request_id for index in launched.sampled_chunks], sampled
@@ -156,8 +157,8 @@ class Runner:
 
     def _join(self, join: NewRequestData) -> None:
         new = join.request
-        sampling = SamplingState(
-            new.sampling, new.stopping, list(join.token_ids), len(new.prompt_token_ids)
+        sampling = build_sampling_state(
+            ProcessorContext(new.sampling, new.stopping, join.token_ids, len(new.prompt_token_ids))
         )
         num_blocks = [0] * self._config.num_groups
         row = RequestRow(self._free_rows.pop(), num_blocks, sampling, new.prompt_logprobs)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quire.engine.sampling.logits_processors import process_on_cpu
+from quire.engine.sampling.batched_edits import edits_on_cpu
 from quire.engine.sampling.row_params import pack_params
 from quire.engine.sampling.sampler import SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState
@@ -52,9 +52,8 @@ class NativeSampler:
             numbers.extend(pack_params(row, vocab_size))
             numbers.append(-1 if num_top is None else min(num_top, vocab_size))
         max_top = max((min(top, vocab_size) for top in num_tops if top is not None), default=0)
-        sampled = self._kernel.sample(
-            logits, SamplingMetadata(numbers, max_top, process_on_cpu(logits, rows))
-        )
+        edits, masks = edits_on_cpu(logits, rows)
+        sampled = self._kernel.sample(logits, SamplingMetadata(numbers, max_top, edits, masks))
         return PendingNativeSample(sampled, num_tops)
 
     def score(self, logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:

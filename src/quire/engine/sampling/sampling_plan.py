@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quire.engine.sampling.logits_processors import ProcessorParams, collect_params
+from quire.engine.sampling.batched_edits import BatchedEdits, EditTensors, batch_edits
 from quire.engine.sampling.row_params import NUM_PARAMS, pack_params
 from quire.engine.sampling.sampling_state import SamplingState
 from quire.scheduler.request import Sampling
@@ -53,13 +53,13 @@ class DevicePlan(NamedTuple):
     order: int64 [rows], the row indices in the order of sampling.
     params: float64 [rows, NUM_PARAMS], their parameters in that order.
     scored: int64, the indices of the rows whose tokens are scored, rising.
-    processors: the parameters of logits processors, if any row has one.
+    edits: the edits of logits processors, if any row has one.
     """
 
     order: Tensor
     params: Tensor
     scored: Tensor
-    processors: ProcessorParams | None
+    edits: EditTensors | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +70,27 @@ class SamplingPlan:
     params: NUM_PARAMS numbers for each row, in the order of sampling.
     scored, num_top: the indices of the rows whose token gets a log probability, and how many of the
         most likely tokens at most are scored beside it.
-    processor_starts: for each row, in the order of sampling, where its ids start in `processors`.
+    edits: the edits of logits processors, of rows in the order of sampling, if any row has one.
     """
 
     groups: list[RowGroup]
     params: "array[float]"
     scored: list[int]
     num_top: int
-    processor_starts: list[int]
-    processors: ProcessorParams | None
+    edits: BatchedEdits | None
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors to copy to the device; `on_device` takes the copies."""
         order = [index for group in self.groups for index in group.row_indices]
         params = torch.tensor(self.params, dtype=torch.float64)
-        return [_int64(order), params, _int64(self.scored), *(self.processors or ())]
+        edits = () if self.edits is None else self.edits.tensors
+        return [_int64(order), params, _int64(self.scored), *edits]
 
     def on_device(self, tensors: Sequence[Tensor]) -> DevicePlan:
         """Return the plan whose tensors are copies of `self.tensors()`."""
-        order, params, scored, *processors = tensors
+        order, params, scored, *edits = tensors
         table = params.view(len(order), NUM_PARAMS)
-        return DevicePlan(
-            order, table, scored, ProcessorParams(*processors) if processors else None
-        )
+        return DevicePlan(order, table, scored, EditTensors(*edits) if edits else None)
 
 
 def build_plan(rows: Sequence[SamplingState], vocab_size: int, max_rows: int) -> SamplingPlan:
@@ -105,8 +103,7 @@ def build_plan(rows: Sequence[SamplingState], vocab_size: int, max_rows: int) ->
     num_tops = [row.sampling.num_logprobs for row in rows]
     scored = [index for index, num_top in enumerate(num_tops) if num_top is not None]
     num_top = min(max((num_top or 0 for num_top in num_tops), default=0), vocab_size)
-    starts, processors = collect_params(ordered, vocab_size)
-    return SamplingPlan(groups, params, scored, num_top, starts, processors)
+    return SamplingPlan(groups, params, scored, num_top, batch_edits(ordered, vocab_size))
 
 
 def _group_rows(rows: Sequence[SamplingState], vocab_size: int, max_rows: int) -> list[RowGroup]:

@@ -4,6 +4,7 @@ All parameters go to the device in one copy, and the results come back in one. B
 never waits for a GPU, since no shape and no branch depends on the values of a tensor.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,8 +12,14 @@ import torch
 from torch import Tensor
 
 from quire.engine.host_to_device import to_device
+from quire.engine.sampling.batched_edits import (
+    BatchedEdits,
+    EditedLogits,
+    EditTensors,
+    edit,
+    mask_addends,
+)
 from quire.engine.sampling.device_to_host import HostCopy, build_device_to_host
-from quire.engine.sampling.logits_processors import ProcessedLogits, process
 from quire.engine.sampling.logprobs import RowsToScore, score, to_token_logprobs, unpack_scores
 from quire.engine.sampling.sampler import SamplerOutput
 from quire.engine.sampling.sampling_plan import (
@@ -104,17 +111,15 @@ class TorchSampler:
     ) -> tuple[Tensor, Tensor]:
         """Return the ids, 0 where a row is not finite, and whether each is finite, int64 [rows]."""
         token_ids, is_finite = torch.empty_like(on_device.order), torch.empty_like(on_device.order)
-        processed = (
-            None
-            if on_device.processors is None
-            else process(logits, on_device.order, on_device.processors)
-        )
+        edits = None
+        if plan.edits is not None and on_device.edits is not None:
+            edited = edit(logits, on_device.order, on_device.edits)
+            edits = _Edits(plan.edits, on_device.edits, edited)
         for group in plan.groups:
             index = on_device.order[group.first : group.end]
             loaded = self._space.load(logits, group.row_indices, index)
-            if processed is not None:
-                edits = slice(plan.processor_starts[group.first], plan.processor_starts[group.end])
-                _apply(loaded, processed, edits, group.first)
+            if edits is not None:
+                edits.apply(loaded, group)
             slab = self._space.slab(len(loaded))
             finite = slab.peaks[:, 0].isfinite().long()
             params = split_params(on_device.params[group.first : group.end])
@@ -140,7 +145,22 @@ class TorchSampler:
                 return sample_top_p(slab, params, totals, self._space)
 
 
-def _apply(loaded: Tensor, processed: ProcessedLogits, edits: slice, first: int) -> None:
-    """Write the processed logits of `edits` to `loaded`, whose first row is row `first`."""
-    rows, ids, values = (each[edits] for each in processed)
-    loaded.index_put_((rows - first, ids), values)
+@dataclass(frozen=True, slots=True)
+class _Edits:
+    """The edits of all rows, in the order of sampling: where they start, their tensors on the
+    device, and the edited logits."""
+
+    batched: BatchedEdits
+    tensors: EditTensors
+    edited: EditedLogits
+
+    def apply(self, loaded: Tensor, group: RowGroup) -> None:
+        """Edit and mask the rows of a group in `loaded` [rows of the group, vocab_size]."""
+        starts, masked = self.batched.starts, self.batched.masked
+        some = slice(starts[group.first], starts[group.end])
+        rows, ids, values = (each[some] for each in self.edited)
+        loaded.index_put_((rows - group.first, ids), values)
+        first, end = bisect_left(masked, group.first), bisect_left(masked, group.end)
+        if first < end:
+            masks = mask_addends(self.tensors.masks[first:end], loaded.shape[1])
+            loaded.index_add_(0, self.tensors.masked_rows[first:end] - group.first, masks)

@@ -21,6 +21,8 @@ struct Call {
     const int64_t* edit_starts;   // [num_rows + 1] among the edits; null: none
     const int64_t* edit_ids;
     const float* edit_values;     // logits instead of the model's
+    const int64_t* mask_indices;  // [num_rows] among the masks, -1: the row has none; null: none
+    const uint32_t* masks;        // [any, mask_words(vocab_size)], the bits of tokens allowed
     int64_t* token_ids;           // [num_rows], sampled or given; -1: nothing can be sampled
     double* logprobs;             // [num_rows]
     int64_t* top_ids;             // [num_rows, max_top]
@@ -125,8 +127,10 @@ void sample(const Call& call, int64_t index, Row& row) {
         first_edit = call.edit_starts[index];
         num_edits = call.edit_starts[index + 1] - first_edit;
     }
+    int64_t mask_index = call.mask_indices ? call.mask_indices[index] : -1;
     int64_t& token_id = call.token_ids[index];
-    if (params && params->temperature == 0 && num_top < 0 && num_edits == 0) {
+    bool is_plain = num_edits == 0 && mask_index < 0;
+    if (params && params->temperature == 0 && num_top < 0 && is_plain) {
         token_id = likeliest(logits, call.vocab_size);
         return;
     }
@@ -139,6 +143,7 @@ void sample(const Call& call, int64_t index, Row& row) {
     }
     if (num_edits > 0)
         row.edit(call.edit_ids + first_edit, call.edit_values + first_edit, num_edits);
+    if (mask_index >= 0) row.mask(call.masks + mask_index * mask_words(call.vocab_size));
     if (params) token_id = sample(row, *params);
     if (num_top >= 0 && token_id >= 0)
         call.logprobs[index] = double(to_float(logits[token_id])) - logs;

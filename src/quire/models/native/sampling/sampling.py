@@ -10,7 +10,7 @@ from torch import Tensor
 from quire.models.native.library import Library
 
 POINTERS = (
-    *("logits", "params", "edit_starts", "edit_ids", "edit_values"),
+    *("logits", "params", "edit_starts", "edit_ids", "edit_values", "mask_indices", "masks"),
     *("token_ids", "logprobs", "top_ids", "top_logprobs", "memory"),
 )
 COUNTS = ("num_rows", "row_stride", "vocab_size", "max_top", "is_bf16", "num_threads")
@@ -40,12 +40,29 @@ class LogitEdits(NamedTuple):
     values: Tensor
 
 
+class TokenMasks(NamedTuple):
+    """The tokens that some rows may sample, whatever their logits are.
+
+    rows: int64 [masked rows], the indices of these rows, rising.
+    masks: int32 [masked rows, num_mask_words(vocab_size)]; bit i of word w is token 32 w + i.
+    """
+
+    rows: Tensor
+    masks: Tensor
+
+
+def num_mask_words(vocab_size: int) -> int:
+    """Return the words of 32 bits in the mask of a row."""
+    return -(-vocab_size // 32)
+
+
 class SamplingMetadata(NamedTuple):
     """The sampling parameters of all rows: NUM_PARAMS each, whose num_top is at most `max_top`."""
 
     params: "array[float]"
     max_top: int
-    edits: LogitEdits | None
+    edits: LogitEdits | None = None
+    masks: TokenMasks | None = None
 
 
 class Sampled(NamedTuple):
@@ -87,8 +104,8 @@ class SamplingKernel:
     def sample(self, logits: Tensor, metadata: SamplingMetadata) -> Sampled:
         """Sample one token of each row of `logits`, which are only read.
 
-        Raises ValueError for logits of another shape or device, and IndexError for ids beyond the
-        vocabulary, as `score` does.
+        Edits come before masks. Raises ValueError for logits of another shape or device, and for
+        masks of another size, and IndexError for ids beyond the vocabulary, as `score` does.
         """
         token_ids = torch.empty(len(logits), dtype=torch.int64)
         params, _ = metadata.params.buffer_info()
@@ -98,6 +115,11 @@ class SamplingKernel:
             call.edit_starts = metadata.edits.starts.data_ptr()
             call.edit_ids = metadata.edits.ids.data_ptr()
             call.edit_values = metadata.edits.values.data_ptr()
+        if metadata.masks is None:
+            return self._run(call, logits, token_ids)
+        mask_indices = self._mask_indices(metadata.masks, len(logits))
+        masks = metadata.masks.masks.contiguous()
+        call.mask_indices, call.masks = mask_indices.data_ptr(), masks.data_ptr()
         return self._run(call, logits, token_ids)
 
     def score(self, logits: Tensor, token_ids: Tensor, num_top: int) -> Sampled:
@@ -107,6 +129,16 @@ class SamplingKernel:
         """
         self._check_ids(token_ids)
         return self._run(SamplingCall(max_top=num_top), logits, token_ids)
+
+    def _mask_indices(self, masks: TokenMasks, num_rows: int) -> Tensor:
+        """Return for each row the index of its mask, or -1. Raises ValueError for other sizes."""
+        shape = (len(masks.rows), num_mask_words(self._vocab_size))
+        if masks.masks.shape != shape or masks.masks.dtype != torch.int32:
+            raise ValueError(
+                f"masks are {masks.masks.dtype} {tuple(masks.masks.shape)}, must be int32 {shape}"
+            )
+        indices = torch.full((num_rows,), -1)
+        return indices.index_copy_(0, masks.rows, torch.arange(len(masks.rows)))
 
     def _check_ids(self, ids: Tensor) -> None:
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self._vocab_size:

@@ -91,6 +91,17 @@ inline ints ticks_of(floats x, float top, float temperature) {
     return __builtin_convertvector(likelihood(x - top, temperature) * float(1 << TICK_BITS) + 0.5f, ints);
 }
 
+// The words of a row's mask: bit i of word w is token 32 w + i.
+constexpr int64_t WORD_BITS = 32;
+inline int64_t mask_words(int64_t vocab_size) { return (vocab_size + WORD_BITS - 1) / WORD_BITS; }
+
+// All bits of the lanes whose bits of `word` are set, from the lowest on.
+inline ints lanes_set(uint32_t word) {
+    ints bits;
+    for (int i = 0; i < LANES; i++) bits[i] = 1 << i;
+    return (bits & int32_t(word)) != 0;
+}
+
 struct Row {
     int64_t vocab_size, num_spans;
     float* logits;    // [num_spans, SPAN], filled up with -inf
@@ -144,6 +155,23 @@ struct Row {
             maxima[span] = read_span(logits + span * SPAN, nullptr, &not_finite);
         }
         is_finite = is_finite && !any(not_finite);
+        find_peak();
+    }
+
+    // Bans the tokens whose bits are not set. What is not finite was found when the row was taken.
+    void mask(const uint32_t* words) {
+        for (int64_t i = 0; i < num_spans; i++) {
+            floats top = splat(-INFINITE);
+            for (int64_t first = i * SPAN; first < (i + 1) * SPAN; first += LANES) {
+                if (first >= vocab_size) break;
+                uint32_t word = words[first / WORD_BITS] >> (first % WORD_BITS);
+                floats x = load(logits + first);
+                x = choose(lanes_set(word), x, splat(-INFINITE));
+                store(logits + first, x);
+                top = choose(x > top, x, top);
+            }
+            maxima[i] = largest(top);
+        }
         find_peak();
     }
 

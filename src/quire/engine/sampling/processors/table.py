@@ -1,0 +1,26 @@
+"""Every logits processor that a request can have: adding one is a module here and a line below."""
+
+from collections.abc import Iterable
+
+from quire.engine.sampling.logits_processor import (
+    LogitsProcessor,
+    ProcessorBuilder,
+    ProcessorContext,
+)
+from quire.engine.sampling.processors.logit_bias import build_logit_bias
+from quire.engine.sampling.processors.min_tokens import build_min_tokens
+from quire.engine.sampling.processors.token_penalties import build_token_penalties
+
+PROCESSORS: tuple[ProcessorBuilder, ...] = (
+    build_min_tokens,
+    build_logit_bias,
+    build_token_penalties,
+)
+
+
+def build_processors(
+    context: ProcessorContext, builders: Iterable[ProcessorBuilder] = PROCESSORS
+) -> list[LogitsProcessor]:
+    """Return the processors that a request needs, none for most."""
+    built = [build(context) for build in builders]
+    return [processor for processor in built if processor is not None]
