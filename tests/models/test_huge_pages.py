@@ -1,5 +1,8 @@
 """Memory of the system's own pages."""
 
+import re
+from pathlib import Path
+
 import psutil
 import pytest
 import torch
@@ -17,14 +20,36 @@ def test_it_is_as_long_as_asked_and_begins_at_a_huge_page(num_bytes: int) -> Non
     assert num_bytes == 0 or memory.data_ptr() % HUGE_PAGE_BYTES == 0
 
 
+@pytest.mark.parametrize("huge_pages", [True, False])
 @pytest.mark.parametrize("num_bytes", [1, 4097, HUGE_PAGE_BYTES, 3 * HUGE_PAGE_BYTES + 5])
-def test_it_is_zero_and_lives_as_long_as_a_view_of_it(num_bytes: int) -> None:
-    memory = zeros_on_touch(num_bytes)
+def test_it_is_zero_and_lives_as_long_as_a_view_of_it(num_bytes: int, huge_pages: bool) -> None:
+    memory = zeros_on_touch(num_bytes, huge_pages=huge_pages)
     assert not memory.any()
     last = memory[-1:]
     last.fill_(7)
     del memory
     assert last.tolist() == [7]
+
+
+@pytest.mark.parametrize(("huge_pages", "flag"), [(True, "hg"), (False, "nh")])
+def test_the_system_is_told_whether_to_use_huge_pages(huge_pages: bool, flag: str) -> None:
+    memory = zeros_on_touch(4 * HUGE_PAGE_BYTES, huge_pages=huge_pages)
+    assert flag in flags_of_mapping(memory.data_ptr())
+
+
+def flags_of_mapping(address: int) -> list[str]:
+    """Return the `VmFlags` of the mapping that `address` is in, as proc(5) has them."""
+    maps = Path("/proc/self/smaps")
+    if not maps.exists() or "VmFlags" not in maps.read_text():
+        pytest.skip("needs /proc/self/smaps with VmFlags")
+    is_inside = False
+    for line in maps.read_text().splitlines():
+        if match := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
+            first, end = (int(part, 16) for part in match.groups())
+            is_inside = first <= address < end
+        elif is_inside and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    return []
 
 
 def test_what_was_freed_between_things_that_stay_goes_back() -> None:

@@ -20,6 +20,7 @@ from quire.models.config import (
     ModelDtype,
     Quantization,
 )
+from quire.models.optimizations import Optimization
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.server.cli.arguments import build_parser
@@ -80,7 +81,7 @@ EVERY_FLAG = (
     *("--scheduling-policy", "fair", "--priority-ageing-s", "2.5", "--max-skips", "0"),
     "--no-wait-for-prefix",
     *("--prefix-caching-hash-algo", "sha256_cbor", "--prefix-caching-seed", "7"),
-    *("--async-scheduling", "--enforce-eager"),
+    *("--async-scheduling", "--enforce-eager", "--disable-optimizations", "huge-pages,amx"),
     *("--enable-kv-cache-events", "--timeline-requests", "0", "--tenant-secret", "of the house"),
     *("--shared-prefix-file", "prefixes.jsonl"),
     *("--no-enable-prefix-caching", "--served-model-name", "a", "--served-model-name", "b"),
@@ -104,6 +105,7 @@ EVERY_OPTION = ServerConfig(
             linear_backend=LinearBackend.TORCH,
             quantization=Quantization.INT8,
             enforce_eager=True,
+            disable_optimizations=(Optimization.HUGE_PAGES, Optimization.AMX),
         ),
         memory=MemoryConfig(
             block_size=32,
@@ -219,8 +221,7 @@ def test_model_may_be_positional() -> None:
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("QUIRE_PORT", "x"),
-        ("QUIRE_PORT", "70000"),
+        *(("QUIRE_PORT", value) for value in ("x", "70000")),
         ("QUIRE_MAX_NUM_SEQS", "0"),
         ("QUIRE_GPU_MEMORY_UTILIZATION", "1.1"),
         ("QUIRE_GPU_MEMORY_UTILIZATION", "nan"),
@@ -230,11 +231,13 @@ def test_model_may_be_positional() -> None:
         ("QUIRE_KV_CACHE_DTYPE", "int4"),
         *((f"QUIRE_{name}_BACKEND", "mkl") for name in ("ATTENTION", "LINEAR")),
         ("QUIRE_QUANTIZATION", "int4"),
+        ("QUIRE_DISABLE_OPTIMIZATIONS", "huge-pages,mmx"),
         ("QUIRE_PREFIX_CACHING_HASH_ALGO", "md5"),
         ("QUIRE_KV_CACHE_TOKENS", "0"),
-        ("QUIRE_KV_CACHE_MEMORY_BYTES", "2GB"),
-        ("QUIRE_KV_CACHE_MEMORY_BYTES", "2iB"),
-        ("QUIRE_KV_CACHE_MEMORY_BYTES", "-1"),
+        *(
+            ("QUIRE_KV_CACHE_MEMORY_BYTES", value)
+            for value in ("2GB", "2iB", "-1", "9999999T", "9" * 5000)
+        ),
         ("QUIRE_OTLP_TRACES_ENDPOINT", "localhost:4318"),
         ("QUIRE_OTLP_TRACES_ENDPOINT", "http:///v1/traces"),
         ("QUIRE_OTLP_TRACES_ENDPOINT", "http://[::1/v1/traces"),
@@ -246,8 +249,6 @@ def test_model_may_be_positional() -> None:
         ("QUIRE_MAX_NUM_QUEUED_REQS", "99999999999999999999999"),
         ("QUIRE_NUM_THREADS", "100000"),
         ("QUIRE_SWAP_SPACE", "1e300"),
-        ("QUIRE_KV_CACHE_MEMORY_BYTES", "9999999T"),
-        ("QUIRE_KV_CACHE_MEMORY_BYTES", "9" * 5000),
         ("QUIRE_SHUTDOWN_TIMEOUT", "1e300"),
         ("QUIRE_STUCK_AFTER", "0"),
         ("QUIRE_SSE_KEEP_ALIVE_INTERVAL", "1e-9"),

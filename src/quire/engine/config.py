@@ -16,6 +16,7 @@ from quire.models.config import (
     ModelDtype,
     Quantization,
 )
+from quire.models.optimizations import Optimization
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
@@ -42,6 +43,7 @@ class ModelConfig:
     device: auto, cpu, cuda or cuda:N.
     num_threads: CPU threads of the engine; None for torch's default.
     enforce_eager: no decode steps are recorded as CUDA graphs.
+    disable_optimizations: what is not used, so that a kernel at fault can be found.
     """
 
     model: str
@@ -54,6 +56,7 @@ class ModelConfig:
     linear_backend: LinearBackend = LinearBackend.AUTO
     quantization: Quantization = Quantization.NONE
     enforce_eager: bool = False
+    disable_optimizations: tuple[Optimization, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,7 @@ class EngineConfig:
             self.memory.kv_cache_dtype,
             hybrid=not self.memory.disable_hybrid_kv_cache_manager,
             attention=self.model.attention_backend,
+            disabled=self.model.disable_optimizations,
         )
 
     def options(self) -> dict[str, object]:

@@ -24,6 +24,7 @@ from quire.engine.sampling.logits_processor import ProcessorContext
 from quire.engine.sampling.sampler import PendingSample, SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState, build_sampling_state
 from quire.models.batch import Batch, Model, split_batch
+from quire.models.optimizations import Disabled
 from quire.scheduler.request import TokenLogprobs
 from quire.scheduler.step import BlockIds, Chunk, NewRequestData, Step, StepResult
 
@@ -35,13 +36,14 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class RunnerConfig:
     """The sizes of a runner. `max_num_blocks` is the longest block table of one request, in each of
-    `num_groups` layer groups."""
+    `num_groups` layer groups; `disabled` are the optimisations that are switched off."""
 
     max_num_seqs: int
     max_num_blocks: int
     block_size: int
     device: str
     num_groups: int = 1
+    disabled: Disabled = ()
 
 
 @dataclass(slots=True)
@@ -91,7 +93,7 @@ class Runner:
         self._config = config
         self._device = torch.device(config.device)
         self._model = model
-        self._sampler = build_sampler(model.vocab_size, self._device)
+        self._sampler = build_sampler(model.vocab_size, self._device, config.disabled)
         self._rows: dict[str, RequestRow] = {}
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         shape = (config.num_groups, config.max_num_seqs, config.max_num_blocks)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from quire.cache.layout import Layout, build_layout
 from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, TokenKV
+from quire.models.optimizations import Disabled, Optimization
 
 SCALE_BYTES = 2
 """A scale is a bfloat16: its rounding does not matter, its range does."""
@@ -135,11 +136,18 @@ class KVOptions:
     """How K and V are stored and attended to.
 
     hybrid: false means one KV cache group for all layers, which keeps every token.
+    disabled: the optimisations that are switched off.
     """
 
     dtype: KVCacheDtype = KVCacheDtype.AUTO
     hybrid: bool = True
     attention: AttentionBackendName = AttentionBackendName.AUTO
+    disabled: Disabled = ()
+
+    @property
+    def huge_pages(self) -> bool:
+        """Whether K and V lie on huge pages where the host has them."""
+        return Optimization.HUGE_PAGES not in self.disabled
 
     @property
     def is_quantised(self) -> bool:

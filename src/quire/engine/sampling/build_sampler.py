@@ -8,20 +8,24 @@ from quire.engine.sampling.tiles import working_bytes
 from quire.engine.sampling.torch_sampler import TorchSampler
 from quire.models.native import library
 from quire.models.native.sampling.sampling import SamplingKernel
+from quire.models.optimizations import Disabled, Optimization
 
 
-def build_sampler(vocab_size: int, device: torch.device) -> Sampler:
-    """Return the fastest sampler for logits of `vocab_size` tokens on `device`."""
-    kernel = _kernel(vocab_size, device)
+def build_sampler(vocab_size: int, device: torch.device, disabled: Disabled = ()) -> Sampler:
+    """Return the fastest sampler for logits of `vocab_size` tokens on `device`, of those that the
+    optimisations which are not switched off allow."""
+    kernel = _kernel(vocab_size, device, disabled)
     return TorchSampler(vocab_size, device) if kernel is None else NativeSampler(kernel)
 
 
-def sampler_bytes(vocab_size: int, device: torch.device) -> int:
+def sampler_bytes(vocab_size: int, device: torch.device, disabled: Disabled = ()) -> int:
     """Return an upper bound of the bytes that this sampler takes beside the logits."""
-    kernel = _kernel(vocab_size, device)
+    kernel = _kernel(vocab_size, device, disabled)
     return working_bytes(vocab_size, device) if kernel is None else kernel.working_bytes
 
 
-def _kernel(vocab_size: int, device: torch.device) -> SamplingKernel | None:
-    kernels = library() if device.type == "cpu" else None
-    return None if kernels is None else SamplingKernel(kernels, vocab_size)
+def _kernel(vocab_size: int, device: torch.device, disabled: Disabled) -> SamplingKernel | None:
+    if device.type != "cpu" or Optimization.NATIVE_SAMPLER in disabled:
+        return None
+    kernels = library()
+    return None if kernels is None else SamplingKernel(kernels.without(disabled), vocab_size)

@@ -49,6 +49,7 @@ def assemble(
         block_size=facts.block_size,
         device=facts.device,
         num_groups=len(layout.groups),
+        disabled=config.model.disable_optimizations,
     )
     on_close = None if tracing is None else tracing.close
     return Engine(

@@ -69,7 +69,9 @@ def build_model_engine(
     if device.type == "cuda":
         torch.cuda.set_device(device)  # the device of kernels and streams
     asked = config.model
-    options = KernelOptions(asked.quantization, asked.linear_backend, asked.dtype)
+    options = KernelOptions(
+        asked.quantization, asked.linear_backend, asked.dtype, asked.disable_optimizations
+    )
     kernels = choose_kernels(options, device)
     config = replace(config, model=replace(asked, dtype=compute_dtype(options, kernels)))
     if asked.num_threads is not None:
@@ -217,11 +219,12 @@ def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footp
         token_bytes=token_bytes,
     )
     scratch = loaded.scratch_bytes(step_limits, config.kv_options)
+    sampler = sampler_bytes(facts.vocab_size, loaded.device, config.model.disable_optimizations)
     return Footprint(
         block_size=config.memory.block_size,
         block_bytes=layout.block_bytes(config.memory.block_size),
         token_bytes=token_bytes,
-        fixed_bytes=scratch + sampler_bytes(facts.vocab_size, loaded.device) + graphs,
+        fixed_bytes=scratch + sampler + graphs,
         graph_bytes=graphs,
     )
 

@@ -96,7 +96,7 @@ def _check_attention(
         head_size=max((token_kv.head_size for token_kv in token_kvs), default=0),
         v_head_size=max((token_kv.v_head_size for token_kv in token_kvs), default=0),
     )
-    attention_name(options.attention, site)
+    attention_name(options.attention, site, options.disabled)
 
 
 def _check_swap_space(config: EngineConfig, layout: Layout | None, memory: DeviceMemory) -> None:

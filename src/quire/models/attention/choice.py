@@ -10,22 +10,25 @@ from quire.models.attention.triton import support
 from quire.models.attention.triton.support import Site
 from quire.models.attention.triton.tiles import Device
 from quire.models.config import AttentionBackendName
-from quire.models.kv.kv_codec import Codec
 from quire.models.kv.kv_store import KVStore
 from quire.models.native import Library, library
+from quire.models.optimizations import Disabled
 
 logger = logging.getLogger(__name__)
 
 
-def cpu_library(requested: AttentionBackendName, device_type: str, codec: Codec) -> Library | None:
+def cpu_library(
+    requested: AttentionBackendName, site: Site, disabled: Disabled = ()
+) -> Library | None:
     """Return the library of the `cpu` backend if that is the one to use, else None. Raises
     ValueError if it is requested and cannot run."""
     is_auto = requested is AttentionBackendName.AUTO
-    is_requested = requested is AttentionBackendName.CPU
+    is_requested, device_type = requested is AttentionBackendName.CPU, site.device.type
     if not (is_requested or (is_auto and device_type == "cpu")):
         return None
-    kernels = library()
-    why = cpu.why_not(kernels, device_type, codec)
+    built = library()
+    kernels = None if built is None else built.without(disabled)
+    why = cpu.why_not(kernels, device_type, site.codec)
     if why is not None and is_requested:
         raise ValueError(f"--attention-backend cpu cannot be had: {why}")
     return None if why is not None else kernels
@@ -44,10 +47,12 @@ def triton_device(requested: AttentionBackendName, site: Site) -> Device | None:
     return None if why is not None else support.describe(site.device)
 
 
-def build_attention(store: KVStore, requested: AttentionBackendName) -> AttentionBackend:
+def build_attention(
+    store: KVStore, requested: AttentionBackendName, disabled: Disabled = ()
+) -> AttentionBackend:
     """Build the backend over `store`. Raises ValueError if the requested one cannot run."""
     site = _site(store)
-    kernels = cpu_library(requested, site.device.type, site.codec)
+    kernels = cpu_library(requested, site, disabled)
     if kernels is not None:
         return CPUAttention(store, kernels)
     device = triton_device(requested, site)
@@ -58,9 +63,9 @@ def build_attention(store: KVStore, requested: AttentionBackendName) -> Attentio
     return ReferenceAttention(store, is_eager=requested is AttentionBackendName.EAGER)
 
 
-def attention_name(requested: AttentionBackendName, site: Site) -> str:
+def attention_name(requested: AttentionBackendName, site: Site, disabled: Disabled = ()) -> str:
     """Return the backend's name for logs, with its instruction set, or why it is not `triton`."""
-    kernels = cpu_library(requested, site.device.type, site.codec)
+    kernels = cpu_library(requested, site, disabled)
     if kernels is not None:
         return f"cpu ({kernels.isa})"
     if triton_device(requested, site) is not None:

@@ -14,13 +14,14 @@ HUGE_PAGE_BYTES = 2 << 20
 """The size on x86-64, and on most ARM systems."""
 
 
-def zeros_on_touch(num_bytes: int) -> Tensor:
+def zeros_on_touch(num_bytes: int, *, huge_pages: bool = True) -> Tensor:
     """Return zeros, uint8 [num_bytes], that begin where a huge page does.
 
     Only whole huge pages are asked for, so that nothing beyond `num_bytes` is ever resident. The
-    memory lives as long as a view of it.
+    memory lives as long as a view of it. Without `huge_pages` the system is told to use none.
     """
-    memory = _pages(num_bytes + HUGE_PAGE_BYTES, num_bytes)
+    advice = "MADV_HUGEPAGE" if huge_pages else "MADV_NOHUGEPAGE"
+    memory = _pages(num_bytes + HUGE_PAGE_BYTES, num_bytes, advice)
     return memory[_padding(memory) :][:num_bytes]
 
 
@@ -31,14 +32,15 @@ def return_free_memory() -> None:
         trim(0)
 
 
-def _pages(num_bytes: int, num_used: int) -> Tensor:
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
+def _pages(num_bytes: int, num_used: int, advice: str) -> Tensor:
+    value: int | None = getattr(mmap, advice, None)
+    if value is None:
         return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8))
     pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory = torch.frombuffer(pages, dtype=torch.uint8)
     whole = num_used // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
     if whole:
-        pages.madvise(mmap.MADV_HUGEPAGE, _padding(memory), whole)
+        pages.madvise(value, _padding(memory), whole)
     return memory
 
 

@@ -118,22 +118,24 @@ class KVStore:
         self.codec.decode(Encoded(numbers, scales), out)
 
 
-def build_kv_store(layout: Layout, size: KVSize, *, codec: Codec, device: torch.device) -> KVStore:
+def build_kv_store(
+    layout: Layout, size: KVSize, *, codec: Codec, device: torch.device, huge_pages: bool = True
+) -> KVStore:
     """Allocate zeroed tensors for `size`, on `device` and on the host.
 
     `layout` counts the bytes of the same codec's elements and scales. The host's tensors are pinned
-    if the device is another one.
+    if the device is another one; on a CPU all may lie on huge pages.
     """
 
     def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if device.type == "cpu":
-            return _zeros_on_touch(shape, dtype)
+            return _zeros_on_touch(shape, dtype, huge_pages)
         return torch.zeros(shape, dtype=dtype, device=device)
 
     def on_host(tensor: Tensor) -> Tensor:
         shape = (size.num_host_blocks, *tensor.shape[1:])
         if device.type == "cpu":
-            return _zeros_on_touch(shape, tensor.dtype)
+            return _zeros_on_touch(shape, tensor.dtype, huge_pages)
         return torch.zeros(shape, dtype=tensor.dtype, pin_memory=True)
 
     def encoded(num_heads: int, head_size: int) -> Encoded:
@@ -154,10 +156,11 @@ def build_kv_store(layout: Layout, size: KVSize, *, codec: Codec, device: torch.
     return replace(store, host=tuple(on_host(tensor) for tensor in store.tensors))
 
 
-def _zeros_on_touch(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def _zeros_on_touch(shape: tuple[int, ...], dtype: torch.dtype, huge_pages: bool) -> Tensor:
     """Return zeros that take memory only when they are written.
 
     `torch.zeros` writes all of them at once: gigabytes of memory and seconds of start-up for blocks
     that may never be used.
     """
-    return zeros_on_touch(prod(shape) * dtype.itemsize).view(dtype).view(shape)
+    num_bytes = prod(shape) * dtype.itemsize
+    return zeros_on_touch(num_bytes, huge_pages=huge_pages).view(dtype).view(shape)

@@ -8,6 +8,7 @@ from quire.models.layers.weight_kernel import WeightKernel
 from quire.models.native.decoder.decoder import DecoderKernel
 from quire.models.native.decoder.fused import FusedKernels
 from quire.models.native.linear.candidates import CandidateKernel
+from quire.models.optimizations import Disabled
 
 LEAST_QUANTISED_BITS, LEAST_PACKED_BITS = 8, 12
 
@@ -19,12 +20,14 @@ class ModelKernels(NamedTuple):
     fused: for what is between the linear layers; None means torch's own.
     decoder: for all layers in one call; None means that they run one by one.
     candidates: for the heads of greedy-only steps; None means that heads are computed whole.
+    disabled: the optimisations that are switched off.
     """
 
     linears: tuple[WeightKernel, ...]
     fused: FusedKernels | None = None
     decoder: DecoderKernel | None = None
     candidates: CandidateKernel | None = None
+    disabled: Disabled = ()
 
     @property
     def are_exact(self) -> bool:

@@ -16,14 +16,16 @@ from quire.models.native.linear.candidates import bind_candidates
 from quire.models.native.linear.compressed_bf16 import bind_compressed_bf16
 from quire.models.native.linear.w8a8 import bind_w8a8
 from quire.models.native.linear.w8a32 import W8A32Kernel, bind_w8a32
+from quire.models.optimizations import Disabled, Optimization
 
 
 class KernelOptions(NamedTuple):
-    """The options `--quantization`, `--linear-backend` and `--dtype`."""
+    """The options `--quantization`, `--linear-backend`, `--dtype` and `--disable-optimizations`."""
 
     quantization: Quantization = Quantization.NONE
     linear_backend: LinearBackend = LinearBackend.AUTO
     dtype: ModelDtype = ModelDtype.AUTO
+    disabled: Disabled = ()
 
 
 def choose_kernels(options: KernelOptions, device: torch.device) -> ModelKernels | None:
@@ -34,9 +36,16 @@ def choose_kernels(options: KernelOptions, device: torch.device) -> ModelKernels
     built = library() if is_packed else None
     if built is None:
         return None
-    bf16_storage = bind_bf16_storage(built.handle, built.isa) if _has_vectors(built) else None
-    bound = (bind_compressed_bf16(built.handle, built.isa), bf16_storage)
-    return _with_fused(built, *(kernel for kernel in bound if kernel is not None))
+    built = built.without(options.disabled)
+    place = (built.handle, built.isa)
+    linears: list[WeightKernel | None] = []
+    if Optimization.COMPRESSED_BF16 not in options.disabled:
+        linears.append(bind_compressed_bf16(*place))
+    if Optimization.BF16_STORAGE not in options.disabled and _has_vectors(built):
+        linears.append(bind_bf16_storage(*place))
+    return _with_fused(
+        built, options.disabled, *(kernel for kernel in linears if kernel is not None)
+    )
 
 
 def _has_vectors(built: Library) -> bool:
@@ -56,15 +65,20 @@ def _int8_kernels(options: KernelOptions, device: torch.device) -> ModelKernels:
     built = library()
     if built is None:
         raise _refusal(options, "needs Quire's C++ kernels, which were not built: see the log")
+    built = built.without(options.disabled)
     place = (built.handle, built.isa)
-    kernel = bind_w8a8(*place) or bind_w8a32(*place)
+    w8a8 = bind_w8a8(*place)
+    is_w8a8 = w8a8 is not None and Optimization.W8A8 not in options.disabled
+    kernel = w8a8 if is_w8a8 else bind_w8a32(*place)
     assert kernel is not None, "the portable set has it too"
     if isinstance(kernel, W8A32Kernel) and options.dtype is ModelDtype.BFLOAT16:
         raise _refusal(
             options,
             "computes in float32 where AVX-512 VNNI and BF16 are not: leave out --dtype bfloat16",
         )
-    return _with_fused(built, kernel)
+    kernels = _with_fused(built, options.disabled, kernel)
+    # Where there is a product of int8, the decoder knows no other form of quantised weights.
+    return kernels if is_w8a8 or w8a8 is None else kernels._replace(decoder=None)
 
 
 def compute_dtype(options: KernelOptions, kernels: ModelKernels | None) -> ModelDtype:
@@ -75,9 +89,15 @@ def compute_dtype(options: KernelOptions, kernels: ModelKernels | None) -> Model
     return ModelDtype.FLOAT32 if is_chosen else options.dtype
 
 
-def _with_fused(built: Library, *linears: WeightKernel) -> ModelKernels:
+def _with_fused(built: Library, disabled: Disabled, *linears: WeightKernel) -> ModelKernels:
     place = (built.handle, built.isa)
-    return ModelKernels(linears, bind_fused(*place), bind_decoder(*place), bind_candidates(*place))
+    return ModelKernels(
+        linears,
+        None if Optimization.FUSED_LAYERS in disabled else bind_fused(*place),
+        None if Optimization.NATIVE_DECODER in disabled else bind_decoder(*place),
+        None if Optimization.CANDIDATE_PRUNING in disabled else bind_candidates(*place),
+        disabled,
+    )
 
 
 def _refusal(options: KernelOptions, why: str) -> ValueError:

@@ -45,8 +45,8 @@ from quire.models.kv.kv_store import build_kv_store
 from quire.models.layers.greedy_head import greedy_head_scratch_bytes, use_greedy_head
 from quire.models.layers.linears import OtherUses, pack_linears
 from quire.models.layers.model_kernels import ModelKernels
-from quire.models.layers.module_replacement import packed_tensors, replace_modules
-from quire.models.layers.relocation import relocate
+from quire.models.layers.module_replacement import replace_modules
+from quire.models.layers.relocation import relocate_weights
 from quire.models.loading.batch_invariance import (
     BLOCK_SIZE,
     NUM_BLOCKS,
@@ -119,14 +119,15 @@ class LoadedModel:
             KVSize(num_blocks, block_size, num_host_blocks),
             codec=choose_codec(options.dtype, self.kv_dtype),
             device=self.device,
+            huge_pages=options.huge_pages,
         )
-        backend = build_attention(store, options.attention)
+        backend = build_attention(store, options.attention, options.disabled)
         copier = build_block_copier(store, self.device)
         return HFModel(self.module, self.context, copier, backend, self.facts.vocab_size)
 
     def attention_name(self, options: KVOptions) -> str:
         """Return the name of the backend that `attach` would choose, to be logged."""
-        return attention_name(options.attention, self._site(options))
+        return attention_name(options.attention, self._site(options), options.disabled)
 
     def scratch_bytes(self, limits: StepLimits, options: KVOptions) -> int:
         """Return an upper bound of what attention and the head allocate in a step, in bytes, beside
@@ -136,11 +137,10 @@ class LoadedModel:
 
     def _attention_bytes(self, limits: StepLimits, options: KVOptions) -> int:
         site = self._site(options)
-        kernels = cpu_library(options.attention, self.device.type, site.codec)
+        kernels = cpu_library(options.attention, site, options.disabled)
         if kernels is not None:
             return cpu_scratch_bytes(self.facts.layers, limits, site.codec, kernels)
-        device = triton_device(options.attention, site)
-        if device is not None:
+        if (device := triton_device(options.attention, site)) is not None:
             return triton_scratch_bytes(self.facts.layers, limits, site.codec, device)
         kind = StepKind(
             dtype=self.kv_dtype,
@@ -189,7 +189,7 @@ def load_model(
     if kernels is not None:
         return_free_memory()
         _replace_by_kernels(loaded, kernels, other_uses, logits)
-        relocate(packed_tensors(module))
+        relocate_weights(module, kernels.disabled)
     return_free_memory()
     on_progress("probe", 1, 1)
     return loaded

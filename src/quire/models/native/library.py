@@ -12,9 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
+from itertools import takewhile
 from pathlib import Path
 
 import torch
+
+from quire.models.optimizations import Disabled
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +50,12 @@ class Library:
         if isa not in self.isas:
             raise ValueError(f"{isa} does not run here, but {', '.join(self.isas)}")
         return Library(self.handle, isa, self.isas, self.has_threads)
+
+    def without(self, disabled: Disabled) -> "Library":
+        """Return the library for its own instruction set, or for the best one below those that are
+        switched off. The portable kernels are always there."""
+        known = self.isas[: self.isas.index(self.isa) + 1]
+        return self.of(tuple(takewhile(lambda isa: isa not in disabled, known))[-1])
 
     def kernel(
         self,

@@ -122,6 +122,19 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
+def some_of(*choices: str) -> Callable[[str], tuple[str, ...]]:
+    """Return a parser of names from `choices`, with commas between them."""
+
+    def parse(given: str) -> tuple[str, ...]:
+        names = _parts(given)
+        for name in names:
+            if name not in choices:
+                raise ValueError(f"expected some of {', '.join(choices)}, got {name!r}")
+        return names
+
+    return parse
+
+
 def one_number_of(*choices: int) -> Callable[[str], int]:
     parse_text = one_of(*map(str, choices))
 

@@ -13,6 +13,7 @@ from quire.models.config import (
     ModelDtype,
     Quantization,
 )
+from quire.models.optimizations import Optimization
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.server.cli.option import ConfigSection, Option
@@ -33,6 +34,7 @@ from quire.server.cli.option_values import (
     origin_list,
     seconds,
     seconds_or_none,
+    some_of,
     some_seconds,
     text,
     threads,
@@ -184,6 +186,15 @@ OPTIONS: tuple[Option, ...] = (
         boolean,
         "On a GPU, record no decode steps as CUDA graphs: a faster start and less memory, slower "
         "steps.",
+    ),
+    Option(
+        "disable-optimizations",
+        MODEL,
+        some_of(*Optimization),
+        "What a CPU does without, to find which kernel is at fault or what each brings: names with "
+        f"commas between them, of {', '.join(f'`{name}`' for name in Optimization)}. An "
+        "instruction set that is named takes those that contain it along.",
+        shown="none",
     ),
     Option(
         "priority-ageing-s",

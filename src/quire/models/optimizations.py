@@ -1,0 +1,41 @@
+"""What makes models faster on a CPU, by name, so that each can be switched off alone.
+
+This module needs the standard library alone, so that every package may import it without torch.
+"""
+
+from collections.abc import Collection
+from enum import StrEnum
+from typing import TypeAlias
+
+
+class Optimization(StrEnum):
+    """One optimisation that changes no text beyond rounding, W8A8 apart: W8A32 quantises otherwise.
+
+    AVX2, AVX512, AMX: kernels of that instruction set and of those that contain it.
+    COMPRESSED_BF16: bfloat16 linear layers over weights in 12 bits; torch's without it.
+    BF16_STORAGE: float32 linear layers over weights stored as bfloat16; torch's without it.
+    W8A8: products of int8 where weights are quantised; without it they are widened to float32.
+    FUSED_LAYERS: norms, rotary embeddings and gated activations in C++, and merged projections.
+    NATIVE_DECODER: all fused layers as one call.
+    CANDIDATE_PRUNING: heads of greedy-only steps, of which only candidate rows are multiplied.
+    WEIGHT_RELOCATION: packed weights in one region of memory, in the order in which they are read.
+    HUGE_PAGES: that region and the KV cache on huge pages.
+    NATIVE_SAMPLER: sampling in C++; torch's without it.
+    """
+
+    AVX2 = "avx2"
+    AVX512 = "avx512"
+    AMX = "amx"
+    COMPRESSED_BF16 = "compressed-bf16"
+    BF16_STORAGE = "bf16-storage"
+    W8A8 = "w8a8"
+    FUSED_LAYERS = "fused-layers"
+    NATIVE_DECODER = "native-decoder"
+    CANDIDATE_PRUNING = "candidate-pruning"
+    WEIGHT_RELOCATION = "weight-relocation"
+    HUGE_PAGES = "huge-pages"
+    NATIVE_SAMPLER = "native-sampler"
+
+
+Disabled: TypeAlias = Collection[Optimization]
+"""The optimisations that are switched off."""
