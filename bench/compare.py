@@ -15,13 +15,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from bench.ceilings import measure_ceilings, weight_bytes
+from bench.ceilings import Ceilings, measure_ceilings, weight_bytes
 from bench.load import LoadResult, Target, run_workload
 from bench.machine import busy_s, read_commit, read_machine, without_folders
 from bench.prompts import Prompts, build_prompts
@@ -111,6 +111,24 @@ class Bench:
             other_cores=max(busy - served - idled - ours, 0) / load.wall_s,
         )
 
+    def compare(self, command: str, ceilings: Ceilings) -> Comparison:
+        """Warm up, run all rounds, and return what was measured."""
+        self.warm_up()
+        idle_cores = self.idle_cores()
+        runs = self.measure()
+        first, second = map(_facts, self.servers, idle_cores)
+        return Comparison(
+            date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+            commit=read_commit(REPOSITORY),
+            command=command,
+            model=self.settings.model_dir.resolve().name,
+            num_weight_bytes=weight_bytes(self.settings.model_dir),
+            machine=read_machine(),
+            ceilings=ceilings,
+            servers=(first, second),
+            runs=runs,
+        )
+
 
 def _facts(server: Server, idle_cores: float) -> ServerFacts:
     return ServerFacts(
@@ -122,9 +140,8 @@ def _facts(server: Server, idle_cores: float) -> ServerFacts:
     )
 
 
-def compare(settings: Settings, command: str, log_dir: Path) -> Comparison:
-    """Measure both servers, the ceilings before and after; what is started here is stopped here."""
-    ceilings_before = measure_ceilings()
+def compare(settings: Settings, command: str, log_dir: Path, ceilings: Ceilings) -> Comparison:
+    """Start both servers, measure them and stop them."""
     prompts = build_prompts(settings.model_dir)
 
     def start(launch: Launch, stack: ExitStack) -> Server:
@@ -134,38 +151,25 @@ def compare(settings: Settings, command: str, log_dir: Path) -> Comparison:
 
     with ExitStack() as stack:
         first, second = (start(launch, stack) for launch in settings.launches)
-        bench = Bench(settings, prompts, (first, second))
-        bench.warm_up()
-        first_idle, second_idle = bench.idle_cores()
-        runs = bench.measure()
-        facts = (_facts(first, first_idle), _facts(second, second_idle))
-    return Comparison(
-        date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        commit=read_commit(REPOSITORY),
-        command=command,
-        model=settings.model_dir.resolve().name,
-        num_weight_bytes=weight_bytes(settings.model_dir),
-        machine=read_machine(),
-        ceilings=ceilings_before.or_better(measure_ceilings()),
-        servers=facts,
-        runs=runs,
-    )
+        return Bench(settings, prompts, (first, second)).compare(command, ceilings)
 
 
-def _end_on_sigterm(signal_number: int, _frame: object) -> None:
+def end_on_sigterm(signal_number: int, _frame: object) -> None:
     """Unwind instead of dying, so that the servers are stopped."""
     sys.exit(128 + signal_number)
 
 
 def main() -> None:
     """Compare, print, and write what was asked for."""
-    signal.signal(signal.SIGTERM, _end_on_sigterm)
+    signal.signal(signal.SIGTERM, end_on_sigterm)
     settings = parse_settings(sys.argv[1:], os.environ)
     command = without_folders(shlex.join(["python", "-m", "bench.compare", *sys.argv[1:]]))
     log_dir = settings.log_dir or Path(tempfile.mkdtemp(prefix="quire-bench-"))
     log_dir.mkdir(parents=True, exist_ok=True)
     print(f"server logs: {log_dir}", flush=True)
-    comparison = compare(settings, command, log_dir)
+    before = measure_ceilings()
+    comparison = compare(settings, command, log_dir, before)
+    comparison = replace(comparison, ceilings=before.or_better(measure_ceilings()))
     text = section(comparison)
     print(f"\n{text}")
     if settings.json_path is not None:

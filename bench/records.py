@@ -45,7 +45,8 @@ class WorkloadRecord(msgspec.Struct, frozen=True):
 class Record(msgspec.Struct, frozen=True):
     """One comparison of two servers: where and how it was made, and what came out.
 
-    `read_gb_s` and `bf16_gflop_s` are the ceilings of the machine in the same run.
+    `read_gb_s` and `bf16_gflop_s` are the ceilings of the machine in the same run. `scale` is the
+    share of each workload's requests that ran.
     """
 
     date: str
@@ -57,6 +58,7 @@ class Record(msgspec.Struct, frozen=True):
     bf16_gflop_s: float
     servers: tuple[ServerFacts, ServerFacts]
     workloads: tuple[WorkloadRecord, ...]
+    scale: float = 1.0
 
     @property
     def file_name(self) -> str:
@@ -70,7 +72,7 @@ class Record(msgspec.Struct, frozen=True):
         return datetime.strptime(self.date, DATE_FORMAT)
 
 
-def record_of(comparison: Comparison) -> Record:
+def record_of(comparison: Comparison, *, scale: float = 1.0) -> Record:
     """Return what is kept of a comparison: medians and ratios, not every request."""
     return Record(
         date=comparison.date,
@@ -82,6 +84,7 @@ def record_of(comparison: Comparison) -> Record:
         bf16_gflop_s=round(comparison.ceilings.bf16_gflop_s),
         servers=comparison.servers,
         workloads=tuple(map(_workload_record, rows(comparison))),
+        scale=scale,
     )
 
 
@@ -157,9 +160,15 @@ def _key(record: Record, each: WorkloadRecord) -> tuple[str, ...]:
     return kind, each.workload, record.model, first.options, second.label, second.options
 
 
+def ratio_text(ratio: Ratio | None) -> str:
+    """Return the median with the least and the most, or nothing where no round was valid."""
+    if ratio is None:
+        return ""
+    return f"**{ratio.median:.2f}** ({ratio.least:.2f}-{ratio.most:.2f})"
+
+
 def _cells(record: Record, each: WorkloadRecord, last: datetime) -> list[str]:
     first, second = record.servers
-    ratio = each.ratio
     stale = ", *stale*" if record.measured < last - STALE_AFTER else ""
     return [
         each.workload,
@@ -169,7 +178,7 @@ def _cells(record: Record, each: WorkloadRecord, last: datetime) -> list[str]:
         each.unit,
         number(each.first.throughput),
         number(each.second.throughput),
-        "" if ratio is None else f"**{ratio.median:.2f}** ({ratio.least:.2f}-{ratio.most:.2f})",
+        ratio_text(each.ratio),
         f"{record.date[:10]}, {record.commit[:7]}{stale}",
     ]
 

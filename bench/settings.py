@@ -35,15 +35,17 @@ def _workloads(names: str) -> tuple[Workload, ...]:
     return tuple(WORKLOADS[name] for name in names.split(","))
 
 
-def _cut(workload: Workload, max_requests: int) -> Workload:
+def cut(workload: Workload, max_requests: int) -> Workload:
+    """Return the workload with at most `max_requests` requests."""
     return replace(workload, num_requests=min(max_requests, workload.num_requests))
 
 
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
+def count(text: str) -> int:
+    """Parse a count of at least 1."""
+    value = int(text)
+    if value < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
-    return count
+    return value
 
 
 def _add_server_options(parser: argparse.ArgumentParser) -> None:
@@ -66,9 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", type=Path, required=True, help="checkpoint folder")
     parser.add_argument("--workloads", type=_workloads, default=",".join(WORKLOADS))
-    parser.add_argument("--repeats", type=_count, default=3, help="rounds of A B")
+    parser.add_argument("--repeats", type=count, default=3, help="rounds of A B")
     parser.add_argument("--seed", type=int, default=1, help="of the first round's prompts")
-    parser.add_argument("--max-requests", type=_count, help="cut every workload: a smoke run")
+    parser.add_argument("--max-requests", type=count, help="cut every workload: a smoke run")
     parser.add_argument("--start-timeout-s", type=float, default=300)
     parser.add_argument("--run-timeout-s", type=float, default=900, help="of one workload")
     parser.add_argument("--json", type=Path, help="write every figure there")
@@ -106,7 +108,7 @@ def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Setti
         parser.error(f"{args.model} holds no tokenizer.json")
     workloads: tuple[Workload, ...] = args.workloads
     if args.max_requests:
-        workloads = tuple(_cut(workload, args.max_requests) for workload in workloads)
+        workloads = tuple(cut(workload, args.max_requests) for workload in workloads)
     second_label = args.peer if args.peer != args.subject else f"{args.peer}-2"
     return Settings(
         model_dir=args.model,

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.ablation import gain_tables
+from bench.records import load
 from tests.models.families import REFUSED, SERVED
 
 from quire.server.cli.config_table import config_table
@@ -108,6 +110,11 @@ def refused_table() -> str:
     return "\n".join(rows)
 
 
+def recorded_gains() -> str:
+    """What each optimisation brings, by the newest records of each kind of machine."""
+    return gain_tables(load())
+
+
 TABLES = (
     Table("options", "docs/configuration.md", config_table),
     Table("metrics", "docs/metrics.md", metrics_table),
@@ -116,6 +123,7 @@ TABLES = (
     Table("fields", "docs/api.md", fields_list),
     Table("served", "docs/models.md", served_table),
     Table("refused", "docs/models.md", refused_table),
+    Table("gains", "src/quire/models/native/README.md", recorded_gains),
 )
 
 
