@@ -5,7 +5,7 @@ This module needs the standard library alone, so that every package may import i
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from quire.cache.layout import Layout, build_layout
 from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, TokenKV
@@ -41,16 +41,51 @@ class KVCacheDtype(StrEnum):
 QUANTISED = tuple(dtype for dtype in KVCacheDtype if dtype.is_quantised)
 
 
-class AttentionBackendName(StrEnum):
-    """The attention backends. `AUTO`: the fastest that runs here. `CPU`: C++ kernels. `TRITON`:
-    kernels for NVIDIA GPUs. `REFERENCE`: torch's fused kernels where they can. `EAGER`: every
-    softmax written out in float32."""
+class RegistryName(StrEnum):
+    """A name of a registry, whose members are its lines.
 
-    AUTO = "auto"
-    CPU = "cpu"
-    TRITON = "triton"
-    REFERENCE = "reference"
-    EAGER = "eager"
+    implementation: `module:name` of what is registered, empty for a name that stands for none. It
+        is imported where it is needed, so that this module goes without torch.
+    help: what the name chooses, in words, without a full stop.
+    """
+
+    implementation: str
+    help: str
+
+    def __new__(cls, value: str, implementation: str, help: str) -> Self:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.implementation = implementation
+        member.help = help
+        return member
+
+    @classmethod
+    def described(cls) -> str:
+        """Return a sentence for each name that has words."""
+        return " ".join(f"`{each}`: {each.help}." for each in cls if each.help)
+
+
+class AttentionBackendName(RegistryName):
+    """The registry of attention backends (`attention/backend.py`), in the order in which `auto`
+    tries them."""
+
+    AUTO = "auto", "", "the fastest that runs here"
+    CPU = "cpu", "quire.models.attention.cpu:CPU", "C++ kernels, for float32 and bfloat16"
+    TRITON = (
+        "triton",
+        "quire.models.attention.triton.registration:TRITON",
+        "Triton's kernels, on NVIDIA GPUs from compute capability 8.0 on",
+    )
+    REFERENCE = (
+        "reference",
+        "quire.models.attention.reference:REFERENCE",
+        "with PyTorch's fused kernels",
+    )
+    EAGER = (
+        "eager",
+        "quire.models.attention.reference:EAGER",
+        "every softmax written out in float32, slow, to compare with",
+    )
 
 
 class LinearBackend(StrEnum):
@@ -61,12 +96,17 @@ class LinearBackend(StrEnum):
     TORCH = "torch"
 
 
-class Quantization(StrEnum):
-    """The format of weights. `NONE`: as stored. `INT8`: linear layers on a CPU in bytes, with one
-    scale for each row."""
+class Quantization(RegistryName):
+    """The registry of weight formats (`loading/weight_format.py`). `NONE`: as stored."""
 
-    NONE = "none"
-    INT8 = "int8"
+    NONE = "none", "", ""
+    INT8 = (
+        "int8",
+        "quire.models.loading.int8:INT8",
+        "on a CPU, linear layers and the embedding they share keep their weights in a byte with a "
+        "scale for each row, and multiply bytes where there is AVX-512 VNNI: less memory, faster, "
+        "not quite the same text",
+    )
 
 
 class CheckpointError(Exception):
@@ -152,10 +192,6 @@ class KVOptions:
     @property
     def is_quantised(self) -> bool:
         return self.dtype.is_quantised
-
-    @property
-    def is_eager(self) -> bool:
-        return self.attention is AttentionBackendName.EAGER
 
     def element_bytes(self, dtype_bytes: int) -> tuple[int, int]:
         """Return the bytes of an element and of a scale; the model computes in `dtype_bytes`."""

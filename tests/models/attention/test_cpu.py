@@ -9,10 +9,10 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from quire.models.attention.backend import Site
 from quire.models.attention.choice import attention_name, build_attention
 from quire.models.attention.cpu import CPUAttention, cpu_scratch_bytes
 from quire.models.attention.scratch import StepLimits
-from quire.models.attention.triton.support import Site
 from quire.models.config import AttentionBackendName, KVCacheDtype
 from quire.models.kv.kv_codec import Encoded, choose_codec
 from quire.models.kv.kv_store import Workspace

@@ -15,12 +15,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from quire.models.attention.backend import Site
 from quire.models.attention.choice import attention_name, build_attention
 from quire.models.attention.scratch import StepLimits
 from quire.models.attention.triton import tiles
 from quire.models.attention.triton.inputs import StepBounds, step_inputs
 from quire.models.attention.triton.scratch import triton_scratch_bytes
-from quire.models.attention.triton.support import INTERPRETED, Site
+from quire.models.attention.triton.support import INTERPRETED
 from quire.models.attention.triton.tiles import Device, Tile
 from quire.models.config import AttentionBackendName, KVCacheDtype, KVOptions
 from quire.models.kv.kv_codec import choose_codec
@@ -33,7 +34,6 @@ from tests.models.attention.test_backends import (
     assert_right,
     assert_same_however_cut,
     assert_same_in_company,
-    interpreted_triton,
 )
 from tests.models.driver import load
 from tests.models.logits_error import assert_same_logits
@@ -46,6 +46,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 from quire.models.attention.triton.backend import TritonAttention  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
+interpreted_triton = partial(TritonAttention, device=INTERPRETED)
 CUT_OFF = Shape(
     num_heads=2,
     window=1,

@@ -14,8 +14,8 @@ from quire.engine.config import EngineConfig, MemoryConfig
 from quire.engine.startup.kv_plan import AvailableMemory, Limits, solve_kv
 from quire.engine.startup.memory import DeviceMemory, measure, step_budget
 from quire.engine.startup.swap_space import num_host_blocks
+from quire.models.attention.backend import Site
 from quire.models.attention.choice import attention_name
-from quire.models.attention.triton.support import Site
 from quire.models.config import KVOptions
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.loading.preview import Preview
@@ -95,8 +95,9 @@ def _check_attention(
         choose_codec(options.dtype, preview.dtype),
         head_size=max((token_kv.head_size for token_kv in token_kvs), default=0),
         v_head_size=max((token_kv.v_head_size for token_kv in token_kvs), default=0),
+        disabled=options.disabled,
     )
-    attention_name(options.attention, site, options.disabled)
+    attention_name(options.attention, site)
 
 
 def _check_swap_space(config: EngineConfig, layout: Layout | None, memory: DeviceMemory) -> None:

@@ -8,14 +8,35 @@ spans many windows overwrites what its own first queries need.
 Block table entries for what no query of the step can see mean nothing, and are never followed. In a
 quantised store the step's own tokens too are seen as they are stored: the result for a prompt must
 not depend on how it was cut into chunks.
+
+A new backend is a file with an `AttentionBackend` and a `RegisteredBackend` of it, and a line in
+`AttentionBackendName` that says where that one lies.
 """
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
+from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
+from quire.models.kv.kv_codec import Codec
+from quire.models.kv.kv_store import KVStore
+from quire.models.optimizations import Disabled
+
+
+class Site(NamedTuple):
+    """Where attention is to run: a device, a codec, the largest head sizes, and the optimisations
+    that are switched off."""
+
+    device: torch.device
+    codec: Codec
+    head_size: int
+    v_head_size: int
+    disabled: Disabled = ()
 
 
 class AttentionStep(Protocol):
@@ -59,3 +80,24 @@ class AttentionBackend(Protocol):
     def begin(self, batch: Batch) -> AttentionStep:
         """Prepare for the layers of one step; valid until the next one begins."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredBackend:
+    """One attention backend, as its line in `AttentionBackendName` names it.
+
+    why_not: returns why it cannot run at a site, in words, or None if it can.
+    build: returns the backend over a store, at a site where it can run.
+    scratch_bytes: returns an upper bound of the bytes that a step allocates there, beside the
+        activations.
+    log_name: returns its name for logs.
+    is_automatic: whether `auto` tries it on a device of that type.
+    is_missed: where `auto` tries it in vain, logs say why.
+    """
+
+    why_not: Callable[[Site], str | None]
+    build: Callable[[KVStore, Site], AttentionBackend]
+    scratch_bytes: Callable[[Sequence[LayerFacts], StepLimits, Site], int]
+    log_name: Callable[[Site], str]
+    is_automatic: Callable[[str], bool]
+    is_missed: bool = False

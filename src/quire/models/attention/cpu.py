@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from quire.models.attention.backend import check_sinks, dense_rows
+from quire.models.attention.backend import RegisteredBackend, Site, check_sinks, dense_rows
 from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
 from quire.models.kv.kv_codec import Codec
 from quire.models.kv.kv_store import KVStore, Workspace
-from quire.models.native import Library
+from quire.models.native import Library, library
 
 POINTERS = (
     *("query", "key", "value", "out", "keys", "values", "key_scales", "value_scales"),
@@ -76,13 +76,30 @@ class CPUAttention:
         return call
 
 
-def why_not(library: Library | None, device_type: str, codec: Codec) -> str | None:
-    """Return why the kernel cannot run over such a store, in words, or None if it can."""
-    if device_type != "cpu":
-        return f"it runs on CPUs, not on {device_type}"
-    if codec.dtype not in (torch.float32, torch.bfloat16):
-        return f"it has no {codec.dtype}"
-    return "its C++ kernels were not built: see the log" if library is None else None
+def why_not(site: Site) -> str | None:
+    """Return why the kernel cannot run there, in words, or None if it can."""
+    if site.device.type != "cpu":
+        return f"it runs on CPUs, not on {site.device.type}"
+    if site.codec.dtype not in (torch.float32, torch.bfloat16):
+        return f"it has no {site.codec.dtype}"
+    return "its C++ kernels were not built: see the log" if library() is None else None
+
+
+def _library(site: Site) -> Library:
+    built = library()
+    assert built is not None, "only where it can run"
+    return built.without(site.disabled)
+
+
+CPU = RegisteredBackend(
+    why_not=why_not,
+    build=lambda store, site: CPUAttention(store, _library(site)),
+    scratch_bytes=lambda layers, limits, site: cpu_scratch_bytes(
+        layers, limits, site.codec, _library(site)
+    ),
+    log_name=lambda site: f"cpu ({_library(site).isa})",
+    is_automatic=lambda device_type: device_type == "cpu",
+)
 
 
 def cpu_scratch_bytes(

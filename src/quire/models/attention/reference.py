@@ -5,12 +5,15 @@ that share it; longer chunks are computed one by one. A chunk without earlier co
 gather, unless the store quantises.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor
 
-from quire.models.attention.backend import check_sinks
+from quire.models.attention.backend import RegisteredBackend, Site, check_sinks
 from quire.models.attention.plan import Chunk, DecodeBucket, Plans
+from quire.models.attention.scratch import StepKind, StepLimits, scratch_bytes
 from quire.models.attention.softmax import (
     attend_fused,
     attend_plainly,
@@ -119,3 +122,27 @@ class _Call:
         if not self.is_plain:
             return same_size(self.layer, keys, values)
         return keys, keys if self.layer.is_latent else values
+
+
+def _scratch_bytes(
+    layers: Sequence[LayerFacts], limits: StepLimits, site: Site, *, is_eager: bool
+) -> int:
+    codec = site.codec
+    kind = StepKind(codec.dtype, codec.is_quantised, is_eager, site.device.type)
+    return scratch_bytes(layers, limits, kind)
+
+
+REFERENCE = RegisteredBackend(
+    why_not=lambda site: None,
+    build=lambda store, site: ReferenceAttention(store),
+    scratch_bytes=partial(_scratch_bytes, is_eager=False),
+    log_name=lambda site: "reference",
+    is_automatic=lambda device_type: True,
+)
+EAGER = RegisteredBackend(
+    why_not=lambda site: None,
+    build=lambda store, site: ReferenceAttention(store, is_eager=True),
+    scratch_bytes=partial(_scratch_bytes, is_eager=True),
+    log_name=lambda site: "eager",
+    is_automatic=lambda device_type: False,
+)

@@ -25,17 +25,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from quire.models.attention.choice import (
-    attention_name,
-    build_attention,
-    cpu_library,
-    triton_device,
-)
-from quire.models.attention.cpu import cpu_scratch_bytes
+from quire.models.attention.backend import Site
+from quire.models.attention.choice import attention_name, build_attention, choose_attention
 from quire.models.attention.hook import AttentionContext
-from quire.models.attention.scratch import StepKind, StepLimits, scratch_bytes
-from quire.models.attention.triton.scratch import triton_scratch_bytes
-from quire.models.attention.triton.support import Site
+from quire.models.attention.scratch import StepLimits
 from quire.models.config import CheckpointError, KVOptions, KVSize, ModelFacts, UnsupportedModel
 from quire.models.hf import HFModel, PagedAttentionHook, attach_hook, attention_modules, prepare
 from quire.models.kv.block_copier import build_block_copier
@@ -127,34 +120,22 @@ class LoadedModel:
 
     def attention_name(self, options: KVOptions) -> str:
         """Return the name of the backend that `attach` would choose, to be logged."""
-        return attention_name(options.attention, self._site(options), options.disabled)
+        return attention_name(options.attention, self._site(options))
 
     def scratch_bytes(self, limits: StepLimits, options: KVOptions) -> int:
         """Return an upper bound of what attention and the head allocate in a step, in bytes, beside
         the activations."""
         head = greedy_head_scratch_bytes(self.module, limits.num_seqs)
-        return head + self._attention_bytes(limits, options)
-
-    def _attention_bytes(self, limits: StepLimits, options: KVOptions) -> int:
         site = self._site(options)
-        kernels = cpu_library(options.attention, site, options.disabled)
-        if kernels is not None:
-            return cpu_scratch_bytes(self.facts.layers, limits, site.codec, kernels)
-        if (device := triton_device(options.attention, site)) is not None:
-            return triton_scratch_bytes(self.facts.layers, limits, site.codec, device)
-        kind = StepKind(
-            dtype=self.kv_dtype,
-            is_quantised=options.is_quantised,
-            is_eager=options.is_eager,
-            device_type=self.device.type,
-        )
-        return scratch_bytes(self.facts.layers, limits, kind)
+        attention = choose_attention(options.attention, site)
+        return head + attention.scratch_bytes(self.facts.layers, limits, site)
 
     def _site(self, options: KVOptions) -> Site:
         layers = self.facts.layers
         codec = choose_codec(options.dtype, self.kv_dtype)
         head_size = max(layer.head_size for layer in layers)
-        return Site(self.device, codec, head_size, max(layer.v_head_size for layer in layers))
+        v_head_size = max(layer.v_head_size for layer in layers)
+        return Site(self.device, codec, head_size, v_head_size, options.disabled)
 
 
 def load_model(

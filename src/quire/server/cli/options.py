@@ -126,10 +126,7 @@ OPTIONS: tuple[Option, ...] = (
         "attention-backend",
         MODEL,
         one_of(*AttentionBackendName),
-        "`auto`: the fastest that runs here. `cpu`: C++ kernels, for float32 and bfloat16. "
-        "`triton`: Triton's kernels, on NVIDIA GPUs from compute capability 8.0 on. "
-        "`reference`: with PyTorch's fused kernels. `eager`: every softmax written out in float32, "
-        "slow, to compare with.",
+        AttentionBackendName.described(),
     ),
     Option(
         "linear-backend",
@@ -143,9 +140,7 @@ OPTIONS: tuple[Option, ...] = (
         "quantization",
         MODEL,
         one_of(*Quantization),
-        "`int8`: on a CPU, linear layers and the embedding they share keep their weights in a byte "
-        "with a scale for each row, and multiply bytes where there is AVX-512 VNNI: less memory, "
-        "faster, not quite the same text.",
+        Quantization.described(),
     ),
     Option(
         "max-model-len",

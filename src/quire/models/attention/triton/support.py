@@ -2,10 +2,10 @@
 
 from importlib.util import find_spec
 from shutil import which
-from typing import NamedTuple
 
 import torch
 
+from quire.models.attention.backend import Site
 from quire.models.attention.triton.tiles import MAX_HEAD_SIZE, MAX_V_HEAD_SIZE, Device, Tile
 from quire.models.kv.kv_codec import Codec
 
@@ -21,20 +21,13 @@ INTERPRETED = Device(
 """An interpreter takes as long for any tile, and so the fewer the better."""
 
 
-class Site(NamedTuple):
-    """A device, a codec, and the largest head sizes: where attention is to run."""
-
-    device: torch.device
-    codec: Codec
-    head_size: int
-    v_head_size: int
-
-
 def why_not(site: Site) -> str | None:
     """Return why the kernels cannot run there, in words, or None if they can."""
     if find_spec("triton") is None:
         return "triton is not installed; it comes with PyTorch for CUDA"
-    return _why_not_device(site.device) or why_not_sizes(*site[1:])
+    return _why_not_device(site.device) or why_not_sizes(
+        site.codec, site.head_size, site.v_head_size
+    )
 
 
 def _why_not_device(device: torch.device) -> str | None:
