@@ -12,11 +12,13 @@ from quire.engine.messages import EngineFacts
 from quire.engine.startup.build import build_engine
 from quire.engine.startup.receipt import receipt_text
 from quire.models.config import LinearBackend, ModelDtype, Quantization
-from quire.models.loading import kernels
-from quire.models.loading.kernels import KernelOptions
+from quire.models.loading import int8
+from quire.models.loading.kernels import choose_kernels
+from quire.models.loading.weight_format import KernelOptions
 from quire.models.native.linear.w8a8 import W8A8Kernel
+from quire.models.optimizations import Optimization
 from quire.scheduler.request import NewRequest, Sampling, Stopping
-from tests.instructions import library_of
+from tests.instructions import built_library
 from tests.models.test_bundled import FOLDER
 
 NOT_FOUND = ModelConfig("/no/such/model", quantization=Quantization.INT8, device="cpu")
@@ -61,24 +63,19 @@ def generated(engine: Engine) -> list[int]:
     return token_ids
 
 
-@pytest.mark.parametrize("isa", ["portable", "avx2"])
-def test_cpus_that_cannot_multiply_bytes_widen_them(
-    isa: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lent = library_of(isa)
-    monkeypatch.setattr(kernels, "library", lambda: lent)
-    engine, facts = build(BUNDLED)
+@pytest.mark.parametrize("missing", [Optimization.AVX2, Optimization.AVX512])
+def test_cpus_that_cannot_multiply_bytes_widen_them(missing: Optimization) -> None:
+    built_library()
+    model = replace(BUNDLED.model, disable_optimizations=(missing,))
+    config = replace(BUNDLED, model=model)
+    engine, facts = build(config)
     assert (facts.quantization, facts.dtype) == ("int8", "float32")
-    _, plain = build(
-        replace(
-            BUNDLED,
-            model=replace(BUNDLED.model, quantization=Quantization.NONE, dtype=ModelDtype.FLOAT32),
-        )
-    )
+    exact = replace(model, quantization=Quantization.NONE, dtype=ModelDtype.FLOAT32)
+    _, plain = build(replace(config, model=exact))
     assert weight_bytes(facts) < 0.7 * weight_bytes(plain), "of 16 bits or 32"
     assert len(generated(engine)) == NUM_NEW
     with pytest.raises(ValueError, match=r"--quantization int8 computes in float32 .* leave"):
-        build(replace(BUNDLED, model=replace(BUNDLED.model, dtype=ModelDtype.BFLOAT16)))
+        build(replace(config, model=replace(model, dtype=ModelDtype.BFLOAT16)))
 
 
 @pytest.mark.parametrize(
@@ -106,10 +103,10 @@ def test_a_gpu_is_told_that_it_is_for_cpus() -> None:
     options = KernelOptions(quantization=Quantization.INT8)
     said = "--quantization int8 runs on a CPU only, not on cuda:0: pass --device cpu"
     with pytest.raises(ValueError, match=said):
-        kernels.choose_kernels(options, torch.device("cuda:0"))
+        choose_kernels(options, torch.device("cuda:0"))
 
 
 def test_a_machine_without_the_kernels_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "library", lambda: None)
+    monkeypatch.setattr(int8, "library", lambda: None)
     with pytest.raises(ValueError, match=r"--quantization int8 needs .* not built"):
         build(EngineConfig(NOT_FOUND))

@@ -30,9 +30,10 @@ from quire.models.hf import HFModel
 from quire.models.kv.huge_pages import return_free_memory
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.checkpoint import ModelSource, locate
-from quire.models.loading.kernels import KernelOptions, choose_kernels, compute_dtype
+from quire.models.loading.kernels import choose_kernels, compute_dtype
 from quire.models.loading.loader import LoadedModel, load_model
 from quire.models.loading.preview import look_ahead
+from quire.models.loading.weight_format import KernelOptions
 
 logger = logging.getLogger(__name__)
 

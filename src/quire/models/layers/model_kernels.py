@@ -4,13 +4,14 @@ from typing import NamedTuple
 
 import torch
 
+from quire.models.config import ModelDtype
 from quire.models.layers.weight_kernel import WeightKernel
 from quire.models.native.decoder.decoder import DecoderKernel
 from quire.models.native.decoder.fused import FusedKernels
 from quire.models.native.linear.candidates import CandidateKernel
 from quire.models.optimizations import Disabled
 
-LEAST_QUANTISED_BITS, LEAST_PACKED_BITS = 8, 12
+LEAST_PACKED_BITS = 12
 
 
 class ModelKernels(NamedTuple):
@@ -21,6 +22,8 @@ class ModelKernels(NamedTuple):
     decoder: for all layers in one call; None means that they run one by one.
     candidates: for the heads of greedy-only steps; None means that heads are computed whole.
     disabled: the optimisations that are switched off.
+    dtype: the only one that they compute in; AUTO if there are several.
+    least_bits_quantised: the fewest bits of a weight that kernels which are not exact take.
     """
 
     linears: tuple[WeightKernel, ...]
@@ -28,6 +31,8 @@ class ModelKernels(NamedTuple):
     decoder: DecoderKernel | None = None
     candidates: CandidateKernel | None = None
     disabled: Disabled = ()
+    dtype: ModelDtype = ModelDtype.AUTO
+    least_bits_quantised: int = 8
 
     @property
     def are_exact(self) -> bool:
@@ -37,5 +42,5 @@ class ModelKernels(NamedTuple):
         """Return the fewest bits that a weight may take, if the model computes in `dtype` and its
         checkpoint has another."""
         if not self.are_exact:
-            return LEAST_QUANTISED_BITS
+            return self.least_bits_quantised
         return LEAST_PACKED_BITS if dtype == torch.bfloat16 else 8 * dtype.itemsize

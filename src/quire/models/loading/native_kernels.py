@@ -1,0 +1,22 @@
+"""Binds the C++ kernels that go with given linear kernels."""
+
+from quire.models.layers.model_kernels import ModelKernels
+from quire.models.layers.weight_kernel import WeightKernel
+from quire.models.native import Library
+from quire.models.native.decoder.decoder import bind_decoder
+from quire.models.native.decoder.fused import bind_fused
+from quire.models.native.linear.candidates import bind_candidates
+from quire.models.optimizations import Disabled, Optimization
+
+
+def native_kernels(built: Library, disabled: Disabled, *linears: WeightKernel) -> ModelKernels:
+    """Return `linears`, which must be C++ kernels of `built`, with all that are not switched off of
+    those for what is between them."""
+    place = (built.handle, built.isa)
+    return ModelKernels(
+        linears,
+        None if Optimization.FUSED_LAYERS in disabled else bind_fused(*place),
+        None if Optimization.NATIVE_DECODER in disabled else bind_decoder(*place),
+        None if Optimization.CANDIDATE_PRUNING in disabled else bind_candidates(*place),
+        disabled,
+    )
