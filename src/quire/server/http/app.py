@@ -24,7 +24,6 @@ from quire.server.observability.kv_event_feed import KVEventFeed
 from quire.server.observability.loop_lag import LoopLagTimer
 from quire.server.observability.metrics import ServerMetrics
 from quire.server.observability.timelines import Timelines
-from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.openai.text_routes import TextRoutes
 from quire.server.service import Service, Sources, Subscribers
 from quire.server.tenancy.tenants import build_tenants
@@ -83,7 +82,9 @@ def build_app(
         redoc_url=None,
         static_url=DOCS_ASSETS,
     )
-    _add_routes(app, service)
+    for routes in (HealthRoutes(service), IntrospectionRoutes(service), TextRoutes(service)):
+        app.router.routes.extend(routes.routes())
+    describe(app, service.config.model_name)
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_middleware(RequestMiddleware, service=service)
@@ -103,34 +104,6 @@ async def _start(
     elif not service.draining:
         logger.error("cannot start: %s", service.failure)
         on_failed_start()
-
-
-def _add_routes(app: FastAPI, service: Service) -> None:
-    health, text = HealthRoutes(service), TextRoutes(service)
-    introspection = IntrospectionRoutes(service)
-    for path, handler in (
-        ("/livez", health.livez),
-        ("/readyz", health.readyz),
-        ("/health", health.readyz),
-        ("/startupz", health.startupz),
-        ("/metrics", health.metrics),
-        ("/version", health.version),
-        ("/v1/server_info", health.server_info),
-        ("/v1/requests/{name:path}", introspection.timeline),
-        ("/v1/kv_events", introspection.kv_events),
-        ("/v1/models", text.models),
-        ("/v1/models/{name:path}", text.model),
-    ):
-        app.add_route(path, handler, methods=["GET"])
-    for path, handler in (
-        (COMPLETIONS, text.completions),
-        (CHAT, text.chat),
-        ("/tokenize", text.tokenize),
-        ("/detokenize", text.detokenize),
-        ("/reset_prefix_cache", introspection.reset_prefix_cache),
-    ):
-        app.add_route(path, handler, methods=["POST"])
-    describe(app, service.config.model_name)
 
 
 async def _on_request_error(request: Request, error: Exception) -> Response:

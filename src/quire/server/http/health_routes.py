@@ -8,6 +8,7 @@ import msgspec
 from prometheus_client import PROCESS_COLLECTOR
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from quire import __version__
 from quire.engine.messages import EngineFacts
@@ -37,6 +38,18 @@ class HealthRoutes:
             service.metrics.http,
             PROCESS_COLLECTOR,
             EngineProcess(lambda: service.engine.process_id),
+        )
+
+    def routes(self) -> tuple[Route, ...]:
+        """Return the routes of the application that these handlers serve."""
+        return (
+            Route("/livez", self.livez, methods=["GET"]),
+            Route("/readyz", self.readyz, methods=["GET"]),
+            Route("/health", self.readyz, methods=["GET"]),
+            Route("/startupz", self.startupz, methods=["GET"]),
+            Route("/metrics", self.metrics, methods=["GET"]),
+            Route("/version", self.version, methods=["GET"]),
+            Route("/v1/server_info", self.server_info, methods=["GET"]),
         )
 
     async def livez(self, request: Request) -> Response:

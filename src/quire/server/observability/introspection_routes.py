@@ -2,6 +2,7 @@
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.http.json_responses import json_response
@@ -27,6 +28,14 @@ class IntrospectionRoutes:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+
+    def routes(self) -> tuple[Route, ...]:
+        """Return the routes of the application that these handlers serve."""
+        return (
+            Route("/v1/requests/{name:path}", self.timeline, methods=["GET"]),
+            Route("/v1/kv_events", self.kv_events, methods=["GET"]),
+            Route("/reset_prefix_cache", self.reset_prefix_cache, methods=["POST"]),
+        )
 
     async def timeline(self, request: Request) -> Response:
         name = str(request.path_params["name"])

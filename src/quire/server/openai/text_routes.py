@@ -6,12 +6,14 @@ from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Message
 
 from quire.server.errors import RequestError, ShuttingDown
 from quire.server.http.json_responses import JSON, json_response
 from quire.server.openai.chat_response_builder import ChatResponseBuilder
 from quire.server.openai.completion_response_builder import CompletionResponseBuilder
+from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.openai.protocol.wire import ModelCard, ModelList
 from quire.server.openai.response import GenerationResponse
 from quire.server.requests.context import RequestContext
@@ -31,6 +33,17 @@ class TextRoutes:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._created_s = int(service.sources.now())
+
+    def routes(self) -> tuple[Route, ...]:
+        """Return the routes of the application that these handlers serve."""
+        return (
+            Route("/v1/models", self.models, methods=["GET"]),
+            Route("/v1/models/{name:path}", self.model, methods=["GET"]),
+            Route(COMPLETIONS, self.completions, methods=["POST"]),
+            Route(CHAT, self.chat, methods=["POST"]),
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/detokenize", self.detokenize, methods=["POST"]),
+        )
 
     async def models(self, request: Request) -> Response:
         names = self._service.config.served_model_names
