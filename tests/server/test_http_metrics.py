@@ -15,7 +15,6 @@ from quire.server.observability.http_metrics import (
     NO_HANDLER,
     HttpExchange,
     HttpMetrics,
-    handler_of,
 )
 from quire.server.observability.metric_table import HTTP_METRICS
 from tests.server.served import MODEL, Served, eventually, plain_config, serving
@@ -39,7 +38,7 @@ EXCHANGES = st.builds(
 
 @given(st.lists(EXCHANGES))
 def test_labels_are_few_whatever_clients_send(exchanges: list[HttpExchange]) -> None:
-    metrics = HttpMetrics()
+    metrics = HttpMetrics(ROUTES)
     for each in exchanges:
         metrics.observe(each)
     registry = CollectorRegistry(auto_describe=False)
@@ -119,6 +118,7 @@ def test_requests_are_counted_by_route_and_status() -> None:
 
 
 def test_the_handler_is_the_route() -> None:
+    handler_of = HttpMetrics(ROUTES).handler_of
     assert handler_of("/v1/requests/a/b") == "/v1/requests/{name}"
     assert handler_of("/v1/models") == "/v1/models"
     assert handler_of("/v1/modelsx") == handler_of("/") == handler_of("") == NO_HANDLER

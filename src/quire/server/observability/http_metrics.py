@@ -4,7 +4,7 @@ Labels are the paths of routes and the common methods, never what a client made 
 number of series is bounded. Paths that need no key are left out: probes and scrapes are no traffic.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from prometheus_client.core import (
@@ -14,7 +14,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from quire.server.http.openapi.routes import ROUTES
 from quire.server.observability.histogram import Histogram
 from quire.server.observability.metric_table import HTTP_METRICS
 
@@ -25,8 +24,6 @@ OTHER_METHOD = "other"
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 CLIENT_GONE = 499
 """Stands for the status where the client went before the answer began; nginx calls it so."""
-
-_TEMPLATES = tuple((path.partition("{")[0], path) for path in ROUTES if "{" in path)
 
 
 class HttpExchange(NamedTuple):
@@ -40,18 +37,15 @@ class HttpExchange(NamedTuple):
     num_sent: int
 
 
-def handler_of(path: str) -> str:
-    """Return the route's path as the document writes it; `none` where there is no route."""
-    if path in ROUTES:
-        return path
-    found = (template for prefix, template in _TEMPLATES if path.startswith(prefix))
-    return next(found, NO_HANDLER)
-
-
 class HttpMetrics(Collector):
-    """Collects the metrics of HTTP; each series begins with its first request."""
+    """Collects the metrics of HTTP; each series begins with its first request.
 
-    def __init__(self) -> None:
+    paths: those of all routes, as the document of the API writes them.
+    """
+
+    def __init__(self, paths: Collection[str]) -> None:
+        self._paths = frozenset(paths)
+        self._templates = tuple((each.partition("{")[0], each) for each in paths if "{" in each)
         self._num_requests: dict[tuple[str, str, str], int] = {}
         self._received: dict[str, Histogram] = {}
         self._sent: dict[str, Histogram] = {}
@@ -59,7 +53,7 @@ class HttpMetrics(Collector):
         self._durations: dict[tuple[str, ...], Histogram] = {}
 
     def observe(self, exchange: HttpExchange) -> None:
-        handler = handler_of(exchange.path)
+        handler = self.handler_of(exchange.path)
         method = exchange.method if exchange.method in METHODS else OTHER_METHOD
         status = f"{(exchange.status or CLIENT_GONE) // 100}xx"
         key = method, status, handler
@@ -71,6 +65,13 @@ class HttpMetrics(Collector):
         self._durations.setdefault((method, handler), Histogram(bounds)).observe(
             exchange.duration_s
         )
+
+    def handler_of(self, path: str) -> str:
+        """Return the route's path as the document writes it; `none` where there is no route."""
+        if path in self._paths:
+            return path
+        found = (template for prefix, template in self._templates if path.startswith(prefix))
+        return next(found, NO_HANDLER)
 
     def collect(self) -> Iterator[HttpFamily]:
         metric = HTTP_METRICS["http_requests_total"]

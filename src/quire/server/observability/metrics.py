@@ -6,7 +6,7 @@ no stream sees, is counted right too.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from itertools import product
 
@@ -54,9 +54,9 @@ class TenantTokens(StrEnum):
 
 class ServerMetrics:
     """The values behind the table of metrics. `tenants` are the named ones: only they have labels
-    of their own, so that labels stay few."""
+    of their own, so that labels stay few. `paths` are those of the routes."""
 
-    def __init__(self, tenants: Sequence[str] = ()) -> None:
+    def __init__(self, tenants: Sequence[str], paths: Collection[str]) -> None:
         self.stats = NO_STATS
         self.histograms = {
             metric.name: Histogram(metric.buckets)
@@ -71,7 +71,7 @@ class ServerMetrics:
         self.tenant_tokens = dict.fromkeys(product(tenants, TenantTokens), 0)
         self._step_tokens = self.histograms["iteration_tokens_total"]
         self.token_gap = self.histograms["inter_token_latency_seconds"]
-        self.http = HttpMetrics()
+        self.http = HttpMetrics(paths)
         self.longest_hold = RecentMaximum()
         self._loop_lag = self.histograms["event_loop_lag_seconds"]
 
