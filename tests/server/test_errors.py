@@ -11,15 +11,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quire.engine.config import SchedulingConfig
+from quire.server.http.openapi.bodies import BODIES
 from quire.server.openai.protocol.capabilities import (
     CAPABILITIES,
     CHAT,
     COMPLETIONS,
     Capability,
     Support,
+    capabilities_of,
+    capability_table,
 )
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
+from quire.server.openai.protocol.parse import parse_request
 from tests.profiles import cases
 from tests.server.scripted_engine import FACTS
 from tests.server.served import Served, plain_config, serving
@@ -174,8 +178,8 @@ def test_unknown_field_is_named_before_a_missing_one(served: Served, path: str) 
 
 UNSUPPORTED = [
     (endpoint, each)
-    for each in CAPABILITIES
-    for endpoint in each.endpoints
+    for endpoint, model in BODIES.items()
+    for each in capabilities_of(endpoint, model).values()
     if each.support is Support.UNSUPPORTED
 ]
 
@@ -206,14 +210,25 @@ def test_field_without_effect_is_reported(served: Served) -> None:
 
 
 def test_a_field_has_one_meaning() -> None:
-    for endpoint, model in ((COMPLETIONS, CompletionRequest), (CHAT, ChatRequest)):
-        others = [each.field for each in CAPABILITIES if endpoint in each.endpoints]
-        assert len(others) == len(set(others))
-        assert not set(others) & set(model.model_fields)
+    for endpoint in BODIES:
+        fields = [each.field for each in CAPABILITIES if endpoint in each.endpoints]
+        assert len(fields) == len(set(fields))
+
+
+def test_a_field_that_the_model_defines_is_acted_on_whatever_the_table_says() -> None:
+    class WithSuffix(CompletionRequest):
+        suffix: str | None = None
+
+    body = b'{"prompt": "x", "suffix": "y", "user": "me"}'
+    request, no_effect = parse_request(body, WithSuffix, COMPLETIONS)
+    assert (request.suffix, no_effect) == ("y", ("user",))
+    assert "suffix" in capabilities_of(COMPLETIONS, CompletionRequest)
+    table = list(capability_table({COMPLETIONS: WithSuffix}))
+    assert [what for _, field, what in table if field == "suffix"] == [Support.SUPPORTED]
 
 
 def test_null_is_absent(served: Served) -> None:
-    for endpoint, model in ((COMPLETIONS, CompletionRequest), (CHAT, ChatRequest)):
+    for endpoint, model in BODIES.items():
         nothing = {field: None for field in model.model_fields}
         reply = served.client.post(endpoint, json={**nothing, **BASE[endpoint]})
         assert reply.status_code == 200, reply.text

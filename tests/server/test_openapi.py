@@ -12,10 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.server.http.middleware import OPEN_PATHS
+from quire.server.http.openapi.bodies import BODIES
 from quire.server.http.openapi.document import describe, described_routes
 from quire.server.http.openapi.errors import ANYWHERE, ERROR_DOCS
 from quire.server.http.openapi.routes import ROUTES
-from quire.server.openai.protocol.capabilities import CAPABILITIES, CHAT, COMPLETIONS, Support
+from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS, Support, capabilities_of
 from tests.server.documented import held_to_document, resolve, responses
 from tests.server.served import MODEL, Served
 
@@ -124,10 +125,9 @@ def test_fields_without_effect_are_in_the_schemas(document: dict[str, object]) -
     components = document["components"]
     assert isinstance(components, dict)
     fields = components["schemas"]["ChatRequest"]["properties"]
-    for capability in CAPABILITIES:
-        if "/v1/chat/completions" in capability.endpoints:
-            refused = capability.support is Support.UNSUPPORTED
-            assert ("enum" in fields[capability.field]) == refused
+    for capability in capabilities_of(CHAT, BODIES[CHAT]).values():
+        refused = capability.support is Support.UNSUPPORTED
+        assert ("enum" in fields[capability.field]) == refused
     assert fields["tool_choice"]["enum"] == [None, "none"]
 
 

@@ -55,7 +55,7 @@ def request_schemas() -> dict[str, dict[str, object]]:
     for path, model in BODIES.items():
         properties = schemas[model.__name__]["properties"]
         assert isinstance(properties, dict)
-        for field, capability in capabilities_of(path).items():
+        for field, capability in capabilities_of(path, model).items():
             properties[field] = _without_effect(capability)
     return schemas
 

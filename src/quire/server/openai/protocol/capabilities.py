@@ -1,8 +1,9 @@
-"""The table of every field of OpenAI's and vLLM's requests that Quire does not act on, with those
-that routers add, and what becomes of it.
+"""The table of the fields of OpenAI's and vLLM's requests, with those that routers add, and what
+becomes of those that Quire does not act on.
 
-Fields that Quire acts on are those of the request models. Together they are the whole vocabulary:
-any other field is unknown and refused. Quire takes all of an output for its text: it separates no
+A field that the model of an endpoint's requests defines is acted on there, whatever the table says
+of it. Models and table together are the whole vocabulary: any other field is unknown and refused.
+Quire takes all of an output for its text: it separates no
 reasoning from it, so that whether and when to separate it asks for nothing, and to leave it out
 asks for what Quire cannot do.
 """
@@ -10,6 +11,7 @@ asks for what Quire cannot do.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 from pydantic import BaseModel
 
@@ -125,8 +127,14 @@ CAPABILITIES: tuple[Capability, ...] = (
 )
 
 
-def capabilities_of(endpoint: str) -> Mapping[str, Capability]:
-    return {each.field: each for each in CAPABILITIES if endpoint in each.endpoints}
+@cache
+def capabilities_of(endpoint: str, model: type[BaseModel]) -> Mapping[str, Capability]:
+    """Return the fields that an endpoint, whose requests are of `model`, does not act on."""
+    return {
+        each.field: each
+        for each in CAPABILITIES
+        if endpoint in each.endpoints and each.field not in model.model_fields
+    }
 
 
 def capability_table(models: Mapping[str, type[BaseModel]]) -> Iterator[tuple[str, str, Support]]:
@@ -134,5 +142,5 @@ def capability_table(models: Mapping[str, type[BaseModel]]) -> Iterator[tuple[st
     for endpoint, model in models.items():
         for field in model.model_fields:
             yield endpoint, field, Support.SUPPORTED
-        for capability in capabilities_of(endpoint).values():
+        for capability in capabilities_of(endpoint, model).values():
             yield endpoint, capability.field, capability.support

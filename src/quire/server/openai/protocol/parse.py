@@ -27,8 +27,9 @@ def parse_request(
     body: bytes, model: type[RequestModel], endpoint: str
 ) -> tuple[RequestModel, tuple[str, ...]]:
     """Return the request, and the fields that were accepted without effect. Raises RequestError."""
-    fields, no_effect = _sift(parse_object(body), endpoint)
-    return validate(fields, model, capabilities_of(endpoint)), no_effect
+    capabilities = capabilities_of(endpoint, model)
+    fields, no_effect = _sift(parse_object(body), capabilities)
+    return validate(fields, model, capabilities), no_effect
 
 
 def parse_object(body: bytes, what: str = "The request body") -> dict[str, object]:
@@ -46,9 +47,8 @@ def parse_object(body: bytes, what: str = "The request body") -> dict[str, objec
     return value
 
 
-def _sift(fields: Mapping[str, object], endpoint: str) -> Parsed:
+def _sift(fields: Mapping[str, object], capabilities: Mapping[str, Capability]) -> Parsed:
     """Take out the fields that Quire does not act on."""
-    capabilities = capabilities_of(endpoint)
     kept: dict[str, object] = {}
     no_effect: list[str] = []
     for name, value in fields.items():
