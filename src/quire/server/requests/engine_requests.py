@@ -43,9 +43,9 @@ class EngineRequestBuilder:
 
         The choices of a prompt have the same seeds whatever other prompts are beside it.
         """
-        first = self._sampling()
+        sampling = self.request.sampling(self.serving.defaults, self.serving.facts.vocab_size)
         samplings = [
-            replace(first, seed=choice_seed(self.seed, k))
+            replace(sampling, seed=choice_seed(self.seed, k), num_logprobs=self._num_logprobs)
             for k in range(self.request.num_generated)
         ]
         built: list[NewRequest] = []
@@ -83,25 +83,6 @@ class EngineRequestBuilder:
         num_public = 0 if is_private else self.serving.shared_prefixes.num_shared(token_ids)
         return Reuse(self.tenant.salt(cache_salt), num_public)
 
-    def _sampling(self) -> Sampling:
-        """Return the sampling parameters of the first choice; the others differ in their seed."""
-        request = self.request
-        defaults = self.serving.defaults
-        top_k = _first(request.top_k, defaults.top_k, 0)
-        bias = request.logit_bias or {}
-        return Sampling(
-            temperature=_first(request.temperature, defaults.temperature, 1.0),
-            top_k=max(0, min(int(top_k), self.serving.facts.vocab_size)),
-            top_p=_first(request.top_p, defaults.top_p, 1.0),
-            min_p=_first(request.min_p, defaults.min_p, 0.0),
-            repetition_penalty=_first(request.repetition_penalty, defaults.repetition_penalty, 1.0),
-            frequency_penalty=_first(request.frequency_penalty, None, 0.0),
-            presence_penalty=_first(request.presence_penalty, None, 0.0),
-            logit_bias=tuple((int(key), float(value)) for key, value in bias.items()),
-            seed=self.seed,
-            num_logprobs=self._num_logprobs,
-        )
-
     @property
     def _num_logprobs(self) -> int | None:
         """The number that the engine is given: outputs that are ranked need those of their
@@ -137,10 +118,3 @@ def choice_seed(seed: int, index: int) -> int:
 def random_seed(random_bytes: bytes) -> int:
     """Return a seed of 63 bits from 8 random bytes."""
     return int.from_bytes(random_bytes, "little") >> (64 - _SEED_BITS)
-
-
-def _first(given: float | None, of_model: float | None, otherwise: float) -> float:
-    """Return what the client gave, else what the model's own file says, else OpenAI's default."""
-    if given is not None:
-        return float(given)
-    return otherwise if of_model is None else float(of_model)

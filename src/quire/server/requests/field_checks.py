@@ -2,7 +2,7 @@
 fields cannot say, fields against each other and against the model.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from quire.server.errors import RequestError
 from quire.server.openai.protocol.chat import ChatRequest
@@ -30,8 +30,8 @@ def check_shared(request: GenerationFields, vocab_size: int) -> None:
             "'max_tokens' and 'max_completion_tokens' say different things; give one of them.",
             param="max_tokens",
         )
-    for index, token_id in enumerate(request.stop_token_ids or ()):
-        _check_token_id(token_id, vocab_size, f"stop_token_ids[{index}]")
+    for field, token_ids in request.token_id_lists.items():
+        check_token_ids(token_ids, vocab_size, field)
     _check_logit_bias(request.logit_bias or {}, vocab_size)
 
 
@@ -129,7 +129,7 @@ def check_chat(request: ChatRequest) -> None:
         )
 
 
-def check_prompt_ids(token_ids: tuple[int, ...], vocab_size: int, where: str) -> None:
+def check_token_ids(token_ids: Sequence[int], vocab_size: int, where: str) -> None:
     """Raise RequestError for the first token id outside the vocabulary."""
     if max(token_ids, default=0) < vocab_size:
         return

@@ -4,7 +4,7 @@ from quire.server.errors import RequestError
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest, GivenPrompt
 from quire.server.requests.context import Prompt
-from quire.server.requests.field_checks import check_prompt_ids, check_prompt_length
+from quire.server.requests.field_checks import check_prompt_length, check_token_ids
 from quire.server.requests.input_context import InputContext
 from quire.server.text.chat_template import TemplateRefused
 from quire.server.text.token_bytes import TokenizerKind
@@ -32,7 +32,7 @@ def _read_prompt(given: GivenPrompt, context: InputContext, *, add_special_token
         token_ids = encode(content, field, context, add_special_tokens=add_special_tokens)
         return Prompt(token_ids, field, content)
     check_prompt_length(len(content), field, context.facts.max_model_len)
-    check_prompt_ids(content, context.facts.vocab_size, field)
+    check_token_ids(content, context.facts.vocab_size, field)
     return Prompt(content, field)
 
 
@@ -93,7 +93,7 @@ def encode(
     check_prompt_length(len(token_ids), field, context.facts.max_model_len)
     if context.tokenizer.num_tokens > context.facts.vocab_size:
         # The model has no embedding for some tokens: one of them must not reach the engine.
-        check_prompt_ids(token_ids, context.facts.vocab_size, field)
+        check_token_ids(token_ids, context.facts.vocab_size, field)
     return token_ids
 
 
@@ -109,7 +109,7 @@ def encode_any(
 def decode_tokens(token_ids: tuple[int, ...], context: InputContext) -> str:
     """Return the text of tokens, special ones among them. Raises RequestError for an id that the
     model does not have."""
-    check_prompt_ids(token_ids, context.facts.vocab_size, "tokens")
+    check_token_ids(token_ids, context.facts.vocab_size, "tokens")
     return context.tokenizer.decode(token_ids, skip_special_tokens=False)
 
 

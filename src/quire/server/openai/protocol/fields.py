@@ -1,5 +1,8 @@
-"""The fields that completions and chat share, with their ranges. `None` is the same as absent."""
+"""The fields that completions and chat share, with their ranges, and what the engine is told of
+those that sampling takes. `None` is the same as absent.
+"""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, TypeAlias
 
 from pydantic import (
@@ -11,6 +14,9 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import PydanticCustomError
+
+from quire.scheduler.request import Sampling
+from quire.server.requests.sampling_defaults import SamplingDefaults
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
@@ -139,3 +145,33 @@ class GenerationFields(StrictModel):
     def num_generated(self) -> int:
         """How many outputs of each prompt are generated."""
         return self.num_returned
+
+    @property
+    def token_id_lists(self) -> Mapping[str, Sequence[int]]:
+        """The lists of token ids by their field: each id must be of the vocabulary."""
+        return {"stop_token_ids": self.stop_token_ids or ()}
+
+    def sampling(self, defaults: SamplingDefaults, vocab_size: int) -> Sampling:
+        """Return how tokens are sampled, once the fields are checked against the vocabulary.
+
+        defaults: the model's own, for what the client leaves out.
+        """
+        top_k = _first(self.top_k, defaults.top_k, 0)
+        bias = self.logit_bias or {}
+        return Sampling(
+            temperature=_first(self.temperature, defaults.temperature, 1.0),
+            top_k=max(0, min(int(top_k), vocab_size)),
+            top_p=_first(self.top_p, defaults.top_p, 1.0),
+            min_p=_first(self.min_p, defaults.min_p, 0.0),
+            repetition_penalty=_first(self.repetition_penalty, defaults.repetition_penalty, 1.0),
+            frequency_penalty=_first(self.frequency_penalty, None, 0.0),
+            presence_penalty=_first(self.presence_penalty, None, 0.0),
+            logit_bias=tuple((int(key), float(value)) for key, value in bias.items()),
+        )
+
+
+def _first(given: float | None, of_model: float | None, otherwise: float) -> float:
+    """Return what the client gave, else what the model's own file says, else OpenAI's default."""
+    if given is not None:
+        return float(given)
+    return otherwise if of_model is None else float(of_model)
