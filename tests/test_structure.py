@@ -69,8 +69,15 @@ def test_no_headers_include_each_other() -> None:
 
 @pytest.mark.parametrize(
     "folder",
-    sorted({path.parent for path in SOURCE.rglob("*") if path.suffix in SUFFIXES}),
-    ids=lambda path: str(path.relative_to(SOURCE)),
+    sorted(
+        {
+            path.parent
+            for tree in (SOURCE, ROOT / "tests")
+            for path in tree.rglob("*")
+            if path.suffix in SUFFIXES
+        }
+    ),
+    ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_a_folder_can_be_looked_over(folder: Path) -> None:
     files = [path.name for path in folder.iterdir() if path.suffix in SUFFIXES]

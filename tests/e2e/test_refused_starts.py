@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.unservable import (
+from tests.models.loading.unservable import (
     LLAMA,
     UNSERVABLE,
     UNSERVABLE_LATER,

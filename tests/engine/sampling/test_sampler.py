@@ -13,7 +13,7 @@ from torch import Tensor
 from quire.engine.sampling.sampler import SamplerOutput
 from quire.engine.sampling.torch_sampler import TorchSampler
 from quire.scheduler.request import Sampling
-from tests.engine.sampler_cases import (
+from tests.engine.sampling.sampler_cases import (
     CPU,
     MIXED,
     Case,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.scheduler.request import Sampling
-from tests.engine.sampler_cases import Make, logits_of, reference, row_of, sample_all
+from tests.engine.sampling.sampler_cases import Make, logits_of, reference, row_of, sample_all
 
 PREFIXES = [[0] * (1 + position) for position in range(400)]
 TOKENS_3000 = torch.linspace(0, 3, 3000)

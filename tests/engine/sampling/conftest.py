@@ -6,7 +6,7 @@ from quire.engine.sampling.native_sampler import NativeSampler
 from quire.engine.sampling.torch_sampler import TorchSampler
 from quire.models.native.library import ISAS
 from quire.models.native.sampling.sampling import SamplingKernel
-from tests.engine.sampler_cases import CPU, Make
+from tests.engine.sampling.sampler_cases import CPU, Make
 from tests.instructions import library_of
 
 

@@ -14,7 +14,7 @@ from quire.models.loading.checkpoint import ModelSource, locate
 from quire.models.loading.checkpoint_kind import ENCODERS, TEXT_PARTS
 from quire.models.loading.preview import look_ahead
 from tests.models.driver import ignore_progress, load
-from tests.models.unservable import (
+from tests.models.loading.unservable import (
     LLAMA,
     UNSERVABLE,
     UNSERVABLE_LATER,

@@ -17,7 +17,7 @@ from quire.server.text.tokenizer_files import TokenizerError
 from tests.profiles import cases
 from tests.server.scripted_engine import FACTS
 from tests.server.served import BUNDLED
-from tests.server.test_detokenizer import STORIES
+from tests.server.text.test_detokenizer import STORIES
 
 TEXTS = ["", "Hello there", "  two  spaces", "é 😀 日本", "<s>x", "<|end|>", "a\nb\n\n", "\x00"]
 

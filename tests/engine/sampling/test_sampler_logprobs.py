@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.scheduler.request import Sampling, TokenLogprobs
-from tests.engine.sampler_cases import VOCAB_SIZES, Make, logits_of, row_of, sample_all, sum_error
+from tests.engine.sampling.sampler_cases import (
+    VOCAB_SIZES,
+    Make,
+    logits_of,
+    row_of,
+    sample_all,
+    sum_error,
+)
 
 
 class Truth(NamedTuple):

@@ -3,8 +3,8 @@
 import pytest
 
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
+from tests.server.openai.test_errors import BASE, error_of
 from tests.server.served import MODEL, Served
-from tests.server.test_errors import BASE, error_of
 
 SGLANG_COMPLETION: dict[str, object] = {
     "stream": False,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quire.engine.sampling.logits_processor import ProcessorContext, RowEdits
 from quire.engine.sampling.sampling_state import build_sampling_state
 from quire.scheduler.request import Sampling, Stopping
-from tests.engine.sampler_cases import (
+from tests.engine.sampling.sampler_cases import (
     Allowed,
     Case,
     Make,

@@ -21,8 +21,8 @@ from tests.instructions import library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
 from tests.models.families import DENSE, Family
+from tests.models.layers.test_linears import WHOLE_PANELS, load_packed, logits, packed_names
 from tests.models.reference import References
-from tests.models.test_linears import WHOLE_PANELS, load_packed, logits, packed_names
 
 NAMES = ("llama", "qwen2", "gpt2", "gemma2", "deepseek_v3", "mixtral")
 DTYPES = ("bfloat16", "float32")

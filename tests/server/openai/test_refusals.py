@@ -3,8 +3,8 @@
 import pytest
 
 from quire.scheduler.reasons import Reason
+from tests.server.openai.test_errors import error_of
 from tests.server.served import Served
-from tests.server.test_errors import error_of
 
 
 @pytest.mark.parametrize(

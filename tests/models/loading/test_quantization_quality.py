@@ -5,7 +5,7 @@ from bench.perplexity import encode
 from bench.quantization_quality import measure, table
 
 from quire.models.config import Quantization
-from tests.models.test_kv_quality import text_for
+from tests.models.kv.test_kv_quality import text_for
 
 
 @pytest.mark.usefixtures("w8a8_kernel")

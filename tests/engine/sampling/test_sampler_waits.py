@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quire.engine.sampling.torch_sampler import TorchSampler
 from tests.crossings import META, Crossings
-from tests.engine.sampler_cases import MIXED, Case, batches, row_of
+from tests.engine.sampling.sampler_cases import MIXED, Case, batches, row_of
 
 
 def sample_without_values(logits: Tensor, rows: list[Case]) -> None:

@@ -14,7 +14,7 @@ from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from tests.profiles import cases
 from tests.server.served import bundled_tokenizer
 
-STORIES = Path(__file__).parents[2].parent / "shared" / "models" / "stories260K"
+STORIES = Path(__file__).parents[3].parent / "shared" / "models" / "stories260K"
 
 TEXTS = st.text(max_size=60) | st.lists(
     st.sampled_from(["the king", " ", "\n", "é", "日本", "😀", "e\u0301", "\ufffd", "\x00", "a"]),

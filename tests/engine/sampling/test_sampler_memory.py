@@ -12,7 +12,7 @@ from quire.engine.sampling.torch_sampler import TorchSampler
 from quire.models.native import library
 from quire.scheduler.request import Sampling
 from tests.allocation import peak_bytes
-from tests.engine.sampler_cases import CPU, MIXED, row_of
+from tests.engine.sampling.sampler_cases import CPU, MIXED, row_of
 
 WHOLE_VOCABULARY = 1 << 20
 SMALL_BYTES = 1 << 20

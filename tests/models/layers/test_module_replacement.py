@@ -27,9 +27,9 @@ from tests.instructions import built_library, library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
 from tests.models.families import SERVED, Family
+from tests.models.layers.test_linears import PROMPT, load_packed, logits
 from tests.models.logits_error import assert_same_logits
 from tests.models.paging import Paging
-from tests.models.test_linears import PROMPT, load_packed, logits
 
 WHOLE_PANELS = {
     "hidden_size": 64,

@@ -16,8 +16,8 @@ from quire.models.loading.loader import LoadedModel
 from quire.models.native.linear.compressed_bf16 import CompressedBf16Kernel
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import DENSE, Family
+from tests.models.layers.test_linears import WHOLE_PANELS, load_packed
 from tests.models.paging import Paging
-from tests.models.test_linears import WHOLE_PANELS, load_packed
 
 PROMPTS = [[5, 9, 2, 7, 30, 11, 4], [1000, 3], [77]]
 
