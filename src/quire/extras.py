@@ -1,4 +1,4 @@
-"""How an optional part of Quire is installed, for the errors that say it is missing.
+"""Tells how an optional part of Quire is installed, for the errors that say it is missing.
 
 Quire is not on a package index: its extras come from a checkout or a wheel.
 """

@@ -1,4 +1,4 @@
-"""How far something is: a bar on a terminal, elsewhere a line as each part of it begins."""
+"""Shows how far something is: a bar on a terminal, elsewhere a line as each part of it begins."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO

@@ -18,7 +18,8 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens; `prefix` stands before every path, `tls` is None for plain HTTP."""
+    """A server listens at this address; `prefix` stands before every path, `tls` is None for plain
+    HTTP."""
 
     host: str
     port: int

@@ -28,8 +28,8 @@ WORDS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class WordRate:
-    """How a server counts the words of `WORDS`: so many tokens for a template or a start token, and
-    so many for each word."""
+    """The rate at which a server counts words of `WORDS`: so many tokens for a template or a start
+    token, and so many for each word."""
 
     tokens_per_word: float
     extra_tokens: float

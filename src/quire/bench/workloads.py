@@ -27,7 +27,7 @@ class Workload:
 
     @property
     def unit(self) -> str:
-        """What the throughput of this workload counts."""
+        """The unit in which the throughput of this workload is counted."""
         return "total tok/s" if self.counts_prompt_tokens else "output tok/s"
 
     def warm_up(self) -> "Workload":

@@ -78,7 +78,7 @@ def split_batch(batch: Batch) -> tuple[Batch, Batch] | None:
 
 
 class Model(Protocol):
-    """What a runner drives: the Hugging Face model, and the toy model of the invariant tests."""
+    """A model that a runner drives: the Hugging Face one, or the toy one of the invariant tests."""
 
     @property
     def vocab_size(self) -> int: ...

@@ -27,7 +27,8 @@ FINE_UPTO, FINE_STEP, COARSE_STEP = 256, 8, 16
 """Distances between captured batch sizes; a step is padded to the next size."""
 NO_SLOT = -1
 RECORD_BYTES = 16 << 20
-"""What a driver keeps for one graph: a generous guess, to be compared with the memory receipt."""
+"""The memory that a driver keeps for one graph: a generous guess, to be compared with the memory
+receipt."""
 
 Launch = Callable[[], None]
 

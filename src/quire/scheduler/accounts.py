@@ -1,4 +1,4 @@
-"""What the scheduler counts, and how a request's end is accounted for."""
+"""The scheduler's counts, and the accounts of a request's end."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -20,8 +20,8 @@ CALM_STEPS = 32
 
 
 class Blocker(NamedTuple):
-    """Why a request must wait, the number that explains it, and the id of the request it waits for,
-    if it waits for one.
+    """The reason why a request must wait, the number that explains it, and the id of the request it
+    waits for, if it waits for one.
     """
 
     reason: Reason

@@ -8,7 +8,7 @@ from quire.scheduler.policy import Policy, PolicyName
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """What a scheduler is built from. Raises ValueError for values outside their ranges.
+    """The configuration of a scheduler. Raises ValueError for values outside their ranges.
 
     `watermark` is the share of the pool that an admission must leave to those running. Others may
     be admitted `max_skips` times before a head of the queue that lacks blocks. With

@@ -1,5 +1,5 @@
-"""What it costs to bring a preempted request back: by copying its blocks to the host and back, or
-by computing its tokens again. The costs are learnt from the steps themselves.
+"""The costs of bringing a preempted request back: by copying its blocks to the host and back, or by
+computing its tokens again. The costs are learnt from the steps themselves.
 
 Computing is linear, seconds = base + tokens x rate, fitted by least squares over recent steps:
 tokens computed again ride in steps that run anyway, so that only the rate counts. Copying is a mean
@@ -22,7 +22,7 @@ MIN_CHANCE = 0.02
 
 
 class PreemptionMode(StrEnum):
-    """How a preempted request comes back; AUTO takes what costs less."""
+    """The ways in which a preempted request comes back; AUTO takes what costs less."""
 
     AUTO = "auto"
     SWAP = "swap"

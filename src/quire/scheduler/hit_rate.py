@@ -1,4 +1,4 @@
-"""How much of the newest requests' prompts was found in the prefix cache."""
+"""The hit rate is the share of the newest requests' prompts that was found in the prefix cache."""
 
 from collections import deque
 

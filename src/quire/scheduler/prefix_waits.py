@@ -24,9 +24,9 @@ class ScheduledChunk(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """What a waiting request waits for: it will find `num_tokens` more than the `num_found` that it
-    would now, computed by the request `other`, and need `num_blocks` for the rest. The last of
-    those tokens' blocks has `key`.
+    """The blocks that a waiting request waits for: it will find `num_tokens` more than the
+    `num_found` that it would now, computed by the request `other`, and need `num_blocks` for the
+    rest. The last of those tokens' blocks has `key`.
     """
 
     num_tokens: int

@@ -4,8 +4,8 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why something happened to a request. The number that goes with it in the timeline, and the
-    other request that had a part in it, are said in brackets.
+    """The reasons why something happens to a request. The number that goes with it in the timeline,
+    and the other request that had a part in it, are said in brackets.
     """
 
     # queued (requests ahead)

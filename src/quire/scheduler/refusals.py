@@ -1,4 +1,5 @@
-"""Why a request can never be served, or cannot be taken now; each refusal says the numbers."""
+"""Refuses requests that can never be served, or cannot be taken now; each refusal says the
+numbers."""
 
 from quire.cache.kv_cache import KVCache
 from quire.scheduler.config import SchedulerConfig

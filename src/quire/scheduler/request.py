@@ -1,4 +1,4 @@
-"""What a request is: the frozen part that crosses packages, and the live part that only the
+"""A request has two parts: the frozen part that crosses packages, and the live part that only the
 scheduler edits.
 """
 
@@ -15,7 +15,7 @@ SortKey: TypeAlias = tuple[float, int]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is sampled. Token ids are of the model's vocabulary.
+    """The parameters by which the next token is sampled. Token ids are of the model's vocabulary.
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0, `repetition_penalty` 1 and the other
     penalties 0 are off. `seed` is any 64-bit number: the noise of a token is a pure function of

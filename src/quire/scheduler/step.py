@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step computes, and what the runner does before it.
+    """A step says what is computed, and what the runner does before it.
 
     The runner forgets the `finished_requests` (those that ended and those that were preempted),
     does the `block_copies` in their order and takes in the `new_requests` (those that are admitted
@@ -60,7 +60,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step sampled: one token id for each sampling chunk, in the order of the chunks.
+    """The samples of a step: one token id for each sampling chunk, in the order of the chunks.
 
     `prompt_logprobs` of a chunk are those of the prompt tokens `start + 1 ...` that it predicts.
     `not_finite` names requests whose logits held NaN; their token id means nothing. The step's
@@ -93,8 +93,8 @@ class Finish(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What one step adds to one request's output. `prompt_logprobs` come as the prompt is
-    computed.
+    """The tokens that one step adds to one request's output. `prompt_logprobs` come as the prompt
+    is computed.
     """
 
     request_id: str
@@ -105,9 +105,9 @@ class Delta(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a request was not taken: the code, a sentence with the numbers, and the field at fault if
-    it is one. Where the queue is full, `wait_s` is how long those in it will take, once that is
-    known.
+    """The reason why a request was not taken: the code, a sentence with the numbers, and the field
+    at fault if it is one. Where the queue is full, `wait_s` is how long those in it will take, once
+    that is known.
     """
 
     request_id: str

@@ -1,11 +1,12 @@
-"""How long steps take, and how fast the waiting queue moves: tokens a second of the recent steps
-that left someone waiting. Other steps say nothing about it: they had no more to compute.
+"""Estimates how long steps take, and how fast the waiting queue moves: tokens a second of the
+recent steps that left someone waiting. Other steps say nothing about it: they had no more to
+compute.
 """
 
 from quire.scheduler.step import Step
 
 DECAY = 0.95
-"""What a step counts for when the next has ended."""
+"""The weight of a step when the next has ended."""
 
 
 class ThroughputEstimate:

@@ -10,7 +10,8 @@ from quire.scheduler.request import NewRequest
 
 
 class EngineProtocol(Protocol):
-    """What the server uses of an `EngineClient`, whose docstrings say what each part means."""
+    """The part of an `EngineClient` that the server uses, whose docstrings say what each part
+    means."""
 
     @property
     def phase(self) -> Phase: ...

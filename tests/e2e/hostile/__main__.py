@@ -43,7 +43,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def outcomes_of(attacks: Sequence[Attack], *, calm_s: float, settle_s: float) -> Iterator[Outcome]:
-    """On one server, or on a new one where an attack has left the one before unfit."""
+    """Make the attacks on one server, or on a new one where an attack has left the one before
+    unfit."""
     left = list(attacks)
     while left:
         with arena() as ground:

@@ -1,4 +1,4 @@
-"""One attack on one server, and what it did to the others."""
+"""Makes one attack on one server, and measures what it did to the others."""
 
 import time
 from collections import Counter
@@ -32,7 +32,7 @@ LONGEST_HOLD = "quire:event_loop_longest_hold_seconds"
 
 
 class Hold(NamedTuple):
-    """A longest hold of the loop, or where `is_bound` no more than is known of it."""
+    """The longest hold of the event loop, in seconds; with `is_bound` an upper bound of it."""
 
     seconds: float
     is_bound: bool = False
@@ -40,10 +40,10 @@ class Hold(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Times in seconds, memory in MB above what it was before. `livez_own_s` is the longest answer
-    less what it waited for a core; `kept_mb` what was left when the time to give it back was over;
-    `calm_gap_s` the mean time between two tokens of the other user's stream before the attack,
-    `gap_s` beside it."""
+    """The effects of an attack: times in seconds, memory in MB above what it was before.
+    `livez_own_s` is the longest answer less the time that it waited for a core; `kept_mb` is what
+    was left when the time to give it back was over; `calm_gap_s` is the mean time between two
+    tokens of the other user's stream before the attack, `gap_s` during it."""
 
     attack: Attack
     seconds: float
@@ -120,7 +120,8 @@ class Arena:
         )
 
     def _settle(self, before: float, peak: float, settle_s: float) -> tuple[float, float]:
-        """What is kept above `before`, and the peak with the time after the attack in it."""
+        """Return the memory that is kept above `before`, and the peak, the time after the attack
+        included."""
         until = time.monotonic() + settle_s
         while True:
             seen = self._livez.seen()
@@ -170,8 +171,8 @@ def warm_up(server: ServerProcess) -> None:
 
 
 class LoopLags(NamedTuple):
-    """`counts` are how many lags there were up to each of the `bounds`; `longest_s` is the longest
-    hold of the last minute."""
+    """Lags of the event loop as metrics tell them: `counts` are the numbers of lags up to each of
+    the `bounds`, `longest_s` is the longest hold of the last minute."""
 
     bounds: tuple[float, ...]
     counts: tuple[float, ...]
@@ -190,8 +191,9 @@ def loop_lags(server: ServerProcess) -> LoopLags:
 
 
 def longest_hold(before: LoopLags, after: LoopLags) -> Hold:
-    """Between the two: the longest of the last minute where that is a new one. Else it is no longer
-    than that, and than the bound of the highest bucket in which there is a lag since."""
+    """Return the longest hold between the two: the longest of the last minute where that is a new
+    one. Otherwise the answer is a bound: no hold was longer than that, nor than the bound of the
+    highest bucket that has a lag since."""
     if after.longest_s > before.longest_s:
         return Hold(after.longest_s)
     grown = [now - then for now, then in zip(after.counts, before.counts, strict=True)]

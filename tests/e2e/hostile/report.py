@@ -1,4 +1,4 @@
-"""The table of attacks: for a terminal, and in Markdown."""
+"""Writes the table of attacks, for a terminal and in Markdown."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
 
 
 def line(outcome: Outcome) -> str:
-    """As it is printed once the attack is over."""
+    """Return the line that is printed once the attack is over."""
     cells = dict(zip(HEADINGS[2:], _cells(outcome)[2:], strict=True))
     numbers = ", ".join(f"{name} {cell}" for name, cell in cells.items())
     return f"{outcome.attack.name} ({outcome.seconds:.1f} s): {_answered(outcome)}\n    {numbers}"

@@ -1,4 +1,4 @@
-"""What an attack is, and what it is done to: a server's address, and a count of its answers."""
+"""An attack, and its target: the address of a server, and a count of its answers."""
 
 import http.client
 import json
@@ -22,7 +22,8 @@ NO_ANSWER, CLOSED, RESET, HELD, LEFT = "no answer", "closed", "reset", "held ope
 
 
 class Reply(NamedTuple):
-    """`label` is what is counted: the status, and the code of an error."""
+    """A reply of the server; `label`, by which replies are counted, is its status and the code of
+    an error."""
 
     label: str
     body: bytes = b""
@@ -54,13 +55,13 @@ class Target:
         return connection
 
     def raw(self, pieces: Iterable[bytes]) -> Reply:
-        """Send the pieces until the server ends it, and count what it answered."""
+        """Send the pieces until the server ends the connection, and count what it answered."""
         reply = self._exchange(pieces)
         self.answers[reply.label] += 1
         return reply
 
     def as_other(self, path: str, body: object, **headers: str) -> Reply:
-        """A request of the tenant that attacks nobody; its answer is not counted."""
+        """Make a request of the tenant that attacks nobody; its answer is not counted."""
         key = f"Bearer {OTHER_KEY}"
         return self._exchange([post_bytes(path, body, Authorization=key, **headers)])
 
@@ -81,13 +82,13 @@ class Target:
         return self.raw([head_bytes("GET", path, **headers) + b"\r\n"])
 
     def together(self, calls: Iterable[Callable[[], object]], num_threads: int = 32) -> None:
-        """All calls, so many of them at once."""
+        """Make all calls, so many of them at once."""
         with ThreadPoolExecutor(num_threads) as pool:
             for done in [pool.submit(call) for call in calls]:
                 done.result()
 
     def repeat(self, call: Callable[[], object], *, seconds: float, num_threads: int) -> None:
-        """The call over and over in each thread."""
+        """Make the call over and over in each thread."""
         until = min(time.monotonic() + seconds, self.deadline_s)
 
         def run() -> None:
@@ -106,8 +107,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """`expects` are the beginnings of the answers that are right; `run` makes the attack. While the
-    engine is stopped, others' tokens stop too: that is no aim missed."""
+    """An attack: `run` makes it, and `expects` are the beginnings of the answers that are right.
+    While the engine is stopped, others' tokens stop too: that is no aim missed."""
 
     name: str
     what: str
@@ -122,7 +123,8 @@ class Attack:
 
 
 def head_bytes(method: str, path: str, **headers: str) -> bytes:
-    """Without the empty line. An underscore in a header's name stands for a hyphen."""
+    """Return a head without the empty line that ends it. An underscore in a header's name stands
+    for a hyphen."""
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
     named = {"Authorization": f"Bearer {ATTACKER_KEY}"} | headers
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in named.items()]
@@ -135,13 +137,14 @@ def post_head(path: str, num_bytes: int, **headers: str) -> bytes:
 
 
 def post_bytes(path: str, body: object, **headers: str) -> bytes:
-    """`body` is what is sent where it is bytes, and written as JSON where it is not."""
+    """Return a whole POST request. `body` is sent as it is where it is bytes, and written as JSON
+    where it is not."""
     encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
     return post_head(path, len(encoded), **headers) + encoded
 
 
 def send_all(connection: socket.socket, pieces: Iterable[bytes]) -> None:
-    """Until all is sent or the server closes; an answer may be there to be read then."""
+    """Send until all is sent or the server closes; an answer may be there to be read then."""
     try:
         for piece in pieces:
             connection.sendall(piece)
@@ -150,7 +153,7 @@ def send_all(connection: socket.socket, pieces: Iterable[bytes]) -> None:
 
 
 def read_reply(connection: socket.socket, deadline_s: float = math.inf) -> Reply:
-    """One whole answer, of which the beginning is kept; it is left where it takes too long."""
+    """Read one whole answer, of which the beginning is kept, or leave it if it takes too long."""
     reply = http.client.HTTPResponse(connection)
     try:
         reply.begin()
@@ -168,7 +171,7 @@ def read_reply(connection: socket.socket, deadline_s: float = math.inf) -> Reply
 
 
 def is_open(connection: socket.socket) -> bool:
-    """Whether the server has kept the connection: nothing came that says that it ended."""
+    """Return whether the server has kept the connection: nothing came that says that it ended."""
     connection.settimeout(0.05)
     try:
         return connection.recv(1, socket.MSG_PEEK) != b""

@@ -52,7 +52,7 @@ BOUNDS = (0.01, 0.02, 0.05, float("inf"))
 
 
 class Ground:
-    """The server that the attacks are made on, and a new one where the one before died."""
+    """The server that the attacks are made on; a new one is started where the one before died."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack

@@ -1,4 +1,5 @@
-"""Processes beside the attack: one asks `/livez` and reads the server's memory, one reads streams.
+"""Processes that watch a server during an attack: one asks `/livez` and reads the server's memory,
+one reads streams.
 
 `python -m tests.e2e.hostile.watch livez|stream HOST PORT PID`. A line on standard input is answered
 with a line of JSON: what was seen since the line before.
@@ -28,8 +29,9 @@ Seen: TypeAlias = Mapping[str, float]
 
 
 class LivezProbe:
-    """Asks on a connection that stays open and on a fresh one, by turns. What the server had to do
-    itself is told apart from waits for a core, which on a busy machine say nothing of it."""
+    """Asks `/livez` on a connection that stays open and on a fresh one, by turns. What the server
+    had to do itself is told apart from waits for a core, which on a busy machine say nothing of it.
+    """
 
     def __init__(self, host: str, port: int, pid: int) -> None:
         self._address = (host, port)
@@ -84,7 +86,8 @@ class LivezProbe:
         self._num += 1
 
     def _scheduled(self) -> tuple[float, float]:
-        """How long the server's loop ran; how long it and this thread have waited for a core."""
+        """Return how long the server's loop ran, and how long it and this thread have waited for a
+        core."""
         try:
             server, own = (path.read_text().split() for path in self._schedules)
         except OSError:  # the server has ended
@@ -93,7 +96,7 @@ class LivezProbe:
 
 
 class MemoryWatch:
-    """Resident bytes of a process and all its children together."""
+    """Watches the resident bytes of a process and all its children together."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
@@ -125,7 +128,7 @@ def _resident(process: psutil.Process) -> int:
 
 
 class StreamReader:
-    """One streaming completion after the other; what is kept are the gaps between their tokens."""
+    """Reads one streaming completion after the other, and keeps the gaps between their tokens."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
@@ -180,13 +183,13 @@ class StreamReader:
 
 
 class Watch:
-    """The other end: such a process, asked from here."""
+    """A watching process, as its parent asks it."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def seen(self) -> dict[str, float]:
-        """What it saw since it was asked last."""
+        """Return what it saw since it was asked last."""
         assert self._process.stdin is not None and self._process.stdout is not None
         print(file=self._process.stdin, flush=True)
         seen = json.loads(self._process.stdout.readline())

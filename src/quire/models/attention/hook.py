@@ -10,7 +10,8 @@ from quire.models.attention.backend import AttentionStep
 
 
 class AttentionHook(Protocol):
-    """What an attention module calls in the place of transformers' attention function."""
+    """A function that an attention module calls in the place of transformers' attention
+    function."""
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, extras: Mapping[str, object]

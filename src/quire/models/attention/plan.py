@@ -1,5 +1,5 @@
-"""Where the reference backend gathers from and what it masks: worked out once per step for all
-layers of one group that see alike.
+"""A plan says where the reference backend gathers from and what it masks. It is worked out once per
+step for all layers of one group that see alike.
 
 No index ever points past a sequence's own context, nor before what its queries see: padding repeats
 its last slot, so that nothing another request left in memory, not even a NaN, can reach this one's
@@ -71,7 +71,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the attention of one KV cache group and pattern is computed in a step."""
+    """The way in which the attention of one KV cache group and pattern is computed in a step."""
 
     buckets: tuple[DecodeBucket, ...]
     chunks: tuple[Chunk, ...]
@@ -97,7 +97,7 @@ class Plans:
     triangles: dict[AttentionPattern, Tensor] = field(default_factory=dict)
 
     def is_plain(self, layer: LayerFacts) -> bool:
-        """Whether the layer's softmax is written out."""
+        """Return whether the layer's softmax is written out."""
         return self.is_eager or is_written_out(layer)
 
     def get(self, group: int, layer: LayerFacts) -> Plan:
@@ -247,7 +247,7 @@ class _Planner:
         return begin, self.plans.triangle(self.pattern)[first - last :, begin - last :]
 
     def _is_square(self, first: int, last: int) -> bool:
-        """Whether these queries see one another alone, each up to its own position."""
+        """Return whether these queries see one another alone, each up to its own position."""
         return self.pattern.first_needed(first) == first >= self.pattern.first_needed(last - 1)
 
     def _slots(self, seqs: Tensor | int, positions: Tensor) -> Tensor:

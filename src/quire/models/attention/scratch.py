@@ -47,7 +47,7 @@ class StepLimits:
 
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """How steps are computed; `dtype` is the model's, however K and V are stored."""
+    """The way in which steps are computed; `dtype` is the model's, however K and V are stored."""
 
     dtype: torch.dtype
     is_quantised: bool

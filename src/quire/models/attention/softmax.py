@@ -19,7 +19,7 @@ MAX_SCORES = {"cpu": 1 << 22, "cuda": 1 << 26}
 
 
 def is_written_out(layer: LayerFacts) -> bool:
-    """Whether torch's fused kernels cannot compute the layer."""
+    """Return whether torch's fused kernels cannot compute the layer."""
     return layer.softcap is not None or layer.has_sinks
 
 

@@ -15,7 +15,8 @@ from quire.models.native.decoder.fused import FusedKernels, NormParams
 
 
 class LogitsOutput(NamedTuple):
-    """What a forward returns: `logits` [1, R, vocab_size]. transformers' output has more fields."""
+    """The output of a forward: `logits` [1, R, vocab_size]. transformers' output has more
+    fields."""
 
     logits: Tensor
 

@@ -44,7 +44,7 @@ class LatentHook:
 
 
 def is_latent(attention: nn.Module) -> bool:
-    """Whether the module is multi-head latent attention."""
+    """Return whether the module is multi-head latent attention."""
     return getattr(attention, "kv_lora_rank", None) is not None and hasattr(attention, "kv_b_proj")
 
 

@@ -67,7 +67,7 @@ class SharedWeight:
 
 @dataclass(frozen=True, slots=True)
 class PackedLinears:
-    """What `pack_linears` has packed."""
+    """The linear layers and embeddings that `pack_linears` has packed."""
 
     shared_weights: tuple[SharedWeight, ...]
 

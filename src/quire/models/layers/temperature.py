@@ -36,7 +36,8 @@ class TemperatureHook:
 
 
 def is_tempered(attention: nn.Module) -> bool:
-    """Whether the module scales its queries; its configuration tells, also after `switch_off`."""
+    """Return whether the module scales its queries; its configuration tells, also after
+    `switch_off`."""
     if not hasattr(attention, SWITCH) or attention.use_rope:
         return False
     return bool(getattr(attention.config, SWITCH, False))

@@ -16,7 +16,7 @@ class WeightKernel(Protocol):
         """Whether a packed weight holds the same numbers, not quantised ones."""
 
     def takes(self, weight: Tensor) -> bool:
-        """Whether it packs this weight. x, bias and y are then of the weight's dtype."""
+        """Return whether it packs this weight. x, bias and y are then of the weight's dtype."""
 
     def pack(self, weight: Tensor) -> PackedWeight:
         """Return a weight [N, K] in the kernel's form; `weight` stays as it is."""

@@ -1,5 +1,6 @@
-"""What a checkpoint is, as its folder and its config.json tell without torch: whatever Quire cannot
-serve is named in one sentence, with what to do, before anything heavy is imported or fetched.
+"""Tells what a checkpoint is by its folder and its config.json, without torch. Whatever Quire
+cannot serve is named in one sentence, with what to do, before anything heavy is imported or
+fetched.
 """
 
 import json
@@ -104,7 +105,7 @@ def gguf_refusal(place: Path, what: str) -> str:
 
 
 def zero_fields(folder: Path) -> list[str]:
-    """The counts of config.json that are 0, for whoever met a division by one of them."""
+    """Return the counts of config.json that are 0, for whoever met a division by one of them."""
     return [
         f"{prefix}{name}"
         for prefix, part in _parts(_read(folder / CONFIG))
@@ -118,7 +119,8 @@ def _without_config(folder: Path) -> str:
 
 
 def _other_weights(folder: Path) -> str | None:
-    """A sentence about weights that are not a whole model in safetensors."""
+    """Return a sentence about weights that are not a whole model in safetensors, if there are
+    such."""
     if (folder / ADAPTER).is_file():
         base = _read(folder / ADAPTER).get("base_model_name_or_path")
         of = f" of {base}" if isinstance(base, str) and base else ""
@@ -145,20 +147,22 @@ def _object(value: object) -> Config:
 
 
 def _parts(config: Config) -> Iterator[tuple[str, Config]]:
-    """The configuration, and those within it that tell of the language model, by prefix."""
+    """Yield the configuration, and those within it that tell of the language model, each after its
+    prefix."""
     yield "", config
     for name in ("text_config", "llm_config", "language_config"):
         yield f"{name}.", _object(config.get(name))
 
 
 def _architecture(config: Config) -> str:
-    """The first that is stated, or an empty string."""
+    """Return the first architecture that is stated, or an empty string."""
     stated = config.get("architectures")
     return str(stated[0]) if isinstance(stated, list) and stated else ""
 
 
 def _quantisation(config: Config) -> str | None:
-    """The method by which the weights were quantised, for people; None: they are not."""
+    """Return the method by which the weights were quantised, as people call it, or None if they are
+    not."""
     for _, part in _parts(config):
         stated = part.get("quantization_config") or part.get("compression_config")
         if isinstance(stated, dict) and stated:

@@ -117,8 +117,8 @@ def _number(config: object, *names: str) -> int | None:
 
 
 def _is_declared(config: object, name: str) -> bool:
-    """Whether the configuration's class declares the field; others come from the file alone, and
-    perhaps no code reads them."""
+    """Return whether the configuration's class declares the field; others come from the file alone,
+    and perhaps no code reads them."""
     if not dataclasses.is_dataclass(config):
         return True
     fields = {field.name for field in dataclasses.fields(config)}

@@ -27,7 +27,7 @@ MARKS = ("allow_in_graph", "assume_constant_result", "disable")
 
 
 def import_transformers() -> None:
-    """Imports what every causal model needs. If this transformers cannot be imported so, it is
+    """Import what every causal model needs. If this transformers cannot be imported so, it is
     imported as ever."""
     if COMPILER not in sys.modules:
         _stand_in()
@@ -40,7 +40,7 @@ def import_transformers() -> None:
 
 
 def load_compiler() -> ModuleType:
-    """The real one, in the place of its stand-in from now on."""
+    """Import the real compiler, which takes the place of its stand-in, and return it."""
     for name in (COMPILER, MASKS):
         if isinstance(sys.modules.get(name), _StandIn):
             del sys.modules[name]
@@ -64,7 +64,7 @@ def _import() -> None:
 
 
 class _StandIn(ModuleType):
-    """A package or module of the compiler."""
+    """Stands in for a package or module of the compiler, until an attribute is asked for."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -78,7 +78,7 @@ class _StandIn(ModuleType):
 
 
 class _Finder(MetaPathFinder):
-    """Modules of the compiler come with the real package."""
+    """Finds modules of the compiler by loading the real package first."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -120,6 +120,6 @@ def _mark(function: Callable[..., object] | None = None, *_: object, **__: objec
 
 
 def _mask_mode() -> object:
-    """The real one, for the few models whose masks need it."""
+    """Return the real mask mode, for the few models whose masks need it."""
     load_compiler()
     return getattr(import_module(MASKS), MASK_MODE)()

@@ -50,7 +50,7 @@ LOADING_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError),
     *(RuntimeError, SafetensorError, StrictDataclassError, TypeError, ValueError),
 )
-"""What transformers raises over files that fit neither it nor each other."""
+"""Exceptions that transformers raises over files that fit neither it nor each other."""
 
 
 def read_config(folder: Path, *, trust_remote_code: bool) -> PretrainedConfig:

@@ -1,4 +1,4 @@
-"""What is known of a model before its weights are read: how long its contexts are, the layout of
+"""A preview tells of a model before its weights are read: how long its contexts are, the layout of
 its K and V, how large its weights are.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What the files of a model tell.
+    """All that the files of a model tell before its weights are read.
 
     vocab_size: 0 where the configuration does not state it.
     dtype: what the model will compute in; None for the dtype of the stored weights.

@@ -33,7 +33,7 @@ TOKENS = (1, 0, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a probe has measured."""
+    """The results of a probe."""
 
     layers: tuple[LayerFacts, ...]
     kv_dtype: torch.dtype
@@ -43,7 +43,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a forward has shown of the module's layers so far."""
+    """A record of what a forward has shown of the module's layers so far."""
 
     model_type: str
     layering: Layering

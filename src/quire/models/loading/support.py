@@ -1,4 +1,4 @@
-"""What a configuration tells before weights are read: the context length, and reasons to refuse.
+"""Reads from a configuration, before the weights, the context length and reasons to refuse.
 
 A feature that the attention backends lack would not fail but give wrong text: so it is refused.
 """

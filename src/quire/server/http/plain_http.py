@@ -28,16 +28,16 @@ from quire.server.errors import TOO_SLOW, RequestError, error_body
 logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 1024
-"""How many bytes the parser is given at once of anything but a body of known length. The size of a
+"""The parser is given so many bytes at once of anything but a body of known length. The size of a
 head is exact to one piece, and so many bytes of pipelined requests may wait in parsed form."""
 BYTES_PER_ITERATION = 32 * 1024
-"""How many bytes of one connection are parsed in one iteration of the event loop: a chunk of one
+"""So many bytes of one connection are parsed in one iteration of the event loop: a chunk of one
 byte costs a microsecond, and up to 256 KiB come at once."""
 VERSIONS = ("1.0", "1.1")
 
 
 class ParserState(Enum):
-    """Where in a request the parser is."""
+    """The parts of a request in which the parser can be."""
 
     BETWEEN = "between"
     HEAD = "head"
@@ -66,8 +66,8 @@ class HeldFlow(FlowControl):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRules:
-    """What every connection of a server keeps to. `on_refused` is called with the code of each
-    error that a connection answers itself, where no application sees it."""
+    """The rules that every connection of a server keeps to. `on_refused` is called with the code of
+    each error that a connection answers itself, where no application sees it."""
 
     limits: HttpLimits
     on_refused: Callable[[str], None]

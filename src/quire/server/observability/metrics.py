@@ -37,7 +37,8 @@ class FinishReason(StrEnum):
 
 
 class DeadlineMiss(StrEnum):
-    """What a missed deadline did: the request was not taken, or its output is not complete."""
+    """The effects of a missed deadline: the request was not taken, or its output is not
+    complete."""
 
     REFUSED = "refused"
     UNFINISHED = "unfinished"

@@ -1,4 +1,4 @@
-"""What each reason means in a timeline: its number, and the part of the time that it begins."""
+"""The meaning of each reason in a timeline: its number, and the part of the time that it begins."""
 
 from collections.abc import Mapping
 from enum import StrEnum

@@ -15,7 +15,7 @@ from quire.scheduler.step import Delta, Finish
 from quire.server.requests.context import RequestContext
 
 CHOICES_PER_REQUEST = 16
-"""How many choices per request are kept on average: a request may have a thousand."""
+"""So many choices per request are kept on average: a request may have a thousand."""
 ANOTHER = "another tenant"
 """Stands for the id of a request that is not known to be the reader's own."""
 
@@ -67,7 +67,8 @@ class Timeline:
 
     @property
     def names(self) -> tuple[tuple[str, str], ...]:
-        """What the timeline is found by: tenant and id of the answer, tenant and `x-request-id`."""
+        """The names by which the timeline is found: tenant and id of the answer, tenant and
+        `x-request-id`."""
         return (self.tenant, self.id), (self.tenant, self.request_id)
 
 

@@ -1,4 +1,4 @@
-"""What the response builders of the two endpoints have in common: output deltas become bodies."""
+"""Both endpoints' response builders make bodies of output deltas; this is what they share."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -39,7 +39,7 @@ EVERYONE = Tenant()
 
 
 class Arrival(NamedTuple):
-    """What is known of a request before its body is read; `arrived_s` is in seconds of the server's
+    """A request of which the body has not been read yet; `arrived_s` is in seconds of the server's
     clock."""
 
     tenant: Tenant

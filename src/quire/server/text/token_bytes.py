@@ -18,7 +18,7 @@ TokenBytesOf: TypeAlias = Callable[[int, str], bytes]
 
 
 class DecoderNode(msgspec.Struct):
-    """What is read of a decoder's description in `tokenizer.json`."""
+    """The part of a decoder's description in `tokenizer.json` that is read."""
 
     type: str
     decoders: tuple["DecoderNode", ...] = ()
@@ -27,7 +27,7 @@ class DecoderNode(msgspec.Struct):
 
 
 class TokenizerKind(StrEnum):
-    """How a tokenizer's tokens stand for bytes."""
+    """The ways in which a tokenizer's tokens stand for bytes."""
 
     BYTE_LEVEL = "byte_level"
     BYTE_FALLBACK = "byte_fallback"

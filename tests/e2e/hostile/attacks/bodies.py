@@ -14,7 +14,7 @@ BAD = ("400", "404", "413", "422")
 
 
 def items(item: bytes, num: int) -> bytes:
-    """A JSON list of so many of the item."""
+    """Return a JSON list of so many of the item."""
     return b"[" + b",".join(itertools.repeat(item, num)) + b"]"
 
 
@@ -23,7 +23,7 @@ def field(name: str, value: bytes) -> bytes:
 
 
 def once(path: str, make: Callable[[], bytes]) -> Callable[[Target], None]:
-    """An attack that posts one body."""
+    """Return an attack that posts one body."""
 
     def run(target: Target) -> None:
         target.post(path, make())
@@ -32,7 +32,7 @@ def once(path: str, make: Callable[[], bytes]) -> Callable[[Target], None]:
 
 
 def many_times(path: str, make: Callable[[], bytes], num: int) -> Callable[[Target], None]:
-    """The same body, eight connections at a time."""
+    """Return an attack that posts the same body many times, on eight connections at a time."""
 
     def run(target: Target) -> None:
         body = make()
@@ -93,7 +93,7 @@ def huge_numbers(target: Target) -> None:
 
 
 def huge_texts(target: Target) -> None:
-    """7 MB as each of the fields that take no such thing; its mistake at the end."""
+    """Post 7 MB as each of the fields that take no such thing; the mistake is at the end."""
     text = b'"' + b"x" * (7 * MILLION) + b'"'
     for name in ("model", "stop", "temperature", "cache_salt", "no_such_field", "stream", "user"):
         target.post(COMPLETIONS, field(name, text))
@@ -104,7 +104,7 @@ def huge_texts(target: Target) -> None:
 
 
 def big_choices(target: Target) -> None:
-    """All that may be asked of one request at once, and more."""
+    """Ask of one request all that may be asked at once, and more."""
     most = {"stop_token_ids": list(range(256)), "logit_bias": {str(i): -1.5 for i in range(1024)}}
     ask = {"prompt": "x", "max_tokens": 20, "ignore_eos": True} | most
     for num in (10**9, 129, 128):
@@ -124,7 +124,7 @@ def unknown_models(target: Target) -> None:
 
 
 def bodies_without_key(target: Target) -> None:
-    """8 MB each, with a key that is none."""
+    """Post bodies of 8 MB with a key that the server does not know."""
     request = post_bytes(COMPLETIONS, field("stop", items(b"1", 3_500_000)), Authorization="none")
     target.together([lambda: target.raw([request])] * 40, num_threads=8)
 

@@ -36,7 +36,7 @@ LONG = {"max_tokens": 900, "ignore_eos": True, "stream": True}
 
 
 def half_bodies(target: Target) -> None:
-    """Nearly all of the body, and then nothing."""
+    """Send nearly all of each body, and then nothing."""
     connections: list[socket.socket] = []
     body = b" " * SENT
 
@@ -54,7 +54,7 @@ def half_bodies(target: Target) -> None:
 
 
 def slow_bodies(target: Target) -> None:
-    """A byte every 3 s, on each of 60 connections that have sent 100 KB."""
+    """Send a byte every 3 s on each of 60 connections that have sent 100 KB."""
     connections = [target.connect() for _ in range(60)]
     for connection in connections:
         send_all(connection, [post_head(COMPLETIONS, MIB), b" " * 100_000])
@@ -70,8 +70,8 @@ def slow_bodies(target: Target) -> None:
 def count_answers(
     target: Target, connections: list[socket.socket], drip: Callable[[], None] = lambda: None
 ) -> None:
-    """What the server said to each, once it has or the patience is over; `drip` is done every 3 s
-    meanwhile. Closes them."""
+    """Count what the server said on each connection, once it has or the patience is over, and close
+    them. `drip` is called every 3 s meanwhile."""
     await_answers(target, connections, drip)
     for connection in connections:
         connection.settimeout(0.05)
@@ -85,7 +85,8 @@ def count_answers(
 def await_answers(
     target: Target, connections: list[socket.socket], drip: Callable[[], None]
 ) -> None:
-    """Until each has something to be read, or has ended, or the patience is over."""
+    """Wait until each connection has something to be read, or has ended, or the patience is
+    over."""
     until = min(time.monotonic() + PATIENCE_S, target.deadline_s)
     waited = select.poll()
     for connection in connections:
@@ -109,7 +110,7 @@ def idle_connections(target: Target) -> None:
 
 
 def at_once(target: Target) -> None:
-    """A thousand requests, each on a connection of its own, before one answer is read."""
+    """Send a thousand requests, each on a connection of its own, before one answer is read."""
     connections = [target.connect() for _ in range(1000)]
     request = post_bytes(COMPLETIONS, {"prompt": "x", "max_tokens": 1}, Connection="close")
     for connection in connections:
@@ -121,7 +122,7 @@ def at_once(target: Target) -> None:
 
 
 def churn(target: Target) -> None:
-    """Connections that end as soon as they are there."""
+    """Open connections and end them at once."""
 
     def touch() -> None:
         with target.connect():
@@ -141,7 +142,7 @@ def resets_within_bodies(target: Target) -> None:
 
 
 def resets_within_streams(target: Target) -> None:
-    """After the first bytes of the answer."""
+    """Reset connections after the first bytes of a streamed answer."""
 
     def reset() -> None:
         try:
@@ -157,12 +158,12 @@ def resets_within_streams(target: Target) -> None:
 
 
 def end_rudely(connection: socket.socket) -> None:
-    """By a reset: nothing is said of the end."""
+    """End the connection by a reset, so that nothing is said of the end."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def never_read(target: Target) -> None:
-    """Whole streams, finished by the server, of which the client takes nothing."""
+    """Ask for whole streams, which the server finishes, and read nothing of them."""
     connections = []
     for index in range(100):
         connections.append(target.connect(receive_bytes=4096))
@@ -179,14 +180,14 @@ def never_read(target: Target) -> None:
 
 
 def _ports_at_server(target: Target) -> set[int]:
-    """Of the clients whose sockets the server has: its end of a connection may be behind bytes that
-    the client does not take."""
+    """Return the ports of the clients whose sockets the server still has: its end of a connection
+    may be behind bytes that the client does not take."""
     server = psutil.Process(target.server_pid)
     return {each.raddr.port for each in server.net_connections("tcp") if each.raddr}
 
 
 def slow_readers(target: Target) -> None:
-    """Fifty streams that are read a byte a second."""
+    """Read fifty streams at a byte a second."""
     connections = []
     for index in range(50):
         connections.append(target.connect(receive_bytes=4096))
@@ -203,7 +204,8 @@ def slow_readers(target: Target) -> None:
 
 
 def hammered(path: str) -> Callable[[Target], None]:
-    """Asked again and again, on eight connections that stay open."""
+    """Return an attack that asks for a page again and again, on eight connections that stay
+    open."""
 
     def run(target: Target) -> None:
         request = head_bytes("GET", path, Authorization="none") + b"\r\n"

@@ -13,7 +13,7 @@ STOPPED_S = 10.0
 
 
 def stop_prompts() -> dict[str, object]:
-    """25 KB: 1,024 prompts and 16 stop strings of 1,024 characters."""
+    """Return a body of 25 KB: 1,024 prompts and 16 stop strings of 1,024 characters."""
     stops = [chr(97 + index) * 1024 for index in range(16)]
     return {"prompt": ["x"] * 1024, "stop": stops, "max_tokens": 1}
 
@@ -32,7 +32,8 @@ def output_logprobs(target: Target) -> None:
 
 
 def prompt_logprobs(target: Target) -> None:
-    """Of prompts that fill the context, told again with what could have stood in each place."""
+    """Ask for the log probabilities of prompts that fill the context, with alternatives for each
+    token."""
     prompts = [[300 + (index * place) % 1000 for place in range(1000)] for index in range(200)]
     body = {"prompt": prompts, "max_tokens": 1, "logprobs": 20, "echo": True}
     target.post(COMPLETIONS, body)
@@ -55,14 +56,14 @@ def deadlines(target: Target) -> None:
 
 
 def piled_on_stopped_engine(target: Target) -> None:
-    """While nothing is taken from it: 64 prompts with 1,024 biases each, again and again."""
+    """Send 64 prompts with 1,024 biases each, again and again, while the engine takes nothing."""
     bias = {str(index): -1.5 for index in range(1024)}
     body = {"prompt": ["x"] * 64, "logit_bias": bias, "max_tokens": 1}
     stopped(target, lambda: target.together([lambda: target.post(COMPLETIONS, body)] * 64))
 
 
 def stopped_engine(target: Target) -> None:
-    """With streams under way, which go on after it."""
+    """Stop the engine while streams are under way, which go on after it."""
     body = {"prompt": "x", "max_tokens": 50, "ignore_eos": True, "stream": True}
     stopped(target, lambda: target.together([lambda: target.post(COMPLETIONS, body)] * 32))
 
@@ -90,7 +91,7 @@ def killed_engine(target: Target) -> None:
 
 
 def foreign_timelines(target: Target) -> None:
-    """Of another tenant, whose id is known."""
+    """Ask for timelines of another tenant, whose id is known."""
     known = "id-of-the-others"
     body = {"prompt": "x", "max_tokens": 2}
     target.as_other(COMPLETIONS, body, X_Request_Id=known)
@@ -99,7 +100,7 @@ def foreign_timelines(target: Target) -> None:
 
 
 def foreign_pages(target: Target) -> None:
-    """What a browser sends for a page of someone else, to a server that has keys."""
+    """Send what a browser sends for a page of another site, to a server that has keys."""
     for origin in ("https://evil.example", "null", "http://127.0.0.1.evil.example"):
         body = {"prompt": "x", "max_tokens": 1}
         target.post(COMPLETIONS, body, Origin=origin, Authorization="none")

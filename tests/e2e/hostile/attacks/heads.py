@@ -78,7 +78,7 @@ def misspelt_transfer_encoding(target: Target) -> None:
 
 
 def two_lengths(target: Target) -> None:
-    """Content-Length beside Transfer-Encoding, twice, negative and no number."""
+    """Send Content-Length beside Transfer-Encoding, twice, negative, and as no number."""
     head = head_bytes("POST", COMPLETIONS, Content_Type="application/json")
     for lines in (
         b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n",
@@ -96,7 +96,7 @@ def no_http(target: Target) -> None:
 
 
 def upgrades(target: Target) -> None:
-    """One connection, all at once; the answers are read after."""
+    """Send upgrades on one connection, all at once; the answers are read after."""
     offer = {
         "Connection": "Upgrade, HTTP2-Settings",
         "Upgrade": "h2c",
@@ -114,7 +114,7 @@ def pipelined_bodies(target: Target) -> None:
 
 
 def pipelined(target: Target, request: bytes, num: int) -> None:
-    """All requests in one piece, and then whatever is answered."""
+    """Send all requests in one piece, and then read whatever is answered."""
     answered = b""
     statuses: list[bytes] = []
     try:
@@ -133,7 +133,7 @@ def pipelined(target: Target, request: bytes, num: int) -> None:
 
 
 def expects_to_continue(target: Target) -> None:
-    """A body announced that is too large, and one that never comes."""
+    """Announce a body that is too large, and one that never comes."""
     target.raw([post_head(COMPLETIONS, 1 << 40, Expect="100-continue")])
     connections = [target.connect() for _ in range(100)]
     for connection in connections:
@@ -143,7 +143,7 @@ def expects_to_continue(target: Target) -> None:
 
 
 def slow_heads(target: Target) -> None:
-    """A byte of the head each second, on many connections."""
+    """Send a byte of the head each second, on many connections."""
     connections = [target.connect() for _ in range(200)]
     for byte in b"GET / HTTP":
         for connection in connections:
@@ -153,7 +153,7 @@ def slow_heads(target: Target) -> None:
 
 
 def count_open(target: Target, connections: list[socket.socket]) -> None:
-    """And close them."""
+    """Count the connections that are open, and close them."""
     waited = select.poll()
     for connection in connections:
         waited.register(connection, select.POLLIN)
@@ -165,7 +165,7 @@ def count_open(target: Target, connections: list[socket.socket]) -> None:
 
 
 def many_request_ids(target: Target) -> None:
-    """Each answered with an id of the client's own choice."""
+    """Send requests that are each answered with an id of the client's own choice."""
 
     def ask(index: int) -> None:
         request_id = f"{index:x<128}"

@@ -32,7 +32,8 @@ def mixed_text(num_bytes: int) -> str:
 
 
 def beside_short_prompt(attack: Callable[[Target], None]) -> Callable[[Target], None]:
-    """The attack, and how long a short prompt of another tenant takes alone and beside it."""
+    """Return the attack, which also measures how long a short prompt of another tenant takes alone
+    and beside it."""
 
     def run(target: Target) -> None:
         target.figures["short prompt alone"] = _seconds_of_short_prompt(target)
@@ -79,7 +80,7 @@ def pathological_texts(target: Target) -> None:
 
 
 def long_prompts(target: Target) -> None:
-    """No context holds them: to be refused by their length alone."""
+    """Send prompts that no context holds, to be refused by their length alone."""
     for prompt in (mixed_text(7 * MB), "a" * 7 * MB, [mixed_text(MB)] * 7):
         target.post(COMPLETIONS, {"prompt": prompt, "max_tokens": 1})
     messages = [{"role": "user", "content": mixed_text(7 * MB)}]

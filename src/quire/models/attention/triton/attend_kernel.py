@@ -1,5 +1,6 @@
-"""Attention over block tables with an online softmax (arXiv 2205.14135), and what brings the parts
-of a context cut along its keys together again (its log-sum-exps are enough for that).
+"""Kernels of attention over block tables with an online softmax (arXiv 2205.14135). `attend`
+computes it, and `combine` adds up the parts of a context that is cut along its keys, by their
+log-sum-exps.
 
 A program has the rows of one K/V head: tokens of one sequence times query heads of the group. Keys
 are met from the first that its first token sees to the last that its last one sees, and nothing
@@ -18,8 +19,8 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def _find(query_starts, num_seqs, tile, TOKENS: tl.constexpr):
-    """The sequence of `tile`, where sequence s has the tiles from query_starts[s] // TOKENS + s:
-    enough for its tokens, and at most one too many."""
+    """Return the sequence to which `tile` belongs. Sequence s has the tiles from query_starts[s] //
+    TOKENS + s on: enough for its tokens, and at most one too many."""
     low = 0
     high = num_seqs
     while high - low > 1:
@@ -59,7 +60,8 @@ def _read(
     FORMAT: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Columns from FIRST of the `rows` [N] that are `seen`; zeros for others and beyond WIDTH."""
+    """Return COLUMNS columns, from FIRST on, of the `rows` [N] of `elements`, in COMPUTE: zeros for
+    rows that are not `seen`, and beyond WIDTH."""
     columns = FIRST + tl.arange(0, COLUMNS)
     inside = seen[:, None] & (columns < WIDTH)[None, :]
     kept = tl.load(elements + rows[:, None] * WIDTH + columns[None, :], mask=inside, other=0)
@@ -109,11 +111,12 @@ def attend(
     IS_SINGLE: tl.constexpr,
     IS_SPLIT: tl.constexpr,
 ):
-    """Grid (tiles, K/V heads x tiles of HEADS, splits). IS_SINGLE: the sequences of one token in
-    this step, a tile each; otherwise those of more. VALUE_STRIDE 0: the value is the key's first
-    K_MAIN columns. IS_SPLIT, of these alone: `out` is [sequences, heads, splits, V_HEAD_SIZE] and
-    `log_sums`, its weights, [sequences, heads, splits], both float32, and sinks are left to
-    `combine`.
+    """Write to `out` [T, heads, V_HEAD_SIZE] the attention of the step's tokens. The grid is
+    (tiles, K/V heads x tiles of HEADS, splits). With IS_SINGLE a program takes one of the sequences
+    that have one token in this step, otherwise a tile of one that has more. VALUE_STRIDE 0 says
+    that the value is the key's first K_MAIN columns. With IS_SPLIT, for single tokens alone, `out`
+    is [sequences, heads, splits, V_HEAD_SIZE] and `log_sums`, its weights, [sequences, heads,
+    splits], both float32, and sinks are left to `combine`.
 
     `scale` makes scores powers of two, or, with HAS_CAP, fractions of `cap`, which does it then.
     """
@@ -235,8 +238,8 @@ def combine(
     MAX_SPLITS: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """Grid (sequences, heads): `out` [T, heads, V_HEAD_SIZE] of sequences of one token, from the
-    `num_splits` parts of each, at most MAX_SPLITS."""
+    """Write to `out` [T, heads, V_HEAD_SIZE] the attention of the sequences of one token, from the
+    `num_splits` parts of each, at most MAX_SPLITS. The grid is (sequences, heads)."""
     start = tl.load(query_starts + tl.program_id(0))
     if tl.load(query_starts + tl.program_id(0) + 1) - start != 1:
         return

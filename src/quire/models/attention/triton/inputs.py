@@ -13,7 +13,8 @@ ALIGNMENT = 4
 
 
 class StepBounds(NamedTuple):
-    """What decides which kernels run and on what grids; no context is longer than `max_context`."""
+    """Bounds of a step, which decide which kernels run and on what grids; no context is longer than
+    `max_context`."""
 
     max_context: int
     has_singles: bool

@@ -58,7 +58,7 @@ class Form:
 
     @property
     def write_rows(self) -> int:
-        """How many vectors one program writes."""
+        """Return the number of vectors that one program writes."""
         return max(1, WRITE_ELEMENTS // columns(max(self.layer.head_size, self.layer.v_head_size)))
 
     def num_head_tiles(self, tile: Tile) -> int:

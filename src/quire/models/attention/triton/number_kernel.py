@@ -1,5 +1,5 @@
-"""The one-byte numbers of `kv_codec`, by their bits: the same on every GPU, also on those that
-cannot convert float8, and to the bit what the codec makes of them.
+"""Functions that encode and decode the one-byte numbers of `kv_codec` by their bits. They give the
+same on every GPU, also on those that cannot convert float8, and what the codec gives, to the bit.
 
 FORMAT: 0 as computed, 1 int8, 2 float8 e4m3.
 """
@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def decode(kept, scales, FORMAT: tl.constexpr):
-    """int8 `kept` [N, columns] times its `scales` [N], in float32.
+    """Return the numbers [N, columns], float32, of the int8 `kept` and its `scales` [N].
 
     An e4m3, shifted to where a float16 has its exponent and mantissa, is that number / 2**8:
     subnormals too.
@@ -27,7 +27,8 @@ def decode(kept, scales, FORMAT: tl.constexpr):
 
 @triton.jit
 def choose_scale(tensor, PEAK: tl.constexpr):
-    """The bits, as int32, of a bfloat16 for each row of float32 `tensor`: amax / PEAK rounded up.
+    """Return the scale of each row of float32 `tensor`, as the int32 bits of a bfloat16: the
+    largest absolute value / PEAK, rounded up.
 
     The bits of positive floats, read as integers, count upwards with them, and those of a NaN are
     above all: so the largest bits are those of amax, or of a NaN if there is one.
@@ -43,9 +44,9 @@ def choose_scale(tensor, PEAK: tl.constexpr):
 
 @triton.jit
 def encode(tensor, scale, FORMAT: tl.constexpr, PEAK: tl.constexpr):
-    """float32 `tensor` [N, columns] over `scale` [N, 1], as the int8 that is kept, rounded to the
-    nearest, to even between two: adding a large number does that, since the sum has no bits for
-    more."""
+    """Return float32 `tensor` [N, columns] over `scale` [N, 1] as the int8 that is kept. Numbers
+    are rounded to the nearest, to even between two: adding a large number does that, since the sum
+    has no bits for more."""
     number = tl.div_rn(tensor, tl.zeros_like(tensor) + scale)
     number = tl.where(number > PEAK, PEAK, tl.where(number < -PEAK, -PEAK, number))
     number = tl.where(number == number, number, 0.0)

@@ -1,5 +1,5 @@
-"""What the Triton backend allocates in a step beside the activations, from above: the parts of
-contexts that are cut, and the step's inputs. Layers take turns with the same memory.
+"""An upper bound of what the Triton backend allocates in a step beside the activations: the parts
+of contexts that are cut, and the step's inputs. Layers take turns with the same memory.
 
 Contexts are cut among no more programs than PROGRAMS_PER_SM, and a program has no more rows than a
 tile: that bounds the parts, however many heads and sequences there are.

@@ -56,14 +56,14 @@ def why_not_sizes(codec: Codec, head_size: int, v_head_size: int) -> str | None:
 
 
 def is_interpreted() -> bool:
-    """Whether kernels run on a CPU, one program after another, as in tests."""
+    """Return whether kernels run on a CPU, one program after another, as in tests."""
     import triton
 
     return bool(triton.knobs.runtime.interpret)
 
 
 def _has_compiler() -> bool:
-    """Whether there is a C compiler: Triton compiles its launchers when it first runs."""
+    """Return whether there is a C compiler: Triton compiles its launchers when it first runs."""
     import triton
 
     return bool(triton.knobs.build.cc or which("gcc") or which("clang"))

@@ -1,4 +1,4 @@
-"""New keys and values go to their slots, encoded as the store keeps them."""
+"""A kernel that writes new keys and values to their slots, encoded as the store keeps them."""
 
 import triton
 import triton.language as tl
@@ -64,8 +64,9 @@ def write(
     FORMAT: tl.constexpr,
     PEAK: tl.constexpr,
 ):
-    """Grid: tiles of ROWS of the T x HEADS vectors. A token whose slot is negative is written
-    nowhere. V_HEAD_SIZE 0: there are keys alone."""
+    """Write the keys and values of T tokens to their slots; a token whose slot is negative is
+    written nowhere. With V_HEAD_SIZE 0 there are keys alone. The grid is tiles of ROWS of the T x
+    HEADS vectors."""
     _write(
         key,
         keys,

@@ -21,7 +21,7 @@ BOTH = (COMPLETIONS, CHAT)
 
 
 class Support(StrEnum):
-    """What a field does."""
+    """The ways in which Quire supports a field."""
 
     SUPPORTED = "supported"
     NO_EFFECT = "accepted without effect"
@@ -30,7 +30,7 @@ class Support(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """What Quire does with a field. `passing` are values that ask for nothing, beside null; an
+    """The support that a field has. `passing` are values that ask for nothing, beside null; an
     unsupported field with any other value is refused."""
 
     field: str

@@ -99,15 +99,16 @@ StopTokenIds: TypeAlias = Annotated[
 
 
 class StreamOptions(StrictModel):
-    """What a stream tells beside the text."""
+    """Options of what a stream tells beside the text."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
 class GenerationFields(StrictModel):
-    """What both endpoints take. `max_tokens` is the older name of `max_completion_tokens`. Less
-    `priority` is sooner; `deadline_ms` counts from the arrival of the request."""
+    """The fields that both endpoints take. `max_tokens` is the older name of
+    `max_completion_tokens`. Less `priority` is sooner; `deadline_ms` counts from the arrival of the
+    request."""
 
     model: str | None = None
     stream: bool | None = None
@@ -138,12 +139,12 @@ class GenerationFields(StrictModel):
 
     @property
     def num_returned(self) -> int:
-        """How many outputs of each prompt are returned."""
+        """The number of outputs of each prompt that are returned."""
         return self.n or 1
 
     @property
     def num_generated(self) -> int:
-        """How many outputs of each prompt are generated."""
+        """The number of outputs of each prompt that are generated."""
         return self.num_returned
 
     @property

@@ -25,7 +25,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """Where one choice's time went, as the engine measured it."""
+    """The parts of one choice's time, as the engine measured them."""
 
     index: int
     queue_s: float
