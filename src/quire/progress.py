@@ -10,8 +10,8 @@ CLEAR_LINE = "\r\x1b[K"
 
 
 def log_format(stream: TextIO, text: str) -> str:
-    """`text` for a log on `stream`: on a terminal its lines replace a bar that is being drawn, and
-    the bar comes again below them."""
+    """Return `text` for a log on `stream`: on a terminal its lines replace a bar that is being
+    drawn, and the bar comes again below them."""
     return CLEAR_LINE + text if stream.isatty() else text
 
 
@@ -27,7 +27,7 @@ class Progress:
         self._bar: tqdm | None = None
 
     def show(self, part: str, done: int, total: int) -> None:
-        """`done` of `total` units. The bar begins anew where the total is another."""
+        """Show `done` of `total` units. The bar begins anew where the total is another."""
         begins = part != self._part
         self._part = part
         if not self._stream.isatty():

@@ -31,7 +31,7 @@ def paged_attention(
     attention_mask: Tensor | None,
     **extras: object,
 ) -> tuple[Tensor, None]:
-    """The attention function that transformers calls in each layer of a `quire_paged` model."""
+    """Attend as transformers asks in each layer of a `quire_paged` model."""
     hook: AttentionHook = getattr(module, HOOK)
     out = hook.attend(query, key, value, {"attention_mask": attention_mask, **extras})
     return out.contiguous(), None  # some families view it otherwise

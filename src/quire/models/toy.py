@@ -36,7 +36,8 @@ TWO_FULL = (FULL, FULL)
 
 
 def toy_layout(layers: Sequence[AttentionPattern] = TWO_FULL, *, hybrid: bool = True) -> Layout:
-    """A word of 8 bytes is kept of each token: a key and a value of one element each."""
+    """Return the layout of the toy model, which keeps a word of 8 bytes of each token: a key and a
+    value of one element each."""
     token_kv = TokenKV(num_kv_heads=1, head_size=1, v_head_size=1, element_bytes=4)
     return build_layout([KVSpec(token_kv, layer) for layer in layers], hybrid=hybrid)
 
@@ -72,7 +73,7 @@ class ToyModel:
     def copy_blocks(
         self, copies: Sequence[BlockCopy], new_blocks: Collection[int]
     ) -> Callable[[], float]:
-        """One by one: what batches of copies must result in."""
+        """Copy the blocks one by one: batches of copies must result in the same."""
         device = self._store.reshape(*self._store.shape[:1], -1, self._block_size)
         for kind, source, target in copies:
             read = self._host if kind is CopyKind.IN else device
@@ -106,8 +107,8 @@ class ToyModel:
     def _running_sums(
         self, store: Words, tables: NDArray[np.int32], begins: Indices, ends: Indices
     ) -> tuple[Words, Indices]:
-        """The sums over what lies in the positions `begins .. ends` of each sequence, one after the
-        other and from zero; and where each sequence begins in them.
+        """Return the sums over what lies in the positions `begins .. ends` of each sequence, one
+        after the other and from zero; and where each sequence begins in them.
         """
         lengths = ends - begins
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
@@ -141,7 +142,7 @@ class ToyText:
         self._hidden = hidden
 
     def logits(self) -> Tensor:
-        """`[vocab_size]`, after the last token."""
+        """Return the logits [vocab_size] after the last token."""
         return _logits(np.array([self._hidden], dtype=np.uint64), self._vocab_size)[0]
 
 
@@ -160,7 +161,7 @@ def _layer_salt(layer: int) -> int:
 
 
 def _first_seen(pattern: AttentionPattern, positions: Indices) -> Indices:
-    """`AttentionPattern.first_needed` of many positions."""
+    """Return `AttentionPattern.first_needed` of many positions."""
     if pattern.size is None:
         return np.zeros_like(positions)
     if pattern.attention_type is AttentionType.SLIDING:

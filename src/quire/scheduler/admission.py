@@ -1,4 +1,4 @@
-"""Who may run, and with which blocks to begin: those of its prefix, of the host, or another
+"""Decides who may run, and with which blocks to begin: those of its prefix, of the host, or another
 request's.
 """
 
@@ -16,7 +16,7 @@ from quire.scheduler.running import RunningSet
 from quire.scheduler.step_draft import StepDraft
 
 CALM_STEPS = 32
-"""For so many steps after a preemption, admissions leave more blocks to those who run."""
+"""For so many steps after a preemption admissions leave more blocks to those who run."""
 
 
 class Blocker(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which requests have run out of time."""
+"""Finds the requests that have run out of time."""
 
 from collections.abc import Iterator
 from heapq import heappop, heappush

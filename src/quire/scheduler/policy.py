@@ -1,4 +1,5 @@
-"""In which order requests are served: by arrival, by priority with ageing, or by tenants' shares.
+"""Policies order the requests that are served: by arrival, by priority with ageing, or by tenants'
+shares.
 
 A policy gives each request a tenant and keys that never change, so that an order once found stays.
 Each tenant has a queue; the tenant that was served least comes first (`shares.py`). Under policies

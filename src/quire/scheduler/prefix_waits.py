@@ -1,4 +1,5 @@
-"""Which blocks the steps under way compute, and who had better wait for them than compute them too.
+"""Knows which blocks the steps under way compute, and who had better wait for them than compute
+them too.
 
 Equal prompts that arrive together find nothing cached. One of them computes what they have in
 common; the others wait for the step that does, and find it. Only waiting requests wait, and only

@@ -12,7 +12,8 @@ from quire.scheduler.sorted_list import SortedList
 
 
 class Ahead(NamedTuple):
-    """Who is ahead of a request in its tenant's queue: how many, and the id of the nearest."""
+    """The requests that are ahead of one in its tenant's queue: how many, and the id of the
+    nearest."""
 
     num_requests: int
     nearest: str

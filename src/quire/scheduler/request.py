@@ -37,8 +37,8 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """When a request ends by token ids or counts. `max_tokens` is 1 or more. `eos_token_ids` is
-    empty where end-of-sequence is ignored.
+    """The token ids and counts by which a request ends. `max_tokens` is 1 or more. `eos_token_ids`
+    is empty where end-of-sequence is ignored.
     """
 
     max_tokens: int

@@ -1,5 +1,5 @@
-"""When a request ends by what it sampled: token ids, counts, the model's context; and what is left
-to compute until then.
+"""Decides when a request ends by what it sampled: token ids, counts, the model's context; and what
+is left to compute until then.
 """
 
 from quire.scheduler.reasons import Reason

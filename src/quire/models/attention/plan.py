@@ -20,8 +20,8 @@ from quire.models.config import LayerFacts
 MAX_PADDING = 2
 """A bucket gathers at most this many times the tokens that its sequences can see."""
 MAX_BUCKET_TOKENS = {"cpu": 4096, "cuda": 32768}
-"""And at most this many in all, unless a single sequence is longer: what a CPU's cache holds, and
-for a GPU a bound on memory."""
+"""A bucket has at most so many tokens in all, unless a single sequence is longer: what a CPU's
+cache holds, and for a GPU a bound on memory."""
 QUERY_TILE = 256
 """Queries of a chunk that share one mask, and so the most rows a mask can have."""
 

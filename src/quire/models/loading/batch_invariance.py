@@ -19,7 +19,7 @@ OTHER_TOKENS = (0, 0)
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.2, torch.bfloat16: 0.2}
 """Shares of the logits' spread. In half precision only gross faults differ from rounding."""
 OWN_TOLERANCE = {torch.float32: 1e-3, torch.float16: 1.0, torch.bfloat16: 1.0}
-"""For logits by another attention: there rounding may also choose other experts."""
+"""The tolerance of logits by another attention: there rounding may also choose other experts."""
 
 
 def is_close(logits: Tensor, expected: Tensor, tolerance: Mapping[torch.dtype, float]) -> bool:

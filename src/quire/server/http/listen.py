@@ -5,8 +5,8 @@ kept waiting by the kernel, not refused.
 import socket
 
 BACKLOG = 65535
-"""As many connections as the kernel lets wait (Linux: `net.core.somaxconn`). A client that is not
-let in tries again after a second."""
+"""So many connections may wait as the kernel allows (Linux: `net.core.somaxconn`). A client that is
+not let in tries again after a second."""
 
 
 class CannotListen(Exception):

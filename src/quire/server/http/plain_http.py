@@ -262,7 +262,7 @@ class PlainHttp(HttpToolsProtocol):
             self._read_timer.cancel()
 
     def _await_next(self) -> None:
-        """After an answer: its request may go on for a while, the next one may come."""
+        """Wait, after an answer, for the rest of its request, or for the next one."""
         if self._is_answering or self.transport.is_closing():
             return
         if self._parser_state is ParserState.BODY:
@@ -289,7 +289,7 @@ class PlainHttp(HttpToolsProtocol):
         self._stop_watching_reader()
 
     def _watch_reader(self) -> None:
-        """While bytes wait for the client to take them: it must take some now and then."""
+        """See to it that the client takes some bytes now and then, while any wait for it."""
         self._stop_watching_reader()
         num_bytes = self.transport.get_write_buffer_size()
         if num_bytes:

@@ -1,4 +1,4 @@
-"""Which pages in a browser may call this server.
+"""Decides which pages in a browser may call this server.
 
 A page of another site can make the browser send requests to any address the user reaches. Where a
 key is asked for it has none. Where none is asked for, the `Origin` that browsers send with such

@@ -284,7 +284,7 @@ METRIC_NAMES: tuple[str, ...] = tuple(metric.name for metric in METRICS)
 
 
 def buckets_up_to(most: int) -> tuple[float, ...]:
-    """1, 2, 5, 10, 20, 50 ... that are not above `most`."""
+    """Return 1, 2, 5, 10, 20, 50 ... as far as they are not above `most`."""
     buckets: list[float] = []
     scale = 1
     while scale <= most:

@@ -86,7 +86,7 @@ def _read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _mark_special_tokens(tokenizer: Tokenizer, facts: TokenizerFacts) -> None:
-    """A token that the configuration names special is special, whatever `tokenizer.json` says."""
+    """Mark every token special that the configuration names so, whatever `tokenizer.json` says."""
     known = tokenizer.get_added_tokens_decoder()
     special = {token.content for token in known.values() if token.special}
     named = sorted(facts.all_special_tokens() - special)

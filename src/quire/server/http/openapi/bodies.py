@@ -34,7 +34,7 @@ ALL_BODIES: Mapping[str, tuple[type[BaseModel], ...]] = {
 
 
 def body_schema(path: str) -> dict[str, object]:
-    """A reference to the schema of the path's body."""
+    """Return a reference to the schema of the path's body."""
     references: list[object] = [
         {"$ref": SCHEMA_PATH + model.__name__} for model in ALL_BODIES[path]
     ]
@@ -46,7 +46,7 @@ def body_schema(path: str) -> dict[str, object]:
 
 
 def request_schemas() -> dict[str, dict[str, object]]:
-    """The schemas of all bodies and of what they hold, by name."""
+    """Return the schemas of all bodies and of what they hold, by name."""
     _, definitions = models_json_schema(
         [(model, "validation") for models in ALL_BODIES.values() for model in models],
         ref_template=SCHEMA_PATH + "{model}",
@@ -61,7 +61,7 @@ def request_schemas() -> dict[str, dict[str, object]]:
 
 
 def _without_effect(capability: Capability) -> dict[str, object]:
-    """The schema of a field that Quire does not act on: the values that are accepted."""
+    """Return the schema of a field that Quire does not act on: the values that are accepted."""
     if capability.support is Support.NO_EFFECT:
         return {"description": "Accepted without effect; X-Quire-Warnings names it."}
     return {

@@ -168,7 +168,7 @@ HEADERS: Mapping[str, str] = {
 
 
 def headers(*names: str) -> dict[str, object]:
-    """The headers of an answer; each has the id of its request."""
+    """Return the headers of an answer; each has the id of its request."""
     return {
         name: {"description": HEADERS[name], "schema": {"type": "string"}}
         for name in ("x-request-id", *names)
@@ -182,12 +182,12 @@ def _headers_of(status: int, error: RequestError) -> tuple[str, ...]:
 
 
 def response_name(status: int) -> str:
-    """The name of the status among the shared responses of the document, as `BadRequest`."""
+    """Return the name of the status among the shared responses of the document, as `BadRequest`."""
     return "".join(character for character in HTTPStatus(status).phrase if character.isalpha())
 
 
 def error_responses(error_schema: Mapping[str, object]) -> dict[str, object]:
-    """The shared responses of the document, by their names."""
+    """Return the shared responses of the document, by their names."""
     return {
         response_name(status): {
             "description": answer.description,

@@ -133,7 +133,8 @@ TemplateKwargs: TypeAlias = Annotated[dict[str, JsonValue], at_most(MAX_TEMPLATE
 
 
 class ChatRequest(GenerationFields):
-    """Without a limit the output may go on to the end of the context."""
+    """The body of a chat completion. Without a limit the output may go on to the end of the
+    context."""
 
     messages: Messages
     logprobs: bool | None = None

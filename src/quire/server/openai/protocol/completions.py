@@ -19,7 +19,8 @@ class GivenPrompt(NamedTuple):
 
 
 def _read_prompts(given: object) -> tuple[GivenPrompt, ...]:
-    """A text, a list of texts, token ids, or a list of lists of token ids: always told apart."""
+    """Read a text, a list of texts, token ids, or a list of lists of token ids, which are always
+    told apart."""
     if isinstance(given, str):
         return (GivenPrompt(_read_text(given, "")),)
     if not isinstance(given, list):

@@ -32,7 +32,7 @@ class TokenizeChatRequest(StrictModel):
     return_token_strs: bool | None = None
 
     def as_chat(self) -> ChatRequest:
-        """The request whose prompt these tokens would be."""
+        """Return the request whose prompt these tokens would be."""
         return ChatRequest(
             messages=self.messages,
             add_generation_prompt=self.add_generation_prompt,
