@@ -14,7 +14,7 @@
 
 namespace {
 
-// The parts into which a vector is divided for these rows.
+// Returns into how many parts a vector is divided for so many rows.
 constexpr int slots_of(int64_t rows) { return rows > 4 ? 8 : rows > 2 ? 4 : int(rows); }
 
 inline floats dot(floats sum, floats a, floats b, Fma) { return sum + a * b; }
@@ -22,8 +22,8 @@ inline floats dot(floats sum, floats a, floats b, Dot) {
     return (floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
 }
 
-// Whose score is in a lane of the i-th vector of a group of LANES keys. A row has LANES / SLOTS
-// lanes there.
+// Says which row and which key the score in a lane belongs to, in the i-th vector of a group of
+// LANES keys. A row has LANES / SLOTS lanes there.
 template <int SLOTS>
 struct Lanes {
     static constexpr int KEYS = LANES / SLOTS;
@@ -40,8 +40,8 @@ struct Lanes {
     static constexpr int home(int row) {
         return SLOTS == 8 ? row % 8 / 2 * 4 + row % 2 : row % SLOTS * 4;
     }
-    // Where the weight of a row and of the i-th of STEP_KEYS keys, or keys i and i + 1 in Dot's
-    // pairs, lies among the STEP_KEYS * SLOTS weights of these keys.
+    // The place of the weight of a row and of the i-th of STEP_KEYS keys, or of keys i and i + 1 in
+    // Dot's pairs, among the STEP_KEYS * SLOTS weights of these keys.
     static constexpr int place(int row, int i, Fma) {
         return SLOTS == 8 ? i / 2 * 16 + home(row) + i % 2 * 2 : row * 4 + i;
     }
@@ -70,7 +70,7 @@ inline floats permute(floats x, ints lanes) {
     return (floats)_mm512_permutexvar_ps((__m512i)lanes, (__m512)x);
 }
 
-// 64 / SLOTS bytes in every one of SLOTS places.
+// Repeats 64 / SLOTS bytes in every one of SLOTS places.
 template <int SLOTS>
 inline floats repeat(__m512i first) {
     if constexpr (SLOTS == 8) return (floats)_mm512_broadcastq_epi64(_mm512_castsi512_si128(first));
@@ -103,7 +103,7 @@ inline floats add_neighbours(floats a, floats b) {
     return (floats)_mm512_shuffle_f32x4(x, y, 0x88) + (floats)_mm512_shuffle_f32x4(x, y, 0xdd);
 }
 
-// LANES keys' sums to SLOTS vectors of scores, in the first of `sums`.
+// Reduces the sums of LANES keys to SLOTS vectors of scores, which are the first of `sums`.
 template <int SLOTS, int LEVEL = 0>
 inline void reduce(floats (&sums)[LANES]) {
     constexpr int COUNT = LANES >> (LEVEL + 1);
@@ -115,7 +115,8 @@ inline void reduce(floats (&sums)[LANES]) {
     }
 }
 
-// 2^x within 3e-7 of it, exactly 1 at 0; x <= 127. A minimax polynomial between whole powers.
+// Returns 2^x within 3e-7 of it, and exactly 1 at 0, for x <= 127: a minimax polynomial between
+// whole powers.
 inline floats power(floats x, Fma) {
     floats rest = (floats)_mm512_reduce_ps((__m512)x, 0x09);  // x - floor(x)
     floats y = rest * 1.877576592e-3f + 8.989340632e-3f;
@@ -126,7 +127,7 @@ inline floats power(floats x, Fma) {
     return (floats)_mm512_scalef_ps((__m512)y, (__m512)x);
 }
 
-// Within 1e-4, for what becomes a bfloat16; 0 below 2^-126.
+// Returns 2^x within 1e-4, for weights that become bfloat16, and 0 below 2^-126.
 inline floats power(floats x, Dot) {
     floats shifted = x + TO_INTEGER;
     floats rest = x - (shifted - TO_INTEGER);
@@ -137,7 +138,7 @@ inline floats power(floats x, Dot) {
     return (floats)_mm512_maskz_add_epi32(is_normal, (__m512i)y, _mm512_slli_epi32((__m512i)shifted, 23));
 }
 
-// Over the lanes of the same row.
+// Combines the lanes of each row, by an operation such as a sum, in all of them.
 template <int SLOTS, int STEP, class Act>
 inline floats combine(floats x, Act act) {
     if constexpr (STEP < LANES) {

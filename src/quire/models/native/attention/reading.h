@@ -1,11 +1,12 @@
-// A tile's K and V: where they lie in the store, and as the model computes with them.
+// Finds a tile's K and V in the store, and reads them as the model computes with them.
 #pragma once
 
 #include "attention/plan.h"
 
 namespace {
 
-// Rows of a task's heads, of the first of them on.
+// Where each key of a tile, its value and its slot lie: the row of a task's first head, which those
+// of its other heads follow.
 struct Places {
     const char *keys[TILE], *values[TILE];
     int64_t slots[TILE];
@@ -41,8 +42,8 @@ inline void fetch_scales(const Call& call, int64_t slot) {
     if (call.values) __builtin_prefetch(call.value_scales + slot * call.kv_heads, 0, 2);
 }
 
-// The positions from `first` on. Where there are fewer keys than places, the last one stands in for
-// the others: it is read again, and not seen.
+// Finds the keys of the positions from `first` on. Where there are fewer keys than places, the last
+// one stands in for the others: it is read again, and masked.
 inline void find(const Call& call, const Task& task, int64_t first, Places& places) {
     const int64_t count = smaller(TILE, task.end - first);
     const int64_t key_bytes = call.head_size * call.kept_bytes();
@@ -83,7 +84,7 @@ void decode_rows(const Call& call, const Task& task, const char* const* kept, co
     for (int64_t i = count; i < TILE; i++) rows[i] = rows[count - 1];
 }
 
-// `count`: of the keys that there are.
+// Reads the keys and values at `places`, of which the first `count` are different ones.
 template <class Stored>
 void read(const Call& call, const Task& task, const Memory& memory, const Places& places,
           int64_t count, Found<Stored>& found) {

@@ -38,8 +38,8 @@ void multiply_block(const Product& p, int64_t column) {
     store_sums<HAS_LOWER>(p.c + column, p.c_stride);
 }
 
-// Up to MAX_ROWS rows, for which `tiles` are shaped; depth and `columns` are multiples of DEPTH and
-// COLUMNS.
+// Multiplies up to MAX_ROWS rows, for which `tiles` are shaped; depth and `columns` are multiples
+// of DEPTH and COLUMNS.
 inline void multiply(const Product& p, int64_t rows, int64_t columns, Tiles& tiles) {
     tiles.shape(rows);
     for (int64_t at = 0; at < columns; at += TileDot::COLUMNS)

@@ -8,11 +8,11 @@ namespace {
 constexpr float TO_POWER = 1.44269504088896f;  // e^x = 2^(TO_POWER x)
 
 struct Running {
-    float top;    // of the scores so far
-    float total;  // of exp(score - top)
+    float top;    // the largest score so far
+    float total;  // the sum of exp(score - top)
 };
 
-// In place.
+// Scales scores and caps them, in place.
 __attribute__((noinline, unused)) void cap(float* scores, int64_t count, float scale,
                                            float softcap) {
     for (int64_t i = 0; i < count; i += LANES)
@@ -21,9 +21,9 @@ __attribute__((noinline, unused)) void cap(float* scores, int64_t count, float s
 
 constexpr float HEADROOM = 8, LEAST = -120;
 
-// How a row's scores become weights: 2^((score - top) * slope), where `top` is the largest score or
+// A row's scores become the weights 2^((score - top) * slope), where `top` is the largest score or
 // so near it that no weight passes 2^HEADROOM: it grows, and all sums shrink, only where one would.
-// Weights below 2^LEAST are taken for that. `slope` is positive.
+// Weights below 2^LEAST are taken to be that. `slope` is positive.
 struct Slope {
     float slope, headroom, least;
 
@@ -43,7 +43,7 @@ struct Row {
     }
 };
 
-// Places of a tile.
+// The keys of a tile that a row sees: places `first` up to `end`.
 struct Seen {
     int64_t first, end;
 
@@ -54,8 +54,8 @@ struct Seen {
     }
 };
 
-// What follows for the scores of a row in a tile, two vectors at a time: `read` gives the i-th with
-// -inf for what is not seen, `weight` what it becomes, `put` keeps two of them.
+// Weighs the scores of a row in a tile, two vectors at a time: `read` gives the i-th vector, with
+// -inf for what is not seen, `weight` makes weights of it, `put` stores two of those.
 template <class Read, class Weight, class Put>
 __attribute__((always_inline)) inline void weigh_row(int64_t count, Slope slope, const Row& row,
                                                      Read read, Weight weight, Put put) {
@@ -79,9 +79,9 @@ __attribute__((always_inline)) inline void weigh_row(int64_t count, Slope slope,
     store(row.totals, totals[0] + totals[1]);
 }
 
-// The scores of the first `count` places, a multiple of 2 * LANES, to weights; SOME: of which only
-// those `seen`, one at least, are not zero. 2^x, exactly 1 at 0, is a minimax polynomial of r in
-// [-0.5, 0.5], within 2e-7, times 2^n: x = n + r.
+// Makes weights of the scores of the first `count` places, a multiple of 2 * LANES. With SOME only
+// those that are `seen`, at least one, are not zero. 2^x, exactly 1 at 0, is a minimax polynomial
+// of r in [-0.5, 0.5], within 2e-7, times 2^n, where x = n + r.
 template <bool SOME>
 __attribute__((always_inline)) inline void weigh(const float* scores, int64_t count, Seen seen,
                                                  Slope slope, const Row& row, uint32_t* weights,
@@ -109,7 +109,7 @@ __attribute__((always_inline)) inline void weigh(const float* scores, int64_t co
 }
 
 #if QUIRE_HAS_BF16_DOT
-// The same within 1e-4, for what becomes a bfloat16.
+// Does the same within 1e-4, for weights that become bfloat16.
 template <bool SOME>
 __attribute__((always_inline)) inline void weigh(const float* scores, int64_t count, Seen seen,
                                                  Slope slope, const Row& row, uint32_t* weights,
@@ -123,7 +123,7 @@ __attribute__((always_inline)) inline void weigh(const float* scores, int64_t co
                     : own;
     };
     const auto weight = [&](int64_t i, float top) {
-        // What is too small to be a normal float would take as long as a hundred others.
+        // A number that is too small to be a normal float would take as long as a hundred others.
         const floats x =
             most(splat(LEAST), load(scores + i) * slope.slope - splat(top * slope.slope));
         const floats r = (floats)_mm512_reduce_ps((__m512)x, 0);

@@ -1,4 +1,4 @@
-// The step's K and V go into their slots.
+// Writes the step's K and V into their slots.
 #pragma once
 
 #include "attention/plan.h"
@@ -10,7 +10,7 @@ struct Writing {
     int64_t next_token;
 };
 
-// The K or V of one token. `row`: of its first head.
+// Writes the K or the V of one token; `row` is that of its first head.
 template <class Stored>
 void write_row(const Call& call, const Stored* row, int64_t head_stride, int64_t width, int64_t slot,
                char* kept, bf16* scales) {

@@ -1,5 +1,5 @@
-// Packs weights as compressed_bf16.h has them, in two passes: the first one chooses the codes and finds
-// how large the streams get, the second one writes them.
+// Packs weights as compressed_bf16.h has them, in two passes: the first one chooses the codes and
+// finds how large the streams get, the second one writes them.
 #pragma once
 
 #include "linear/compressed_bf16.h"
@@ -29,7 +29,7 @@ struct Encoder {
             high_bytes[i] = _mm512_set1_epi8(char(head.high_bytes[i]));
     }
 
-    // 255 where there is none.
+    // Returns the code of each high byte, or 255 where it has none.
     __attribute__((always_inline)) inline __m512i codes(__m512i high) const {
         __m512i out = _mm512_set1_epi8(-1);
 #pragma GCC unroll 16
@@ -49,7 +49,7 @@ inline __m512i low_bytes_of(__m512i a, __m512i b) {
     return _mm512_packus_epi16(_mm512_and_si512(a, low), _mm512_and_si512(b, low));
 }
 
-// The commonest first.
+// Gives codes to the high bytes that are most frequent, the commonest first.
 inline void choose_codes(const Rows& rows, Head& head) {
     uint32_t counts[STEP][256] = {};
     for (int64_t r = 0; r < rows.count; r++) {
@@ -66,7 +66,8 @@ inline void choose_codes(const Rows& rows, Head& head) {
     }
 }
 
-// Steps side by side in a row are side by side in a vector as well.
+// Counts the steps that must stay whole. Steps side by side in a row are side by side in a vector
+// too.
 inline int64_t count_whole_steps(const Rows& rows, const Head& head) {
     const Encoder encoder(head);
     const __m512i filling = _mm512_slli_epi16(encoder.high_bytes[0], 8);
@@ -88,7 +89,8 @@ inline int64_t count_whole_steps(const Rows& rows, const Head& head) {
     return out;
 }
 
-// The pairs of a step, those of the first and of the next; what is missing is zero.
+// The pairs of a step: those of its first two columns and those of the next. Missing columns are
+// zero.
 struct Pairs {
     alignas(LINE) uint32_t first[PANEL], next[PANEL];
 
@@ -137,7 +139,7 @@ inline void write_stream(const Rows& rows, const Head& head, uint8_t* stream) {
 
 struct Packing {
     const uint16_t* weight;
-    uint8_t* packed;  // in the first pass, but its heads
+    uint8_t* packed;  // in the first pass the heads alone
     int64_t num_rows, num_columns;
     bool is_first_pass;
     int64_t next_panel;
@@ -153,7 +155,7 @@ struct Packing {
         head.num_whole = count_whole_steps(rows, head);
     }
 
-    // Says where each stream will begin. Bytes of all.
+    // Places each stream, and returns the bytes of the whole packed weight.
     int64_t place_streams() {
         int64_t offset = num_panels() * int64_t(sizeof(Head));
         for (int64_t i = 0; i < num_panels(); i++) {

@@ -24,13 +24,13 @@ constexpr int64_t STEP_PAIRS = STEP / 2;
 constexpr int64_t CODED_BYTES = 3 * LINE, WHOLE_BYTES = 4 * LINE;
 constexpr int NUM_CODES = 16;
 constexpr uint32_t NO_STEP = 0xffffffff;
-constexpr int64_t MASK_ROWS = 64;  // of x, in a mask of those for which a panel is a candidate
+constexpr int64_t MASK_ROWS = 64;  // rows of x in a mask of those for which a panel is a candidate
 
-// Of a panel.
+// The head of a panel.
 struct Head {
-    int64_t offset;  // of its stream, from the first head, in bytes
+    int64_t offset;  // where its stream begins, in bytes from the first head
     int64_t num_whole;
-    uint8_t high_bytes[NUM_CODES];  // by their codes
+    uint8_t high_bytes[NUM_CODES];  // high_bytes[code]
     uint8_t filling[LINE - NUM_CODES - 2 * sizeof(int64_t)];
 
     int64_t list_bytes() const { return ratio_up((num_whole + 1) * 4, LINE) * LINE; }
@@ -43,7 +43,7 @@ struct Head {
 struct Cursor {
     __m512i high_bytes;
     const uint8_t* at;
-    const uint32_t* whole;  // the next one
+    const uint32_t* whole;  // the number of the next whole step
     int64_t step;
 
     Cursor(const uint8_t* packed, int64_t panel, int64_t first) : step(first) {
@@ -57,8 +57,8 @@ struct Cursor {
              num_passed * (WHOLE_BYTES - CODED_BYTES);
     }
 
-    // The lines of a coded step, `distance` bytes on, into the cache of a level; beyond the end that
-    // does nothing.
+    // Fetches the lines of a coded step, `distance` bytes on, into the cache of a level; beyond the
+    // end that does nothing.
     template <int LEVEL>
     void fetch(int64_t distance) const {
 #pragma GCC unroll 3
@@ -73,7 +73,7 @@ struct Cursor {
         step++;
     }
 
-    // The two vectors of the first pair, then those of the next.
+    // Decodes a step into the two vectors of its first pair, then those of the next.
     __attribute__((always_inline)) inline void take(__m512i (&vectors)[4]) {
         const __m512i low = line(0), next_low = line(1);
         __m512i high = line(2), next_high;
@@ -98,10 +98,10 @@ struct Cursor {
     __m512i line(int i) const { return _mm512_loadu_si512(at + i * LINE); }
 };
 
-// Where in its line is the first of a row's two bytes.
+// Returns where in its line the first of a row's two bytes is.
 inline int64_t place_of(int64_t row) { return row % 16 / 4 * 16 + row / 16 * 8 + row % 4 * 2; }
 
-// One row of a panel: y [K].
+// Copies one row of a panel to y [K].
 inline void copy_row(Cursor panel, int64_t row, int64_t num_columns, uint16_t* y) {
     uint8_t high_bytes[LINE];
     _mm512_storeu_si512(high_bytes, panel.high_bytes);

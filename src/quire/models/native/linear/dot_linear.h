@@ -1,8 +1,8 @@
 // y = x W^T + bias for many rows of x, by dot products in vector registers.
 //
 // A tile keeps the sums of up to 6 rows by a group of two panels in registers. The first tile
-// decodes a stretch of the group, for those that follow as well, and meanwhile all of them fetch the
-// next one into the cache, evenly spread, so that memory and arithmetic overlap.
+// decodes a stretch of the group, for those that follow as well, and meanwhile all of them fetch
+// the next one into the cache, evenly spread, so that memory and arithmetic overlap.
 #pragma once
 
 #include "linear/panel_products.h"
@@ -10,14 +10,14 @@
 namespace {
 
 constexpr int VECTORS = 2 * PANEL_VECTORS;
-constexpr int64_t GROUP = 2 * PANEL;  // rows of W of a tile
-constexpr int MAX_ROWS = 6;           // of x in a tile
-constexpr int64_t MAX_TILES = 42;     // of a block of rows
+constexpr int64_t GROUP = 2 * PANEL;  // rows of W in a tile
+constexpr int MAX_ROWS = 6;           // rows of x in a tile
+constexpr int64_t MAX_TILES = 42;     // tiles in a block of rows
 constexpr int64_t MAX_SUMS = MAX_ROWS * GROUP;
 constexpr int64_t STRETCH_STEPS = 256;
-constexpr int64_t MAX_FETCHING = 8;  // tiles
+constexpr int64_t MAX_FETCHING = 8;  // tiles of a block that fetch
 constexpr int64_t TASKS_PER_THREAD = 4;
-// How far before a cursor the cache is filled from the outer one, in bytes.
+// So many bytes before a cursor the cache is filled from the next outer one.
 constexpr int64_t NEAR = 768;
 
 struct Linear : LinearProduct {
@@ -30,7 +30,7 @@ struct Linear : LinearProduct {
     int64_t num_groups() const { return ratio_up(weights.num_rows, GROUP); }
 };
 
-// Of a group, the pairs from `begin` to before `end`. Its panels' cursors are at the begin.
+// The pairs of a group from `begin` to before `end`. The cursors of its panels are at the begin.
 struct Stretch {
     int64_t group, begin, end;
     Cursor panels[2];
@@ -38,8 +38,8 @@ struct Stretch {
     int64_t num_bytes() const { return (end - begin) * CODED_BYTES / STEP_PAIRS; }
 };
 
-// Some rows of x by a stretch. Between stretches the sums wait in memory. For each pair `fetch`
-// bytes of the stretch `after` are fetched, from `fetched` on.
+// The product of some rows of x by a stretch. Between stretches the sums wait in memory. For each
+// pair `fetch` bytes of the stretch `after` are fetched, from `fetched` on.
 struct Tile {
     const Stretch &stretch, &after;
     int64_t row;
@@ -77,7 +77,7 @@ __attribute__((always_inline)) inline void end(const Linear& l, const Tile& t,
         }
 }
 
-// A step of a panel, among those of its group.
+// Decodes a step of a panel to its place among those of its group.
 __attribute__((always_inline)) inline void decode(Cursor& panel, uint32_t* pairs) {
     __m512i vectors[STEP_PAIRS * PANEL_VECTORS];
     panel.fetch<1>(NEAR);
@@ -126,13 +126,14 @@ const AddTile ADD_TILE[MAX_ROWS] = {add_tile<1, false>, add_tile<2, false>, add_
 const AddTile ADD_FIRST_TILE[MAX_ROWS] = {add_tile<1, true>, add_tile<2, true>, add_tile<3, true>,
                                           add_tile<4, true>, add_tile<5, true>, add_tile<6, true>};
 
-// A thread's own: the pairs of a stretch, and the sums of a block's tiles.
+// The memory of a thread: the pairs of a stretch, and the sums of a block's tiles.
 struct alignas(LINE) Space {
     uint32_t pairs[STRETCH_STEPS * STEP_PAIRS * GROUP];
     float sums[MAX_TILES * MAX_SUMS];
 };
 
-// A stretch by the rows of x from `first` on, shared out evenly among the tiles.
+// Adds the products of a stretch by the rows of x from `first` on, shared out evenly among the
+// tiles.
 void add_stretch(const Linear& l, const Stretch& s, const Stretch& after, int64_t first,
                  Space& space) {
     const int64_t num_rows = smaller(l.block_rows, l.num_rows - first);
@@ -159,7 +160,7 @@ Stretch stretch_of(const Linear& l, int64_t task, int64_t i) {
             {l.weights.panel(2 * group, begin), l.weights.panel(2 * group + 1, begin)}};
 }
 
-// One block of rows by one group; `next` is the task after it.
+// Multiplies one block of rows by one group; `next` is the task after it.
 void do_task(const Linear& l, int64_t task, int64_t next, Space& space) {
     const int64_t first = task % l.num_blocks * l.block_rows;
     for (int64_t i = 0; i < l.num_stretches; i++) {
@@ -180,7 +181,7 @@ void do_tasks(void* argument) {
     }
 }
 
-// Rows are cut into blocks where there are too few groups to share, or a block's sums too many.
+// Cuts rows into blocks where there are too few groups to share, or too many sums for one block.
 void plan(Linear& l, int64_t num_threads) {
     int64_t num_wanted = num_threads > 1 ? TASKS_PER_THREAD * num_threads : 1;
     int64_t num_groups = l.num_groups(), num_tiles = ratio_up(l.num_rows, MAX_ROWS);
@@ -192,7 +193,7 @@ void plan(Linear& l, int64_t num_threads) {
     l.next_task = 0;
 }
 
-// More than MAX_PANEL_ROWS rows of x.
+// Multiplies more than MAX_PANEL_ROWS rows of x.
 inline void multiply_many(const LinearProduct& product, int64_t num_threads) {
     Linear l = {};
     (LinearProduct&)l = product;

@@ -5,11 +5,11 @@
 
 namespace {
 
-constexpr int MAX_PANEL_ROWS = 8;  // of x, where memory is all that matters
-// How far before a cursor the cache is filled from memory, in bytes.
+constexpr int MAX_PANEL_ROWS = 8;  // rows of x up to which memory is all that matters
+// So many bytes before a cursor the cache is filled from memory.
 constexpr int64_t FAR = 3072;
 
-// Two numbers of a row of x, or the last one and zero.
+// Returns two numbers of a row of x, or the last one and zero.
 inline uint32_t pair_at(const uint16_t* x, bool is_whole) {
     if (!is_whole) return *x;
     uint32_t out;
@@ -17,7 +17,8 @@ inline uint32_t pair_at(const uint16_t* x, bool is_whole) {
     return out;
 }
 
-// x: of the first row, those that follow `stride` apart.
+// Adds the products of a pair of columns. `x` is in the first row; those that follow are `stride`
+// apart.
 template <int ROWS, int COUNT>
 __attribute__((always_inline)) inline void add_pair(__m512 (&sums)[ROWS][COUNT], const __m512i* w,
                                                     const uint16_t* x, int64_t stride,
@@ -31,15 +32,15 @@ __attribute__((always_inline)) inline void add_pair(__m512 (&sums)[ROWS][COUNT],
     }
 }
 
-// Rows of x, dense, and where the first row's product by a panel goes, those that follow `stride`
-// apart.
+// Dense rows of x, and the place of the first row's product by a panel; those that follow are
+// `stride` apart.
 struct Side {
     const uint16_t* x;
     uint16_t* y;
     int64_t stride;
 };
 
-// All rows of x by one panel.
+// Multiplies all rows of x by one panel.
 template <int ROWS>
 __attribute__((noinline)) void add_panel(const Weights& weights, int64_t i, const Side& side) {
     const int64_t k = weights.num_columns, n = weights.num_rows;
@@ -71,7 +72,7 @@ typedef void (*AddPanel)(const Weights&, int64_t, const Side&);
 const AddPanel ADD_PANEL[MAX_PANEL_ROWS] = {add_panel<1>, add_panel<2>, add_panel<3>, add_panel<4>,
                                             add_panel<5>, add_panel<6>, add_panel<7>, add_panel<8>};
 
-// Up to MAX_PANEL_ROWS rows of x, dense, by one panel after the other.
+// Multiplies up to MAX_PANEL_ROWS dense rows of x by one panel after the other.
 class PanelProduct {
     const Weights& weights;
     const uint16_t* x;
@@ -81,7 +82,7 @@ class PanelProduct {
     PanelProduct(const Weights& weights, const uint16_t* x, int64_t num_rows)
         : weights(weights), x(x), num_rows(num_rows) {}
 
-    // y: where the first row's product goes, those that follow `stride` apart.
+    // Puts the first row's product to `y`, and those that follow `stride` apart.
     void put(int64_t panel, uint16_t* y, int64_t stride) const {
         ADD_PANEL[num_rows - 1](weights, panel, {x, y, stride});
     }

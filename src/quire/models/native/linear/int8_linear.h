@@ -20,7 +20,7 @@ void multiply(typename Sink::Job& job, int64_t num_threads) {
     in_parallel(smaller(num_threads, job.linear.num_tasks), do_tasks<Sink>, &job);
 }
 
-// What quantised rows of x take, each.
+// Returns the bytes that each quantised row of x takes.
 inline int64_t row_bytes(int64_t k) {
     return round_up(k, LINE) + ratio_up(k, GROUP) * int64_t(sizeof(float) + sizeof(int32_t));
 }
@@ -35,7 +35,7 @@ inline Quantised within(char* scratch, int64_t m, int64_t k) {
     return rows;
 }
 
-// What is left to say of `l` is said.
+// Fills in the rest of `l`, and quantises the rows of x.
 inline void begin(Linear& l, const Weights& weights, char* scratch, int64_t num_threads) {
     l.weights = weights;
     l.rows = within(scratch, l.num_rows, weights.num_columns);

@@ -1,4 +1,4 @@
-// Rows of W to bytes, in the order that w8a8.cpp shows.
+// Packs rows of W as bytes, in the order that w8a8.cpp shows.
 #pragma once
 
 #include "linear/int8_products.h"
@@ -15,7 +15,7 @@ Scale scale_of(const T* row, int64_t k) {
     return scale_for(largest);
 }
 
-// `out`: the panel's steps, at the row's place in each.
+// Packs a row; `out` is its place in the first of the panel's steps.
 template <class T>
 void pack_row(const T* row, int64_t k, Scale by, uint8_t* out) {
     for (int64_t i = 0; i < k; i += LANES) {
@@ -28,7 +28,7 @@ void pack_row(const T* row, int64_t k, Scale by, uint8_t* out) {
     }
 }
 
-// A panel of up to LANES rows of k numbers each, `stride` apart.
+// Packs a panel of up to LANES rows of k numbers each, `stride` apart.
 template <class T>
 void pack_panel(const T* rows, int64_t stride, int64_t count, int64_t k, uint8_t* out) {
     memset(out, 0, LINE);

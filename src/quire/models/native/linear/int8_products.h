@@ -1,5 +1,5 @@
-// Products of quantised rows of x by weights kept as bytes, tile by tile: w8a8.cpp says how both are
-// kept. What becomes of a tile's sums, a sink says.
+// Products of quantised rows of x by weights kept as bytes, tile by tile: w8a8.cpp says how both
+// are stored. A sink says what becomes of a tile's sums.
 #pragma once
 
 #include "common/quantise.h"
@@ -13,7 +13,7 @@ constexpr int NARROW = 2, NARROW_ROWS = 12;
 constexpr int64_t TASKS_PER_THREAD = 4;
 constexpr int64_t QUAD = 4;  // columns in a vector of W
 constexpr int64_t GROUP_STEPS = GROUP / QUAD;
-constexpr int64_t SHARED_NUMBERS = 1 << 14;  // from so many on, all threads quantise x
+constexpr int64_t SHARED_NUMBERS = 1 << 14;  // from so many numbers of x on all threads quantise
 
 struct Weights {
     const uint8_t* packed;
@@ -28,11 +28,11 @@ struct Weights {
     }
 };
 
-// Rows of x: their bytes, `stride` to a row, and a scale and a sum for each group.
+// The quantised rows of x: their bytes, `stride` apart, and a scale and a sum for each group.
 struct Quantised {
     int8_t* numbers;
     float* scales;
-    int32_t* offsets;  // -ZERO * sum: what the weights' zero has added
+    int32_t* offsets;  // -ZERO * sum, which takes away what the weights' zero adds
     int64_t stride, num_groups;
 };
 
@@ -43,7 +43,7 @@ struct Linear {
     bool is_bf16;
     int64_t num_rows;  // M
     int64_t block_rows, num_blocks;
-    int num_vectors;  // panels of a tile
+    int num_vectors;  // panels in a tile
     int64_t num_tasks, next_task, next_row;
 };
 
@@ -65,7 +65,7 @@ inline void quantise_rows(void* argument) {
         l.is_bf16 ? quantise_row<bf16>(l, row) : quantise_row<float>(l, row);
 }
 
-// What the next task will read, fetched while this one computes.
+// The lines that the next task will read, which are fetched while this one computes.
 struct Ahead {
     const uint8_t *next, *end;
 
@@ -78,13 +78,13 @@ struct Ahead {
     }
 };
 
-// Sums of tiles lie in memory: registers hold the counts of one group.
+// The sums of a tile lie in memory: registers hold the counts of one group.
 template <int ROWS, int VECTORS>
 struct Sums {
     __m512 of[ROWS][VECTORS];
 };
 
-// What a tile reads for one group of columns.
+// All that a tile reads for one group of columns.
 template <int VECTORS>
 struct Group {
     const uint8_t* panels[VECTORS];
@@ -134,8 +134,8 @@ __attribute__((noinline)) void add_group(const Group<VECTORS>& g, Ahead& given,
     given = ahead;
 }
 
-// ROWS rows of x from `row` by VECTORS panels from `panel`, for `sink.put`. The last panel stands in
-// for those beyond it, whose sums are then to be dropped.
+// Multiplies ROWS rows of x from `row` on by VECTORS panels from `panel` on, for `sink.put`. The
+// last panel stands in for those beyond it, whose sums are then to be dropped.
 template <class Sink, int ROWS, int VECTORS>
 void tile(const Linear& l, int64_t row, int64_t panel, Ahead ahead, Sink& sink) {
     const Quantised& rows = l.rows;
@@ -169,8 +169,8 @@ Tile<Sink> tile_of(int64_t rows, std::index_sequence<I...>) {
 
 inline int64_t first_panel(const Linear& l, int64_t task) { return task / l.num_blocks * l.num_vectors; }
 
-// One block of rows by one tile's panels; its rows, and what is to be fetched for the task `next`,
-// are shared out evenly among the tiles.
+// Multiplies one block of rows by one tile's panels. Its rows, and what is to be fetched for the
+// task `next`, are shared out evenly among the tiles.
 template <class Sink>
 void do_task(const Linear& l, int64_t task, int64_t next, Sink& sink) {
     bool is_wide = l.num_vectors == WIDE;
@@ -195,7 +195,8 @@ void do_task(const Linear& l, int64_t task, int64_t next, Sink& sink) {
 
 inline int64_t take_task(Linear& l) { return __atomic_fetch_add(&l.next_task, 1, __ATOMIC_RELAXED); }
 
-// `argument`: a job of the sink, with its `linear`. Each thread has a sink of its own.
+// Does tasks until none is left. `argument` is a job of the sink, with its `linear`; each thread
+// has a sink of its own.
 template <class Sink>
 void do_tasks(void* argument) {
     typename Sink::Job& job = *(typename Sink::Job*)argument;
@@ -208,7 +209,8 @@ void do_tasks(void* argument) {
     }
 }
 
-// Wide tiles, unless the rows fill just one narrow tile, or there are too few wide ones to share.
+// Plans wide tiles, unless the rows fill just one narrow tile, or too few wide ones are there to
+// share.
 inline void plan(Linear& l, int64_t num_threads) {
     int64_t num_wanted = num_threads > 1 ? TASKS_PER_THREAD * num_threads : 1;
     int64_t num_panels = l.weights.num_panels();

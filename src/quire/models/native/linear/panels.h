@@ -1,4 +1,4 @@
-// A weight in 12 bits as the products of its panels have it.
+// A weight in 12 bits as products by its panels take it, and such a product.
 #pragma once
 
 #include "linear/compressed_bf16.h"
@@ -9,7 +9,7 @@ constexpr int PANEL_VECTORS = PANEL / LANES;
 
 struct Weights {
     const uint8_t* packed;
-    const uint16_t* bias;  // null: none
+    const uint16_t* bias;  // null if there is none
     int64_t num_rows;      // N
     int64_t num_columns;   // K
 
@@ -22,8 +22,9 @@ struct Weights {
     }
 };
 
-// y = x W^T + bias, x [num_rows, K] and y [num_rows, N] dense. Or with couples of panels, the first
-// of gates, the one that many panels on of what they let through: y [num_rows, N / 2].
+// y = x W^T + bias, with x [num_rows, K] and y [num_rows, N] dense. With couples of panels y is
+// [num_rows, N / 2]: the first panel of a couple has gates, the one that many panels on the values
+// that they multiply.
 struct LinearProduct {
     Weights weights;
     const uint16_t* x;

@@ -1,9 +1,9 @@
-// The same products of bytes by tiles, and to the bit: integers are exact, and sums of floats run
-// group by group here as well.
+// The products of int8_products.h by tiles, which are the same to the bit: integers are exact, and
+// sums of floats run group by group here as well.
 //
 // A task is some rows of x by some pairs of panels. It goes through their columns stretch by
-// stretch: a pair's lies in the first-level cache for all rows, while sums wait in memory. Where all
-// rows are one block, a stretch is the whole pair, and memory is read in its order.
+// stretch: that of a pair lies in the first-level cache for all rows, while sums wait in memory.
+// Where all rows are one block, a stretch is the whole pair, and memory is read in its order.
 #pragma once
 
 #include "linear/int8_products.h"
@@ -13,36 +13,36 @@ namespace {
 
 constexpr int64_t MIN_ROWS_OF_TILES = 8;
 constexpr int64_t PAIR = 2;                // panels
-constexpr int64_t CHUNK_STEPS = TILE_ROWS;  // of a panel in a tile
+constexpr int64_t CHUNK_STEPS = TILE_ROWS;  // steps of a panel in a tile
 constexpr int64_t CHUNK_BYTES = CHUNK_STEPS * LINE;
 constexpr int64_t STRETCH_GROUPS = 2;
 constexpr int64_t MAX_TASK_ROWS = 512;
 constexpr int64_t MAX_TASK_PAIRS = 8;
-constexpr int64_t TASKS_OF_TILES = 2;  // for each thread
+constexpr int64_t TASKS_OF_TILES = 2;  // tasks for each thread
 constexpr int64_t AHEAD_CHUNKS = 4;
 
 struct TileJob {
     int64_t task_rows, task_pairs, num_blocks, num_tasks, next_task;
 };
 
-// Of up to BLOCK_ROWS rows by a pair of panels.
+// The sums of up to BLOCK_ROWS rows by a pair of panels.
 struct BlockSums {
     __m512 of[BLOCK_ROWS][PAIR];
 };
 
-// A thread's own: the sums of a task, and what is being counted.
+// The memory of a thread: the sums of a task, and the counts of a group.
 struct alignas(LINE) TileSpace {
     BlockSums sums[MAX_TASK_PAIRS][MAX_TASK_ROWS / BLOCK_ROWS];
     int32_t counts[BLOCK_ROWS][PAIR * LANES];
     uint8_t rest[PAIR][CHUNK_BYTES];
 };
 
-// Rows of x, and of a pair's groups those from `group` on.
+// The product of `count` rows of x by a pair's groups from `group` on.
 struct TileWork {
     int64_t row, count;
     const uint8_t* panels[PAIR];
     int64_t group, num_groups;
-    bool is_first;  // of those by these groups
+    bool is_first;  // the first rows that these groups multiply
 };
 
 struct TileWorker {
@@ -50,7 +50,7 @@ struct TileWorker {
     TileSpace& space;
     Tiles tiles;
 
-    // Steps of both panels from `step` on, where they end before a tile does.
+    // Copies the steps of both panels from `step` on, where they end before a tile does.
     void take_rest(const uint8_t* const (&panels)[PAIR], int64_t step) {
         const size_t num_bytes = size_t(l.weights.num_steps() - step) * LINE;
         memset(space.rest, 0, sizeof space.rest);
@@ -58,7 +58,7 @@ struct TileWorker {
             memcpy(space.rest[v], panels[v] + (step + 1) * LINE, num_bytes);
     }
 
-    // What is read AHEAD_CHUNKS after `step` from a pair, or from the one behind it.
+    // Fetches what is read AHEAD_CHUNKS after `step` from a pair, or from the one behind it.
     __attribute__((always_inline)) inline void fetch(const TileWork& work, int64_t step) const {
         const int64_t ahead = step + AHEAD_CHUNKS * CHUNK_STEPS;
         const int64_t passed = ahead < l.weights.num_steps() ? 0 : l.weights.panel_bytes();

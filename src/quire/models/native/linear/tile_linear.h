@@ -1,15 +1,16 @@
 // y = x W^T + bias for many rows of x, by tiles.
 //
-// A task is some rows of x by some panels. It goes through a panel's columns at once, or if there are
-// too many part by part, all panels by each: a stretch. Blocks of rows lie in the second-level cache,
-// in the order in which tiles take them, and are loaded past the first, which weights fill. Each load
-// of a line into the first takes long enough to be counted: the next stretch is decoded into the place
-// of this one while its last block is multiplied, so that all it writes is there already. What a
-// block's product has become is put to y while the next is made.
+// A task is some rows of x by some panels. It goes through a panel's columns at once, or, if there
+// are too many, part by part, and through all panels by each part: that is a stretch. Blocks of
+// rows lie in the second-level cache, in the order in which tiles take them, and are loaded past
+// the first, which weights fill. Each load of a line into the first takes long enough to be
+// counted: the next stretch is decoded into the place of this one while its last block is
+// multiplied, so that all it writes is there already. A block's product is put to y while the next
+// one is computed.
 //
-// Rows whose columns are multiplied at once are copied by each thread: lines that another core has as
-// well come slower. Others are arranged once for all, unless they are already: between the two products
-// of an MLP nothing else has to read them.
+// Rows whose columns are multiplied at once are copied by each thread, since lines that another
+// core has as well come slower. Others are arranged once for all, unless they are arranged already:
+// nothing else has to read what lies between the two products of an MLP.
 #pragma once
 
 #include "linear/panel_products.h"
@@ -17,21 +18,21 @@
 
 namespace {
 
-constexpr int64_t MAX_CHUNKS = 32;   // of a stretch
-constexpr int64_t PART_CHUNKS = 14;  // of one of several
-constexpr int64_t NEAR_CHUNKS = 16;  // as many stay in the first-level cache
+constexpr int64_t MAX_CHUNKS = 32;   // chunks of a stretch
+constexpr int64_t PART_CHUNKS = 14;  // chunks of a part, where there are several
+constexpr int64_t NEAR_CHUNKS = 16;  // chunks that stay in the first-level cache
 constexpr int64_t MAX_TASK_ROWS = 512;
 constexpr int64_t MAX_TASK_BLOCKS = MAX_TASK_ROWS / BLOCK_ROWS;
 constexpr int64_t MAX_TASK_PANELS = 16;
 
-// A block's rows of x in a chunk, zeros beyond the last column.
+// A block's rows of x in a chunk, with zeros beyond the last column.
 struct alignas(LINE) RowChunk {
     uint16_t rows[BLOCK_ROWS][CHUNK];
 };
 
 static_assert(CHUNK == PANEL, "what is put of y is taken as x");
 
-// Rows of x or y, and how many bytes it is to the next one, to the next chunk, to the next block.
+// Rows of x or y, with the bytes from a row, a chunk and a block to the next one.
 struct Matrix {
     char* at;
     int64_t row, chunk, block;
@@ -45,7 +46,7 @@ inline Matrix dense(const uint16_t* at, int64_t num_columns) {
     return {(char*)at, num_columns * 2, CHUNK * 2, BLOCK_ROWS * num_columns * 2};
 }
 
-// In the order of tiles.
+// Returns a matrix in the order of tiles.
 inline Matrix arranged(void* at, int64_t num_columns) {
     const int64_t size = sizeof(RowChunk);
     return {(char*)at, LINE, size, ratio_up(num_columns, CHUNK) * size};
@@ -53,7 +54,7 @@ inline Matrix arranged(void* at, int64_t num_columns) {
 
 inline bool has_parts(int64_t num_columns) { return ratio_up(num_columns, CHUNK) > MAX_CHUNKS; }
 
-// Rows `first` up to `end`, of one block, to the first ones of `to`.
+// Copies the rows `first` up to `end`, of one block, to the first ones of `to`.
 inline void arrange(const Matrix& x, int64_t first, int64_t end, int64_t num_columns, RowChunk* to) {
     for (int64_t column = 0; column < num_columns; column += CHUNK, to++) {
         const int64_t left = num_columns - column;
@@ -66,9 +67,9 @@ inline void arrange(const Matrix& x, int64_t first, int64_t end, int64_t num_col
 
 struct Linear : LinearProduct {
     Matrix from, to;                // x, y
-    Ranges ranges;                  // of units
-    int64_t task_rows, num_blocks;  // a task's rows of x, and how many such there are
-    int64_t task_units, num_parts;  // of a task at most; of the columns
+    Ranges ranges;                  // ranges of units
+    int64_t task_rows, num_blocks;  // rows of x in a task, and the number of such blocks
+    int64_t task_units, num_parts;  // the most units of a task, the parts of the columns
 
     Linear(const LinearProduct& product, const Matrix& from, const Matrix& to, int64_t num_threads)
         : LinearProduct(product),
@@ -90,18 +91,19 @@ struct Linear : LinearProduct {
     int64_t num_tasks() const { return num_blocks * ratio_up(num_units(), task_units); }
 };
 
-// A thread's own.
+// The memory of a thread.
 struct alignas(LINE) Space {
     Chunk chunks[MAX_CHUNKS];
     Sums complete;
-    __m512i gates[MAX_TASK_ROWS];  // rows of a panel
+    __m512i gates[MAX_TASK_ROWS];  // a panel's gates, by rows of x
     union {
         RowChunk rows[MAX_TASK_BLOCKS * MAX_CHUNKS];
-        Sums sums[MAX_TASK_PANELS * MAX_TASK_BLOCKS];  // of part of the columns
+        Sums sums[MAX_TASK_PANELS * MAX_TASK_BLOCKS];  // sums over a part of the columns
     };
 };
 
-// Chunks of a panel, the `own`th of a task, by its rows. There is none if it has no end.
+// The chunks of a panel, which is the `own`th of a task, by the task's rows. No end says that there
+// is no stretch.
 struct Stretch {
     int64_t first_row, end_row, panel, own, begin, end;
 
@@ -114,8 +116,8 @@ class Way {
     const Linear& l;
     Claims claims;
     int64_t first_row = 0, end_row = 0;
-    int64_t from = 0, count = 0;  // panels, in an order in which couples stand together
-    int64_t at = 0;               // stretches that are behind
+    int64_t from = 0, count = 0;  // the task's panels, in an order in which couples stand together
+    int64_t at = 0;               // the number of stretches that are done
 
     bool take() {
         const auto first = [&](int64_t i) { return l.ranges.begin(i, l.num_units()); };
@@ -149,11 +151,11 @@ class Way {
     }
 };
 
-// Things of which as many are done each time as it takes to be done with all in time. Tiles go on
-// beside what comes evenly; what comes at once stops them.
+// Spreads things evenly over a number of times, so that all are done in time. Tiles go on beside
+// what comes evenly; what comes at once stops them.
 class Pace {
     static constexpr int64_t WHOLE = 256;
-    int64_t rate = 0, due = 0;  // of a thing, WHOLE of which are one
+    int64_t rate = 0, due = 0;  // in parts of a thing, WHOLE to one
 
    public:
     Pace() = default;
@@ -165,7 +167,7 @@ class Pace {
     }
 };
 
-// Lines that are asked for.
+// Lines of memory to be fetched, evenly.
 struct Lines {
     const char *next = nullptr, *end = nullptr;
     Pace pace;
@@ -183,7 +185,7 @@ struct Lines {
     }
 };
 
-// A block's product on its way to y, row by row. Gates are kept for what they let through.
+// Puts a block's product to y, row by row. Gates are kept for the values that they multiply.
 class Putting {
     enum Kind { PLAIN, GATES, GATED };
 
@@ -240,10 +242,10 @@ class Worker {
     Space& space;
     Tiles tiles;
     Putting putting;
-    int64_t copied_row = -1;  // the first one
+    int64_t copied_row = -1;  // the first row of those that were copied
 
-    // A block's chunk, with what else is to be done between its products. IS_NEAR: the first-level
-    // cache has room for the weights.
+    // Adds the products of a block's chunk, and does between them what else is to be done. With
+    // IS_NEAR the weights stay in the first-level cache.
     template <bool HAS_LOWER, bool IS_NEAR>
     __attribute__((always_inline)) inline void add(const RowChunk& x, const Chunk& w, Lines& lines,
                                                    Lines& sums) {
@@ -280,7 +282,8 @@ class Worker {
         }
     }
 
-    // A block by a stretch. Its own function, so that what its loops take is in registers.
+    // Multiplies a block by a stretch. This is a function of its own so that what its loops take is
+    // in registers.
     template <bool HAS_LOWER, bool IS_LAST>
     __attribute__((noinline)) void add(const Stretch& s, int64_t block, const Stretch& next,
                                        Lines& lines) {
@@ -306,7 +309,7 @@ class Worker {
         return (const RowChunk*)l.from.place(s.first_row + block * BLOCK_ROWS, s.begin * CHUNK);
     }
 
-    // The rows of a stretch, unless they are there.
+    // Copies the rows of a stretch, unless they are there.
     void copy(const Stretch& s) {
         if (s.first_row == copied_row) return;
         copied_row = s.first_row;
@@ -319,13 +322,13 @@ class Worker {
     Worker(const Linear& l, Space& space)
         : l(l), weights(l.weights), space(space), putting(l) {}
 
-    // Before the first one is multiplied.
+    // Decodes a whole stretch, before the first one is multiplied.
     void decode_all(const Stretch& s) {
         Cursor at = cursor(s);
         for (int64_t i = 0; i < s.count(); i++) decode_one(s, at, i);
     }
 
-    // `next`: comes after it, and is decoded then.
+    // Multiplies a stretch, and decodes `next`, which comes after it, meanwhile.
     void multiply(const Stretch& s, const Stretch& next) {
         if (l.num_parts == 1) copy(s);
         const int64_t last = s.num_blocks() - 1;
@@ -362,7 +365,7 @@ void do_tasks(void* argument) {
 struct Arranging {
     Matrix from, to;
     int64_t num_rows, num_columns;
-    Ranges ranges;  // of blocks
+    Ranges ranges;  // ranges of blocks
 };
 
 void do_blocks(void* argument) {
@@ -374,7 +377,7 @@ void do_blocks(void* argument) {
     });
 }
 
-// x as it is multiplied.
+// Returns x in the order in which it is multiplied.
 inline Matrix rows_of(const LinearProduct& product, int64_t num_threads) {
     const int64_t width = product.weights.num_columns;
     const Matrix given = dense(product.x, width);
@@ -392,13 +395,15 @@ inline void multiply_rows(const LinearProduct& product, const Matrix& from, cons
     in_parallel(smaller(num_threads, l.num_tasks()), do_tasks, &l);
 }
 
-// More than MAX_PANEL_ROWS rows of x, which are shared out too where there are few panels.
+// Multiplies more than MAX_PANEL_ROWS rows of x, which are shared out too where there are few
+// panels.
 inline void multiply_many(const LinearProduct& product, int64_t num_threads) {
     multiply_rows(product, rows_of(product, num_threads), dense(product.y, product.width()),
                   num_threads);
 }
 
-// `down` of what gates let through, which lies between the two in the order of tiles.
+// Multiplies by gates and values, and what comes of it by `down`; it lies between the two in the
+// order of tiles.
 inline void multiply_many(const LinearProduct& gates, const LinearProduct& down,
                           int64_t num_threads) {
     const Matrix between = arranged(gates.y, gates.width());
@@ -406,7 +411,7 @@ inline void multiply_many(const LinearProduct& gates, const LinearProduct& down,
     multiply_rows(down, between, dense(down.y, down.width()), num_threads);
 }
 
-// Bytes of scratch.
+// Returns the bytes of scratch memory.
 inline int64_t arranged_bytes(int64_t num_rows, int64_t num_columns) {
     if (num_rows <= MAX_PANEL_ROWS || !has_parts(num_columns)) return 0;
     return ratio_up(num_rows, BLOCK_ROWS) * ratio_up(num_columns, CHUNK) * sizeof(RowChunk);

@@ -8,22 +8,23 @@
 
 namespace {
 
-constexpr int64_t MAX_PANEL_ROWS = BLOCK_ROWS;  // of x, where memory is all that matters
+constexpr int64_t MAX_PANEL_ROWS = BLOCK_ROWS;  // rows of x up to which memory is all that matters
 constexpr int64_t CHUNK = 32;                   // columns in a row of a tile
 constexpr int64_t CHUNK_PAIRS = CHUNK / 2;
 constexpr int64_t CHUNK_STEPS = CHUNK / STEP;
-// How far before a cursor the second cache is filled from memory, in bytes. The first has no room.
+// So many bytes before a cursor the second cache is filled from memory; the first has no space.
 constexpr int64_t FAR = 6144;
-constexpr int64_t TURN_CHUNKS = 4;  // of a panel, until it is the other's turn
+constexpr int64_t TURN_CHUNKS = 4;  // chunks of a panel until the other one takes its turn
 
-// Some columns of a panel, as two tiles take them.
+// CHUNK columns of a panel, as two tiles take them.
 struct alignas(LINE) Chunk {
     uint32_t pairs[PANEL_VECTORS][CHUNK_PAIRS][LANES];
 };
 
 inline int64_t num_chunks(const Weights& weights) { return ratio_up(weights.num_columns, CHUNK); }
 
-// The chunk that begins at `column`, zeros beyond the last one. IS_STREAM: memory is read ahead.
+// Decodes the chunk that begins at `column`, with zeros beyond the last one. With IS_STREAM memory
+// is read ahead.
 template <bool IS_STREAM>
 __attribute__((always_inline)) inline void decode(const Weights& weights, Cursor& panel,
                                                   int64_t column, Chunk& to) {
@@ -46,7 +47,7 @@ __attribute__((always_inline)) inline void decode(const Weights& weights, Cursor
     for (int64_t step = 0; step < num_steps; step++) take(step);
 }
 
-// Up to BLOCK_ROWS rows of x, dense: the last columns, if they fill no chunk, lie once more by
+// Up to BLOCK_ROWS dense rows of x. The last columns, if they fill no chunk, lie once more by
 // themselves, with zeros after them.
 struct Block {
     const uint16_t* x;
@@ -83,10 +84,10 @@ struct Block {
     }
 };
 
-// Of a block by a panel.
+// The sums of a block by a panel.
 typedef float Sums[BLOCK_ROWS][PANEL];
 
-// Of a panel: what is added to its sums, and which of a row of y it makes.
+// The columns of y that a panel makes, and what is added to its sums.
 struct Column {
     __m512 bias, next_bias;
     __mmask32 is_there;
@@ -103,13 +104,13 @@ struct Column {
         return _mm512_add_ps(_mm512_load_ps(sums + LANES), next_bias);
     }
 
-    // A row of y.
+    // Puts a row of y.
     void put(const float* sums, uint16_t* y) const {
         const __m512i row = (__m512i)_mm512_cvtne2ps_pbh(next(sums), first(sums));
         _mm512_mask_storeu_epi16(y, is_there, row);
     }
 
-    // A row of gates, as they act.
+    // Returns a row of gates after their activation.
     __attribute__((always_inline)) inline __m512i gates(int64_t act, const float* sums) const {
         const auto acted = [=](__m512 x) __attribute__((always_inline)) {
             return (__m512)::acted<bf16>(act, rounded<bf16>((floats)x));
@@ -117,7 +118,7 @@ struct Column {
         return (__m512i)_mm512_cvtne2ps_pbh(acted(next(sums)), acted(first(sums)));
     }
 
-    // A row of y, which those let through.
+    // Returns a row of y: values multiplied by their gates.
     __attribute__((always_inline)) inline __m512i gated(__m512i gates, const float* sums) const {
         const auto let = [](__m256i gates, __m512 x) __attribute__((always_inline)) {
             const __m512i wide = _mm512_slli_epi32(_mm512_cvtepu16_epi32(gates), 16);
@@ -128,19 +129,19 @@ struct Column {
     }
 };
 
-// A panel of gates, and one of what they let through.
+// A panel of gates, and the panel of the values that they multiply.
 struct Couple {
     int64_t gates, values;
     int64_t act;
 };
 
-// Up to MAX_PANEL_ROWS rows of x, dense, by one panel after the other.
+// Multiplies up to MAX_PANEL_ROWS dense rows of x by one panel after the other.
 class PanelProduct {
     const Weights& weights;
     const Block block;
     Tiles tiles;
 
-    // A chunk is decoded while the one before is multiplied.
+    // Sums the products of a panel: a chunk is decoded while the one before is multiplied.
     template <bool HAS_LOWER>
     __attribute__((noinline)) void sum(int64_t panel, Sums& sums) const {
         const int64_t count = num_chunks(weights);
@@ -156,8 +157,8 @@ class PanelProduct {
         store_sums<HAS_LOWER>(sums, PANEL);
     }
 
-    // The same for both panels of a couple, which take turns: what one turn reads of x is in the
-    // first-level cache for the next.
+    // Sums the products of both panels of a couple, which take turns: what one turn reads of x is
+    // in the first-level cache for the next.
     template <bool HAS_LOWER>
     __attribute__((noinline)) void sum(const Couple& couple, Sums& gates, Sums& values) const {
         const int64_t count = num_chunks(weights);
@@ -175,7 +176,7 @@ class PanelProduct {
                     decode<true>(weights, cursors[which], (i + 1) * CHUNK, chunks[at ^ 1]);
                     block.add<HAS_LOWER>(chunks[at], i * CHUNK);
                 }
-                const int64_t next = which ? last + 1 : first;  // the other's
+                const int64_t next = which ? last + 1 : first;  // where the other turn begins
                 if (next < count)
                     decode<true>(weights, cursors[which ^ 1], next * CHUNK, chunks[at ^ 1]);
                 block.add<HAS_LOWER>(chunks[at], last * CHUNK);
@@ -191,7 +192,7 @@ class PanelProduct {
         tiles.shape(num_rows);
     }
 
-    // y: where the first row's product goes, those that follow `stride` apart.
+    // Puts the first row's product to `y`, and those that follow `stride` apart.
     void put(int64_t panel, uint16_t* y, int64_t stride) const {
         alignas(LINE) Sums sums;
         block.has_lower() ? sum<true>(panel, sums) : sum<false>(panel, sums);

@@ -1,9 +1,10 @@
-// y[M, N] = x[M, K] W[N, K]^T + bias in floats, where W's numbers are stored in fewer bytes than floats
-// have, packed once, and widened to floats as they are multiplied. Sums always run column by column.
+// y[M, N] = x[M, K] W[N, K]^T + bias in floats, where W's numbers are stored in fewer bytes than
+// floats have, packed once, and widened to floats as they are multiplied. Sums always run column by
+// column.
 //
-// Where x has few rows, each thread takes panel after panel and widens what it multiplies; Fma::MAX_ROWS
-// at a time, for which it reads the panel again, from a cache. With more rows a stretch of some
-// panels is widened once for a block of them.
+// Where x has few rows, each thread takes panel after panel and widens what it multiplies;
+// Fma::MAX_ROWS rows at a time, for which it reads the panel again, from a cache. With more rows a
+// stretch of some panels is widened once for a block of them.
 //
 //     packed   panels of 32 rows of W, the last filled up with zeros
 //     panel    a scale for each row, if the format has them; column after column: 32 numbers
@@ -17,14 +18,14 @@
 namespace {
 
 constexpr int64_t PANEL = 32;       // rows of W
-constexpr int64_t MAX_PANELS = 2;   // of a task
+constexpr int64_t MAX_PANELS = 2;   // panels of a task
 constexpr int64_t GROUP = MAX_PANELS * PANEL;
-constexpr int64_t FEW_ROWS = LANES >= 8 ? 48 : Fma::MAX_ROWS;  // of x
+constexpr int64_t FEW_ROWS = LANES >= 8 ? 48 : Fma::MAX_ROWS;  // rows of x
 constexpr int64_t STRETCH = 256;    // columns
 constexpr int64_t MAX_BLOCK = 126;  // rows of x, in tiles of Fma::MAX_ROWS
 constexpr int64_t TASKS_PER_THREAD = 4;
-constexpr int64_t AHEAD = 2048;     // bytes
-constexpr int MAX_SUMS = 12;        // vectors of them that registers hold on any machine
+constexpr int64_t AHEAD = 2048;     // bytes that are fetched ahead
+constexpr int MAX_SUMS = 12;        // vectors of sums that registers hold on any machine
 
 template <class Format>
 struct Widening {
@@ -33,7 +34,7 @@ struct Widening {
 
     const float* x;
     const char* packed;
-    const float* bias;  // null: none
+    const float* bias;  // null if there is none
     float* y;
     int64_t num_rows, n, k;  // M, N, K
     int64_t panels_at_once, num_blocks, num_tasks, next_task;
@@ -45,8 +46,8 @@ struct Widening {
     const char* head(int64_t i) const { return packed + i * panel_bytes(k); }
     const Number* panel(int64_t i) const { return (const Number*)(head(i) + SCALE_BYTES); }
 
-    // Sums of one row by `count` rows of W, the first of which is `column` of y, within a panel or
-    // from one's first row on.
+    // Puts the sums of one row by `count` rows of W to y, from `column` on. The rows of W are
+    // within a panel, or begin with a panel's first.
     __attribute__((noinline)) void put(int64_t row, int64_t column, const float* sums, int64_t count) const {
         for (int64_t i = 0; i < smaller(count, n - column); i += PANEL)
             put_some(row, column + i, sums + i, smaller(smaller(count, n - column) - i, PANEL));
@@ -68,7 +69,7 @@ constexpr int vectors_at_once(int rows) {
     return out;
 }
 
-// ROWS rows of x, from `row` on, by one panel.
+// Multiplies ROWS rows of x, from `row` on, by one panel.
 template <class Format, int ROWS>
 __attribute__((noinline)) void add_panel(const Widening<Format>& h, int64_t row, int64_t panel) {
     constexpr int VECTORS = vectors_at_once(ROWS), PART = VECTORS * LANES;
@@ -109,7 +110,7 @@ void add_panel(const Widening<Format>& h, int64_t row, int64_t count, int64_t pa
     }
 }
 
-// A thread's own.
+// The memory of a thread.
 struct alignas(LINE) Space {
     float weights[STRETCH * GROUP];
     float sums[MAX_BLOCK * GROUP];
@@ -126,7 +127,7 @@ void widen_stretch(const Widening<Format>& h, int64_t panel, int64_t count, int6
     }
 }
 
-// Some panels by a block of rows.
+// Multiplies a block of rows by some panels.
 template <class Format>
 void do_task(const Widening<Format>& h, int64_t task, Space& space) {
     const int64_t panel = task / h.num_blocks * h.panels_at_once, block = task % h.num_blocks;
