@@ -40,15 +40,15 @@ PLAIN = LayerFacts(index=0, num_kv_heads=8, head_size=128, v_head_size=128, scal
 LAYERS = {
     "64": (replace(PLAIN, head_size=64, v_head_size=64), 4),
     "64, window, sinks": (
-        replace(PLAIN, head_size=64, v_head_size=64, window=128, has_sinks=True),
+        replace(PLAIN, head_size=64, v_head_size=64, window_size=128, has_sinks=True),
         8,
     ),
     "128": (PLAIN, 4),
-    "128, chunks": (replace(PLAIN, chunk=8192), 5),
+    "128, chunks": (replace(PLAIN, chunk_size=8192), 5),
     "192 and 128": (replace(PLAIN, head_size=192), 1),
     "256": (replace(PLAIN, head_size=256, v_head_size=256), 2),
     "256, window, cap": (
-        replace(PLAIN, head_size=256, v_head_size=256, window=4096, softcap=50.0),
+        replace(PLAIN, head_size=256, v_head_size=256, window_size=4096, softcap=50.0),
         2,
     ),
     "576, latent": (

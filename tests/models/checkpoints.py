@@ -66,7 +66,7 @@ def attention_of(facts: ModelFacts) -> str:
 def _traits(layer: LayerFacts) -> list[str]:
     if layer.is_latent:
         return ["latent"]
-    seen = "chunk" if layer.chunk else "window" if layer.window else "full"
+    seen = "chunk" if layer.chunk_size else "window" if layer.window_size else "full"
     wide = ["wide V"] if layer.head_size != layer.v_head_size else []
     capped = ["soft cap"] if layer.softcap else []
     return [seen, *capped, *(["sinks"] if layer.has_sinks else []), *wide]

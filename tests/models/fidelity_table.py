@@ -67,9 +67,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def kind_of(layer: LayerFacts) -> str:
     if layer.is_latent:
         return "latent"
-    if layer.chunk is not None:
-        return f"chunk {layer.chunk}"
-    return "full" if layer.window is None else f"window {layer.window}"
+    if layer.chunk_size is not None:
+        return f"chunk {layer.chunk_size}"
+    return "full" if layer.window_size is None else f"window {layer.window_size}"
 
 
 def lines(rows: Iterable[Row]) -> Iterator[str]:

@@ -127,8 +127,8 @@ class LayerFacts:
     """One attention layer, as it called its attention function.
 
     head_size, v_head_size: elements of a key and of a value, for one head and token.
-    window, chunk: a token sees the positions up to its own: all of them, or the last `window`, or
-        those of its own chunk of `chunk` positions.
+    window_size, chunk_size: a token sees the positions up to its own: all of them, or the last
+        `window_size`, or those of its own chunk of `chunk_size` positions.
     scale, softcap: scores are scaled by `scale`, then capped to `softcap * tanh(score / softcap)`.
     has_sinks: attention sinks join the softmax's denominator alone.
     is_latent: all heads share one vector of `head_size`, and the value is its first `v_head_size`
@@ -140,17 +140,21 @@ class LayerFacts:
     head_size: int
     v_head_size: int
     scale: float
-    window: int | None = None
-    chunk: int | None = None
+    window_size: int | None = None
+    chunk_size: int | None = None
     softcap: float | None = None
     has_sinks: bool = False
     is_latent: bool = False
 
     @property
     def pattern(self) -> AttentionPattern:
-        if self.chunk is not None:
-            return AttentionPattern(AttentionType.CHUNKED, self.chunk)
-        return FULL if self.window is None else AttentionPattern(AttentionType.SLIDING, self.window)
+        if self.chunk_size is not None:
+            return AttentionPattern(AttentionType.CHUNKED, self.chunk_size)
+        return (
+            FULL
+            if self.window_size is None
+            else AttentionPattern(AttentionType.SLIDING, self.window_size)
+        )
 
     def kv_spec(self, element_bytes: int, scale_bytes: int = 0) -> KVSpec:
         v_head_size = 0 if self.is_latent else self.v_head_size

@@ -13,15 +13,15 @@ KEPT_AS = list(KVCacheDtype)
 
 KINDS: dict[str, Shape] = {
     "full": Shape(),
-    "window": Shape(window=8),
-    "chunk": Shape(chunk=8),
-    "soft cap": Shape(softcap=0.5, window=300),
-    "sinks": Shape(has_sinks=True, window=20),
+    "window": Shape(window_size=8),
+    "chunk": Shape(chunk_size=8),
+    "soft cap": Shape(softcap=0.5, window_size=300),
+    "sinks": Shape(has_sinks=True, window_size=20),
     "wide keys": Shape(head_dim=48),
     "wide values": Shape(v_head_size=48),
     "latent": Shape(num_kv_heads=1, head_dim=40, is_latent=True),
     **{f"latent {name}": Shape(1, 1, 40, 32, is_latent=True, kept_as=name) for name in KEPT_AS[1:]},
-    **{name: Shape(kept_as=name, window=40) for name in KEPT_AS[1:]},
+    **{name: Shape(kept_as=name, window_size=40) for name in KEPT_AS[1:]},
 }
 
 spans = st.lists(
@@ -63,8 +63,8 @@ def _shapes(draw: st.DrawFn) -> Shape:
         num_kv_heads=heads,
         head_dim=head_size,
         v_head_size=draw(st.sampled_from([head_size, head_size, 32, 96])),
-        window=window,
-        chunk=chunk,
+        window_size=window,
+        chunk_size=chunk,
     )
 
 

@@ -36,16 +36,16 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """Three layers, of which `index` is run: 0 sees everything, 1 and 2 what `window` or `chunk`
-    says. If there is one of these, each layer is in a group of its own, unless `hybrid` is false.
-    `head_dim` is the K width."""
+    """Three layers, of which `index` is run: 0 sees everything, 1 and 2 what `window_size` or
+    `chunk_size` says. If there is one of these, each layer is in a group of its own, unless
+    `hybrid` is false. `head_dim` is the K width."""
 
     num_heads: int = 4
     num_kv_heads: int = 2
     head_dim: int = 32
     v_head_size: int = 32
-    window: int | None = None
-    chunk: int | None = None
+    window_size: int | None = None
+    chunk_size: int | None = None
     softcap: float | None = None
     has_sinks: bool = False
     is_latent: bool = False
@@ -68,7 +68,7 @@ class Shape:
             has_sinks=self.has_sinks,
             is_latent=self.is_latent,
         )
-        narrow = replace(wide, index=1, window=self.window, chunk=self.chunk)
+        narrow = replace(wide, index=1, window_size=self.window_size, chunk_size=self.chunk_size)
         return wide, narrow, replace(narrow, index=2)
 
     @property
@@ -205,7 +205,7 @@ class Scene:
         return Exact(out, error)
 
     def _seen(self, position: int) -> list[int]:
-        window, chunk = self.layer.window, self.layer.chunk
+        window, chunk = self.layer.window_size, self.layer.chunk_size
         return [
             other
             for other in range(position + 1)

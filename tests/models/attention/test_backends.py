@@ -85,8 +85,8 @@ EXAMPLES = {
 SMALL = Shape(num_heads=2, num_kv_heads=1)
 REACHES = {
     "full": SMALL,
-    **{f"window {reach}": replace(SMALL, window=reach) for reach in (1, 16, 200)},
-    **{f"chunks of {reach}": replace(SMALL, chunk=reach) for reach in (1, 16, 200, 400)},
+    **{f"window {reach}": replace(SMALL, window_size=reach) for reach in (1, 16, 200)},
+    **{f"chunks of {reach}": replace(SMALL, chunk_size=reach) for reach in (1, 16, 200, 400)},
 }
 
 
@@ -104,7 +104,9 @@ def test_every_kind_of_layer_at_the_edges(backend: Backend, kind: str, example: 
     assert_right(backend, Scene(KINDS[kind], EXAMPLES[example]))
 
 
-@pytest.mark.parametrize("shape", [Shape(window=3), Shape(chunk=3)], ids=["window", "chunk"])
+@pytest.mark.parametrize(
+    "shape", [Shape(window_size=3), Shape(chunk_size=3)], ids=["window", "chunk"]
+)
 @pytest.mark.parametrize("num_past", [0, 5])
 def test_one_chunk_over_many_windows_gets_every_token_right(
     backend: Backend, num_past: int, shape: Shape
@@ -230,7 +232,9 @@ def assert_written(kept: Encoded, before: Encoded, slots: list[int], new: Encode
 
 @pytest.mark.parametrize("kept_as", KEPT_AS)
 @pytest.mark.parametrize("hybrid", [True, False])
-@pytest.mark.parametrize("shape", [Shape(window=8), Shape(chunk=8)], ids=["window", "chunk"])
+@pytest.mark.parametrize(
+    "shape", [Shape(window_size=8), Shape(chunk_size=8)], ids=["window", "chunk"]
+)
 def test_layers_of_one_step_may_differ_in_what_they_see_and_where(
     backend: Backend, shape: Shape, hybrid: bool, kept_as: KVCacheDtype
 ) -> None:

@@ -32,7 +32,7 @@ def scaled_by_a_tenth_more(layer: LayerFacts, query: Tensor) -> tuple[LayerFacts
 
 
 def one_key_fewer(layer: LayerFacts, query: Tensor) -> tuple[LayerFacts, Tensor]:
-    return replace(layer, window=(layer.window or 300) - 1), query
+    return replace(layer, window_size=(layer.window_size or 300) - 1), query
 
 
 def head_of_another(layer: LayerFacts, query: Tensor) -> tuple[LayerFacts, Tensor]:
@@ -86,7 +86,7 @@ def test_a_fault_of_a_layer_in_float32_is_seen(kind: str, spans: list[Span], fau
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_one_key_of_hundreds_that_is_left_out_is_seen(dtype: torch.dtype) -> None:
-    shape = replace(KINDS["full"], window=300, dtype=dtype)
+    shape = replace(KINDS["full"], window_size=300, dtype=dtype)
     assert_seen(one_key_fewer, shape, [Span(500, 1), Span(400, 20)])
 
 

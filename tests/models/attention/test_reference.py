@@ -149,7 +149,7 @@ def test_a_step_allocates_no_more_than_scratch_says(
 
 def test_masks_are_counted_once_for_each_window_and_not_for_each_layer() -> None:
     full = LayerFacts(0, num_kv_heads=2, head_size=64, v_head_size=64, scale=1.0)
-    window = replace(full, index=1, window=256)
+    window = replace(full, index=1, window_size=256)
     limits = StepLimits(max_model_len=4096, max_num_seqs=8, max_num_batched_tokens=512)
     kind = StepKind(torch.float32, is_quantised=False, is_eager=False, device_type="cpu")
     alone = scratch_bytes([full], limits, kind)
@@ -170,7 +170,7 @@ WORST = {
 def test_scratch_is_not_far_above_the_worst_step(
     kind: str, spans: list[Span], tmp_path: Path
 ) -> None:
-    shape = replace(KINDS[kind], index=0, hybrid=False, window=None, chunk=None)
+    shape = replace(KINDS[kind], index=0, hybrid=False, window_size=None, chunk_size=None)
     if shape.head_dim == shape.v_head_size:
         shape = replace(shape, head_dim=128, v_head_size=128)
     else:

@@ -49,7 +49,7 @@ ROOT = Path(__file__).parents[3]
 interpreted_triton = partial(TritonAttention, device=INTERPRETED)
 CUT_OFF = Shape(
     num_heads=2,
-    window=1,
+    window_size=1,
     has_sinks=True,
     kept_as=KVCacheDtype.INT8,
     block_size=1,
@@ -117,7 +117,9 @@ def test_a_prompt_gets_the_same_however_it_is_cut(shape: Shape, sizes: list[int]
     assert_same_however_cut(interpreted_triton, shape, sizes)
 
 
-@pytest.mark.parametrize("kind", [SMALL, replace(SMALL, window=20, kept_as=KVCacheDtype.FP8_E4M3)])
+@pytest.mark.parametrize(
+    "kind", [SMALL, replace(SMALL, window_size=20, kept_as=KVCacheDtype.FP8_E4M3)]
+)
 def test_a_step_is_right_again_when_its_tensors_are_filled_anew(kind: Shape) -> None:
     """As a captured graph is replayed: fewer sequences and tokens, in the same tensors."""
     first = Scene(kind, [Span(n, 1) for n in (90, 3, 40)])

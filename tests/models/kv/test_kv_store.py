@@ -43,8 +43,8 @@ def build(
 def layer(kv_heads: int, widths: tuple[int, int], kind: str, reach: int) -> LayerFacts:
     facts = LayerFacts(0, kv_heads, *widths, scale=1.0, is_latent=kind == "latent")
     if kind == "window":
-        return replace(facts, window=reach)
-    return replace(facts, chunk=reach) if kind == "chunk" else facts
+        return replace(facts, window_size=reach)
+    return replace(facts, chunk_size=reach) if kind == "chunk" else facts
 
 
 layers = st.builds(

@@ -48,7 +48,7 @@ def test_facts_are_those_of_the_checkpoint(qwen2: Path) -> None:
     assert (facts.model_type, facts.vocab_size, facts.max_model_len) == ("qwen2", VOCAB, 128)
     assert facts.num_layers == 3
     assert [layer.index for layer in facts.layers] == [0, 1, 2]
-    assert {(layer.num_kv_heads, layer.head_size, layer.window) for layer in facts.layers} == {
+    assert {(layer.num_kv_heads, layer.head_size, layer.window_size) for layer in facts.layers} == {
         (2, 8, None)
     }
     assert facts.layers[0].scale == 8**-0.5
@@ -87,12 +87,12 @@ def test_weights_shared_by_embedding_and_head_count_once(qwen2: Path) -> None:
 
 def test_windows_are_known_by_layer(references: References) -> None:
     facts = load(references.checkpoint("qwen2, windows in the upper layers")).facts
-    assert [layer.window for layer in facts.layers] == [None, 9, 9]
+    assert [layer.window_size for layer in facts.layers] == [None, 9, 9]
 
 
 def test_chunks_and_soft_caps_are_known_by_layer(references: References) -> None:
     chunked = load(references.checkpoint("llama4_text")).facts
-    assert [layer.chunk for layer in chunked.layers] == [16, 16, 16, None]
+    assert [layer.chunk_size for layer in chunked.layers] == [16, 16, 16, None]
     capped = load(references.checkpoint("gemma2")).facts
     assert [layer.softcap for layer in capped.layers] == [5.0] * 4
 

@@ -107,7 +107,7 @@ class Plans:
         has a mask.
         """
         is_plain = self.is_plain(layer)
-        key = group, layer.window, layer.chunk, is_plain
+        key = group, layer.window_size, layer.chunk_size, is_plain
         if key not in self.by_layer:
             pattern = layer.pattern
             if pattern.size is not None and pattern.size >= max(self.batch.context_lens):

@@ -88,8 +88,8 @@ class RecordingHook:
             head_size=key.shape[3],
             v_head_size=value.shape[3],
             scale=scaling if isinstance(scaling, float) else query.shape[3] ** -0.5,
-            window=self._window(extras),
-            chunk=self.record.layering.chunk(self.index),
+            window_size=self._window(extras),
+            chunk_size=self.record.layering.chunk_size_of(self.index),
             softcap=softcap if isinstance(softcap, float) else None,
             has_sinks=sinks_of(extras) is not None,
             is_latent=self.is_latent,
@@ -99,7 +99,7 @@ class RecordingHook:
         return _attend(layer, query, key, value, sinks_of(extras))
 
     def _window(self, extras: Mapping[str, object]) -> int | None:
-        window = extras.get("sliding_window") or self.record.layering.window(self.index)
+        window = extras.get("sliding_window") or self.record.layering.window_size_of(self.index)
         return window if isinstance(window, int) else None
 
     def _refuse_unknown(self, extras: Mapping[str, object]) -> None:
@@ -193,9 +193,9 @@ def _attend(
         scores = layer.softcap * torch.tanh(scores / layer.softcap)
     places = torch.arange(query.shape[2], device=query.device)
     distance = places[:, None] - places
-    visible = (distance >= 0) & (distance < (layer.window or len(places)))
-    if layer.chunk is not None:
-        visible &= places[:, None] // layer.chunk == places // layer.chunk
+    visible = (distance >= 0) & (distance < (layer.window_size or len(places)))
+    if layer.chunk_size is not None:
+        visible &= places[:, None] // layer.chunk_size == places // layer.chunk_size
     scores = scores.masked_fill(~visible, float("-inf"))
     if sinks is not None:
         scores = pad(scores, (0, 1))

@@ -30,11 +30,11 @@ class Layering:
     window_size: int | None
     chunk_size: int | None
 
-    def window(self, index: int) -> int | None:
+    def window_size_of(self, index: int) -> int | None:
         """Return the window of a layer whose attention function is not told of it."""
         return self.window_size if self._kind(index) == "sliding_attention" else None
 
-    def chunk(self, index: int) -> int | None:
+    def chunk_size_of(self, index: int) -> int | None:
         """Return the chunk size of a layer; attention functions are never told of it."""
         return self.chunk_size if self._kind(index) == "chunked_attention" else None
 

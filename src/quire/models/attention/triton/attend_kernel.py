@@ -32,12 +32,12 @@ def _find(query_starts, num_seqs, tile, TOKENS: tl.constexpr):
 
 
 @triton.jit
-def _first_visible(position, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
+def _first_visible(position, WINDOW_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr):
     first = position * 0
-    if WINDOW > 0:
-        first = tl.maximum(position - (WINDOW - 1), 0)
-    if CHUNK > 0:
-        first = position // CHUNK * CHUNK
+    if WINDOW_SIZE > 0:
+        first = tl.maximum(position - (WINDOW_SIZE - 1), 0)
+    if CHUNK_SIZE > 0:
+        first = position // CHUNK_SIZE * CHUNK_SIZE
     return first
 
 
@@ -98,8 +98,8 @@ def attend(
     V_COLUMNS: tl.constexpr,
     VALUE_STRIDE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr,
-    CHUNK: tl.constexpr,
+    WINDOW_SIZE: tl.constexpr,
+    CHUNK_SIZE: tl.constexpr,
     HAS_CAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     FORMAT: tl.constexpr,
@@ -143,7 +143,7 @@ def attend(
     is_live = (row < TOKENS * HEADS) & (token < num_new) & (head < GROUP)
     head += kv_head * GROUP
     position = num_past + token
-    first_seen = _first_visible(position, WINDOW, CHUNK)
+    first_seen = _first_visible(position, WINDOW_SIZE, CHUNK_SIZE)
 
     place = (start + token).to(tl.int64) * token_stride + head.to(tl.int64) * head_stride
     column = tl.arange(0, K_MAIN)
@@ -161,7 +161,7 @@ def attend(
         total += 1
     sums = tl.zeros([ROWS, V_COLUMNS], tl.float32)
 
-    begin = _first_visible(num_past + first, WINDOW, CHUNK)
+    begin = _first_visible(num_past + first, WINDOW_SIZE, CHUNK_SIZE)
     end = num_past + tl.minimum(first + TOKENS, num_new)
     if IS_SPLIT:
         share = tl.cdiv(tl.cdiv(end - begin, KEYS), tl.num_programs(2)) * KEYS
@@ -187,7 +187,7 @@ def attend(
         is_seen = other[None, :] <= position[:, None]
         if IS_SPLIT:
             is_seen = is_seen & seen[None, :]
-        if WINDOW > 0 or CHUNK > 0:
+        if WINDOW_SIZE > 0 or CHUNK_SIZE > 0:
             is_seen = is_seen & (other[None, :] >= first_seen[:, None])
         scores = tl.where(is_seen, scores, float("-inf"))
 

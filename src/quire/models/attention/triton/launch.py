@@ -85,8 +85,8 @@ class Form:
             if layer.is_latent
             else layer.v_head_size,
             "BLOCK_SIZE": self.block_size,
-            "WINDOW": layer.window or 0,
-            "CHUNK": layer.chunk or 0,
+            "WINDOW_SIZE": layer.window_size or 0,
+            "CHUNK_SIZE": layer.chunk_size or 0,
             "HAS_CAP": layer.softcap is not None,
             "HAS_SINKS": layer.has_sinks,
             "FORMAT": self.number,
