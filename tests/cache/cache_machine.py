@@ -13,9 +13,9 @@ from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import BlocksMissing, KVCache
 from quire.cache.prefix_miss import MissKind
-from quire.cache.reuse import Reuse
+from quire.cache.sharing import SharingTerms
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
-from tests.cache.contents import COLLIDING, REUSES, SHA256, SHA256_CBOR, Shown, replay, shown
+from tests.cache.contents import COLLIDING, SHA256, SHA256_CBOR, SHARINGS, Shown, replay, shown
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=30)
 GROUPS = st.lists(
@@ -70,14 +70,14 @@ class CacheMachine(RuleBasedStateMachine):
     @initialize(config=CONFIGS)
     def build(self, config: CacheConfig) -> None:
         self.block_size = config.block_size
-        self.reuse = config.enable_prefix_caching
+        self.caches_prefixes = config.enable_prefix_caching
         self.groups = config.groups
         self.max_chunk_tokens = config.max_chunk_tokens
         self.collides = config.block_hash in COLLIDING
         self.cache = KVCache(config)
 
     def _content(self, live: Live, group: int, index: int) -> tuple[int, Shown]:
-        return group, shown(live.table.reuse, live.tokens, index, self.block_size)
+        return group, shown(live.table.sharing, live.tokens, index, self.block_size)
 
     def _compute(self, live: Live, end: int) -> None:
         """Every block that the chunk fills now holds its whole prefix."""
@@ -88,19 +88,19 @@ class CacheMachine(RuleBasedStateMachine):
                 self.written_after[block_ids[index]] = live.num_resets
         live.num_computed = end
 
-    @rule(tokens=TOKENS, reuse=REUSES)
-    def admit_twice(self, tokens: list[int], reuse: Reuse) -> None:
+    @rule(tokens=TOKENS, sharing=SHARINGS)
+    def admit_twice(self, tokens: list[int], sharing: SharingTerms) -> None:
         """Both compute what of the prompt is not cached yet, and then cache it."""
         num_live = len(self.live)
         for _ in range(2):
-            self.admit(list(tokens), reuse, keep_free=0)
+            self.admit(list(tokens), sharing, keep_free=0)
         for live in self.live[num_live:]:
             self.cache.advance(live.table, live.tokens, live.num_computed)
 
-    @rule(tokens=TOKENS, reuse=REUSES, keep_free=st.integers(0, 2))
-    def admit(self, tokens: list[int], reuse: Reuse, keep_free: int) -> None:
+    @rule(tokens=TOKENS, sharing=SHARINGS, keep_free=st.integers(0, 2))
+    def admit(self, tokens: list[int], sharing: SharingTerms, keep_free: int) -> None:
         before = self.cache.usage
-        table = self.cache.open_table(reuse)
+        table = self.cache.open_table(sharing)
         admitted = self.cache.admit(table, tokens, keep_free=keep_free)
         if isinstance(admitted, BlocksMissing):
             assert admitted.num_blocks > 0
@@ -108,7 +108,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert not any(table.block_ids)
             return
         assert admitted < len(tokens), "one token at least is left to compute"
-        assert admitted == 0 or self.reuse
+        assert admitted == 0 or self.caches_prefixes
         assert self.cache.usage.free + self.cache.usage.cached >= keep_free
         live = Live(table, tokens, admitted, self.num_resets)
         self._check_found(live)
@@ -121,7 +121,7 @@ class CacheMachine(RuleBasedStateMachine):
             for block_id in ids[:num_found]:
                 assert block_id == NULL_BLOCK or self.written_after[block_id] == self.num_resets
         miss = self.cache.explain_miss(live.table, live.tokens, live.num_computed)
-        if not self.reuse or (num_found == most // self.block_size and num_found):
+        if not self.caches_prefixes or (num_found == most // self.block_size and num_found):
             assert miss is None
         elif most < self.block_size:
             assert miss == (MissKind.TOO_SHORT, len(live.tokens))
@@ -129,7 +129,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert miss is not None
             assert 0 <= miss.number - live.num_computed < self.block_size
             assert miss.kind is MissKind.DIFFERS or miss.number == live.num_computed
-        if self.reuse and self.groups == (FULL,):
+        if self.caches_prefixes and self.groups == (FULL,):
             digests = live.table.chain.digests[: most // self.block_size]
             told = [(0, digest) in self.told for digest in digests]
             num_told = [*told, False].index(False)
@@ -238,7 +238,7 @@ def take_all(cache: KVCache, num_groups: int, block_size: int) -> None:
     tables: list[BlockTable] = []
     while num_blocks := (cache.usage.free + cache.usage.cached) // num_groups:
         table = cache.open_table()
-        assert cache.admit(table, [0] * (num_blocks * block_size), reuse=False) == 0
+        assert cache.admit(table, [0] * (num_blocks * block_size), use_cache=False) == 0
         tables.append(table)
     for table in tables:
         cache.release(table)

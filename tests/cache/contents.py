@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quire.cache.block_hash import BlockHash, HashAlgorithm, build_block_hash
 from quire.cache.kv_events import KVEvent, KVEventKind
-from quire.cache.reuse import PromptItem, Reuse
+from quire.cache.sharing import PromptItem, SharingTerms
 
 Shown: TypeAlias = tuple[object, ...]
 
@@ -45,8 +45,8 @@ ITEMS = st.builds(
     st.sampled_from(sorted(ITEM_LENGTHS)),
     st.integers(0, 20),
 )
-REUSES = st.builds(
-    Reuse,
+SHARINGS = st.builds(
+    SharingTerms,
     salt=st.sampled_from([b"", b"a", b"b"]),
     num_public_tokens=st.integers(0, 12),
     adapter=st.sampled_from(["", "a"]),
@@ -54,7 +54,7 @@ REUSES = st.builds(
 )
 
 
-def shown(reuse: Reuse, tokens: Sequence[int], index: int, block_size: int) -> Shown:
+def shown(sharing: SharingTerms, tokens: Sequence[int], index: int, block_size: int) -> Shown:
     """All that the KV of block `index` depends on, and who may share it."""
     end = (index + 1) * block_size
     places = [
@@ -62,14 +62,14 @@ def shown(reuse: Reuse, tokens: Sequence[int], index: int, block_size: int) -> S
             token,
             frozenset(
                 (item.digest, place - item.start)
-                for item in reuse.items
+                for item in sharing.items
                 if item.start <= place < item.end
             ),
         )
         for place, token in enumerate(tokens[:end])
     ]
-    salt = b"" if end <= reuse.num_public_tokens else reuse.salt
-    return reuse.adapter, salt, tuple(places)
+    salt = b"" if end <= sharing.num_public_tokens else sharing.salt
+    return sharing.adapter, salt, tuple(places)
 
 
 def replay(event: KVEvent, told: set[tuple[int, bytes]]) -> None:

@@ -12,7 +12,7 @@ from quire.cache.block_pool import NULL_BLOCK
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import BlocksMissing, KVCache
-from quire.cache.reuse import Reuse
+from quire.cache.sharing import SharingTerms
 from quire.cache.spec import FULL
 from tests.cache.cache_machine import GROUPS, OFTEN, held_by, take_all
 
@@ -33,7 +33,7 @@ CONFIGS = st.builds(
     num_host_blocks=st.integers(0, 12),
 )
 Slot = tuple[int, int]
-Content = tuple[int, Reuse, tuple[int, ...]]
+Content = tuple[int, SharingTerms, tuple[int, ...]]
 """Of one token place: the group, and all tokens up to this one."""
 
 
@@ -87,7 +87,7 @@ class SwapMachine(RuleBasedStateMachine):
     ) -> None:
         """Where the prompt comes twice, both compute what is not cached yet."""
         for _ in range(times):
-            live = Live(self.cache.open_table(Reuse(salt)), list(tokens), is_new=True)
+            live = Live(self.cache.open_table(SharingTerms(salt)), list(tokens), is_new=True)
             found = self.cache.admit(live.table, tokens, use_host=use_host)
             if not isinstance(found, BlocksMissing):
                 self.begin(live, found)
@@ -109,12 +109,14 @@ class SwapMachine(RuleBasedStateMachine):
         self.num_resets += 1
 
     @precondition(lambda self: self.swapped)
-    @rule(pick=st.integers(0, 100), reuse=st.booleans(), keep_free=st.integers(0, 1), steps=OFTEN)
-    def resume(self, pick: int, reuse: bool, keep_free: int, steps: bool) -> None:
+    @rule(
+        pick=st.integers(0, 100), use_cache=st.booleans(), keep_free=st.integers(0, 1), steps=OFTEN
+    )
+    def resume(self, pick: int, use_cache: bool, keep_free: int, steps: bool) -> None:
         live = self.swapped[pick % len(self.swapped)]
         swap = live.table.swap
         assert swap is not None
-        found = self.cache.admit(live.table, live.tokens, reuse=reuse, keep_free=keep_free)
+        found = self.cache.admit(live.table, live.tokens, use_cache=use_cache, keep_free=keep_free)
         if isinstance(found, BlocksMissing):
             assert live.table.swap is swap
             return
@@ -163,7 +165,7 @@ class SwapMachine(RuleBasedStateMachine):
         source = self.without_chunk[pick % len(self.without_chunk)]
         num_tokens = int(share * source.num_computed)
         tokens = [*source.tokens[:num_tokens], extra]
-        child = Live(self.cache.open_table(source.table.reuse), tokens)
+        child = Live(self.cache.open_table(source.table.sharing), tokens)
         forked = self.cache.fork(source.table, child.table, num_tokens)
         if forked is True:
             self.begin(child, num_tokens)
@@ -231,7 +233,7 @@ class SwapMachine(RuleBasedStateMachine):
         return ages
 
     def content(self, live: Live, group: int, position: int) -> Content:
-        return group, live.table.reuse, tuple(live.tokens[: position + 1])
+        return group, live.table.sharing, tuple(live.tokens[: position + 1])
 
     @property
     def without_chunk(self) -> list[Live]:

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.cache.config import CacheConfig
-from quire.cache.reuse import PromptItem, Reuse
+from quire.cache.sharing import PromptItem, SharingTerms
 from quire.cache.spec import FULL
 from tests.cache.cache_machine import GROUPS, CacheMachine
 from tests.cache.contents import COLLIDING, SHA256
 from tests.profiles import cases
 
-SMALL_REUSES = st.builds(
-    Reuse,
+SMALL_SHARINGS = st.builds(
+    SharingTerms,
     salt=st.sampled_from([b"", b"", b"a"]),
     num_public_tokens=st.integers(0, 3),
     items=st.sampled_from(
@@ -28,7 +28,7 @@ SMALL_REUSES = st.builds(
 )
 PROMPTS = st.tuples(
     st.lists(st.integers(0, 1), min_size=1, max_size=7),
-    SMALL_REUSES,
+    SMALL_SHARINGS,
     st.integers(0, 3),
     st.sampled_from([False, False, False, True]),
 )
@@ -48,14 +48,14 @@ CONFIGS = st.builds(
 @given(CONFIGS, st.lists(PROMPTS, min_size=2, max_size=14))
 @cases(500)
 def test_similar_prompts_share_nothing_wrong_under_any_hash(
-    config: CacheConfig, prompts: list[tuple[list[int], Reuse, int, bool]]
+    config: CacheConfig, prompts: list[tuple[list[int], SharingTerms, int, bool]]
 ) -> None:
     """The same machine, going through each prompt to its end: hits are as many as can be."""
     machine = CacheMachine()
     machine.build(config)
-    for tokens, reuse, keeps, resets in prompts:
+    for tokens, sharing, keeps, resets in prompts:
         num_live = len(machine.live)
-        machine.admit(list(tokens), reuse, 0)
+        machine.admit(list(tokens), sharing, 0)
         if len(machine.live) > num_live:
             for _ in tokens:
                 machine.grow(num_live, [])

@@ -1,4 +1,4 @@
-"""The chain of digests: a pure function of tokens and reuse, grown as the tokens grow."""
+"""The chain of digests: a pure function of tokens and sharing, grown as the tokens grow."""
 
 from hashlib import sha256
 
@@ -14,43 +14,46 @@ from quire.cache.block_hash import (
     group_of,
 )
 from quire.cache.chain import Chain
-from quire.cache.reuse import OPEN, PromptItem, Reuse
-from tests.cache.contents import REUSES, SHA256, SHA256_CBOR, shown
+from quire.cache.sharing import OPEN, PromptItem, SharingTerms
+from tests.cache.contents import SHA256, SHA256_CBOR, SHARINGS, shown
 
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=40)
 SIMILAR = st.lists(st.integers(0, 1), max_size=24)
-PROMPTS = st.tuples(SIMILAR, REUSES)
+PROMPTS = st.tuples(SIMILAR, SHARINGS)
 HASHES = st.sampled_from([SHA256, SHA256_CBOR])
 
 
 def digests_of(
-    token_ids: list[int], block_size: int, reuse: Reuse = OPEN, block_hash: BlockHash = SHA256
+    token_ids: list[int],
+    block_size: int,
+    sharing: SharingTerms = OPEN,
+    block_hash: BlockHash = SHA256,
 ) -> list[bytes]:
-    chain = Chain(block_hash, block_size, reuse)
+    chain = Chain(block_hash, block_size, sharing)
     chain.extend(token_ids)
     return chain.digests
 
 
-@given(TOKENS, st.integers(1, 8), REUSES, HASHES, st.data())
+@given(TOKENS, st.integers(1, 8), SHARINGS, HASHES, st.data())
 def test_hashing_in_parts_equals_hashing_at_once(
     token_ids: list[int],
     block_size: int,
-    reuse: Reuse,
+    sharing: SharingTerms,
     block_hash: BlockHash,
     data: st.DataObject,
 ) -> None:
-    chain = Chain(block_hash, block_size, reuse)
+    chain = Chain(block_hash, block_size, sharing)
     cut = data.draw(st.integers(0, len(token_ids)))
     for part in (token_ids[:cut], token_ids):
         chain.extend(part)
-    assert chain.digests == digests_of(token_ids, block_size, reuse, block_hash)
+    assert chain.digests == digests_of(token_ids, block_size, sharing, block_hash)
     assert len(chain.digests) == len(token_ids) // block_size
 
 
 @given(PROMPTS, PROMPTS, st.integers(1, 8), HASHES)
 def test_equal_digests_mean_equal_prefixes(
-    one_prompt: tuple[list[int], Reuse],
-    other_prompt: tuple[list[int], Reuse],
+    one_prompt: tuple[list[int], SharingTerms],
+    other_prompt: tuple[list[int], SharingTerms],
     block_size: int,
     block_hash: BlockHash,
 ) -> None:
@@ -71,7 +74,7 @@ def test_salts_part_after_the_last_block_that_is_wholly_public(
     token_ids: list[int], block_size: int, num_public: int
 ) -> None:
     one, other = (
-        digests_of(token_ids, block_size, Reuse(salt, num_public)) for salt in (b"a", b"b")
+        digests_of(token_ids, block_size, SharingTerms(salt, num_public)) for salt in (b"a", b"b")
     )
     num_shared = min(num_public // block_size, len(one))
     assert one[:num_shared] == other[:num_shared]
@@ -81,21 +84,21 @@ def test_salts_part_after_the_last_block_that_is_wholly_public(
 
 def test_an_adapter_and_a_salt_of_one_name_are_not_the_same() -> None:
     tokens = [1] * 8
-    salted = digests_of(tokens, 2, Reuse(b"x"))
-    adapted = digests_of(tokens, 2, Reuse(adapter="x"))
+    salted = digests_of(tokens, 2, SharingTerms(b"x"))
+    adapted = digests_of(tokens, 2, SharingTerms(adapter="x"))
     assert not set(salted) & set(adapted) | set(salted) & set(digests_of(tokens, 2))
 
 
 @pytest.mark.parametrize("block_hash", [SHA256, SHA256_CBOR])
 def test_an_item_at_two_places_and_two_items_at_one_do_not_collide(block_hash: BlockHash) -> None:
     placeholders = [7] * 8
-    reuses = [
-        Reuse(items=(PromptItem(digest, start, start + 2),))
+    sharings = [
+        SharingTerms(items=(PromptItem(digest, start, start + 2),))
         for digest in (b"cat", b"dog")
         for start in range(4)
     ]
-    firsts = [digests_of(placeholders, 4, reuse, block_hash)[0] for reuse in reuses]
-    assert len(set(firsts)) == len(reuses)
+    firsts = [digests_of(placeholders, 4, sharing, block_hash)[0] for sharing in sharings]
+    assert len(set(firsts)) == len(sharings)
 
 
 def test_a_reproducible_digest_is_that_of_its_cbor() -> None:
@@ -105,10 +108,10 @@ def test_a_reproducible_digest_is_that_of_its_cbor() -> None:
     first = sha256(bytes.fromhex("835820") + root + bytes.fromhex("82011903e8f6")).digest()
     extra = bytes.fromhex("836161824169204173")  # ["a", [b"i", -1], b"s"]
     second = sha256(bytes.fromhex("835820") + first + bytes.fromhex("820203") + extra).digest()
-    reuse = Reuse(b"s", 2, items=(PromptItem(b"i", 1, 3),))
+    sharing = SharingTerms(b"s", 2, items=(PromptItem(b"i", 1, 3),))
     plain = digests_of([1, 1000], 2, block_hash=seeded)
     assert plain == [first]
-    chain = Chain(seeded, 2, reuse)
+    chain = Chain(seeded, 2, sharing)
     chain.extend([1, 1000, 2, 3])
     assert chain.parent_digest(0) == root
     assert chain.extra(1).items == ((b"i", -1),)

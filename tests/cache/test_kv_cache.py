@@ -8,7 +8,7 @@ from quire.cache.block_pool import NULL_BLOCK
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
-from quire.cache.reuse import Reuse
+from quire.cache.sharing import SharingTerms
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from tests.cache.cache_machine import CacheMachine, take_all
 
@@ -20,7 +20,7 @@ def build(num_blocks: int = 8, block_size: int = 2) -> KVCache:
 
 
 def admit(cache: KVCache, tokens: list[int], salt: bytes = b"") -> tuple[BlockTable, int]:
-    table = cache.open_table(Reuse(salt))
+    table = cache.open_table(SharingTerms(salt))
     admitted = cache.admit(table, tokens)
     assert isinstance(admitted, int)
     cache.advance(table, tokens, len(tokens))
@@ -153,7 +153,7 @@ def test_the_least_recently_used_is_evicted_first() -> None:
 def test_reuse_can_be_declined() -> None:
     cache = build()
     admit(cache, [1, 2, 3])
-    assert cache.admit(cache.open_table(), [1, 2, 3], reuse=False) == 0
+    assert cache.admit(cache.open_table(), [1, 2, 3], use_cache=False) == 0
 
 
 def test_too_few_blocks_is_an_error_that_says_so() -> None:

@@ -13,7 +13,7 @@ from quire.cache.block_table import BlockTable, Swap
 from quire.cache.config import CacheConfig
 from quire.cache.host_pool import HostPool
 from quire.cache.kv_cache import KVCache
-from quire.cache.reuse import OPEN
+from quire.cache.sharing import OPEN
 from tests.cache.cache_machine import CacheMachine
 from tests.cache.swap_machine import SwapMachine
 

@@ -8,7 +8,7 @@ from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.prefix_miss import Miss, MissKind
-from quire.cache.reuse import OPEN, PromptItem, Reuse
+from quire.cache.sharing import OPEN, PromptItem, SharingTerms
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
 
 SIZE = 4
@@ -18,15 +18,15 @@ def build(num_blocks: int = 64) -> KVCache:
     return KVCache(CacheConfig(num_blocks, SIZE))
 
 
-def compute(cache: KVCache, tokens: list[int], reuse: Reuse = OPEN) -> BlockTable:
-    table = cache.open_table(reuse)
+def compute(cache: KVCache, tokens: list[int], sharing: SharingTerms = OPEN) -> BlockTable:
+    table = cache.open_table(sharing)
     assert isinstance(cache.admit(table, tokens), int)
     cache.advance(table, tokens, len(tokens))
     return table
 
 
-def miss(cache: KVCache, tokens: list[int], reuse: Reuse = OPEN) -> Miss | None:
-    table = cache.open_table(reuse)
+def miss(cache: KVCache, tokens: list[int], sharing: SharingTerms = OPEN) -> Miss | None:
+    table = cache.open_table(sharing)
     num_found = cache.admit(table, tokens)
     assert isinstance(num_found, int)
     return cache.explain_miss(table, tokens, num_found)
@@ -118,14 +118,14 @@ def test_a_window_that_lost_its_block_is_an_eviction() -> None:
 @pytest.mark.parametrize(
     ("cached", "asked"),
     [
-        (Reuse(b"a"), Reuse(b"b")),
-        (Reuse(b"a"), OPEN),
-        (OPEN, Reuse(b"a")),
-        (OPEN, Reuse(adapter="a")),
-        (Reuse(adapter="b"), Reuse(adapter="a")),
+        (SharingTerms(b"a"), SharingTerms(b"b")),
+        (SharingTerms(b"a"), OPEN),
+        (OPEN, SharingTerms(b"a")),
+        (OPEN, SharingTerms(adapter="a")),
+        (SharingTerms(adapter="b"), SharingTerms(adapter="a")),
     ],
 )
-def test_what_is_cached_for_others_is_said(cached: Reuse, asked: Reuse) -> None:
+def test_what_is_cached_for_others_is_said(cached: SharingTerms, asked: SharingTerms) -> None:
     cache = build()
     compute(cache, list(range(8)), cached)
     assert miss(cache, [*range(8), 9], asked) == (MissKind.SALT, 0)
@@ -133,15 +133,15 @@ def test_what_is_cached_for_others_is_said(cached: Reuse, asked: Reuse) -> None:
 
 def test_a_salt_that_enters_later_is_said_where_it_does() -> None:
     cache = build()
-    compute(cache, list(range(12)), Reuse(b"a", 5))
-    assert miss(cache, list(range(12)), Reuse(b"b", 5)) == (MissKind.SALT, 4)
+    compute(cache, list(range(12)), SharingTerms(b"a", 5))
+    assert miss(cache, list(range(12)), SharingTerms(b"b", 5)) == (MissKind.SALT, 4)
 
 
 def test_another_image_differs_where_it_begins() -> None:
     cache = build()
     tokens = [1, 2, 3, 4, 5, 7, 7, 7, 7]
-    compute(cache, tokens, Reuse(items=(PromptItem(b"cat", 5, 8),)))
-    other = Reuse(items=(PromptItem(b"dog", 5, 8),))
+    compute(cache, tokens, SharingTerms(items=(PromptItem(b"cat", 5, 8),)))
+    other = SharingTerms(items=(PromptItem(b"dog", 5, 8),))
     assert miss(cache, tokens, other) == (MissKind.DIFFERS, 5)
 
 

@@ -113,7 +113,7 @@ def test_what_a_request_holds_comes_back_though_its_duplicate_was_evicted() -> N
     assert cache.swap_out(second, len(prompt))
     take_all(cache, 1, 2)
     cache.check()
-    assert cache.admit(second, [*prompt, 0], reuse=False) == len(prompt)
+    assert cache.admit(second, [*prompt, 0], use_cache=False) == len(prompt)
 
 
 def test_what_was_computed_before_a_reset_comes_back_and_is_found_by_nobody_else() -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
-from quire.cache.reuse import Reuse
+from quire.cache.sharing import SharingTerms
 from tests.cache.cache_machine import held_by
 
 PROMPT = list(range(40))
@@ -22,14 +22,14 @@ def test_two_tenants_share_no_block_unless_it_is_public(
 ) -> None:
     cache = KVCache(CacheConfig(101, block_size, num_host_blocks=num_host_blocks))
     first, second = (
-        cache.open_table(Reuse(salt, public))
+        cache.open_table(SharingTerms(salt, public))
         for salt, public in zip((b"ann", b"bob"), num_public, strict=True)
     )
     cache.admit(first, PROMPT)
     cache.advance(first, PROMPT, len(PROMPT))
     if evicts:
         cache.release(first)
-        filler = cache.open_table(Reuse(b"eve"))
+        filler = cache.open_table(SharingTerms(b"eve"))
         cache.admit(filler, [99] * 100 * block_size)
         cache.release(filler)
     found = cache.admit(second, PROMPT)

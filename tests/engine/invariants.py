@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from quire.cache.reuse import Reuse
+from quire.cache.sharing import SharingTerms
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.models.toy import TWO_FULL
 from quire.scheduler.cost import PreemptionMode
@@ -48,7 +48,7 @@ layer_stacks = st.lists(
 def as_fork(new: NewRequest, source: Arrival) -> NewRequest:
     """A request like `new` that forks from the one of `source`."""
     of = source.new
-    return replace(new, prompt_token_ids=of.prompt_token_ids, reuse=of.reuse, fork_of=of.id)
+    return replace(new, prompt_token_ids=of.prompt_token_ids, sharing=of.sharing, fork_of=of.id)
 
 
 @st.composite
@@ -59,7 +59,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         num_blocks=draw(st.integers(4, 40)),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 20)),
-        reuse=draw(st.booleans()),
+        caches_prefixes=draw(st.booleans()),
         watermark=draw(st.sampled_from([0.0, 0.1])),
         late=draw(st.booleans()),
         layers=draw(st.just(TWO_FULL) | layer_stacks),
@@ -91,7 +91,7 @@ def arrivals(draw: st.DrawFn) -> list[Arrival]:
             prompt_token_ids=shared + own or (1,),
             sampling=draw(SAMPLINGS),
             stopping=stopping,
-            reuse=Reuse(draw(st.sampled_from([b"", b"tenant"]))),
+            sharing=SharingTerms(draw(st.sampled_from([b"", b"tenant"]))),
             tenant=draw(st.sampled_from(["", "a", "b"])),
             weight=draw(st.sampled_from([1.0, 0.5, 4.0])),
             priority=draw(st.integers(-2, 2)),
@@ -117,7 +117,7 @@ def bursts(draw: st.DrawFn) -> list[Arrival]:
             prompt_token_ids=COMMON[: draw(st.integers(10, 16))] + own,
             sampling=draw(SAMPLINGS),
             stopping=Stopping(draw(st.integers(1, 8))),
-            reuse=Reuse(draw(st.sampled_from([b"", b"", b"tenant"]))),
+            sharing=SharingTerms(draw(st.sampled_from([b"", b"", b"tenant"]))),
             tenant=draw(st.sampled_from(["a", "b"])),
             priority=draw(st.integers(-2, 2)),
             time_limit_s=draw(st.none() | st.integers(1, 20).map(float)),

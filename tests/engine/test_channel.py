@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.cache.kv_events import KVEvent
-from quire.cache.reuse import PromptItem, Reuse
+from quire.cache.sharing import PromptItem, SharingTerms
 from quire.engine.channel import Channel, ChannelClosed, frame
 from quire.engine.messages import Abort, EngineOutput, ResetPrefixCache, Submit, ToEngine
 from quire.scheduler.reasons import Reason
@@ -52,7 +52,9 @@ ITEMS = st.builds(PromptItem, st.binary(max_size=8), st.integers(0, 9), st.integ
         prompt_token_ids=st.lists(st.integers(0, 2**31)).map(tuple),
         sampling=st.builds(Sampling, seed=st.integers(-(2**63), 2**63 - 1)),
         stopping=st.builds(Stopping, max_tokens=st.integers(1, 100)),
-        reuse=st.builds(Reuse, st.binary(max_size=8), items=st.lists(ITEMS, max_size=2).map(tuple)),
+        sharing=st.builds(
+            SharingTerms, st.binary(max_size=8), items=st.lists(ITEMS, max_size=2).map(tuple)
+        ),
     )
 )
 def test_a_request_crosses_unchanged(new: NewRequest) -> None:

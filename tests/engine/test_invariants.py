@@ -22,13 +22,13 @@ def test_same_text_alone_or_in_any_batch(shape: Shape, script: list[Arrival]) ->
 
 @given(shapes(), bursts())
 def test_same_text_where_equal_prompts_arrive_together(shape: Shape, script: list[Arrival]) -> None:
-    check_invariants(replace(shape, reuse=True, wait_for_prefix=True), script)
+    check_invariants(replace(shape, caches_prefixes=True, wait_for_prefix=True), script)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
 def test_equal_prompts_that_arrive_together_are_computed_once(late: bool) -> None:
     """All but the last block, which each computes for itself."""
-    shape = Shape(4, 80, 6, 64, reuse=True, watermark=0.0, late=late)
+    shape = Shape(4, 80, 6, 64, caches_prefixes=True, watermark=0.0, late=late)
     news = [NewRequest(f"r{n}", COMMON[:14], Sampling(seed=n), Stopping(6)) for n in range(6)]
     script = [Arrival(new, step=0) for new in news]
     check_invariants(shape, script)
@@ -38,7 +38,7 @@ def test_equal_prompts_that_arrive_together_are_computed_once(late: bool) -> Non
 
 
 def test_a_script_that_preempts_keeps_every_output() -> None:
-    shape = Shape(2, 14, 6, 12, reuse=True, watermark=0.0, late=False)
+    shape = Shape(2, 14, 6, 12, caches_prefixes=True, watermark=0.0, late=False)
     script = [
         Arrival(
             NewRequest(
@@ -54,7 +54,7 @@ def test_a_script_that_preempts_keeps_every_output() -> None:
 
 
 def test_shared_prompts_hit_the_prefix_cache() -> None:
-    shape = Shape(2, 40, 6, 26, reuse=True, watermark=0.0, late=False)
+    shape = Shape(2, 40, 6, 26, caches_prefixes=True, watermark=0.0, late=False)
     script = [
         Arrival(
             NewRequest(f"r{step}", COMMON[:12], Sampling(seed=step), Stopping(max_tokens=4)), step
@@ -69,7 +69,7 @@ def test_shared_prompts_hit_the_prefix_cache() -> None:
 def test_generated_tokens_are_found_as_a_prompt() -> None:
     """Whoever goes on with an answer finds it whole, but for the last token, whose keys and values
     nobody has computed, and the block it lies in."""
-    shape = Shape(2, 40, 6, 26, reuse=True, watermark=0.0, late=False)
+    shape = Shape(2, 40, 6, 26, caches_prefixes=True, watermark=0.0, late=False)
     first = NewRequest("first", COMMON[:6], Sampling(temperature=0.0), Stopping(max_tokens=11))
     text = COMMON[:6] + tuple(alone(first, shape.layers))
     again = NewRequest("again", text, Sampling(temperature=0.0), Stopping(max_tokens=2))
@@ -82,7 +82,7 @@ def test_generated_tokens_are_found_as_a_prompt() -> None:
 @pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
 def test_forks_compute_the_prompt_once(late: bool) -> None:
     """All but its last token, of which each samples its own next; without any prefix cache."""
-    shape = Shape(4, 40, 6, 64, reuse=False, watermark=0.0, late=late)
+    shape = Shape(4, 40, 6, 64, caches_prefixes=False, watermark=0.0, late=late)
     first = NewRequest("r0", COMMON[:14], Sampling(seed=0), Stopping(max_tokens=6))
     others = [
         replace(first, id=f"r{n}", sampling=Sampling(seed=n), fork_of="r0") for n in (1, 2, 3)
@@ -96,14 +96,16 @@ def test_forks_compute_the_prompt_once(late: bool) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
-@pytest.mark.parametrize("reuse", [False, True], ids=["no prefixes", "prefixes"])
-def test_a_request_that_was_swapped_out_computes_nothing_again(late: bool, reuse: bool) -> None:
+@pytest.mark.parametrize("caches_prefixes", [False, True], ids=["no prefixes", "prefixes"])
+def test_a_request_that_was_swapped_out_computes_nothing_again(
+    late: bool, caches_prefixes: bool
+) -> None:
     shape = Shape(
         2,
         14,
         6,
         12,
-        reuse=reuse,
+        caches_prefixes=caches_prefixes,
         watermark=0.0,
         late=late,
         num_host_blocks=60,

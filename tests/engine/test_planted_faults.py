@@ -15,7 +15,7 @@ from quire.cache.block_table import BlockTable
 from quire.cache.chain import Chain, Content
 from quire.cache.kv_cache import KVCache
 from quire.cache.prefix import find_prefix
-from quire.cache.reuse import Reuse
+from quire.cache.sharing import SharingTerms
 from quire.cache.spec import AttentionPattern
 from quire.engine.runner import LaunchedStep, Runner
 from quire.engine.sampling.native_sampler import NativeSampler
@@ -46,8 +46,8 @@ def search(max_examples: int) -> None:
 def forgets_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the digest and in the proof, which alone makes up for any digest."""
 
-    def forgetful(block_hash: BlockHash, block_size: int, reuse: Reuse) -> Chain:
-        return Chain(BlockHash(b"", lambda parent, tokens, extra: tokens), block_size, reuse)
+    def forgetful(block_hash: BlockHash, block_size: int, sharing: SharingTerms) -> Chain:
+        return Chain(BlockHash(b"", lambda parent, tokens, extra: tokens), block_size, sharing)
 
     def matches(chain: Chain, content: Content, index: int) -> bool:
         return (content.tokens, content.extra) == (chain.tokens(index), chain.extra(index))

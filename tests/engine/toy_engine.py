@@ -34,7 +34,7 @@ class Shape:
     num_blocks: int
     max_num_seqs: int
     max_num_batched_tokens: int
-    reuse: bool
+    caches_prefixes: bool
     watermark: float
     late: bool
     layers: tuple[AttentionPattern, ...] = TWO_FULL
@@ -59,7 +59,7 @@ def cache_of(shape: Shape, groups: tuple[AttentionPattern, ...]) -> KVCache:
         CacheConfig(
             shape.num_blocks,
             shape.block_size,
-            shape.reuse,
+            shape.caches_prefixes,
             groups,
             max_chunk_tokens=shape.max_num_batched_tokens,
             num_host_blocks=shape.num_host_blocks,

@@ -41,9 +41,15 @@ class Driver:
     """
 
     def __init__(
-        self, config: SchedulerConfig = CONFIG, num_blocks: int = 33, *, reuse: bool = False
+        self,
+        config: SchedulerConfig = CONFIG,
+        num_blocks: int = 33,
+        *,
+        caches_prefixes: bool = False,
     ) -> None:
-        self.cache = KVCache(CacheConfig(num_blocks, BLOCK_SIZE, enable_prefix_caching=reuse))
+        self.cache = KVCache(
+            CacheConfig(num_blocks, BLOCK_SIZE, enable_prefix_caching=caches_prefixes)
+        )
         self.scheduler = Scheduler(config, self.cache)
         self.now = 0.0
         self.news: dict[str, NewRequest] = {}

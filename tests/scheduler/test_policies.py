@@ -286,7 +286,7 @@ def test_accounts_of_tenants_who_come_once_are_swept_now_and_then() -> None:
 
 def test_a_prefix_hit_is_not_charged() -> None:
     """Of two tenants alike, the one whose prompts are cached gets more of them computed."""
-    driver = Driver(replace(FAIR, max_num_seqs=1), num_blocks=64, reuse=True)
+    driver = Driver(replace(FAIR, max_num_seqs=1), num_blocks=64, caches_prefixes=True)
     for index in range(12):
         same = request(f"s{index}", 16, 1)
         same = replace(same, prompt_token_ids=tuple(range(16)), tenant="same")

@@ -6,7 +6,7 @@ from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.kv_events import KVEventKind
 from quire.cache.prefix_miss import MissKind
-from quire.cache.reuse import OPEN, Reuse
+from quire.cache.sharing import OPEN, SharingTerms
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Sampling, Stopping
@@ -23,9 +23,14 @@ def build() -> Scheduler:
 
 
 def serve(
-    scheduler: Scheduler, *prompt: int, reuse: Reuse = OPEN, prompt_logprobs: int | None = None
+    scheduler: Scheduler,
+    *prompt: int,
+    sharing: SharingTerms = OPEN,
+    prompt_logprobs: int | None = None,
 ) -> Finish:
-    scheduler.add(NewRequest("r", prompt, Sampling(), Stopping(1), reuse, prompt_logprobs), now=0.0)
+    scheduler.add(
+        NewRequest("r", prompt, Sampling(), Stopping(1), sharing, prompt_logprobs), now=0.0
+    )
     step = scheduler.schedule(1.0)
     (delta,) = scheduler.update(step, StepResult(step.number, (7,)), 2.0)
     assert delta.finish is not None
@@ -49,7 +54,7 @@ def test_a_miss_is_in_the_timeline_and_in_the_counters() -> None:
     assert misses(serve(scheduler, 1, 2, 3, 4, 5)) == [(Reason.MISS_NEW, 0)]
     assert misses(serve(scheduler, 1, 2, 3, 4, 5)) == []
     assert misses(serve(scheduler, 1, 2, 3, 9, 5)) == [(Reason.MISS_DIFFERS, 3)]
-    assert misses(serve(scheduler, 1, 2, 3, reuse=Reuse(b"a"))) == [(Reason.MISS_SALT, 0)]
+    assert misses(serve(scheduler, 1, 2, 3, sharing=SharingTerms(b"a"))) == [(Reason.MISS_SALT, 0)]
     for start in range(10, 60, 10):
         serve(scheduler, *range(start, start + 25))
     assert misses(serve(scheduler, 1, 2, 3)) == [(Reason.MISS_EVICTED, 0)]

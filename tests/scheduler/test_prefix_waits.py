@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cache.reuse import OPEN, Reuse
+from quire.cache.sharing import OPEN, SharingTerms
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel, PreemptionMode
 from quire.scheduler.policy import PolicyName
@@ -24,8 +24,10 @@ STORY = tuple(range(100, 120))
 """Ten blocks, and nine that can be found: the last token is always computed."""
 
 
-def prompt(name: str, *token_ids: int, max_tokens: int = 4, reuse: Reuse = OPEN) -> NewRequest:
-    return NewRequest(name, token_ids, Sampling(), Stopping(max_tokens), reuse)
+def prompt(
+    name: str, *token_ids: int, max_tokens: int = 4, sharing: SharingTerms = OPEN
+) -> NewRequest:
+    return NewRequest(name, token_ids, Sampling(), Stopping(max_tokens), sharing)
 
 
 def scheduled(step: Step) -> dict[str, tuple[int, int]]:
@@ -37,7 +39,7 @@ def reasons(driver: Driver, name: str) -> list[Reason]:
 
 
 def desk_with(*news: NewRequest, config: SchedulerConfig = WAITS, num_blocks: int = 200) -> Driver:
-    driver = Driver(config, num_blocks, reuse=True)
+    driver = Driver(config, num_blocks, caches_prefixes=True)
     for new in news:
         assert driver.add(new) is None
     return driver
@@ -69,10 +71,10 @@ def test_a_burst_computes_a_prompt_once() -> None:
     assert driver.scheduler.stats.num_prefix_waits == 7
 
 
-@pytest.mark.parametrize("switch", ["wait_for_prefix", "reuse"])
+@pytest.mark.parametrize("switch", ["wait_for_prefix", "caches_prefixes"])
 def test_without_it_all_compute_at_once(switch: str) -> None:
     config = replace(WAITS, wait_for_prefix=switch != "wait_for_prefix")
-    driver = Driver(config, 200, reuse=switch != "reuse")
+    driver = Driver(config, 200, caches_prefixes=switch != "caches_prefixes")
     for name in "ab":
         driver.add(prompt(name, *STORY))
     assert scheduled(driver.step()) == {"a": (0, 20), "b": (0, 20)}
@@ -101,8 +103,8 @@ def test_it_waits_for_one_after_another_that_computes_more_of_its_prompt() -> No
 @pytest.mark.parametrize(
     "other",
     [
-        prompt("b", *STORY, reuse=Reuse(b"salt")),
-        prompt("b", *STORY, reuse=Reuse(adapter="x")),
+        prompt("b", *STORY, sharing=SharingTerms(b"salt")),
+        prompt("b", *STORY, sharing=SharingTerms(adapter="x")),
         replace(prompt("b", *STORY), prompt_logprobs=0),
         prompt("b", 1, *STORY[1:]),
     ],
@@ -121,7 +123,8 @@ def test_a_scored_prompt_is_computed_for_others_too() -> None:
 
 def test_the_public_part_is_waited_for_under_another_salt() -> None:
     driver = desk_with(
-        prompt("a", *STORY, reuse=Reuse(b"one", 8)), prompt("b", *STORY, reuse=Reuse(b"two", 8))
+        prompt("a", *STORY, sharing=SharingTerms(b"one", 8)),
+        prompt("b", *STORY, sharing=SharingTerms(b"two", 8)),
     )
     assert scheduled(driver.step()) == {"a": (0, 20)}
     assert scheduled(driver.step())["b"] == (8, 12)
@@ -282,7 +285,7 @@ def test_a_short_prefix_is_computed_where_a_step_costs_more() -> None:
     """A step takes a second, and each of its tokens a hundredth: 18 of them are no reason to wait,
     unless the prompt cannot be done in this step anyway.
     """
-    driver = Driver(WAITS, 200, reuse=True)
+    driver = Driver(WAITS, 200, caches_prefixes=True)
     scheduler, now = driver.scheduler, 0.0
     for index in range(6):
         driver.add(prompt(f"w{index}", *range(200, 210 + 9 * index), max_tokens=1))
@@ -312,7 +315,7 @@ def crowds(draw: st.DrawFn) -> list[tuple[int, NewRequest]]:
         new = prompt(f"r{index:02}", *token_ids, max_tokens=draw(st.integers(1, 4)))
         new = replace(
             new,
-            reuse=Reuse(draw(st.sampled_from([b"", b"x"]))),
+            sharing=SharingTerms(draw(st.sampled_from([b"", b"x"]))),
             tenant=draw(st.sampled_from("ab")),
             priority=draw(st.integers(0, 2)),
         )
@@ -321,7 +324,7 @@ def crowds(draw: st.DrawFn) -> list[tuple[int, NewRequest]]:
 
 
 def play(config: SchedulerConfig, crowd: list[tuple[int, NewRequest]]) -> Driver:
-    driver = Driver(config, 400, reuse=True)
+    driver = Driver(config, 400, caches_prefixes=True)
     for step in range(4):
         for arrives, new in crowd:
             if arrives == step:

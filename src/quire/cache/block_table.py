@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from quire.cache.block_pool import NULL_BLOCK
 from quire.cache.chain import Chain
-from quire.cache.reuse import Reuse
+from quire.cache.sharing import SharingTerms
 
 
 class Swap(NamedTuple):
@@ -47,8 +47,8 @@ class BlockTable:
     swap: Swap | None = None
 
     @property
-    def reuse(self) -> Reuse:
-        return self.chain.reuse
+    def sharing(self) -> SharingTerms:
+        return self.chain.sharing
 
 
 def tail_first(block_ids: tuple[list[int], ...]) -> list[int]:

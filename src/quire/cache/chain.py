@@ -11,7 +11,7 @@ from itertools import repeat
 
 from quire.cache.block_hash import TOKEN_BYTES, TOKEN_CODE, BlockHash
 from quire.cache.extra_keys import NO_KEYS, ExtraKeys, extra_keys
-from quire.cache.reuse import OPEN, Reuse
+from quire.cache.sharing import OPEN, SharingTerms
 
 
 class Content:
@@ -34,10 +34,12 @@ class Chain:
     alone, so it grows with them and outlives a release of the blocks.
     """
 
-    __slots__ = ("reuse", "digests", "_hash", "_block_size", "_tokens", "_extras", "_known")
+    __slots__ = ("sharing", "digests", "_hash", "_block_size", "_tokens", "_extras", "_known")
 
-    def __init__(self, block_hash: BlockHash, block_size: int, reuse: Reuse = OPEN) -> None:
-        self.reuse = reuse
+    def __init__(
+        self, block_hash: BlockHash, block_size: int, sharing: SharingTerms = OPEN
+    ) -> None:
+        self.sharing = sharing
         self.digests: list[bytes] = []
         self._hash = block_hash
         self._block_size = block_size
@@ -57,12 +59,12 @@ class Chain:
         self._tokens += blocks
         digests, digest = self.digests, self._hash.digest
         parent = self.parent_digest(first)
-        if self.reuse == OPEN:
+        if self.sharing == OPEN:
             for tokens in blocks:
                 parent = digest(parent, tokens, b"")
                 digests.append(parent)
             return
-        extras = extra_keys(self.reuse, first, last, block_size=size)
+        extras = extra_keys(self.sharing, first, last, block_size=size)
         self._extras += extras
         for tokens, extra in zip(blocks, extras, strict=True):
             parent = digest(parent, tokens, extra.encoded())

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from quire.cache import cbor
-from quire.cache.reuse import PromptItem, Reuse
+from quire.cache.sharing import PromptItem, SharingTerms
 
 
 class ExtraKeys(NamedTuple):
@@ -34,17 +34,17 @@ class ExtraKeys(NamedTuple):
 NO_KEYS = ExtraKeys()
 
 
-def extra_keys(reuse: Reuse, first: int, last: int, *, block_size: int) -> list[ExtraKeys]:
+def extra_keys(sharing: SharingTerms, first: int, last: int, *, block_size: int) -> list[ExtraKeys]:
     """Return the extra keys of the blocks `first .. last`. The adapter is in each. The salt is in
     the first block that is not wholly public, which tells all after it apart as well.
     """
-    items = _items_by_block(reuse.items, first, last, block_size)
-    salted = reuse.num_public_tokens // block_size
+    items = _items_by_block(sharing.items, first, last, block_size)
+    salted = sharing.num_public_tokens // block_size
     return [
         ExtraKeys(
-            reuse.adapter,
+            sharing.adapter,
             tuple(items.get(index, ())),
-            reuse.salt if index == salted else b"",
+            sharing.salt if index == salted else b"",
         )
         for index in range(first, last)
     ]

@@ -22,7 +22,7 @@ from quire.cache.host_pool import HostPool
 from quire.cache.kv_events import KVEvent
 from quire.cache.prefix_log import PrefixLog
 from quire.cache.prefix_miss import Miss
-from quire.cache.reuse import OPEN, Reuse
+from quire.cache.sharing import OPEN, SharingTerms
 from quire.cache.swapping import RecomputeCost, can_fork, recompute_cost_of, swap_out
 
 NO_BLOCKS: tuple[tuple[int, ...], ...] = ()
@@ -56,7 +56,7 @@ class KVCache:
             (index, group) for index, group in enumerate(config.groups) if group.size is not None
         )
         self._max_chunk_tokens = config.max_chunk_tokens
-        self._reuses = config.enable_prefix_caching and bool(config.groups)
+        self._is_caching = config.enable_prefix_caching and bool(config.groups)
         self._hash = config.block_hash
         self._log = PrefixLog(config)
         self._host = (
@@ -95,9 +95,9 @@ class KVCache:
             for group in self._groups
         )
 
-    def open_table(self, reuse: Reuse = OPEN) -> BlockTable:
-        """Return an empty table, which shares blocks with those that `reuse` allows."""
-        chain = Chain(self._hash, self._block_size, reuse)
+    def open_table(self, sharing: SharingTerms = OPEN) -> BlockTable:
+        """Return an empty table, which shares blocks with those that `sharing` allows."""
+        chain = Chain(self._hash, self._block_size, sharing)
         return BlockTable(tuple([] for _ in self._groups), [0] * len(self._groups), chain)
 
     def admit(
@@ -106,21 +106,21 @@ class KVCache:
         token_ids: Sequence[int],
         *,
         keep_free: int = 0,
-        reuse: bool = True,
+        use_cache: bool = True,
         use_host: bool = True,
     ) -> int | BlocksMissing:
         """Take blocks for `token_ids`, sharing those of the cached prefix, and return the number of
         tokens found in it. A group with a window or chunks gets blocks for the first chunk only.
 
         At least one token is left to compute. If less than `keep_free` blocks would be left, the
-        answer is BlocksMissing, and nothing has changed. With `reuse` false the blocks are fresh,
-        or those that the table itself was swapped out with. With `use_host` false nothing is found
-        on the host, but for a table that was swapped out. Raises AccountsError for a table that
-        holds blocks.
+        answer is BlocksMissing, and nothing has changed. With `use_cache` false the blocks are
+        fresh, or those that the table itself was swapped out with. With `use_host` false nothing is
+        found on the host, but for a table that was swapped out. Raises AccountsError for a table
+        that holds blocks.
         """
         if table in self._held:
             raise AccountsError("a table that holds blocks is admitted again")
-        found = self._find(table, token_ids, reuse=reuse, use_host=use_host)
+        found = self._find(table, token_ids, use_cache=use_cache, use_host=use_host)
         counts = self._num_new(found, len(token_ids))
         shared = found.shared
         num_taken = sum(counts) + len(found.host_hits)
@@ -132,7 +132,9 @@ class KVCache:
         taken = self._pool.take(num_taken) or []
         if not self._are_still_on_host(found.host_hits):
             self._pool.release([*taken, *reversed(shared)])
-            return self.admit(table, token_ids, keep_free=keep_free, reuse=reuse, use_host=False)
+            return self.admit(
+                table, token_ids, keep_free=keep_free, use_cache=use_cache, use_host=False
+            )
         self._open(table, found, counts, taken)
         table.num_covered = min(map(len, table.block_ids), default=len(token_ids))
         return found.num_tokens
@@ -200,7 +202,7 @@ class KVCache:
         shared from here on, and those that no later token can see are given back.
         """
         num_full = num_computed // self._block_size
-        if num_full > table.num_cached_blocks and self._reuses and table.epoch == self._epoch:
+        if num_full > table.num_cached_blocks and self._is_caching and table.epoch == self._epoch:
             table.chain.extend(token_ids)
             cache_full_blocks(table, num_full, self._pool, self._log)
         self._give_back(table, num_computed)
@@ -281,13 +283,13 @@ class KVCache:
         self, table: BlockTable, token_ids: Sequence[int], *, use_host: bool = True
     ) -> int:
         """Return the number of tokens that an admission of this table would find now."""
-        return self._find(table, token_ids, reuse=True, use_host=use_host).num_tokens
+        return self._find(table, token_ids, use_cache=True, use_host=use_host).num_tokens
 
     def block_keys(self, table: BlockTable, token_ids: Sequence[int]) -> Sequence[bytes]:
         """Return the keys under which the full blocks of `token_ids` are found once this table has
         them computed; none where they never will be.
         """
-        if not self._reuses or (table in self._held and table.epoch != self._epoch):
+        if not self._is_caching or (table in self._held and table.epoch != self._epoch):
             return ()
         table.chain.extend(token_ids)
         return table.chain.digests
@@ -298,7 +300,7 @@ class KVCache:
         """Return why the admission of this table found only `num_found` tokens, or None where it
         could find no more.
         """
-        if not self._reuses:
+        if not self._is_caching:
             return None
         return self._log.explain_miss(table.chain, len(token_ids), num_found)
 
@@ -340,13 +342,13 @@ class KVCache:
             Tiers(self._pool, self._host).check_retained()
 
     def _find(
-        self, table: BlockTable, token_ids: Sequence[int], *, reuse: bool, use_host: bool
+        self, table: BlockTable, token_ids: Sequence[int], *, use_cache: bool, use_host: bool
     ) -> ComputedBlocks:
         """Find the blocks that hold the beginning of `token_ids`, up to all but its last token. A
         swapped table resumes with its own blocks, unless more is found or a reset voided them.
         """
         found, swap = self._finder.nothing(), table.swap
-        if self._reuses and reuse:
+        if self._is_caching and use_cache:
             table.chain.extend(token_ids)
             num_reusable = (len(token_ids) - 1) // self._block_size
             found = self._finder.prefix(table.chain, num_reusable, use_host=use_host)

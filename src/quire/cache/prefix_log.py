@@ -82,7 +82,7 @@ def _stored(chain: Chain, group: int, indices: Sequence[int]) -> Iterator[KVEven
             chain.digests[first - 1] if first else None,
             tuple(token for index in blocks for token in ids_of(chain.tokens(index))),
             group,
-            adapter=chain.reuse.adapter,
+            adapter=chain.sharing.adapter,
         )
 
 

@@ -43,12 +43,12 @@ class TracedKVCache(KVCache):
         token_ids: Sequence[int],
         *,
         keep_free: int = 0,
-        reuse: bool = True,
+        use_cache: bool = True,
         use_host: bool = True,
     ) -> int | BlocksMissing:
         with self._tracer.start_as_current_span("kv_cache.admit") as span:
             admitted = super().admit(
-                table, token_ids, keep_free=keep_free, reuse=reuse, use_host=use_host
+                table, token_ids, keep_free=keep_free, use_cache=use_cache, use_host=use_host
             )
             span.set_attribute("quire.num_tokens", len(token_ids))
             if isinstance(admitted, BlocksMissing):

@@ -140,7 +140,7 @@ class Admission:
             request.table,
             request.token_ids,
             keep_free=num_spare,
-            reuse=request.new.prompt_logprobs is None,
+            use_cache=request.new.prompt_logprobs is None,
             use_host=self._uses_host(request),
         )
         if isinstance(admitted, BlocksMissing):

@@ -37,7 +37,7 @@ def fork_differs(new: NewRequest, source: Request | None) -> Refusal | None:
     """
     if source is None:
         return None
-    if new.prompt_token_ids == source.new.prompt_token_ids and new.reuse == source.new.reuse:
+    if new.prompt_token_ids == source.new.prompt_token_ids and new.sharing == source.new.sharing:
         return None
     message = f"request {source.id!r}, which it forks from, has another prompt or cache salt"
     return Refusal(new.id, Reason.FORK_DIFFERS, message)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from quire.cache.block_table import BlockTable
-from quire.cache.reuse import OPEN, Reuse
+from quire.cache.sharing import OPEN, SharingTerms
 from quire.scheduler.reasons import Reason
 
 SortKey: TypeAlias = tuple[float, int]
@@ -51,18 +51,18 @@ class Stopping:
 class NewRequest:
     """A request as it is handed over: tokens and numbers, never text.
 
-    `reuse` says with whom it shares blocks. `prompt_logprobs` None is off; n asks for each prompt
+    `sharing` says with whom it shares blocks. `prompt_logprobs` None is off; n asks for each prompt
     token's log probability and the n likeliest. `tenant` and `weight` (above 0) say who is served,
     and with what share, under the fair policy. Less `priority` is sooner. It must have ended
     `time_limit_s` seconds after it is added. `fork_of` is another request with the same prompt and
-    reuse, whose blocks it takes over.
+    sharing, whose blocks it takes over.
     """
 
     id: str
     prompt_token_ids: tuple[int, ...]
     sampling: Sampling
     stopping: Stopping
-    reuse: Reuse = OPEN
+    sharing: SharingTerms = OPEN
     prompt_logprobs: int | None = None
     tenant: str = ""
     weight: float = 1.0

@@ -90,7 +90,7 @@ class Scheduler:
         self._num_added += 1
         request = Request(
             new,
-            self._cache.open_table(new.reuse),
+            self._cache.open_table(new.sharing),
             list(new.prompt_token_ids),
             self._policy.tenant(new),
             self._policy.priority_key(new, arrived_s=now, number=self._num_added),

@@ -36,7 +36,7 @@ def test_choices_after_the_first_fork_from_it(served: Served) -> None:
     first, second = served.engine.submitted
     assert (first.fork_of, second.fork_of) == (None, first.id)
     assert first.prompt_token_ids == second.prompt_token_ids
-    assert first.reuse == second.reuse
+    assert first.sharing == second.sharing
 
 
 def test_scored_prompts_are_computed_for_each_choice(served: Served) -> None:

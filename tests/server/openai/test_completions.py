@@ -250,7 +250,7 @@ def test_sampling_reaches_the_engine(served: Served) -> None:
     assert (sampling.min_p, sampling.repetition_penalty) == (0.25, 1.5)
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (-2.0, 2.0)
     assert sampling.logit_bias == ((7, -100.0),)
-    assert request.reuse.salt == b"mine"
+    assert request.sharing.salt == b"mine"
 
 
 def test_output_that_is_not_finite_is_an_error(served: Served) -> None:

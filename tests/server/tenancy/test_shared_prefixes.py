@@ -58,9 +58,9 @@ def test_requests_say_how_much_of_them_is_public(tmp_path: Path) -> None:
         served.complete(prompt="To be, or not to be, that is", cache_salt="mine")
         served.chat(messages=[system, {"role": "user", "content": "Who art thou?"}], max_tokens=1)
         played, private, chat = served.engine.submitted
-    assert played.reuse.num_public_tokens > 3
-    assert private.reuse.num_public_tokens == 0
-    assert 10 < chat.reuse.num_public_tokens < len(chat.prompt_token_ids)
+    assert played.sharing.num_public_tokens > 3
+    assert private.sharing.num_public_tokens == 0
+    assert 10 < chat.sharing.num_public_tokens < len(chat.prompt_token_ids)
 
 
 def test_a_file_that_is_not_there_fails_the_start(tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ def test_a_request_carries_its_tenant(guarded: Served) -> None:
     ann, bob, again, salted = guarded.engine.submitted
     assert (ann.tenant, ann.weight, bob.weight) == ("ann", 2.5, 1.0)
     assert bob.tenant.startswith("key-") and "bob" not in bob.tenant
-    assert ann.reuse == again.reuse
-    assert len({ann.reuse.salt, bob.reuse.salt, salted.reuse.salt}) == 3
+    assert ann.sharing == again.sharing
+    assert len({ann.sharing.salt, bob.sharing.salt, salted.sharing.salt}) == 3
 
 
 def test_secret_decides_over_restarts() -> None:
@@ -70,7 +70,7 @@ def test_secret_decides_over_restarts() -> None:
         config = replace(plain_config(), api_keys=(ANN,), tenant_secret=secret)
         with serving(config) as served:
             complete(served, ANN)
-            salts.append(served.engine.submitted[0].reuse.salt)
+            salts.append(served.engine.submitted[0].sharing.salt)
     assert salts[0] == salts[1]
     assert len(set(salts)) == 3
 

@@ -205,7 +205,10 @@ OPTIONS: tuple[Option, ...] = (
         "How many later requests may pass one that waits for blocks; after that all wait for it.",
     ),
     Option(
-        "enable-prefix-caching", MEMORY, boolean, "Reuse the KV blocks of equal prompt beginnings."
+        "enable-prefix-caching",
+        MEMORY,
+        boolean,
+        "SharingTerms the KV blocks of equal prompt beginnings.",
     ),
     Option(
         "wait-for-prefix",

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from quire.cache.reuse import Reuse
+from quire.cache.sharing import SharingTerms
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.server.errors import RequestError
 from quire.server.openai.protocol.fields import GenerationFields
@@ -59,7 +59,7 @@ class EngineRequestBuilder:
         """Yield the choices of one prompt. Those after the first fork from it, unless each must
         compute all of the prompt again to score it."""
         stopping = self._stopping(prompt)
-        reuse = self._reuse(prompt.token_ids)
+        sharing = self._sharing(prompt.token_ids)
         forks = self.logprobs.prompt is None
         for index, sampling in enumerate(samplings):
             yield NewRequest(
@@ -67,7 +67,7 @@ class EngineRequestBuilder:
                 prompt.token_ids,
                 sampling,
                 stopping,
-                reuse,
+                sharing,
                 prompt_logprobs=self.logprobs.prompt,
                 tenant=self.tenant.name,
                 weight=self.tenant.weight,
@@ -75,13 +75,13 @@ class EngineRequestBuilder:
                 fork_of=f"{prefix}{first}" if forks and index else None,
             )
 
-    def _reuse(self, token_ids: tuple[int, ...]) -> Reuse:
+    def _sharing(self, token_ids: tuple[int, ...]) -> SharingTerms:
         """Return with whom the request shares blocks: a client's own salt shares nothing beyond
         it."""
         cache_salt = self.request.cache_salt
         is_private = cache_salt is not None
         num_public = 0 if is_private else self.serving.shared_prefixes.num_shared(token_ids)
-        return Reuse(self.tenant.salt(cache_salt), num_public)
+        return SharingTerms(self.tenant.salt(cache_salt), num_public)
 
     @property
     def _num_logprobs(self) -> int | None:

@@ -1,4 +1,4 @@
-"""With whom a request may share blocks: what its hash chain holds beside the tokens."""
+"""Says with whom a request may share blocks: what its hash chain holds beside the tokens."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class PromptItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Reuse:
+class SharingTerms:
     """The terms on which a request shares cached blocks: only under equal salts, adapters and
     items. The first `num_public_tokens` are shared by all salts, in whole blocks.
     """
@@ -26,5 +26,5 @@ class Reuse:
     items: tuple[PromptItem, ...] = ()
 
 
-OPEN = Reuse()
+OPEN = SharingTerms()
 """The terms of a request that shares its blocks with all others of these terms."""
