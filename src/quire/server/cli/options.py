@@ -208,7 +208,7 @@ OPTIONS: tuple[Option, ...] = (
         "enable-prefix-caching",
         MEMORY,
         boolean,
-        "SharingTerms the KV blocks of equal prompt beginnings.",
+        "Reuse the KV blocks of equal prompt beginnings.",
     ),
     Option(
         "wait-for-prefix",
