@@ -71,8 +71,11 @@ class NaiveStep:
         return [
             int(table[other // size]) * size + other % size
             for other in range(position + 1)
-            if (layer.window is None or position - other < layer.window)
-            and (layer.chunk is None or position // layer.chunk == other // layer.chunk)
+            if (layer.window_size is None or position - other < layer.window_size)
+            and (
+                layer.chunk_size is None
+                or position // layer.chunk_size == other // layer.chunk_size
+            )
         ]
 
     def _read(self, kept: Encoded, slots: list[int], query: Tensor) -> Tensor:
