@@ -162,8 +162,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     built = library()
-    plain = None if built is None else bind_compressed_bf16(built.handle, built.isa)
-    int8 = None if built is None else bind_w8a8(built.handle, built.isa)
+    plain = None if built is None else bind_compressed_bf16(built)
+    int8 = None if built is None else bind_w8a8(built)
     if plain is None or int8 is None:
         parser.error("the C++ linear kernels are not here, or this CPU lacks their dot products")
     with torch.inference_mode():

@@ -66,9 +66,8 @@ def main() -> None:
         parser.error("the C++ kernels were not built")
     kernels: dict[str, WeightKernel] = {}
     for isa in built.isas:
-        bf16_storage, widened = bind_bf16_storage(built.handle, isa), bind_w8a32(built.handle, isa)
-        assert bf16_storage is not None and widened is not None
-        kernels |= {f"{isa} halves": bf16_storage, f"{isa} bytes": widened}
+        lent = built.of(isa)
+        kernels |= {f"{isa} halves": bind_bf16_storage(lent), f"{isa} bytes": bind_w8a32(lent)}
     with torch.inference_mode():
         compare([int(each) for each in args.rows.split(",")], args.rounds, kernels)
 

@@ -26,8 +26,8 @@ VOCAB_SIZE, HIDDEN_SIZE = 151936, 896
 def build_heads() -> tuple[PackedForward, GreedyHead] | None:
     """None: these kernels do not run here."""
     kernels = library()
-    linear = None if kernels is None else bind_compressed_bf16(kernels.handle, kernels.isa)
-    candidates = None if kernels is None else bind_candidates(kernels.handle, kernels.isa)
+    linear = None if kernels is None else bind_compressed_bf16(kernels)
+    candidates = None if kernels is None else bind_candidates(kernels)
     if linear is None or candidates is None:
         return None
     weight = linear.pack(torch.randn(VOCAB_SIZE, HIDDEN_SIZE).bfloat16())

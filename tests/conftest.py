@@ -54,6 +54,6 @@ def w8a8_kernel() -> "W8A8Kernel":
     from tests.instructions import library_with_products
 
     built = library_with_products()
-    found = bind_w8a8(built.handle, built.isa)
+    found = bind_w8a8(built)
     assert found is not None
     return found

@@ -14,11 +14,10 @@ from tests.instructions import library_with_products
 
 def bind_kernels(built: Library) -> ModelKernels:
     """By an instruction set that multiplies bfloat16 numbers."""
-    place = (built.handle, built.isa)
-    linear, bf16_storage = bind_compressed_bf16(*place), bind_bf16_storage(*place)
-    assert linear is not None and bf16_storage is not None
-    fused = (bind_fused(*place), bind_decoder(*place), bind_candidates(*place))
-    return ModelKernels((linear, bf16_storage), *fused)
+    linear = bind_compressed_bf16(built)
+    assert linear is not None
+    fused = (bind_fused(built), bind_decoder(built), bind_candidates(built))
+    return ModelKernels((linear, bind_bf16_storage(built)), *fused)
 
 
 @pytest.fixture(scope="session")

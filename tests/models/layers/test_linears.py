@@ -141,9 +141,7 @@ def test_float32_weights_that_are_no_bfloat16_numbers_stay_as_they_are(tmp_path:
 
 
 def halves(isa: str) -> ModelKernels:
-    kernel = bind_bf16_storage(library_of(isa).handle, isa)
-    assert kernel is not None
-    return ModelKernels((kernel,))
+    return ModelKernels((bind_bf16_storage(library_of(isa)),))
 
 
 def test_undone_the_model_is_as_it_was(tied: Path, kernel: CompressedBf16Kernel) -> None:

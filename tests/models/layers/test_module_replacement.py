@@ -128,10 +128,8 @@ def test_float32_models_are_fused_over_bytes_and_over_halves(
     assert DecoderForward in kinds_in(over_bytes)
     assert (logits(over_bytes) - unfused).square().mean().sqrt() <= 0.01 * unfused.std()
     for isa in built.isas:
-        bf16_storage = bind_bf16_storage(built.handle, isa)
-        assert bf16_storage is not None
-        place = (built.handle, isa)
-        given = ModelKernels((bf16_storage,), bind_fused(*place), bind_decoder(*place))
+        lent = built.of(isa)
+        given = ModelKernels((bind_bf16_storage(lent),), bind_fused(lent), bind_decoder(lent))
         over_halves = load_packed(folder, given, "float32")
         one_by_one = load_packed(folder, given._replace(decoder=None), "float32")
         assert DecoderForward in kinds_in(over_halves)
@@ -143,12 +141,11 @@ def test_float32_models_are_fused_over_bytes_and_over_halves(
 
 @pytest.mark.parametrize("isa", ["portable", "avx2"])
 def test_float32_models_are_fused_over_bytes_that_are_widened(isa: str, tmp_path: Path) -> None:
-    place = (library_of(isa).handle, isa)
-    widened = bind_w8a32(*place)
-    assert widened is not None
+    lent = library_of(isa)
+    widened = bind_w8a32(lent)
     family = Family("qwen2", fields={**SERVED["qwen2"].fields, **WHOLE_PANELS})
     folder = save_checkpoint(family, tmp_path, torch.bfloat16)
-    given = ModelKernels((widened,), bind_fused(*place), bind_decoder(*place))
+    given = ModelKernels((widened,), bind_fused(lent), bind_decoder(lent))
     fused = load_packed(folder, given, "float32")
     plain = load_packed(folder, ModelKernels((widened,)), "float32")
     assert DecoderForward in kinds_in(fused)

@@ -46,9 +46,7 @@ def preview_of(folder: Path, dtype: str = "float32") -> Preview:
 
 
 def packed_preview_of(folder: Path, dtype: str, kernels: ModelKernels | None = None) -> Preview:
-    built = library_of("portable")
-    bf16_storage = bind_bf16_storage(built.handle, built.isa)
-    assert bf16_storage is not None
+    bf16_storage = bind_bf16_storage(library_of("portable"))
     given = ModelKernels((bf16_storage,)) if kernels is None else kernels
     return look_ahead(folder, dtype=dtype, device=CPU, trust_remote_code=False, kernels=given)
 

@@ -58,8 +58,7 @@ def test_quantised_model_says_about_the_same(
 def test_model_over_widened_bytes_says_about_the_same(
     name: str, isa: str, references: References
 ) -> None:
-    kernel = bind_w8a32(library_of(isa).handle, isa)
-    assert kernel is not None
+    kernel = bind_w8a32(library_of(isa))
     checkpoint = references.checkpoint(name)
     quantised = load_packed(checkpoint, ModelKernels((kernel,)), "float32")
     truth = logits(load(checkpoint, "float32"))

@@ -18,8 +18,7 @@ def kernels(request: pytest.FixtureRequest) -> ModelKernels:
 
 @pytest.fixture(scope="session", params=ISAS_WITH_PRODUCTS)
 def w8a8_kernel(request: pytest.FixtureRequest) -> W8A8Kernel:
-    isa: str = request.param
-    bound = bind_w8a8(library_of(isa).handle, isa)
+    bound = bind_w8a8(library_of(request.param))
     assert bound is not None
     return bound
 

@@ -18,8 +18,8 @@ void run_one() {
     call.block_size = SIZES[below(4)];
     if (below(3) == 0) call.window = 1 + below(90);
     else if (below(2)) call.chunk = 1 + below(90);
-    call.softcap_ = below(2);
-    call.scale_ = 0.1;
+    call.softcap = below(2);
+    call.scale = 0.1;
     call.num_threads = 1 + below(4);
     call.num_seqs = 1 + below(4);
     bool is_latent = call.v_head_size <= call.head_size && below(3) == 0;
@@ -74,11 +74,11 @@ void run_one() {
     call.table = table;
     call.query_starts = starts;
     call.context_lens = lens;
-    int64_t num_bytes = QUIRE_JOIN(attend_scratch, QUIRE_ISA)(&call);
+    int64_t num_bytes = quire_attend_scratch(&call);
     call.scratch = (char*)aligned_alloc(64, size_t(num_bytes));
-    if (QUIRE_JOIN(attend, QUIRE_ISA)(&call)) abort();
+    if (quire_attend(&call)) abort();
     call.table_columns = 0;
-    if (!QUIRE_JOIN(attend, QUIRE_ISA)(&call)) abort();
+    if (!quire_attend(&call)) abort();
     const void* taken[] = {call.query, call.key, call.value, call.out, call.keys, call.values,
                            call.key_scales, call.value_scales, call.sinks, slots, table, starts,
                            lens, call.scratch};

@@ -19,14 +19,14 @@ void run_one() {
     int64_t* indices = fresh<int64_t>(3);
     uint32_t* rows = fresh<uint32_t>(3 * k);
     for (int64_t i = 0; i < 3; i++) indices[i] = below(n);
-    if (!QUIRE_JOIN(quire_bf16_storage_fits, QUIRE_ISA)(weight, n * k)) abort();
-    QUIRE_JOIN(quire_bf16_storage_pack, QUIRE_ISA)(weight, n, k, packed, num_threads);
-    QUIRE_JOIN(quire_bf16_storage, QUIRE_ISA)(x, m, packed, bias, n, k, y, num_threads);
-    if (!QUIRE_JOIN(quire_bf16_storage_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
+    if (!quire_bf16_storage_fits(weight, n * k)) abort();
+    quire_bf16_storage_pack(weight, n, k, packed, num_threads);
+    quire_bf16_storage(x, m, packed, bias, n, k, y, num_threads);
+    if (!quire_bf16_storage_rows(indices, 3, packed, n, k, rows)) abort();
     for (int64_t i = 0; i < 3; i++)
         if (memcmp(rows + i * k, weight + indices[i] * k, size_t(k) * 4)) abort();
     indices[2] = n;
-    if (QUIRE_JOIN(quire_bf16_storage_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
+    if (quire_bf16_storage_rows(indices, 3, packed, n, k, rows)) abort();
     const void* taken[] = {x, weight, bias, y, packed, indices, rows};
     give_back(taken);
 }

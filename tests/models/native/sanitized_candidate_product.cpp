@@ -21,9 +21,9 @@ void run_one() {
         candidates[row / MASK_ROWS * num_panels + below(num_panels)] |= uint64_t(1) << row % MASK_ROWS;
     }
     uint16_t* y = fresh<uint16_t>(m * n);
-    char* scratch = fresh<char>(QUIRE_JOIN(quire_candidate_product_scratch, QUIRE_ISA)(k, num_threads));
+    char* scratch = fresh<char>(quire_candidate_product_scratch(k, num_threads));
     CandidateProduct call = {x, packed, candidates, y, scratch, m, n, k, num_threads};
-    QUIRE_JOIN(quire_candidate_product, QUIRE_ISA)(&call);
+    quire_candidate_product(&call);
     const void* taken[] = {x, weight, packed, candidates, y, scratch};
     give_back(taken);
 }

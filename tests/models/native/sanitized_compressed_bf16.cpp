@@ -21,17 +21,17 @@ uint8_t* pack(const uint16_t* weight, int64_t n, int64_t k, int64_t num_threads)
     const int64_t head_bytes = ratio_up(n, PANEL) * LINE;
     uint8_t* heads = fresh<uint8_t>(head_bytes);
     uint8_t* packed = fresh<uint8_t>(
-        QUIRE_JOIN(quire_compressed_bf16_heads, QUIRE_ISA)(weight, n, k, heads, num_threads));
+        quire_compressed_bf16_heads(weight, n, k, heads, num_threads));
     memcpy(packed, heads, size_t(head_bytes));
-    QUIRE_JOIN(quire_compressed_bf16_pack, QUIRE_ISA)(weight, n, k, packed, num_threads);
+    quire_compressed_bf16_pack(weight, n, k, packed, num_threads);
     free(heads);
     return packed;
 }
 
 void multiply_rows_of(const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias,
                       int64_t n, int64_t k, uint16_t* y, int64_t num_threads) {
-    void* scratch = fresh_lines<void>(QUIRE_JOIN(quire_compressed_bf16_scratch, QUIRE_ISA)(m, k));
-    QUIRE_JOIN(quire_compressed_bf16, QUIRE_ISA)(x, m, packed, bias, n, k, y, scratch, num_threads);
+    void* scratch = fresh_lines<void>(quire_compressed_bf16_scratch(m, k));
+    quire_compressed_bf16(x, m, packed, bias, n, k, y, scratch, num_threads);
     free(scratch);
 }
 
@@ -47,8 +47,8 @@ void check_mlp(const uint16_t* x, int64_t m, const void* packed, const uint16_t*
     uint8_t* down = pack(weight, num_out, width, num_threads);
     uint16_t* gated_rows = fresh_lines<uint16_t>(round_up(m, BLOCK_ROWS) * width * 2);
     uint16_t *at_once = fresh<uint16_t>(m * num_out), *apart = fresh<uint16_t>(m * num_out);
-    void* scratch = fresh_lines<void>(QUIRE_JOIN(quire_compressed_bf16_scratch, QUIRE_ISA)(m, k));
-    const bool is_done = QUIRE_JOIN(quire_compressed_bf16_mlp, QUIRE_ISA)(
+    void* scratch = fresh_lines<void>(quire_compressed_bf16_scratch(m, k));
+    const bool is_done = quire_compressed_bf16_mlp(
         x, m, packed, bias, n, k, act, down, down_bias, num_out, gated_rows, at_once, scratch,
         num_threads);
     if (is_done != (n % (2 * PANEL) == 0)) abort();
@@ -94,12 +94,12 @@ void run_one() {
     uint16_t* rows = fresh<uint16_t>(3 * k);
     for (int64_t i = 0; i < 3; i++) indices[i] = below(n);
     multiply_rows_of(x, m, packed, bias, n, k, y, num_threads);
-    if (!QUIRE_JOIN(quire_compressed_bf16_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
+    if (!quire_compressed_bf16_rows(indices, 3, packed, n, k, rows)) abort();
     check_mlp(x, m, packed, bias, n, k, y, num_threads);
     for (int64_t i = 0; i < 3; i++)
         if (memcmp(rows + i * k, weight + indices[i] * k, size_t(k) * 2)) abort();
     indices[2] = n;
-    if (QUIRE_JOIN(quire_compressed_bf16_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
+    if (quire_compressed_bf16_rows(indices, 3, packed, n, k, rows)) abort();
     const void* taken[] = {x, weight, bias, y, packed, indices, rows};
     give_back(taken);
 }

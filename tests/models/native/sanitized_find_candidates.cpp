@@ -16,12 +16,12 @@ void run_one() {
     uint8_t* from = coded(weight, n, k);
     uint8_t* packed = fresh<uint8_t>(ratio_up(n, LANES) * (ratio_up(k, QUAD) + 1) * LINE);
     Bounds* bounds = fresh<Bounds>(ratio_up(n, LANES));
-    char* room = fresh<char>(QUIRE_JOIN(quire_candidates_pack_scratch, QUIRE_ISA)(k, num_threads));
+    char* room = fresh<char>(quire_candidates_pack_scratch(k, num_threads));
     uint64_t* candidates = fresh<uint64_t>(ratio_up(m, MASK_ROWS) * ratio_up(n, PANEL));
-    QUIRE_JOIN(quire_candidates_pack, QUIRE_ISA)(from, n, k, packed, bounds, room, num_threads);
+    quire_candidates_pack(from, n, k, packed, bounds, room, num_threads);
     FindCandidates call = {x, packed, bounds, candidates, nullptr, m, n, k, num_threads};
-    call.scratch = fresh<char>(QUIRE_JOIN(quire_find_candidates_scratch, QUIRE_ISA)(&call));
-    if (QUIRE_JOIN(quire_find_candidates, QUIRE_ISA)(&call) < m) abort();
+    call.scratch = fresh<char>(quire_find_candidates_scratch(&call));
+    if (quire_find_candidates(&call) < m) abort();
     const void* taken[] = {x, weight, from, packed, bounds, room, candidates, call.scratch};
     give_back(taken);
 }

@@ -18,10 +18,10 @@ void run_rows(bool is_bf16, int64_t rows, int64_t width, int64_t num_threads) {
     char *x = plain(rows * width * size), *added = plain(rows * width * size);
     char *weight = plain(width * size), *out = plain(rows * width * size);
     char* gates = plain(2 * rows * width * size);
-    QUIRE_JOIN(quire_norm, QUIRE_ISA)
-    (is_bf16, x, below(2) ? added : nullptr, weight, rows, width, 1e-6, below(2), out, num_threads);
-    QUIRE_JOIN(quire_gate, QUIRE_ISA)(is_bf16, gates, rows, width, below(2), out, num_threads);
-    QUIRE_JOIN(quire_sum, QUIRE_ISA)(is_bf16, x, added, rows, width, out, num_threads);
+    quire_norm(is_bf16, x, below(2) ? added : nullptr, weight, rows, width, 1e-6, below(2), out,
+               num_threads);
+    quire_gate(is_bf16, gates, rows, width, below(2), out, num_threads);
+    quire_sum(is_bf16, x, added, rows, width, out, num_threads);
     const void* taken[] = {x, added, weight, out, gates};
     give_back(taken);
 }
@@ -33,16 +33,16 @@ void run_heads(bool is_bf16, int64_t rows, int64_t num_threads) {
     char *x = plain(rows * stride * size), *cos = plain(rows * rotary * size);
     char *sin = plain(rows * rotary * size), *query = plain(head * size), *key = plain(head * size);
     bool is_normed = below(2);
-    QUIRE_JOIN(quire_rope, QUIRE_ISA)
-    (is_bf16, x, rows, stride, query_heads, key_heads, head, cos, sin, rotary,
-     is_normed ? query : nullptr, is_normed ? key : nullptr, 1e-6, 1e-6, below(2), num_threads);
+    quire_rope(is_bf16, x, rows, stride, query_heads, key_heads, head, cos, sin, rotary,
+               is_normed ? query : nullptr, is_normed ? key : nullptr, 1e-6, 1e-6, below(2),
+               num_threads);
     const void* taken[] = {x, cos, sin, query, key};
     give_back(taken);
 }
 
 void run_one() {
     const int64_t rows = 1 + below(60), num_threads = 1 + below(4);
-    const bool is_bf16 = QUIRE_JOIN(quire_fused_takes, QUIRE_ISA)(true) && below(2);
+    const bool is_bf16 = quire_fused_takes(true) && below(2);
     run_rows(is_bf16, rows, 1 + below(300), num_threads);
     run_heads(is_bf16, rows, num_threads);
 }

@@ -12,7 +12,7 @@ float logit() {
     return float(below(4000)) / 400 - 5;
 }
 
-RowParams some_params(const Call& call) {
+RowParams some_params(const SamplingCall& call) {
     static const double TEMPERATURES[] = {0, 1e-20, 0.5, 1, 1e20}, TOP_PS[] = {0, 0.1, 0.9, 1};
     RowParams params = {};
     params.noise = double(below(1000)) / 1000;
@@ -26,7 +26,7 @@ RowParams some_params(const Call& call) {
 
 void run_one() {
     static const int64_t SIZES[] = {1, 17, 127, 128, 129, 1000, 20000};
-    Call call{};
+    SamplingCall call{};
     call.vocab_size = call.row_stride = SIZES[below(7)];
     call.num_rows = 1 + below(6);
     call.max_top = below(3) ? below(smaller(call.vocab_size, 9)) : call.vocab_size;
@@ -59,9 +59,9 @@ void run_one() {
     call.logprobs = zeros<double>(call.num_rows);
     call.top_ids = zeros<int64_t>(call.num_rows * call.max_top);
     call.top_logprobs = zeros<double>(call.num_rows * call.max_top);
-    int64_t num_bytes = QUIRE_JOIN(quire_sampling_memory, QUIRE_ISA)(&call);
+    int64_t num_bytes = quire_sampling_memory(&call);
     call.memory = zeros<char>(num_bytes * call.num_threads);
-    if (QUIRE_JOIN(quire_sample, QUIRE_ISA)(&call)) abort();
+    if (quire_sample(&call)) abort();
     for (int64_t i = 0; i < call.num_rows; i++)
         if (call.token_ids[i] < -1 || call.token_ids[i] >= call.vocab_size) abort();
     const void* taken[] = {wide,   narrow,         params,         starts,       ids,

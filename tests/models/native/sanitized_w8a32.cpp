@@ -20,11 +20,11 @@ void run_one() {
     int64_t* indices = fresh<int64_t>(3);
     float* rows = fresh<float>(3 * k);
     for (int64_t i = 0; i < 3; i++) indices[i] = below(n);
-    QUIRE_JOIN(quire_w8a32_pack, QUIRE_ISA)(weight, n, k, packed, num_threads);
-    QUIRE_JOIN(quire_w8a32, QUIRE_ISA)(x, m, packed, bias, n, k, y, num_threads);
-    if (!QUIRE_JOIN(quire_w8a32_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
+    quire_w8a32_pack(weight, n, k, packed, num_threads);
+    quire_w8a32(x, m, packed, bias, n, k, y, num_threads);
+    if (!quire_w8a32_rows(indices, 3, packed, n, k, rows)) abort();
     indices[2] = n;
-    if (QUIRE_JOIN(quire_w8a32_rows, QUIRE_ISA)(indices, 3, packed, n, k, rows)) abort();
+    if (quire_w8a32_rows(indices, 3, packed, n, k, rows)) abort();
     const void* taken[] = {x, weight, bias, y, packed, indices, rows};
     give_back(taken);
 }

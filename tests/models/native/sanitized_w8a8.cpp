@@ -16,15 +16,15 @@ void run_one() {
     char* bias = below(2) ? fresh<char>(n * size) : nullptr;
     char* y = fresh<char>(m * n * size);
     uint8_t* packed = fresh<uint8_t>(ratio_up(n, LANES) * (ratio_up(k, QUAD) + 1) * LINE);
-    char* scratch = fresh<char>(m * QUIRE_JOIN(quire_w8a8_scratch, QUIRE_ISA)(k));
+    char* scratch = fresh<char>(m * quire_w8a8_scratch(k));
     int64_t* indices = fresh<int64_t>(3);
     char* rows = fresh<char>(3 * k * size);
     for (int64_t i = 0; i < 3; i++) indices[i] = below(n);
-    QUIRE_JOIN(quire_w8a8_pack, QUIRE_ISA)(weight, is_bf16, n, k, packed, num_threads);
-    QUIRE_JOIN(quire_w8a8, QUIRE_ISA)(x, is_bf16, m, packed, bias, n, k, y, scratch, num_threads);
-    if (!QUIRE_JOIN(quire_w8a8_rows, QUIRE_ISA)(indices, 3, packed, is_bf16, n, k, rows)) abort();
+    quire_w8a8_pack(weight, is_bf16, n, k, packed, num_threads);
+    quire_w8a8(x, is_bf16, m, packed, bias, n, k, y, scratch, num_threads);
+    if (!quire_w8a8_rows(indices, 3, packed, is_bf16, n, k, rows)) abort();
     indices[2] = n;
-    if (QUIRE_JOIN(quire_w8a8_rows, QUIRE_ISA)(indices, 3, packed, is_bf16, n, k, rows)) abort();
+    if (quire_w8a8_rows(indices, 3, packed, is_bf16, n, k, rows)) abort();
     const void* taken[] = {x, weight, bias, y, packed, scratch, indices, rows};
     give_back(taken);
 }

@@ -1,7 +1,5 @@
 """Candidate pruning against the whole product: the largest of each row are never missed."""
 
-import ctypes
-
 import pytest
 import torch
 from hypothesis import given
@@ -10,6 +8,7 @@ from hypothesis import strategies as st
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.native.linear.candidates import CandidateKernel, bind_candidates
 from quire.models.native.linear.compressed_bf16 import PANEL_ROWS, CompressedBf16Kernel
+from tests.instructions import library_of
 from tests.models.native.test_compressed_bf16 import SHAPES, WIDTHS, numbers, wild_numbers
 
 
@@ -119,5 +118,5 @@ def test_weight_without_bounds_is_not_packed(
     assert pruning.pack(kernel.pack(weight)) is None
 
 
-def test_library_without_the_functions_gives_no_kernel() -> None:
-    assert bind_candidates(ctypes.CDLL(None), "avx512") is None
+def test_sets_without_its_products_have_no_kernel() -> None:
+    assert bind_candidates(library_of("portable")) is None

@@ -1,7 +1,5 @@
 """The packed linear kernel against float32 products of the same bfloat16 numbers."""
 
-import ctypes
-
 import pytest
 import torch
 from hypothesis import given
@@ -13,6 +11,7 @@ from quire.models.native.linear.compressed_bf16 import (
     bind_compressed_bf16,
 )
 from quire.models.native.packed_weight import PackedWeight
+from tests.instructions import library_of
 from tests.models.rounding import assert_within, linear_exactly
 
 EDGES = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65)
@@ -213,5 +212,5 @@ def test_input_that_does_not_fit_is_refused(kernel: CompressedBf16Kernel, x: tor
         kernel.linear(x, weight, None)
 
 
-def test_library_without_the_functions_gives_no_kernel() -> None:
-    assert bind_compressed_bf16(ctypes.CDLL(None), "avx512") is None
+def test_sets_without_its_products_have_no_kernel() -> None:
+    assert bind_compressed_bf16(library_of("portable")) is None

@@ -1,6 +1,5 @@
 """The int8 linear kernel against exact sums of the integers that it says it multiplies."""
 
-import ctypes
 from typing import NamedTuple
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.models.native.linear.w8a8 import W8A8Kernel, bind_w8a8
+from tests.instructions import library_of
 from tests.models.rounding import Exact, assert_within, in_dtype, summed, unit
 from tests.rounding import compounded
 
@@ -231,5 +231,5 @@ def test_weight_of_another_dtype_is_refused(w8a8_kernel: W8A8Kernel) -> None:
         w8a8_kernel.pack(torch.zeros(5, 20, dtype=torch.float16))
 
 
-def test_library_without_the_functions_gives_no_kernel() -> None:
-    assert bind_w8a8(ctypes.CDLL(None), "avx512") is None
+def test_sets_without_its_products_have_no_kernel() -> None:
+    assert bind_w8a8(library_of("portable")) is None

@@ -17,32 +17,9 @@ from quire.models.kv.kv_codec import Codec
 from quire.models.kv.kv_store import KVStore, Workspace
 from quire.models.native import Library, library
 
-POINTERS = (
-    *("query", "key", "value", "out", "keys", "values", "key_scales", "value_scales"),
-    *("sinks", "slots", "table", "query_starts", "context_lens", "scratch"),
-)
-COUNTS = (
-    *("query_token_stride", "query_head_stride", "key_token_stride", "key_head_stride"),
-    *("value_token_stride", "value_head_stride", "table_stride", "table_columns"),
-    *("num_tokens", "num_seqs", "num_blocks", "block_size"),
-    *("heads", "kv_heads", "head_size", "v_head_size", "window", "chunk", "is_bf16", "number"),
-    "num_threads",
-)
 NUMBERS = {torch.int8: 1, torch.float8_e4m3fn: 2}
 """`Number` of native/attention/numbers.h: how a quantised store keeps K and V. 0 means that they
 are stored as computed."""
-
-
-class AttentionCall(ctypes.Structure):
-    """`Call` of native/attention/plan.h, field by field, and space for the kernel's own state."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in POINTERS),
-        *((name, ctypes.c_int64) for name in COUNTS),
-        ("scale", ctypes.c_double),
-        ("softcap", ctypes.c_double),
-        ("kernel_state", ctypes.c_byte * 64),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +32,19 @@ class CPUAttention:
     store: KVStore
     library: Library
     workspace: Workspace = field(default_factory=Workspace)
-    calls: dict[int, AttentionCall] = field(default_factory=dict)
+    calls: dict[int, ctypes.Structure] = field(default_factory=dict)
 
     def begin(self, batch: Batch) -> "CPUStep":
         return CPUStep(self, batch)
 
-    def call(self, layer: LayerFacts) -> AttentionCall:
+    def call(self, layer: LayerFacts) -> ctypes.Structure:
         """Return the structure of a layer; what stays the same in all steps is filled in once."""
         known = self.calls.get(layer.index)
         if known is not None:
             return known
         _, index = self.store.layer_tensors[layer.index]
         keys, values = self.store.keys[index], self.store.values[index]
-        call = _call(layer, self.store.codec)
+        call = _call(layer, self.store.codec, self.library)
         call.keys, call.key_scales = keys.elements.data_ptr(), _address(keys.scales)
         if values is not None:
             call.values, call.value_scales = values.elements.data_ptr(), _address(values.scales)
@@ -106,18 +83,18 @@ def cpu_scratch_bytes(
     layers: Sequence[LayerFacts], limits: StepLimits, codec: Codec, library: Library
 ) -> int:
     """Return an upper bound of what the kernel allocates in a step; layers share the memory."""
-    count = library.kernel("attend_most_scratch", AttentionCall, ctypes.c_int64)
+    count = library.function("quire_attend_most_scratch")
     most = 0
     for layer in layers:
-        call = _call(layer, codec)
+        call = _call(layer, codec, library)
         call.num_tokens, call.num_threads = limits.max_num_batched_tokens, library.num_threads
         most = max(most, count(call))
     return most
 
 
-def _call(layer: LayerFacts, codec: Codec) -> AttentionCall:
+def _call(layer: LayerFacts, codec: Codec, library: Library) -> ctypes.Structure:
     """Return the structure of a layer without any memory or tokens."""
-    return AttentionCall(
+    return library.struct("AttentionCall")(
         kv_heads=layer.num_kv_heads,
         head_size=layer.head_size,
         v_head_size=layer.v_head_size,
@@ -151,7 +128,7 @@ class CPUStep:
         ]
         self._batch = batch
         self._scratch_bytes: dict[tuple[int, ...], int] = {}
-        self._attend = backend.library.kernel("attend", AttentionCall, ctypes.c_int)
+        self._attend = backend.library.function("quire_attend")
 
     def attend(
         self,
@@ -179,18 +156,18 @@ class CPUStep:
             raise IndexError(f"a slot or block of layer {layer.index} lies outside its store")
         return out
 
-    def _set_batch(self, call: AttentionCall, group: int) -> None:
+    def _set_batch(self, call: ctypes.Structure, group: int) -> None:
         call.slots, call.table, call.table_stride, call.table_columns = self.groups[group]
         call.num_tokens, call.num_seqs = len(self._batch.positions), len(self.context_lens)
         call.query_starts = ctypes.addressof(self.query_starts)
         call.context_lens = ctypes.addressof(self.context_lens)
         call.num_threads = self.backend.library.num_threads
 
-    def _scratch(self, call: AttentionCall, like: Tensor) -> Tensor:
+    def _scratch(self, call: ctypes.Structure, like: Tensor) -> Tensor:
         """Return the scratch memory of a call; layers of equal shapes need equally much."""
         key = (call.heads, call.kv_heads, call.head_size, call.v_head_size, call.window, call.chunk)
         if key not in self._scratch_bytes:
-            count = self.backend.library.kernel("attend_scratch", AttentionCall, ctypes.c_int64)
+            count = self.backend.library.function("quire_attend_scratch")
             self._scratch_bytes[key] = count(call)
         size = self._scratch_bytes[key]
         return self.backend.workspace.take(like, torch.uint8, (size,))[0]

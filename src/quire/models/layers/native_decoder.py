@@ -1,7 +1,7 @@
 """All layers of a plain decoder as one call of the C++ kernels, where attention is theirs too."""
 
 import ctypes
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,14 +9,7 @@ from torch import Tensor
 from quire.models.attention.cpu import CPUAttention, CPUStep
 from quire.models.layers.fused_layers import LayerForward
 from quire.models.layers.linears import PackedForward
-from quire.models.native.decoder.decoder import (
-    DecoderFields,
-    DecoderKernel,
-    GroupFields,
-    LayerFields,
-    NormFields,
-    WeightFields,
-)
+from quire.models.native.decoder.decoder import DecoderKernel
 from quire.models.native.decoder.fused import NormParams
 
 
@@ -35,7 +28,7 @@ class NativeDecoder:
     last: NormParams
     is_exact: bool
     bound: tuple[CPUAttention | None, int] = (None, 0)
-    fields: ctypes.Array[LayerFields] = field(default_factory=LayerFields * 0)
+    fields: ctypes.Array[ctypes.Structure] | None = None
 
     def run(
         self, step: CPUStep, states: Tensor, rotary: tuple[Tensor, Tensor], logits_indices: Tensor
@@ -46,12 +39,11 @@ class NativeDecoder:
         [1, T, rotary_dim]. `logits_indices` [R] int64, rising, are the tokens whose states are
         returned. Raises IndexError where a slot or block lies outside of its store.
         """
-        self._bind(step.backend)
         out = states.new_empty(1, len(logits_indices), states.shape[-1])
-        groups = (GroupFields * len(step.groups))(*(GroupFields(*group) for group in step.groups))
+        groups = self._tables(step)
         cos, sin = rotary
-        call = DecoderFields(
-            layers=ctypes.addressof(self.fields),
+        call = self.kernel.library.struct("DecoderCall")(
+            layers=ctypes.addressof(self._bind(step.backend)),
             groups=ctypes.addressof(groups),
             states=states.data_ptr(),
             out=out.data_ptr(),
@@ -60,7 +52,7 @@ class NativeDecoder:
             logits_indices=logits_indices.data_ptr(),
             query_starts=ctypes.addressof(step.query_starts),
             context_lens=ctypes.addressof(step.context_lens),
-            last=_norm(self.last),
+            last=self._norm(self.last),
             num_layers=len(self.layers),
             hidden_size=states.shape[-1],
             rotary_dim=cos.shape[-1],
@@ -78,39 +70,47 @@ class NativeDecoder:
             raise IndexError("a slot or block lies outside its store")
         return out
 
-    def _bind(self, backend: CPUAttention) -> None:
+    def _bind(self, backend: CPUAttention) -> ctypes.Array[ctypes.Structure]:
         address = self.layers[0].attention.qkv.weight.packed.data_ptr()
-        if self.bound[0] is not backend or self.bound[1] != address:
-            self.fields = (LayerFields * len(self.layers))(
-                *(_layer(layer, backend) for layer in self.layers)
-            )
+        if self.fields is None or self.bound[0] is not backend or self.bound[1] != address:
+            layers = [self._layer(layer, backend) for layer in self.layers]
+            self.fields = (self.kernel.library.struct("DecoderLayer") * len(layers))(*layers)
             self.bound = (backend, address)
+        return self.fields
 
+    def _tables(self, step: CPUStep) -> ctypes.Array[ctypes.Structure]:
+        struct = self.kernel.library.struct("GroupTables")
+        return (struct * len(step.groups))(*(struct(*group) for group in step.groups))
 
-def _layer(layer: LayerForward, backend: CPUAttention) -> LayerFields:
-    heads, facts = layer.attention.heads, layer.attention.hook.layer
-    return LayerFields(
-        qkv=_weight(layer.attention.qkv),
-        out=_weight(layer.attention.out),
-        gate_up=_weight(layer.mlp.gate_up),
-        down=_weight(layer.mlp.down),
-        before=_norm(layer.before),
-        between=_norm(layer.between),
-        query=_norm(heads.query),
-        key=_norm(heads.key),
-        query_heads=heads.num_query,
-        head_size=heads.head_size,
-        act=layer.mlp.act,
-        group=backend.store.group(facts.index),
-        attention=ctypes.addressof(backend.call(facts)),
-    )
+    def _layer(self, layer: LayerForward, backend: CPUAttention) -> ctypes.Structure:
+        heads, facts = layer.attention.heads, layer.attention.hook.layer
+        return self.kernel.library.struct("DecoderLayer")(
+            qkv=self._weight(layer.attention.qkv),
+            out=self._weight(layer.attention.out),
+            gate_up=self._weight(layer.mlp.gate_up),
+            down=self._weight(layer.mlp.down),
+            before=self._norm(layer.before),
+            between=self._norm(layer.between),
+            query=self._norm(heads.query),
+            key=self._norm(heads.key),
+            query_heads=heads.num_query,
+            head_size=heads.head_size,
+            act=layer.mlp.act,
+            group=backend.store.group(facts.index),
+            attention=ctypes.addressof(backend.call(facts)),
+        )
 
+    def _weight(self, forward: PackedForward) -> ctypes.Structure:
+        weight, bias = forward.weight, forward.bias
+        return self.kernel.library.struct("LinearWeight")(
+            packed=weight.packed.data_ptr(),
+            bias=None if bias is None else bias.data_ptr(),
+            num_rows=weight.num_rows,
+            num_columns=weight.num_columns,
+        )
 
-def _weight(forward: PackedForward) -> WeightFields:
-    weight, bias = forward.weight, forward.bias
-    address = None if bias is None else bias.data_ptr()
-    return WeightFields(weight.packed.data_ptr(), address, weight.num_rows, weight.num_columns)
-
-
-def _norm(norm: NormParams | None) -> NormFields:
-    return NormFields() if norm is None else NormFields(norm.weight.data_ptr(), *norm[1:])
+    def _norm(self, norm: NormParams | None) -> ctypes.Structure:
+        struct = self.kernel.library.struct("NormWeight")
+        if norm is None:
+            return struct()
+        return struct(weight=norm.weight.data_ptr(), epsilon=norm.epsilon, kind=norm.kind)

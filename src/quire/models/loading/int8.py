@@ -38,19 +38,16 @@ def int8_kernels(options: KernelOptions) -> ModelKernels:
     built = built.without(options.disabled)
     if w8a8 is not None:
         return native_kernels(built, options.disabled, w8a8)
-    place = (built.handle, built.isa)
-    w8a32 = bind_w8a32(*place)
-    assert w8a32 is not None, "the portable set has it too"
-    kernels = native_kernels(built, options.disabled, w8a32)._replace(dtype=ModelDtype.FLOAT32)
+    kernels = native_kernels(built, options.disabled, bind_w8a32(built))
+    kernels = kernels._replace(dtype=ModelDtype.FLOAT32)
     # Where there is a product of int8, the decoder knows no other form of quantised weights.
-    return kernels if bind_w8a8(*place) is None else kernels._replace(decoder=None)
+    return kernels if bind_w8a8(built) is None else kernels._replace(decoder=None)
 
 
 def _w8a8(built: Library, options: KernelOptions) -> W8A8Kernel | None:
     if Optimization.W8A8 in options.disabled:
         return None
-    built = built.without(options.disabled)
-    return bind_w8a8(built.handle, built.isa)
+    return bind_w8a8(built.without(options.disabled))
 
 
 INT8 = WeightFormat(why_not=why_not, kernels=int8_kernels)

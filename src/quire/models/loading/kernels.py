@@ -26,12 +26,11 @@ def choose_kernels(options: KernelOptions, device: torch.device) -> ModelKernels
     if built is None:
         return None
     built = built.without(options.disabled)
-    place = (built.handle, built.isa)
     linears: list[WeightKernel | None] = []
     if Optimization.COMPRESSED_BF16 not in options.disabled:
-        linears.append(bind_compressed_bf16(*place))
+        linears.append(bind_compressed_bf16(built))
     if Optimization.BF16_STORAGE not in options.disabled and _has_vectors(built):
-        linears.append(bind_bf16_storage(*place))
+        linears.append(bind_bf16_storage(built))
     bound = [kernel for kernel in linears if kernel is not None]
     return native_kernels(built, options.disabled, *bound)
 

@@ -12,11 +12,10 @@ from quire.models.optimizations import Disabled, Optimization
 def native_kernels(built: Library, disabled: Disabled, *linears: WeightKernel) -> ModelKernels:
     """Return `linears`, which must be C++ kernels of `built`, with all that are not switched off of
     those for what is between them."""
-    place = (built.handle, built.isa)
     return ModelKernels(
         linears,
-        None if Optimization.FUSED_LAYERS in disabled else bind_fused(*place),
-        None if Optimization.NATIVE_DECODER in disabled else bind_decoder(*place),
-        None if Optimization.CANDIDATE_PRUNING in disabled else bind_candidates(*place),
+        None if Optimization.FUSED_LAYERS in disabled else bind_fused(built),
+        None if Optimization.NATIVE_DECODER in disabled else bind_decoder(built),
+        None if Optimization.CANDIDATE_PRUNING in disabled else bind_candidates(built),
         disabled,
     )

@@ -9,14 +9,16 @@ import ctypes
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from itertools import takewhile
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
+from quire.models.native.abi import Abi, AbiMismatch, read_abi
 from quire.models.optimizations import Disabled
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,13 @@ NO_LIBRARY = (
     "Quire's C++ kernels are not here, so attention on this CPU runs in PyTorch, several times "
     "slower: have a C++17 compiler (g++ or clang++) and install Quire again"
 )
+FOREIGN_LIBRARY = (
+    "Quire's C++ kernels are another version's and stay unused, so attention on this CPU runs in "
+    "PyTorch, several times slower: install Quire again"
+)
+Function = Callable[..., int]
+"""A function of the library. One of void returns None, which nobody reads."""
+Kernel = TypeVar("Kernel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,7 @@ class Library:
     """
 
     handle: ctypes.CDLL
+    abi: Abi
     isa: str
     isas: tuple[str, ...]
     has_threads: bool
@@ -49,7 +59,7 @@ class Library:
         """Return the library for another instruction set. Raises ValueError if it cannot run."""
         if isa not in self.isas:
             raise ValueError(f"{isa} does not run here, but {', '.join(self.isas)}")
-        return Library(self.handle, isa, self.isas, self.has_threads)
+        return replace(self, isa=isa)
 
     def without(self, disabled: Disabled) -> "Library":
         """Return the library for its own instruction set, or for the best one below those that are
@@ -57,20 +67,24 @@ class Library:
         known = self.isas[: self.isas.index(self.isa) + 1]
         return self.of(tuple(takewhile(lambda isa: isa not in disabled, known))[-1])
 
-    def kernel(
-        self,
-        name: str,
-        argument: type[ctypes.Structure],
-        result: type[ctypes.c_int64 | ctypes.c_int],
-    ) -> Callable[[ctypes.Structure], int]:
-        """Return the function `name`, which takes a pointer to one `argument`."""
-        function = getattr(self.handle, f"{name}_{self.isa}")
-        function.argtypes, function.restype = [ctypes.POINTER(argument)], result
+    def struct(self, name: str) -> type[ctypes.Structure]:
+        """Return a structure of abi.h."""
+        return self.abi.structs[name]
 
-        def call(given: ctypes.Structure) -> int:
-            return int(function(ctypes.byref(given)))
+    def has(self, function: str) -> bool:
+        """Whether the instruction set has a function of abi.h."""
+        return hasattr(self.handle, f"{function}_{self.isa}")
 
-        return call
+    def function(self, name: str) -> Function:
+        """Return a function of abi.h. Raises AttributeError if the instruction set lacks it."""
+        found = getattr(self.handle, f"{name}_{self.isa}")
+        found.restype, found.argtypes = self.abi.signatures[name]
+        function: Function = found
+        return function
+
+    def bind(self, kernel: Callable[..., Kernel], **functions: str) -> Kernel:
+        """Return `kernel` of functions of abi.h, given by their names."""
+        return kernel(**{field: self.function(name) for field, name in functions.items()})
 
     @property
     def num_threads(self) -> int:
@@ -85,15 +99,25 @@ def library() -> Library | None:
     if path is None:
         logger.warning(NO_LIBRARY)
         return None
+    return open_library(path)
+
+
+def open_library(path: Path) -> Library | None:
+    """Open the library at `path`; None, and a warning, if it is not that of this version."""
     _share_openmp()
     try:
         handle = ctypes.CDLL(str(path))
-        best, has_threads = handle.quire_best_isa(), bool(handle.quire_has_threads())
-    except (OSError, AttributeError) as error:
+    except OSError as error:
         logger.warning("%s (%s)", NO_LIBRARY, error)
         return None
-    isas = tuple(isa for isa in ISAS[: best + 1] if hasattr(handle, f"attend_{isa}"))
-    opened = Library(handle, isas[-1], isas, has_threads)
+    try:
+        abi = read_abi(handle)
+        best, has_threads = handle.quire_best_isa(), bool(handle.quire_has_threads())
+    except (AttributeError, AbiMismatch, OSError) as error:
+        logger.warning("%s (%s)", FOREIGN_LIBRARY, error)
+        return None
+    isas = tuple(isa for isa in ISAS[: best + 1] if hasattr(handle, f"quire_attend_{isa}"))
+    opened = Library(handle, abi, isas[-1], isas, has_threads)
     threads = "torch's threads" if has_threads else "one thread: torch's OpenMP was not found"
     logger.info("C++ kernels for %s, on %s", opened.isa, threads)
     return opened

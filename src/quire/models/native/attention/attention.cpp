@@ -229,7 +229,7 @@ struct Worker {
                   sizes.depth, products, TILE, false},
                  num_rows, columns, registers);
         next.fetch_some();
-        if (call.softcap != 0) cap(products, num_rows * TILE, call.scale, call.softcap);
+        if (call.logit_cap != 0) cap(products, num_rows * TILE, call.logit_scale, call.logit_cap);
     }
 
     void add_values(const uint32_t* weights, int64_t row, int64_t num_rows, int64_t num_keys) {
@@ -322,7 +322,7 @@ void run_task(const Shared& shared, const Task& task, const Task* following, cha
               typename Way::Registers& registers) {
     const Call& call = *shared.call;
     Sizes sizes = sizes_of<Way>(call);
-    Slope slope((call.softcap != 0 ? 1 : call.scale) * TO_POWER);
+    Slope slope((call.logit_cap != 0 ? 1 : call.logit_scale) * TO_POWER);
     Worker<Way, Stored> worker{call, task, sizes, slope, Memory(call, sizes, memory), registers,
                                {}};
     worker.attend(following);
@@ -374,23 +374,18 @@ typedef Fma BF16Way;
 
 }  // namespace
 
-// Returns the bytes of scratch that `attend` needs for this call.
-QUIRE_EXPORT(int64_t, attend_scratch)(const Call* given) {
-    Call call = *given;
+extern "C" int64_t quire_attend_scratch(const AttentionCall* given) {
+    Call call{*given};
     return (call.is_bf16 ? lay_out<BF16Way>(call, nullptr) : lay_out<Fma>(call, nullptr)).num_bytes;
 }
 
-// Returns bytes of scratch that suffice for all calls of as many K/V heads, tokens and threads. Reads
-// no memory but the call.
-QUIRE_EXPORT(int64_t, attend_most_scratch)(const Call* given) {
-    Call call = *given;
+extern "C" int64_t quire_attend_most_scratch(const AttentionCall* given) {
+    Call call{*given};
     return call.is_bf16 ? most_scratch<BF16Way>(call) : most_scratch<Fma>(call);
 }
 
-// Returns 0, or 1 where a slot or an entry of a block table that is to be used lies outside of the
-// store: then nothing has been read or written.
-QUIRE_EXPORT(int, attend)(const Call* given) {
-    Call call = *given;
+extern "C" int quire_attend(const AttentionCall* given) {
+    Call call{*given};
     if (!call.is_inside()) return 1;
     Layout layout = call.is_bf16 ? lay_out<BF16Way>(call, call.scratch)
                                  : lay_out<Fma>(call, call.scratch);

@@ -350,11 +350,11 @@ void attend_piece(const Call& call, const DirectTile<Stored>& tile, const Piece&
         const Rows<Stored> keys = tile.keys.from(key);
         float* own = scores + key * SLOTS;
         if (is_whole && keys.are_even(SIDE) && keys.from(SIDE).are_even(SIDE))
-            score_even<Way>(keys, piece.queries, call.scale, own);
+            score_even<Way>(keys, piece.queries, call.logit_scale, own);
         else
-            score<Way, SLOTS>(keys, piece.queries, call.scale, own);
+            score<Way, SLOTS>(keys, piece.queries, call.logit_scale, own);
     }
-    weigh_all<Way, SLOTS>(scores, tile.seen, call.softcap, piece, weights, factors);
+    weigh_all<Way, SLOTS>(scores, tile.seen, call.logit_cap, piece, weights, factors);
     int64_t num_keys = round_up(tile.seen.end, STEP_KEYS);
     add_values<Way, ROWS>(tile.values, {weights, factors, num_keys}, piece);
 }

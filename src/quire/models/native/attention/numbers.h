@@ -7,7 +7,7 @@
 
 namespace {
 
-enum Number : int64_t { AS_COMPUTED, INT8, FP8_E4M3 };  // mirrored in attention/cpu.py
+enum Number : int64_t { AS_COMPUTED, INT8, FP8_E4M3 };  // as attention/cpu.py numbers them
 
 constexpr float SMALLEST_SCALE = 1.17549435e-38f;
 // Of fp8 e4m3, whose exponents are those of a float less FP8_BIAS.

@@ -21,31 +21,9 @@ struct Part {
     float* sums;
 };
 
-// Mirrored in attention/cpu.py. Strides and head sizes count elements, other sizes
-// tokens; `query` is
-// [num_tokens, heads, head_size], the last dimension dense, and so on for `key` and `value`; `keys`
-// and `values` are the store's, [num_blocks, block_size, kv_heads, head size], dense. Null `values`:
-// they are the first elements of the keys. Unless `number` is AS_COMPUTED these are bytes, whose
-// scales are [num_blocks, block_size, kv_heads]. `window` and `chunk` both zero: all is seen.
-struct Call {
-    const void *query, *key, *value;
-    void* out;
-    char *keys, *values;
-    bf16 *key_scales, *value_scales;
-    const float* sinks;
-    const int64_t* slots;
-    const int32_t* table;
-    const int64_t *query_starts, *context_lens;
-    char* scratch;
-    int64_t query_token_stride, query_head_stride, key_token_stride, key_head_stride;
-    int64_t value_token_stride, value_head_stride, table_stride, table_columns;
-    int64_t num_tokens, num_seqs, num_blocks, block_size;
-    int64_t heads, kv_heads, head_size, v_head_size;
-    int64_t window, chunk, is_bf16, number, num_threads;
-    double scale_, softcap_;
-
-    // Set by lay_out.
-    float scale, softcap;
+// A call, and what lay_out adds to it.
+struct Call : AttentionCall {
+    float logit_scale, logit_cap;
     char* parts;
     int64_t part_bytes, max_rows, group_size;
     int64_t* finished;
@@ -197,19 +175,6 @@ Sizes sizes_of(const Call& call) {
             round_up(call.v_head_size, Way::COLUMNS)};
 }
 
-// Cache lines taken one after the other; from null, they are only counted.
-struct Arena {
-    char* base;
-    int64_t num_bytes;
-
-    template <class T>
-    T* take(int64_t count) {
-        char* place = base + num_bytes;
-        num_bytes += round_up(count * int64_t(sizeof(T)), 64);
-        return (T*)place;
-    }
-};
-
 struct Memory {
     uint32_t *keys, *values, *queries;
     float *sums, *totals;
@@ -241,8 +206,8 @@ struct Layout {
 template <class Way>
 void complete(Call& call) {
     call.group_size = call.heads / call.kv_heads;
-    call.scale = float(call.scale_);
-    call.softcap = float(call.softcap_);
+    call.logit_scale = float(call.scale);
+    call.logit_cap = float(call.softcap);
     call.max_rows = larger(MAX_TASK_ROWS, call.group());
     int64_t row_bytes = sizes_of<Way>(call).values * 4 + int64_t(sizeof(Running));
     call.part_bytes = round_up(call.max_rows * row_bytes, 64);

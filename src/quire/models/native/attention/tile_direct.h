@@ -132,8 +132,8 @@ __attribute__((noinline, unused)) void weigh_by_rows(const Call& call, float* sc
         ahead.fetch();
         for (int64_t j = 0; j < 2; j++) {
             const int first = int(i + j) * 2;
-            floats own = load(scores + (i + j) * LANES) * call.scale;
-            if (call.softcap != 0) own = tangent(own / call.softcap) * call.softcap;
+            floats own = load(scores + (i + j) * LANES) * call.logit_scale;
+            if (call.logit_cap != 0) own = tangent(own / call.logit_cap) * call.logit_cap;
             if (first < seen.first || first + 2 > seen.end)
                 own = choose((keys + first >= int(seen.first)) & (keys + first < int(seen.end)),
                              own, splat(-INFINITE));

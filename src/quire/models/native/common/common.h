@@ -29,9 +29,26 @@
 
 #define QUIRE_JOIN_(a, b) a##_##b
 #define QUIRE_JOIN(a, b) QUIRE_JOIN_(a, b)
-// extern "C" NAME_ISA, which Python finds by both.
-#define QUIRE_EXPORT(type, name) \
-    extern "C" __attribute__((visibility("default"))) type QUIRE_JOIN(name, QUIRE_ISA)
+#define QUIRE_TEXT_(a) #a
+#define QUIRE_TEXT(a) QUIRE_TEXT_(a)
+
+struct bf16 {
+    uint16_t bits;
+};
+
+// What crosses the border: structures, and functions whose symbols are NAME_ISA. A function is defined
+// as `extern "C"`: then the compiler refuses it where it is not what was declared.
+#define QUIRE_STRUCT(name, ...) \
+    struct name {               \
+        __VA_ARGS__             \
+    };
+#define QUIRE_FUNCTION(result, name, arguments)                       \
+    extern "C" __attribute__((visibility("default"))) result name     \
+        arguments __asm__(QUIRE_TEXT(__USER_LABEL_PREFIX__) #name "_" \
+                          QUIRE_TEXT(QUIRE_ISA));
+#include "common/abi.h"
+#undef QUIRE_STRUCT
+#undef QUIRE_FUNCTION
 
 // The OpenMP runtime is torch's own, loaded before this library; where there is none, these stay
 // null and everything runs on the calling thread.
@@ -51,10 +68,6 @@ constexpr int64_t LINE = 64;  // bytes of the cache
 
 typedef float floats __attribute__((vector_size(LANES * 4)));
 typedef int32_t ints __attribute__((vector_size(LANES * 4)));
-
-struct bf16 {
-    uint16_t bits;
-};
 
 inline float to_float(float x) { return x; }
 
@@ -91,6 +104,19 @@ inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 inline int64_t ratio_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t to) { return ratio_up(a, to) * to; }
+
+// Cache lines taken one after the other; from null, they are only counted.
+struct Arena {
+    char* base;
+    int64_t num_bytes;
+
+    template <class T>
+    T* take(int64_t count) {
+        char* place = base + num_bytes;
+        num_bytes += round_up(count * int64_t(sizeof(T)), 64);
+        return (T*)place;
+    }
+};
 
 // `act(argument)` on up to `num_threads` threads at once, the caller among them.
 inline void in_parallel(int64_t num_threads, void (*act)(void*), void* argument) {

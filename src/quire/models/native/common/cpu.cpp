@@ -1,4 +1,4 @@
-// Which of the instruction sets compiled in this machine can run.
+// What the library says of itself: which of its instruction sets this machine can run, and its ABI.
 #include "common/common.h"
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -30,8 +30,10 @@ bool has_tiles() {
 
 }  // namespace
 
+#define QUIRE_ONCE extern "C" __attribute__((visibility("default")))
+
 // 0 portable, 1 avx2, 2 avx512, 3 amx.
-extern "C" __attribute__((visibility("default"))) int quire_best_isa() {
+QUIRE_ONCE int quire_best_isa() {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
@@ -43,7 +45,28 @@ extern "C" __attribute__((visibility("default"))) int quire_best_isa() {
 }
 
 // Is there an OpenMP runtime to share?
-extern "C" __attribute__((visibility("default"))) int quire_has_threads() {
+QUIRE_ONCE int quire_has_threads() {
     return GOMP_parallel != nullptr;
+}
+
+// abi.h as this library was compiled with it, without comments.
+#define QUIRE_STRUCT(...) "QUIRE_STRUCT(" #__VA_ARGS__ ")"
+#define QUIRE_FUNCTION(...) "QUIRE_FUNCTION(" #__VA_ARGS__ ")"
+QUIRE_ONCE const char* quire_abi() {
+    return
+#include "common/abi.h"
+        ;
+}
+#undef QUIRE_STRUCT
+#undef QUIRE_FUNCTION
+
+// The bytes of each of its structures.
+#define QUIRE_STRUCT(name, ...) int64_t(sizeof(name)),
+#define QUIRE_FUNCTION(...)
+QUIRE_ONCE const int64_t* quire_struct_sizes() {
+    static const int64_t sizes[] = {
+#include "common/abi.h"
+    };
+    return sizes;
 }
 #endif

@@ -200,14 +200,11 @@ void of_dtype(bool is_bf16, Act act) {
 
 }  // namespace
 
-// Whether rows may be of this dtype.
-QUIRE_EXPORT(bool, quire_fused_takes)(bool is_bf16) { return QUIRE_HAS_BF16_DOT || !is_bf16; }
+extern "C" bool quire_fused_takes(bool is_bf16) { return QUIRE_HAS_BF16_DOT || !is_bf16; }
 
-// out [rows, width] = RMSNorm(x + added) * weight (Zhang and Sennrich, 2019); the sum is left in x.
-// Null `added`: x is read only.
-QUIRE_EXPORT(void, quire_norm)
-(bool is_bf16, void* x, const void* added, const void* weight, int64_t rows, int64_t width,
- double epsilon, int64_t kind, void* out, int64_t num_threads) {
+extern "C" void quire_norm(bool is_bf16, void* x, const void* added, const void* weight,
+                           int64_t rows, int64_t width, double epsilon, int64_t kind, void* out,
+                           int64_t num_threads) {
     of_dtype(is_bf16, [&](auto of) {
         typedef decltype(of) T;
         Norm<T> norm = {(T*)x, (const T*)added, (T*)out, width,
@@ -216,14 +213,11 @@ QUIRE_EXPORT(void, quire_norm)
     });
 }
 
-// Rotates the first `rotary` elements of each head (RoPE, Su et al., 2021; in halves, as Llama), in
-// place: rows of `stride` elements that begin with query heads and then key heads, `head` wide.
-// Each head is normalised before, where it has a weight.
-QUIRE_EXPORT(void, quire_rope)
-(bool is_bf16, void* x, int64_t rows, int64_t stride, int64_t query_heads, int64_t key_heads,
- int64_t head, const void* cos, const void* sin, int64_t rotary, const void* query_weight,
- const void* key_weight, double query_epsilon, double key_epsilon, int64_t kind,
- int64_t num_threads) {
+extern "C" void quire_rope(bool is_bf16, void* x, int64_t rows, int64_t stride, int64_t query_heads,
+                           int64_t key_heads, int64_t head, const void* cos, const void* sin,
+                           int64_t rotary, const void* query_weight, const void* key_weight,
+                           double query_epsilon, double key_epsilon, int64_t kind,
+                           int64_t num_threads) {
     of_dtype(is_bf16, [&](auto of) {
         typedef decltype(of) T;
         Rope<T> rope = {(T*)x, (const T*)cos, (const T*)sin, stride, query_heads, key_heads,
@@ -233,10 +227,8 @@ QUIRE_EXPORT(void, quire_rope)
     });
 }
 
-// out [rows, width] = act(x[:, :width]) * x[:, width:].
-QUIRE_EXPORT(void, quire_gate)
-(bool is_bf16, const void* x, int64_t rows, int64_t width, int64_t act, void* out,
- int64_t num_threads) {
+extern "C" void quire_gate(bool is_bf16, const void* x, int64_t rows, int64_t width, int64_t act,
+                           void* out, int64_t num_threads) {
     of_dtype(is_bf16, [&](auto of) {
         typedef decltype(of) T;
         Gate<T> gate = {(const T*)x, (T*)out, width, act};
@@ -244,10 +236,8 @@ QUIRE_EXPORT(void, quire_gate)
     });
 }
 
-// out [rows, width] = a + b.
-QUIRE_EXPORT(void, quire_sum)
-(bool is_bf16, const void* a, const void* b, int64_t rows, int64_t width, void* out,
- int64_t num_threads) {
+extern "C" void quire_sum(bool is_bf16, const void* a, const void* b, int64_t rows, int64_t width,
+                          void* out, int64_t num_threads) {
     of_dtype(is_bf16, [&](auto of) {
         typedef decltype(of) T;
         Sum<T> sum = {(const T*)a, (const T*)b, (T*)out, width};

@@ -1,7 +1,6 @@
 """The functions of fused.cpp over tensors: norms, rotary embeddings, gated activations and sums
 between a decoder's linear layers, for rows of float32 or bfloat16 on the CPU."""
 
-import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quire.models.native.binding import Signatures, bind
+from quire.models.native.library import Library
 
 NORM_KINDS = ("rounded_first", "one_more")
 """How an RMSNorm multiplies by its weight w: w * round(x), or round((1 + w) * x)."""
@@ -133,26 +132,13 @@ class FusedKernels:
         return out
 
 
-ADDRESS, COUNT, NUMBER, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_bool
-SIGNATURES: Signatures = {
-    "quire_fused_takes": (FLAG, (FLAG,)),
-    "quire_norm": (
-        None,
-        (*(FLAG, ADDRESS, ADDRESS, ADDRESS, COUNT, COUNT), *(NUMBER, COUNT, ADDRESS, COUNT)),
-    ),
-    "quire_rope": (
-        None,
-        (
-            *(FLAG, ADDRESS, COUNT, COUNT, COUNT, COUNT, COUNT),
-            *(ADDRESS, ADDRESS, COUNT, ADDRESS, ADDRESS, NUMBER, NUMBER, COUNT, COUNT),
-        ),
-    ),
-    "quire_gate": (None, (FLAG, ADDRESS, COUNT, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_sum": (None, (FLAG, ADDRESS, ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
-}
-
-
-def bind_fused(library: ctypes.CDLL, isa: str) -> FusedKernels | None:
-    """Return the kernels for `isa`, or None if the library lacks them."""
-    functions = bind(library, isa, SIGNATURES)
-    return None if functions is None else FusedKernels(*functions)
+def bind_fused(library: Library) -> FusedKernels:
+    """Return the kernels."""
+    return library.bind(
+        FusedKernels,
+        takes="quire_fused_takes",
+        norm_into="quire_norm",
+        rope_over="quire_rope",
+        gate_into="quire_gate",
+        sum_into="quire_sum",
+    )

@@ -41,8 +41,7 @@ void pack_panels(void* argument) {
 
 }  // namespace
 
-// Whether bfloat16 holds all of these numbers.
-QUIRE_EXPORT(bool, quire_bf16_storage_fits)(const uint32_t* weight, int64_t count) {
+extern "C" bool quire_bf16_storage_fits(const uint32_t* weight, int64_t count) {
     constexpr int64_t STEP = 1024;
     for (int64_t first = 0; first < count; first += STEP) {
         uint32_t bits = 0;
@@ -52,23 +51,19 @@ QUIRE_EXPORT(bool, quire_bf16_storage_fits)(const uint32_t* weight, int64_t coun
     return true;
 }
 
-// Packs weight [N, K]; packed: ceil(N / 32) * K * 32 bfloat16 numbers.
-QUIRE_EXPORT(void, quire_bf16_storage_pack)
-(const uint32_t* weight, int64_t n, int64_t k, uint16_t* packed, int64_t num_threads) {
+extern "C" void quire_bf16_storage_pack(const uint32_t* weight, int64_t n, int64_t k,
+                                        uint16_t* packed, int64_t num_threads) {
     Packing packing{weight, packed, n, k, 0};
     in_parallel(num_threads, pack_panels, &packing);
 }
 
-// Multiplies, as `multiply_widening` does.
-QUIRE_EXPORT(void, quire_bf16_storage)
-(const float* x, int64_t m, const void* packed, const float* bias, int64_t n, int64_t k, float* y,
- int64_t num_threads) {
+extern "C" void quire_bf16_storage(const float* x, int64_t m, const void* packed, const float* bias,
+                                   int64_t n, int64_t k, float* y, int64_t num_threads) {
     multiply_widening<Bf16Format>(x, m, packed, bias, n, k, y, num_threads);
 }
 
-// Looks up rows of W [N, K]: y [count, K]. Returns false if an index is not below N.
-QUIRE_EXPORT(bool, quire_bf16_storage_rows)
-(const int64_t* indices, int64_t count, const uint16_t* packed, int64_t n, int64_t k, uint32_t* y) {
+extern "C" bool quire_bf16_storage_rows(const int64_t* indices, int64_t count,
+                                        const uint16_t* packed, int64_t n, int64_t k, uint32_t* y) {
     for (int64_t i = 0; i < count; i++) {
         if (indices[i] < 0 || indices[i] >= n) return false;
         const uint16_t* from = packed + indices[i] / PANEL * k * PANEL + indices[i] % PANEL;

@@ -1,14 +1,13 @@
 """The functions of bf16_storage.cpp: y = x W^T + bias in float32 over a weight whose numbers
 bfloat16 holds. They are packed once and stored as bfloat16."""
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from quire.models.native.binding import Signatures, bind
+from quire.models.native.library import Library
 from quire.models.native.packed_weight import (
     PackedWeight,
     check,
@@ -76,16 +75,12 @@ class Bf16StorageKernel:
         return look_up(self.copy_rows, indices, weight)
 
 
-ADDRESS, COUNT, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_bool
-SIGNATURES: Signatures = {
-    "quire_bf16_storage_fits": (FLAG, (ADDRESS, COUNT)),
-    "quire_bf16_storage_pack": (None, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_bf16_storage": (None, (ADDRESS, COUNT, ADDRESS, ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_bf16_storage_rows": (FLAG, (ADDRESS, COUNT, ADDRESS, COUNT, COUNT, ADDRESS)),
-}
-
-
-def bind_bf16_storage(library: ctypes.CDLL, isa: str) -> Bf16StorageKernel | None:
-    """Return the kernel for `isa`, or None if the library lacks it."""
-    functions = bind(library, isa, SIGNATURES)
-    return None if functions is None else Bf16StorageKernel(*functions)
+def bind_bf16_storage(library: Library) -> Bf16StorageKernel:
+    """Return the kernel."""
+    return library.bind(
+        Bf16StorageKernel,
+        fits="quire_bf16_storage_fits",
+        pack_into="quire_bf16_storage_pack",
+        multiply="quire_bf16_storage",
+        copy_rows="quire_bf16_storage_rows",
+    )

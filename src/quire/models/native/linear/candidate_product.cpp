@@ -11,16 +11,6 @@ namespace {
 constexpr int64_t SPAN = 64;  // panels that a thread takes at a time
 constexpr uint16_t NEVER = 0xff80;  // -inf
 
-// Mirrored in candidates.py.
-struct CandidateProduct {
-    const uint16_t* x;
-    const uint8_t* packed;
-    const uint64_t* candidates;  // [ceil(M / 64), panels of W]
-    uint16_t* y;
-    char* scratch;  // MAX_PANEL_ROWS of x for each thread
-    int64_t m, n, k, num_threads;
-};
-
 struct Job {
     const CandidateProduct& call;
     Weights weights;
@@ -79,13 +69,11 @@ void work(void* argument) {
 
 }  // namespace
 
-// Returns the bytes of scratch.
-QUIRE_EXPORT(int64_t, quire_candidate_product_scratch)(int64_t k, int64_t num_threads) {
+extern "C" int64_t quire_candidate_product_scratch(int64_t k, int64_t num_threads) {
     return num_threads * MAX_PANEL_ROWS * k * int64_t(sizeof(uint16_t));
 }
 
-// Multiplies the candidate panels; all other entries of y become -inf.
-QUIRE_EXPORT(void, quire_candidate_product)(const CandidateProduct* call) {
+extern "C" void quire_candidate_product(const CandidateProduct* call) {
     Job job = {*call, {call->packed, nullptr, call->n, call->k}, 0, 0};
     in_parallel(call->num_threads, work, &job);
 }

@@ -2,14 +2,14 @@
 in bfloat16, of which only what can be the largest of its row is computed. W is packed in 12 bits,
 and an int8 copy of it finds the candidates."""
 
-import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from quire.models.native.binding import Signatures, bind
+from quire.models.native.library import Library
 from quire.models.native.linear.compressed_bf16 import LINE_BYTES, PANEL_ROWS
 from quire.models.native.linear.w8a8 import PANEL_ROWS as BYTE_PANEL_ROWS
 from quire.models.native.linear.w8a8 import STEP_COLUMNS
@@ -18,24 +18,6 @@ from quire.models.native.packed_weight import PackedWeight
 BOUND_BYTES = 8
 """For each row of W: two float32."""
 MASK_ROWS = 64
-
-
-class FindCandidatesFields(ctypes.Structure):
-    """`FindCandidates` of find_candidates.cpp, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "packed", "bounds", "candidates", "scratch")),
-        *((name, ctypes.c_int64) for name in ("m", "n", "k", "num_threads")),
-    )
-
-
-class CandidateProductFields(ctypes.Structure):
-    """`CandidateProduct` of candidate_product.cpp, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "packed", "candidates", "y", "scratch")),
-        *((name, ctypes.c_int64) for name in ("m", "n", "k", "num_threads")),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +56,7 @@ class Candidates:
 class CandidateKernel:
     """Runs on as many threads as torch does. x is bfloat16 [M, K], contiguous and on the CPU."""
 
+    library: Library
     pack_scratch: Callable[..., int]
     pack_into: Callable[..., bool]
     scratch_bytes: Callable[..., int]
@@ -105,7 +88,7 @@ class CandidateKernel:
         """Return an upper bound of the bytes that both other methods allocate beside y."""
         packed, num_threads = weight.compressed, torch.get_num_threads()
         num_masks = -(-num_rows // MASK_ROWS) * weight.num_panels
-        call = FindCandidatesFields(
+        call = self.library.struct("FindCandidates")(
             m=num_rows, n=packed.num_rows, k=packed.num_columns, num_threads=num_threads
         )
         product_bytes: int = self.product_scratch(packed.num_columns, num_threads)
@@ -118,7 +101,7 @@ class CandidateKernel:
         or nearly zero.
         """
         panels = torch.empty(-(-len(x) // MASK_ROWS), weight.num_panels, dtype=torch.int64)
-        call = FindCandidatesFields(
+        call = self.library.struct("FindCandidates")(
             x=x.data_ptr(),
             packed=weight.int8.data_ptr(),
             bounds=weight.bounds.data_ptr(),
@@ -138,7 +121,7 @@ class CandidateKernel:
         num_threads = torch.get_num_threads()
         scratch = _bytes(self.product_scratch(weight.num_columns, num_threads))
         self.multiply_candidates(
-            CandidateProductFields(
+            self.library.struct("CandidateProduct")(
                 x=x.data_ptr(),
                 packed=weight.packed.data_ptr(),
                 candidates=candidates.panels.data_ptr(),
@@ -157,21 +140,16 @@ def _bytes(count: int) -> Tensor:
     return torch.empty(count, dtype=torch.uint8)
 
 
-ADDRESS, COUNT = ctypes.c_void_p, ctypes.c_int64
-SIGNATURES: Signatures = {
-    "quire_candidates_pack_scratch": (COUNT, (COUNT, COUNT)),
-    "quire_candidates_pack": (
-        ctypes.c_bool,
-        (ADDRESS, COUNT, COUNT, ADDRESS, ADDRESS, ADDRESS, COUNT),
-    ),
-    "quire_find_candidates_scratch": (COUNT, (ctypes.POINTER(FindCandidatesFields),)),
-    "quire_find_candidates": (COUNT, (ctypes.POINTER(FindCandidatesFields),)),
-    "quire_candidate_product_scratch": (COUNT, (COUNT, COUNT)),
-    "quire_candidate_product": (None, (ctypes.POINTER(CandidateProductFields),)),
-}
-
-
-def bind_candidates(library: ctypes.CDLL, isa: str) -> CandidateKernel | None:
-    """Return the kernel for `isa`, or None if that instruction set has no product of int8."""
-    functions = bind(library, isa, SIGNATURES)
-    return None if functions is None else CandidateKernel(*functions)
+def bind_candidates(library: Library) -> CandidateKernel | None:
+    """Return the kernel, or None if the instruction set has no product of int8."""
+    if not library.has("quire_find_candidates"):
+        return None
+    return library.bind(
+        partial(CandidateKernel, library),
+        pack_scratch="quire_candidates_pack_scratch",
+        pack_into="quire_candidates_pack",
+        scratch_bytes="quire_find_candidates_scratch",
+        find_into="quire_find_candidates",
+        product_scratch="quire_candidate_product_scratch",
+        multiply_candidates="quire_candidate_product",
+    )

@@ -63,32 +63,27 @@ void multiply(const LinearProduct& product, int64_t num_threads) {
 
 }  // namespace
 
-// Writes the heads of the panels, a line for each 32 rows of weight [N, K]. Returns the bytes that
-// `packed` takes.
-QUIRE_EXPORT(int64_t, quire_compressed_bf16_heads)
-(const uint16_t* weight, int64_t n, int64_t k, void* heads, int64_t num_threads) {
+extern "C" int64_t quire_compressed_bf16_heads(const uint16_t* weight, int64_t n, int64_t k,
+                                               void* heads, int64_t num_threads) {
     Packing packing = {weight, (uint8_t*)heads, n, k, true, 0};
     in_parallel(num_threads, pack_panels, &packing);
     return packing.place_streams();
 }
 
-// Packs weight [N, K]; packed: begins with its heads.
-QUIRE_EXPORT(void, quire_compressed_bf16_pack)
-(const uint16_t* weight, int64_t n, int64_t k, void* packed, int64_t num_threads) {
+extern "C" void quire_compressed_bf16_pack(const uint16_t* weight, int64_t n, int64_t k,
+                                           void* packed, int64_t num_threads) {
     Packing packing = {weight, (uint8_t*)packed, n, k, false, 0};
     in_parallel(num_threads, pack_panels, &packing);
 }
 
-// Multiplies: x [M, K] and y [M, N] are contiguous; bias [N] or null.
-QUIRE_EXPORT(void, quire_compressed_bf16)
-(const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n, int64_t k,
- uint16_t* y, void* scratch, int64_t num_threads) {
+extern "C" void quire_compressed_bf16(const uint16_t* x, int64_t m, const void* packed,
+                                      const uint16_t* bias, int64_t n, int64_t k, uint16_t* y,
+                                      void* scratch, int64_t num_threads) {
     if (m == 0 || n == 0) return;
     multiply({{(const uint8_t*)packed, bias, n, k}, x, y, m, scratch}, num_threads);
 }
 
-// Returns the bytes of scratch for x [M, K].
-QUIRE_EXPORT(int64_t, quire_compressed_bf16_scratch)(int64_t m, int64_t k) {
+extern "C" int64_t quire_compressed_bf16_scratch(int64_t m, int64_t k) {
 #if QUIRE_HAS_TILES
     return arranged_bytes(m, k);
 #else
@@ -97,13 +92,11 @@ QUIRE_EXPORT(int64_t, quire_compressed_bf16_scratch)(int64_t m, int64_t k) {
 }
 
 #if QUIRE_HAS_TILES
-// Computes a gated MLP: W has I = N / 2 rows of gates, then I of values; `down` is [width, I]. Results
-// are equal to those of single calls to the bit, except for NaN. `gated` is memory for [M, I], M
-// rounded up to BLOCK_ROWS. Returns false, and does nothing, if gates do not end where a panel does.
-QUIRE_EXPORT(bool, quire_compressed_bf16_mlp)
-(const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n, int64_t k,
- int64_t act, const void* down, const uint16_t* down_bias, int64_t width, uint16_t* gated,
- uint16_t* y, void* scratch, int64_t num_threads) {
+extern "C" bool quire_compressed_bf16_mlp(const uint16_t* x, int64_t m, const void* packed,
+                                          const uint16_t* bias, int64_t n, int64_t k, int64_t act,
+                                          const void* down, const uint16_t* down_bias,
+                                          int64_t width, uint16_t* gated, uint16_t* y,
+                                          void* scratch, int64_t num_threads) {
     if (n % (2 * PANEL)) return false;
     if (m == 0 || n == 0 || width == 0) return true;
     const LinearProduct gates = {{(const uint8_t*)packed, bias, n, k}, x, gated, m, scratch,
@@ -119,9 +112,8 @@ QUIRE_EXPORT(bool, quire_compressed_bf16_mlp)
 }
 #endif
 
-// Looks up rows of W [N, K]: y [count, K]. Returns false if an index is not below N.
-QUIRE_EXPORT(bool, quire_compressed_bf16_rows)
-(const int64_t* indices, int64_t count, const void* packed, int64_t n, int64_t k, uint16_t* y) {
+extern "C" bool quire_compressed_bf16_rows(const int64_t* indices, int64_t count,
+                                           const void* packed, int64_t n, int64_t k, uint16_t* y) {
     for (int64_t i = 0; i < count; i++) {
         if (indices[i] < 0 || indices[i] >= n) return false;
         const Cursor panel((const uint8_t*)packed, indices[i] / PANEL, 0);

@@ -1,14 +1,13 @@
 """The functions of compressed_bf16.cpp: y = x W^T + bias in bfloat16 over a weight packed once,
 without loss, in about 12 bits a number."""
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from quire.models.native.binding import Signatures, bind
+from quire.models.native.library import Library
 from quire.models.native.packed_weight import (
     PackedWeight,
     check,
@@ -97,20 +96,15 @@ def _num_panels(num_rows: int) -> int:
     return -(-num_rows // PANEL_ROWS)
 
 
-ADDRESS, COUNT = ctypes.c_void_p, ctypes.c_int64
-SIGNATURES: Signatures = {
-    "quire_compressed_bf16_heads": (COUNT, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_compressed_bf16_pack": (None, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_compressed_bf16": (
-        None,
-        (ADDRESS, COUNT, *(ADDRESS, ADDRESS, COUNT, COUNT), *(ADDRESS, ADDRESS), COUNT),
-    ),
-    "quire_compressed_bf16_rows": (ctypes.c_bool, (ADDRESS, COUNT, ADDRESS, COUNT, COUNT, ADDRESS)),
-    "quire_compressed_bf16_scratch": (COUNT, (COUNT, COUNT)),
-}
-
-
-def bind_compressed_bf16(library: ctypes.CDLL, isa: str) -> CompressedBf16Kernel | None:
-    """Return the kernel for `isa`, or None if that instruction set has no bfloat16 dot product."""
-    functions = bind(library, isa, SIGNATURES)
-    return None if functions is None else CompressedBf16Kernel(*functions)
+def bind_compressed_bf16(library: Library) -> CompressedBf16Kernel | None:
+    """Return the kernel, or None if the instruction set has no bfloat16 dot product."""
+    if not library.has("quire_compressed_bf16"):
+        return None
+    return library.bind(
+        CompressedBf16Kernel,
+        write_heads="quire_compressed_bf16_heads",
+        pack_into="quire_compressed_bf16_pack",
+        multiply="quire_compressed_bf16",
+        copy_rows="quire_compressed_bf16_rows",
+        scratch_bytes="quire_compressed_bf16_scratch",
+    )

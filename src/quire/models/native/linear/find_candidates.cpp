@@ -105,18 +105,7 @@ void pack_int8(void* argument) {
         p.pack(panel, rows);
 }
 
-// Mirrored in candidates.py. `candidates` [ceil(M / 64), panels of W]: which rows of x may have their
-// largest entry among a panel's 32.
-struct FindCandidates {
-    const bf16* x;  // [M, K]
-    const uint8_t* packed;
-    const Bounds* bounds;
-    uint64_t* candidates;
-    char* scratch;
-    int64_t m, n, k, num_threads;
-
-    int64_t num_panels() const { return ratio_up(n, PANEL); }
-};
+inline int64_t num_panels(const FindCandidates& s) { return ratio_up(s.n, PANEL); }
 
 // A row of x: |x| and |x - x'|.
 struct Norms {
@@ -241,7 +230,7 @@ Layout lay_out(const FindCandidates& s) {
 
 // Marks the panels of what all threads have found of a row. Returns how many.
 int64_t add_candidates(const FindCandidates& s, const Layout& layout, int64_t row) {
-    uint64_t* candidates = s.candidates + row / MASK_ROWS * s.num_panels();
+    uint64_t* candidates = s.candidates + row / MASK_ROWS * num_panels(s);
     const uint64_t bit = uint64_t(1) << row % MASK_ROWS;
     Found* first = layout.found + row;
     bool is_all = !layout.norms[row].is_usable();
@@ -255,7 +244,7 @@ int64_t add_candidates(const FindCandidates& s, const Layout& layout, int64_t ro
         candidates[panel] |= bit;
     };
     if (is_all)
-        for (int64_t panel = 0; panel < s.num_panels(); panel++) add(panel);
+        for (int64_t panel = 0; panel < num_panels(s); panel++) add(panel);
     for (int64_t i = 0; i < s.num_threads && !is_all; i++)
         for (int64_t j = 0; j < first[i * s.m].count; j++)
             if (first[i * s.m].reach[j] >= first->threshold) add(first[i * s.m].entries[j] / PANEL);
@@ -264,16 +253,12 @@ int64_t add_candidates(const FindCandidates& s, const Layout& layout, int64_t ro
 
 }  // namespace
 
-// Returns the bytes of scratch for packing.
-QUIRE_EXPORT(int64_t, quire_candidates_pack_scratch)(int64_t k, int64_t num_threads) {
+extern "C" int64_t quire_candidates_pack_scratch(int64_t k, int64_t num_threads) {
     return num_threads * PANEL * round_up(k, 2 * LANES) * int64_t(sizeof(bf16));
 }
 
-// Makes the int8 copy of a compressed W [N, K]. packed: as quire_w8a8_pack has it; bounds: 128 bytes
-// for each of its panels. Returns false if a row of W is too large for its bounds, or not finite.
-QUIRE_EXPORT(bool, quire_candidates_pack)
-(const void* compressed, int64_t n, int64_t k, void* packed, void* bounds, char* scratch,
- int64_t num_threads) {
+extern "C" bool quire_candidates_pack(const void* compressed, int64_t n, int64_t k, void* packed,
+                                      void* bounds, char* scratch, int64_t num_threads) {
     Int8Packing packing = {
         (const uint8_t*)compressed, (uint8_t*)packed, (Bounds*)bounds, n, k, scratch, 0, 0};
     in_parallel(num_threads, pack_int8, &packing);
@@ -282,23 +267,23 @@ QUIRE_EXPORT(bool, quire_candidates_pack)
     return true;
 }
 
-// Returns the bytes of scratch.
-QUIRE_EXPORT(int64_t, quire_find_candidates_scratch)(const FindCandidates* s) { return lay_out(*s).num_bytes; }
+extern "C" int64_t quire_find_candidates_scratch(const FindCandidates* s) {
+    return lay_out(*s).num_bytes;
+}
 
-// Finds candidates. Returns how many panels are candidates, summed over all rows.
-QUIRE_EXPORT(int64_t, quire_find_candidates)(const FindCandidates* s) {
+extern "C" int64_t quire_find_candidates(const FindCandidates* s) {
     const Layout layout = lay_out(*s);
     Job job = {};
     job.linear.x = s->x;
     job.linear.is_bf16 = true;
     job.linear.num_rows = s->m;
-    job.bounds = s->bounds;
+    job.bounds = (const Bounds*)s->bounds;
     job.norms = layout.norms;
     job.found = layout.found;
     begin(job.linear, {s->packed, s->n, s->k}, layout.quantised, s->num_threads);
     for (int64_t row = 0; row < s->m; row++) layout.norms[row] = measure(job.linear, row);
     for (int64_t i = 0; i < s->num_threads * s->m; i++) layout.found[i].clear();
-    memset(s->candidates, 0, size_t(ratio_up(s->m, MASK_ROWS) * s->num_panels()) * 8);
+    memset(s->candidates, 0, size_t(ratio_up(s->m, MASK_ROWS) * num_panels(*s)) * 8);
     multiply<CandidateSink>(job, s->num_threads);
     int64_t count = 0;
     for (int64_t row = 0; row < s->m; row++) count += add_candidates(*s, layout, row);

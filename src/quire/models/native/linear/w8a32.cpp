@@ -61,23 +61,19 @@ void pack_panels(void* argument) {
 
 }  // namespace
 
-// Quantises and packs weight [N, K]; packed: ceil(N / 32) * (4 + K) * 32 bytes.
-QUIRE_EXPORT(void, quire_w8a32_pack)
-(const float* weight, int64_t n, int64_t k, char* packed, int64_t num_threads) {
+extern "C" void quire_w8a32_pack(const float* weight, int64_t n, int64_t k, char* packed,
+                                 int64_t num_threads) {
     Packing packing{weight, packed, n, k, 0};
     in_parallel(num_threads, pack_panels, &packing);
 }
 
-// Multiplies, as `multiply_widening` does.
-QUIRE_EXPORT(void, quire_w8a32)
-(const float* x, int64_t m, const void* packed, const float* bias, int64_t n, int64_t k, float* y,
- int64_t num_threads) {
+extern "C" void quire_w8a32(const float* x, int64_t m, const void* packed, const float* bias,
+                            int64_t n, int64_t k, float* y, int64_t num_threads) {
     multiply_widening<Int8Format>(x, m, packed, bias, n, k, y, num_threads);
 }
 
-// Looks up rows of W [N, K], dequantised: y [count, K]. Returns false if an index is not below N.
-QUIRE_EXPORT(bool, quire_w8a32_rows)
-(const int64_t* indices, int64_t count, const char* packed, int64_t n, int64_t k, float* y) {
+extern "C" bool quire_w8a32_rows(const int64_t* indices, int64_t count, const char* packed,
+                                 int64_t n, int64_t k, float* y) {
     for (int64_t i = 0; i < count; i++) {
         if (indices[i] < 0 || indices[i] >= n) return false;
         const char* head = packed + indices[i] / PANEL * Widening<Int8Format>::panel_bytes(k);

@@ -1,14 +1,13 @@
 """The functions of w8a32.cpp: y = x W^T + bias in float32 over a weight packed once as int8 with a
 scale for each row. The kernel widens the numbers of W to float32 as it multiplies."""
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from quire.models.native.binding import Signatures, bind
+from quire.models.native.library import Library
 from quire.models.native.packed_weight import (
     PackedWeight,
     check,
@@ -78,15 +77,11 @@ class W8A32Kernel:
         return look_up(self.copy_rows, indices, weight)
 
 
-ADDRESS, COUNT, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_bool
-SIGNATURES: Signatures = {
-    "quire_w8a32_pack": (None, (ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_w8a32": (None, (ADDRESS, COUNT, ADDRESS, ADDRESS, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_w8a32_rows": (FLAG, (ADDRESS, COUNT, ADDRESS, COUNT, COUNT, ADDRESS)),
-}
-
-
-def bind_w8a32(library: ctypes.CDLL, isa: str) -> W8A32Kernel | None:
-    """Return the kernel for `isa`, or None if the library lacks it."""
-    functions = bind(library, isa, SIGNATURES)
-    return None if functions is None else W8A32Kernel(*functions)
+def bind_w8a32(library: Library) -> W8A32Kernel:
+    """Return the kernel."""
+    return library.bind(
+        W8A32Kernel,
+        pack_into="quire_w8a32_pack",
+        multiply="quire_w8a32",
+        copy_rows="quire_w8a32_rows",
+    )

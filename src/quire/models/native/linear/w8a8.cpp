@@ -90,20 +90,17 @@ void unpack_row(const Weights& weights, int64_t row, T* y) {
 
 }  // namespace
 
-// Quantises and packs weight [N, K]; packed: ceil(N / 16) * (ceil(K / 4) + 1) * 64 bytes.
-QUIRE_EXPORT(void, quire_w8a8_pack)
-(const void* weight, bool is_bf16, int64_t n, int64_t k, uint8_t* packed, int64_t num_threads) {
+extern "C" void quire_w8a8_pack(const void* weight, bool is_bf16, int64_t n, int64_t k,
+                                uint8_t* packed, int64_t num_threads) {
     Packing packing = {weight, packed, is_bf16, n, k, 0};
     in_parallel(num_threads, pack_panels, &packing);
 }
 
-// Returns the bytes of scratch for one row of x.
-QUIRE_EXPORT(int64_t, quire_w8a8_scratch)(int64_t k) { return row_bytes(k); }
+extern "C" int64_t quire_w8a8_scratch(int64_t k) { return row_bytes(k); }
 
-// Multiplies: x [M, K] and y [M, N] are contiguous; bias [N] or null.
-QUIRE_EXPORT(void, quire_w8a8)
-(const void* x, bool is_bf16, int64_t m, const uint8_t* packed, const void* bias, int64_t n,
- int64_t k, void* y, char* scratch, int64_t num_threads) {
+extern "C" void quire_w8a8(const void* x, bool is_bf16, int64_t m, const uint8_t* packed,
+                           const void* bias, int64_t n, int64_t k, void* y, char* scratch,
+                           int64_t num_threads) {
     if (m == 0 || n == 0) return;
     Job job = {};
     job.linear.x = x;
@@ -115,10 +112,8 @@ QUIRE_EXPORT(void, quire_w8a8)
     multiply<Store>(job, num_threads);
 }
 
-// Looks up rows of W [N, K], dequantised: y [count, K]. Returns false if an index is not below N.
-QUIRE_EXPORT(bool, quire_w8a8_rows)
-(const int64_t* indices, int64_t count, const uint8_t* packed, bool is_bf16, int64_t n, int64_t k,
- void* y) {
+extern "C" bool quire_w8a8_rows(const int64_t* indices, int64_t count, const uint8_t* packed,
+                                bool is_bf16, int64_t n, int64_t k, void* y) {
     Weights weights = {packed, n, k};
     for (int64_t i = 0; i < count; i++) {
         if (indices[i] < 0 || indices[i] >= n) return false;

@@ -1,14 +1,13 @@
 """The functions of w8a8.cpp: y = x W^T + bias over a weight packed once as int8 with a scale for
 each row. x is quantised to int8 in each call, with a scale for each row and 256 columns."""
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from quire.models.native.binding import Signatures, bind
+from quire.models.native.library import Library
 from quire.models.native.packed_weight import PackedWeight, fill_panels, join
 
 PANEL_ROWS = 16
@@ -122,19 +121,14 @@ def _check(numbers: Tensor, width: int, dtype: torch.dtype) -> None:
         raise ValueError(f"the shape is {tuple(numbers.shape)}, its last must be {width} and not 0")
 
 
-ADDRESS, COUNT, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_bool
-SIGNATURES: Signatures = {
-    "quire_w8a8_pack": (None, (ADDRESS, FLAG, COUNT, COUNT, ADDRESS, COUNT)),
-    "quire_w8a8": (
-        None,
-        (*(ADDRESS, FLAG, COUNT, ADDRESS, ADDRESS, COUNT), *(COUNT, ADDRESS, ADDRESS, COUNT)),
-    ),
-    "quire_w8a8_rows": (FLAG, (ADDRESS, COUNT, ADDRESS, FLAG, COUNT, COUNT, ADDRESS)),
-    "quire_w8a8_scratch": (COUNT, (COUNT,)),
-}
-
-
-def bind_w8a8(library: ctypes.CDLL, isa: str) -> W8A8Kernel | None:
-    """Return the kernel for `isa`, or None if that instruction set has no product of int8."""
-    functions = bind(library, isa, SIGNATURES)
-    return None if functions is None else W8A8Kernel(*functions)
+def bind_w8a8(library: Library) -> W8A8Kernel | None:
+    """Return the kernel, or None if the instruction set has no product of int8."""
+    if not library.has("quire_w8a8"):
+        return None
+    return library.bind(
+        W8A8Kernel,
+        pack_into="quire_w8a8_pack",
+        multiply="quire_w8a8",
+        copy_rows="quire_w8a8_rows",
+        scratch_bytes="quire_w8a8_scratch",
+    )

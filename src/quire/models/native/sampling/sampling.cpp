@@ -8,31 +8,8 @@ namespace {
 constexpr int64_t NUM_FIRST_SPANS = 64;  // a top-p set is first sought above so many maxima
 constexpr int64_t MIN_THREAD_LOGITS = 8192;  // fewer are not worth a thread
 
-// The sampling parameters of a row. Temperature 0: the likeliest; top_k of the whole vocabulary,
-// top_p 1, log_min_p -inf: off; num_top -1: no log probabilities.
-struct RowParams {
-    double noise, temperature, top_k, top_p, log_min_p, num_top;
-};
-
-// native/sampling.py has the same fields in the same order.
-struct Call {
-    const void* logits;           // [num_rows, vocab_size], is_bf16 or fp32
-    const RowParams* params;      // [num_rows]; null: nothing is sampled, tokens are scored
-    const int64_t* edit_starts;   // [num_rows + 1] among the edits; null: none
-    const int64_t* edit_ids;
-    const float* edit_values;     // logits instead of the model's
-    const int64_t* mask_indices;  // [num_rows] among the masks, -1: the row has none; null: none
-    const uint32_t* masks;        // [any, mask_words(vocab_size)], the bits of tokens allowed
-    int64_t* token_ids;           // [num_rows], sampled or given; -1: nothing can be sampled
-    double* logprobs;             // [num_rows]
-    int64_t* top_ids;             // [num_rows, max_top]
-    double* top_logprobs;
-    char* memory;                 // what quire_sampling_memory says for each thread
-    int64_t num_rows, row_stride, vocab_size, max_top, is_bf16, num_threads;
-};
-
 struct Shared {
-    const Call* call;
+    const SamplingCall* call;
     int64_t next_row, next_worker, worker_bytes;
 };
 
@@ -118,7 +95,7 @@ void rank(Row& row, int64_t num_top, double logs, int64_t* ids, double* logprobs
 }
 
 template <class Stored>
-void sample(const Call& call, int64_t index, Row& row) {
+void sample(const SamplingCall& call, int64_t index, Row& row) {
     const Stored* logits = (const Stored*)call.logits + index * call.row_stride;
     const RowParams* params = call.params ? call.params + index : nullptr;
     int64_t num_top = params ? int64_t(params->num_top) : call.max_top;
@@ -151,7 +128,7 @@ void sample(const Call& call, int64_t index, Row& row) {
 
 void work(void* argument) {
     Shared& shared = *(Shared*)argument;
-    const Call& call = *shared.call;
+    const SamplingCall& call = *shared.call;
     int64_t worker = __atomic_fetch_add(&shared.next_worker, 1, __ATOMIC_RELAXED);
     Row row(call.vocab_size, call.memory + worker * shared.worker_bytes);
     for (;;) {
@@ -166,13 +143,11 @@ void work(void* argument) {
 
 }  // namespace
 
-// Returns the bytes of memory for one thread, aligned to 8.
-QUIRE_EXPORT(int64_t, quire_sampling_memory)(const Call* call) {
+extern "C" int64_t quire_sampling_memory(const SamplingCall* call) {
     return Row::memory(call->vocab_size);
 }
 
-// Samples a token of each row, or scores the given ones. Returns 0.
-QUIRE_EXPORT(int, quire_sample)(const Call* call) {
+extern "C" int quire_sample(const SamplingCall* call) {
     Shared shared = {call, 0, 0, Row::memory(call->vocab_size)};
     int64_t worth = call->num_rows * call->vocab_size / MIN_THREAD_LOGITS + 1;
     in_parallel(smaller(smaller(call->num_threads, call->num_rows), worth), work, &shared);

@@ -9,23 +9,9 @@ from torch import Tensor
 
 from quire.models.native.library import Library
 
-POINTERS = (
-    *("logits", "params", "edit_starts", "edit_ids", "edit_values", "mask_indices", "masks"),
-    *("token_ids", "logprobs", "top_ids", "top_logprobs", "memory"),
-)
-COUNTS = ("num_rows", "row_stride", "vocab_size", "max_top", "is_bf16", "num_threads")
 NUM_PARAMS = 6
-"""The fields of `RowParams` of sampling.cpp, in this order: noise, temperature, top_k, top_p,
-log_min_p, num_top."""
-
-
-class SamplingCall(ctypes.Structure):
-    """`Call` of sampling.cpp, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in POINTERS),
-        *((name, ctypes.c_int64) for name in COUNTS),
-    )
+"""The fields of `RowParams` of abi.h, in this order: noise, temperature, top_k, top_p, log_min_p,
+num_top."""
 
 
 class LogitEdits(NamedTuple):
@@ -91,15 +77,16 @@ class SamplingKernel:
     def __init__(self, library: Library, vocab_size: int) -> None:
         self._library = library
         self._vocab_size = vocab_size
-        self._sample = library.kernel("quire_sample", SamplingCall, ctypes.c_int)
-        self._num_bytes = library.kernel("quire_sampling_memory", SamplingCall, ctypes.c_int64)
+        self._new_call = library.struct("SamplingCall")
+        self._sample = library.function("quire_sample")
+        self._num_bytes = library.function("quire_sampling_memory")
         self._memory = torch.empty(0, dtype=torch.int64)
 
     @property
     def working_bytes(self) -> int:
         """The bytes that are kept once something was sampled."""
-        call = SamplingCall(vocab_size=self._vocab_size, num_threads=self._library.num_threads)
-        return int(self._num_bytes(call)) * self._library.num_threads
+        call = self._new_call(vocab_size=self._vocab_size, num_threads=self._library.num_threads)
+        return self._num_bytes(call) * self._library.num_threads
 
     def sample(self, logits: Tensor, metadata: SamplingMetadata) -> Sampled:
         """Sample one token of each row of `logits`, which are only read.
@@ -109,7 +96,7 @@ class SamplingKernel:
         """
         token_ids = torch.empty(len(logits), dtype=torch.int64)
         params, _ = metadata.params.buffer_info()
-        call = SamplingCall(params=params, max_top=metadata.max_top)
+        call = self._new_call(params=params, max_top=metadata.max_top)
         if metadata.edits is not None:
             self._check_ids(metadata.edits.ids)
             call.edit_starts = metadata.edits.starts.data_ptr()
@@ -128,7 +115,7 @@ class SamplingKernel:
         Log probabilities are NaN where a row is not finite.
         """
         self._check_ids(token_ids)
-        return self._run(SamplingCall(max_top=num_top), logits, token_ids)
+        return self._run(self._new_call(max_top=num_top), logits, token_ids)
 
     def _mask_indices(self, masks: TokenMasks, num_rows: int) -> Tensor:
         """Return for each row the index of its mask, or -1. Raises ValueError for other sizes."""
@@ -144,7 +131,7 @@ class SamplingKernel:
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self._vocab_size:
             raise IndexError(f"an id is not within the vocabulary of {self._vocab_size}")
 
-    def _run(self, call: SamplingCall, logits: Tensor, token_ids: Tensor) -> Sampled:
+    def _run(self, call: ctypes.Structure, logits: Tensor, token_ids: Tensor) -> Sampled:
         if logits.device.type != "cpu" or logits.shape[1] != self._vocab_size:
             raise ValueError(
                 f"{tuple(logits.shape)} on {logits.device}: must be {self._vocab_size} wide "

@@ -1,0 +1,263 @@
+// The binary interface of the library: the structures and functions by which Python calls kernels, and
+// one kernel another.
+//
+// common.h includes this file as declarations, by which the compiler checks definitions and calls;
+// cpu.cpp includes it once more as text. Python (models/native/abi.py) reads that text and this
+// file, and refuses a library that was built from another. There are
+//
+//     QUIRE_STRUCT(NAME, fields)   QUIRE_FUNCTION(result, NAME, (arguments))
+//
+// of void, bool, int, int64_t, double, earlier structures, and pointers. A function that says "dot"
+// is only in the instruction sets with bfloat16 and byte dot products, one that says "tiles" only in
+// those with tiles.
+//
+// Everywhere: x [M, K], y [M, N] and weights W [N, K] are dense, `bias` is [N] or null, `is_bf16`
+// tells bfloat16 from float32, and `num_threads` is how many threads may work.
+
+// --- attention/attention.cpp
+
+// Strides and head sizes count elements, other sizes tokens. `query` is [num_tokens, heads,
+// head_size], the last dimension dense, and so on for `key` and `value`; `keys` and `values` are the
+// store's, [num_blocks, block_size, kv_heads, head size], dense. Null `values`: they are the first
+// elements of the keys. Unless `number` (of numbers.h) is 0 these are bytes, whose scales are
+// [num_blocks, block_size, kv_heads]. `window` and `chunk` both zero: all is seen.
+QUIRE_STRUCT(AttentionCall,
+    const void *query, *key, *value;
+    void* out;  // [num_tokens, heads, v_head_size]
+    char *keys, *values;
+    bf16 *key_scales, *value_scales;
+    const float* sinks;    // [heads], or null
+    const int64_t* slots;  // [num_tokens]
+    const int32_t* table;  // [num_seqs, table_columns]
+    const int64_t *query_starts, *context_lens;  // [num_seqs + 1], [num_seqs]
+    char* scratch;         // what quire_attend_scratch says
+    int64_t query_token_stride, query_head_stride, key_token_stride, key_head_stride;
+    int64_t value_token_stride, value_head_stride, table_stride, table_columns;
+    int64_t num_tokens, num_seqs, num_blocks, block_size;
+    int64_t heads, kv_heads, head_size, v_head_size;
+    int64_t window, chunk, is_bf16, number, num_threads;
+    double scale, softcap;
+)
+
+// Writes K and V of the step, and attends. Returns 0, or 1 where a slot or an entry of a block table
+// that is to be used lies outside of the store: then nothing has been read or written.
+QUIRE_FUNCTION(int, quire_attend, (const AttentionCall* call))
+// Returns the bytes of scratch for this call.
+QUIRE_FUNCTION(int64_t, quire_attend_scratch, (const AttentionCall* call))
+// Returns bytes of scratch that suffice for all calls of as many K/V heads, tokens and threads. Reads
+// no memory but the call.
+QUIRE_FUNCTION(int64_t, quire_attend_most_scratch, (const AttentionCall* call))
+
+// --- linear/bf16_storage.cpp: float32 by weights that bfloat16 holds
+
+// Whether bfloat16 holds all of these numbers.
+QUIRE_FUNCTION(bool, quire_bf16_storage_fits, (const uint32_t* weight, int64_t count))
+// packed: ceil(N / 32) * K * 32 bfloat16 numbers.
+QUIRE_FUNCTION(void, quire_bf16_storage_pack,
+               (const uint32_t* weight, int64_t n, int64_t k, uint16_t* packed,
+                int64_t num_threads))
+// y = x W^T + bias.
+QUIRE_FUNCTION(void, quire_bf16_storage,
+               (const float* x, int64_t m, const void* packed, const float* bias, int64_t n,
+                int64_t k, float* y, int64_t num_threads))
+// Looks up rows of W: y [count, K]. Returns false if an index is not below N.
+QUIRE_FUNCTION(bool, quire_bf16_storage_rows,
+               (const int64_t* indices, int64_t count, const uint16_t* packed, int64_t n,
+                int64_t k, uint32_t* y))
+
+// --- linear/w8a32.cpp: float32 by int8 weights, widened
+
+// Quantises and packs. packed: ceil(N / 32) * (4 + K) * 32 bytes.
+QUIRE_FUNCTION(void, quire_w8a32_pack,
+               (const float* weight, int64_t n, int64_t k, char* packed, int64_t num_threads))
+// y = x W^T + bias.
+QUIRE_FUNCTION(void, quire_w8a32,
+               (const float* x, int64_t m, const void* packed, const float* bias, int64_t n,
+                int64_t k, float* y, int64_t num_threads))
+// Looks up rows of W, dequantised: y [count, K]. Returns false if an index is not below N.
+QUIRE_FUNCTION(bool, quire_w8a32_rows,
+               (const int64_t* indices, int64_t count, const char* packed, int64_t n, int64_t k,
+                float* y))
+
+// --- linear/w8a8.cpp: int8 weights by x quantised to int8 (dot)
+
+// Quantises and packs. packed: ceil(N / 16) * (ceil(K / 4) + 1) * 64 bytes.
+QUIRE_FUNCTION(void, quire_w8a8_pack,
+               (const void* weight, bool is_bf16, int64_t n, int64_t k, uint8_t* packed,
+                int64_t num_threads))
+// Returns the bytes of scratch for one row of x.
+QUIRE_FUNCTION(int64_t, quire_w8a8_scratch, (int64_t k))
+// y = x W^T + bias.
+QUIRE_FUNCTION(void, quire_w8a8,
+               (const void* x, bool is_bf16, int64_t m, const uint8_t* packed, const void* bias,
+                int64_t n, int64_t k, void* y, char* scratch, int64_t num_threads))
+// Looks up rows of W, dequantised: y [count, K]. Returns false if an index is not below N.
+QUIRE_FUNCTION(bool, quire_w8a8_rows,
+               (const int64_t* indices, int64_t count, const uint8_t* packed, bool is_bf16,
+                int64_t n, int64_t k, void* y))
+
+// --- linear/compressed_bf16.cpp: bfloat16 by weights in 12 bits (dot)
+
+// Writes the heads of the panels, a line for each 32 rows of W. Returns the bytes that `packed` takes.
+QUIRE_FUNCTION(int64_t, quire_compressed_bf16_heads,
+               (const uint16_t* weight, int64_t n, int64_t k, void* heads, int64_t num_threads))
+// packed: begins with its heads.
+QUIRE_FUNCTION(void, quire_compressed_bf16_pack,
+               (const uint16_t* weight, int64_t n, int64_t k, void* packed, int64_t num_threads))
+// Returns the bytes of scratch for x.
+QUIRE_FUNCTION(int64_t, quire_compressed_bf16_scratch, (int64_t m, int64_t k))
+// y = x W^T + bias.
+QUIRE_FUNCTION(void, quire_compressed_bf16,
+               (const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n,
+                int64_t k, uint16_t* y, void* scratch, int64_t num_threads))
+// Computes a gated MLP (tiles): W has I = N / 2 rows of gates, then I of values; `down` is [width, I].
+// Results are equal to those of single calls to the bit, except for NaN. `gated` is memory for [M, I],
+// M rounded up to BLOCK_ROWS. Returns false, and does nothing, if gates do not end where a panel does.
+QUIRE_FUNCTION(bool, quire_compressed_bf16_mlp,
+               (const uint16_t* x, int64_t m, const void* packed, const uint16_t* bias, int64_t n,
+                int64_t k, int64_t act, const void* down, const uint16_t* down_bias,
+                int64_t width, uint16_t* gated, uint16_t* y, void* scratch, int64_t num_threads))
+// Looks up rows of W: y [count, K]. Returns false if an index is not below N.
+QUIRE_FUNCTION(bool, quire_compressed_bf16_rows,
+               (const int64_t* indices, int64_t count, const void* packed, int64_t n, int64_t k,
+                uint16_t* y))
+
+// --- linear/find_candidates.cpp, linear/candidate_product.cpp: candidate pruning (dot)
+
+// `candidates` [ceil(M / 64), ceil(N / 32)]: which of 64 rows of x may have their largest entry among
+// a panel of 32 rows of W. `packed` and `bounds` are those of quire_candidates_pack.
+QUIRE_STRUCT(FindCandidates,
+    const bf16* x;
+    const uint8_t* packed;
+    const void* bounds;
+    uint64_t* candidates;
+    char* scratch;
+    int64_t m, n, k, num_threads;
+)
+
+// `packed` is compressed bf16, `candidates` as FindCandidates has it.
+QUIRE_STRUCT(CandidateProduct,
+    const uint16_t* x;
+    const uint8_t* packed;
+    const uint64_t* candidates;
+    uint16_t* y;
+    char* scratch;
+    int64_t m, n, k, num_threads;
+)
+
+// Returns the bytes of scratch for packing.
+QUIRE_FUNCTION(int64_t, quire_candidates_pack_scratch, (int64_t k, int64_t num_threads))
+// Makes the int8 copy of a compressed W. packed: as quire_w8a8_pack has it; bounds: 128 bytes for each
+// of its panels. Returns false if a row of W is too large for its bounds, or not finite.
+QUIRE_FUNCTION(bool, quire_candidates_pack,
+               (const void* compressed, int64_t n, int64_t k, void* packed, void* bounds,
+                char* scratch, int64_t num_threads))
+// Returns the bytes of scratch.
+QUIRE_FUNCTION(int64_t, quire_find_candidates_scratch, (const FindCandidates* call))
+// Returns how many panels are candidates, summed over all rows.
+QUIRE_FUNCTION(int64_t, quire_find_candidates, (const FindCandidates* call))
+// Returns the bytes of scratch.
+QUIRE_FUNCTION(int64_t, quire_candidate_product_scratch, (int64_t k, int64_t num_threads))
+// y = x W^T in the candidate panels; all other entries of y become -inf.
+QUIRE_FUNCTION(void, quire_candidate_product, (const CandidateProduct* call))
+
+// --- decoder/fused.cpp: what is between linear layers; `act` is 0 for SiLU, 1 for GELU by tanh
+
+// Whether rows may be of this dtype.
+QUIRE_FUNCTION(bool, quire_fused_takes, (bool is_bf16))
+// out [rows, width] = RMSNorm(x + added) * weight (Zhang and Sennrich, 2019); the sum is left in x.
+// Null `added`: x is read only. kind: 0 rounds x before it is multiplied, 1 multiplies by weight + 1.
+QUIRE_FUNCTION(void, quire_norm,
+               (bool is_bf16, void* x, const void* added, const void* weight, int64_t rows,
+                int64_t width, double epsilon, int64_t kind, void* out, int64_t num_threads))
+// Rotates the first `rotary` elements of each head (RoPE, Su et al., 2021; in halves, as Llama), in
+// place: rows of `stride` elements that begin with query heads and then key heads, `head` wide.
+// Each head is normalised before, where it has a weight.
+QUIRE_FUNCTION(void, quire_rope,
+               (bool is_bf16, void* x, int64_t rows, int64_t stride, int64_t query_heads,
+                int64_t key_heads, int64_t head, const void* cos, const void* sin, int64_t rotary,
+                const void* query_weight, const void* key_weight, double query_epsilon,
+                double key_epsilon, int64_t kind, int64_t num_threads))
+// out [rows, width] = act(x[:, :width]) * x[:, width:].
+QUIRE_FUNCTION(void, quire_gate,
+               (bool is_bf16, const void* x, int64_t rows, int64_t width, int64_t act, void* out,
+                int64_t num_threads))
+// out [rows, width] = a + b.
+QUIRE_FUNCTION(void, quire_sum,
+               (bool is_bf16, const void* a, const void* b, int64_t rows, int64_t width, void* out,
+                int64_t num_threads))
+
+// --- decoder/decoder.cpp
+
+QUIRE_STRUCT(LinearWeight,
+    const void *packed, *bias;
+    int64_t num_rows, num_columns;
+)
+
+QUIRE_STRUCT(NormWeight,
+    const void* weight;  // null: none
+    double epsilon;
+    int64_t kind;
+)
+
+QUIRE_STRUCT(DecoderLayer,
+    LinearWeight qkv, out, gate_up, down;
+    NormWeight before, between, query, key;
+    int64_t query_heads, head_size, act, group;  // its KV cache group
+    const AttentionCall* attention;  // what stays the same from step to step
+)
+
+// The slots and the block table of one KV cache group.
+QUIRE_STRUCT(GroupTables,
+    const int64_t* slots;
+    const int32_t* table;
+    int64_t table_stride, table_columns;
+)
+
+QUIRE_STRUCT(DecoderCall,
+    const DecoderLayer* layers;
+    const GroupTables* groups;
+    char* states;                   // [num_tokens, hidden_size], overwritten
+    char* out;                      // [num_logits, hidden_size]
+    const char *cos, *sin;          // [num_tokens, rotary_dim]
+    const int64_t* logits_indices;  // [num_logits], rising
+    const int64_t *query_starts, *context_lens;
+    char* scratch;
+    NormWeight last;
+    int64_t num_layers, hidden_size, rotary_dim, num_tokens, num_logits, num_seqs, is_int8, is_bf16;
+    int64_t num_threads;
+)
+
+// Returns the bytes of scratch for this step.
+QUIRE_FUNCTION(int64_t, quire_decoder_scratch, (const DecoderCall* call))
+// Returns 0, or 1 where a slot or a block that is to be used lies outside of a store.
+QUIRE_FUNCTION(int, quire_decoder, (const DecoderCall* call))
+
+// --- sampling/sampling.cpp
+
+// The sampling parameters of a row. Temperature 0: the likeliest; top_k of the whole vocabulary,
+// top_p 1, log_min_p -inf: off; num_top -1: no log probabilities.
+QUIRE_STRUCT(RowParams,
+    double noise, temperature, top_k, top_p, log_min_p, num_top;
+)
+
+QUIRE_STRUCT(SamplingCall,
+    const void* logits;           // [num_rows, vocab_size], rows `row_stride` apart
+    const RowParams* params;      // [num_rows]; null: nothing is sampled, tokens are scored
+    const int64_t* edit_starts;   // [num_rows + 1] among the edits; null: none
+    const int64_t* edit_ids;
+    const float* edit_values;     // logits instead of the model's
+    const int64_t* mask_indices;  // [num_rows] among the masks, -1: the row has none; null: none
+    const uint32_t* masks;        // [any, ceil(vocab_size / 32)], the bits of tokens allowed
+    int64_t* token_ids;           // [num_rows], sampled or given; -1: nothing can be sampled
+    double* logprobs;             // [num_rows]
+    int64_t* top_ids;             // [num_rows, max_top]
+    double* top_logprobs;
+    char* memory;                 // what quire_sampling_memory says for each thread
+    int64_t num_rows, row_stride, vocab_size, max_top, is_bf16, num_threads;
+)
+
+// Returns the bytes of memory for one thread, aligned to 8.
+QUIRE_FUNCTION(int64_t, quire_sampling_memory, (const SamplingCall* call))
+// Samples a token of each row, or scores the given ones. Returns 0.
+QUIRE_FUNCTION(int, quire_sample, (const SamplingCall* call))
