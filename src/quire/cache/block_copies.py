@@ -13,7 +13,7 @@ class CopyKind(StrEnum):
     OUT = "out"
     IN = "in"
     FORK = "copy"
-    """From one block of the device to another, for a request that forks from another one."""
+    """A copy from one block of the device to another, for a request that forks from another one."""
 
 
 class BlockCopy(NamedTuple):

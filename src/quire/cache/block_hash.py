@@ -21,8 +21,8 @@ to the block's digest. All digests of one function are equally long.
 
 
 class HashAlgorithm(StrEnum):
-    """How full blocks are hashed. `SHA256_CBOR` gives the same digests in every process and in
-    other programs; `SHA256` is faster.
+    """An algorithm by which full blocks are hashed. `SHA256_CBOR` gives the same digests in every
+    process and in other programs; `SHA256` is faster.
     """
 
     SHA256 = "sha256"

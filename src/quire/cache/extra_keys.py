@@ -1,5 +1,5 @@
-"""What tells blocks of equal tokens apart: whose they are, and what their placeholder tokens stand
-for.
+"""Extra keys tell blocks of equal tokens apart: whose they are, and what their placeholder tokens
+stand for.
 """
 
 from collections.abc import Iterable

@@ -222,7 +222,7 @@ class KVCache:
 
     @property
     def block_recompute_cost(self) -> RecomputeCost:
-        """What losing one block's tokens in every group costs."""
+        """The cost of losing one block's tokens in every group."""
         return RecomputeCost(len(self._groups), self._block_size)
 
     def recompute_cost(self, table: BlockTable, num_computed: int) -> RecomputeCost:

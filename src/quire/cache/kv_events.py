@@ -1,5 +1,5 @@
-"""What an observer of the prefix cache is told, such as a router that sends a prompt to where its
-blocks are. Names and fields follow vLLM's KV events.
+"""Events tell an observer what the prefix cache holds, such as a router that sends a prompt to
+where its blocks are. Names and fields follow vLLM's KV events.
 """
 
 from enum import StrEnum
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class KVEventKind(StrEnum):
-    """What happened to the blocks, by the names of vLLM's events."""
+    """The kinds of events, by the names of vLLM's: each says what happened to its blocks."""
 
     STORED = "BlockStored"
     REMOVED = "BlockRemoved"
@@ -15,7 +15,7 @@ class KVEventKind(StrEnum):
 
 
 class Medium(StrEnum):
-    """Where a block lies; `GPU` is the device, whatever it is."""
+    """The memory in which a block lies; `GPU` is the device, whatever it is."""
 
     DEVICE = "GPU"
     HOST = "CPU"

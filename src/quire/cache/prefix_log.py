@@ -1,5 +1,5 @@
-"""What is cached and evicted, told to those who want to know: who asks why a prefix was not found,
-and who follows the cache from outside.
+"""The log of what is cached and evicted tells those who want to know: who asks why a prefix was not
+found, and who follows the cache from outside.
 """
 
 from collections.abc import Iterator, Sequence

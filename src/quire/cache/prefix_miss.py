@@ -1,5 +1,5 @@
-"""Why the prefix cache had no more of a prompt. What is kept for it is bounded by the number of
-blocks, and an answer costs the same however long the prompt is.
+"""A prefix miss says why the prefix cache had no more of a prompt. What is kept for it is bounded
+by the number of blocks, and an answer costs the same however long the prompt is.
 """
 
 from collections import OrderedDict
@@ -15,7 +15,8 @@ MAX_COMPARED = 64
 
 
 class MissKind(StrEnum):
-    """Why a prefix was not found; the number that goes with each is said in brackets."""
+    """The reasons why a prefix was not found; the number that goes with each is said in
+    brackets."""
 
     TOO_SHORT = "too_short"  # not one full block before the last token (tokens)
     DIFFERS = "differs"  # (first token that differs from what is cached)

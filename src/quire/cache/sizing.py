@@ -1,5 +1,5 @@
-"""From bytes to blocks, and from blocks to the requests they hold: arithmetic only. Measuring a
-device is the engine's work.
+"""Computes how many blocks fit into bytes, and how many requests into blocks: arithmetic only.
+Measuring a device is the engine's work.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ BY_SHARE = "--gpu-memory-utilization"
 
 
 class TooLittleMemory(Exception):
-    """What is asked for does not fit; the text has the numbers and what to change."""
+    """Raised if what is asked for does not fit; the text has the numbers and what to change."""
 
 
 def check_has_attention(layout: Layout) -> None:
@@ -31,8 +31,8 @@ def check_has_attention(layout: Layout) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How large KV memory shall be, given in one way at most: so many blocks, bytes, tokens of
-    context, or a share of the device. Where nothing is given it is the share DEFAULT_SHARE.
+    """The size that KV memory shall have, given in one way at most: so many blocks, bytes, tokens
+    of context, or a share of the device. Where nothing is given it is the share DEFAULT_SHARE.
 
     Raises ValueError where it is given in two ways: none of them wins in silence.
     """

@@ -1,5 +1,5 @@
-"""What one layer keeps of a token (`TokenKV`) and for how long (`AttentionPattern`): together they
-are its KV spec, which says what a block and a request cost.
+"""A layer's KV spec is what it keeps of a token (`TokenKV`) and for how long (`AttentionPattern`):
+it says what a block and a request cost.
 """
 
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class AttentionType(StrEnum):
-    """What a layer's attention can see of the tokens before it."""
+    """The kinds of attention, by what it can see of the tokens before it."""
 
     FULL = "full_attention"
     SLIDING = "sliding_window"
@@ -16,7 +16,7 @@ class AttentionType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenKV:
-    """What one token takes in one layer, in elements: `num_kv_heads` keys of `head_size` and values
+    """The elements that one token takes in one layer: `num_kv_heads` keys of `head_size` and values
     of `v_head_size`.
 
     Latent attention (MLA) keeps one vector, of which the value is a part: its `v_head_size` is 0.
@@ -64,7 +64,7 @@ class TokenKV:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPattern:
-    """Which earlier tokens a layer's queries see, and so how long each token is needed.
+    """The earlier tokens that a layer's queries see, and so how long each token is needed.
 
     `size` is the window size of SLIDING and the chunk size of CHUNKED, in tokens; FULL needs every
     token to the end and has none. SLIDING: a query sees itself and the `size - 1` positions before

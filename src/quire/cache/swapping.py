@@ -16,7 +16,7 @@ from quire.cache.spec import AttentionPattern
 
 
 class RecomputeCost(NamedTuple):
-    """What a request alone holds: blocks, and the tokens that would be computed again without
+    """All that a request alone holds: blocks, and the tokens that would be computed again without
     them.
     """
 

@@ -290,7 +290,7 @@ class EngineClient:
             stream.put(delta)
 
     async def _go_down(self, process: subprocess.Popen[bytes]) -> None:
-        """The socket is closed: end every stream at once, then wait for the exit code."""
+        """End every stream at once, since the socket is closed, then wait for the exit code."""
         is_reported = (
             self.facts is None and self.down_reason is not None
         )  # whoever waits for the start reports it

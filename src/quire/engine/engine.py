@@ -15,8 +15,8 @@ from quire.scheduler.step import Delta, Refusal, Stats, StepResult
 
 
 class StepOutput(NamedTuple):
-    """What one completed step did: its number, how many tokens it computed, how many seconds it
-    took, and the outputs of its requests. `step` is 0 if no step was completed."""
+    """The output of one completed step: its number, how many tokens it computed, how many seconds
+    it took, and the outputs of its requests. `step` is 0 if no step was completed."""
 
     step: int
     num_tokens: int

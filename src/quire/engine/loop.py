@@ -11,7 +11,8 @@ from quire.scheduler.step import Delta, Refusal
 
 
 class MessageResults(NamedTuple):
-    """What the messages of one iteration led to: ids accepted, refusals, deltas of the aborted."""
+    """The results of the messages of one iteration: ids accepted, refusals, deltas of the
+    aborted."""
 
     accepted: list[str]
     refused: list[Refusal]

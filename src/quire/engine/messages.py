@@ -53,7 +53,7 @@ class LayerGroupFacts(msgspec.Struct, frozen=True):
 
 
 class MemoryFacts(msgspec.Struct, frozen=True):
-    """What KV memory holds, and why it and a step are as large as they are.
+    """Facts of KV memory: what it holds, and why it and a step are as large as they are.
 
     kv_tokens: the tokens of context that requests of `max_model_len` have together.
     kv_token_bytes: the bytes of one token in all layers.
@@ -74,7 +74,7 @@ class MemoryFacts(msgspec.Struct, frozen=True):
 
 
 class EngineFacts(msgspec.Struct, frozen=True):
-    """What the server needs to know about a loaded engine.
+    """Facts of a loaded engine that the server needs to know.
 
     Lengths and budgets are in tokens; `startup_s` has the seconds of each phase of the start.
     """

@@ -10,14 +10,14 @@ BUNDLED_MODEL_NAME = "quire-bundled"
 
 
 class MetricsCompat(StrEnum):
-    """Which copies of the `quire:` metrics are exposed beside them."""
+    """The copies of the `quire:` metrics that are exposed beside them."""
 
     VLLM = "vllm"
     NONE = "none"
 
 
 class GenerationConfig(StrEnum):
-    """Where the sampling defaults come from: the model's own file, or OpenAI's alone."""
+    """The source of the sampling defaults: the model's own file, or OpenAI's alone."""
 
     AUTO = "auto"
     NONE = "none"

@@ -1,5 +1,5 @@
-"""What all handlers share: the configuration, the engine, the tokenizer, and whether the server may
-take work now.
+"""The service is what all handlers share: the configuration, the engine, the tokenizer, and whether
+the server may take work now.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.05
 WAITING_BODIES = 8
-"""How many of the largest bodies may wait in each size class."""
+"""So many of the largest bodies may wait in each size class."""
 
 
 class Sources(NamedTuple):
@@ -50,7 +50,7 @@ class Sources(NamedTuple):
 
 
 class ServingState(NamedTuple):
-    """What serving a request needs, once the server is ready; `policy` orders the requests that
+    """All that serving a request needs, once the server is ready; `policy` orders the requests that
     wait in the engine."""
 
     input: InputContext

@@ -19,8 +19,8 @@ from quire.scheduler.request import Sampling, Stopping
 
 
 class ProcessorContext(NamedTuple):
-    """What a processor is built from: the request's parameters, and its tokens when it joins the
-    runner, which after a preemption are its prompt and the outputs so far."""
+    """The facts that a processor is built from: the request's parameters, and its tokens when it
+    joins the runner, which after a preemption are its prompt and the outputs so far."""
 
     sampling: Sampling
     stopping: Stopping

@@ -18,8 +18,9 @@ from quire.scheduler.request import Sampling
 
 
 class SamplingKind(Enum):
-    """How the token of a row is sampled: its largest logit, or at random from all tokens, from the
-    top_k, from those that min_p leaves, from the top_p of all, or from the top_p of those."""
+    """The ways in which the token of a row is sampled: its largest logit, or at random from all
+    tokens, from the top_k, from those that min_p leaves, from the top_p of all, or from the top_p
+    of those."""
 
     GREEDY = auto()
     UNTRUNCATED = auto()

@@ -15,7 +15,7 @@ from quire.scheduler.request import Sampling
 
 @dataclass(slots=True, eq=False)
 class SamplingState:
-    """What the next token of a request is sampled from, beside its logits.
+    """The state of a request from which its next token is sampled, beside its logits.
 
     `token_ids` are the prompt and the outputs so far. `processors` are those that are not done.
     """

@@ -14,7 +14,7 @@ from quire.engine.sampling.tiles import TILE, Workspace, lanes_of
 from quire.engine.sampling.weights import pick, points_of
 
 _DIGITS = ((21, 1 << 11, -(1 << 10)), (10, 1 << 11, 0), (0, 1 << 10, 0))
-"""For each digit by how many bits ranks are shifted, how many values it has, and the least of them:
+"""Each digit by the bits that ranks are shifted, the number of its values, and the least of them:
 the first digit has the sign of the rank."""
 
 

@@ -14,7 +14,7 @@ from quire.cache.sizing import Budget, budget_before_load, smallest_budget
 CGROUP = Path("/sys/fs/cgroup")
 PROCESS = Path("/proc/self")
 FORGET_PEAK = "5"
-"""What to write to a process's `clear_refs` to reset its peak memory (proc(5))."""
+"""Written to a process's `clear_refs`, it resets its peak memory (proc(5))."""
 
 
 @dataclass(frozen=True, slots=True)

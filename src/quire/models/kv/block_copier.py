@@ -133,7 +133,7 @@ class AtOnce:
     """The queue of a device that is the host: each copy is done at once."""
 
     def begin(self) -> None:
-        """All that was computed is done."""
+        """Do nothing: all that was computed is done."""
 
     def copy(self, target: Tensor, source: Tensor, blocks: CopyBatch) -> None:
         rows = source.index_select(0, torch.tensor(blocks.sources))

@@ -1,4 +1,4 @@
-"""How K and V are stored: as computed, or as one-byte numbers with one scale per token and head.
+"""Codecs store K and V as computed, or as one-byte numbers with one scale per token and head.
 
 Each token is encoded by itself, so what is read of it never depends on what came with it. Zeros
 stay zeros; a vector that holds an infinity or a NaN reads as non-finite in every element, and so

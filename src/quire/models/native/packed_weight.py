@@ -39,7 +39,8 @@ def join(weights: Sequence[PackedWeight], *, before: Sequence[Tensor] = ()) -> P
 
 
 def fill_panels(weights: Sequence[PackedWeight], panel_rows: int) -> bool:
-    """Whether each weight but the last ends where a panel does: only then can they be joined."""
+    """Return whether each weight but the last ends where a panel does: only then can they be
+    joined."""
     return not any(weight.num_rows % panel_rows for weight in weights[:-1])
 
 

@@ -28,8 +28,8 @@ from quire.server.text.tokenizer_files import TokenizerError, find_folder
 logger = logging.getLogger(__name__)
 
 SPIN_COUNT = "2000"
-"""How often a model thread spins before it sleeps: a tenth of a millisecond. OpenMP itself would
-spin a hundred times as long, and beside other work a step would then wait for whole
+"""The number of times that a model thread spins before it sleeps: a tenth of a millisecond. OpenMP
+itself would spin a hundred times as long, and beside other work a step would then wait for whole
 time slices (decision 0008)."""
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

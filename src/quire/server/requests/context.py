@@ -12,7 +12,7 @@ from quire.server.tenancy.tenants import Arrival
 
 @dataclass(frozen=True, slots=True)
 class TextOptions:
-    """How the tokens of a request's outputs become text.
+    """Options of how the tokens of a request's outputs become text.
 
     stop: strings that end an output; `include_stop` keeps the one that ended it in the text.
     min_tokens: stop strings count only after so many tokens.
@@ -33,7 +33,8 @@ class TextOptions:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How the answer is sent: as one body or as a stream, and which chunks of it carry usage."""
+    """The way in which the answer is sent: as one body or as a stream, and which chunks of it carry
+    usage."""
 
     stream: bool = False
     include_usage: bool = False

@@ -19,7 +19,8 @@ class InputLimits(NamedTuple):
 
 
 class InputContext(NamedTuple):
-    """What parsing a request needs: the limits, and the tokenizer of the model that is served."""
+    """All that parsing a request needs: the limits, and the tokenizer of the model that is
+    served."""
 
     limits: InputLimits
     tokenizer: TextTokenizer

@@ -45,7 +45,7 @@ MAX_SHOWN_CHARS = 200
 
 
 class InputKind(StrEnum):
-    """What a body is parsed as."""
+    """The kinds of bodies that are parsed."""
 
     COMPLETION = "completion"
     CHAT = "chat"

@@ -132,7 +132,8 @@ class InputReader:
 
 
 class WorkerPool:
-    """At most `max_workers` processes, started when there is work and ended when there is none."""
+    """A pool of at most `max_workers` processes, started when there is work and ended when there is
+    none."""
 
     def __init__(self, max_workers: int) -> None:
         self._limiter = CapacityLimiter(max_workers)

@@ -28,7 +28,7 @@ NICENESS = 10
 TOKEN_ID = "I"
 """The code of an array of unsigned 32-bit integers."""
 TOKENS_PER_ITERATION = 50_000
-"""How many token ids the event loop makes of bytes in one iteration: about a millisecond."""
+"""The event loop makes so many token ids of bytes in one iteration: about a millisecond."""
 
 
 class ParseTask(NamedTuple):

@@ -17,7 +17,8 @@ class LogprobEntry(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """Why an output ended, in OpenAI's words; `stop_reason` is the stop string or stop token id."""
+    """The reason why an output ended, in OpenAI's words; `stop_reason` is the stop string or stop
+    token id."""
 
     finish_reason: str
     stop_reason: int | str | None = None

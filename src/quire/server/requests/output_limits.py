@@ -1,6 +1,4 @@
-"""How many tokens and log probabilities the outputs of a request may have, once its prompts are
-tokens.
-"""
+"""Limits how many tokens and log probabilities outputs may have, once the prompts are tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ MAX_LOGPROBS_KEPT = 2**22
 
 @dataclass(frozen=True, slots=True)
 class OutputLimit:
-    """How many tokens an output may have, as the request says it.
+    """The limit on the tokens of an output, as the request says it.
 
     requested: the client's number, None where it gave none; `default` stands in for it then. Where
         both are None the output may go on to the end of the context.

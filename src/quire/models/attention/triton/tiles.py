@@ -46,13 +46,13 @@ class Device(NamedTuple):
 
 
 def choose_tile(head_size: int, codec: Codec, most_rows: int, device: Device) -> Tile:
-    """`most_rows`: tokens of the longest chunk times query heads of a group.
+    """Return the tile for `most_rows`: tokens of the longest chunk times query heads of a group.
 
-    The largest that spill no registers and leave a GPU with 99 KiB of shared memory (8.6, 8.9) room
-    for one program: `tools/triton_figures.py` prints what each takes. Many rows, so that keys are
-    read seldom; few where there are no more, so that many programs share a multiprocessor and wait
-    for memory in turn. Where a product reads its keys from shared memory, registers are left for
-    more of them.
+    Tiles are the largest that spill no registers and leave a GPU with 99 KiB of shared memory (8.6,
+    8.9) space for one program: `tools/triton_figures.py` prints what each takes. They have many
+    rows, so that keys are read seldom, and few where there are no more, so that many programs share
+    a multiprocessor and wait for memory in turn. Where a product reads its keys from shared memory,
+    registers are left for more of them.
     """
     if device.tile is not None:
         return device.tile
