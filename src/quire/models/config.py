@@ -1,4 +1,4 @@
-"""What is known of a loaded model: measured by a probe where it can be, else read from its files.
+"""Facts of a loaded model, measured by a probe where they can be, else read from its files.
 
 This module needs the standard library alone, so that every package may import it without torch.
 """
@@ -89,8 +89,8 @@ class AttentionBackendName(RegistryName):
 
 
 class LinearBackend(StrEnum):
-    """How linear layers multiply. `AUTO`: bfloat16 weights packed for the C++ kernels where they
-    run. `TORCH`: weights as they are."""
+    """The ways in which linear layers multiply. `AUTO`: bfloat16 weights packed for the C++ kernels
+    where they run. `TORCH`: weights as they are."""
 
     AUTO = "auto"
     TORCH = "torch"
@@ -177,7 +177,7 @@ class KVSize(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KVOptions:
-    """How K and V are stored and attended to.
+    """Options of how K and V are stored and attended to.
 
     hybrid: false means one KV cache group for all layers, which keeps every token.
     disabled: the optimisations that are switched off.
@@ -204,7 +204,7 @@ class KVOptions:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What is known of a loaded model.
+    """Facts of a loaded model.
 
     max_model_len: the longest context that the weights were made for, prompt and output together.
     dtype: float32, float16 or bfloat16, of the weights and, unless quantised, of K and V.

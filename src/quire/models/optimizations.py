@@ -1,4 +1,5 @@
-"""What makes models faster on a CPU, by name, so that each can be switched off alone.
+"""Optimisations make models faster on a CPU; they have names, so that each can be switched off
+alone.
 
 This module needs the standard library alone, so that every package may import it without torch.
 """

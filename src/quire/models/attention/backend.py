@@ -29,8 +29,8 @@ from quire.models.optimizations import Disabled
 
 
 class Site(NamedTuple):
-    """Where attention is to run: a device, a codec, the largest head sizes, and the optimisations
-    that are switched off."""
+    """The place where attention is to run: a device, a codec, the largest head sizes, and the
+    optimisations that are switched off."""
 
     device: torch.device
     codec: Codec

@@ -1,4 +1,4 @@
-"""What a weight format of `--quantization` is made of.
+"""The parts of a weight format of `--quantization`.
 
 A new format is a file with a `WeightKernel` (`layers/weight_kernel.py`) and a `WeightFormat`, and a
 line in `Quantization` that says where that one lies. Nothing else knows the format by name: weights

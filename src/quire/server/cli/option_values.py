@@ -64,7 +64,7 @@ threads = integer(1, MAX_THREADS)
 
 
 def byte_count(given: str) -> int:
-    """`1048576`, `1024KiB`, `1MiB` and `1M` are the same."""
+    """Return a number of bytes; `1048576`, `1024KiB`, `1MiB` and `1M` are the same."""
     found = BYTES.fullmatch(given.strip())
     if found is None or (given.strip().endswith("iB") and not found[2]):
         raise ValueError(f"expected bytes, such as 1073741824, 1024MiB or 1G, got {given!r}")
@@ -100,7 +100,7 @@ gibibytes = _amount("GiB", 0, MAX_GIB)
 
 
 def seconds_or_none(given: str) -> float:
-    """0 is none."""
+    """Return a number of seconds, or None for 0."""
     if 0 < _number(given) < LEAST_SECONDS:
         raise ValueError(f"expected seconds, {LEAST_SECONDS} or more, or 0 for none, got {given!r}")
     return seconds(given)

@@ -18,7 +18,8 @@ _SEED_BITS = 63
 
 @dataclass(frozen=True, slots=True)
 class NumLogprobs:
-    """How many alternatives each token of output and prompt gets; None: no log probabilities."""
+    """The numbers of alternatives that each token of output and prompt gets; None: no log
+    probabilities."""
 
     output: int | None = None
     prompt: int | None = None

@@ -15,7 +15,7 @@ from quire.models.loading.kernels import choose_kernels
 from quire.models.loading.weight_format import KernelOptions
 from quire.models.native import library
 from quire.scheduler.request import NewRequest, Sampling, Stopping
-from tests.models.naive_int8 import NAIVE_INT8, NaiveInt8Kernel
+from tests.models.loading.naive_int8 import NAIVE_INT8, NaiveInt8Kernel
 from tests.models.test_bundled import FOLDER
 
 PROMPT = (0, 1252, 266)
