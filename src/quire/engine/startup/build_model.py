@@ -11,16 +11,16 @@ import torch
 from quire.cache.footprint import Footprint
 from quire.cache.layout import Layout
 from quire.cache.sizing import MIB, TooLittleMemory
-from quire.engine.config import EngineConfig, MemoryConfig, SchedulingConfig
+from quire.engine.config import EngineConfig, ModelConfig, SchedulingConfig
 from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts, ReceiptLine
 from quire.engine.sampling.build_sampler import sampler_bytes
 from quire.engine.startup.assemble import Clock, OnProgress, assemble
-from quire.engine.startup.device import choose_device
 from quire.engine.startup.early_check import check_before_load, least_token_bytes
 from quire.engine.startup.graphs import graph_bytes, with_graphs
 from quire.engine.startup.kv_plan import AvailableMemory, KVPlan, Limits, plan_kv
 from quire.engine.startup.memory import DeviceMemory, measure, peak_bytes, step_budget
+from quire.engine.startup.placement import Placement, choose_placement, prepare_process
 from quire.engine.startup.receipt import memory_facts, padding_warning, receipt_text
 from quire.engine.startup.swap_space import num_host_blocks
 from quire.models.attention.scratch import StepLimits
@@ -28,12 +28,9 @@ from quire.models.batch import Batch
 from quire.models.graphs import GraphedModel
 from quire.models.hf import HFModel
 from quire.models.kv.huge_pages import return_free_memory
-from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.checkpoint import ModelSource, locate
-from quire.models.loading.kernels import choose_kernels, compute_dtype
 from quire.models.loading.loader import LoadedModel, load_model
 from quire.models.loading.preview import look_ahead
-from quire.models.loading.weight_format import KernelOptions
 
 logger = logging.getLogger(__name__)
 
@@ -66,59 +63,36 @@ def build_model_engine(
     """
     timer = PhaseTimer(clock, last_s=clock() if began_s is None else began_s)
     timer.end("imports")
-    device = choose_device(config.model.device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # the device of kernels and streams
-    asked = config.model
-    options = KernelOptions(
-        asked.quantization, asked.linear_backend, asked.dtype, asked.disable_optimizations
-    )
-    kernels = choose_kernels(options, device)
-    config = replace(config, model=replace(asked, dtype=compute_dtype(options, kernels)))
-    if asked.num_threads is not None:
-        torch.set_num_threads(asked.num_threads)
-    source = ModelSource(asked.model, asked.revision, asked.trust_remote_code)
+    placement = choose_placement(config.model)
+    prepare_process(placement.device, config.model.num_threads)
+    source = ModelSource(config.model.model, config.model.revision, config.model.trust_remote_code)
     folder = locate(source, on_progress)
     timer.end("files")
-    limits = _limits_before_load(config, folder, device, on_progress, kernels)
+    limits = _limits_before_load(config, placement, folder, on_progress)
     timer.end("outline")
-    source = ModelSource(str(folder), trust_remote_code=asked.trust_remote_code)
-    loaded = load_model(
-        source,
-        dtype=config.model.dtype,
-        device=device,
-        on_progress=on_progress,
-        kernels=kernels,
-    )
+    loaded = _load(config.model, placement, folder, on_progress)
     timer.end("load")
-    on_progress("profile", 0, 1)
-    footprint = _profile(config, loaded, limits)
-    return_free_memory()
-    on_progress("profile", 1, 1)
+    footprint = _profile(config, loaded, limits, on_progress)
     timer.end("profile")
-    memory = measure(device)
-    layout = loaded.facts.layout(config.kv_options)
-    plan = plan_kv(
-        layout, footprint, limits, config.memory.budget, _available_memory(config.memory, memory)
-    )
-    plan = _with_swap_space(plan, config, memory)
+    memory = measure(placement.device)
+    plan = _plan(config, loaded, footprint, limits, memory)
     model = loaded.attach(
         plan.capacity.num_blocks,
-        config.memory.block_size,
+        plan.capacity.block_size,
         config.kv_options,
         num_host_blocks=plan.num_host_blocks,
     )
     timer.end("kv_cache")
-    if device.type == "cuda":
-        _warm_up(model, len(layout.groups), plan, device)
+    if placement.device.type == "cuda":
+        _warm_up(model, plan, placement.device)
         timer.end("warm_up")
-    recorded = with_graphs(config.model, model, device, plan, on_progress)
+    recorded = with_graphs(config.model, model, placement.device, plan, on_progress)
     if isinstance(recorded, GraphedModel):
         timer.end("graphs")
     receipt = _receipt(loaded, footprint, plan, memory)
     facts = _facts(config, loaded, plan, receipt, timer.seconds)
-    _log_facts(facts, layout)
-    return assemble(config, facts, layout, recorded, clock), facts
+    _log_facts(facts, plan.capacity.layout)
+    return assemble(config, facts, plan.capacity.layout, recorded, clock), facts
 
 
 def is_overlapped(config: SchedulingConfig, device: torch.device) -> bool:
@@ -148,51 +122,74 @@ def choose_limits(config: SchedulingConfig, model_max_len: int, device: torch.de
 
 
 def _limits_before_load(
-    config: EngineConfig,
-    folder: Path,
-    device: torch.device,
-    on_progress: OnProgress,
-    kernels: ModelKernels | None,
+    config: EngineConfig, placement: Placement, folder: Path, on_progress: OnProgress
 ) -> Limits:
     """Return the limits, checked before minutes are spent on reading weights. Raises ValueError or
     TooLittleMemory."""
     on_progress("outline", 0, 1)
     preview = look_ahead(
         folder,
-        dtype=config.model.dtype,
-        device=device,
+        dtype=placement.dtype,
+        device=placement.device,
         trust_remote_code=config.model.trust_remote_code,
-        kernels=kernels,
+        kernels=placement.kernels,
     )
-    limits = choose_limits(config.scheduling, preview.max_model_len, device)
-    check_before_load(config, preview, limits, device)
+    limits = choose_limits(config.scheduling, preview.max_model_len, placement.device)
+    check_before_load(config, preview, limits, placement.device)
     on_progress("outline", 1, 1)
     return limits
 
 
-def _with_swap_space(plan: KVPlan, config: EngineConfig, memory: DeviceMemory) -> KVPlan:
-    block_bytes = plan.capacity.layout.block_bytes(config.memory.block_size)
+def _load(
+    config: ModelConfig, placement: Placement, folder: Path, on_progress: OnProgress
+) -> LoadedModel:
+    return load_model(
+        ModelSource(str(folder), trust_remote_code=config.trust_remote_code),
+        dtype=placement.dtype,
+        device=placement.device,
+        on_progress=on_progress,
+        kernels=placement.kernels,
+    )
+
+
+def _plan(
+    config: EngineConfig,
+    loaded: LoadedModel,
+    footprint: Footprint,
+    limits: Limits,
+    memory: DeviceMemory,
+) -> KVPlan:
+    """Return the blocks of the device and of the host. Raises TooLittleMemory or ValueError."""
+    available = AvailableMemory(
+        step_budget(memory, config.memory.budget),
+        is_unified=memory.is_unified,
+        keeps_prefixes=config.memory.enable_prefix_caching,
+    )
+    layout = loaded.facts.layout(config.kv_options)
+    plan = plan_kv(layout, footprint, limits, config.memory.budget, available)
     host = memory if memory.is_host else measure(torch.device("cpu"))
-    available = host.available - (plan.num_bytes if memory.is_host else 0)
     num_blocks = num_host_blocks(
         config.memory.swap_space,
         config.scheduling.preemption_mode,
-        block_bytes,
+        footprint.block_bytes,
         is_host=memory.is_host,
-        available=available,
+        available=host.available - (plan.num_bytes if memory.is_host else 0),
     )
     return replace(plan, num_host_blocks=num_blocks)
 
 
-def _available_memory(config: MemoryConfig, memory: DeviceMemory) -> AvailableMemory:
-    return AvailableMemory(
-        step_budget(memory, config.budget),
-        is_unified=memory.is_unified,
-        keeps_prefixes=config.enable_prefix_caching,
-    )
+def _profile(
+    config: EngineConfig, loaded: LoadedModel, limits: Limits, on_progress: OnProgress
+) -> Footprint:
+    """Return what steps and blocks take, and give back the memory that measuring took."""
+    on_progress("profile", 0, 1)
+    footprint = _measure_step(config, loaded, limits)
+    return_free_memory()
+    on_progress("profile", 1, 1)
+    return footprint
 
 
-def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footprint:
+def _measure_step(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footprint:
     """Run one step of the whole token budget on the null block, with logits of every token as for
     prompt log probabilities, and return what steps and blocks take. The bytes of a token are the
     peak divided by the step's tokens, but at least its logits, id, position and slots.
@@ -230,9 +227,10 @@ def _profile(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footp
     )
 
 
-def _warm_up(model: HFModel, num_groups: int, plan: KVPlan, device: torch.device) -> None:
+def _warm_up(model: HFModel, plan: KVPlan, device: torch.device) -> None:
     """Run steps on the null block, so that no request waits while kernels are compiled: those for
     long chunks, for short ones, for single tokens, and for split contexts."""
+    num_groups = len(plan.capacity.layout.groups)
     for num_tokens in (64, 2, 1):
         model.forward(_chunk(0, num_tokens, num_groups, device))
     model.forward(_chunk(plan.limits.max_model_len - 1, 1, num_groups, device))

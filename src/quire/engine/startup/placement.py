@@ -1,0 +1,60 @@
+"""Decides where and how a model computes."""
+
+from dataclasses import dataclass
+
+import torch
+
+from quire.engine.config import ModelConfig
+from quire.models.config import ModelDtype
+from quire.models.layers.model_kernels import ModelKernels
+from quire.models.loading.kernels import choose_kernels, compute_dtype
+from quire.models.loading.weight_format import KernelOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where and how a model computes; `kernels` is None where torch's are taken."""
+
+    device: torch.device
+    dtype: ModelDtype
+    kernels: ModelKernels | None
+
+
+def choose_placement(config: ModelConfig) -> Placement:
+    """Return the placement that is configured, with `auto` decided by the machine; a dtype that
+    depends on the checkpoint stays `auto`. Raises ValueError for what cannot be had here."""
+    device = choose_device(config.device)
+    options = KernelOptions(
+        config.quantization, config.linear_backend, config.dtype, config.disable_optimizations
+    )
+    kernels = choose_kernels(options, device)
+    return Placement(device, compute_dtype(options, kernels), kernels)
+
+
+def prepare_process(device: torch.device, num_threads: int | None) -> None:
+    """Make `device` that of this process's kernels and streams, and let torch have `num_threads` if
+    they are given."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of a name; `auto` is the first GPU if there is one, else the CPU. Raises
+    ValueError for a device that does not exist."""
+    num_gpus = torch.cuda.device_count()
+    if name == "auto":
+        name = "cuda" if num_gpus else "cpu"
+    if name == "cpu":
+        return torch.device(name)
+    kind, _, number = name.partition(":")
+    if kind != "cuda" or not (name == kind or number.isdecimal()):
+        raise ValueError(f"--device is {name!r}: pass auto, cpu, cuda or cuda:N")
+    index = int(number or 0)
+    if index >= num_gpus:
+        raise ValueError(
+            f"--device is {name}, but torch {torch.__version__} finds {num_gpus or 'no'} GPUs "
+            "here: pass auto or cpu, or install torch for CUDA"
+        )
+    return torch.device(kind, index)
