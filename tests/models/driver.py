@@ -6,6 +6,7 @@ import random
 import torch
 
 from quire.models.batch import Model
+from quire.models.config import ModelDtype
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.loader import LoadedModel, load_model
 from tests.models.paging import Paging
@@ -21,7 +22,7 @@ def ignore_progress(phase: str, done: int, total: int) -> None:
 def load(folder: object, dtype: str = "float32", device: str = "cpu") -> LoadedModel:
     return load_model(
         ModelSource(str(folder)),
-        dtype=dtype,
+        dtype=ModelDtype(dtype),
         device=torch.device(device),
         on_progress=ignore_progress,
     )

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quire.models.config import KVOptions
+from quire.models.config import KVOptions, ModelDtype
 from quire.models.layers.linears import pack_linears
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.checkpoint import ModelSource
@@ -40,7 +40,7 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def load_packed(folder: Path, kernels: ModelKernels, dtype: str = "bfloat16") -> LoadedModel:
     return load_model(
         ModelSource(str(folder)),
-        dtype=dtype,
+        dtype=ModelDtype(dtype),
         device=torch.device("cpu"),
         on_progress=ignore_progress,
         kernels=kernels,

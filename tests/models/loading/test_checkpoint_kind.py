@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers.models.auto import modeling_auto
 
-from quire.models.config import CheckpointError, UnsupportedModel
+from quire.models.config import CheckpointError, ModelDtype, UnsupportedModel
 from quire.models.loading.checkpoint import ModelSource, locate
 from quire.models.loading.checkpoint_kind import ENCODERS, TEXT_PARTS
 from quire.models.loading.preview import look_ahead
@@ -44,7 +44,9 @@ def test_what_only_transformers_can_tell_is_said_in_one_line(name: str, tmp_path
     case = UNSERVABLE_LATER[name]
     folder = locate(ModelSource(str(write_unservable(case, tmp_path))), ignore_progress)
     with pytest.raises(REFUSALS) as refusal:
-        look_ahead(folder, dtype="auto", device=torch.device("cpu"), trust_remote_code=False)
+        look_ahead(
+            folder, dtype=ModelDtype.AUTO, device=torch.device("cpu"), trust_remote_code=False
+        )
     assert case.why in str(refusal.value)
     assert is_one_sentence(str(refusal.value))
 

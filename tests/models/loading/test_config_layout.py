@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from quire.cache.spec import FULL, AttentionPattern, AttentionType, TokenKV
-from quire.models.config import CheckpointError, KVCacheDtype, KVOptions
+from quire.models.config import CheckpointError, KVCacheDtype, KVOptions, ModelDtype
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.config_layout import layout_from_config
@@ -42,13 +42,15 @@ OPTIONS = [KVOptions(dtype, hybrid) for dtype in KVCacheDtype for hybrid in (Tru
 
 
 def preview_of(folder: Path, dtype: str = "float32") -> Preview:
-    return look_ahead(folder, dtype=dtype, device=CPU, trust_remote_code=False)
+    return look_ahead(folder, dtype=ModelDtype(dtype), device=CPU, trust_remote_code=False)
 
 
 def packed_preview_of(folder: Path, dtype: str, kernels: ModelKernels | None = None) -> Preview:
     bf16_storage = bind_bf16_storage(library_of("portable"))
     given = ModelKernels((bf16_storage,)) if kernels is None else kernels
-    return look_ahead(folder, dtype=dtype, device=CPU, trust_remote_code=False, kernels=given)
+    return look_ahead(
+        folder, dtype=ModelDtype(dtype), device=CPU, trust_remote_code=False, kernels=given
+    )
 
 
 @pytest.mark.parametrize("name", SERVED)
@@ -197,7 +199,7 @@ def test_weights_that_are_cut_and_packed_are_counted_as_at_least_what_they_take(
     preview = packed_preview_of(folder, "bfloat16", chosen)
     source = ModelSource(str(folder))
     loaded = load_model(
-        source, dtype="bfloat16", device=CPU, on_progress=ignore_progress, kernels=chosen
+        source, dtype=ModelDtype.BFLOAT16, device=CPU, on_progress=ignore_progress, kernels=chosen
     )
     stored = preview_of(folder, "float32").weight_bytes
     assert preview.weight_bytes == stored // 4 if quantised else stored * 3 // 8

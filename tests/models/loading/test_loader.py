@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from quire.models.config import CheckpointError, KVOptions, UnsupportedModel
+from quire.models.config import CheckpointError, KVOptions, ModelDtype, UnsupportedModel
 from quire.models.layers.latent import LatentHook, keep_latent
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.loader import choose_dtype, load_model
@@ -158,7 +158,7 @@ def test_progress_rises_to_its_end_in_every_phase(qwen2: Path) -> None:
     def note(phase: str, done: int, total: int) -> None:
         calls.append((phase, done, total))
 
-    load_model(ModelSource(str(qwen2)), dtype="auto", device=CPU, on_progress=note)
+    load_model(ModelSource(str(qwen2)), dtype=ModelDtype.AUTO, device=CPU, on_progress=note)
     phases = list(dict.fromkeys(phase for phase, _, _ in calls))
     assert phases == ["weights", "probe"]
     for phase in phases:
@@ -322,23 +322,23 @@ def test_code_in_a_checkpoint_is_not_run_unless_asked(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "stored", "expected"),
     [
-        ("auto", None, None),
-        ("auto", torch.float64, torch.float64),
-        ("float16", torch.float32, torch.float16),
-        ("bfloat16", torch.float16, torch.bfloat16),
-        ("float32", torch.bfloat16, torch.float32),
+        (ModelDtype.AUTO, None, None),
+        (ModelDtype.AUTO, torch.float64, torch.float64),
+        (ModelDtype.FLOAT16, torch.float32, torch.float16),
+        (ModelDtype.BFLOAT16, torch.float16, torch.bfloat16),
+        (ModelDtype.FLOAT32, torch.bfloat16, torch.float32),
     ],
 )
 def test_dtype_asked_for_or_stored(
-    asked: str, stored: torch.dtype | None, expected: torch.dtype | None
+    asked: ModelDtype, stored: torch.dtype | None, expected: torch.dtype | None
 ) -> None:
     assert choose_dtype(asked, stored, CPU) == expected
 
 
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16])
 def test_a_cpu_runs_half_precision_only_where_it_is_fast(stored: torch.dtype, fast: bool) -> None:
-    assert choose_dtype("auto", stored, CPU) == (torch.bfloat16 if fast else torch.float32)
-    assert choose_dtype("auto", stored, torch.device("cuda")) == stored
+    assert choose_dtype(ModelDtype.AUTO, stored, CPU) == (torch.bfloat16 if fast else torch.float32)
+    assert choose_dtype(ModelDtype.AUTO, stored, torch.device("cuda")) == stored
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -347,7 +347,7 @@ def test_float32_runs_in_bfloat16_only_where_the_device_multiplies_it(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: fast)
     expected = torch.bfloat16 if fast else torch.float32
-    assert choose_dtype("auto", torch.float32, torch.device(device)) == expected
+    assert choose_dtype(ModelDtype.AUTO, torch.float32, torch.device(device)) == expected
 
 
 @pytest.mark.parametrize(
@@ -360,4 +360,4 @@ def test_avx512_without_a_dot_product_of_bfloat16_is_not_fast(
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_product)
-    assert choose_dtype("auto", torch.bfloat16, CPU) == expected
+    assert choose_dtype(ModelDtype.AUTO, torch.bfloat16, CPU) == expected

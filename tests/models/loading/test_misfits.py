@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from quire.models.config import CheckpointError
+from quire.models.config import CheckpointError, ModelDtype
 from quire.models.loading.preview import look_ahead
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
@@ -34,7 +34,7 @@ def edit_json(path: Path, **fields: object) -> None:
 
 
 def look(folder: Path) -> None:
-    look_ahead(folder, dtype="auto", device=CPU, trust_remote_code=False)
+    look_ahead(folder, dtype=ModelDtype.AUTO, device=CPU, trust_remote_code=False)
 
 
 @pytest.mark.parametrize(

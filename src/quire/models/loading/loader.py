@@ -1,7 +1,7 @@
 """Loads a checkpoint and hands out models over it.
 
-    loaded = load_model(ModelSource("folder or hub id"), dtype="auto", device=torch.device("cpu"),
-                        on_progress=lambda phase, done, total: None)
+    loaded = load_model(ModelSource("folder or hub id"), dtype=ModelDtype.AUTO,
+                        device=torch.device("cpu"), on_progress=lambda phase, done, total: None)
     loaded.facts            ModelFacts: layers, vocab_size, max_model_len, eos_token_ids, dtype, ...
     loaded.weight_bytes     what the weights take on `loaded.device`
     loaded.facts.layout(KVOptions())    layer groups, and what a block of them takes
@@ -29,7 +29,14 @@ from quire.models.attention.backend import Site
 from quire.models.attention.choice import attention_name, build_attention, choose_attention
 from quire.models.attention.hook import AttentionContext
 from quire.models.attention.scratch import StepLimits
-from quire.models.config import CheckpointError, KVOptions, KVSize, ModelFacts, UnsupportedModel
+from quire.models.config import (
+    CheckpointError,
+    KVOptions,
+    KVSize,
+    ModelDtype,
+    ModelFacts,
+    UnsupportedModel,
+)
 from quire.models.hf import HFModel, PagedAttentionHook, attach_hook, attention_modules, prepare
 from quire.models.kv.block_copier import build_block_copier
 from quire.models.kv.huge_pages import return_free_memory
@@ -72,9 +79,9 @@ DEFAULT_KV = KVOptions()
 ONE_GROUP = KVOptions(hybrid=False)
 
 DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
+    ModelDtype.FLOAT32: torch.float32,
+    ModelDtype.FLOAT16: torch.float16,
+    ModelDtype.BFLOAT16: torch.bfloat16,
 }
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -141,17 +148,17 @@ class LoadedModel:
 def load_model(
     source: ModelSource,
     *,
-    dtype: str,
+    dtype: ModelDtype,
     device: torch.device,
     on_progress: Progress,
     kernels: ModelKernels | None = None,
 ) -> LoadedModel:
     """Load a model, check that it is served right, and replace what `kernels` compute faster.
 
-    `dtype` is auto, float32, float16 or bfloat16. `on_progress` gets the phases download, weights
-    and probe. `kernels` compute linear layers of their dtypes, and what is between them, on a CPU;
-    None means that torch does. Raises CheckpointError or UnsupportedModel, the latter also where
-    the kernels quantise and no weight can be quantised, or the logits then differ too much.
+    `on_progress` gets the phases download, weights and probe. `kernels` compute linear layers of
+    their dtypes, and what is between them, on a CPU; None means that torch does. Raises
+    CheckpointError or UnsupportedModel, the latter also where the kernels quantise and no weight
+    can be quantised, or the logits then differ too much.
     """
     from quire.models.loading import pretrained
 
@@ -159,7 +166,7 @@ def load_model(
     config = checkpoint.config.get_text_config()
     stored = pretrained.stored_dtype(config, read_headers(checkpoint.folder))
     chosen = choose_dtype(dtype, stored, device)
-    if dtype == "auto":
+    if dtype is ModelDtype.AUTO:
         _log_dtype(stored, chosen, device.type)
     is_lazy = kernels is not None and chosen == torch.float32
     module = _read_weights(checkpoint, chosen, on_progress, is_lazy=is_lazy)
@@ -332,14 +339,14 @@ def _measure(module: nn.Module, model_type: str, layering: Layering, own: Tensor
 
 
 def choose_dtype(
-    requested: str, stored: torch.dtype | None, device: torch.device
+    requested: ModelDtype, stored: torch.dtype | None, device: torch.device
 ) -> torch.dtype | None:
     """Return the dtype to compute in, or None for that of the stored weights.
 
     Weights stored in float32 run in bfloat16 where `device` multiplies it fast, and a CPU computes
     in half precision only there.
     """
-    if requested != "auto":
+    if requested is not ModelDtype.AUTO:
         return DTYPES[requested]
     if stored == torch.float32 or (stored in HALVES and device.type == "cpu"):
         return torch.bfloat16 if _has_fast_bfloat16(device) else torch.float32

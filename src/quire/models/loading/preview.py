@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from quire.cache.layout import Layout
-from quire.models.config import KVOptions
+from quire.models.config import KVOptions, ModelDtype
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading import pretrained
 from quire.models.loading.config_layout import layout_from_config
@@ -60,7 +60,7 @@ class Preview:
 def look_ahead(
     folder: Path,
     *,
-    dtype: str,
+    dtype: ModelDtype,
     device: torch.device,
     trust_remote_code: bool,
     kernels: ModelKernels | None = None,
