@@ -24,6 +24,7 @@ from quire.scheduler.policy import PolicyName
 TOY_MODEL = "toy"
 """The name of the deterministic model of the tests, which needs no checkpoint."""
 LEAST_MODEL_LEN = 2
+"""The least length of a request: a token of prompt and one of output."""
 
 
 class LogLevel(StrEnum):

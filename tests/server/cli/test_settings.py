@@ -25,7 +25,6 @@ from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.server.cli.arguments import build_parser
 from quire.server.cli.commands import SPIN_COUNT, calm_threads, read_config
-from quire.server.cli.config_table import config_table
 from quire.server.cli.main import main
 from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.options import OPTIONS
@@ -371,15 +370,6 @@ def test_secrets_are_not_shown() -> None:
     config = config_of("--api-key", "hush", QUIRE_TENANT_SECRET="hushed")
     assert "hush" not in repr(config) + repr(config.api_keys)
     assert config.tenant_secret == "hushed"
-
-
-def test_table_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config-table"]) == 0
-    table = capsys.readouterr().out
-    assert table == config_table()
-    for option in OPTIONS:
-        assert f"`--{option.flag}`" in table
-        assert f"`{option.variable}`" in table
 
 
 def test_taken_port_is_an_error_in_words(capsys: pytest.CaptureFixture[str]) -> None:
