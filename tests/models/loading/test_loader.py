@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from quire.models.config import CheckpointError, KVOptions, ModelDtype, UnsupportedModel
 from quire.models.layers.latent import LatentHook, keep_latent
 from quire.models.loading.checkpoint import ModelSource
-from quire.models.loading.loader import choose_dtype, load_model
+from quire.models.loading.dtype_choice import choose_dtype
+from quire.models.loading.loader import load_model
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
 from tests.models.families import DENSE, REFUSED, VOCAB, Family
@@ -60,7 +61,7 @@ def test_facts_are_those_of_the_checkpoint(qwen2: Path) -> None:
 def fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether this CPU multiplies bfloat16 fast."""
     fast: bool = request.param
-    monkeypatch.setattr("quire.models.loading.loader._cpu_has_fast_bfloat16", lambda: fast)
+    monkeypatch.setattr("quire.models.loading.dtype_choice.cpu_has_fast_bfloat16", lambda: fast)
     return fast
 
 
@@ -69,7 +70,7 @@ def fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
 def test_float32_runs_in_bfloat16_where_that_is_fast_and_the_log_says_what_keeps_it(
     *, copy: Path, is_stated: bool, dtype: str, fast: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "quire.models.loading.loader")
+    caplog.set_level(logging.INFO, "quire.models.loading.dtype_choice")
     if not is_stated:
         edit_json(copy / "config.json", dtype=None)
     facts = load(copy, dtype=dtype).facts

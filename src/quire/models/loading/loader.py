@@ -14,7 +14,6 @@ dropped.
 """
 
 import logging
-import platform
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,6 +55,7 @@ from quire.models.loading.batch_invariance import (
     is_close,
 )
 from quire.models.loading.checkpoint import ModelSource, Progress, locate
+from quire.models.loading.dtype_choice import choose_dtype, log_dtype
 from quire.models.loading.end_tokens import within_vocabulary
 from quire.models.loading.probe import (
     FORWARD_ERRORS,
@@ -77,13 +77,6 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_KV = KVOptions()
 ONE_GROUP = KVOptions(hybrid=False)
-
-DTYPES = {
-    ModelDtype.FLOAT32: torch.float32,
-    ModelDtype.FLOAT16: torch.float16,
-    ModelDtype.BFLOAT16: torch.bfloat16,
-}
-HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +160,7 @@ def load_model(
     stored = pretrained.stored_dtype(config, read_headers(checkpoint.folder))
     chosen = choose_dtype(dtype, stored, device)
     if dtype is ModelDtype.AUTO:
-        _log_dtype(stored, chosen, device.type)
+        log_dtype(stored, chosen, device.type)
     is_lazy = kernels is not None and chosen == torch.float32
     module = _read_weights(checkpoint, chosen, on_progress, is_lazy=is_lazy)
     on_progress("probe", 0, 1)
@@ -336,46 +329,6 @@ def _measure(module: nn.Module, model_type: str, layering: Layering, own: Tensor
             "with their attention redirected and positions given they say something else",
         )
     return measured
-
-
-def choose_dtype(
-    requested: ModelDtype, stored: torch.dtype | None, device: torch.device
-) -> torch.dtype | None:
-    """Return the dtype to compute in, or None for that of the stored weights.
-
-    Weights stored in float32 run in bfloat16 where `device` multiplies it fast, and a CPU computes
-    in half precision only there.
-    """
-    if requested is not ModelDtype.AUTO:
-        return DTYPES[requested]
-    if stored == torch.float32 or (stored in HALVES and device.type == "cpu"):
-        return torch.bfloat16 if _has_fast_bfloat16(device) else torch.float32
-    return stored
-
-
-def _log_dtype(stored: torch.dtype | None, chosen: torch.dtype | None, device: str) -> None:
-    if stored is None or chosen in (None, stored):
-        return
-    was, runs = (str(each).removeprefix("torch.") for each in (stored, chosen))
-    logger.info(
-        "weights stored in %s run in %s on this %s; --dtype %s keeps %s",
-        *(was, runs, device.upper(), was, was),
-    )
-
-
-def _has_fast_bfloat16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return _cpu_has_fast_bfloat16()
-
-
-def _cpu_has_fast_bfloat16() -> bool:
-    """Whether oneDNN multiplies bfloat16 fast. On x86 it claims so wherever there is AVX-512, but
-    without a bfloat16 dot product it takes several times as long as for float32."""
-    if not torch._C._has_mkldnn or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return False
-    is_x86 = platform.machine() in ("x86_64", "AMD64")
-    return not is_x86 or bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def _with_hooks(
