@@ -88,6 +88,15 @@ class AttentionBackendName(RegistryName):
     )
 
 
+class LayerFeature(StrEnum):
+    """What the attention of some layers computes, in the words of a refusal: a backend runs where
+    it computes all that the layers need."""
+
+    SOFTCAP = "soft caps"
+    SINKS = "sinks"
+    LATENT = "latents"
+
+
 class LinearBackend(StrEnum):
     """The ways in which linear layers multiply. `AUTO`: bfloat16 weights packed for the C++ kernels
     where they run. `TORCH`: weights as they are."""
@@ -145,6 +154,16 @@ class LayerFacts:
     softcap: float | None = None
     has_sinks: bool = False
     is_latent: bool = False
+
+    @property
+    def features(self) -> frozenset[LayerFeature]:
+        """The features that the layer's attention needs."""
+        needs = {
+            LayerFeature.SOFTCAP: self.softcap is not None,
+            LayerFeature.SINKS: self.has_sinks,
+            LayerFeature.LATENT: self.is_latent,
+        }
+        return frozenset(feature for feature, is_needed in needs.items() if is_needed)
 
     @property
     def pattern(self) -> AttentionPattern:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quire.models.attention.backend import RegisteredBackend, check_sinks
 from quire.models.batch import Batch
-from quire.models.config import LayerFacts
+from quire.models.config import LayerFacts, LayerFeature
 from quire.models.kv.kv_codec import Encoded
 from quire.models.kv.kv_store import KVStore
 from tests.models.attention.exact import Seen, attend_exactly
@@ -90,6 +90,7 @@ class NaiveStep:
 
 
 NAIVE = RegisteredBackend(
+    features=frozenset(LayerFeature),
     why_not=lambda site: None,
     build=lambda store, site: NaiveAttention(store),
     scratch_bytes=lambda layers, limits, site: 0,

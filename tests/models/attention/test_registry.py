@@ -1,6 +1,7 @@
 """Backends are chosen from the registry, and a second, naive one serves a model through it."""
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,10 +10,10 @@ from hypothesis import strategies as st
 
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.startup.build import build_engine
-from quire.models.attention import reference
+from quire.models.attention import cpu, reference
 from quire.models.attention.backend import Site
 from quire.models.attention.choice import attention_name, build_attention, registered
-from quire.models.config import AttentionBackendName, KVCacheDtype
+from quire.models.config import AttentionBackendName, KVCacheDtype, LayerFeature
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.native import library
 from quire.scheduler.request import NewRequest, Sampling, Stopping
@@ -62,6 +63,23 @@ def test_registered_backend_is_tried_by_auto_after_those_before_it(
     scene = Scene(Shape(dtype=torch.float16), [Span(0, 3)])
     store = scene.store(scene.paging())
     assert isinstance(build_attention(store, AttentionBackendName.AUTO), NaiveAttention)
+
+
+def test_a_backend_that_lacks_a_feature_is_passed_over_and_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    softcaps = frozenset({LayerFeature.SOFTCAP})
+    monkeypatch.setattr(cpu, "CPU", replace(NAIVE, features=softcaps))
+    site = FLOAT16._replace(features=frozenset({LayerFeature.SOFTCAP, LayerFeature.SINKS}))
+    said = "reference (not cpu: it does not compute sinks)"
+    assert attention_name(AttentionBackendName.AUTO, site) == said
+    assert attention_name(AttentionBackendName.AUTO, site._replace(features=softcaps)) == "naive"
+    with pytest.raises(ValueError, match="cpu cannot be had: it does not compute sinks"):
+        attention_name(AttentionBackendName.CPU, site)
+    scene = Scene(Shape(dtype=torch.float16, has_sinks=True), [Span(0, 3)])
+    store = scene.store(scene.paging())
+    built = build_attention(store, AttentionBackendName.AUTO, features=scene.layer.features)
+    assert not isinstance(built, NaiveAttention)
 
 
 def test_registered_backend_serves_a_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,21 +22,22 @@ from torch import Tensor
 
 from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
-from quire.models.config import LayerFacts
+from quire.models.config import LayerFacts, LayerFeature
 from quire.models.kv.kv_codec import Codec
 from quire.models.kv.kv_store import KVStore
 from quire.models.optimizations import Disabled
 
 
 class Site(NamedTuple):
-    """The place where attention is to run: a device, a codec, the largest head sizes, and the
-    optimisations that are switched off."""
+    """The place where attention is to run: a device, a codec, the largest head sizes, the
+    optimisations that are switched off, and the features that the layers need."""
 
     device: torch.device
     codec: Codec
     head_size: int
     v_head_size: int
     disabled: Disabled = ()
+    features: frozenset[LayerFeature] = frozenset()
 
 
 class AttentionStep(Protocol):
@@ -86,7 +87,8 @@ class AttentionBackend(Protocol):
 class RegisteredBackend:
     """One attention backend, as its line in `AttentionBackendName` names it.
 
-    why_not: returns why it cannot run at a site, in words, or None if it can.
+    features: those of layers that it computes.
+    why_not: returns why it cannot run on a site's device and numbers, in words, or None if it can.
     build: returns the backend over a store, at a site where it can run.
     scratch_bytes: returns an upper bound of the bytes that a step allocates there, beside the
         activations.
@@ -95,9 +97,19 @@ class RegisteredBackend:
     is_missed: where `auto` tries it in vain, logs say why.
     """
 
+    features: frozenset[LayerFeature]
     why_not: Callable[[Site], str | None]
     build: Callable[[KVStore, Site], AttentionBackend]
     scratch_bytes: Callable[[Sequence[LayerFacts], StepLimits, Site], int]
     log_name: Callable[[Site], str]
     is_automatic: Callable[[str], bool]
     is_missed: bool = False
+
+    def missing(self, site: Site) -> tuple[LayerFeature, ...]:
+        """Return the features that layers at the site need, and it does not compute."""
+        return tuple(each for each in LayerFeature if each in site.features - self.features)
+
+    def refusal(self, site: Site) -> str | None:
+        """Return why it cannot run at a site, in words, or None if it can."""
+        missing = self.missing(site)
+        return f"it does not compute {', '.join(missing)}" if missing else self.why_not(site)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pkgutil import resolve_name
 
 from quire.models.attention.backend import AttentionBackend, RegisteredBackend, Site
-from quire.models.config import AttentionBackendName
+from quire.models.config import AttentionBackendName, LayerFeature
 from quire.models.kv.kv_store import KVStore
 from quire.models.optimizations import Disabled
 
@@ -21,17 +21,21 @@ def choose_attention(requested: AttentionBackendName, site: Site) -> RegisteredB
     if requested is AttentionBackendName.AUTO:
         return next(backend for _, backend, why in _tried(site) if why is None)
     backend = registered(requested)
-    why = backend.why_not(site)
+    why = backend.refusal(site)
     if why is not None:
         raise ValueError(f"--attention-backend {requested} cannot be had: {why}")
     return backend
 
 
 def build_attention(
-    store: KVStore, requested: AttentionBackendName, disabled: Disabled = ()
+    store: KVStore,
+    requested: AttentionBackendName,
+    disabled: Disabled = (),
+    features: frozenset[LayerFeature] = frozenset(),
 ) -> AttentionBackend:
-    """Build the backend over `store`. Raises ValueError if the requested one cannot run."""
-    site = _site(store, disabled)
+    """Build the backend over `store`, for layers that need `features`. Raises ValueError if the
+    requested one cannot run."""
+    site = _site(store)._replace(disabled=disabled, features=features)
     return choose_attention(requested, site).build(store, site)
 
 
@@ -44,7 +48,7 @@ def attention_name(requested: AttentionBackendName, site: Site) -> str:
     missed = [
         f"not {other}: {why}"
         for other, backend, why in _tried(site)
-        if why is not None and backend.is_missed
+        if why is not None and (backend.is_missed or backend.missing(site))
     ]
     return f"{name} ({', '.join(missed)})" if missed else name
 
@@ -58,16 +62,16 @@ def _tried(
             continue
         backend = registered(name)
         if backend.is_automatic(site.device.type):
-            why = backend.why_not(site)
+            why = backend.refusal(site)
             yield name, backend, why
             if why is None:
                 return
 
 
-def _site(store: KVStore, disabled: Disabled) -> Site:
+def _site(store: KVStore) -> Site:
     keys = [each.elements for each in store.keys]
     values = [each.elements for each in store.values if each is not None]
     head_size, v_head_size = (
         max((each.shape[-1] for each in some), default=0) for some in (keys, values)
     )
-    return Site(keys[0].device, store.codec, head_size, v_head_size, disabled)
+    return Site(keys[0].device, store.codec, head_size, v_head_size)

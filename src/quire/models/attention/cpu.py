@@ -12,7 +12,7 @@ from torch import Tensor
 from quire.models.attention.backend import RegisteredBackend, Site, check_sinks, dense_rows
 from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
-from quire.models.config import LayerFacts
+from quire.models.config import LayerFacts, LayerFeature
 from quire.models.kv.kv_codec import Codec
 from quire.models.kv.kv_store import KVStore, Workspace
 from quire.models.native import Library, library
@@ -69,6 +69,7 @@ def _library(site: Site) -> Library:
 
 
 CPU = RegisteredBackend(
+    features=frozenset({LayerFeature.SOFTCAP, LayerFeature.SINKS, LayerFeature.LATENT}),
     why_not=why_not,
     build=lambda store, site: CPUAttention(store, _library(site)),
     scratch_bytes=lambda layers, limits, site: cpu_scratch_bytes(

@@ -21,7 +21,7 @@ from quire.models.attention.softmax import (
     same_size,
 )
 from quire.models.batch import Batch
-from quire.models.config import LayerFacts
+from quire.models.config import LayerFacts, LayerFeature
 from quire.models.kv.kv_store import KVStore, Workspace
 
 
@@ -133,6 +133,7 @@ def _scratch_bytes(
 
 
 REFERENCE = RegisteredBackend(
+    features=frozenset(LayerFeature),
     why_not=lambda site: None,
     build=lambda store, site: ReferenceAttention(store),
     scratch_bytes=partial(_scratch_bytes, is_eager=False),
@@ -140,6 +141,7 @@ REFERENCE = RegisteredBackend(
     is_automatic=lambda device_type: True,
 )
 EAGER = RegisteredBackend(
+    features=frozenset(LayerFeature),
     why_not=lambda site: None,
     build=lambda store, site: ReferenceAttention(store, is_eager=True),
     scratch_bytes=partial(_scratch_bytes, is_eager=True),

@@ -114,7 +114,9 @@ class LoadedModel:
             device=self.device,
             huge_pages=options.huge_pages,
         )
-        backend = build_attention(store, options.attention, options.disabled)
+        backend = build_attention(
+            store, options.attention, options.disabled, self._site(options).features
+        )
         copier = build_block_copier(store, self.device)
         return HFModel(self.module, self.context, copier, backend, self.facts.vocab_size)
 
@@ -135,7 +137,8 @@ class LoadedModel:
         codec = choose_codec(options.dtype, self.kv_dtype)
         head_size = max(layer.head_size for layer in layers)
         v_head_size = max(layer.v_head_size for layer in layers)
-        return Site(self.device, codec, head_size, v_head_size, options.disabled)
+        features = frozenset().union(*(layer.features for layer in layers))
+        return Site(self.device, codec, head_size, v_head_size, options.disabled, features)
 
 
 def load_model(

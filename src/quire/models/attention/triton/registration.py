@@ -3,6 +3,7 @@
 from quire.models.attention.backend import AttentionBackend, RegisteredBackend, Site
 from quire.models.attention.triton.scratch import triton_scratch_bytes
 from quire.models.attention.triton.support import describe, why_not
+from quire.models.config import LayerFeature
 from quire.models.kv.kv_store import KVStore
 
 
@@ -13,6 +14,7 @@ def _build(store: KVStore, site: Site) -> AttentionBackend:
 
 
 TRITON = RegisteredBackend(
+    features=frozenset({LayerFeature.SOFTCAP, LayerFeature.SINKS, LayerFeature.LATENT}),
     why_not=why_not,
     build=_build,
     scratch_bytes=lambda layers, limits, site: triton_scratch_bytes(
