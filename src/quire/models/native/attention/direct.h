@@ -1,6 +1,6 @@
-// Attention of the few query heads that share a K/V head over K and V where they lie, nothing
-// packed: bandwidth is what a decode has least of. Values are multiplied by pairs of keys
-// interleaved as they are read.
+// Attention of the few query heads that share a K/V head, over K and V where they lie. Nothing is
+// packed, since bandwidth is what a decode has least of. Values are multiplied by pairs of keys,
+// which are interleaved as they are read.
 #pragma once
 
 #include "attention/lanes.h"
@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr int STEP_KEYS = 4;  // whose values are added at a time
+constexpr int STEP_KEYS = 4;  // keys whose values are added at a time
 
 // The rows of a piece, at most MOST_SLOTS query heads of one K/V head and one position.
 struct Piece {
@@ -19,7 +19,7 @@ struct Piece {
     int64_t num_rows, stride;
 };
 
-// The row's query, zeros after it up to a vector, into its slots.
+// Puts the row's query into its slots, with zeros after it up to a vector.
 template <int SLOTS>
 inline void spread(const uint32_t* query, int64_t depth, int64_t row, float* queries) {
     constexpr int64_t SHARE = LANES / SLOTS;
@@ -36,12 +36,12 @@ inline void spread(const uint32_t* query, int64_t depth, int64_t row, const Piec
     }
 }
 
-// What lies in some rows comes from memory line by line, in its order, while something else is
-// computed: all at once the lines would wait for each other.
+// Fetches what lies in some rows line by line, in its order, while something else is computed: all
+// at once the lines would wait for each other.
 struct Ahead {
     const char* const* rows;
     int64_t num_rows, row_bytes;
-    int64_t at;  // of the first row
+    int64_t at;  // the next byte of the first row
 
     void fetch() {
         if (num_rows == 0) return;
@@ -53,7 +53,7 @@ struct Ahead {
         num_rows--;
     }
 
-    // Some lines of a row.
+    // Fetches some lines of a row.
     void fetch(int64_t num_bytes) {
         if (num_rows == 0) return;
         const int64_t end = smaller(at + num_bytes, row_bytes);
@@ -80,7 +80,7 @@ struct Rows {
     Rows from(int64_t row) const { return {rows + row, first, width, ahead}; }
     const Stored* at(int64_t row, int64_t element) const { return rows[row] + first + element; }
 
-    // Is each of `count` as far from the one before it?
+    // Returns whether each of `count` rows is as far from the one before it.
     bool are_even(int64_t count) const {
         bool out = true;
         for (int64_t i = 2; i < count; i++) out &= rows[i] - rows[i - 1] == rows[1] - rows[0];
@@ -88,7 +88,7 @@ struct Rows {
     }
 };
 
-// Each of LANES keys with all rows, scaled, to SLOTS vectors of scores.
+// Scores LANES keys with all rows, scaled, as SLOTS vectors.
 template <class Way, int SLOTS, class Stored>
 __attribute__((noinline)) void score(Rows<Stored> keys, const float* queries, float scale,
                                      float* scores) {
@@ -139,9 +139,9 @@ __attribute__((noinline)) void score(Rows<Stored> keys, const float* queries, fl
 
 constexpr int SIDE = 8;
 
-// As `score` says of SLOTS = 8, SIDE keys side by side, so that more sums need not wait for each
-// other: with fewer rows memory is waited for, which gives one key after the other faster. Each half
-// of the keys is even, and their width a multiple of SIDE parts.
+// Does the same as `score` of SLOTS = 8, SIDE keys side by side, so that more sums need not wait
+// for each other: with fewer rows memory is waited for, which gives one key after the other faster.
+// Each half of the keys is even, and their width a multiple of SIDE parts.
 template <class Way, class Stored>
 __attribute__((noinline)) void score_even(Rows<Stored> keys, const float* queries, float scale,
                                           float* scores) {
@@ -188,8 +188,8 @@ inline void put(uint32_t* place, const floats (&weights)[2], Dot) {
     _mm512_storeu_si512(place, both);
 }
 
-// The scores of all the vectors that hold the first `seen.end` keys become weights; what was added
-// up so far is to be multiplied by `factors`. Every row sees a key.
+// Makes weights of the scores of all the vectors that hold the first `seen.end` keys. What was
+// added up so far is to be multiplied by `factors`. Every row sees a key.
 template <class Way, int SLOTS>
 __attribute__((noinline)) void weigh_all(float* scores, Seen seen, float softcap,
                                          const Piece& piece, uint32_t* weights, float* factors) {
@@ -241,7 +241,8 @@ struct Weighed {
     int64_t num_keys;  // a multiple of STEP_KEYS
 };
 
-// VECTORS vectors of the values of STEP_KEYS keys, from element `at` on, with the rows' weights.
+// Adds VECTORS vectors of the values of STEP_KEYS keys, from element `at` on, times the rows'
+// weights.
 template <int ROWS, int VECTORS, int SETS>
 inline void add_step(floats (&sums)[SETS][ROWS][VECTORS], Rows<float> values, int64_t at,
                      const uint32_t* weights, Ahead& ahead) {
@@ -333,7 +334,8 @@ void add_values(Rows<Stored> values, const Weighed& weighed, const Piece& piece)
     }
 }
 
-// Where there are fewer keys than places, the last one's rows stand in for the others.
+// A tile of keys and values where they lie. Where there are fewer keys than places, the last one's
+// rows stand in for the others.
 template <class Stored>
 struct DirectTile {
     Rows<Stored> keys, values;

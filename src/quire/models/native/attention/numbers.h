@@ -1,6 +1,6 @@
 // K and V kept in a byte an element, with a bfloat16 scale for each token and head, as
-// models/kv/kv_codec.py has them: to the bit, but where what is not finite is concerned. That reads as
-// not finite in every element here too.
+// models/kv/kv_codec.py has them: to the bit, except for what is not finite, which reads as not
+// finite in every element here too.
 #pragma once
 
 #include "common/softmax.h"
@@ -10,13 +10,13 @@ namespace {
 enum Number : int64_t { AS_COMPUTED, INT8, FP8_E4M3 };  // as attention/cpu.py numbers them
 
 constexpr float SMALLEST_SCALE = 1.17549435e-38f;
-// Of fp8 e4m3, whose exponents are those of a float less FP8_BIAS.
+// The bits of fp8 e4m3, whose exponents are those of a float less FP8_BIAS.
 constexpr int FP8_MANTISSA = 3, FLOAT_MANTISSA = 23, FP8_BIAS = 127 - 7;
 constexpr int FP8_SHIFT = FLOAT_MANTISSA - FP8_MANTISSA;
 constexpr float FP8_SMALLEST_NORMAL = 0x1p-6f, FP8_SMALLEST = 0x1p-9f;
 
-// Lanes to or from smaller numbers, by loops: compilers turn these into one instruction, but not
-// __builtin_convertvector.
+// Lanes are converted to or from smaller numbers by loops: compilers turn these into one
+// instruction, but not __builtin_convertvector.
 template <class From>
 inline ints widen(const From* from) {
     int32_t out[LANES];
@@ -33,15 +33,15 @@ inline void narrow(ints lanes, To* to) {
     for (int i = 0; i < LANES; i++) to[i] = To(from[i]);
 }
 
-// What the bytes stand for, before they are scaled. The two that are no number do not come up but
-// under a scale that is none either.
+// Returns the numbers that the bytes stand for, before they are scaled. The two bytes that are no
+// number come up only under a scale that is none either.
 template <Number NUMBER>
 inline floats numbers_of(const int8_t* kept) {
     ints bits = widen(kept);
     if (NUMBER == INT8) return __builtin_convertvector(bits, floats);
     ints magnitude = bits & 0x7f, sign = bits & int32_t(0x80000000);
     floats size = (floats)((magnitude << FP8_SHIFT) + (FP8_BIAS << FLOAT_MANTISSA));
-    // Those without a leading one were given it, at half of their step.
+    // Subnormal numbers were given a leading one, at half of their step.
     floats small = (size - FP8_SMALLEST_NORMAL / 2) * 2.0f;
     return (floats)((ints)choose(magnitude < (1 << FP8_MANTISSA), small, size) | sign);
 }
@@ -73,14 +73,14 @@ inline void decode(const int8_t* kept, int64_t width, bf16 scale, Stored* out) {
     memcpy(out + i, last, size_t(width - i) * sizeof(Stored));
 }
 
-// One token's K or V of one head.
+// Decodes one token's K or V of one head.
 template <class Stored>
 inline void decode(const int8_t* kept, int64_t width, bf16 scale, Number number, Stored* out) {
     number == INT8 ? decode<INT8>(kept, width, scale, out)
                    : decode<FP8_E4M3>(kept, width, scale, out);
 }
 
-// To the nearest, ties to even; 0 for a NaN.
+// Rounds to the nearest number that can be stored, ties to even, and NaN to 0.
 inline ints kept_as(floats x, Number number) {
     if (number == INT8) {
         floats within = most(choose(x > 127.0f, splat(127), x), splat(-127));
@@ -96,7 +96,7 @@ inline ints kept_as(floats x, Number number) {
     return bits | ((ints)x >> 24 & 0x80);
 }
 
-// Of the elements' sizes; a NaN if one is.
+// Returns the largest absolute element, or a NaN if one is.
 template <class Stored>
 inline float largest_of(const Stored* row, int64_t width) {
     floats high = {};
@@ -109,7 +109,7 @@ inline float largest_of(const Stored* row, int64_t width) {
     return out;
 }
 
-// The scale is the largest element over the largest number, rounded up to bfloat16.
+// Encodes a row. Its scale is the largest element over the largest number, rounded up to bfloat16.
 template <class Stored>
 inline void encode(const Stored* row, int64_t width, Number number, int8_t* kept, bf16* scale) {
     float exact = largest_of(row, width) / (number == INT8 ? 127 : 448);

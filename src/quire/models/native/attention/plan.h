@@ -8,12 +8,12 @@ namespace {
 
 constexpr int64_t MOST_SLOTS = 8;
 constexpr int64_t MAX_DIRECT_GROUP = 16;
-constexpr int64_t MAX_DIRECT_QUERIES = 8;  // as many as are drafted, mostly
-constexpr int64_t MAX_DIRECT_ROWS = 64;    // half a task's at most: their queries are spread out
+constexpr int64_t MAX_DIRECT_QUERIES = 8;  // mostly as many as are drafted
+constexpr int64_t MAX_DIRECT_ROWS = 64;    // half of a task's at most: their queries are spread
 
 struct Sizes {
     int64_t depth;   // elements of a packed key
-    int64_t values;  // of a packed value, and floats of a row's sum: a multiple of LANES
+    int64_t values;  // elements of a packed value, floats of a row's sum: a multiple of LANES
 };
 
 struct Part {
@@ -39,7 +39,7 @@ struct Call : AttentionCall {
 
     int64_t num_new(int64_t seq) const { return query_starts[seq + 1] - query_starts[seq]; }
 
-    // Whether K and V of a sequence are read in place, or packed first for its many rows.
+    // Returns whether K and V of a sequence are read in place, not packed first for its many rows.
     bool is_direct(int64_t seq) const {
         return QUIRE_HAS_BF16_DOT && group() <= MAX_DIRECT_GROUP &&
                num_new(seq) <= MAX_DIRECT_QUERIES && num_new(seq) * group() <= MAX_DIRECT_ROWS;
@@ -73,16 +73,16 @@ struct Call : AttentionCall {
 
 struct Task {
     int64_t seq, row, num_queries, position;  // `row` of the batch is at `position`
-    int64_t head, num_heads;                  // of K and V
+    int64_t head, num_heads;                  // K/V heads
     int64_t first, end;                       // positions of keys
     int64_t part, num_parts, first_part;
 };
 
-constexpr int64_t MIN_TASK_ROWS = 128;  // where there are as many
+constexpr int64_t MIN_TASK_ROWS = 128;  // if there are so many
 constexpr int64_t MAX_TASK_ROWS = 512;
 constexpr int64_t MIN_PART_KEYS = 256;
 constexpr int64_t TASKS_PER_THREAD = 4;
-constexpr int64_t STREAM_BYTES = 1024;  // read of each token of a store at a time, if it has them
+constexpr int64_t STREAM_BYTES = 1024;  // read at a time of each token, if it has so many
 
 struct Plan {
     Task* tasks;
@@ -95,8 +95,8 @@ struct Plan {
         return true;
     }
 
-    // More rows share what is packed; fewer keep all threads busy to the end. How many, no other
-    // sequence decides.
+    // Returns how many queries a task has. More rows share what is packed; fewer keep all threads
+    // busy to the end. No other sequence has a part in the answer.
     static int64_t queries_at_once(const Call& call, int64_t seq) {
         int64_t num_new = call.num_new(seq), most = num_new * call.heads / (2 * call.num_threads);
         int64_t rows = smaller(larger(most, MIN_TASK_ROWS), MAX_TASK_ROWS);
@@ -109,7 +109,8 @@ struct Plan {
         return smaller(larger(STREAM_BYTES / row_bytes, 1), call.kv_heads);
     }
 
-    // Heads of a token lie side by side: so many as make a long read, in tasks of like size.
+    // Returns how many K/V heads a task has. Heads of a token lie side by side: so many are taken
+    // as make a long read, in tasks of like size.
     static int64_t heads_at_once(const Call& call, int64_t seq) {
         int64_t num_new = call.num_new(seq), max_rows = MIN_TASK_ROWS;
         if (call.is_direct(seq)) max_rows = MAX_DIRECT_ROWS;
@@ -119,7 +120,7 @@ struct Plan {
         return (call.kv_heads - 1) / parts + 1;
     }
 
-    // Every task whole, before it is cut along its keys.
+    // Calls `act` with every task, whole, before it is cut along its keys.
     template <class Act>
     static void each(const Call& call, Act act) {
         for (int64_t seq = 0; seq < call.num_seqs; seq++) {
@@ -145,7 +146,7 @@ struct Plan {
         return round_up(larger(work_of_task / rows(call, task), MIN_PART_KEYS), TILE);
     }
 
-    // Where `tasks` is null, counts them only.
+    // Cuts the tasks along their keys. Where `tasks` is null they are only counted.
     void cut(const Call& call) {
         int64_t work = 0;
         each(call, [&](Task task) { work += (task.end - task.first) * rows(call, task); });
@@ -179,7 +180,7 @@ struct Memory {
     uint32_t *keys, *values, *queries;
     float *sums, *totals;
     Running* running;
-    char *read_keys, *read_values;  // of a tile, as the model computes with them
+    char *read_keys, *read_values;  // those of a tile, as the model computes with them
     int64_t num_bytes;
 
     Memory(const Call& call, Sizes sizes, char* base) {
@@ -213,7 +214,8 @@ void complete(Call& call) {
     call.part_bytes = round_up(call.max_rows * row_bytes, 64);
 }
 
-// Room for a plan that has been counted. Null `base`: only `num_bytes` means something.
+// Places a plan that has been counted in memory from `base` on. With a null `base` only `num_bytes`
+// means something.
 template <class Way>
 Layout place(Call& call, const Plan& counted, char* base) {
     Layout out{counted};
@@ -227,7 +229,7 @@ Layout place(Call& call, const Plan& counted, char* base) {
     return out;
 }
 
-// Null `base`: as of `place`.
+// Plans a call and places it in memory from `base` on, which may be null as for `place`.
 template <class Way>
 Layout lay_out(Call& call, char* base) {
     complete<Way>(call);
@@ -240,8 +242,9 @@ Layout lay_out(Call& call, char* base) {
     return out;
 }
 
-// What no call of as many K/V heads, tokens and threads exceeds, whatever its sequences: a task that
-// is cut is longer than a part, so that all have at most twice as many parts as shares.
+// Returns the bytes that no call of as many K/V heads, tokens and threads exceeds, whatever its
+// sequences: a task that is cut is longer than a part, so that all have at most twice as many parts
+// as shares.
 template <class Way>
 int64_t most_scratch(Call& call) {
     call.heads = call.kv_heads;  // up to MAX_TASK_ROWS times as many take the same

@@ -1,5 +1,6 @@
-// As direct.h does it, by tiles: keys and values are a tile's rows where they lie in the store. Scores
-// come with their query heads side by side, sums of values with even and odd elements apart.
+// The attention of direct.h by tiles: keys and values are a tile's rows where they lie in the
+// store. Scores come with their query heads side by side, sums of values with even and odd elements
+// apart.
 #pragma once
 
 #include "attention/direct.h"
@@ -9,21 +10,22 @@
 
 namespace {
 
-constexpr int64_t SIDE_ROWS = 8;      // of scores: a vector has those of two keys
-constexpr int64_t MIN_SIDE_ROWS = 5;  // for fewer, vectors are faster
-constexpr int64_t KEYS = TILE_ROWS;   // in a tile of keys
+constexpr int64_t SIDE_ROWS = 8;      // rows of scores: a vector has those of two keys
+constexpr int64_t MIN_SIDE_ROWS = 5;  // vectors are faster for fewer rows
+constexpr int64_t KEYS = TILE_ROWS;   // keys in a tile
 constexpr int64_t CHUNK = 32;         // bfloat16 in a row of a tile
 constexpr int64_t CHUNK_PAIRS = CHUNK / 2;
 constexpr int64_t SCORE_VECTORS = TILE * SIDE_ROWS / LANES;
-constexpr int64_t FETCHES = 64;       // at least, of a piece
+constexpr int64_t FETCHES = 64;       // the least fetches of a piece
 
-// Every piece of a call, or none.
+// Returns whether the pieces of a call fit tiles: all of them do, or none.
 inline bool fits_tiles(const Call& call) {
     return call.group() / call.num_pieces() >= MIN_SIDE_ROWS && call.head_size % CHUNK == 0 &&
            call.v_head_size % CHUNK == 0;
 }
 
-// Tiles 0 and 1: scores; 2 and 3: sums of values; 4 and 5: keys or values; 6: queries; 7: weights.
+// Shapes tiles 0 and 1 for scores, 2 and 3 for sums of values, 4 and 5 for keys or values, 6 for
+// queries and 7 for weights.
 inline void shape_for_pieces(Tiles& tiles) {
     const int64_t scores = SIDE_ROWS * 4;
     const TileShape shapes[8] = {{TILE_ROWS, scores}, {TILE_ROWS, scores}, {SIDE_ROWS, LINE},
@@ -32,14 +34,14 @@ inline void shape_for_pieces(Tiles& tiles) {
     tiles.shape(shapes, Tiles::FOR_PIECES);
 }
 
-// The row's query into its place: [pairs, SIDE_ROWS].
+// Puts the row's query into its place in [pairs, SIDE_ROWS].
 inline void spread_for_tiles(const uint32_t* query, int64_t depth, int64_t row, float* queries) {
     for (int64_t i = 0; i < depth; i++) memcpy(queries + i * SIDE_ROWS + row, query + i, 4);
 }
 
-// The lines of the tile after this one, its keys' before its values', some at a time and as evenly
-// as can be: a core waits for few lines at once, and computes meanwhile only if it need not wait to
-// ask for one.
+// Fetches the lines of the tile after this one, its keys' before its values', some at a time and as
+// evenly as can be: a core waits for few lines at once, and computes meanwhile only if it need not
+// wait to ask for one.
 struct LinesAhead {
     Ahead &keys, &values;
     int64_t num_bytes;
@@ -49,7 +51,7 @@ struct LinesAhead {
     }
 };
 
-// Keys or values where they lie, or copied where they are not as far from each other each.
+// A tile of keys or values, where they lie if they are equally far from each other, else copied.
 struct RowTile {
     const bf16* first;
     int64_t stride;
@@ -65,7 +67,7 @@ struct RowTile {
     }
 };
 
-// Two tiles of keys: scores [2 * KEYS, SIDE_ROWS], not scaled.
+// Computes the scores [2 * KEYS, SIDE_ROWS] of two tiles of keys, not scaled.
 inline void score_by_tiles(const Rows<bf16>& keys, const float* queries, bf16* copies,
                            LinesAhead& ahead, float* scores) {
     const RowTile a(keys, copies), b(keys.from(KEYS), copies + KEYS * keys.width);
@@ -86,14 +88,14 @@ inline void score_by_tiles(const Rows<bf16>& keys, const float* queries, bf16* c
     settle();
 }
 
-// Of a tile's keys, by rows, in bfloat16: what the odd elements of values are multiplied by, with
-// zeros for the even ones beside them, and the other way round.
+// The weights of a tile's keys, by rows, in bfloat16: those that the odd elements of values are
+// multiplied by, with zeros for the even ones beside them, and the other way round.
 struct alignas(LINE) RowWeights {
     uint32_t odd[SIDE_ROWS][TILE], even[SIDE_ROWS][TILE];
 };
 
-// The vectors have 16 keys' weights of 8 rows, each those of a key and of the fourth after it: to
-// rows.
+// Turns to rows the vectors of 16 keys' weights of 8 rows, each of which has those of a key and of
+// the fourth after it.
 inline void turn(const __m512 (&vectors)[8], RowWeights& to, int64_t first) {
     __m512d halves[2][4];
 #pragma GCC unroll 2
@@ -121,7 +123,7 @@ inline void turn(const __m512 (&vectors)[8], RowWeights& to, int64_t first) {
     }
 }
 
-// Scores become weights; what was added up so far is to be multiplied by `factors` [SIDE_ROWS].
+// Makes weights of scores. What was added up so far is to be multiplied by `factors` [SIDE_ROWS].
 __attribute__((noinline, unused)) void weigh_by_rows(const Call& call, float* scores, Seen seen,
                                                      const Piece& piece, LinesAhead& ahead,
                                                      RowWeights& weights, float* factors) {
@@ -172,7 +174,7 @@ __attribute__((noinline, unused)) void weigh_by_rows(const Call& call, float* sc
                           _mm512_permutex2var_ps((__m512)top, pairs, (__m512)total));
 }
 
-// Of each CHUNK of sums the even ones come first.
+// Adds the weighted values to the sums. In each CHUNK of sums the even ones come first.
 inline void add_values_by_tiles(const RowWeights& weights, const Rows<bf16>& values, bf16* copies,
                                 const float* factors, const Piece& piece, LinesAhead& ahead) {
     alignas(LINE) float added[SIDE_ROWS][CHUNK];
@@ -206,7 +208,7 @@ inline void add_values_by_tiles(const RowWeights& weights, const Rows<bf16>& val
     }
 }
 
-// Sums of `count` elements back into their order.
+// Brings the sums of `count` elements back into their order.
 inline void straighten(float* sums, int64_t count) {
     const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
@@ -217,7 +219,8 @@ inline void straighten(float* sums, int64_t count) {
     }
 }
 
-// `key_copies`, `value_copies`: for a tile's. `num_lines`: what each piece has to fetch ahead.
+// Attends with a piece's rows to a tile. `key_copies` and `value_copies` have space for a tile's
+// keys and values; each piece has to fetch `num_lines` ahead.
 inline void attend_piece_by_tiles(const Call& call, const DirectTile<bf16>& tile,
                                   const Piece& piece, bf16* key_copies, bf16* value_copies,
                                   int64_t num_lines) {
