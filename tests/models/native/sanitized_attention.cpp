@@ -16,8 +16,8 @@ void run_one() {
     call.head_size = WIDTHS[below(5)];
     call.v_head_size = WIDTHS[below(5)];
     call.block_size = SIZES[below(4)];
-    if (below(3) == 0) call.window = 1 + below(90);
-    else if (below(2)) call.chunk = 1 + below(90);
+    if (below(3) == 0) call.window_size = 1 + below(90);
+    else if (below(2)) call.chunk_size = 1 + below(90);
     call.softcap = below(2);
     call.scale = 0.1;
     call.num_threads = 1 + below(4);

@@ -99,8 +99,8 @@ def _call(layer: LayerFacts, codec: Codec, library: Library) -> ctypes.Structure
         kv_heads=layer.num_kv_heads,
         head_size=layer.head_size,
         v_head_size=layer.v_head_size,
-        window=layer.window_size or 0,
-        chunk=layer.chunk_size or 0,
+        window_size=layer.window_size or 0,
+        chunk_size=layer.chunk_size or 0,
         is_bf16=codec.dtype is torch.bfloat16,
         number=NUMBERS[codec.number] if codec.is_quantised else 0,
         scale=layer.scale,
@@ -166,7 +166,14 @@ class CPUStep:
 
     def _scratch(self, call: ctypes.Structure, like: Tensor) -> Tensor:
         """Return the scratch memory of a call; layers of equal shapes need equally much."""
-        key = (call.heads, call.kv_heads, call.head_size, call.v_head_size, call.window, call.chunk)
+        key = (
+            call.heads,
+            call.kv_heads,
+            call.head_size,
+            call.v_head_size,
+            call.window_size,
+            call.chunk_size,
+        )
         if key not in self._scratch_bytes:
             count = self.backend.library.function("quire_attend_scratch")
             self._scratch_bytes[key] = count(call)

@@ -33,8 +33,8 @@ struct Call : AttentionCall {
     int64_t kept_bytes() const { return number == AS_COMPUTED ? element_bytes() : 1; }
 
     int64_t first_seen(int64_t position) const {
-        if (window) return larger(position + 1 - window, 0);
-        return chunk ? position - position % chunk : 0;
+        if (window_size) return larger(position + 1 - window_size, 0);
+        return chunk_size ? position - position % chunk_size : 0;
     }
 
     int64_t num_new(int64_t seq) const { return query_starts[seq + 1] - query_starts[seq]; }

@@ -20,7 +20,7 @@
 // head_size], the last dimension dense, and so on for `key` and `value`; `keys` and `values` are the
 // store's, [num_blocks, block_size, kv_heads, head size], dense. Null `values`: they are the first
 // elements of the keys. Unless `number` (of numbers.h) is 0 these are bytes, whose scales are
-// [num_blocks, block_size, kv_heads]. `window` and `chunk` both zero: all is seen.
+// [num_blocks, block_size, kv_heads]. `window_size` and `chunk_size` both zero: all is seen.
 QUIRE_STRUCT(AttentionCall,
     const void *query, *key, *value;
     void* out;  // [num_tokens, heads, v_head_size]
@@ -35,7 +35,7 @@ QUIRE_STRUCT(AttentionCall,
     int64_t value_token_stride, value_head_stride, table_stride, table_columns;
     int64_t num_tokens, num_seqs, num_blocks, block_size;
     int64_t heads, kv_heads, head_size, v_head_size;
-    int64_t window, chunk, is_bf16, number, num_threads;
+    int64_t window_size, chunk_size, is_bf16, number, num_threads;
     double scale, softcap;
 )
 

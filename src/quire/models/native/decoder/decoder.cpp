@@ -42,7 +42,8 @@ AttentionCall call_of(const DecoderCall& d, const DecoderLayer& layer, const Buf
 
 bool needs_as_much(const AttentionCall& a, const AttentionCall& b) {
     return a.heads == b.heads && a.kv_heads == b.kv_heads && a.head_size == b.head_size &&
-           a.v_head_size == b.v_head_size && a.window == b.window && a.chunk == b.chunk;
+           a.v_head_size == b.v_head_size && a.window_size == b.window_size &&
+           a.chunk_size == b.chunk_size;
 }
 
 Buffers lay_out(const DecoderCall& d, char* base) {
