@@ -42,7 +42,7 @@ class Signature(NamedTuple):
 
 
 class Abi(NamedTuple):
-    """What a library exports.
+    """The structures and functions that a library exports.
 
     structs: the structures by name. An instance refuses fields that it does not have.
     signatures: the functions by name, without the instruction set.

@@ -24,7 +24,8 @@ from quire.models.optimizations import Disabled
 logger = logging.getLogger(__name__)
 
 ISAS = ("portable", "avx2", "avx512", "amx")
-"""In the order of `quire_best_isa`. avx512 has bfloat16 dot products, amx is that and tiles."""
+"""The instruction sets, in the order of `quire_best_isa`. avx512 has bfloat16 dot products, amx is
+that and tiles."""
 HERE = Path(__file__).parent
 
 NO_LIBRARY = (
@@ -72,7 +73,7 @@ class Library:
         return self.abi.structs[name]
 
     def has(self, function: str) -> bool:
-        """Whether the instruction set has a function of abi.h."""
+        """Return whether the instruction set has a function of abi.h."""
         return hasattr(self.handle, f"{function}_{self.isa}")
 
     def function(self, name: str) -> Function:

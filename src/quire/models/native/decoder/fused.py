@@ -11,7 +11,7 @@ from torch import Tensor
 from quire.models.native.library import Library
 
 NORM_KINDS = ("rounded_first", "one_more")
-"""How an RMSNorm multiplies by its weight w: w * round(x), or round((1 + w) * x)."""
+"""The ways in which an RMSNorm multiplies by its weight w: w * round(x), or round((1 + w) * x)."""
 ACTIVATIONS = ("silu", "gelu_tanh")
 MAX_HEAD_SIZE = 512
 
@@ -25,7 +25,8 @@ class NormParams(NamedTuple):
 
 
 class HeadLayout(NamedTuple):
-    """What a row of a QKV product begins with: query heads, then key heads, of one head size.
+    """The heads with which a row of a QKV product begins: query heads, then key heads, of one head
+    size.
 
     query, key: the norms that the heads go through: both or neither, of one kind.
     """

@@ -35,7 +35,7 @@ class Bf16StorageKernel:
         return True
 
     def takes(self, weight: Tensor) -> bool:
-        """Whether `weight` is float32 and bfloat16 holds its numbers."""
+        """Return whether `weight` is float32 and bfloat16 holds its numbers."""
         if weight.dtype != torch.float32 or weight.dim() != 2:
             return False
         return self.fits(weight.contiguous().data_ptr(), weight.numel())

@@ -16,7 +16,7 @@ from quire.models.native.linear.w8a8 import STEP_COLUMNS
 from quire.models.native.packed_weight import PackedWeight
 
 BOUND_BYTES = 8
-"""For each row of W: two float32."""
+"""Bytes for each row of W: two float32."""
 MASK_ROWS = 64
 
 

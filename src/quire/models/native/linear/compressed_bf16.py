@@ -39,7 +39,7 @@ class CompressedBf16Kernel:
         return True
 
     def takes(self, weight: Tensor) -> bool:
-        """Whether `weight` is bfloat16."""
+        """Return whether `weight` is bfloat16."""
         return weight.dtype == torch.bfloat16
 
     def pack(self, weight: Tensor) -> PackedWeight:

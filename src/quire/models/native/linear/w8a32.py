@@ -38,7 +38,7 @@ class W8A32Kernel:
         return False
 
     def takes(self, weight: Tensor) -> bool:
-        """Whether `weight` is float32."""
+        """Return whether `weight` is float32."""
         return weight.dtype == torch.float32
 
     def pack(self, weight: Tensor) -> PackedWeight:

@@ -34,7 +34,7 @@ class W8A8Kernel:
         return False
 
     def takes(self, weight: Tensor) -> bool:
-        """Whether the weight is of one of DTYPES."""
+        """Return whether the weight is of one of DTYPES."""
         return weight.dtype in DTYPES
 
     def pack(self, weight: Tensor) -> PackedWeight:
