@@ -38,7 +38,8 @@ class LogLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Which model is loaded, on which device, in which number format and by which kernels.
+    """The configuration of the model: which one, on which device, in which numbers, by which
+    kernels.
 
     model: a Hugging Face id, a local folder, or TOY_MODEL.
     device: auto, cpu, cuda or cuda:N.
@@ -62,7 +63,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class MemoryConfig:
-    """How much memory K and V get, how they are stored, and how blocks are shared.
+    """The configuration of K and V: how much memory they get, how they are stored and shared.
 
     num_gpu_blocks_override, kv_cache_memory_bytes, kv_cache_tokens, gpu_memory_utilization: KV
         memory in blocks, bytes, tokens of context, or as the share of the device that the model
@@ -140,7 +141,7 @@ class SchedulingConfig:
 
 @dataclass(frozen=True, slots=True)
 class TracingConfig:
-    """What an engine tells of its work, beside its results.
+    """The configuration of what an engine tells of its work, beside its results.
 
     otlp_traces_endpoint: the URL of an OpenTelemetry collector; None sends it nothing.
     """

@@ -89,8 +89,8 @@ class AttentionBackendName(RegistryName):
 
 
 class LayerFeature(StrEnum):
-    """What the attention of some layers computes, in the words of a refusal: a backend runs where
-    it computes all that the layers need."""
+    """The features of some layers' attention, in the words of a refusal: a backend runs where it
+    computes all that the layers need."""
 
     SOFTCAP = "soft caps"
     SINKS = "sinks"

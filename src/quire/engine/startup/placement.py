@@ -13,7 +13,7 @@ from quire.models.loading.weight_format import KernelOptions
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where and how a model computes; `kernels` is None where torch's are taken."""
+    """The device on which a model computes, and how; `kernels` is None where torch's are taken."""
 
     device: torch.device
     dtype: ModelDtype

@@ -50,8 +50,8 @@ def _has_fast_bfloat16(device: torch.device) -> bool:
 
 
 def cpu_has_fast_bfloat16() -> bool:
-    """Whether oneDNN multiplies bfloat16 fast. On x86 it claims so wherever there is AVX-512, but
-    without a bfloat16 dot product it takes several times as long as for float32."""
+    """Return whether oneDNN multiplies bfloat16 fast. On x86 it claims so wherever there is
+    AVX-512, but without a bfloat16 dot product it takes several times as long as for float32."""
     if not torch._C._has_mkldnn or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
     is_x86 = platform.machine() in ("x86_64", "AMD64")

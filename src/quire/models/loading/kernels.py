@@ -43,7 +43,8 @@ def compute_dtype(options: KernelOptions, kernels: ModelKernels | None) -> Model
 
 
 def _has_vectors(built: Library) -> bool:
-    """Whether the vectors are as wide as those of torch's products: portable x86 code's are not."""
+    """Return whether the vectors are as wide as those of torch's products: portable x86 code's are
+    not."""
     return built.isa != "portable" or platform.machine() not in ("x86_64", "AMD64")
 
 
