@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from quire.cache.spec import AttentionPattern, AttentionType
+from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.engine.invariants import COMMON, arrivals, bursts, check_invariants, shapes
@@ -51,6 +51,36 @@ def test_a_script_that_preempts_keeps_every_output() -> None:
     check_invariants(shape, script)
     world = play(shape, script, max_steps=1000)
     assert world.scheduler.stats.num_preemptions > 0
+
+
+def test_a_request_that_grew_is_not_swapped_out_without_what_its_last_token_sees() -> None:
+    """It gives blocks behind a window back for a step that is then thrown away."""
+    shape = Shape(
+        6,
+        23,
+        4,
+        19,
+        caches_prefixes=True,
+        watermark=0.0,
+        late=True,
+        layers=(FULL, FULL, *(AttentionPattern(AttentionType.SLIDING, size) for size in (1, 7))),
+        max_skips=0,
+        num_host_blocks=5,
+    )
+    script = [
+        Arrival(
+            NewRequest(
+                f"r{index}",
+                COMMON[:11] + (0,),
+                Sampling(temperature=0.0),
+                Stopping(max_tokens),
+                fork_of="r0" if index else None,
+            ),
+            step=int(index == 2),
+        )
+        for index, max_tokens in enumerate((6, 1, 2, 1, 1))
+    ]
+    check_invariants(shape, script)
 
 
 def test_shared_prompts_hit_the_prefix_cache() -> None:

@@ -23,7 +23,7 @@ from quire.cache.kv_events import KVEvent
 from quire.cache.prefix_log import PrefixLog
 from quire.cache.prefix_miss import Miss
 from quire.cache.sharing import OPEN, SharingTerms
-from quire.cache.swapping import RecomputeCost, can_fork, recompute_cost_of, swap_out
+from quire.cache.swapping import RecomputeCost, has_visible, recompute_cost_of, swap_out
 
 NO_BLOCKS: tuple[tuple[int, ...], ...] = ()
 
@@ -231,9 +231,13 @@ class KVCache:
 
     def swap_out(self, table: BlockTable, num_computed: int) -> bool:
         """Release the table, its first `num_computed` tokens kept by the host until it is admitted
-        again or forgotten. Return False, and do nothing, if the host has too few blocks.
+        again or forgotten. Return False, and do nothing, if the host has too few blocks, or if the
+        table has given back what the next token sees: it may have grown for a later one, whose
+        step is now thrown away.
         """
         if self._host is None or table not in self._held:
+            return False
+        if not has_visible(table, self._groups, num_computed, self._block_size):
             return False
         copies = swap_out(table, self._pool, self._host, num_computed, self._block_size)
         if copies is None:
@@ -258,7 +262,7 @@ class KVCache:
         """
         if source not in self._held or table in self._held:
             return False
-        if not can_fork(source, self._groups, num_tokens, self._block_size):
+        if not has_visible(source, self._groups, num_tokens, self._block_size):
             return False
         num_full, num_over = divmod(num_tokens, self._block_size)
         num_missing = len(self._groups) + keep_free - self._pool.num_available

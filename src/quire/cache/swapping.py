@@ -74,12 +74,12 @@ def swap_out(
     ]
 
 
-def can_fork(
-    source: BlockTable, groups: Sequence[AttentionPattern], num_tokens: int, block_size: int
+def has_visible(
+    table: BlockTable, groups: Sequence[AttentionPattern], num_tokens: int, block_size: int
 ) -> bool:
-    """Return whether `source` still has all that a token behind the first `num_tokens` can see."""
+    """Return whether `table` still has all that a token behind the first `num_tokens` can see."""
     num_blocks = -(-num_tokens // block_size)
-    for group, ids in zip(groups, source.block_ids, strict=True):
+    for group, ids in zip(groups, table.block_ids, strict=True):
         first = group.first_needed(num_tokens) // block_size
         if len(ids) < num_blocks or NULL_BLOCK in ids[first:num_blocks]:
             return False
