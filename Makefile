@@ -57,7 +57,7 @@ bench: $(SERVES)  ## what a step costs beside the model
 hostile: $(TESTS)  ## attack a real server in every known way, and print what it did
 	$(BIN)/python -m tests.e2e.hostile $(ARGS)
 
-wheel: $(TESTS)  ## build the wheel, install it in a clean environment, import every room
+wheel: $(TESTS)  ## build the wheel, install it in a clean environment, import every package
 	rm -rf build dist
 	$(BIN)/python -m build --wheel
 	$(BIN)/python -m tools.check_wheel dist/*.whl $(PIP_ARGS)

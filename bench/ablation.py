@@ -226,7 +226,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="W1,...",
         help=f"of {', '.join(MODELS)}",
     )
-    parser.add_argument("--repeats", type=count, default=2, help="rounds of A B")
+    parser.add_argument(
+        "--repeats", type=count, default=2, help="rounds of both, every second in the other order"
+    )
     parser.add_argument(
         "--scale", type=_share, default=1.0, help="share of each workload's requests that are sent"
     )

@@ -2,9 +2,9 @@
 
     python -m bench.compare --model MODEL_DIR --peer transformers --workloads W2,W3 --repeats 3
 
-Both servers stay up, and while one is measured the other is stopped: A B A B, each round with
-prompts of its own. Exits with 1 if any request failed or was answered with the wrong number of
-tokens.
+Both servers stay up, and while one is measured the other is stopped: A B, then B A, since who comes
+first in a round may be some percent slower for it; each round has prompts of its own. Exits with 1
+if any request failed or was answered with the wrong number of tokens.
 """
 
 import os
@@ -67,11 +67,12 @@ class Bench:
         return first, second
 
     def measure(self) -> tuple[Run, ...]:
-        """All rounds, the two servers' runs of a workload next to one another."""
+        """Run all rounds: a workload on both servers, every second round in the other order."""
         runs = []
         for round_index in range(self.settings.num_repeats):
             for workload in self.settings.workloads:
-                for server, idle in (self.servers, self.servers[::-1]):
+                pairs = (self.servers, self.servers[::-1])
+                for server, idle in pairs if round_index % 2 == 0 else pairs[::-1]:
                     runs.append(self._run(server, idle, workload, round_index))
                     print(progress_line(runs[-1], self.settings.num_repeats), flush=True)
         return tuple(runs)

@@ -68,7 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", type=Path, required=True, help="checkpoint folder")
     parser.add_argument("--workloads", type=_workloads, default=",".join(WORKLOADS))
-    parser.add_argument("--repeats", type=count, default=3, help="rounds of A B")
+    parser.add_argument(
+        "--repeats", type=count, default=3, help="rounds of both, every second in the other order"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the first round's prompts")
     parser.add_argument("--max-requests", type=count, help="cut every workload: a smoke run")
     parser.add_argument("--start-timeout-s", type=float, default=300)
