@@ -45,7 +45,7 @@ MODELS: Mapping[str, str] = MappingProxyType(
 """The workloads, and the model that each runs on."""
 BFLOAT16 = ("--dtype", "bfloat16")
 WITHOUT = "quire-without-"
-"""What the labels of servers begin with that do without an optimisation."""
+"""The labels of servers that do without an optimisation begin with this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ CPU unless it is asked for."""
 
 @dataclass(frozen=True, slots=True)
 class AblationSettings:
-    """What the command line asks for."""
+    """The settings of one run, as the command line gives them."""
 
     ablations: tuple[Ablation, ...]
     models_dir: Path

@@ -1,4 +1,4 @@
-"""What the machine could do at best: the ceilings that throughput is judged against."""
+"""Measures what the machine could do at best: the ceilings that throughput is judged against."""
 
 import subprocess
 import sys

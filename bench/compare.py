@@ -57,7 +57,7 @@ class Bench:
                 print(f"warm-up {name}: {result.wall_s:.1f} s", flush=True)
 
     def idle_cores(self) -> tuple[float, float]:
-        """What each server takes of the CPU while nobody asks it anything."""
+        """Return the cores that each server takes while nobody asks it anything."""
         before_s = [server.cpu_s() for server in self.servers]
         time.sleep(IDLE_WATCH_S)
         first, second = (

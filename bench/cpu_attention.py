@@ -38,12 +38,12 @@ from quire.models.native import library
 CPU = torch.device("cpu")
 BLOCK_SIZE = 16
 NUM_BYTES = 1 << 28
-"""Of K and V in all layers together, at least: several times a cache."""
+"""The bytes of K and V in all layers together are at least these: several times a cache."""
 NUM_READ_FLOATS = 1 << 26
 
 
 class Shape(NamedTuple):
-    """Of a layer's heads."""
+    """The shape of a layer's heads."""
 
     num_heads: int
     num_kv_heads: int
@@ -91,7 +91,7 @@ class Case(NamedTuple):
 
     @property
     def num_flops(self) -> int:
-        """Of both products, of what is seen alone."""
+        """Return the operations of both products, of what is seen alone."""
         num_seen = self.num_new * (2 * self.length - self.num_new + 1) // 2
         return self.num_seqs * num_seen * self.shape.num_heads * self.shape.width * 4
 

@@ -46,7 +46,7 @@ NUM_SQUARES = 32
 PACK_HINT_ROWS = 16
 OURS, INT8 = "ours", "int8"
 WEIGHT_BYTES = {OURS: 1.51, INT8: 1.0}
-"""What is read for each; two bytes by other ways."""
+"""The bytes read for each number; other ways read two."""
 NO_MORE: tuple[None, str, list[float], str] = (None, "none", [], "")
 """oneDNN's bias, and what it would do to the product."""
 
@@ -61,7 +61,7 @@ class Way:
     acts: tuple[Act, ...]
 
     def times_s(self) -> list[float]:
-        """Of each act."""
+        """Return the seconds of each act."""
         times_s = []
         for act in self.acts:
             start_s = time.perf_counter()
@@ -108,7 +108,7 @@ def build_weights(shape: tuple[int, int], kernels: Kernels) -> Weights:
 
 
 def medians_s(ways: Sequence[Way], num_rounds: int) -> dict[str, float]:
-    """Of all acts of a way. The ways take turns; each has run once before."""
+    """Return the median seconds of each way, all its acts together; the ways take turns."""
     for way in ways:
         way.times_s()
     rounds = [[way.times_s() for way in ways] for _ in range(num_rounds)]

@@ -1,4 +1,4 @@
-"""What the GPU path reaches, kernels and whole models, against ceilings of the same run.
+"""Measures the GPU path, kernels and whole models, against ceilings of the same run.
 
     python -m bench.gpu [--sizes 1b,8b] [--batches 1,32,128,256] [--folder DIR] [--without-peer]
 

@@ -29,7 +29,7 @@ NUM_PROFILED = 24
 
 
 class Size(NamedTuple):
-    """Of a Llama."""
+    """The shape of a Llama."""
 
     hidden: int
     mlp: int
@@ -80,7 +80,7 @@ def make_checkpoint(folder: Path, size: Size, device: torch.device) -> int:
 
 
 def kv_token_bytes(size: Size) -> int:
-    """Of all layers, in bfloat16."""
+    """Return the bytes of a token's K and V in all layers, in bfloat16."""
     width = size.hidden // size.num_heads
     return 2 * size.num_layers * size.num_kv_heads * width * 2
 
@@ -122,7 +122,7 @@ def decode(engine: Engine, num_requests: int, vocab: int) -> Decoded:
 
 
 def first_token_s(engine: Engine, vocab: int) -> float:
-    """Of one prompt of LONG_PROMPT tokens."""
+    """Return the seconds to the first token of one prompt of LONG_PROMPT tokens."""
     submit(engine, prompts_of(1, LONG_PROMPT, vocab), 1)
     began_s = time.perf_counter()
     while engine.has_work:

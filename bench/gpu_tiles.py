@@ -1,4 +1,4 @@
-"""Which tiles the attention kernels would best have on this GPU, tried out where nobody waits: what
+"""Finds the tiles that attention kernels would best have on this GPU, where nobody waits: what
 is taken is a rule in `models/attention/triton/tiles.py`, to be changed by what this prints.
 
     python -m bench.gpu_tiles [--widths 128] [--kv-cache-dtype auto,fp8_e4m3]
@@ -38,7 +38,7 @@ class Trial(NamedTuple):
 
 
 def tiles_of(*sizes: Sequence[int]) -> list[Tile]:
-    """Of all rows, keys, numbers of warps and of stages."""
+    """Return the tiles of all these rows, keys, numbers of warps and of stages."""
     return [Tile(*each) for each in product(*sizes)]
 
 

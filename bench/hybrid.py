@@ -1,4 +1,4 @@
-"""How many long requests a mixed model serves at once with layer groups, and without.
+"""Counts the long requests that a mixed model serves at once with layer groups, and without.
 
     python -m bench.hybrid [--length 8000] [--requests 24] [--repeats 1]
 

@@ -1,4 +1,5 @@
-"""What a quantised KV cache costs in perplexity and gains in blocks, on real weights and text.
+"""Measures what a quantised KV cache costs in perplexity and gains in blocks, on real weights and
+text.
 
     python -m bench.kv_quality --model MODEL_DIR --text FILE [--max-tokens 4000]
 

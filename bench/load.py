@@ -27,7 +27,7 @@ COMPLETIONS_PATH = "/v1/completions"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the load goes: a port on loopback, the model's name there, the peer's own fields."""
+    """The target of a load: a port on loopback, the model's name there, the peer's own fields."""
 
     port: int
     model_name: str

@@ -1,4 +1,4 @@
-"""What a result must say of the machine, and how busy it was; no host names, no paths."""
+"""Reads what a result must say of the machine, and how busy it was; no host names, no paths."""
 
 import os
 import re

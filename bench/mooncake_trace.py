@@ -66,7 +66,8 @@ def arrivals_of(prompts: list[Prompt]) -> list[Arrival]:
 
 
 def offline_hit_rate(prompts: list[Prompt], num_blocks: int | None) -> float:
-    """Of all prompt tokens, those in leading blocks that were there; None blocks: no bound."""
+    """Return the share of all prompt tokens that lie in leading blocks that were there. With
+    `num_blocks` None there is no bound."""
     kept: OrderedDict[int, None] = OrderedDict()
     num_hits = num_tokens = 0
     for prompt in prompts:

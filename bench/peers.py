@@ -1,4 +1,4 @@
-"""How each server starts, says that it is ready, names its model and is told the output length.
+"""Tells how each server starts, says that it is ready, names its model and takes the output length.
 
 A peer is one entry of PEERS. Where its program lies comes from an option or the environment
 (`BENCH_TRANSFORMERS_PROGRAM` and so on), never from here.

@@ -13,7 +13,7 @@ from quire.scheduler.request import NewRequest, Sampling, Stopping
 
 
 def perplexity(config: EngineConfig, token_ids: Sequence[int]) -> tuple[float, EngineFacts]:
-    """With the facts of the engine that `config` makes. Raises ValueError."""
+    """Return the perplexity and the facts of the engine of `config`. Raises ValueError."""
     engine, facts = build_quietly(config)
     length = facts.max_model_len - 1
     pieces = [token_ids[first : first + length] for first in range(0, len(token_ids), length)]

@@ -26,7 +26,7 @@ MAX_TOKEN_ID = 30_000
 
 
 class Burst(NamedTuple):
-    """Of one round; seconds from the moment the requests were handed over."""
+    """The figures of one round; seconds from the moment the requests were handed over."""
 
     num_computed: int
     ttft_p50_s: float

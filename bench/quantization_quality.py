@@ -1,4 +1,4 @@
-"""What quantised weights cost in perplexity and save in bytes, on real weights and text.
+"""Measures what quantised weights cost in perplexity and save in bytes, on real weights and text.
 
 python -m bench.quantization_quality --model MODEL_DIR --text FILE [--max-tokens 4000]
 """

@@ -1,4 +1,4 @@
-"""What a comparison measured, and the ratios that follow from it.
+"""Holds what a comparison measured, and the ratios that follow from it.
 
 A ratio is only taken between the two runs of one round, which had the same prompts and followed
 one another; a round in which either server failed a request or answered too short has none.
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def faults(self) -> list[str]:
-        """What makes the run's figures worthless."""
+        """The reasons why the run's figures are worthless."""
         load, found = self.load, []
         if load.num_failed:
             found.append(f"{load.num_failed} failed")
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def doubts(self) -> list[str]:
-        """What may have disturbed the run."""
+        """The signs that something disturbed the run."""
         found = []
         if self.load.num_without_usage:
             found.append("tokens counted by text events")

@@ -14,7 +14,7 @@ from quire.bench.workloads import Workload
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to compare, on what, and where the results go."""
+    """The settings of a comparison: the servers, the workloads, and where results go."""
 
     model_dir: Path
     launches: tuple[Launch, Launch]

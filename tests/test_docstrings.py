@@ -5,7 +5,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parent.parent / "src"
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("src", "bench", "tools")
 FRAGMENTS = frozenset(
     ("What", "How", "Why", "Where", "Whether", "Of", "Those", "Which", "Who", "With", "In", "From")
 )
@@ -62,8 +63,9 @@ class Thing:
 
 def test_docstrings_are_sentences() -> None:
     found = {
-        path.relative_to(SOURCE).as_posix(): list(fragments(path.read_text(encoding="utf-8")))
-        for path in SOURCE.rglob("*.py")
+        path.relative_to(ROOT).as_posix(): list(fragments(path.read_text(encoding="utf-8")))
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
     }
     assert len(found) > 200
     assert {path: texts for path, texts in found.items() if texts} == {}

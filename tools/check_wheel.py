@@ -54,7 +54,7 @@ def module_name(path: str) -> str:
 
 
 def faults_of(wheel: Path) -> list[str]:
-    """What the wheel lacks or has too much of, in sentences."""
+    """Return what the wheel lacks or has too much of, in sentences."""
     modules = set(module_files())
     with ZipFile(wheel) as archive:
         names = {info.filename for info in archive.infolist() if not info.is_dir()}
@@ -69,7 +69,7 @@ def faults_of(wheel: Path) -> list[str]:
 
 
 def install_and_import(wheel: Path, pip_args: Sequence[str]) -> None:
-    """In a new environment and from a folder that holds nothing else."""
+    """Install and import in a new environment, from a folder that holds nothing else."""
     with tempfile.TemporaryDirectory(prefix="quire-wheel-") as folder:
         place = Path(folder)
         venv.create(place / "venv", with_pip=True)

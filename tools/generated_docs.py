@@ -111,7 +111,7 @@ def refused_table() -> str:
 
 
 def recorded_gains() -> str:
-    """What each optimisation brings, by the newest records of each kind of machine."""
+    """Return what each optimisation brings, by the newest records of each kind of machine."""
     return gain_tables(load())
 
 

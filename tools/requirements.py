@@ -1,4 +1,4 @@
-"""What pyproject.toml asks for, a requirement a line: `python -m tools.requirements [EXTRA]`.
+"""Prints the requirements of pyproject.toml, one a line: `python -m tools.requirements [EXTRA]`.
 
 Without EXTRA it is what Quire needs to serve, else what the extra adds to that.
 """

@@ -113,7 +113,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How far a recipe has run: by its steps or by its minutes, whichever is further."""
+    """Return how far a recipe has run: by its steps or by its minutes, whichever is further."""
 
     recipe: Recipe
     step: int

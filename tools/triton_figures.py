@@ -1,4 +1,4 @@
-"""What the attention kernels take of a GPU, found by compiling them, which needs none:
+"""Tells what the attention kernels take of a GPU, found by compiling them, which needs none:
 `python -m tools.triton_figures` prints a table of registers (and bytes of them spilled) and KiB of
 shared memory, `--few` one of a few cases alone, `--for 86 120` of other GPUs than 8.0 and 9.0. It
 fails where registers spill or shared memory would not suffice.
@@ -28,7 +28,7 @@ from quire.models.config import KVCacheDtype, LayerFacts
 from quire.models.kv.kv_codec import choose_codec
 
 MAX_SHARED_BYTES = 99 * 1024
-"""Of a program: what GPUs of 8.6 and 8.9 have. 8.0 has 163 KiB, 9.0 has 227."""
+"""The shared memory of a program that GPUs of 8.6 and 8.9 have. 8.0 has 163 KiB, 9.0 has 227."""
 CAPABILITIES = [80, 90]
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -118,7 +118,8 @@ class Figures(NamedTuple):
 
 
 def programs(form: Form) -> Iterator[Program]:
-    """Of a layer: with long chunks, with one token of each sequence, and what comes after."""
+    """Yield the programs of a layer: for long chunks, for one token of each sequence, and for what
+    comes after."""
     dtype = NAMES[form.codec.dtype]
     scales = "*bf16" if form.number else None
     kept = "*i8" if form.number else f"*{dtype}"

@@ -42,7 +42,7 @@ def test_both_servers_differ_in_the_switch_alone(models: Path) -> None:
 
 
 def config_of(argv: list[str]) -> object:
-    """What the flags after `serve MODEL` say."""
+    """Return the values of the flags after `serve MODEL`."""
     arguments = vars(build_parser().parse_args(["serve", "model", *argv]))
     del arguments["command"]
     return read_config(arguments, {}).engine

@@ -85,7 +85,7 @@ class SwapMachine(RuleBasedStateMachine):
     def admit(
         self, tokens: list[int], salt: bytes, use_host: bool, times: int, steps: bool
     ) -> None:
-        """Where the prompt comes twice, both compute what is not cached yet."""
+        """Admit a prompt once or twice; both requests compute what is not cached yet."""
         for _ in range(times):
             live = Live(self.cache.open_table(SharingTerms(salt)), list(tokens), is_new=True)
             found = self.cache.admit(live.table, tokens, use_host=use_host)
