@@ -7,12 +7,12 @@ Prints medians in milliseconds of schedule, run without the forward (batch, samp
 
 import argparse
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from statistics import median, quantiles
 
 from torch import Tensor
 
-from quire.cache.block_copies import BlockCopy
+from quire.cache.block_copies import BlockCopy, CopyTime
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.engine.runner import Runner, RunnerConfig
@@ -39,10 +39,11 @@ class TimedModel:
     def vocab_size(self) -> int:
         return self._model.vocab_size
 
-    def copy_blocks(
-        self, copies: Sequence[BlockCopy], new_blocks: Collection[int]
-    ) -> Callable[[], float]:
-        return self._model.copy_blocks(copies, new_blocks)
+    def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:
+        self._model.copy_blocks(copies, new_blocks)
+
+    def take_copy_time(self) -> CopyTime:
+        return self._model.take_copy_time()
 
     def forward(self, batch: Batch) -> Tensor:
         began = time.perf_counter()

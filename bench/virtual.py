@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from zlib import crc32
 
+from quire.cache.block_copies import CopyTime
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.scheduler.config import SchedulerConfig
@@ -90,7 +91,8 @@ def _result(step: Step, copy_s: float) -> StepResult:
         for chunk in step.chunks
         if chunk.samples
     )
-    return StepResult(step.number, token_ids, copy_s=copy_s)
+    copied = CopyTime(len(step.block_copies), copy_s, copy_s)
+    return StepResult(step.number, token_ids, copy_time=copied)
 
 
 def _take(delta: Delta, found: Replay) -> None:

@@ -1,6 +1,6 @@
 """A step that finds no memory is computed in parts, and its requests say the same."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.cache.block_copies import BlockCopy
+from quire.cache.block_copies import BlockCopy, CopyTime
 from quire.engine.runner import Runner, RunnerConfig
 from quire.models.batch import Batch
 from quire.models.config import KVSize
@@ -30,10 +30,11 @@ class Narrow:
     def vocab_size(self) -> int:
         return self._toy.vocab_size
 
-    def copy_blocks(
-        self, copies: Sequence[BlockCopy], new_blocks: Collection[int]
-    ) -> Callable[[], float]:
-        return self._toy.copy_blocks(copies, new_blocks)
+    def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:
+        self._toy.copy_blocks(copies, new_blocks)
+
+    def take_copy_time(self) -> CopyTime:
+        return self._toy.take_copy_time()
 
     def forward(self, batch: Batch) -> Tensor:
         if len(batch.positions) > self._num_tokens:

@@ -207,10 +207,8 @@ def asks_no_window_for_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def forgets_to_copy(monkeypatch: pytest.MonkeyPatch, kind: CopyKind) -> None:
     copy_blocks = ToyModel.copy_blocks
 
-    def lazy(
-        model: ToyModel, copies: Sequence[BlockCopy], new_blocks: Collection[int]
-    ) -> Callable[[], float]:
-        return copy_blocks(model, [each for each in copies if each.kind is not kind], new_blocks)
+    def lazy(model: ToyModel, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:
+        copy_blocks(model, [each for each in copies if each.kind is not kind], new_blocks)
 
     monkeypatch.setattr(ToyModel, "copy_blocks", lazy)
 

@@ -32,6 +32,17 @@ class CopyBatch(NamedTuple):
     targets: list[int]
 
 
+class CopyTime(NamedTuple):
+    """The time of block copies that are done: `num_blocks` were copied between device and host in
+    `copy_s` seconds, and steps waited `stall_s` seconds for copies, perhaps for others than these.
+    Copies within the device count in `stall_s` alone.
+    """
+
+    num_blocks: int = 0
+    copy_s: float = 0.0
+    stall_s: float = 0.0
+
+
 def copy_batches(copies: Iterable[BlockCopy]) -> Iterator[CopyBatch]:
     """Yield the copies in as few batches as their order allows."""
     batch: CopyBatch | None = None

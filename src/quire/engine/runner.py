@@ -9,7 +9,7 @@ the host does not know yet are copied on the device.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -70,7 +70,6 @@ class LaunchedStep:
     rows: the request of each chunk.
     spans: the first row and the end of each chunk's rows in the logits.
     logits: [rows, vocab_size], until they are sampled.
-    move_s: returns how many seconds block copies took, once they are done.
     sampled_chunks: the indices of the chunks that sample a token.
     pending: the sampled tokens, one for each of these chunks.
     scored: log probabilities of prompt tokens by request id.
@@ -80,7 +79,6 @@ class LaunchedStep:
     rows: list[RequestRow] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
     logits: Tensor | None = None
-    copy_s: Callable[[], float] | None = None
     sampled_chunks: list[int] = field(default_factory=list)
     pending: PendingSample | None = None
     scored: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
@@ -113,7 +111,7 @@ class Runner:
         launched = LaunchedStep(step)
         claimed = _claimed(step)
         if step.block_copies or claimed:
-            launched.copy_s = self._model.copy_blocks(step.block_copies, claimed)
+            self._model.copy_blocks(step.block_copies, claimed)
         for join in step.new_requests:
             self._join(join)
         if step.chunks:
@@ -143,13 +141,19 @@ class Runner:
         launched.logits = None
 
     def collect(self, launched: LaunchedStep) -> StepResult:
-        """Wait for a step's tokens, append them to their requests, and return the result."""
-        number = launched.step.number
-        copy_s = 0.0 if launched.copy_s is None else launched.copy_s()
-        result = StepResult(number, (), prompt_logprobs=launched.scored, copy_s=copy_s)
-        if launched.pending is None:
+        """Wait for a step's tokens, append them to their requests, and return the result.
+
+        Block copies are not waited for: their time comes with the first result after they are done.
+        """
+        sampled = None if launched.pending is None else launched.pending.result()
+        result = StepResult(
+            launched.step.number,
+            (),
+            prompt_logprobs=launched.scored,
+            copy_time=self._model.take_copy_time(),
+        )
+        if sampled is None:
             return result
-        sampled = launched.pending.result()
         for index, token_id in zip(launched.sampled_chunks, sampled.token_ids, strict=True):
             launched.rows[index].sampling.append(token_id)
         chunks = launched.step.chunks

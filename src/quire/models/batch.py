@@ -3,13 +3,13 @@ block tables that say where their keys and values lie.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor
 
-from quire.cache.block_copies import BlockCopy
+from quire.cache.block_copies import BlockCopy, CopyTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,16 @@ class Model(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def copy_blocks(
-        self, copies: Sequence[BlockCopy], new_blocks: Collection[int]
-    ) -> Callable[[], float]:
+    def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:
         """Start the block copies of a step, before it, in order; the step reads what they wrote.
 
         `new_blocks` are those that its requests get anew; copies out of other blocks may go on
-        beside the step. Returns a function that gives the seconds the copies took, once done.
+        beside the step.
         """
+        ...
+
+    def take_copy_time(self) -> CopyTime:
+        """Return the time of the copies that are done and were not told of yet; never waits."""
         ...
 
     def forward(self, batch: Batch) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from quire.cache.block_copies import BlockCopy
+from quire.cache.block_copies import BlockCopy, CopyTime
 from quire.models.attention.backend import AttentionStep
 from quire.models.attention.triton.inputs import StepBounds, StepInputs
 from quire.models.batch import Batch
@@ -150,10 +150,11 @@ class GraphedModel:
     def vocab_size(self) -> int:
         return self._model.vocab_size
 
-    def copy_blocks(
-        self, copies: Sequence[BlockCopy], new_blocks: Collection[int]
-    ) -> Callable[[], float]:
-        return self._model.copy_blocks(copies, new_blocks)
+    def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:
+        self._model.copy_blocks(copies, new_blocks)
+
+    def take_copy_time(self) -> CopyTime:
+        return self._model.take_copy_time()
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:

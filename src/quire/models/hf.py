@@ -5,13 +5,13 @@ with transformers calls it. Some families drop keyword arguments on the way, so 
 is passed by keyword.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from quire.cache.block_copies import BlockCopy
+from quire.cache.block_copies import BlockCopy, CopyTime
 from quire.models.attention.backend import AttentionBackend, AttentionStep
 from quire.models.attention.hook import AttentionContext, AttentionHook
 from quire.models.batch import Batch
@@ -69,10 +69,11 @@ class HFModel:
     vocab_size: int
 
     @torch.inference_mode()
-    def copy_blocks(
-        self, copies: Sequence[BlockCopy], new_blocks: Collection[int]
-    ) -> Callable[[], float]:
-        return self.copier.copy_blocks(copies, new_blocks)
+    def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:
+        self.copier.copy_blocks(copies, new_blocks)
+
+    def take_copy_time(self) -> CopyTime:
+        return self.copier.take_copy_time()
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:

@@ -100,7 +100,7 @@ class CostModel:
             self._steps.add(num_tokens, compute_s)
 
     def observe_copies(self, num_blocks: int, copy_s: float) -> None:
-        """Learn from the copies of `num_blocks` that took `copy_s` seconds."""
+        """Learn from the copies of `num_blocks` to or from the host that took `copy_s` seconds."""
         if num_blocks:
             self._copies.add(num_blocks, copy_s)
 

@@ -147,8 +147,9 @@ class Scheduler:
         requests that left or were preempted meanwhile are dropped.
         """
         seconds = self._throughput.end(step, now)
-        self._cost.observe_step(step.num_tokens, max(seconds - result.copy_s, 0.0))
-        self._cost.observe_copies(len(step.block_copies), result.copy_s)
+        copied = result.copy_time
+        self._cost.observe_step(step.num_tokens, max(seconds - copied.stall_s, 0.0))
+        self._cost.observe_copies(copied.num_blocks, copied.copy_s)
         deltas = []
         sampled = iter(result.token_ids)
         for chunk in step.chunks:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from quire.cache.block_copies import BlockCopy
+from quire.cache.block_copies import BlockCopy, CopyTime
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, TokenLogprobs
 
@@ -63,8 +63,9 @@ class StepResult:
     """The samples of a step: one token id for each sampling chunk, in the order of the chunks.
 
     `prompt_logprobs` of a chunk are those of the prompt tokens `start + 1 ...` that it predicts.
-    `not_finite` names requests whose logits held NaN; their token id means nothing. The step's
-    block copies took `copy_s` seconds, some of them perhaps while it computed.
+    `not_finite` names requests whose logits held NaN; their token id means nothing. `copy_time` is
+    that of block copies, the step's own or those of steps before it, that were found to be done
+    since the last result.
     """
 
     number: int
@@ -72,7 +73,7 @@ class StepResult:
     logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     not_finite: frozenset[str] = frozenset()
-    copy_s: float = 0.0
+    copy_time: CopyTime = CopyTime()
 
 
 class Finish(NamedTuple):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.cache.block_copies import BlockCopy, CopyBatch, CopyKind, copy_batches
+from quire.cache.block_copies import BlockCopy, CopyBatch, CopyKind, CopyTime, copy_batches
 from quire.models.config import KVCacheDtype, KVOptions, KVSize, LayerFacts, ModelFacts
 from quire.models.kv.block_copier import BlockCopier, Mark, build_block_copier, runs
 from quire.models.kv.kv_codec import choose_codec
@@ -23,11 +23,13 @@ NUM_BLOCKS = 5
 
 
 class Late:
-    """A queue as a GPU may run it: no copy is done before something waits for it."""
+    """A queue as a GPU may run it: no copy is done before something waits for it, and each takes a
+    second."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], object]] = []
         self.num_done = 0
+        self.num_waited = 0
 
     def begin(self) -> None:
         pass
@@ -40,10 +42,18 @@ class Late:
     def mark(self) -> Mark:
         return LateMark(self, len(self.waiting))
 
+    def mark_computing(self) -> Mark:
+        return LateMark(self, self.num_waited)
+
     def run(self, end: int) -> None:
         for copy in self.waiting[self.num_done : end]:
             copy()
         self.num_done = max(self.num_done, end)
+
+    def finish(self) -> None:
+        """Let everything end, of the copies and of what is computed."""
+        self.num_waited = len(self.waiting)
+        self.run(self.num_waited)
 
 
 @dataclass(frozen=True)
@@ -57,10 +67,11 @@ class LateMark:
 
     def hold_computing(self) -> None:
         self.queue.run(self.end)
+        self.queue.num_waited = max(self.queue.num_waited, self.end)
 
     def seconds_since(self, earlier: Mark) -> float:
-        self.queue.run(self.end)
-        return 0.0
+        assert isinstance(earlier, LateMark) and self.is_reached
+        return float(self.end - earlier.end)
 
 
 @dataclass(frozen=True)
@@ -138,9 +149,9 @@ def test_copies_beside_the_computing_are_copies_one_by_one(
     store = build(kind, kept_as)
     expected = Blocks(store)
     copier = build_block_copier(store, CPU) if queue is None else BlockCopier(store, queue())
-    taken = []
+    told = []
     for number, step in enumerate(steps):
-        taken.append(copier.copy_blocks(step.copies, step.new_blocks))
+        copier.copy_blocks(step.copies, step.new_blocks)
         for each in step.copies:
             expected.copy(each)
         for each in step.copies:
@@ -149,7 +160,15 @@ def test_copies_beside_the_computing_are_copies_one_by_one(
         for kept in (store.tensors, expected.device):
             for tensor in kept:
                 tensor.view(torch.uint8)[list(step.new_blocks)] = 100 + number
-    assert all(seconds() >= 0 for seconds in taken)
+        told.append(copier.take_copy_time())
+    if isinstance(copier.queue, Late):
+        copier.queue.finish()
+    told.append(copier.take_copy_time())
+    copies = [each for step in steps for each in step.copies if each.kind is not CopyKind.FORK]
+    assert sum(time.num_blocks for time in told) == len(copies)
+    if isinstance(copier.queue, Late):
+        assert sum(time.copy_s for time in told) >= sum(1 for _ in copies)
+    assert copier.take_copy_time() == CopyTime()
     expected.check_all()
 
 
@@ -157,14 +176,29 @@ def test_what_nobody_gets_anew_goes_out_while_the_step_computes() -> None:
     store, queue = build("full", KVCacheDtype.AUTO), Late()
     copier = BlockCopier(store, queue)
     out = [BlockCopy(CopyKind.OUT, block, block) for block in range(4)]
-    taken = copier.copy_blocks(out, {2})
+    copier.copy_blocks(out, {2})
     num_tensors = len(store.tensors)
     assert queue.num_done == num_tensors, "block 2, in each tensor"
     copier.copy_blocks([], {4})
     assert queue.num_done == num_tensors
     copier.copy_blocks([], {0})
     assert queue.num_done == len(queue.waiting)
-    assert taken() == 0.0
+
+
+def test_the_time_of_copies_is_told_with_their_blocks_and_only_when_they_are_done() -> None:
+    store, queue = build("full", KVCacheDtype.AUTO), Late()
+    copier, num_tensors = BlockCopier(store, queue), len(store.tensors)
+    copier.copy_blocks([BlockCopy(CopyKind.OUT, block, block) for block in (1, 3)], ())
+    copier.copy_blocks([BlockCopy(CopyKind.OUT, 0, 0)], ())
+    assert copier.take_copy_time() == CopyTime()
+    queue.run(num_tensors)
+    assert copier.take_copy_time() == CopyTime(), "one of two runs"
+    copier.copy_blocks([], {3})
+    assert copier.take_copy_time() == CopyTime(2, 2.0 * num_tensors, 2.0 * num_tensors)
+    queue.finish()
+    assert copier.take_copy_time() == CopyTime(1, 1.0 * num_tensors, 0.0)
+    copier.copy_blocks([BlockCopy(CopyKind.FORK, 0, 1)], ())
+    assert copier.take_copy_time() == CopyTime(0, 0.0, 1.0 * num_tensors)
 
 
 def test_copies_within_the_device_are_made_block_by_block() -> None:

@@ -6,19 +6,19 @@ are swapped out and that a request of the step gets anew. Other blocks go out du
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from quire.cache.block_copies import BlockCopy, CopyBatch, CopyKind, copy_batches
+from quire.cache.block_copies import BlockCopy, CopyBatch, CopyKind, CopyTime, copy_batches
 from quire.models.kv.kv_store import KVStore
 
 
 class Mark(Protocol):
-    """A point in the order of copies on a queue."""
+    """A point in the order of copies, or in that of computing."""
 
     @property
     def is_reached(self) -> bool: ...
@@ -27,12 +27,10 @@ class Mark(Protocol):
         """Let what is computed from now on wait for it."""
 
     def seconds_since(self, earlier: "Mark") -> float:
-        """Wait until it is reached, and return the seconds since `earlier`."""
+        """Return the seconds between two marks that are reached."""
 
 
 class CopyQueue(Protocol):
-    """A queue of copies beside the computing."""
-
     """A queue of copies beside the computing."""
 
     def begin(self) -> None:
@@ -41,7 +39,23 @@ class CopyQueue(Protocol):
     def copy(self, target: Tensor, source: Tensor, blocks: CopyBatch) -> None:
         """Copy blocks `blocks.sources` of `source` to `blocks.targets` of `target`."""
 
-    def mark(self) -> Mark: ...
+    def mark(self) -> Mark:
+        """Return the end of all that is copied so far."""
+
+    def mark_computing(self) -> Mark:
+        """Return the end of all that is computed so far, and of what computing now waits for."""
+
+
+class Interval(NamedTuple):
+    """The time between two marks; copies of `num_blocks` lie between them."""
+
+    first: Mark
+    last: Mark
+    num_blocks: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return self.last.seconds_since(self.first)
 
 
 @dataclass(slots=True)
@@ -49,34 +63,47 @@ class BlockCopier:
     """Copies the blocks of one KV store.
 
     leaving: blocks of the device that copies may still read, and where those copies end.
+    copying: copies between device and host whose time was not told yet.
+    stalls: the intervals in which computing waits for copies, until they are told.
     """
 
     store: KVStore
     queue: CopyQueue
     leaving: dict[int, Mark] = field(default_factory=dict)
+    copying: list[Interval] = field(default_factory=list)
+    stalls: list[Interval] = field(default_factory=list)
 
-    def copy_blocks(
-        self, copies: Sequence[BlockCopy], new_blocks: Collection[int]
-    ) -> Callable[[], float]:
+    def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:
         """Start the copies, in order, before a step is computed.
 
-        `new_blocks` are those that the step's requests get anew, and may overwrite. Returns a
-        function that waits for the copies and returns the seconds that they took.
+        `new_blocks` are those that the step's requests get anew, and may overwrite.
         """
         self.leaving = {block: mark for block, mark in self.leaving.items() if not mark.is_reached}
-        taken = _no_time
+        if not copies and self.leaving.keys().isdisjoint(new_blocks):
+            return
+        before = self.queue.mark_computing()
         if copies:
-            self.queue.begin()
-            taken = self._copy_all(copies, set(new_blocks))
+            self._copy_all(copies, set(new_blocks))
         for block in new_blocks:
             mark = self.leaving.pop(block, None)
             if mark is not None:
                 mark.hold_computing()
-        return taken
+        self.stalls.append(Interval(before, self.queue.mark_computing()))
 
-    def _copy_all(self, copies: Sequence[BlockCopy], new_blocks: set[int]) -> Callable[[], float]:
-        first = last = self.queue.mark()
+    def take_copy_time(self) -> CopyTime:
+        """Return the time of the copies and stalls that are over and were not told of yet."""
+        copied, self.copying = _split_ended(self.copying)
+        stalls, self.stalls = _split_ended(self.stalls)
+        return CopyTime(
+            sum(interval.num_blocks for interval in copied),
+            sum(interval.seconds for interval in copied),
+            sum(interval.seconds for interval in stalls),
+        )
+
+    def _copy_all(self, copies: Sequence[BlockCopy], new_blocks: set[int]) -> None:
+        self.queue.begin()
         for batch in copy_batches(copies):
+            first = self.queue.mark()
             if batch.kind is CopyKind.OUT:
                 for part in _urgent_first(batch, new_blocks):
                     last = self._copy(part)
@@ -84,7 +111,8 @@ class BlockCopier:
             else:
                 last = self._copy(batch)
                 last.hold_computing()
-        return lambda: last.seconds_since(first)
+            if batch.kind is not CopyKind.FORK:
+                self.copying.append(Interval(first, last, len(batch.sources)))
 
     def _copy(self, batch: CopyBatch) -> Mark:
         tensors = self.store.tensors
@@ -108,8 +136,12 @@ def _urgent_first(batch: CopyBatch, new_blocks: set[int]) -> Iterator[CopyBatch]
             yield CopyBatch(batch.kind, [pair[0] for pair in part], [pair[1] for pair in part])
 
 
-def _no_time() -> float:
-    return 0.0
+def _split_ended(intervals: list[Interval]) -> tuple[list[Interval], list[Interval]]:
+    """Return the intervals that are over, and the others; each is asked once."""
+    split: tuple[list[Interval], list[Interval]] = ([], [])
+    for interval in intervals:
+        split[0 if interval.last.is_reached else 1].append(interval)
+    return split
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +174,13 @@ class AtOnce:
     def mark(self) -> Mark:
         return Now(time.monotonic())
 
+    def mark_computing(self) -> Mark:
+        return self.mark()
+
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A mark that is a CUDA event on the side stream."""
+    """A mark that is a CUDA event."""
 
     event: torch.cuda.Event
 
@@ -157,7 +192,6 @@ class Reached:
         torch.cuda.current_stream().wait_event(self.event)
 
     def seconds_since(self, earlier: Mark) -> float:
-        self.event.synchronize()
         if not isinstance(earlier, Reached):
             return 0.0
         return float(earlier.event.elapsed_time(self.event)) / 1e3
@@ -180,9 +214,16 @@ class SideStream:
                 target[to : to + length].copy_(source[since : since + length], non_blocking=True)
 
     def mark(self) -> Mark:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(self._stream)
-        return Reached(event)
+        return _mark(self._stream)
+
+    def mark_computing(self) -> Mark:
+        return _mark(torch.cuda.current_stream(self._device))
+
+
+def _mark(stream: torch.cuda.Stream) -> Mark:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record(stream)
+    return Reached(event)
 
 
 def runs(blocks: CopyBatch) -> Iterator[tuple[int, int, int]]:
