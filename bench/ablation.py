@@ -22,6 +22,7 @@ from types import MappingProxyType
 from bench.ceilings import measure_ceilings
 from bench.compare import compare, end_on_sigterm
 from bench.machine import Machine, read_machine, without_folders
+from bench.markdown import table
 from bench.peers import QUIRE
 from bench.records import (
     Record,
@@ -32,7 +33,6 @@ from bench.records import (
     record_of,
     save,
 )
-from bench.report import table
 from bench.servers import Launch
 from bench.settings import Settings, count, cut
 from bench.workloads import WORKLOADS

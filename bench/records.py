@@ -12,7 +12,8 @@ from statistics import median
 import msgspec
 
 from bench.machine import Machine
-from bench.report import number, table
+from bench.markdown import table
+from bench.report import number
 from bench.results import Comparison, Medians, Row, ServerFacts, rows
 
 FOLDER = Path(__file__).parent / "records"

@@ -1,8 +1,8 @@
 """Print a comparison: a progress line per run, then one Markdown section for eyes and for files."""
 
-from collections.abc import Sequence
 from statistics import median
 
+from bench.markdown import table
 from bench.results import Comparison, Row, Run, ServerFacts, rows
 
 
@@ -48,17 +48,6 @@ def _cells(row: Row) -> list[str]:
         f"{number(first.first_token_p50_ms)} / {number(second.first_token_p50_ms)}",
         f"{number(first.inter_token_p50_ms)} / {number(second.inter_token_p50_ms)}",
     ]
-
-
-def table(cells: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table, the first row its headings."""
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    padded = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in cells
-    ]
-    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
-    return "\n".join([padded[0], rule, *padded[1:]])
 
 
 def _server_line(server: ServerFacts) -> str:

@@ -12,9 +12,9 @@ Figure: TypeAlias = float | int | str | None
 
 
 class Place(NamedTuple):
-    """Where a check runs. `folder` is scratch that all checks of a run share, so that a checkpoint
-    is made once. A rehearsal is small, on a CPU, with Triton's interpreter; its figures mean
-    nothing, and stand-ins take the place of what only a GPU has."""
+    """A place that a check runs in. `folder` is scratch that all checks of a run share, so that a
+    checkpoint is made once. A rehearsal is small, on a CPU, with Triton's interpreter; its figures
+    mean nothing, and stand-ins take the place of what only a GPU has."""
 
     device: torch.device
     is_rehearsal: bool
@@ -23,8 +23,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was looked at, the figures that it gave, units in their names, and what is wrong with
-    it, if anything is: a speed is never wrong."""
+    """A thing looked at, the figures that it gave, units in their names, and what is wrong with it,
+    if anything is: a speed is never wrong."""
 
     what: str
     figures: Mapping[str, Figure]
@@ -47,7 +47,9 @@ class Check:
     limit_s: float
     is_alone: bool = False
 
-    def load(self) -> Run:
-        module, function = self.run.split(":")
-        found: Run = getattr(import_module(module), function)
-        return found
+
+def load(run: str) -> Run:
+    """Return the function that "module:function" names."""
+    module, function = run.split(":")
+    found: Run = getattr(import_module(module), function)
+    return found

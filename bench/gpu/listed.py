@@ -2,10 +2,14 @@
 
 from bench.gpu.check import Check
 
+ATTENTION = "bench.gpu.attention_checks"
 STAGES: dict[str, tuple[Check, ...]] = {
     "correctness": (
-        Check("attention", "bench.gpu.attention_checks:check_attention", 150),
-        Check("ceilings", "bench.gpu.ceilings:check_ceilings", 60, is_alone=True),
+        Check("attention-bfloat16", f"{ATTENTION}:check_bfloat16", 150),
+        Check("attention-float16", f"{ATTENTION}:check_float16", 150),
+        Check("attention-float32", f"{ATTENTION}:check_float32", 150),
+        Check("attention-fp8", f"{ATTENTION}:check_fp8", 150),
+        Check("attention-int8", f"{ATTENTION}:check_int8", 150),
     ),
     "speed": (),
 }
