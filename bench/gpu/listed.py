@@ -11,5 +11,8 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check("attention-fp8", f"{ATTENTION}:check_fp8", 150),
         Check("attention-int8", f"{ATTENTION}:check_int8", 150),
     ),
-    "speed": (),
+    "speed": (
+        Check("ceilings", "bench.gpu.ceilings:check_ceilings", 60, is_alone=True),
+        Check("attention", "bench.gpu.attention_speed:check_attention", 90, is_alone=True),
+    ),
 }

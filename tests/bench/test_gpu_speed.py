@@ -1,0 +1,102 @@
+"""What the speed checks of a GPU state beside their figures: floors, shares, and how much is timed.
+The checks themselves are rehearsed by the test of `bench.gpu_acceptance`."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from bench.cpu_attention import Shape
+from bench.gpu.attention_case import BLOCK_SIZE, AttentionCase, build_batch
+from bench.gpu.ceilings import DeviceCeilings, ceilings, save
+from bench.gpu.check import Place
+from bench.gpu.floor import Rates, Work, judge
+from bench.gpu.timing import CACHE_TIMES, MAX_CALLS, REPLAY_S, Timing, num_buffers, rounds
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.profiles import cases
+
+CPU = torch.device("cpu")
+TINY = Shape(4, 2, 8)
+CHUNKS = st.lists(
+    st.integers(1, 70).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(st.integers(1, 1 << 34), st.integers(0, 1 << 28))
+def test_a_buffer_is_out_of_the_cache_when_its_turn_comes(num_bytes: int, cache: int) -> None:
+    count = num_buffers(num_bytes, cache)
+    assert count >= 2
+    assert (count - 1) * num_bytes >= CACHE_TIMES * cache
+    assert count == 2 or (count - 2) * num_bytes < CACHE_TIMES * cache
+
+
+@given(st.floats(1e-9, 10), st.integers(1, 100))
+def test_a_replay_is_neither_long_nor_of_too_many_calls(call_s: float, num_calls: int) -> None:
+    times = rounds(call_s, num_calls)
+    one_round = max(num_calls, 1)
+    assert times >= 1
+    assert times == 1 or times * one_round <= MAX_CALLS + one_round
+    assert times == 1 or (times - 1) * num_calls * call_s <= REPLAY_S
+
+
+@cases(60)
+@given(
+    st.floats(1, 1e4),
+    st.floats(1, 1e3),
+    st.floats(0, 1e12),
+    st.floats(0, 1e15),
+    st.floats(1e-6, 10),
+)
+def test_a_share_is_the_larger_of_both_rates_shares(
+    gb_s: float, tflop_s: float, num_bytes: float, num_flops: float, took_s: float
+) -> None:
+    timing = Timing(took_s, took_s, took_s)
+    found = judge("it", timing, Work(num_bytes, num_flops), Rates(gb_s, tflop_s)).figures
+    of_bytes = num_bytes / took_s / 1e9 / gb_s
+    of_flops = num_flops / took_s / 1e12 / tflop_s
+    assert found["share"] == pytest.approx(max(of_bytes, of_flops))
+    stated = "gb_s" if of_bytes >= of_flops else "tflop_s"
+    ceiling = {"gb_s": gb_s, "tflop_s": tflop_s}[stated]
+    assert found[f"ceiling_{stated}"] == ceiling
+    assert found[stated] == pytest.approx(max(of_bytes, of_flops) * ceiling)
+
+
+@cases(60)
+@given(CHUNKS)
+def test_attention_counts_what_is_seen_alone(chunks: list[tuple[int, int]]) -> None:
+    work = AttentionCase("it", tuple(chunks), shape=TINY).work
+    seen = sum(
+        1
+        for length, num_new in chunks
+        for position in range(length - num_new, length)
+        for key in range(length)
+        if key <= position
+    )
+    assert work.num_flops == seen * TINY.num_heads * TINY.width * 2 * 2
+    contexts = sum(length for length, _ in chunks) * 2 * TINY.num_kv_heads * TINY.width * 2
+    new = sum(num_new for _, num_new in chunks) * 2 * TINY.num_heads * TINY.width * 2
+    assert work.num_bytes == contexts + new
+
+
+@cases(60)
+@given(CHUNKS)
+def test_contexts_share_no_block(chunks: list[tuple[int, int]]) -> None:
+    batch = build_batch(AttentionCase("it", tuple(chunks), shape=TINY), CPU)
+    counts = [-(-length // BLOCK_SIZE) for length, _ in chunks]
+    rows = [row[:count].tolist() for row, count in zip(batch.block_tables[0], counts, strict=True)]
+    ids = [block for row in rows for block in row]
+    assert sorted(ids) == list(range(1, sum(counts) + 1))
+    slots = iter(batch.slots[0].tolist())
+    for row, (length, num_new) in zip(rows, chunks, strict=True):
+        for position in range(length - num_new, length):
+            assert next(slots) == row[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
+
+
+def test_ceilings_of_the_run_are_taken_again(tmp_path: Path) -> None:
+    found = DeviceCeilings(4300.0, 4400.0, 780.0, 50.0, None, 5.0, 20.0, 1.5)
+    save(found, tmp_path / "made")
+    assert ceilings(Place(CPU, is_rehearsal=False, folder=tmp_path / "made")) == found
+    assert found.rates == Rates(4400.0, 780.0)
