@@ -95,6 +95,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     startup_s: dict[str, float]
     attention: str = "none"
     """The attention backend and the instruction set of its kernels."""
+    experts: str = "none"
+    """The kernels that compute the experts of a mixture of them, or none."""
     quantization: str = "none"
     """The format of the weights: none or int8."""
     async_scheduling: bool = False

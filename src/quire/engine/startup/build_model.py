@@ -292,6 +292,7 @@ def _facts(
         memory=memory_facts(plan.capacity, plan.limits, plan.reasons, kv_dtype=kv_dtype),
         startup_s=startup_s,
         attention=loaded.attention_name(config.kv_options),
+        experts=loaded.experts,
         quantization=config.model.quantization,
         async_scheduling=is_overlapped(config.scheduling, loaded.device),
     )
@@ -301,5 +302,5 @@ def _log_facts(facts: EngineFacts, layout: Layout) -> None:
     warning = padding_warning(layout)
     if warning is not None:
         logger.warning(warning)
-    logger.info("attention: %s", facts.attention)
+    logger.info("attention: %s; experts: %s", facts.attention, facts.experts)
     logger.info("%s", receipt_text(facts))

@@ -16,7 +16,7 @@ dropped.
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +36,7 @@ from quire.models.config import (
     ModelFacts,
     UnsupportedModel,
 )
+from quire.models.experts.replacement import choose_experts, has_experts
 from quire.models.hf import HFModel, PagedAttentionHook, attach_hook, attention_modules, prepare
 from quire.models.kv.block_copier import build_block_copier
 from quire.models.kv.huge_pages import return_free_memory
@@ -88,6 +89,8 @@ class LoadedModel:
     facts: ModelFacts
     kv_dtype: torch.dtype
     device: torch.device
+    experts: str = "none"
+    """The name of what computes experts, for logs."""
 
     @property
     def weight_bytes(self) -> int:
@@ -170,6 +173,7 @@ def load_model(
     nn.Module.to(module, device)
     with _naming_dtype(stored, chosen):
         loaded, other_uses, logits = _probed(checkpoint.folder, config, module, device)
+    loaded = replace(loaded, experts=_choose_experts(loaded, logits))
     if kernels is not None:
         return_free_memory()
         _replace_by_kernels(loaded, kernels, other_uses, logits)
@@ -310,6 +314,15 @@ def _replace_by_kernels(
         replacements.undo()
         logger.info("the fused parts are taken out again")
     use_greedy_head(loaded.module, kernels)
+
+
+def _choose_experts(loaded: LoadedModel, logits: Tensor) -> str:
+    """Choose what computes experts, and return its name for logs."""
+    if not has_experts(loaded.module):
+        return "none"
+    if loaded.device.type != "cuda":
+        return "transformers"
+    return choose_experts(loaded.module, loaded.device, lambda: _is_batch_invariant(loaded, logits))
 
 
 def _is_batch_invariant(

@@ -23,14 +23,15 @@ INTERPRETED = Device(
 
 def why_not(site: Site) -> str | None:
     """Return why the kernels cannot run there, in words, or None if they can."""
-    if find_spec("triton") is None:
-        return "triton is not installed; it comes with PyTorch for CUDA"
-    return _why_not_device(site.device) or why_not_sizes(
+    return why_not_device(site.device) or why_not_sizes(
         site.codec, site.head_size, site.v_head_size
     )
 
 
-def _why_not_device(device: torch.device) -> str | None:
+def why_not_device(device: torch.device) -> str | None:
+    """Return why no kernel of Triton runs on `device`, in words, or None if one does."""
+    if find_spec("triton") is None:
+        return "triton is not installed; it comes with PyTorch for CUDA"
     if is_interpreted():
         return None if device.type == "cpu" else "TRITON_INTERPRET is set, which runs it on a CPU"
     if device.type != "cuda":
