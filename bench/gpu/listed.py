@@ -3,6 +3,7 @@
 from bench.gpu.check import Check
 
 ATTENTION = "bench.gpu.attention_checks"
+MODELS = "bench.gpu.model_speed"
 STAGES: dict[str, tuple[Check, ...]] = {
     "correctness": (
         Check("attention-bfloat16", f"{ATTENTION}:check_bfloat16", 150),
@@ -14,5 +15,8 @@ STAGES: dict[str, tuple[Check, ...]] = {
     "speed": (
         Check("ceilings", "bench.gpu.ceilings:check_ceilings", 60, is_alone=True),
         Check("attention", "bench.gpu.attention_speed:check_attention", 90, is_alone=True),
+        Check("model-1b", f"{MODELS}:check_1b", 150, is_alone=True),
+        Check("model-8b", f"{MODELS}:check_8b", 180, is_alone=True),
+        Check("sampling", "bench.gpu.sampling_speed:check_sampling", 60, is_alone=True),
     ),
 }

@@ -33,6 +33,14 @@ class Timing(NamedTuple):
         """The slowest repeat over the fastest, less 1."""
         return self.most_s / self.least_s - 1
 
+    def over(self, num_calls: int) -> "Timing":
+        """Return the timing of one of so many calls that were timed together."""
+        return Timing(*(each_s / num_calls for each_s in self))
+
+    @classmethod
+    def of(cls, taken_s: Sequence[float]) -> "Timing":
+        return cls(statistics.median(taken_s), min(taken_s), max(taken_s))
+
 
 def num_buffers(num_bytes: int, cache_bytes: int) -> int:
     """Return over how many buffers of `num_bytes` calls take turns, so that none is found in a
@@ -64,13 +72,13 @@ def elapsed_s(device: torch.device, act: Call) -> float:
 def time_launched(device: torch.device, call: Call, num_repeats: int = REPLAYS) -> Timing:
     """Time a call that the host launches each time: for what takes milliseconds."""
     call()
-    return _timing([elapsed_s(device, call) for _ in range(num_repeats)])
+    return Timing.of([elapsed_s(device, call) for _ in range(num_repeats)])
 
 
 def time_captured(device: torch.device, calls: Sequence[Call]) -> Timing:
     """Time calls that do the same over different buffers, captured in one CUDA graph."""
     if device.type == "cpu":
-        return _timing([elapsed_s(device, call) for call in calls])
+        return Timing.of([elapsed_s(device, call) for call in calls])
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
@@ -83,7 +91,7 @@ def time_captured(device: torch.device, calls: Sequence[Call]) -> Timing:
                 _run(calls)
         graph.replay()
         taken_s = [elapsed_s(device, graph.replay) for _ in range(REPLAYS)]
-    return _timing([each_s / (num_rounds * len(calls)) for each_s in taken_s])
+    return Timing.of([each_s / (num_rounds * len(calls)) for each_s in taken_s])
 
 
 def rounds(call_s: float, num_calls: int) -> int:
@@ -95,7 +103,3 @@ def rounds(call_s: float, num_calls: int) -> int:
 def _run(calls: Sequence[Call]) -> None:
     for call in calls:
         call()
-
-
-def _timing(taken_s: Sequence[float]) -> Timing:
-    return Timing(statistics.median(taken_s), min(taken_s), max(taken_s))

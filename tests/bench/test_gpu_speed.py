@@ -1,6 +1,7 @@
 """What the speed checks of a GPU state beside their figures: floors, shares, and how much is timed.
 The checks themselves are rehearsed by the test of `bench.gpu_acceptance`."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from bench.cpu_attention import Shape
 from bench.gpu.attention_case import BLOCK_SIZE, AttentionCase, build_batch
 from bench.gpu.ceilings import DeviceCeilings, ceilings, save
 from bench.gpu.check import Place
+from bench.gpu.device_time import DeviceTime, union
 from bench.gpu.floor import Rates, Work, judge
+from bench.gpu.llama import SIZES, Llama, count_weights, decode_work, prefill_work
 from bench.gpu.timing import CACHE_TIMES, MAX_CALLS, REPLAY_S, Timing, num_buffers, rounds
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +21,7 @@ from tests.profiles import cases
 
 CPU = torch.device("cpu")
 TINY = Shape(4, 2, 8)
+count_tiny = cache(lambda: count_weights(SIZES["tiny"]))
 CHUNKS = st.lists(
     st.integers(1, 70).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))),
     min_size=1,
@@ -26,11 +30,11 @@ CHUNKS = st.lists(
 
 
 @given(st.integers(1, 1 << 34), st.integers(0, 1 << 28))
-def test_a_buffer_is_out_of_the_cache_when_its_turn_comes(num_bytes: int, cache: int) -> None:
-    count = num_buffers(num_bytes, cache)
+def test_a_buffer_is_out_of_the_cache_when_its_turn_comes(num_bytes: int, cache_bytes: int) -> None:
+    count = num_buffers(num_bytes, cache_bytes)
     assert count >= 2
-    assert (count - 1) * num_bytes >= CACHE_TIMES * cache
-    assert count == 2 or (count - 2) * num_bytes < CACHE_TIMES * cache
+    assert (count - 1) * num_bytes >= CACHE_TIMES * cache_bytes
+    assert count == 2 or (count - 2) * num_bytes < CACHE_TIMES * cache_bytes
 
 
 @given(st.floats(1e-9, 10), st.integers(1, 100))
@@ -100,3 +104,50 @@ def test_ceilings_of_the_run_are_taken_again(tmp_path: Path) -> None:
     save(found, tmp_path / "made")
     assert ceilings(Place(CPU, is_rehearsal=False, folder=tmp_path / "made")) == found
     assert found.rates == Rates(4400.0, 780.0)
+
+
+def llama_elements(size: Llama) -> int:
+    """The weights of all layers and the last norm, counted from the shapes of the paper."""
+    kv = size.num_kv_heads * size.width
+    layer = 2 * size.hidden**2 + 2 * size.hidden * kv + 3 * size.hidden * size.mlp + 2 * size.hidden
+    return size.num_layers * layer + size.hidden
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_step_reads_an_untied_table_only_by_the_row(is_tied: bool) -> None:
+    size = SIZES["tiny" if is_tied else "tiny-untied"]
+    weights, table = count_weights(size), size.vocab * size.hidden
+    assert weights.total == llama_elements(size) + table * (1 if is_tied else 2)
+    assert weights.body == llama_elements(size)
+    for num_requests in (1, 3):
+        rows = 0 if is_tied else num_requests * size.hidden
+        kv = num_requests * 10 * size.num_layers * 2 * size.num_kv_heads * size.width
+        work = decode_work(size, weights, num_requests, context=10)
+        assert work.num_bytes == 2 * (llama_elements(size) + table + rows + kv)
+
+
+def test_the_8b_reads_a_gigabyte_less_than_it_has() -> None:
+    weights = count_weights(SIZES["8b"])
+    assert weights.total == 8_030_261_248  # by its model card, 8.03B
+    assert 2 * (weights.total - weights.step_elements) == 2 * 128256 * 4096
+
+
+@given(st.integers(1, 5000))
+def test_a_prompt_is_as_much_work_as_its_tokens_one_by_one(num_tokens: int) -> None:
+    """But for the head, which only the last of them goes through."""
+    size = SIZES["tiny"]
+    weights = count_tiny()
+    one_by_one = num_tokens * decode_work(size, weights, 1, (num_tokens + 1) / 2).num_flops
+    left_out = 2 * (num_tokens - 1) * weights.table
+    assert prefill_work(size, weights, num_tokens).num_flops == one_by_one - left_out
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10))))
+def test_a_device_is_busy_once_where_kernels_overlap(spans: list[tuple[int, int]]) -> None:
+    covered = {at for begin, length in spans for at in range(begin, begin + length)}
+    assert union((begin, begin + length) for begin, length in spans) == len(covered)
+
+
+def test_idle_is_what_is_left_of_a_step() -> None:
+    assert DeviceTime(3.0, 100, 2).idle_share(4.0) == 0.25
+    assert DeviceTime(5.0, 100, 2).idle_share(4.0) == 0.0
