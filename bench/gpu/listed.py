@@ -4,6 +4,9 @@ from bench.gpu.check import Check
 
 ATTENTION = "bench.gpu.attention_checks"
 MODELS = "bench.gpu.model_speed"
+GRAPHS = "bench.gpu.graph_checks"
+ENGINE = "bench.gpu.engine_checks"
+TOOLS = "bench.gpu.tool_checks"
 STAGES: dict[str, tuple[Check, ...]] = {
     "correctness": (
         Check("attention-bfloat16", f"{ATTENTION}:check_bfloat16", 150),
@@ -11,6 +14,17 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check("attention-float32", f"{ATTENTION}:check_float32", 150),
         Check("attention-fp8", f"{ATTENTION}:check_fp8", 150),
         Check("attention-int8", f"{ATTENTION}:check_int8", 150),
+        Check("graph-llama", f"{GRAPHS}:check_llama", 90),
+        Check("graph-gemma2", f"{GRAPHS}:check_gemma2", 90),
+        Check("graph-gpt-oss", f"{GRAPHS}:check_gpt_oss", 90),
+        Check("graph-deepseek", f"{GRAPHS}:check_deepseek", 90),
+        Check("graph-long-rope", f"{GRAPHS}:check_long_rope", 90),
+        Check("graph-refused", f"{GRAPHS}:check_refused", 90),
+        Check("engine-texts", f"{ENGINE}:check_texts", 120),
+        Check("engine-waits", f"{ENGINE}:check_waits", 90),
+        Check("sanitizer", f"{TOOLS}:check_sanitizer", 150),
+        Check("fidelity", f"{TOOLS}:check_fidelity", 200),
+        Check("receipt", "bench.gpu.receipt_check:check_receipt", 90, is_alone=True),
     ),
     "speed": (
         Check("ceilings", "bench.gpu.ceilings:check_ceilings", 60, is_alone=True),

@@ -1,0 +1,175 @@
+"""Replayed decode steps against steps that are launched, for small models of several families, each
+in a process of its own; and a process that survives a model that cannot be captured."""
+
+import gc
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from tests.models.families import VOCAB
+from tests.models.logits_error import logits_error
+from tests.models.paging import Paging
+from tests.models.tape import TapeRecorder
+from torch import Tensor
+
+from bench.gpu.check import Finding, Place
+from bench.gpu.small_models import BLOCK_SIZE, MAX_LEN, checkpoint
+from quire.models.config import AttentionBackendName, KVOptions, ModelDtype
+from quire.models.graphs import (
+    Buffers,
+    CUDAGraphs,
+    DecodeLimits,
+    GraphedModel,
+    Recorder,
+    ReplayableBackend,
+    record_decode,
+)
+from quire.models.hf import HFModel
+from quire.models.loading.checkpoint import ModelSource
+from quire.models.loading.loader import load_model
+
+MAX_SEQS, REHEARSED_SEQS = 12, 4
+COUNTS, REHEARSED_COUNTS = (1, 3, 5, 11), (3,)
+"""Requests of a step: three of the sizes that they are padded to are larger."""
+NUM_REFILLS = 3
+LEAST_SEGMENT_BYTES = 20 << 20
+"""The most of a segment that torch keeps for one tensor in use of a MiB or more."""
+REFUSED, SERVED_AFTER = "dbrx", "llama"
+
+
+class Subject(NamedTuple):
+    """A model with K and V of its own, launched and replayed, and what its logits may be off."""
+
+    paging: Paging
+    launched: HFModel
+    replayed: HFModel | GraphedModel
+    error: float
+
+
+def check_llama(place: Place) -> Iterator[Finding]:
+    yield from _check_family("llama", place)
+
+
+def check_gemma2(place: Place) -> Iterator[Finding]:
+    yield from _check_family("gemma2", place)
+
+
+def check_gpt_oss(place: Place) -> Iterator[Finding]:
+    yield from _check_family("gpt_oss", place)
+
+
+def check_deepseek(place: Place) -> Iterator[Finding]:
+    yield from _check_family("deepseek_v3", place)
+
+
+def check_long_rope(place: Place) -> Iterator[Finding]:
+    yield from _check_family("phi3, long rope", place)
+
+
+def check_refused(place: Place) -> Iterator[Finding]:
+    """A model that cannot be captured is served launched, and leaves the process as it was: memory
+    goes back, and the next model is captured."""
+    refused = _subject(REFUSED, place)
+    is_refused = not isinstance(refused.replayed, GraphedModel)
+    yield Finding(f"{REFUSED} is refused", {}, None if is_refused else "it was captured")
+    yield _compare(refused, COUNTS[1], seed=0, what=f"{REFUSED}, launched")
+    yield _after_failed_capture(place)
+    del refused
+    yield from _check_memory(place)
+    yield from _check_family(SERVED_AFTER, place)
+
+
+def _after_failed_capture(place: Place) -> Finding:
+    """Let a capture fail in its midst, by a wait for the device that no check before sees."""
+    recorder = _recorder(place)
+
+    def wait() -> None:
+        torch.ones(1000, device=place.device).sum()
+        if place.device.type == "cuda":
+            torch.cuda.synchronize(place.device)
+        else:
+            raise RuntimeError("a stand-in for a wait")
+
+    try:
+        recorder.record(wait)
+    except RuntimeError as error:
+        return Finding("a capture that fails", {"said": str(error).splitlines()[0]})
+    return Finding("a capture that fails", {}, "it did not fail")
+
+
+def _check_memory(place: Place) -> Iterator[Finding]:
+    """See that memory of captures goes back, which also asks torch's allocator whether it believes
+    that a capture is under way."""
+    if place.device.type != "cuda":
+        return
+    gc.collect()
+    torch.cuda.synchronize(place.device)
+    torch.cuda.empty_cache()
+    allocated = torch.cuda.memory_allocated(place.device)
+    reserved = torch.cuda.memory_reserved(place.device)
+    slack = LEAST_SEGMENT_BYTES * (1 + allocated // LEAST_SEGMENT_BYTES)
+    fault = None if reserved <= allocated + slack else "what was captured did not go back"
+    yield Finding("memory", {"allocated_bytes": allocated, "reserved_bytes": reserved}, fault)
+
+
+def _check_family(family: str, place: Place) -> Iterator[Finding]:
+    subject = _subject(family, place)
+    if not isinstance(subject.replayed, GraphedModel):
+        yield Finding(family, {}, "it was not captured")
+        return
+    for count in REHEARSED_COUNTS if place.is_rehearsal else COUNTS:
+        for refill in range(NUM_REFILLS):
+            what = f"{family}, {count} requests, refill {refill + 1}"
+            yield _compare(subject, count, seed=refill, what=what)
+
+
+def _subject(family: str, place: Place) -> Subject:
+    folder = checkpoint(family, place)
+    loaded = load_model(
+        ModelSource(str(folder)),
+        dtype=ModelDtype.FLOAT32,
+        device=place.device,
+        on_progress=lambda phase, done, total: None,
+    )
+    num_groups = len(loaded.facts.layout(KVOptions()).groups)
+    num_seqs = REHEARSED_SEQS if place.is_rehearsal else MAX_SEQS
+    paging = Paging(num_seqs, MAX_LEN, block_size=BLOCK_SIZE, num_groups=num_groups)
+    paging = paging.on(str(place.device))
+    launched = loaded.attach(
+        paging.num_blocks, BLOCK_SIZE, KVOptions(attention=AttentionBackendName.TRITON)
+    )
+    limits = DecodeLimits(num_seqs, MAX_LEN, -(-MAX_LEN // BLOCK_SIZE), num_groups)
+    assert isinstance(launched.backend, ReplayableBackend)
+    replayed = record_decode(
+        launched,
+        launched.backend,
+        Buffers(limits, place.device),
+        _recorder(place),
+        lambda done, total: None,
+    )
+    return Subject(paging, launched, replayed, logits_error(folder, MAX_LEN))
+
+
+def _recorder(place: Place) -> Recorder:
+    return CUDAGraphs(place.device) if place.device.type == "cuda" else TapeRecorder()
+
+
+@torch.inference_mode()
+def _compare(subject: Subject, count: int, *, seed: int, what: str) -> Finding:
+    """Compute contexts of random tokens, then one decode step of them both ways."""
+    generator = torch.Generator().manual_seed(100 * count + seed)
+    lengths = torch.randint(1, MAX_LEN - 1, (count,), generator=generator).tolist()
+    texts = [torch.randint(3, VOCAB, (n + 1,), generator=generator).tolist() for n in lengths]
+    contexts = [(seq, 0, text[:-1]) for seq, text in enumerate(texts)]
+    subject.launched.forward(subject.paging.batch(contexts))
+    step = [(seq, len(text) - 1, text[-1:]) for seq, text in enumerate(texts)]
+    batch = subject.paging.batch(step)
+    expected = subject.launched.forward(batch).double()
+    found = subject.replayed.forward(batch).double()
+    worst = _largest_share(found - expected, 2 * subject.error * expected.abs().max())
+    fault = None if worst <= 1 else f"{worst:.3g} times as far off as rounding explains"
+    return Finding(what, {"of_allowed_error": worst}, fault)
+
+
+def _largest_share(difference: Tensor, allowed: Tensor) -> float:
+    return float((difference.abs() / allowed).nan_to_num(torch.inf).max())

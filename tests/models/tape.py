@@ -1,0 +1,152 @@
+"""A stand-in for CUDA graphs on a CPU: it writes down every operation of torch and every launch of
+an interpreted Triton kernel, with the tensors that they read and write, and does these again over
+the same tensors. What else was computed on the way, numbers of the host among it, stays as it was
+when it was recorded, as in a graph; an operation that tells the host a number is refused.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Act = Callable[[], None]
+ASK_FOR_A_NUMBER = (
+    *("item", "__bool__", "__int__", "__float__", "__index__", "is_nonzero", "equal", "allclose"),
+)
+ASK_FOR_ALL = ("tolist", "numpy", "cpu")
+OF_UNKNOWN_SIZE = (
+    *("nonzero", "_unique2", "unique_dim", "unique_consecutive", "masked_select", "bincount"),
+)
+
+
+class Waits(TorchFunctionMode):
+    """Refuses what makes the host wait for a GPU: methods that ask for a number of a tensor, or,
+    unless `only_numbers`, for all of it."""
+
+    def __init__(self, *, only_numbers: bool = False) -> None:
+        super().__init__()
+        self._refused = ASK_FOR_A_NUMBER if only_numbers else ASK_FOR_A_NUMBER + ASK_FOR_ALL
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        name = getattr(func, "__name__", "")
+        if name in self._refused and any(True for _ in _tensors(args)):
+            raise RuntimeError(f"{name} waits for the device")
+        return func(*args, **(kwargs or {}))
+
+
+class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes down what is done while it is on, and refuses what has a size that only the device
+    knows."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.acts: list[Act] = []
+        self._is_in_kernel = False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = dict(kwargs or {})
+        if self._is_in_kernel:
+            return func(*args, **given)
+        name = func.__name__.split(".")[0]
+        if name in OF_UNKNOWN_SIZE or _finds_places(name, args):
+            raise RuntimeError(f"the size of what {name} gives waits for the device")
+        answer = func(*args, **given)
+        self._add(func, args, given, answer)
+        return answer
+
+    @contextmanager
+    def of_step(self) -> Iterator[None]:
+        """Write down launches of Triton's kernels too, as whole acts, and refuse to wait."""
+        from triton.runtime.interpreter import InterpretedFunction
+
+        run = InterpretedFunction.run
+
+        def noted(kernel: Any, *args: Any, **options: Any) -> None:
+            self._is_in_kernel = True
+            try:
+                with torch._C.DisableTorchFunction():
+                    run(kernel, *args, **options)
+            finally:
+                self._is_in_kernel = False
+            self.acts.append(lambda: run(kernel, *args, **options))
+
+        with patch.object(InterpretedFunction, "run", noted), Waits(), self:
+            yield
+
+    def _add(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> None:
+        known = {each.untyped_storage().data_ptr() for each in _tensors((args, kwargs))}
+        made = [
+            (place, each)
+            for place, each in enumerate(_tensors(answer))
+            if each.untyped_storage().data_ptr() not in known
+        ]
+        if not made and not func._schema.is_mutable:
+            return  # a view
+
+        def again() -> None:
+            anew = list(_tensors(func(*args, **kwargs)))
+            for place, kept in made:
+                kept.copy_(anew[place])
+
+        self.acts.append(again)
+
+
+class TapeRecorder:
+    """Records as `CUDAGraphs` does. `num_launched` counts what was done again."""
+
+    num_launched = 0
+
+    def record(self, compute: Act) -> Act:
+        """Run `compute`, and return what does it again over the same tensors.
+
+        Raises RuntimeError for an operation that waits for the device.
+        """
+        tape = Tape()
+        with tape.of_step():
+            compute()
+
+        def launch() -> None:
+            self.num_launched += 1
+            with torch.inference_mode():
+                for act in tape.acts:
+                    act()
+
+        return launch
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, Mapping):
+        yield from _tensors(list(values.values()))
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from _tensors(value)
+
+
+def _is_mask(index: Tensor) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
+
+
+def _finds_places(name: str, args: Sequence[Any]) -> bool:
+    """Whether an operation looks for what is true, and gives as much as it finds."""
+    if name == "index":
+        return any(map(_is_mask, _tensors(args[1])))
+    return name == "where" and len(args) == 1
