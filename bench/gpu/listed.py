@@ -7,6 +7,7 @@ MODELS = "bench.gpu.model_speed"
 GRAPHS = "bench.gpu.graph_checks"
 ENGINE = "bench.gpu.engine_checks"
 TOOLS = "bench.gpu.tool_checks"
+PEERS = "bench.gpu.peer_speed"
 STAGES: dict[str, tuple[Check, ...]] = {
     "correctness": (
         Check("attention-bfloat16", f"{ATTENTION}:check_bfloat16", 150),
@@ -30,7 +31,9 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check("ceilings", "bench.gpu.ceilings:check_ceilings", 60, is_alone=True),
         Check("attention", "bench.gpu.attention_speed:check_attention", 90, is_alone=True),
         Check("model-1b", f"{MODELS}:check_1b", 150, is_alone=True),
+        Check("peer-1b", f"{PEERS}:check_1b", 180, is_alone=True),
         Check("model-8b", f"{MODELS}:check_8b", 180, is_alone=True),
         Check("sampling", "bench.gpu.sampling_speed:check_sampling", 60, is_alone=True),
+        Check("peer-8b", f"{PEERS}:check_8b", 180, is_alone=True),
     ),
 }

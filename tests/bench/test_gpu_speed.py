@@ -10,9 +10,12 @@ from bench.cpu_attention import Shape
 from bench.gpu.attention_case import BLOCK_SIZE, AttentionCase, build_batch
 from bench.gpu.ceilings import DeviceCeilings, ceilings, save
 from bench.gpu.check import Place
+from bench.gpu.decoding import REHEARSED_LOAD
 from bench.gpu.device_time import DeviceTime, union
 from bench.gpu.floor import Rates, Work, judge
 from bench.gpu.llama import SIZES, Llama, count_weights, decode_work, prefill_work
+from bench.gpu.peer import Prompts
+from bench.gpu.peer_speed import Contest
 from bench.gpu.timing import CACHE_TIMES, MAX_CALLS, REPLAY_S, Timing, num_buffers, rounds
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,3 +154,24 @@ def test_a_device_is_busy_once_where_kernels_overlap(spans: list[tuple[int, int]
 def test_idle_is_what_is_left_of_a_step() -> None:
     assert DeviceTime(3.0, 100, 2).idle_share(4.0) == 0.25
     assert DeviceTime(5.0, 100, 2).idle_share(4.0) == 0.0
+
+
+def test_a_ratio_is_of_rounds_that_gave_every_token() -> None:
+    load, seen = REHEARSED_LOAD._replace(batches=(1, 2)), list[Prompts]()
+
+    def ours(prompts: Prompts) -> float:
+        seen.append(prompts)
+        return 1e9
+
+    def generate(prompts: Prompts) -> int:
+        seen.append(prompts)
+        return len(prompts) * load.num_output
+
+    contest = Contest("it", ours, load, vocab=50)
+    found = contest.against("a setting", generate).figures
+    assert found["least_ratio"] <= found["ratio"] <= found["most_ratio"]  # type: ignore[operator]
+    assert found["tokens_s"] == 1e9
+    assert all(len(prompts) == 2 for prompts in seen)
+    assert seen[::2] == seen[1::2] and seen[0] != seen[2]
+    with pytest.raises(RuntimeError, match="gave 11 tokens"):
+        contest.against("a setting", lambda prompts: generate(prompts) - 1)
