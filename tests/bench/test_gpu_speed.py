@@ -16,10 +16,12 @@ from bench.gpu.floor import Rates, Work, judge
 from bench.gpu.llama import SIZES, Llama, count_weights, decode_work, prefill_work
 from bench.gpu.peer import Prompts
 from bench.gpu.peer_speed import Contest
+from bench.gpu.tile_speed import summarise
 from bench.gpu.timing import CACHE_TIMES, MAX_CALLS, REPLAY_S, Timing, num_buffers, rounds
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.models.attention.triton.tiles import Tile
 from tests.profiles import cases
 
 CPU = torch.device("cpu")
@@ -175,3 +177,20 @@ def test_a_ratio_is_of_rounds_that_gave_every_token() -> None:
     assert seen[::2] == seen[1::2] and seen[0] != seen[2]
     with pytest.raises(RuntimeError, match="gave 11 tokens"):
         contest.against("a setting", lambda prompts: generate(prompts) - 1)
+
+
+TILE = st.builds(Tile, *(st.sampled_from([1, 16, 64]),) * 4)
+
+
+@cases(60)
+@given(st.dictionaries(TILE, st.none() | st.floats(1e-6, 1)), TILE, st.floats(1e-6, 1))
+def test_the_rule_is_told_beside_the_best_tile_that_runs(
+    others: dict[Tile, float | None], rule: Tile, rule_s: float
+) -> None:
+    times_s = {**others, rule: rule_s}
+    case = AttentionCase("it", ((8, 1),), shape=TINY)
+    figures = summarise(case, rule, times_s, num_left=3).figures
+    run = [time_s for time_s in times_s.values() if time_s is not None]
+    assert figures["times_best"] == rule_s / min(run)
+    assert figures["best_1_ms"] == 1e3 * min(run)
+    assert (figures["num_tried"], figures["num_unfit"]) == (len(run), len(times_s) - len(run))
