@@ -18,9 +18,9 @@ from tests.models.reference import References, ordinary, some_prompts
 pytest.importorskip("triton", reason="triton is not installed")
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-FAMILIES = ("qwen3_moe", "gpt_oss", "dbrx", "longcat_flash")
-"""Gated, activated by the module between two products, gate and up apart, and with experts that
-hand their input on."""
+FAMILIES = ("qwen3_moe", "gpt_oss", "dbrx", "longcat_flash", "llama4_text", "jetmoe")
+"""Gated, activated by the module between two products, gate and up apart, with experts that hand
+their input on, scaled inputs, and tokens sorted by their router."""
 GATES: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.SILU: nn.SiLU(),
     Activation.GELU: gelu,
@@ -62,7 +62,6 @@ def test_what_computes_experts_is_told(references: References) -> None:
     [
         ("qwen3_moe", GPU, True, "TRITON_INTERPRET is set, which runs it on a CPU"),
         ("qwen3_moe", CPU, False, "the logits differ"),
-        ("llama4_text", CPU, True, "none of the modules is known"),
     ],
 )
 def test_where_they_cannot_run_the_model_keeps_its_own(
@@ -73,6 +72,12 @@ def test_where_they_cannot_run_the_model_keeps_its_own(
     told = choose_experts(model, device, lambda: is_right)
     assert told == f"transformers (not triton: {why})"
     assert not any("forward" in vars(part) for part in model.modules())
+
+
+def test_weights_of_another_dtype_are_left_alone(references: References) -> None:
+    model = ordinary(references.checkpoint("qwen3_moe"), torch.float64)
+    told = choose_experts(model, CPU, lambda: True)
+    assert told == "transformers (not triton: it computes none of the modules)"
 
 
 @pytest.mark.parametrize("activation", GATES, ids=lambda activation: activation.name)

@@ -27,22 +27,27 @@ Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
 def find_forward(module: nn.Module) -> Forward | None:
     """Return what can stand in for the module's forward, or None if it is no module of experts, or
     one whose weights the kernels do not take."""
-    dtypes = {parameter.dtype for parameter in module.parameters()}
-    if len(dtypes) != 1 or not dtypes <= FLOATS:
+    if not is_float(module):
         return None
     return _decorated(module) or _apart(module) or _with_identity(module)
 
 
-def _has(module: object, names: tuple[str, ...]) -> bool:
+def is_float(module: nn.Module) -> bool:
+    """Return whether all weights have one dtype, which the kernels take."""
+    dtypes = {parameter.dtype for parameter in module.parameters()}
+    return len(dtypes) == 1 and dtypes <= FLOATS
+
+
+def has_attributes(module: object, names: tuple[str, ...]) -> bool:
     return all(hasattr(module, name) for name in names)
 
 
 def _decorated(module: nn.Module) -> Forward | None:
-    if not _has(module, DECORATED):
+    if not has_attributes(module, DECORATED):
         return None
-    activate = _function(module, "_apply_gate" if module.has_gate else "act_fn")
+    activate = function_of(module, "_apply_gate" if module.has_gate else "act_fn")
     has_norm = getattr(module, "has_post_expert_norm", False)
-    norm = _function(module, "post_expert_norm") if has_norm else None
+    norm = function_of(module, "post_expert_norm") if has_norm else None
     return ExpertsForward(module, _read_decorated, activate, recognise(activate), norm)
 
 
@@ -61,9 +66,9 @@ def _apart(module: nn.Module) -> Forward | None:
     if not all(isinstance(getattr(module, name, None), int) for name in SIZES_APART):
         return None
     mlp = getattr(module, "mlp", None)
-    if not isinstance(mlp, nn.Module) or not _has(mlp, APART):
+    if not isinstance(mlp, nn.Module) or not has_attributes(mlp, APART):
         return None
-    activate = partial(_gate, _function(mlp, "activation_fn"))
+    activate = partial(gate_by, function_of(mlp, "activation_fn"))
     return partial(_in_rows, ExpertsForward(module, _read_apart, activate, recognise(activate)))
 
 
@@ -96,9 +101,9 @@ class WithIdentity:
 
 def _with_identity(module: nn.Module) -> Forward | None:
     num_routed = getattr(module, "num_routed_experts", None)
-    if not isinstance(num_routed, int) or not _has(module, WITH_IDENTITY):
+    if not isinstance(num_routed, int) or not has_attributes(module, WITH_IDENTITY):
         return None
-    activate = partial(_gate, _function(module, "act_fn"))
+    activate = partial(gate_by, function_of(module, "act_fn"))
     routed = ExpertsForward(module, _read_routed, activate, recognise(activate))
     return WithIdentity(routed, num_routed)
 
@@ -108,13 +113,15 @@ def _read_routed(module: nn.Module) -> ExpertWeights:
     return ExpertWeights((first[: len(down)],), down)
 
 
-def _gate(function: Activate, first: Tensor) -> Tensor:
+def gate_by(function: Activate, first: Tensor) -> Tensor:
+    """Return up [n, size] by the activated gate, of both side by side in `first`."""
     gate, up = first.chunk(2, dim=-1)
     return function(gate) * up
 
 
-def _function(module: nn.Module, name: str) -> Activate:
+def function_of(module: nn.Module, name: str) -> Callable[..., Tensor]:
+    """Return a module's function or submodule of that name."""
     found = getattr(module, name)
     assert callable(found), f"{name} of {type(module).__name__} is no function"
-    function: Activate = found
+    function: Callable[..., Tensor] = found
     return function

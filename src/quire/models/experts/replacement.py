@@ -30,18 +30,19 @@ def choose_experts(module: nn.Module, device: torch.device, is_right: Callable[[
         replacements = replace_experts(module)
         if replacements.modules and is_right():
             return "triton"
-        why = "the logits differ" if replacements.modules else "none of the modules is known"
+        why = "the logits differ" if replacements.modules else "it computes none of the modules"
         replacements.undo()
     return f"transformers (not triton: {why})"
 
 
 def replace_experts(module: nn.Module) -> ModuleReplacements:
-    """Replace the forward of each module of experts that is known, and return what was replaced."""
+    """Replace the forward of each module that is known, and return what was replaced."""
+    from quire.models.experts.blocks import find_block
     from quire.models.experts.modules import find_forward
 
     replacements = ModuleReplacements()
     for part in module.modules():
-        forward = find_forward(part)
+        forward = find_forward(part) or find_block(part)
         if forward is not None:
             replacements.replace(part, forward)
     return replacements
