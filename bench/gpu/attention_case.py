@@ -87,9 +87,9 @@ def build_store(
 
 
 def _fill(elements: Tensor) -> None:
-    """Make up finite numbers; those of one byte are drawn as bytes of which none is NaN."""
+    """Make up finite numbers: of fp8 the bytes, of which some that are negative are NaN."""
     if elements.element_size() == 1:
-        elements.view(torch.int8).random_(-90, 90)
+        elements.view(torch.int8).random_(0, 90)
     else:
         elements.normal_()
 

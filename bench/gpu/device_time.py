@@ -34,9 +34,11 @@ def union(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def profile_steps(device: torch.device, step: Callable[[], object], num_steps: int) -> DeviceTime:
-    """Profile some steps. On a CPU its operations stand in for kernels."""
+    """Profile so many calls of `step`. On a CPU its operations stand in for kernels."""
     is_cpu = device.type == "cpu"
     activity = ProfilerActivity.CPU if is_cpu else ProfilerActivity.CUDA
+    if not is_cpu:
+        torch.cuda.synchronize(device)  # a step that was launched before is not counted
     with profile(activities=[activity]) as profiled:
         for _ in range(num_steps):
             step()

@@ -97,8 +97,6 @@ def _decoded(model: _Model, engine: Engine, rates: Rates) -> Iterator[Finding]:
         ]
         timing = Timing.of([run.step_s for run in runs])
         work = decode_work(model.size, model.weights, batch, load.context)
-        prompts = model.prompts(batch, seed=batch)
-        profiled = profile_decode(engine, prompts, load.num_output, model.device)
         yield judge(
             f"{model.name}, decode at {batch}",
             timing,
@@ -106,11 +104,16 @@ def _decoded(model: _Model, engine: Engine, rates: Rates) -> Iterator[Finding]:
             rates,
             times_floor=timing.median_s / work.floor_s(rates),
             tokens_s=statistics.median(run.tokens_s for run in runs),
-            busy_ms=profiled.busy_ms,
-            idle_share=profiled.idle_share(1e3 * timing.median_s),
-            kernels_a_step=profiled.num_kernels,
-            copies_a_step=profiled.num_copies,
         )
+        yield _profiled(model, engine, batch, 1e3 * timing.median_s)
+
+
+def _profiled(model: _Model, engine: Engine, batch: int, step_ms: float) -> Finding:
+    """Return how much of the steps that were timed the device does something."""
+    prompts = model.prompts(batch, seed=batch)
+    found = profile_decode(engine, prompts, model.load.num_output, model.device)
+    figures = {**found._asdict(), "idle_share": found.idle_share(step_ms)}
+    return Finding(f"{model.name}, the device in a step at {batch}", figures)
 
 
 def _first_token(model: _Model, engine: Engine, rates: Rates) -> Iterator[Finding]:

@@ -86,6 +86,7 @@ def _compared(name: str, place: Place) -> Iterator[Finding]:
 
 
 def _findings(contest: Contest, place: Place) -> Iterator[Finding]:
+    """Yield what each setting gives. Compiling takes long, and is for the smaller model alone."""
     load = contest.load
     model = load_peer(place.folder / contest.name, place.device)
     for name, setting in continuous_settings(load, is_rehearsal=place.is_rehearsal).items():
@@ -95,7 +96,7 @@ def _findings(contest: Contest, place: Place) -> Iterator[Finding]:
         except Exception as error:
             yield Finding(f"{PEER}, continuous batching, {name}", {"why_not": repr(error)})
         gc.collect()
-    for is_compiled in (False,) if place.is_rehearsal else (False, True):
+    for is_compiled in (False, True) if contest.name == "1b" else (False,):
         name = "one batch, static cache, compiled" if is_compiled else "one batch"
         try:
             yield contest.against(name, one_batch(model, load, is_compiled=is_compiled))

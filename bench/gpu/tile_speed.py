@@ -21,7 +21,7 @@ from quire.models.attention.triton.support import describe
 from quire.models.attention.triton.tiles import Tile
 from quire.models.config import KVCacheDtype
 
-TRIAL_S = 20.0
+TRIAL_S = 12.0
 """A trial takes no more new tiles after so long."""
 COMPILE_S = 15.0
 """A tile that compiles longer is not waited for."""
