@@ -87,7 +87,8 @@ def test_a_folder_can_be_looked_over(folder: Path) -> None:
 def test_every_package_is_on_the_map() -> None:
     page = (SOURCE.parent / "docs/architecture.md").read_text(encoding="utf-8")
     told = set(re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE))
-    inner = {"server/http/openapi", "server/openai/protocol", "models/attention/triton"}
+    inner = {"server/http/openapi", "server/openai/protocol"}
+    inner |= {"models/attention/triton", "models/kv/triton"}
     inner |= {f"models/native/{name}" for name in ("linear", "decoder", "sampling")}
     root = SOURCE / "quire"
     packages = {str(path.parent.relative_to(root)) for path in root.glob("*/**/__init__.py")}

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 from quire.cache.spec import FULL, AttentionPattern, KVSpec, TokenKV
 
+ROW_ALIGNMENT = 16
+"""The bytes at which a GPU copies fastest: what one thread loads at once."""
 MAX_GROUPS = 16
 """Each group is one more block table for every request: beyond this number, padding is the lesser
 cost.
@@ -63,6 +65,17 @@ class Layout:
         """Return the bytes of one block id over all cache tensors."""
         return block_size * sum(token_kv.token_bytes for token_kv in self.token_kvs)
 
+    def host_block_bytes(self, block_size: int) -> int:
+        """Return the bytes of one block on the host, where it is a row with the parts of all cache
+        tensors, each aligned. It is `block_bytes` where parts are multiples of ROW_ALIGNMENT: in
+        any case but one, blocks of 8 tokens and an odd number of elements of one byte.
+        """
+        return sum(
+            aligned(block_size * part)
+            for token_kv in self.token_kvs
+            for part in token_kv.part_bytes
+        )
+
     def max_blocks(self, num_tokens: int, *, block_size: int, max_chunk_tokens: int) -> int:
         """Return the most blocks that a request of `num_tokens` ever holds, over all groups."""
         return sum(
@@ -77,6 +90,11 @@ class Layout:
             for index, group in enumerate(self.groups)
             for tensor, layer in enumerate(group.layers)
         }
+
+
+def aligned(num_bytes: int) -> int:
+    """Return `num_bytes` rounded up to whole ROW_ALIGNMENTs."""
+    return -(-num_bytes // ROW_ALIGNMENT) * ROW_ALIGNMENT
 
 
 def build_layout(specs: Sequence[KVSpec | None], *, hybrid: bool = True) -> Layout:

@@ -35,13 +35,17 @@ class TokenKV:
         return self.v_head_size == 0
 
     @property
-    def num_elements(self) -> int:
-        return self.num_kv_heads * (self.head_size + self.v_head_size)
+    def part_bytes(self) -> tuple[int, ...]:
+        """The bytes of a token in each tensor that holds a part of it: keys, values and the scales
+        of both."""
+        widths = (self.head_size,) if self.is_latent else (self.head_size, self.v_head_size)
+        elements = tuple(self.num_kv_heads * width * self.element_bytes for width in widths)
+        scales = (self.num_kv_heads * self.scale_bytes,) * len(widths)
+        return elements + scales if self.scale_bytes else elements
 
     @property
     def token_bytes(self) -> int:
-        num_scales = self.num_kv_heads * (1 if self.is_latent else 2)
-        return self.num_elements * self.element_bytes + num_scales * self.scale_bytes
+        return sum(self.part_bytes)
 
     def shard(self, num_ways: int) -> "TokenKV":
         """Return what each of `num_ways` tensor-parallel workers keeps of a token: its share of the

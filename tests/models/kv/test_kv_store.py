@@ -7,7 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cache.layout import Layout
+from quire.cache.layout import ROW_ALIGNMENT, Layout, build_layout
+from quire.cache.sizing import BLOCK_SIZES
+from quire.cache.spec import KVSpec, TokenKV
 from quire.models.attention.plan import MAX_PADDING, group_by_length
 from quire.models.config import KVCacheDtype, KVOptions, KVSize, LayerFacts, ModelFacts
 from quire.models.kv.kv_codec import choose_codec
@@ -79,6 +81,37 @@ def test_a_block_takes_the_bytes_that_sizing_counts(
     assert store.num_bytes == 7 * layout.block_bytes(4)
 
 
+@given(models, st.sampled_from(KEPT_AS), st.sampled_from(DTYPES))
+def test_a_block_of_the_host_is_a_row_of_the_bytes_that_sizing_counts(
+    layers: list[LayerFacts], kept_as: KVCacheDtype, dtype: torch.dtype
+) -> None:
+    """Of every tensor it has a part where a GPU copies fastest, and no byte is in two of them."""
+    layout = layout_of(layers, dtype, KVOptions(kept_as))
+    store = build(layout, dtype, kept_as, num_host_blocks=3)
+    assert store.host is not None and store.host.shape == (3, layout.host_block_bytes(4))
+    written = torch.zeros(store.row_bytes, dtype=torch.int64)
+    for tensor, host in zip(store.tensors, store.host_tensors, strict=True):
+        assert host.shape == (3, *tensor.shape[1:]) and host.dtype == tensor.dtype
+        assert host.data_ptr() % ROW_ALIGNMENT == 0 and host.stride(0) == host[:1].stride(0)
+        host[1].view(torch.uint8).fill_(1)
+        written += store.host[1]
+        host[1].view(torch.uint8).zero_()
+    assert written.max() == 1
+    num_unused = layout.host_block_bytes(4) - layout.block_bytes(4)
+    assert int((written == 0).sum()) == num_unused < ROW_ALIGNMENT * len(store.tensors)
+    assert not store.host.any()
+
+
+@given(
+    st.integers(1, 8), st.integers(1, 300), st.sampled_from(BLOCK_SIZES), st.sampled_from([2, 4])
+)
+def test_rows_of_usual_elements_have_no_padding(
+    heads: int, width: int, block_size: int, element_bytes: int
+) -> None:
+    layout = build_layout([KVSpec(TokenKV(heads, width, width, element_bytes))])
+    assert layout.host_block_bytes(block_size) == layout.block_bytes(block_size)
+
+
 @pytest.mark.parametrize("kept_as", KEPT_AS)
 @pytest.mark.parametrize("kind", ["full", "latent"])
 def test_reading_gives_what_was_written(kind: str, kept_as: KVCacheDtype) -> None:
@@ -136,12 +169,14 @@ def test_keys_and_values_never_move(kind: str, kept_as: KVCacheDtype) -> None:
 
 @pytest.mark.parametrize("kept_as", KEPT_AS)
 def test_memory_that_nobody_wrote_is_not_touched(kept_as: KVCacheDtype) -> None:
-    """Of the three blocks' worth of gigabytes, the machine hands out pages for one token."""
+    """Of gigabytes for blocks, the machine hands out pages for one token, and one block of the
+    host."""
     wide = layer(8, (4096, 4096), "full", 0)
     layout = layout_of([wide], torch.float32, KVOptions(kept_as))
-    store = build(layout, torch.float32, kept_as, num_blocks=20000)
+    store = build(layout, torch.float32, kept_as, num_blocks=20000, num_host_blocks=20000)
     assert store.num_bytes > 4 * 2**30
     before = resident_bytes()
+    store.host_tensors[-1][19_000].fill_(1)
     token = torch.ones(1, 8, 4096)
     store.write(0, token, token, torch.tensor([70001]))
     assert resident_bytes() - before < 16 * 2**20

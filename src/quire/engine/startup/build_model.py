@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from quire.cache.block_copies import BlockCopy, CopyKind
+from quire.cache.block_pool import NULL_BLOCK
 from quire.cache.footprint import Footprint
 from quire.cache.layout import Layout
 from quire.cache.sizing import MIB, TooLittleMemory
@@ -22,7 +24,7 @@ from quire.engine.startup.kv_plan import AvailableMemory, KVPlan, Limits, plan_k
 from quire.engine.startup.memory import DeviceMemory, measure, peak_bytes, step_budget
 from quire.engine.startup.placement import Placement, choose_placement, prepare_process
 from quire.engine.startup.receipt import memory_facts, padding_warning, receipt_text
-from quire.engine.startup.swap_space import num_host_blocks
+from quire.engine.startup.swap_space import SwapSpace, swap_space
 from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
 from quire.models.graphs import GraphedModel
@@ -89,7 +91,7 @@ def build_model_engine(
     recorded = with_graphs(config.model, model, placement.device, plan, on_progress)
     if isinstance(recorded, GraphedModel):
         timer.end("graphs")
-    receipt = _receipt(loaded, footprint, plan, memory)
+    receipt = _receipt(config, loaded, footprint, plan, memory)
     facts = _facts(config, loaded, plan, receipt, timer.seconds)
     _log_facts(facts, plan.capacity.layout)
     return assemble(config, facts, plan.capacity.layout, recorded, clock), facts
@@ -168,14 +170,14 @@ def _plan(
     layout = loaded.facts.layout(config.kv_options)
     plan = plan_kv(layout, footprint, limits, config.memory.budget, available)
     host = memory if memory.is_host else measure(torch.device("cpu"))
-    num_blocks = num_host_blocks(
-        config.memory.swap_space,
-        config.scheduling.preemption_mode,
-        footprint.block_bytes,
-        is_host=memory.is_host,
-        available=host.available - (plan.num_bytes if memory.is_host else 0),
-    )
-    return replace(plan, num_host_blocks=num_blocks)
+    space = _swap_space(config, loaded)
+    space.check(host.available - (plan.num_bytes if memory.is_host else 0))
+    return replace(plan, num_host_blocks=space.num_blocks)
+
+
+def _swap_space(config: EngineConfig, loaded: LoadedModel) -> SwapSpace:
+    block_bytes = loaded.facts.layout(config.kv_options).host_block_bytes(config.memory.block_size)
+    return swap_space(config, block_bytes, is_host=loaded.device.type == "cpu")
 
 
 def _profile(
@@ -222,18 +224,21 @@ def _measure_step(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> 
         block_size=config.memory.block_size,
         block_bytes=layout.block_bytes(config.memory.block_size),
         token_bytes=token_bytes,
-        fixed_bytes=scratch + sampler + graphs,
+        fixed_bytes=scratch + sampler + graphs + _swap_space(config, loaded).staging_bytes,
         graph_bytes=graphs,
     )
 
 
 def _warm_up(model: HFModel, plan: KVPlan, device: torch.device) -> None:
     """Run steps on the null block, so that no request waits while kernels are compiled: those for
-    long chunks, for short ones, for single tokens, and for split contexts."""
+    long chunks, for short ones, for single tokens, and for split contexts, and that for copies."""
+    model.copy_blocks([BlockCopy(CopyKind.FORK, NULL_BLOCK, NULL_BLOCK)], ())
     num_groups = len(plan.capacity.layout.groups)
     for num_tokens in (64, 2, 1):
         model.forward(_chunk(0, num_tokens, num_groups, device))
     model.forward(_chunk(plan.limits.max_model_len - 1, 1, num_groups, device))
+    torch.cuda.synchronize(device)
+    model.take_copy_time()  # that of compiling is no measure
 
 
 def _chunk(start: int, num_tokens: int, num_groups: int, device: torch.device) -> Batch:
@@ -252,7 +257,11 @@ def _chunk(start: int, num_tokens: int, num_groups: int, device: torch.device) -
 
 
 def _receipt(
-    loaded: LoadedModel, footprint: Footprint, plan: KVPlan, memory: DeviceMemory
+    config: EngineConfig,
+    loaded: LoadedModel,
+    footprint: Footprint,
+    plan: KVPlan,
+    memory: DeviceMemory,
 ) -> tuple[ReceiptLine, ...]:
     return (
         ReceiptLine("device", memory.total),
@@ -261,7 +270,7 @@ def _receipt(
         ReceiptLine("scratch", footprint.fixed_bytes - footprint.graph_bytes),
         ReceiptLine("graphs", footprint.graph_bytes),
         ReceiptLine("kv", plan.capacity.num_blocks * footprint.block_bytes),
-        ReceiptLine("swap", plan.num_host_blocks * footprint.block_bytes),
+        ReceiptLine("swap", _swap_space(config, loaded).num_bytes),
         ReceiptLine("unused", max(memory.available - plan.num_bytes, 0)),
     )
 

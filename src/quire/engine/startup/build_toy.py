@@ -9,7 +9,7 @@ from quire.engine.messages import EngineFacts
 from quire.engine.startup.assemble import Clock, assemble
 from quire.engine.startup.kv_plan import Limits, Reasons
 from quire.engine.startup.receipt import memory_facts
-from quire.engine.startup.swap_space import num_host_blocks
+from quire.engine.startup.swap_space import swap_space
 from quire.models.config import KVSize
 from quire.models.toy import ToyModel, toy_layout
 
@@ -33,13 +33,8 @@ def build_toy_engine(config: EngineConfig, clock: Clock) -> tuple[Engine, Engine
     size, num_tokens = memory.block_size, limits.max_step_tokens
     num_blocks = memory.budget.blocks(TOY_LAYOUT, block_size=size, max_chunk_tokens=num_tokens)
     capacity = KVCapacity(TOY_LAYOUT, num_blocks or TOY_BLOCKS, size, num_tokens)
-    num_host = num_host_blocks(
-        memory.swap_space,
-        scheduling.preemption_mode,
-        TOY_LAYOUT.block_bytes(size),
-        is_host=True,
-        available=psutil.virtual_memory().available,
-    )
+    space = swap_space(config, TOY_LAYOUT.host_block_bytes(size), is_host=True)
+    space.check(psutil.virtual_memory().available)
     reasons = Reasons("as the toy has them", "as the toy takes them")
     facts = EngineFacts(
         model_type=TOY_MODEL,
@@ -51,12 +46,12 @@ def build_toy_engine(config: EngineConfig, clock: Clock) -> tuple[Engine, Engine
         max_num_batched_tokens=num_tokens,
         block_size=size,
         num_blocks=capacity.num_blocks,
-        num_host_blocks=num_host,
+        num_host_blocks=space.num_blocks,
         eos_token_ids=(),
         receipt=(),
         memory=memory_facts(capacity, limits, reasons, kv_dtype="uint64"),
         startup_s={},
         async_scheduling=bool(scheduling.async_scheduling),
     )
-    model = ToyModel(TOY_VOCAB_SIZE, KVSize(capacity.num_blocks, size, num_host))
+    model = ToyModel(TOY_VOCAB_SIZE, KVSize(capacity.num_blocks, size, space.num_blocks))
     return assemble(config, facts, TOY_LAYOUT, model, clock), facts

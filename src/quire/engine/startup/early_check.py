@@ -13,7 +13,7 @@ from quire.cache.sizing import MIB, KVCapacity, check_has_attention
 from quire.engine.config import EngineConfig, MemoryConfig
 from quire.engine.startup.kv_plan import AvailableMemory, Limits, solve_kv
 from quire.engine.startup.memory import DeviceMemory, measure, step_budget
-from quire.engine.startup.swap_space import num_host_blocks
+from quire.engine.startup.swap_space import swap_space
 from quire.models.attention.backend import Site
 from quire.models.attention.choice import attention_name
 from quire.models.config import KVOptions
@@ -102,11 +102,5 @@ def _check_attention(
 
 def _check_swap_space(config: EngineConfig, layout: Layout | None, memory: DeviceMemory) -> None:
     host = memory if memory.is_host else measure(torch.device("cpu"))
-    block_bytes = 1 if layout is None else layout.block_bytes(config.memory.block_size)
-    num_host_blocks(
-        config.memory.swap_space,
-        config.scheduling.preemption_mode,
-        block_bytes,
-        is_host=memory.is_host,
-        available=host.available,
-    )
+    block_bytes = 1 if layout is None else layout.host_block_bytes(config.memory.block_size)
+    swap_space(config, block_bytes, is_host=memory.is_host).check(host.available)

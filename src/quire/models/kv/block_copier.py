@@ -1,49 +1,21 @@
 """Copies blocks within the device and between it and the host, while the device computes.
 
-Copies run in order on a queue of their own. They begin after what is computed so far, and what is
-computed next waits for those that it needs: blocks that are swapped in or forked, and blocks that
-are swapped out and that a request of the step gets anew. Other blocks go out during the step.
+Copies begin after what is computed so far, and what is computed next waits for those that it needs:
+blocks that are swapped in or forked, and blocks that are swapped out and that a request of the step
+gets anew. Other blocks go out during the step.
 """
 
-import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from quire.cache.block_copies import BlockCopy, CopyBatch, CopyKind, CopyTime, copy_batches
+from quire.models.kv.copy_queue import AtOnce, CopyQueue
 from quire.models.kv.kv_store import KVStore
-
-
-class Mark(Protocol):
-    """A point in the order of copies, or in that of computing."""
-
-    @property
-    def is_reached(self) -> bool: ...
-
-    def hold_computing(self) -> None:
-        """Let what is computed from now on wait for it."""
-
-    def seconds_since(self, earlier: "Mark") -> float:
-        """Return the seconds between two marks that are reached."""
-
-
-class CopyQueue(Protocol):
-    """A queue of copies beside the computing."""
-
-    def begin(self) -> None:
-        """Let what is copied from now on wait for all that is computed so far."""
-
-    def copy(self, target: Tensor, source: Tensor, blocks: CopyBatch) -> None:
-        """Copy blocks `blocks.sources` of `source` to `blocks.targets` of `target`."""
-
-    def mark(self) -> Mark:
-        """Return the end of all that is copied so far."""
-
-    def mark_computing(self) -> Mark:
-        """Return the end of all that is computed so far, and of what computing now waits for."""
+from quire.models.kv.staged_queue import build_staged_queue
+from quire.models.kv.streams import Mark
 
 
 class Interval(NamedTuple):
@@ -62,12 +34,11 @@ class Interval(NamedTuple):
 class BlockCopier:
     """Copies the blocks of one KV store.
 
-    leaving: blocks of the device that copies may still read, and where those copies end.
+    leaving: blocks of the device that copies may still read, and where these have done so.
     copying: copies between device and host whose time was not told yet.
     stalls: the intervals in which computing waits for copies, until they are told.
     """
 
-    store: KVStore
     queue: CopyQueue
     leaving: dict[int, Mark] = field(default_factory=dict)
     copying: list[Interval] = field(default_factory=list)
@@ -81,14 +52,15 @@ class BlockCopier:
         self.leaving = {block: mark for block, mark in self.leaving.items() if not mark.is_reached}
         if not copies and self.leaving.keys().isdisjoint(new_blocks):
             return
-        before = self.queue.mark_computing()
+        computing = self.queue.computing
+        before = computing.mark()
         if copies:
             self._copy_all(copies, set(new_blocks))
         for block in new_blocks:
             mark = self.leaving.pop(block, None)
             if mark is not None:
-                mark.hold_computing()
-        self.stalls.append(Interval(before, self.queue.mark_computing()))
+                computing.wait(mark)
+        self.stalls.append(Interval(before, computing.mark()))
 
     def take_copy_time(self) -> CopyTime:
         """Return the time of the copies and stalls that are over and were not told of yet."""
@@ -105,26 +77,20 @@ class BlockCopier:
         for batch in copy_batches(copies):
             first = self.queue.mark()
             if batch.kind is CopyKind.OUT:
-                for part in _urgent_first(batch, new_blocks):
-                    last = self._copy(part)
-                    self.leaving.update(dict.fromkeys(part.sources, last))
+                for urgency in _urgent_first(batch, new_blocks):
+                    for blocks, mark in self.queue.copy(urgency):
+                        self.leaving.update(dict.fromkeys(blocks, mark))
             else:
-                last = self._copy(batch)
-                last.hold_computing()
+                self.queue.computing.wait(self.queue.copy(batch)[-1].mark)
             if batch.kind is not CopyKind.FORK:
-                self.copying.append(Interval(first, last, len(batch.sources)))
-
-    def _copy(self, batch: CopyBatch) -> Mark:
-        tensors = self.store.tensors
-        for kept, host in zip(tensors, self.store.host or tensors, strict=True):
-            source = host if batch.kind is CopyKind.IN else kept
-            target = host if batch.kind is CopyKind.OUT else kept
-            self.queue.copy(target, source, batch)
-        return self.queue.mark()
+                self.copying.append(Interval(first, self.queue.mark(), len(batch.sources)))
 
 
 def build_block_copier(store: KVStore, device: torch.device) -> BlockCopier:
-    return BlockCopier(store, SideStream(device) if device.type == "cuda" else AtOnce())
+    """Return what copies the blocks of a store on `device`; on a GPU that takes staging memory."""
+    if device.type == "cpu":
+        return BlockCopier(AtOnce(store))
+    return BlockCopier(build_staged_queue(store, device))
 
 
 def _urgent_first(batch: CopyBatch, new_blocks: set[int]) -> Iterator[CopyBatch]:
@@ -142,102 +108,3 @@ def _split_ended(intervals: list[Interval]) -> tuple[list[Interval], list[Interv
     for interval in intervals:
         split[0 if interval.last.is_reached else 1].append(interval)
     return split
-
-
-@dataclass(frozen=True, slots=True)
-class Now:
-    """The mark of a queue whose copies are done at once."""
-
-    time_s: float
-
-    @property
-    def is_reached(self) -> bool:
-        return True
-
-    def hold_computing(self) -> None:
-        """There is nothing to wait for."""
-
-    def seconds_since(self, earlier: Mark) -> float:
-        return self.time_s - earlier.time_s if isinstance(earlier, Now) else 0.0
-
-
-class AtOnce:
-    """The queue of a device that is the host: each copy is done at once."""
-
-    def begin(self) -> None:
-        """Do nothing: all that was computed is done."""
-
-    def copy(self, target: Tensor, source: Tensor, blocks: CopyBatch) -> None:
-        rows = source.index_select(0, torch.tensor(blocks.sources))
-        target.index_copy_(0, torch.tensor(blocks.targets), rows)
-
-    def mark(self) -> Mark:
-        return Now(time.monotonic())
-
-    def mark_computing(self) -> Mark:
-        return self.mark()
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """A mark that is a CUDA event."""
-
-    event: torch.cuda.Event
-
-    @property
-    def is_reached(self) -> bool:
-        return bool(self.event.query())  # type: ignore[no-untyped-call]
-
-    def hold_computing(self) -> None:
-        torch.cuda.current_stream().wait_event(self.event)
-
-    def seconds_since(self, earlier: Mark) -> float:
-        if not isinstance(earlier, Reached):
-            return 0.0
-        return float(earlier.event.elapsed_time(self.event)) / 1e3
-
-
-class SideStream:
-    """The queue of a GPU, a stream of its own. Runs of neighbouring blocks are one copy each, from
-    and to pinned memory of the host."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def begin(self) -> None:
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-
-    def copy(self, target: Tensor, source: Tensor, blocks: CopyBatch) -> None:
-        with torch.cuda.stream(self._stream):
-            for to, since, length in runs(blocks):
-                target[to : to + length].copy_(source[since : since + length], non_blocking=True)
-
-    def mark(self) -> Mark:
-        return _mark(self._stream)
-
-    def mark_computing(self) -> Mark:
-        return _mark(torch.cuda.current_stream(self._device))
-
-
-def _mark(stream: torch.cuda.Stream) -> Mark:
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record(stream)
-    return Reached(event)
-
-
-def runs(blocks: CopyBatch) -> Iterator[tuple[int, int, int]]:
-    """Yield (first target, first source, length) of neighbours at both ends, in the batch's order.
-
-    The order matters, since a block may be read and then written. Within the device runs might
-    overlap, and so every block is a run.
-    """
-    pairs = list(zip(blocks.targets, blocks.sources, strict=True))
-    first = 0
-    for end in range(1, len(pairs) + 1):
-        target, source = pairs[first]
-        length = end - first
-        is_alone = blocks.kind is CopyKind.FORK or end == len(pairs)
-        if is_alone or pairs[end] != (target + length, source + length):
-            yield target, source, length
-            first = end

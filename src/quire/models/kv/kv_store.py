@@ -5,6 +5,7 @@ they are quantised, their scales beside them. Latent layers keep keys alone.
 A slot is a row of the first two dimensions taken as one. Only attention reads and writes here.
 """
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -16,6 +17,8 @@ from quire.cache.layout import Layout
 from quire.models.config import KVSize
 from quire.models.kv.huge_pages import zeros_on_touch
 from quire.models.kv.kv_codec import Codec, Encoded
+from quire.models.kv.pinned import CUDAPages, pinned_zeros
+from quire.models.kv.rows import row_offsets, row_views
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -52,14 +55,15 @@ class Workspace:
         return self.memory[dtype]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class KVStore:
     """The tensors that hold K and V on the device, and those for blocks swapped out to the host.
 
     layer_tensors: for each layer its KV cache group, and the index of its keys and values.
     keys, values: by tensor index. A layer without values is latent: its values are the first
         elements of its keys.
-    host: for each of `tensors` one of the same shape but the host's number of blocks.
+    host: uint8 [num_host_blocks, row bytes], a row for each block of the host as `rows` says, or
+        None if it has none.
     """
 
     block_size: int
@@ -67,12 +71,22 @@ class KVStore:
     codec: Codec
     keys: tuple[Encoded, ...]
     values: tuple[Encoded | None, ...]
-    host: tuple[Tensor, ...] = ()
+    host: Tensor | None = None
 
     @property
     def tensors(self) -> list[Tensor]:
         kept = [part for encoded in self.keys + self.values if encoded for part in encoded]
         return [tensor for tensor in kept if tensor is not None]
+
+    @property
+    def host_tensors(self) -> list[Tensor]:
+        """For each of `tensors` one of the same shape but the host's number of blocks; none if the
+        host has none."""
+        return [] if self.host is None else row_views(self.host, self.tensors)
+
+    @property
+    def row_bytes(self) -> int:
+        return row_offsets(self.tensors)[-1]
 
     @property
     def num_bytes(self) -> int:
@@ -123,20 +137,15 @@ def build_kv_store(
 ) -> KVStore:
     """Allocate zeroed tensors for `size`, on `device` and on the host.
 
-    `layout` counts the bytes of the same codec's elements and scales. The host's tensors are pinned
-    if the device is another one; on a CPU all may lie on huge pages.
+    `layout` counts the bytes of the same codec's elements and scales. The host's memory is pinned
+    if the device is another one; memory of the host may lie on huge pages. Raises TooLittleMemory
+    where it cannot be pinned.
     """
 
     def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if device.type == "cpu":
             return _zeros_on_touch(shape, dtype, huge_pages)
         return torch.zeros(shape, dtype=dtype, device=device)
-
-    def on_host(tensor: Tensor) -> Tensor:
-        shape = (size.num_host_blocks, *tensor.shape[1:])
-        if device.type == "cpu":
-            return _zeros_on_touch(shape, tensor.dtype, huge_pages)
-        return torch.zeros(shape, dtype=tensor.dtype, pin_memory=True)
 
     def encoded(num_heads: int, head_size: int) -> Encoded:
         shape = (size.num_blocks, size.block_size, num_heads)
@@ -153,7 +162,13 @@ def build_kv_store(
     store = KVStore(size.block_size, layout.tensor_indices(), codec, keys, values)
     if not size.num_host_blocks:
         return store
-    return replace(store, host=tuple(on_host(tensor) for tensor in store.tensors))
+    shape = (size.num_host_blocks, store.row_bytes)
+    if device.type == "cpu":
+        return replace(store, host=_zeros_on_touch(shape, torch.uint8, huge_pages))
+    memory = pinned_zeros(prod(shape), CUDAPages(), huge_pages=huge_pages)
+    store = replace(store, host=memory.zeros.view(shape))
+    weakref.finalize(store, memory.unpin)
+    return store
 
 
 def _zeros_on_touch(shape: tuple[int, ...], dtype: torch.dtype, huge_pages: bool) -> Tensor:
