@@ -34,6 +34,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check("peer-1b", f"{PEERS}:check_1b", 180, is_alone=True),
         Check("model-8b", f"{MODELS}:check_8b", 180, is_alone=True),
         Check("experts", "bench.gpu.experts_speed:check_experts", 90, is_alone=True),
+        Check("swap", "bench.gpu.swap_speed:check_swap", 60, is_alone=True),
         Check("sampling", "bench.gpu.sampling_speed:check_sampling", 60, is_alone=True),
         Check("tiles", "bench.gpu.tile_speed:check_tiles", 120, is_alone=True),
         Check("peer-8b", f"{PEERS}:check_8b", 180, is_alone=True),

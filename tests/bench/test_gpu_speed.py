@@ -16,13 +16,16 @@ from bench.gpu.floor import Rates, Work, judge
 from bench.gpu.llama import SIZES, Llama, count_weights, decode_work, prefill_work
 from bench.gpu.peer import Prompts
 from bench.gpu.peer_speed import Contest
-from bench.gpu.tile_speed import summarise
+from bench.gpu.swap_speed import REHEARSED, build_store, scattered
 from bench.gpu.timing import CACHE_TIMES, MAX_CALLS, REPLAY_S, Timing, num_buffers, rounds
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.models.attention.triton.tiles import Tile
 from tests.profiles import cases
+
+pytest.importorskip("triton", reason="triton is not installed")
+from bench.gpu.tile_speed import summarise  # noqa: E402
 
 CPU = torch.device("cpu")
 TINY = Shape(4, 2, 8)
@@ -194,3 +197,13 @@ def test_the_rule_is_told_beside_the_best_tile_that_runs(
     assert figures["times_best"] == rule_s / min(run)
     assert figures["best_1_ms"] == 1e3 * min(run)
     assert (figures["num_tried"], figures["num_unfit"]) == (len(run), len(times_s) - len(run))
+
+
+def test_what_is_swapped_is_scattered_over_a_store() -> None:
+    store = build_store(REHEARSED, CPU)
+    num_blocks = len(store.tensors[0])
+    for seed in (0, 1):
+        blocks = scattered(REHEARSED, seed)
+        assert len(set(blocks)) == len(blocks) == 3  # 40 tokens in blocks of 16
+        assert min(blocks) > 0
+        assert max(blocks) < num_blocks
