@@ -47,7 +47,7 @@ class Form:
 
     def tile(self, longest_chunk: int) -> Tile:
         most_rows = longest_chunk * self.group
-        return choose_tile(self.layer.head_size, self.codec, most_rows, self.device)
+        return choose_tile(self.layer, self.codec, most_rows, self.device)
 
     def heads(self, tile: Tile) -> int:
         """Return how many query heads of one K/V head a tile has."""

@@ -24,6 +24,6 @@ def triton_scratch_bytes(
 
 
 def _part_bytes(layer: LayerFacts, codec: Codec, device: Device) -> int:
-    tile = choose_tile(layer.head_size, codec, MIN_ROWS + 1, device)
+    tile = choose_tile(layer, codec, MIN_ROWS + 1, device)
     num_rows = PROGRAMS_PER_SM * device.num_sms * max(tile.rows, MIN_ROWS)
     return num_rows * (layer.v_head_size + 1) * FLOAT32_BYTES

@@ -4,6 +4,7 @@ a layer and a device, so that nothing is tuned while requests wait.
 
 from typing import NamedTuple
 
+from quire.models.config import LayerFacts
 from quire.models.kv.kv_codec import Codec
 
 MIN_ROWS = 16
@@ -45,15 +46,16 @@ class Device(NamedTuple):
         return 90 <= self.capability < 120
 
 
-def choose_tile(head_size: int, codec: Codec, most_rows: int, device: Device) -> Tile:
+def choose_tile(layer: LayerFacts, codec: Codec, most_rows: int, device: Device) -> Tile:
     """Return the tile for `most_rows`: tokens of the longest chunk times query heads of a group.
 
     Tiles are the largest that spill no registers and leave a GPU with 99 KiB of shared memory (8.6,
-    8.9) space for one program: `tools/triton_figures.py` prints what each takes. They have many
+    8.9, 12.0) space for one program: `tools/triton_figures` prints what each takes. They have many
     rows, so that keys are read seldom, and few where there are no more, so that many programs share
     a multiprocessor and wait for memory in turn. Where a product reads its keys from shared memory,
     registers are left for more of them.
     """
+    head_size = layer.head_size
     if device.tile is not None:
         return device.tile
     if codec.dtype.itemsize > 2:
@@ -63,11 +65,23 @@ def choose_tile(head_size: int, codec: Codec, most_rows: int, device: Device) ->
     if head_size > 256:
         return Tile(32, 32, 8, 3)
     if head_size > 128:
-        rows = 32 if codec.is_quantised and not device.reads_shared else 64
-        return Tile(rows, 32, 8, 3)
+        return _wide_tile(layer, codec, device)
     if device.reads_shared:
         return Tile(128, 64, 8, 3)
     return Tile(64 if codec.is_quantised else 128, 32, 8, 5)
+
+
+def _wide_tile(layer: LayerFacts, codec: Codec, device: Device) -> Tile:
+    """Return the tile of long chunks for keys of 129 to 256 elements.
+
+    A smaller one may spill where a larger does not: the assembler then tries to leave registers for
+    a second program.
+    """
+    if device.reads_shared:
+        return Tile(64, 32, 8, 3)
+    if codec.is_quantised:
+        return Tile(32, 64 if layer.head_size > 192 else 32, 8, 3)
+    return Tile(64 if layer.v_head_size > 128 else 128, 32, 8, 3)
 
 
 def _exact_tile(head_size: int) -> Tile:
