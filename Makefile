@@ -20,10 +20,10 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test search fuzz check fmt bench hostile wheel readme clean
+.PHONY: help serve install test search fuzz check fmt bench hostile wheel gpu-wheels readme clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: install  ## serve the bundled model, or ARGS="MODEL --flag ..."
 	$(BIN)/quire serve $(ARGS)
@@ -62,11 +62,14 @@ wheel: $(TESTS)  ## build the wheel, install it in a clean environment, import e
 	$(BIN)/python -m build --wheel
 	$(BIN)/python -m tools.check_wheel dist/*.whl $(PIP_ARGS)
 
+gpu-wheels: $(SERVES)  ## fetch what bench/gpu_acceptance.py lacks on a GPU without a network
+	$(BIN)/python -m tools.gpu_wheels .gpu-wheels
+
 readme: $(TESTS)  ## refresh the generated tables in docs/
 	$(BIN)/python -m tools.generated_docs
 
 clean:  ## remove everything that was made here
-	rm -rf $(VENV) build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	rm -rf $(VENV) .gpu-wheels build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 		src/quire/models/native/*.so
 
 # Python 3.11 or newer, then Quire and its dependencies at the versions of constraints.txt.

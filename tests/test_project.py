@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tools.generated_docs import TABLES, Table, refreshed
+from tools.gpu_wheels import NAMES as GPU_WHEELS
 
 from quire import __version__
 from quire.extras import how_to_install
@@ -75,6 +76,10 @@ def test_every_dependency_is_pinned() -> None:
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
     pinned = {normalised(pin.partition("==")[0]) for pin in pins}
     assert declared().union(*map(declared, (*EXTRAS, "test", "fuzz"))) - pinned == set()
+
+
+def test_wheels_for_a_gpu_machine_are_of_dependencies() -> None:
+    assert set(GPU_WHEELS) <= declared()
 
 
 @pytest.mark.parametrize("extra", EXTRAS)

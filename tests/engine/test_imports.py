@@ -57,7 +57,8 @@ def said_by(script: str) -> set[str]:
             ENGINE,
             {
                 *("torch._dynamo.utils", "torch._inductor", "torch.distributed.tensor"),
-                *("torch.distributed.fsdp", "fastapi", "uvicorn", "pydantic"),
+                *("torch.distributed.fsdp", "fastapi", "starlette", "uvicorn", "pydantic"),
+                "httptools",
             },
         ),
         (SERVER, {"torch", "transformers", "numpy", "tqdm"}),
