@@ -28,6 +28,7 @@ from quire.models.loading import preview
 from quire.scheduler.cost import PreemptionMode
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
+from tests.models.reference import References
 
 LAYERS, HEADS, HEAD_DIM, FLOAT_BYTES = 3, 2, 8, 4
 SCHEDULING = SchedulingConfig(max_num_seqs=4)
@@ -141,6 +142,17 @@ def test_kv_of_a_byte_an_element_gives_more_blocks(
     token_bytes = LAYERS * 2 * HEADS * (HEAD_DIM + SCALE_BYTES)
     assert facts.num_blocks == num_bytes // (16 * token_bytes) > 300
     assert (facts.memory.kv_dtype, facts.dtype) == (dtype, "float32")
+
+
+def test_what_computes_experts_is_told(
+    config: EngineConfig, references: References, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert build(config)[0].experts == "none"
+    mixture = ModelConfig(str(references.checkpoint("qwen3_moe")), device="cpu")
+    with caplog.at_level("INFO"):
+        facts, _ = build(EngineConfig(mixture, scheduling=SCHEDULING))
+    assert facts.experts == "transformers"
+    assert "experts: transformers" in caplog.text
 
 
 def test_groups_can_be_switched_off(tmp_path: Path) -> None:

@@ -49,6 +49,19 @@ def test_a_model_says_by_them_what_it_says_by_its_own(family: str, references: R
     assert torch.equal(logits(model, prompts[0]), expected[0])
 
 
+@torch.inference_mode()
+def test_experts_that_hand_their_input_on_are_told_apart(references: References) -> None:
+    """Those from the fifth on. The router chooses few others."""
+    checkpoint = references.checkpoint("longcat_flash")
+    model = ordinary(checkpoint)
+    experts = next(part for part in model.modules() if type(part).__name__.endswith("FlashExperts"))
+    states, ids = torch.randn(7, 48), torch.arange(14) % 7
+    routing = ids.view(7, 2), torch.rand(7, 2)
+    expected = experts(states, *routing)
+    assert replace_experts(model).modules == [experts]
+    assert_same_logits(experts(states, *routing), expected, checkpoint, num_tokens=7)
+
+
 def test_what_computes_experts_is_told(references: References) -> None:
     assert load(references.checkpoint("llama")).experts == "none"
     model = load(references.checkpoint("qwen3_moe"))

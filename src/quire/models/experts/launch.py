@@ -134,6 +134,7 @@ def combine_products(
         weights.contiguous(),
         out,
         **combine_constants(num_experts, top_k, width),
+        num_warps=NUM_WARPS,
     )
     return out
 

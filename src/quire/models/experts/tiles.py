@@ -59,4 +59,6 @@ def choose_product_tile(
 def _exact_tile(*, is_few: bool, is_gated: bool) -> ProductTile:
     """Return a tile without tensor cores, which are not exact: small, or registers spill."""
     columns = 32 if is_gated else 64
-    return ProductTile(MIN_ROWS if is_few else 64, columns, 16, 4 if is_few else 8, 3)
+    if is_few:
+        return ProductTile(MIN_ROWS, columns, 16, 4, 3)
+    return ProductTile(64, columns, 16, 8, 2 if is_gated else 3)
