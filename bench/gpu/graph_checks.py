@@ -2,28 +2,23 @@
 in a process of its own; and a process that survives a model that cannot be captured."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from tests.models.families import VOCAB
+from tests.models.graphs.device import StandInDevice
 from tests.models.logits_error import logits_error
 from tests.models.paging import Paging
-from tests.models.tape import TapeRecorder
-from torch import Tensor
+from torch import Tensor, nn
 
 from bench.gpu.check import Finding, Place
 from bench.gpu.small_models import BLOCK_SIZE, MAX_LEN, checkpoint
 from quire.models.config import AttentionBackendName, KVOptions, ModelDtype
-from quire.models.graphs import (
-    Buffers,
-    CUDAGraphs,
-    DecodeLimits,
-    GraphedModel,
-    Recorder,
-    ReplayableBackend,
-    record_decode,
-)
+from quire.models.graphs.buffers import Buffers, DecodeLimits
+from quire.models.graphs.capture import GraphDevice, GraphRecorder
+from quire.models.graphs.cuda import CUDADevice
+from quire.models.graphs.graphed_model import GraphedModel, ReplayableBackend, record_decode
 from quire.models.hf import HFModel
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.loader import load_model
@@ -34,7 +29,7 @@ COUNTS, REHEARSED_COUNTS = (1, 3, 5, 11), (3,)
 NUM_REFILLS = 3
 LEAST_SEGMENT_BYTES = 20 << 20
 """The most of a segment that torch keeps for one tensor in use of a MiB or more."""
-REFUSED, SERVED_AFTER = "dbrx", "llama"
+FAMILY = "llama"
 
 
 class Subject(NamedTuple):
@@ -69,19 +64,33 @@ def check_long_rope(place: Place) -> Iterator[Finding]:
 def check_refused(place: Place) -> Iterator[Finding]:
     """A model that cannot be captured is served launched, and leaves the process as it was: memory
     goes back, and the next model is captured."""
-    refused = _subject(REFUSED, place)
+    refused = _subject(FAMILY, place, _ask)
     is_refused = not isinstance(refused.replayed, GraphedModel)
-    yield Finding(f"{REFUSED} is refused", {}, None if is_refused else "it was captured")
-    yield _compare(refused, COUNTS[1], seed=0, what=f"{REFUSED}, launched")
+    yield Finding("what asks is refused", {}, None if is_refused else "it was captured")
+    yield _compare(refused, COUNTS[1], seed=0, what="what asks, launched")
     yield _after_failed_capture(place)
     del refused
     yield from _check_memory(place)
-    yield from _check_family(SERVED_AFTER, place)
+    yield from _check_family(FAMILY, place)
+
+
+def _ask(module: nn.Module) -> None:
+    """Let the last norm of `module` ask the device for a number."""
+
+    def ask(norm: nn.Module, inputs: tuple[object, ...], output: Tensor) -> None:
+        output.sum().item()
+
+    *_, last = (part for part in module.modules() if type(part).__name__.endswith("RMSNorm"))
+    last.register_forward_hook(ask)
+
+
+def _leave(module: nn.Module) -> None:
+    pass
 
 
 def _after_failed_capture(place: Place) -> Finding:
     """Let a capture fail in its midst, by a wait for the device that no check before sees."""
-    recorder = _recorder(place)
+    recorder = GraphRecorder(_graph_device(place))
 
     def wait() -> None:
         torch.ones(1000, device=place.device).sum()
@@ -91,8 +100,9 @@ def _after_failed_capture(place: Place) -> Finding:
             raise RuntimeError("a stand-in for a wait")
 
     try:
-        recorder.record(wait)
+        recorder.capture(wait)
     except RuntimeError as error:
+        recorder.forget()
         return Finding("a capture that fails", {"said": str(error).splitlines()[0]})
     return Finding("a capture that fails", {}, "it did not fail")
 
@@ -123,7 +133,7 @@ def _check_family(family: str, place: Place) -> Iterator[Finding]:
             yield _compare(subject, count, seed=refill, what=what)
 
 
-def _subject(family: str, place: Place) -> Subject:
+def _subject(family: str, place: Place, change: Callable[[nn.Module], None] = _leave) -> Subject:
     folder = checkpoint(family, place)
     loaded = load_model(
         ModelSource(str(folder)),
@@ -131,6 +141,7 @@ def _subject(family: str, place: Place) -> Subject:
         device=place.device,
         on_progress=lambda phase, done, total: None,
     )
+    change(loaded.module)
     num_groups = len(loaded.facts.layout(KVOptions()).groups)
     num_seqs = REHEARSED_SEQS if place.is_rehearsal else MAX_SEQS
     paging = Paging(num_seqs, MAX_LEN, block_size=BLOCK_SIZE, num_groups=num_groups)
@@ -144,14 +155,14 @@ def _subject(family: str, place: Place) -> Subject:
         launched,
         launched.backend,
         Buffers(limits, place.device),
-        _recorder(place),
+        _graph_device(place),
         lambda done, total: None,
-    )
+    ).model
     return Subject(paging, launched, replayed, logits_error(folder, MAX_LEN))
 
 
-def _recorder(place: Place) -> Recorder:
-    return CUDAGraphs(place.device) if place.device.type == "cuda" else TapeRecorder()
+def _graph_device(place: Place) -> GraphDevice:
+    return CUDADevice(place.device) if place.device.type == "cuda" else StandInDevice()
 
 
 @torch.inference_mode()

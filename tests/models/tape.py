@@ -6,6 +6,7 @@ when it was recorded, as in a graph; an operation that tells the host a number i
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 from unittest.mock import patch
 
@@ -74,20 +75,32 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @contextmanager
     def of_step(self) -> Iterator[None]:
         """Write down launches of Triton's kernels too, as whole acts, and refuse to wait."""
+        with self._of_kernels(), Waits(), self:
+            yield
+
+    def launch(self, compute: Act) -> None:
+        """Do what is no operation of torch, and write it down as a whole, as it is of a kernel."""
+        self._is_in_kernel = True
+        try:
+            with torch._C.DisableTorchFunction():
+                compute()
+        finally:
+            self._is_in_kernel = False
+        self.acts.append(compute)
+
+    @contextmanager
+    def _of_kernels(self) -> Iterator[None]:
+        if find_spec("triton") is None:
+            yield
+            return
         from triton.runtime.interpreter import InterpretedFunction
 
         run = InterpretedFunction.run
 
         def noted(kernel: Any, *args: Any, **options: Any) -> None:
-            self._is_in_kernel = True
-            try:
-                with torch._C.DisableTorchFunction():
-                    run(kernel, *args, **options)
-            finally:
-                self._is_in_kernel = False
-            self.acts.append(lambda: run(kernel, *args, **options))
+            self.launch(lambda: run(kernel, *args, **options))
 
-        with patch.object(InterpretedFunction, "run", noted), Waits(), self:
+        with patch.object(InterpretedFunction, "run", noted):
             yield
 
     def _add(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> None:
@@ -106,29 +119,6 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 kept.copy_(anew[place])
 
         self.acts.append(again)
-
-
-class TapeRecorder:
-    """Records as `CUDAGraphs` does. `num_launched` counts what was done again."""
-
-    num_launched = 0
-
-    def record(self, compute: Act) -> Act:
-        """Run `compute`, and return what does it again over the same tensors.
-
-        Raises RuntimeError for an operation that waits for the device.
-        """
-        tape = Tape()
-        with tape.of_step():
-            compute()
-
-        def launch() -> None:
-            self.num_launched += 1
-            with torch.inference_mode():
-                for act in tape.acts:
-                    act()
-
-        return launch
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

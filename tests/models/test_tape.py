@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.models.tape import TapeRecorder
+from quire.models.graphs.capture import GraphRecorder
+from tests.models.graphs.device import StandInDevice
 
 WAITS: dict[str, Callable[[Tensor], object]] = {
     "a branch": lambda x: 1 if x.sum() > 0 else 2,
@@ -31,7 +32,7 @@ def test_tensors_are_read_anew_and_numbers_are_not() -> None:
         torch.add(x.view(2, 2).sum(1), step[0], out=out)
         out.mul_(2)
 
-    launch = TapeRecorder().record(compute)
+    launch = GraphRecorder(StandInDevice()).capture(compute)
     assert out.tolist() == [22.0, 30.0]
     x.fill_(1.0)
     step[0] = 1000.0
@@ -45,7 +46,7 @@ def test_tensors_are_read_anew_and_numbers_are_not() -> None:
 def test_waiting_is_refused(wait: Callable[[Tensor], object]) -> None:
     x = torch.ones(4)
     with pytest.raises(RuntimeError, match="waits for the device"):
-        TapeRecorder().record(lambda: (wait(x), None)[1])
+        GraphRecorder(StandInDevice()).capture(lambda: wait(x))
     assert x.sum().item() == 4.0
 
 
@@ -64,7 +65,7 @@ def test_kernels_of_triton_are_launched_again() -> None:
             **{"ROWS": 2, "FORMAT": 0, "PEAK": 0.0},
         )
 
-    launch = TapeRecorder().record(compute)
+    launch = GraphRecorder(StandInDevice()).capture(compute)
     assert kept[:, 0, 0].tolist() == [0, 0, 0, 1]
     slots.copy_(torch.tensor([-1, 0]))
     new.fill_(5.0)

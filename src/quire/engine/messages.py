@@ -97,6 +97,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     """The attention backend and the instruction set of its kernels."""
     experts: str = "none"
     """The kernels that compute the experts of a mixture of them, or none."""
+    decode: str = "eager"
+    """The way steps of one token a request are launched: eager, with why, or cuda_graphs."""
     quantization: str = "none"
     """The format of the weights: none or int8."""
     async_scheduling: bool = False

@@ -8,17 +8,19 @@ from hypothesis import given
 from torch import Tensor
 
 from quire.engine.sampling.torch_sampler import TorchSampler
-from tests.crossings import META, Crossings
+from quire.models.graphs.crossings import Crossings
 from tests.engine.sampling.sampler_cases import MIXED, Case, batches, row_of
+
+META = torch.device("meta")
 
 
 def sample_without_values(logits: Tensor, rows: list[Case]) -> None:
     sampler = TorchSampler(logits.shape[1], META)
     logits = logits.to(META)
     states = [row.state() for row in rows]
-    with Crossings() as crossings:
+    with Crossings(META.type) as crossings:
         sampled = sampler.sample(logits, states)
-    assert crossings.num == 1
+    assert len(crossings.places) == 1
     assert sampled.token_ids.is_meta
     assert sampled.token_ids.dtype is torch.int64
     assert sampled.token_ids.shape == (len(rows),)

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import torch
 
 from quire.cache.block_copies import BlockCopy, CopyKind
@@ -27,7 +28,7 @@ from quire.engine.startup.receipt import memory_facts, padding_warning, receipt_
 from quire.engine.startup.swap_space import SwapSpace, swap_space
 from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
-from quire.models.graphs import GraphedModel
+from quire.models.graphs.graphed_model import GraphedModel
 from quire.models.hf import HFModel
 from quire.models.kv.huge_pages import return_free_memory
 from quire.models.loading.checkpoint import ModelSource, locate
@@ -78,23 +79,19 @@ def build_model_engine(
     timer.end("profile")
     memory = measure(placement.device)
     plan = _plan(config, loaded, footprint, limits, memory)
-    model = loaded.attach(
-        plan.capacity.num_blocks,
-        plan.capacity.block_size,
-        config.kv_options,
-        num_host_blocks=plan.num_host_blocks,
-    )
+    model = _attach(config, loaded, plan)
     timer.end("kv_cache")
     if placement.device.type == "cuda":
         _warm_up(model, plan, placement.device)
         timer.end("warm_up")
     recorded = with_graphs(config.model, model, placement.device, plan, on_progress)
-    if isinstance(recorded, GraphedModel):
+    if isinstance(recorded.model, GraphedModel):
         timer.end("graphs")
     receipt = _receipt(config, loaded, footprint, plan, memory)
     facts = _facts(config, loaded, plan, receipt, timer.seconds)
+    facts = msgspec.structs.replace(facts, decode=recorded.decode)
     _log_facts(facts, plan.capacity.layout)
-    return assemble(config, facts, plan.capacity.layout, recorded, clock), facts
+    return assemble(config, facts, plan.capacity.layout, recorded.model, clock), facts
 
 
 def is_overlapped(config: SchedulingConfig, device: torch.device) -> bool:
@@ -173,6 +170,15 @@ def _plan(
     space = _swap_space(config, loaded)
     space.check(host.available - (plan.num_bytes if memory.is_host else 0))
     return replace(plan, num_host_blocks=space.num_blocks)
+
+
+def _attach(config: EngineConfig, loaded: LoadedModel, plan: KVPlan) -> HFModel:
+    return loaded.attach(
+        plan.capacity.num_blocks,
+        plan.capacity.block_size,
+        config.kv_options,
+        num_host_blocks=plan.num_host_blocks,
+    )
 
 
 def _swap_space(config: EngineConfig, loaded: LoadedModel) -> SwapSpace:
@@ -312,4 +318,5 @@ def _log_facts(facts: EngineFacts, layout: Layout) -> None:
     if warning is not None:
         logger.warning(warning)
     logger.info("attention: %s; experts: %s", facts.attention, facts.experts)
+    logger.info("decode: %s", facts.decode)
     logger.info("%s", receipt_text(facts))

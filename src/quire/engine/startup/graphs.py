@@ -1,20 +1,26 @@
 """Records CUDA graphs of an engine's decode steps where the backend allows it."""
 
+from typing import NamedTuple
+
 import torch
 
 from quire.engine.config import ModelConfig
 from quire.engine.startup.assemble import OnProgress
 from quire.engine.startup.kv_plan import KVPlan
-from quire.models.graphs import (
-    Buffers,
-    CUDAGraphs,
-    DecodeLimits,
-    GraphedModel,
-    ReplayableBackend,
-    record_bytes,
-    record_decode,
-)
+from quire.models.graphs.buffers import Buffers, DecodeLimits
+from quire.models.graphs.cuda import CUDADevice
+from quire.models.graphs.graphed_model import GraphedModel, ReplayableBackend, record_decode
+from quire.models.graphs.sizes import record_bytes
 from quire.models.hf import HFModel
+
+EAGER = "eager"
+
+
+class DecodeModel(NamedTuple):
+    """The model that computes the steps, and how it launches those of one token a request."""
+
+    model: HFModel | GraphedModel
+    decode: str
 
 
 def recorded_backend(
@@ -50,11 +56,11 @@ def with_graphs(
     device: torch.device,
     plan: KVPlan,
     on_progress: OnProgress,
-) -> HFModel | GraphedModel:
+) -> DecodeModel:
     """Return `model`, with its decode steps recorded if they are to be and can be."""
     backend, limits = recorded_backend(config, model, device), plan.limits
     if backend is None:
-        return model
+        return DecodeModel(model, _why_eager(config, device))
     sizes = DecodeLimits(
         limits.max_num_seqs,
         limits.max_model_len,
@@ -65,6 +71,20 @@ def with_graphs(
     def report_progress(done: int, total: int) -> None:
         on_progress("graphs", done, total)
 
-    return record_decode(
-        model, backend, Buffers(sizes, device), CUDAGraphs(device), report_progress
+    recorded = record_decode(
+        model, backend, Buffers(sizes, device), CUDADevice(device), report_progress
     )
+    if recorded.why_not:
+        return DecodeModel(recorded.model, _not_graphs(recorded.why_not))
+    return DecodeModel(recorded.model, f"cuda_graphs, of up to {recorded.largest} requests")
+
+
+def _why_eager(config: ModelConfig, device: torch.device) -> str:
+    if device.type != "cuda":
+        return EAGER
+    why = "--enforce-eager" if config.enforce_eager else "its attention asks the host"
+    return _not_graphs(why)
+
+
+def _not_graphs(why: str) -> str:
+    return f"{EAGER} (not cuda_graphs: {why})"

@@ -11,14 +11,16 @@ from torch import Tensor, nn
 from quire.models.attention.triton.inputs import StepInputs
 from quire.models.config import KVOptions, LayerFacts
 from quire.models.experts.replacement import replace_experts
-from quire.models.graphs import Buffers, DecodeLimits
+from quire.models.graphs.buffers import Buffers, DecodeLimits
+from quire.models.graphs.crossings import Crossings
 from quire.models.hf import PagedAttentionHook, attach_hook, attention_modules
 from quire.models.loading.loader import LoadedModel
-from tests.crossings import META, Crossings
 from tests.models.driver import load
 from tests.models.families import SERVED
 from tests.models.reference import BLOCK_SIZE, MAX_LEN, References
 
+META = torch.device("meta")
+"""Its tensors have shapes and no values: what needs a value raises."""
 ASKS_THE_HOST = ("phimoe", "phimoe, window")
 """A factor of its rotary angles."""
 MAX_SEQS = 3
@@ -68,12 +70,12 @@ def crossings_of_a_step(family: str, references: References) -> int:
     num = 0
     for size in (1, MAX_SEQS):
         ids, positions = buffers.input_ids[:size], buffers.positions[:size]
-        with Crossings() as crossings:
+        with Crossings(META.type) as crossings:
             logits = model.compute(
                 ids, positions, buffers.logits_indices[:size], Shapes(buffers.inputs(size))
             )
         assert logits.is_meta and logits.shape == (size, model.vocab_size)
-        num += crossings.num
+        num += len(crossings.places)
     return num
 
 

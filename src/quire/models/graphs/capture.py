@@ -1,0 +1,219 @@
+"""Captures the launches of steps as graphs, so that the process serves on whatever fails.
+
+What asks the device, or takes numbers from the host, is found in a run before any capture begins.
+Where a capture fails all the same, all that it began is ended and given back. Older torch leaves
+that to its caller: a capture that could not be ended was still underway for the allocator
+(pytorch 180395), and kept its memory (pytorch 190348).
+"""
+
+import gc
+import logging
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from typing import Protocol
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+Launch = Callable[[], None]
+Compute = Callable[[], object]
+
+
+class Graph(Protocol):
+    """The launches between `begin` and `end`."""
+
+    def begin(self) -> None:
+        """Begin a capture on the current stream. Raises RuntimeError."""
+
+    def end(self) -> None:
+        """End the capture. Raises RuntimeError if one of its launches was not allowed."""
+
+    def replay(self) -> None:
+        """Launch what was captured, over the same tensors."""
+
+    def reset(self) -> None:
+        """Forget what was captured. Some versions of torch then leave the pool, others do not if
+        the capture failed."""
+
+
+class GraphPool(Protocol):
+    """The memory that graphs share, of which only one runs at a time."""
+
+    def new_graph(self) -> Graph: ...
+
+    def num_users(self) -> int:
+        """Return how many captures have begun in the pool and not left it."""
+
+    def end_allocation(self) -> None:
+        """Allocate in the pool no more, if a capture that failed still does."""
+
+    def release(self) -> None:
+        """Take one user from the pool."""
+
+    def drop(self) -> None:
+        """Give up the pool, which has no users."""
+
+
+class GraphDevice(Protocol):
+    """A device whose launches can be captured."""
+
+    def new_pool(self) -> GraphPool: ...
+
+    def side_stream(self) -> AbstractContextManager[None]:
+        """Make the one stream that all is captured on current, and then the one before again."""
+
+    def refuse_crossings(self) -> AbstractContextManager[None]:
+        """Raise RuntimeError where something waits for the device or comes from the host."""
+
+    def keep_random_state(self) -> Launch:
+        """Return what makes the device's random numbers go on as from now."""
+
+    def free_cached(self) -> None:
+        """Wait for the device, and give back the memory that torch keeps but does not use. Raises
+        RuntimeError while a capture is underway."""
+
+
+class GraphRecorder:
+    """Captures graphs of one device in one pool."""
+
+    def __init__(self, device: GraphDevice) -> None:
+        self._device = device
+        self._pool = device.new_pool()
+        self._graphs: list[Graph] = []
+
+    def check(self, compute: Compute) -> None:
+        """Run `compute` once to make kernels and workspaces, and once to see that it can be
+        captured. Raises RuntimeError if it cannot."""
+        with self._device.side_stream():
+            compute()
+            with self._device.refuse_crossings():
+                compute()
+
+    def capture(self, compute: Compute) -> Launch:
+        """Capture `compute`, which was checked, and return what replays it.
+
+        Raises RuntimeError where that fails; graphs captured before are as they were.
+        """
+        self._device.free_cached()
+        graph, num_users = self._pool.new_graph(), self._pool.num_users()
+        restore_random_state = self._device.keep_random_state()
+        try:
+            with self._device.side_stream(), _no_collection():
+                _capture(graph, compute)
+        except BaseException:
+            self._undo(graph, num_users)
+            restore_random_state()
+            raise
+        self._graphs.append(graph)
+        return graph.replay
+
+    def forget(self) -> None:
+        """Forget all graphs and give back their memory. Replaying one is an error afterwards."""
+        for graph in self._graphs:
+            graph.reset()
+        self._graphs.clear()
+        self._pool.drop()
+        try:
+            self._device.free_cached()
+        except RuntimeError as error:
+            logger.warning("the memory of graphs is not given back: %s", error)
+
+    def _undo(self, graph: Graph, num_users: int) -> None:
+        """Undo what a failed capture began and torch, in its version, did not. A user too many
+        taken from the pool would be fatal, so that they are counted."""
+        with suppress(RuntimeError):
+            graph.reset()
+        self._pool.end_allocation()
+        for _ in range(self._pool.num_users() - num_users):
+            self._pool.release()
+
+
+def capture_sizes(
+    recorder: GraphRecorder,
+    sizes: Sequence[int],
+    run: Callable[[int], None],
+    on_progress: Callable[[int, int], None],
+) -> dict[int, Launch]:
+    """Capture `run` of each size, the largest first: the memory that it takes suffices for the
+    others. No capture begins before all sizes are checked.
+
+    Returns what replays each size that memory allows. Raises RuntimeError, with nothing captured,
+    where a size cannot be captured for another reason.
+    """
+    falling = sorted(sizes, reverse=True)
+    launches: dict[int, Launch] = {}
+
+    def capture(size: int) -> None:
+        launches[size] = recorder.capture(partial(run, size))
+
+    def report(number: int) -> None:
+        on_progress(number, 2 * len(falling))
+
+    try:
+        checked = _that_fit(falling, lambda size: recorder.check(partial(run, size)), report)
+        _that_fit(checked, capture, lambda number: report(len(falling) + number))
+    except BaseException:
+        recorder.forget()
+        raise
+    if not launches:
+        recorder.forget()
+    report(2 * len(falling))
+    return launches
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether torch, or the driver when it makes a graph, lacks device memory."""
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
+
+
+def _that_fit(
+    falling: Sequence[int], act: Callable[[int], None], report: Callable[[int], None]
+) -> list[int]:
+    """Return the sizes for which there is memory to `act`. Where there is none for the largest, one
+    of at most half the size is next; none for a smaller one after that, it ends there."""
+    done: list[int] = []
+    largest = falling[0] if falling else 0
+    for number, size in enumerate(falling):
+        report(number)
+        if size > largest:
+            continue
+        try:
+            act(size)
+        except RuntimeError as error:
+            traceback.clear_frames(error.__traceback__)  # they keep the tensors of the step
+            if not is_out_of_memory(error):
+                raise
+            logger.warning("no memory to capture a decode step of %d requests: %s", size, error)
+            if done:
+                break
+            largest = size // 2
+        else:
+            done.append(size)
+    return done
+
+
+def _capture(graph: Graph, compute: Compute) -> None:
+    """Capture `compute`. What it raises is raised, not what ending the capture raises then."""
+    graph.begin()
+    try:
+        compute()
+    except BaseException:
+        with suppress(RuntimeError):
+            graph.end()
+        raise
+    graph.end()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect no garbage: freeing another pool ends the process while a capture is underway."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

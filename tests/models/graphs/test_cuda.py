@@ -1,0 +1,75 @@
+"""Captures on a GPU: what is done there is what the stand-in does elsewhere."""
+
+import gc
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.models.graphs.capture import GraphRecorder
+from quire.models.graphs.crossings import Crossing
+from quire.models.graphs.cuda import CUDADevice
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+NUM_NUMBERS = 64 << 20
+
+
+@pytest.fixture
+def numbers() -> Tensor:
+    return torch.ones(NUM_NUMBERS, device="cuda")
+
+
+def reserved_bytes() -> int:
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved()
+
+
+def test_a_graph_is_replayed_over_what_its_tensors_hold(numbers: Tensor) -> None:
+    out = torch.zeros_like(numbers)
+    recorder = GraphRecorder(CUDADevice(numbers.device))
+    recorder.check(lambda: out.copy_(numbers * 2))
+    replay = recorder.capture(lambda: out.copy_(numbers * 2))
+    numbers.fill_(3)
+    replay()
+    assert out.min() == out.max() == 6
+
+
+def test_graphs_that_are_forgotten_give_their_memory_back(numbers: Tensor) -> None:
+    out = torch.zeros_like(numbers)
+    before = reserved_bytes()
+    recorder = GraphRecorder(CUDADevice(numbers.device))
+    recorder.capture(lambda: out.copy_(numbers * 2))
+    assert reserved_bytes() >= before + numbers.nbytes
+    recorder.forget()
+    assert reserved_bytes() == before
+
+
+def test_a_capture_that_fails_leaves_the_process_as_it_was(numbers: Tensor) -> None:
+    before, stream = reserved_bytes(), torch.cuda.current_stream()
+    recorder = GraphRecorder(CUDADevice(numbers.device))
+    with pytest.raises(RuntimeError):
+        recorder.capture(lambda: (numbers * 2).sum().item())
+    recorder.forget()
+    assert reserved_bytes() == before
+    assert torch.cuda.current_stream() == stream
+    torch.rand(4, device="cuda")
+    out = torch.zeros_like(numbers)
+    again = GraphRecorder(CUDADevice(numbers.device))
+    again.capture(lambda: out.copy_(numbers * 2))()
+    assert out.min() == out.max() == 2
+
+
+def test_the_check_refuses_what_waits(numbers: Tensor) -> None:
+    recorder = GraphRecorder(CUDADevice(numbers.device))
+    with pytest.raises(RuntimeError, match="synchronizing"):
+        recorder.check(lambda: numbers.sum().item())
+    assert torch.cuda.get_sync_debug_mode() == 0
+
+
+def test_the_check_refuses_copies_that_do_not_wait(numbers: Tensor) -> None:
+    recorder = GraphRecorder(CUDADevice(numbers.device))
+    with pytest.raises(Crossing, match="non_blocking"):
+        recorder.check(lambda: torch.ones(4).to("cuda", non_blocking=True))
