@@ -84,3 +84,22 @@ def finish(streams: list[LateStream], order: list[int]) -> None:
     while any([streams[index].advance() for index in order]):
         pass
     assert all(stream.is_done for stream in streams), "a stream waits for what never comes"
+
+
+@dataclass(frozen=True)
+class PresentStream:
+    """The stream of what computes at once: others advance only when it waits for them, so that what
+    they do is done as late as may be."""
+
+    others: list[LateStream]
+
+    def launch(self, work: Callable[[], object]) -> None:
+        work()
+
+    def wait(self, mark: Mark) -> None:
+        while not mark.is_reached:
+            assert any([stream.advance() for stream in self.others])
+
+    def mark(self) -> Mark:
+        clock = self.others[0].clock
+        return LateMark(LateStream(clock), 0, clock.seconds)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from quire.cache.block_copies import BlockCopy, CopyBatch, CopyKind, CopyTime, copy_batches
-from quire.models.kv.copy_queue import AtOnce, CopyQueue
+from quire.models.kv.copy_queue import AtOnce, CopyQueue, Part
 from quire.models.kv.kv_store import KVStore
 from quire.models.kv.staged_queue import build_staged_queue
 from quire.models.kv.streams import Mark
@@ -34,13 +34,13 @@ class Interval(NamedTuple):
 class BlockCopier:
     """Copies the blocks of one KV store.
 
-    leaving: blocks of the device that copies may still read, and where these have done so.
+    leaving: parts of copies to the host that may still read their blocks of the device.
     copying: copies between device and host whose time was not told yet.
     stalls: the intervals in which computing waits for copies, until they are told.
     """
 
     queue: CopyQueue
-    leaving: dict[int, Mark] = field(default_factory=dict)
+    leaving: list[Part] = field(default_factory=list)
     copying: list[Interval] = field(default_factory=list)
     stalls: list[Interval] = field(default_factory=list)
 
@@ -49,17 +49,16 @@ class BlockCopier:
 
         `new_blocks` are those that the step's requests get anew, and may overwrite.
         """
-        self.leaving = {block: mark for block, mark in self.leaving.items() if not mark.is_reached}
-        if not copies and self.leaving.keys().isdisjoint(new_blocks):
+        self.leaving = [part for part in self.leaving if not part.mark.is_reached]
+        if not copies and not self.leaving:
             return
-        computing = self.queue.computing
+        computing, overwritten = self.queue.computing, set(new_blocks)
         before = computing.mark()
         if copies:
-            self._copy_all(copies, set(new_blocks))
-        for block in new_blocks:
-            mark = self.leaving.pop(block, None)
-            if mark is not None:
-                computing.wait(mark)
+            self._copy_all(copies, overwritten)
+        for part in self.leaving:
+            if not overwritten.isdisjoint(part.blocks):
+                computing.wait(part.mark)
         self.stalls.append(Interval(before, computing.mark()))
 
     def take_copy_time(self) -> CopyTime:
@@ -78,8 +77,7 @@ class BlockCopier:
             first = self.queue.mark()
             if batch.kind is CopyKind.OUT:
                 for urgency in _urgent_first(batch, new_blocks):
-                    for blocks, mark in self.queue.copy(urgency):
-                        self.leaving.update(dict.fromkeys(blocks, mark))
+                    self.leaving += self.queue.copy(urgency)
             else:
                 self.queue.computing.wait(self.queue.copy(batch)[-1].mark)
             if batch.kind is not CopyKind.FORK:
