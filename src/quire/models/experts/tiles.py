@@ -61,4 +61,4 @@ def _exact_tile(*, is_few: bool, is_gated: bool) -> ProductTile:
     columns = 32 if is_gated else 64
     if is_few:
         return ProductTile(MIN_ROWS, columns, 16, 4, 3)
-    return ProductTile(64, columns, 16, 8, 2 if is_gated else 3)
+    return ProductTile(64, columns, 16, 4 if is_gated else 8, 3)
