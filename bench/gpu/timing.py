@@ -86,7 +86,7 @@ def time_captured(device: torch.device, calls: Sequence[Call]) -> Timing:
         call_s = elapsed_s(device, lambda: _run(calls)) / len(calls)
         num_rounds = rounds(call_s, len(calls))
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             for _ in range(num_rounds):
                 _run(calls)
         graph.replay()
