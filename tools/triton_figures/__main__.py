@@ -14,11 +14,12 @@ import triton
 
 from quire.models.attention.triton.tiles import Device
 from tools.triton_figures.attention import ATTENTION
+from tools.triton_figures.copies import COPIES
 from tools.triton_figures.experts import EXPERTS
 from tools.triton_figures.measure import SHARED_KIB, Figures, assembler, measure
 from tools.triton_figures.program import Case, Kernels
 
-ALL_KERNELS = (ATTENTION, EXPERTS)
+ALL_KERNELS = (ATTENTION, EXPERTS, COPIES)
 NUM_SMS = 100
 """Any number will do: no program depends on it."""
 ABOUT = """\

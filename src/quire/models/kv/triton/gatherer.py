@@ -33,14 +33,6 @@ class Tiles:
     counts: Tensor
     alignment: int
 
-    def constants(self) -> dict[str, object]:
-        size = element_bytes(self.alignment)
-        return {
-            "COUNT": TILE_BYTES // size,
-            "ELEMENT": ELEMENTS[size],
-            "ALIGNMENT": self.alignment,
-        }
-
 
 class TritonGatherer:
     """Implements `Gatherer` for the tensors of a store and its staging memory."""
@@ -48,7 +40,7 @@ class TritonGatherer:
     def __init__(self, tensors: Sequence[Tensor], staging: Tensor) -> None:
         self._memory = (*tensors, staging)  # stays where the addresses say
         self._tiles = build_tiles(tensors, staging)
-        self._constants = self._tiles.constants()
+        self._constants = copy_constants(self._tiles.alignment)
         self._rows = torch.arange(len(staging), device=staging.device)
         self._device = staging.device
 
@@ -86,6 +78,12 @@ class TritonGatherer:
 def element_bytes(alignment: int) -> int:
     """Return the bytes of a kernel's number; two of 8 make one load of 16."""
     return min(alignment, max(ELEMENTS))
+
+
+def copy_constants(alignment: int) -> dict[str, object]:
+    """Return the constants of the kernel for tiles of which `alignment` divides all bytes."""
+    size = element_bytes(alignment)
+    return {"COUNT": TILE_BYTES // size, "ELEMENT": ELEMENTS[size], "ALIGNMENT": alignment}
 
 
 def build_tiles(tensors: Sequence[Tensor], staging: Tensor) -> Tiles:
