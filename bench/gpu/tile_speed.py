@@ -112,7 +112,7 @@ class _Bench:
         compiles too long."""
         pool = ThreadPoolExecutor(self.num_compilers)
         calls = {tile: self._calls(tile) for tile in tiles}
-        first = {tile: pool.submit(_first, calls[tile][0]) for tile in tiles}
+        first = {tile: pool.submit(_first, calls[tile][0], self._device) for tile in tiles}
         are_fit = {tile: _runs(future) for tile, future in first.items()}
         pool.shutdown(wait=False, cancel_futures=True)
         return {
@@ -131,8 +131,10 @@ def _grouped(tiles: Sequence[Tile], size: int) -> Iterator[Sequence[Tile]]:
 
 
 @torch.inference_mode()
-def _first(call: Call) -> None:
-    """Call in a thread of its own, where inference mode is another."""
+def _first(call: Call, device: torch.device) -> None:
+    """Call in a thread of its own, which has an inference mode and a CUDA context of its own."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # torch makes its context this thread's
     call()
 
 
