@@ -66,6 +66,6 @@ def test_dear_copies_are_known_to_be_dear_however_late_they_are_told(
     lag: int, stall_share: float
 ) -> None:
     """Copies that take longer than to compute the tokens are tried until the first are told of."""
-    stats, num_steps = play(2 * BLOCK_SIZE * TOKEN_S, lag=lag, stall_share=stall_share)
+    stats, num_steps = play(1.1 * TOKEN_S, lag=lag, stall_share=stall_share)
     assert 0 < num_steps <= 1 + lag
     assert stats.num_preemptions > stats.num_swaps

@@ -99,7 +99,7 @@ OPTIONS: tuple[Option, ...] = (
         "swap-space",
         MEMORY,
         gibibytes,
-        "GiB of host memory for preempted requests and evicted prefixes.",
+        "GiB of host memory for preempted requests and evicted prefixes, pinned beside a GPU.",
         shown="4 beside a GPU, 0 on a CPU",
     ),
     Option(
