@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 from tests.models.checkpoints import save_checkpoint
-from tests.models.families import DENSE, SERVED, VOCAB, Family
+from tests.models.families import SERVED, VOCAB
 
 from bench.gpu.check import Place
 from bench.in_process import build_quietly
@@ -14,23 +14,6 @@ from quire.models.config import ModelDtype
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 
 MAX_LEN, BLOCK_SIZE = 96, 8
-LONG_ROPE = Family(
-    "phi3",
-    "full",
-    {
-        **DENSE,
-        "max_position_embeddings": 512,
-        "original_max_position_embeddings": MAX_LEN + 32,
-        "rope_parameters": {
-            "rope_type": "longrope",
-            "rope_theta": 10000.0,
-            "short_factor": [1.0, 1.1, 1.3, 1.7],
-            "long_factor": [2.0, 3.0, 5.0, 8.0],
-            "original_max_position_embeddings": MAX_LEN + 32,
-        },
-    },
-)
-FAMILIES = {**SERVED, "phi3, long rope": LONG_ROPE}
 
 
 def checkpoint(name: str, place: Place) -> Path:
@@ -38,7 +21,7 @@ def checkpoint(name: str, place: Place) -> Path:
     folder = place.folder / name.replace(", ", "-").replace(" ", "-")
     if not (folder / "config.json").exists():
         made = folder.with_name(f"{folder.name}-{random.getrandbits(32):08x}")
-        save_checkpoint(FAMILIES[name], made)
+        save_checkpoint(SERVED[name], made)
         if not folder.exists():
             made.rename(folder)
     return folder

@@ -63,6 +63,19 @@ YARN: Fields = {
     "beta_fast": 32.0,
     "beta_slow": 1.0,
 }
+LONG_ROPE: Fields = {
+    "max_position_embeddings": 512,
+    "original_max_position_embeddings": 128,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0, 1.1, 1.3, 1.7],
+        "long_factor": [2.0, 3.0, 5.0, 8.0],
+        "short_mscale": 1.1,
+        "long_mscale": 1.3,
+        "original_max_position_embeddings": 128,
+    },
+}
 FOUR: Fields = {"num_hidden_layers": 4}
 WINDOW: Fields = {**FOUR, "sliding_window": 9}
 MILD: Fields = {**WINDOW, "attention_multiplier": 0.25}
@@ -136,6 +149,7 @@ SERVED = {
         {**DENSE, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
     ),
     "mistral, window": Family("mistral", "window", {**DENSE, "sliding_window": 11}),
+    "phi3, long rope": Family("phi3", "full", {**DENSE, **LONG_ROPE}),
     "phi3, window": Family("phi3", "window", {**DENSE, "sliding_window": 13}),
     "starcoder2, window": Family("starcoder2", "window", {"sliding_window": 9}),
     "ministral": Family("ministral", "window", {"sliding_window": 9}),
@@ -233,6 +247,7 @@ SERVED = {
     "minimax_m2": Family("minimax_m2", "full"),
     "olmoe": Family("olmoe", "full"),
     "phimoe": Family("phimoe", "full"),
+    "phimoe, long rope": Family("phimoe", "full", {**LONG_ROPE, "hidden_size": 32}),
     "phimoe, window": Family("phimoe", "window", {"sliding_window": 9}),
     "solar_open": Family("solar_open", "full"),
     # latent

@@ -21,8 +21,6 @@ from tests.models.reference import BLOCK_SIZE, MAX_LEN, References
 
 META = torch.device("meta")
 """Its tensors have shapes and no values: what needs a value raises."""
-ASKS_THE_HOST = ("phimoe", "phimoe, window")
-"""A factor of its rotary angles."""
 MAX_SEQS = 3
 
 
@@ -81,4 +79,4 @@ def crossings_of_a_step(family: str, references: References) -> int:
 
 @pytest.mark.parametrize("family", SERVED)
 def test_a_decode_step_can_be_recorded(family: str, references: References) -> None:
-    assert (crossings_of_a_step(family, references) > 0) is (family in ASKS_THE_HOST)
+    assert crossings_of_a_step(family, references) == 0

@@ -18,6 +18,16 @@ from quire.models.loading.support import layering, max_model_len
         ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}, 16384),
         ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}, 4096),
         ({"rope_type": "longrope", "original_max_position_embeddings": 1024}, 1024),
+        (
+            {
+                "full_attention": {
+                    "rope_type": "longrope",
+                    "original_max_position_embeddings": 1024,
+                },
+                "sliding_attention": {"rope_type": "default"},
+            },
+            1024,
+        ),
         ({"full_attention": {"rope_type": "linear", "factor": 8.0}}, 4096),
     ],
 )

@@ -42,6 +42,7 @@ from quire.models.kv.block_copier import build_block_copier
 from quire.models.kv.huge_pages import return_free_memory
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import build_kv_store
+from quire.models.layers.frozen_rotary import freeze_rotary
 from quire.models.layers.greedy_head import greedy_head_scratch_bytes, use_greedy_head
 from quire.models.layers.linears import OtherUses, pack_linears
 from quire.models.layers.model_kernels import ModelKernels
@@ -254,6 +255,7 @@ def _probed(
         own = first_logits(module, config.model_type)
     if own.isnan().any():
         _refuse_nan(folder, module)
+    freeze_rotary(module, max_model_len(config), device)
     measured = _measure(module, config.model_type, layering(config), own)
     facts = ModelFacts(
         model_type=config.model_type,

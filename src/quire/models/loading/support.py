@@ -80,7 +80,7 @@ def _reasons(config: object) -> list[str]:
         reasons.append("their positions do not count from 0")
     if model_type in DOUBTFUL_WINDOWS and _has_window(config):
         reasons.append("they state a window that transformers keeps to only in part")
-    if _rope(config).get("rope_type") == "dynamic":
+    if any(rope.get("rope_type") == "dynamic" for rope in _ropes(config)):
         reasons.append("dynamic RoPE scaling makes one request's output depend on the others'")
     return reasons
 
@@ -103,11 +103,13 @@ def max_model_len(config: object) -> int:
     length, which would make requests depend on each other: so it ends there.
     """
     length = _stated_length(config)
+    for each in _ropes(config):
+        short = each.get("original_max_position_embeddings")
+        if each.get("rope_type") == "longrope" and isinstance(short, int):
+            length = min(length, short)
     rope = _rope(config)
     kind, factor = rope.get("rope_type"), rope.get("factor")
     original = rope.get("original_max_position_embeddings")
-    if kind == "longrope" and isinstance(original, int):
-        return min(length, original)
     if kind == "yarn" and isinstance(original, int) and isinstance(factor, int | float):
         return max(length, int(original * factor))
     if kind == "linear" and isinstance(factor, int | float):
@@ -128,3 +130,15 @@ def _rope(config: object) -> Mapping[str, object]:
     """Return the RoPE parameters that all layers share; those by kind of layer are final."""
     rope = getattr(config, "rope_parameters", None)
     return rope if isinstance(rope, dict) and "rope_type" in rope else {}
+
+
+def _ropes(config: object) -> list[Mapping[str, object]]:
+    """Return the RoPE parameters of every kind of layer."""
+    rope = getattr(config, "rope_parameters", None)
+    if not isinstance(rope, dict):
+        return []
+    return (
+        [rope]
+        if "rope_type" in rope
+        else [each for each in rope.values() if isinstance(each, dict)]
+    )
