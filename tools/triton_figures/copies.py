@@ -20,14 +20,14 @@ def programs(alignment: int, _: Device) -> Iterator[Program]:
 
 
 def cases() -> Iterator[Case]:
-    for alignment in (16, 8):
+    for alignment in (16, 8, 4, 2, 1):
         yield Case((str(alignment),), partial(programs, alignment), FEW.get(alignment, ()))
 
 
 COPIES = Kernels(
     "Copies of blocks",
     "Nearly all models have 16; 8 is for blocks of 8 tokens and an odd number of one-byte "
-    "elements.",
+    "elements, and less for smaller blocks of such.",
     ("bytes that divide a block's parts",),
     cases,
 )

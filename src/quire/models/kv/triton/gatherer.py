@@ -13,8 +13,9 @@ from quire.models.kv.rows import block_bytes, row_offsets
 from quire.models.kv.torch_gatherer import to_device
 from quire.models.kv.triton.copy_kernel import copy_tiles
 
-TILE_BYTES = 8192
-"""The most that one program copies: four loads of 16 bytes for each of its threads."""
+TILE_COUNT = 1024
+"""The most numbers that one program copies: of 8 bytes, four loads of 16 for each of its threads.
+More of fewer bytes would spill registers."""
 NUM_WARPS = 4
 ELEMENTS = {8: tl.int64, 4: tl.int32, 2: tl.int16, 1: tl.int8}
 
@@ -82,8 +83,8 @@ def element_bytes(alignment: int) -> int:
 
 def copy_constants(alignment: int) -> dict[str, object]:
     """Return the constants of the kernel for tiles of which `alignment` divides all bytes."""
-    size = element_bytes(alignment)
-    return {"COUNT": TILE_BYTES // size, "ELEMENT": ELEMENTS[size], "ALIGNMENT": alignment}
+    element = ELEMENTS[element_bytes(alignment)]
+    return {"COUNT": TILE_COUNT, "ELEMENT": element, "ALIGNMENT": alignment}
 
 
 def build_tiles(tensors: Sequence[Tensor], staging: Tensor) -> Tiles:
@@ -91,13 +92,15 @@ def build_tiles(tensors: Sequence[Tensor], staging: Tensor) -> Tiles:
     sizes = [block_bytes(tensor) for tensor in tensors]
     addresses = [tensor.data_ptr() for tensor in (*tensors, staging)]
     alignment = gcd(ROW_ALIGNMENT, *sizes, *addresses)
+    number_bytes = element_bytes(alignment)
+    tile_bytes = TILE_COUNT * number_bytes
     store: list[tuple[int, int]] = []
     staged: list[tuple[int, int]] = []
     counts: list[int] = []
     for tensor, size, offset in zip(tensors, sizes, row_offsets(tensors), strict=False):
-        for begin in range(0, size, TILE_BYTES):
+        for begin in range(0, size, tile_bytes):
             store.append((tensor.data_ptr() + begin, size))
             staged.append((staging.data_ptr() + offset + begin, staging.stride(0)))
-            counts.append(min(TILE_BYTES, size - begin) // element_bytes(alignment))
+            counts.append(min(tile_bytes, size - begin) // number_bytes)
     tables = [torch.tensor(table, device=staging.device) for table in (store, staged, counts)]
     return Tiles(tables[0], tables[1], tables[2], alignment)
