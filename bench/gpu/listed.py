@@ -21,6 +21,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check("graph-deepseek", f"{GRAPHS}:check_deepseek", 90),
         Check("graph-long-rope", f"{GRAPHS}:check_long_rope", 90),
         Check("graph-refused", f"{GRAPHS}:check_refused", 90),
+        Check("captures", f"{TOOLS}:check_captures", 60),
         Check("engine-texts", f"{ENGINE}:check_texts", 120),
         Check("engine-waits", f"{ENGINE}:check_waits", 90),
         Check("sanitizer", f"{TOOLS}:check_sanitizer", 150),

@@ -43,6 +43,15 @@ def check_fidelity(place: Place) -> Iterator[Finding]:
         yield _suite("bfloat16", SUITES[1:], half, place)
 
 
+def check_captures(place: Place) -> Iterator[Finding]:
+    """Captures that fail, wait or find no memory leave the process, its stream, its random numbers
+    and its memory as they were; in rehearsals one test on a stand-in."""
+    if place.is_rehearsal:
+        yield _suite("a stand-in", ("tests/models/graphs/test_capture.py",), "progress", place)
+    else:
+        yield _suite("captures", ("tests/models/graphs/test_cuda.py",), "test", place)
+
+
 def _suite(what: str, suites: Sequence[str], chosen: str, place: Place) -> Finding:
     options = ["-q", "-p", "no:cacheprovider", "-o", "filterwarnings=default", "-k", chosen]
     command = [sys.executable, "-m", "pytest", *options, *suites]
