@@ -57,6 +57,7 @@ def test_the_receipt_and_the_phases(config: EngineConfig) -> None:
     receipt = {line.kind: line.num_bytes for line in facts.receipt}
     assert receipt["kv"] == facts.num_blocks * facts.block_size * TOKEN_BYTES
     assert receipt["weights"] > 0 and receipt["unused"] >= 0
+    assert facts.decode == "eager"
     assert receipt["weights"] + receipt["kv"] + receipt["unused"] <= receipt["device"]
     phases = ["imports", "files", "outline", "load", "profile", "kv_cache"]
     assert list(facts.startup_s) == phases
