@@ -59,7 +59,7 @@ def choose_tile(layer: LayerFacts, codec: Codec, most_rows: int, device: Device)
     if device.tile is not None:
         return device.tile
     if codec.dtype.itemsize > 2:
-        return _exact_tile(head_size)
+        return _exact_tile(head_size, codec)
     if most_rows <= MIN_ROWS:
         return Tile(MIN_ROWS, 32, 4, 5) if head_size <= 256 else Tile(MIN_ROWS, 16, 4, 5)
     if head_size > 256:
@@ -84,8 +84,10 @@ def _wide_tile(layer: LayerFacts, codec: Codec, device: Device) -> Tile:
     return Tile(64 if layer.v_head_size > 128 else 128, 32, 8, 3)
 
 
-def _exact_tile(head_size: int) -> Tile:
+def _exact_tile(head_size: int, codec: Codec) -> Tile:
     """Return a tile without tensor cores, which are not exact: small, or registers spill."""
+    if head_size <= 64 and not codec.is_quantised:
+        return Tile(MIN_ROWS, 16, 4, 3)
     if head_size <= 128:
         return Tile(MIN_ROWS, 16, 8, 3)
     return Tile(MIN_ROWS, 16, 4 if head_size <= 256 else 8, 2)
