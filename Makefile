@@ -20,7 +20,7 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test search fuzz check fmt bench hostile wheel gpu-wheels readme clean
+.PHONY: help serve install test search fuzz check fmt bench hostile wheel gpu-wheels gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ wheel: $(TESTS)  ## build the wheel, install it in a clean environment, import e
 
 gpu-wheels: $(SERVES)  ## fetch what bench/gpu_acceptance.py lacks on a GPU without a network
 	$(BIN)/python -m tools.gpu_wheels .gpu-wheels
+
+gpu-faults: $(TESTS)  ## break what each check of a GPU looks for, and see its rehearsal fail
+	$(BIN)/python -m tools.acceptance_faults $(ARGS)
 
 readme: $(TESTS)  ## refresh the generated tables in docs/
 	$(BIN)/python -m tools.generated_docs

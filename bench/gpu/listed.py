@@ -2,12 +2,13 @@
 
 from bench.gpu.check import Check
 
-ATTENTION = "bench.gpu.attention_checks"
-MODELS = "bench.gpu.model_speed"
-GRAPHS = "bench.gpu.graph_checks"
-ENGINE = "bench.gpu.engine_checks"
-TOOLS = "bench.gpu.tool_checks"
-PEERS = "bench.gpu.peer_speed"
+CORRECTNESS = "bench.gpu.correctness"
+ATTENTION = f"{CORRECTNESS}.attention"
+MODELS = "bench.gpu.speed.models"
+GRAPHS = f"{CORRECTNESS}.graphs"
+ENGINE = f"{CORRECTNESS}.engine"
+TOOLS = f"{CORRECTNESS}.tools"
+PEERS = "bench.gpu.speed.peers"
 STAGES: dict[str, tuple[Check, ...]] = {
     "correctness": (
         Check("attention-bfloat16", f"{ATTENTION}:check_bfloat16", 150),
@@ -15,6 +16,8 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check("attention-float32", f"{ATTENTION}:check_float32", 150),
         Check("attention-fp8", f"{ATTENTION}:check_fp8", 150),
         Check("attention-int8", f"{ATTENTION}:check_int8", 150),
+        Check("expert-products", f"{CORRECTNESS}.experts:check_experts", 120),
+        Check("swapped-blocks", f"{CORRECTNESS}.swap:check_swap", 60),
         Check("graph-llama", f"{GRAPHS}:check_llama", 90),
         Check("graph-gemma2", f"{GRAPHS}:check_gemma2", 90),
         Check("graph-gpt-oss", f"{GRAPHS}:check_gpt_oss", 90),
@@ -26,18 +29,18 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check("engine-waits", f"{ENGINE}:check_waits", 90),
         Check("sanitizer", f"{TOOLS}:check_sanitizer", 150),
         Check("fidelity", f"{TOOLS}:check_fidelity", 200),
-        Check("receipt", "bench.gpu.receipt_check:check_receipt", 90, is_alone=True),
+        Check("receipt", f"{CORRECTNESS}.receipt:check_receipt", 90, is_alone=True),
     ),
     "speed": (
-        Check("ceilings", "bench.gpu.ceilings:check_ceilings", 60, is_alone=True),
-        Check("attention", "bench.gpu.attention_speed:check_attention", 90, is_alone=True),
+        Check("ceilings", "bench.gpu.speed.ceilings:check_ceilings", 60, is_alone=True),
+        Check("attention", "bench.gpu.speed.attention:check_attention", 90, is_alone=True),
         Check("model-1b", f"{MODELS}:check_1b", 150, is_alone=True),
         Check("peer-1b", f"{PEERS}:check_1b", 180, is_alone=True),
         Check("model-8b", f"{MODELS}:check_8b", 180, is_alone=True),
-        Check("experts", "bench.gpu.experts_speed:check_experts", 90, is_alone=True),
-        Check("swap", "bench.gpu.swap_speed:check_swap", 60, is_alone=True),
-        Check("sampling", "bench.gpu.sampling_speed:check_sampling", 60, is_alone=True),
-        Check("tiles", "bench.gpu.tile_speed:check_tiles", 120, is_alone=True),
+        Check("experts", "bench.gpu.speed.experts:check_experts", 90, is_alone=True),
+        Check("swap", "bench.gpu.speed.swap:check_swap", 60, is_alone=True),
+        Check("sampling", "bench.gpu.speed.sampling:check_sampling", 60, is_alone=True),
+        Check("tiles", "bench.gpu.speed.tiles:check_tiles", 120, is_alone=True),
         Check("peer-8b", f"{PEERS}:check_8b", 180, is_alone=True),
     ),
 }

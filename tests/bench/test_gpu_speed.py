@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 from bench.cpu_attention import Shape
-from bench.gpu.attention_case import BLOCK_SIZE, AttentionCase, build_batch
-from bench.gpu.ceilings import DeviceCeilings, ceilings, save
 from bench.gpu.check import Place
-from bench.gpu.decoding import REHEARSED_LOAD
-from bench.gpu.device_time import DeviceTime, union
-from bench.gpu.floor import Rates, Work, judge
-from bench.gpu.llama import SIZES, Llama, count_weights, decode_work, prefill_work
-from bench.gpu.peer import Prompts
-from bench.gpu.peer_speed import Contest
-from bench.gpu.swap_speed import REHEARSED, build_store, scattered
-from bench.gpu.timing import CACHE_TIMES, MAX_CALLS, REPLAY_S, Timing, num_buffers, rounds
+from bench.gpu.speed.attention_case import BLOCK_SIZE, AttentionCase, build_batch
+from bench.gpu.speed.ceilings import DeviceCeilings, ceilings, save
+from bench.gpu.speed.decoding import REHEARSED_LOAD
+from bench.gpu.speed.device_time import DeviceTime, union
+from bench.gpu.speed.floor import Rates, Work, judge
+from bench.gpu.speed.llama import SIZES, Llama, count_weights, decode_work, prefill_work
+from bench.gpu.speed.peer import Prompts
+from bench.gpu.speed.peers import Contest
+from bench.gpu.speed.swap import REHEARSED, build_store, scattered
+from bench.gpu.speed.timing import CACHE_TIMES, MAX_CALLS, REPLAY_S, Timing, num_buffers, rounds
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +25,7 @@ from quire.models.attention.triton.tiles import Tile
 from tests.profiles import cases
 
 pytest.importorskip("triton", reason="triton is not installed")
-from bench.gpu.tile_speed import summarise  # noqa: E402
+from bench.gpu.speed.tiles import summarise  # noqa: E402
 
 CPU = torch.device("cpu")
 TINY = Shape(4, 2, 8)

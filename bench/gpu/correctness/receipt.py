@@ -9,7 +9,7 @@ from safetensors import safe_open
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from bench.gpu.check import Finding, Place
-from bench.gpu.small_models import texts_of
+from bench.gpu.correctness.small_models import texts_of
 from bench.in_process import build_quietly
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.engine import Engine

@@ -10,14 +10,16 @@ from typing import NamedTuple
 
 import torch
 
-from bench.gpu.device_time import DeviceTime, profile_steps
-from bench.gpu.llama import MAX_MODEL_LEN
+from bench.gpu.speed.device_time import DeviceTime, profile_steps
+from bench.gpu.speed.llama import MAX_MODEL_LEN
 from bench.in_process import build_quietly
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.engine import Engine
 from quire.models.config import ModelDtype
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 
+GRAPHS = "cuda_graphs"
+"""The facts of an engine say so of decode steps that are captured."""
 GREEDY = Sampling(temperature=0.0)
 
 
@@ -52,7 +54,11 @@ class Decoded(NamedTuple):
 def build_engine(
     folder: Path, device: torch.device, load: Load, *, is_eager: bool = False
 ) -> Engine:
-    """Build an engine in bfloat16, with as much memory for K and V as the load needs."""
+    """Build an engine in bfloat16, with as much memory for K and V as the load needs.
+
+    Raises RuntimeError where a GPU would be measured without its kernels, or without graphs unless
+    `is_eager`.
+    """
     most = max(load.batches)
     num_tokens = most * (load.num_prompt + load.num_output + 32) + MAX_MODEL_LEN
     config = EngineConfig(
@@ -62,7 +68,11 @@ def build_engine(
         memory=MemoryConfig(kv_cache_tokens=num_tokens, swap_space=0, enable_prefix_caching=False),
         scheduling=SchedulingConfig(max_model_len=MAX_MODEL_LEN, max_num_seqs=most),
     )
-    return build_quietly(config)[0]
+    engine, facts = build_quietly(config)
+    is_missed = facts.attention != "triton" or not (is_eager or facts.decode.startswith(GRAPHS))
+    if device.type == "cuda" and is_missed:
+        raise RuntimeError(f"attention is {facts.attention}, decode steps are {facts.decode}")
+    return engine
 
 
 def prompts_of(num_requests: int, length: int, vocab: int, seed: int = 0) -> list[list[int]]:

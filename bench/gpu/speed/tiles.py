@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 from triton.errors import TritonError
 
-from bench.gpu.attention_case import AttentionCase, build_calls, build_layers_for, build_store
-from bench.gpu.attention_speed import REHEARSED as REHEARSED_CASES
 from bench.gpu.check import Figure, Finding, Place
-from bench.gpu.timing import Call, time_captured
+from bench.gpu.speed.attention import REHEARSED as REHEARSED_CASES
+from bench.gpu.speed.attention_case import AttentionCase, build_calls, build_layers_for, build_store
+from bench.gpu.speed.timing import Call, time_captured
 from quire.models.attention.triton.backend import TritonAttention
 from quire.models.attention.triton.launch import Form
 from quire.models.attention.triton.support import describe

@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.generation.continuous_batching.utils import WorkloadHints
 
-from bench.gpu.decoding import Load
+from bench.gpu.speed.decoding import Load
 
 PAGE_TOKENS = 256
 """The tokens of one of its blocks, as it has them by default."""

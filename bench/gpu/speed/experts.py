@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from bench.gpu.ceilings import ceilings
 from bench.gpu.check import Figure, Finding, Place
-from bench.gpu.floor import Work, judge
-from bench.gpu.timing import Call, cache_bytes, num_buffers, time_captured
+from bench.gpu.speed.ceilings import ceilings
+from bench.gpu.speed.floor import Work, judge
+from bench.gpu.speed.timing import Call, cache_bytes, num_buffers, time_captured
 from quire.models.experts.activations import Activation
 from quire.models.experts.launch import GroupedWeight
 from quire.models.experts.operators import combine, multiply, route

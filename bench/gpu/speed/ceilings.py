@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from bench.gpu.check import Finding, Place
-from bench.gpu.floor import Rates
-from bench.gpu.timing import Call, elapsed_s, time_captured, time_launched
+from bench.gpu.speed.floor import Rates
+from bench.gpu.speed.timing import Call, elapsed_s, time_captured, time_launched
 
 FILE = "ceilings.json"
 NUM_FLOATS, REHEARSED_FLOATS = 1 << 30, 1 << 16
@@ -134,7 +134,7 @@ def _tflop_s(place: Place, multiply: Call, width: int) -> float:
 
 def _launches(place: Place) -> tuple[float, float, float]:
     """Return microseconds of an operation of torch's, of a Triton kernel, and of one in a graph."""
-    from bench.gpu.empty_kernel import empty
+    from bench.gpu.speed.empty_kernel import empty
 
     number = torch.zeros(1, device=place.device)
     one = partial(number.add_, 1)

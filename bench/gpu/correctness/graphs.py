@@ -7,14 +7,15 @@ from typing import NamedTuple
 
 import torch
 from tests.models.families import VOCAB
-from tests.models.graphs.device import StandInDevice
+from tests.models.graphs.device import Fault, StandInDevice, Torch
 from tests.models.logits_error import logits_error
 from tests.models.paging import Paging
 from torch import Tensor, nn
 
 from bench.gpu.check import Finding, Place
-from bench.gpu.small_models import BLOCK_SIZE, MAX_LEN, checkpoint
+from bench.gpu.correctness.small_models import BLOCK_SIZE, MAX_LEN, checkpoint
 from quire.models.config import AttentionBackendName, KVOptions, ModelDtype
+from quire.models.experts.replacement import replace_experts
 from quire.models.graphs.buffers import Buffers, DecodeLimits
 from quire.models.graphs.capture import GraphDevice, GraphRecorder
 from quire.models.graphs.cuda import CUDADevice
@@ -26,19 +27,23 @@ from quire.models.loading.loader import load_model
 MAX_SEQS, REHEARSED_SEQS = 12, 4
 COUNTS, REHEARSED_COUNTS = (1, 3, 5, 11), (3,)
 """Requests of a step: three of the sizes that they are padded to are larger."""
-NUM_REFILLS = 3
+NUM_REFILLS, REHEARSED_REFILLS = 3, 2
+REHEARSED_LEN = 24
+"""The longest context of a rehearsal: an interpreter takes its time."""
 LEAST_SEGMENT_BYTES = 20 << 20
 """The most of a segment that torch keeps for one tensor in use of a MiB or more."""
 FAMILY = "llama"
 
 
 class Subject(NamedTuple):
-    """A model with K and V of its own, launched and replayed, and what its logits may be off."""
+    """A model with K and V of its own, launched and replayed. `error` is what its logits may be
+    off, and `longest` the most tokens of a context."""
 
     paging: Paging
     launched: HFModel
     replayed: HFModel | GraphedModel
     error: float
+    longest: int
 
 
 def check_llama(place: Place) -> Iterator[Finding]:
@@ -90,14 +95,13 @@ def _leave(module: nn.Module) -> None:
 
 def _after_failed_capture(place: Place) -> Finding:
     """Let a capture fail in its midst, by a wait for the device that no check before sees."""
-    recorder = GraphRecorder(_graph_device(place))
+    stand_in = StandInDevice(Torch.NOTHING, Fault.END, frozenset({0}))
+    recorder = GraphRecorder(stand_in if place.is_rehearsal else CUDADevice(place.device))
 
     def wait() -> None:
         torch.ones(1000, device=place.device).sum()
-        if place.device.type == "cuda":
+        if not place.is_rehearsal:
             torch.cuda.synchronize(place.device)
-        else:
-            raise RuntimeError("a stand-in for a wait")
 
     try:
         recorder.capture(wait)
@@ -128,7 +132,7 @@ def _check_family(family: str, place: Place) -> Iterator[Finding]:
         yield Finding(family, {}, "it was not captured")
         return
     for count in REHEARSED_COUNTS if place.is_rehearsal else COUNTS:
-        for refill in range(NUM_REFILLS):
+        for refill in range(REHEARSED_REFILLS if place.is_rehearsal else NUM_REFILLS):
             what = f"{family}, {count} requests, refill {refill + 1}"
             yield _compare(subject, count, seed=refill, what=what)
 
@@ -141,6 +145,8 @@ def _subject(family: str, place: Place, change: Callable[[nn.Module], None] = _l
         device=place.device,
         on_progress=lambda phase, done, total: None,
     )
+    if place.is_rehearsal:
+        replace_experts(loaded.module)  # as on a GPU
     change(loaded.module)
     num_groups = len(loaded.facts.layout(KVOptions()).groups)
     num_seqs = REHEARSED_SEQS if place.is_rehearsal else MAX_SEQS
@@ -158,7 +164,8 @@ def _subject(family: str, place: Place, change: Callable[[nn.Module], None] = _l
         _graph_device(place),
         lambda done, total: None,
     ).model
-    return Subject(paging, launched, replayed, logits_error(folder, MAX_LEN))
+    longest = REHEARSED_LEN if place.is_rehearsal else MAX_LEN - 2
+    return Subject(paging, launched, replayed, logits_error(folder, MAX_LEN), longest)
 
 
 def _graph_device(place: Place) -> GraphDevice:
@@ -169,14 +176,14 @@ def _graph_device(place: Place) -> GraphDevice:
 def _compare(subject: Subject, count: int, *, seed: int, what: str) -> Finding:
     """Compute contexts of random tokens, then one decode step of them both ways."""
     generator = torch.Generator().manual_seed(100 * count + seed)
-    lengths = torch.randint(1, MAX_LEN - 1, (count,), generator=generator).tolist()
+    lengths = torch.randint(1, subject.longest + 1, (count,), generator=generator).tolist()
     texts = [torch.randint(3, VOCAB, (n + 1,), generator=generator).tolist() for n in lengths]
     contexts = [(seq, 0, text[:-1]) for seq, text in enumerate(texts)]
     subject.launched.forward(subject.paging.batch(contexts))
     step = [(seq, len(text) - 1, text[-1:]) for seq, text in enumerate(texts)]
     batch = subject.paging.batch(step)
+    found = subject.replayed.forward(batch).double()  # before the other writes the same K and V
     expected = subject.launched.forward(batch).double()
-    found = subject.replayed.forward(batch).double()
     worst = _largest_share(found - expected, 2 * subject.error * expected.abs().max())
     fault = None if worst <= 1 else f"{worst:.3g} times as far off as rounding explains"
     return Finding(what, {"of_allowed_error": worst}, fault)

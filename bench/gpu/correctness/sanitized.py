@@ -1,4 +1,4 @@
-"""The program that runs under compute-sanitizer: `python -m bench.gpu.sanitized --device D`.
+"""The program that compute-sanitizer runs: `python -m bench.gpu.correctness.sanitized --device D`.
 
 It computes a step of decodes and prefills, and ends with 1 if anything of the store has changed
 that was not to be written, or a result is no number.

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import torch
 
 from bench.cpu_attention import Shape
-from bench.gpu.attention_case import AttentionCase, build_calls, build_layers_for, build_store
-from bench.gpu.ceilings import ceilings
 from bench.gpu.check import Finding, Place
-from bench.gpu.floor import judge
-from bench.gpu.timing import time_captured
+from bench.gpu.speed.attention_case import AttentionCase, build_calls, build_layers_for, build_store
+from bench.gpu.speed.ceilings import ceilings
+from bench.gpu.speed.floor import judge
+from bench.gpu.speed.timing import time_captured
 from quire.models.attention.choice import build_attention
 from quire.models.config import AttentionBackendName, KVCacheDtype
 

@@ -5,11 +5,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from shutil import which
 
 from bench.gpu.check import Finding, Place
 
-SANITIZER = "compute-sanitizer"
+SANITIZER, SANITIZED = "compute-sanitizer", "bench.gpu.correctness.sanitized"
 TAIL_CHARACTERS = 1500
 FIDELITY = (
     *("llama", "gemma2", "gpt_oss", "llama4_text", "deepseek_v3", "qwen3_moe", "mixtral", "phi3"),
@@ -20,7 +21,13 @@ SUITES = ("tests/engine/test_fidelity.py", "tests/models/test_fidelity.py")
 
 def check_sanitizer(place: Place) -> Iterator[Finding]:
     """A step of attention reads and writes nothing that is not its own, by memcheck."""
-    program = [sys.executable, "-m", "bench.gpu.sanitized", "--device", str(place.device)]
+    program = [
+        sys.executable,
+        "-m",
+        "bench.gpu.correctness.sanitized",
+        "--device",
+        str(place.device),
+    ]
     if place.is_rehearsal:
         yield _ran("attention, without the sanitizer", program)
         return
@@ -55,7 +62,9 @@ def check_captures(place: Place) -> Iterator[Finding]:
 def _suite(what: str, suites: Sequence[str], chosen: str, place: Place) -> Finding:
     options = ["-q", "-p", "no:cacheprovider", "-o", "filterwarnings=default", "-k", chosen]
     command = [sys.executable, "-m", "pytest", *options, *suites]
-    return _ran(what, command, {"FIDELITY_DEVICE": str(place.device)})
+    found = _ran(what, command, {"FIDELITY_DEVICE": str(place.device)})
+    is_empty = found.fault is None and " passed" not in str(found.figures["said"])
+    return replace(found, fault="no test ran") if is_empty else found
 
 
 def _ran(what: str, command: Sequence[str], more: dict[str, str] | None = None) -> Finding:

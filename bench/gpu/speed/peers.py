@@ -8,9 +8,9 @@ from typing import NamedTuple
 import transformers
 
 from bench.gpu.check import Finding, Place
-from bench.gpu.decoding import LOAD, REHEARSED_LOAD, Load, build_engine, decode, prompts_of
-from bench.gpu.llama import SIZES, make_checkpoint
-from bench.gpu.peer import (
+from bench.gpu.speed.decoding import LOAD, REHEARSED_LOAD, Load, build_engine, decode, prompts_of
+from bench.gpu.speed.llama import SIZES, make_checkpoint
+from bench.gpu.speed.peer import (
     Generate,
     Prompts,
     continuous,

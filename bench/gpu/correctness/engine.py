@@ -9,7 +9,7 @@ import torch
 from tests.models.tape import Waits
 
 from bench.gpu.check import Finding, Place
-from bench.gpu.small_models import BLOCK_SIZE, MAX_LEN, build, prompts, submit, texts_of
+from bench.gpu.correctness.small_models import BLOCK_SIZE, MAX_LEN, build, prompts, submit, texts_of
 from quire.engine.config import MemoryConfig, SchedulingConfig
 from quire.scheduler.cost import PreemptionMode
 

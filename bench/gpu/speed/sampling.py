@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from bench.gpu.ceilings import ceilings
 from bench.gpu.check import Finding, Place
-from bench.gpu.decoding import GREEDY
-from bench.gpu.floor import Work, judge
-from bench.gpu.model_speed import SAMPLINGS
-from bench.gpu.timing import Call, cache_bytes, num_buffers, time_launched
+from bench.gpu.speed.ceilings import ceilings
+from bench.gpu.speed.decoding import GREEDY
+from bench.gpu.speed.floor import Work, judge
+from bench.gpu.speed.models import SAMPLINGS
+from bench.gpu.speed.timing import Call, cache_bytes, num_buffers, time_launched
 from quire.engine.sampling.build_sampler import build_sampler
 from quire.engine.sampling.logits_processor import ProcessorContext
 from quire.engine.sampling.sampler import Sampler

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from bench.gpu.ceilings import ceilings
 from bench.gpu.check import Finding, Place
-from bench.gpu.decoding import (
+from bench.gpu.speed.ceilings import ceilings
+from bench.gpu.speed.decoding import (
     GREEDY,
     LOAD,
     REHEARSED_LOAD,
@@ -21,8 +21,8 @@ from bench.gpu.decoding import (
     profile_decode,
     prompts_of,
 )
-from bench.gpu.floor import Rates, judge
-from bench.gpu.llama import (
+from bench.gpu.speed.floor import Rates, judge
+from bench.gpu.speed.llama import (
     SIZES,
     Llama,
     Weights,
@@ -31,7 +31,7 @@ from bench.gpu.llama import (
     make_checkpoint,
     prefill_work,
 )
-from bench.gpu.timing import Timing
+from bench.gpu.speed.timing import Timing
 from quire.engine.engine import Engine
 from quire.scheduler.request import Sampling
 

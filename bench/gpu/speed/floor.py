@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bench.gpu.check import Figure, Finding
-from bench.gpu.timing import Timing
+from bench.gpu.speed.timing import Timing
+
+MOST_SHARE = 1.1
+"""Two measurements of one thing differ by some hundredths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,15 @@ class Work(NamedTuple):
 
 def judge(what: str, timing: Timing, work: Work, rates: Rates, **more: Figure) -> Finding:
     """Return a finding that states a time beside its floor, and the rate that binds beside its
-    ceiling. `more` figures follow."""
+    ceiling; `more` figures follow. What is faster than its ceiling is a fault: of the clock, of
+    what was counted, or of the ceiling."""
     took_s, floor_s = timing.median_s, work.floor_s(rates)
     figures: dict[str, Figure] = {"ms": 1e3 * took_s, "floor_ms": 1e3 * floor_s}
     if work.bytes_s(rates) >= work.flops_s(rates):
         figures |= {"gb_s": work.num_bytes / took_s / 1e9, "ceiling_gb_s": rates.gb_s}
     else:
         figures |= {"tflop_s": work.num_flops / took_s / 1e12, "ceiling_tflop_s": rates.tflop_s}
-    shares: dict[str, Figure] = {"share": floor_s / took_s, "spread": timing.spread}
-    return Finding(what, {**figures, **shares, **more})
+    share = floor_s / took_s
+    shares: dict[str, Figure] = {"share": share, "spread": timing.spread}
+    fault = "faster than its ceiling" if share > MOST_SHARE else None
+    return Finding(what, {**figures, **shares, **more}, fault)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from bench.gpu.floor import Work
+from bench.gpu.speed.floor import Work
 
 MAX_MODEL_LEN = 4096
 ELEMENT_BYTES = torch.bfloat16.itemsize

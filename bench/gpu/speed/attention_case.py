@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from bench.cpu_attention import LLAMA, Shape, build_layers
-from bench.gpu.floor import Work
-from bench.gpu.timing import Call, cache_bytes, num_buffers
+from bench.gpu.speed.floor import Work
+from bench.gpu.speed.timing import Call, cache_bytes, num_buffers
 from quire.models.attention.backend import AttentionBackend
 from quire.models.batch import Batch
 from quire.models.config import (

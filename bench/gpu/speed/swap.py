@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 
 from bench.cpu_attention import LLAMA, Shape, build_layers
-from bench.gpu.attention_case import BLOCK_SIZE
 from bench.gpu.check import Finding, Place
-from bench.gpu.floor import Rates, Work, judge
-from bench.gpu.timing import REPLAYS, Timing, time_launched
+from bench.gpu.speed.attention_case import BLOCK_SIZE
+from bench.gpu.speed.floor import Rates, Work, judge
+from bench.gpu.speed.timing import REPLAYS, Timing, time_launched
 from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.models.config import KVCacheDtype, KVOptions, KVSize, ModelFacts
 from quire.models.kv.block_copier import BlockCopier, build_block_copier

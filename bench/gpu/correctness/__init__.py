@@ -1,0 +1,1 @@
+"""The checks that something is right on a device."""

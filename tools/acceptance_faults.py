@@ -1,0 +1,238 @@
+"""Breaks what each check of the GPU's acceptance looks for, in a copy of the project, and sees the
+check's rehearsal fail: `python -m tools.acceptance_faults [CHECK ...]`, or `make gpu-faults`.
+
+A check that passes over a fault would pass over it on a GPU too, so that this ends with 1.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.gpu.listed import STAGES
+from bench.gpu.log import Attempt, Log, Status
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("src", "bench", "tests")
+JOBS = 2
+ATTEND = "src/quire/models/attention/triton/attend_kernel.py"
+WRITE = "src/quire/models/attention/triton/write_kernel.py"
+NUMBERS = "src/quire/models/attention/triton/number_kernel.py"
+GRAPHS = "src/quire/models/graphs/buffers.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault that a check is to see: `old`, which `file` has once, becomes `new`."""
+
+    check: str
+    what: str
+    file: str
+    old: str
+    new: str
+
+    def plant(self, root: Path) -> None:
+        """Break the copy at `root`. Raises ValueError unless `old` is there once."""
+        path = root / self.file
+        text = path.read_text()
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.file} has {text.count(self.old)} times {self.old!r}")
+        path.write_text(text.replace(self.old, self.new))
+
+
+FAULTS = (
+    Fault(
+        "attention-bfloat16",
+        "a window is one key longer",
+        ATTEND,
+        "position - (WINDOW_SIZE - 1)",
+        "position - WINDOW_SIZE",
+    ),
+    Fault(
+        "attention-float16",
+        "scores are a hundredth too large",
+        ATTEND,
+        "scores *= scale\n",
+        "scores *= scale * 1.01\n",
+    ),
+    Fault(
+        "attention-float32",
+        "vectors are written to the slot after theirs",
+        WRITE,
+        "to = slot * HEADS + head",
+        "to = (slot + 1) * HEADS + head",
+    ),
+    Fault("attention-fp8", "numbers are read too small", NUMBERS, "wide * 256.0", "wide * 255.0"),
+    Fault(
+        "attention-int8",
+        "numbers are not rounded to the nearest",
+        NUMBERS,
+        "((number + 12582912.0) - 12582912.0).to(tl.int8)",
+        "number.to(tl.int8)",
+    ),
+    Fault(
+        "expert-products",
+        "rows are multiplied by the weight of another expert",
+        "src/quire/models/experts/product_kernel.py",
+        "weight_at = expert.to(tl.int64) * EXPERT_STRIDE",
+        "weight_at = (expert.to(tl.int64) ^ 1) * EXPERT_STRIDE",
+    ),
+    Fault(
+        "swapped-blocks",
+        "a half of the staging memory is filled before it was emptied",
+        "src/quire/models/kv/staged_queue.py",
+        "            user.wait(half.free)\n",
+        "            pass\n",
+    ),
+    Fault(
+        "graph-llama",
+        "a replayed step computes the positions that were captured",
+        GRAPHS,
+        "        self.positions[:count].copy_(batch.positions)\n",
+        "",
+    ),
+    Fault(
+        "graph-gemma2",
+        "layers of the second group write where the first group's do",
+        GRAPHS,
+        "self.slots[group, :count].copy_(slots)",
+        "self.slots[group, :count].copy_(batch.slots[0])",
+    ),
+    Fault(
+        "graph-gpt-oss",
+        "a replayed step sees the contexts that were captured",
+        GRAPHS,
+        "        torch.add(batch.positions, 1, out=self.context_lens[:count])\n",
+        "",
+    ),
+    Fault(
+        "graph-deepseek",
+        "a replayed step reads the blocks that were captured",
+        GRAPHS,
+        "            self.block_tables[group, :count, : table.shape[1]].copy_(table)\n",
+        "",
+    ),
+    Fault(
+        "graph-long-rope",
+        "rotary angles are worked out by the host",
+        "src/quire/models/layers/frozen_rotary.py",
+        "position_ids[..., None].float()",
+        "torch.tensor(position_ids.tolist(), device=x.device)[..., None].float()",
+    ),
+    Fault(
+        "captures",
+        "the end of capturing is not told",
+        "src/quire/models/graphs/capture.py",
+        "    report(2 * len(falling))\n",
+        "",
+    ),
+    Fault(
+        "graph-refused",
+        "a capture that could not be ended still allocates",
+        "src/quire/models/graphs/capture.py",
+        "        self._pool.end_allocation()\n",
+        "",
+    ),
+    Fault(
+        "engine-texts",
+        "the blocks of a request that is swapped in lie in another order",
+        "src/quire/models/kv/copy_queue.py",
+        "read, written = torch.tensor(batch.sources),",
+        "read, written = torch.tensor(batch.sources[::-1]),",
+    ),
+    Fault(
+        "engine-waits",
+        "the runner looks at the logits",
+        "src/quire/engine/runner.py",
+        "            launched.logits = self._forward(batch)\n",
+        "            launched.logits = self._forward(batch)\n"
+        "            float(launched.logits.sum())\n",
+    ),
+    Fault(
+        "sanitizer",
+        "vectors are written to the slot after theirs",
+        WRITE,
+        "to = slot * HEADS + head",
+        "to = (slot + 1) * HEADS + head",
+    ),
+    Fault(
+        "fidelity",
+        "tokens are written to the slots after theirs",
+        "src/quire/engine/runner.py",
+        "slots += positions % block_size",
+        "slots += (positions + 1) % block_size",
+    ),
+    Fault(
+        "receipt",
+        "the receipt says half of what K and V take",
+        "src/quire/engine/startup/build_model.py",
+        'ReceiptLine("kv", plan.capacity.num_blocks * footprint.block_bytes)',
+        'ReceiptLine("kv", plan.capacity.num_blocks * footprint.block_bytes // 2)',
+    ),
+    Fault(
+        "sampling",
+        "seconds are taken for nanoseconds",
+        "bench/gpu/speed/timing.py",
+        "return Timing(*(each_s / num_calls for each_s in self))",
+        "return Timing(*(each_s / num_calls / 1e9 for each_s in self))",
+    ),
+)
+
+
+def rehearse(fault: Fault) -> Attempt | None:
+    """Return how the check ends in a copy that has the fault."""
+    with tempfile.TemporaryDirectory() as folder:
+        root, out = Path(folder) / "project", Path(folder) / "out"
+        for name in COPIED:
+            ignored = shutil.ignore_patterns("__pycache__", "records")
+            shutil.copytree(ROOT / name, root / name, ignore=ignored)
+        fault.plant(root)
+        command = [sys.executable, "-m", "bench.gpu_acceptance", "--rehearse"]
+        environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+        subprocess.run(
+            [*command, "--only", fault.check, "--out", str(out)],
+            cwd=root,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            check=False,
+        )
+        logs = [Log(out / f"{stage}.jsonl") for stage in STAGES]
+        attempts = {name: each for log in logs for name, each in log.attempts().items()}
+        return attempts.get(fault.check)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plant the faults, two at a time, and tell what each check said."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("checks", nargs="*")
+    wanted = parser.parse_args(arguments).checks
+    faults = [fault for fault in FAULTS if not wanted or fault.check in wanted]
+    num_missed = 0
+    with ThreadPoolExecutor(JOBS) as pool:
+        for fault, attempt in zip(faults, pool.map(rehearse, faults), strict=True):
+            is_seen = attempt is not None and attempt.end.status is not Status.PASSED
+            num_missed += not is_seen
+            found = "seen" if is_seen else "MISSED"
+            print(f"{fault.check}: {found}: {fault.what}: {_said(attempt)}", flush=True)
+    print(f"{len(faults) - num_missed} of {len(faults)} faults were seen")
+    return 1 if num_missed else 0
+
+
+def _said(attempt: Attempt | None) -> str:
+    """Return the first fault that a check found, or else the last line that it printed."""
+    if attempt is None:
+        return "it did not run"
+    faults = [f"{each.what}: {each.fault}" for each in attempt.findings if each.fault is not None]
+    lines = attempt.end.tail.strip().splitlines()
+    said = faults[0] if faults else f"{attempt.end.status}: {lines[-1] if lines else ''}"
+    return said.strip().splitlines()[-1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
