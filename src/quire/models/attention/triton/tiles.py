@@ -68,7 +68,7 @@ def choose_tile(layer: LayerFacts, codec: Codec, most_rows: int, device: Device)
         return _wide_tile(layer, codec, device)
     if device.reads_shared:
         return Tile(128, 64, 8, 3)
-    return Tile(64 if codec.is_quantised else 128, 32, 8, 5)
+    return Tile(64 if codec.is_quantised and head_size > 64 else 128, 32, 8, 5)
 
 
 def _wide_tile(layer: LayerFacts, codec: Codec, device: Device) -> Tile:
