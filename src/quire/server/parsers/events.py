@@ -1,0 +1,38 @@
+"""The events that a parser makes of an output's text."""
+
+from typing import NamedTuple, TypeAlias
+
+
+class ContentDelta(NamedTuple):
+    """More of the text that the client reads."""
+
+    text: str
+
+
+class ReasoningDelta(NamedTuple):
+    """More of what the model thought before it answered."""
+
+    text: str
+
+
+class CallBegun(NamedTuple):
+    """The model calls the tool of this name; `number` counts the calls of an output from 0."""
+
+    number: int
+    name: str
+
+
+class ArgumentsDelta(NamedTuple):
+    """More of the JSON object that holds the arguments of a call."""
+
+    number: int
+    text: str
+
+
+class CallEnded(NamedTuple):
+    """The arguments of a call are complete: joined they are a JSON object."""
+
+    number: int
+
+
+Event: TypeAlias = ContentDelta | ReasoningDelta | CallBegun | ArgumentsDelta | CallEnded

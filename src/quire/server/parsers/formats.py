@@ -1,0 +1,200 @@
+"""The formats in which models write tool calls and reasoning, as data.
+
+Names are vLLM's. A format is taken from the model's chat template, which shows the calls of earlier
+turns as the model is to write them.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class JsonCall:
+    """A call is a JSON object that holds the name and, under one of `arguments`, an object."""
+
+    arguments: tuple[str, ...] = ("arguments", "parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadedCall:
+    """A call is a head, then the arguments as a JSON object.
+
+    head: a regular expression that matches all that comes before the object, the name as its group
+        `name`.
+    """
+
+    head: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedCall:
+    """A call is the name, then each parameter in tags; values are text, read by the tool's schema.
+
+    name_stops: characters that end the name; `name_close` is read after it, where it comes.
+    key_open, key_close, value_open, value_close: the tags of a parameter; between key and value
+        there may be white space.
+    close: the tag that ends the call, where it has one.
+    """
+
+    name_stops: str
+    name_close: str
+    key_open: str
+    key_close: str
+    value_open: str
+    value_close: str
+    close: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCall:
+    """A call is one of Python, its arguments keywords with literals."""
+
+
+CallSyntax: TypeAlias = JsonCall | HeadedCall | TaggedCall | PythonCall
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """A format of tool calls, which stand in sections of the text.
+
+    syntax: how a call is written. Where a second is given, the first is that of calls that begin
+        with `{`.
+    opens: tags that begin a section, anywhere in the text.
+    bare: characters of which one may begin a section without a tag, at the start of the text.
+    is_list: calls may stand in brackets, with commas between them.
+    call_open: what comes before each call of a section.
+    tails: what may come after each call, in this order.
+    separator: what stands between the calls of a section without brackets.
+    closes: the tag that ends a section.
+    id_length: how many letters and digits an id has, where the template wants a number of them.
+    """
+
+    syntax: tuple[CallSyntax, ...]
+    mark: str
+    opens: tuple[str, ...] = ()
+    bare: str = ""
+    is_list: bool = False
+    call_open: str = ""
+    tails: tuple[str, ...] = ()
+    separator: str = ""
+    closes: str = ""
+    id_length: int | None = None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """All tags of the format, which a tokenizer may have as special tokens."""
+        tags = [*self.opens, self.call_open, *self.tails, self.closes]
+        return tuple(tag for tag in tags if tag)
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFormat:
+    """Reasoning stands between two tags."""
+
+    opens: str
+    closes: str
+
+
+_JSON = JsonCall()
+
+
+class ToolFormatName(Enum):
+    """The formats of tool calls; where a template has the marks of several, the first is meant."""
+
+    deepseek_v3 = ToolFormat(
+        (HeadedCall(r"function<｜tool▁sep｜>(?P<name>[^\n]+)\n```json\n"),),
+        opens=("<｜tool▁calls▁begin｜>",),
+        call_open="<｜tool▁call▁begin｜>",
+        tails=("```", "<｜tool▁call▁end｜>"),
+        closes="<｜tool▁calls▁end｜>",
+        mark=r"(?s)<｜tool▁sep｜>.*```json",
+    )
+    deepseek_v31 = ToolFormat(
+        (HeadedCall(r"(?P<name>[^<]+)<｜tool▁sep｜>\s*"),),
+        opens=("<｜tool▁calls▁begin｜>",),
+        call_open="<｜tool▁call▁begin｜>",
+        tails=("<｜tool▁call▁end｜>",),
+        closes="<｜tool▁calls▁end｜>",
+        mark="<｜tool▁calls▁begin｜>",
+    )
+    kimi_k2 = ToolFormat(
+        (
+            HeadedCall(
+                r"\s*(?:functions\.)?(?P<name>[^:<]+)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*"
+            ),
+        ),
+        opens=("<|tool_calls_section_begin|>",),
+        call_open="<|tool_call_begin|>",
+        tails=("<|tool_call_end|>",),
+        closes="<|tool_calls_section_end|>",
+        mark=r"<\|tool_calls_section_begin\|>",
+    )
+    mistral = ToolFormat(
+        (_JSON, HeadedCall(r"(?P<name>[^\s\[{]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*")),
+        opens=("[TOOL_CALLS]",),
+        is_list=True,
+        mark=r"\[TOOL_CALLS\]",
+        id_length=9,
+    )
+    glm45 = ToolFormat(
+        (TaggedCall("\n<", "", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),),
+        opens=("<tool_call>",),
+        closes="</tool_call>",
+        mark="<arg_key>",
+    )
+    qwen3_coder = ToolFormat(
+        (TaggedCall(">", ">", "<parameter=", ">", "", "</parameter>", "</function>"),),
+        opens=("<tool_call>",),
+        call_open="<function=",
+        closes="</tool_call>",
+        mark="<function=",
+    )
+    hermes = ToolFormat(
+        (_JSON,),
+        opens=("<tool_call>",),
+        is_list=True,
+        closes="</tool_call>",
+        mark="<tool_call>",
+    )
+    pythonic = ToolFormat(
+        (PythonCall(),),
+        opens=("<|python_start|>",),
+        bare="[",
+        is_list=True,
+        closes="<|python_end|>",
+        mark=r"\[func_name1\(",
+    )
+    llama3_json = ToolFormat(
+        (_JSON,),
+        opens=("<|python_tag|>", "<|python_start|>"),
+        bare="{[",
+        is_list=True,
+        separator=";",
+        tails=("<|python_end|>",),
+        mark=r'<\|python_tag\|>|"parameters": dictionary of argument name',
+    )
+
+
+class ReasoningFormatName(Enum):
+    """The formats of reasoning."""
+
+    mistral = ReasoningFormat("[THINK]", "[/THINK]")
+    seed_oss = ReasoningFormat("<seed:think>", "</seed:think>")
+    think = ReasoningFormat("<think>", "</think>")
+    deepseek_r1 = think
+    glm45 = think
+    qwen3 = think
+
+
+def find_tool_format(template: str) -> ToolFormat | None:
+    """Return the format whose mark the source of a chat template holds, None if none does."""
+    formats = (name.value for name in ToolFormatName)
+    return next((each for each in formats if re.search(each.mark, template)), None)
+
+
+def find_reasoning_format(template: str) -> ReasoningFormat | None:
+    """Return the format whose tags the source of a chat template holds, None if none does."""
+    formats = (name.value for name in ReasoningFormatName)
+    return next((each for each in formats if each.closes in template), None)

@@ -1,0 +1,233 @@
+"""The incremental parser of outputs: text comes in, as it is split by tokens or whole, and events
+come out. The events joined are the same for every split.
+
+Nothing is lost: what turns out not to be a call is content. Markup, and the white space beside it,
+reaches neither content nor reasoning.
+"""
+
+from dataclasses import dataclass, field
+
+from quire.server.parsers.events import CallEnded, ContentDelta, Event, ReasoningDelta
+from quire.server.parsers.formats import (
+    HeadedCall,
+    JsonCall,
+    ReasoningFormat,
+    TaggedCall,
+    ToolFormat,
+)
+from quire.server.parsers.json_calls import read_headed_call, read_json_call
+from quire.server.parsers.markup import CallWriter, NotACall, Tools
+from quire.server.parsers.python_calls import read_python_call
+from quire.server.parsers.tagged_calls import read_tagged_call
+from quire.server.parsers.text_source import SPACE, Reading, TextSource
+
+
+@dataclass(frozen=True, slots=True)
+class ParserOptions:
+    """The options say what the outputs of a request are parsed for; by default for nothing.
+
+    tools: those that may be called, in `tool_format`.
+    one_call: the output ends with its first call.
+    in_reasoning: the prompt has opened the reasoning.
+    """
+
+    tool_format: ToolFormat | None = None
+    tools: Tools = field(default_factory=dict)
+    one_call: bool = False
+    reasoning: ReasoningFormat | None = None
+    in_reasoning: bool = False
+
+
+class _Prose:
+    """Text between markup: white space waits until it is known not to stand beside a tag."""
+
+    def __init__(
+        self, make: type[ContentDelta] | type[ReasoningDelta], events: list[Event]
+    ) -> None:
+        self.is_blank = True
+        self._make = make
+        self._events = events
+        self._space: list[str] = []
+        self._is_after_tag = False
+
+    def add(self, text: str) -> None:
+        if self._is_after_tag:
+            text = text.lstrip(SPACE)
+        words = text.rstrip(SPACE)
+        if words:
+            self._events.append(self._make("".join((*self._space, words))))
+            self._space.clear()
+            self.is_blank = self._is_after_tag = False
+        if len(words) < len(text):
+            self._space.append(text[len(words) :])
+
+    def meet_tag(self) -> None:
+        """Drop the white space before a tag, and that which comes after it."""
+        self._space.clear()
+        self._is_after_tag = True
+
+    def end(self) -> None:
+        """Give out the white space that ends the text."""
+        if self._space:
+            self._events.append(self._make("".join(self._space)))
+
+
+class OutputParser:
+    """Parses the text of one output."""
+
+    def __init__(self, options: ParserOptions) -> None:
+        self._options = options
+        self._format = options.tool_format
+        self._events: list[Event] = []
+        self._source = TextSource()
+        self._content = _Prose(ContentDelta, self._events)
+        self._reasoning = _Prose(ReasoningDelta, self._events)
+        self._writer = CallWriter(self._source, options.tools, self._events, self._content.meet_tag)
+        self._owed: str | None = None
+        self._run = self._read()
+        self._has_ended = False
+
+    def feed(self, text: str) -> list[Event]:
+        """Return the events that the next part of the text makes."""
+        self._source.feed(text)
+        return self._advance()
+
+    def end(self) -> list[Event]:
+        """Return the events that are left once the text is complete."""
+        self._source.end()
+        return self._advance()
+
+    def _advance(self) -> list[Event]:
+        if self._has_ended:
+            return []
+        self._has_ended = next(self._run, self) is self
+        events = self._events.copy()
+        self._events.clear()
+        if self._options.one_call:
+            ends = [index for index, event in enumerate(events) if isinstance(event, CallEnded)]
+            self._has_ended = self._has_ended or bool(ends)
+            return events[: ends[0] + 1] if ends else events
+        return events
+
+    def _read(self) -> Reading[None]:
+        if self._options.in_reasoning:
+            self._reasoning.meet_tag()
+            yield from self._read_reasoning()
+        while not self._source.at_end:
+            yield from self._read_bare_section()
+            found = yield from self._source.read_until(self._tags())
+            self._content.add(found.text)
+            yield from self._read_tag(found.tag)
+        self._content.end()
+
+    def _tags(self) -> tuple[str, ...]:
+        """Return the tags that content may meet now."""
+        opens = () if self._format is None else self._format.opens
+        thinks = () if self._options.reasoning is None else (self._options.reasoning.opens,)
+        return opens + thinks + (() if self._owed is None else (self._owed,))
+
+    def _read_tag(self, tag: str | None) -> Reading[None]:
+        reasoning = self._options.reasoning
+        if tag is None:
+            yield from self._source.wait()
+        elif reasoning is not None and tag == reasoning.opens:
+            self._source.take(len(tag))
+            self._content.meet_tag()
+            self._reasoning.meet_tag()
+            yield from self._read_reasoning()
+        elif tag == self._owed:
+            self._source.take(len(tag))
+            self._content.meet_tag()
+            self._owed = None
+        else:
+            yield from self._read_section(tag)
+
+    def _read_reasoning(self) -> Reading[None]:
+        """Read up to the closing tag; without one all of the text is reasoning."""
+        assert self._options.reasoning is not None
+        tag = self._options.reasoning.closes
+        while (found := (yield from self._source.read_until((tag,)))).tag is None:
+            self._reasoning.add(found.text)
+            if not (yield from self._source.wait()):
+                self._reasoning.end()
+                return
+        self._reasoning.add(found.text)
+        self._source.take(len(tag))
+        self._reasoning.meet_tag()
+        self._content.meet_tag()
+
+    def _read_bare_section(self) -> Reading[None]:
+        """Read calls without a tag, which may only stand where there is no content yet."""
+        if self._format is None or not self._format.bare or not self._content.is_blank:
+            return
+        while (char := (yield from self._source.peek())) and char in SPACE:
+            self._content.add(self._source.take(1))
+        if char and char in self._format.bare:
+            yield from self._read_section("")
+
+    def _read_section(self, tag: str) -> Reading[None]:
+        """Read the calls after a tag. What is no call any more is left unread; where there was
+        none, the tag is content."""
+        assert self._format is not None
+        num_begun = self._writer.num_begun
+        self._source.mark()
+        self._source.take(len(tag))
+        try:
+            yield from self._read_calls(self._format)
+        except NotACall:
+            self._source.rewind()
+            if self._writer.num_begun > num_begun:
+                self._owed = self._format.closes or None
+        self._source.unmark()
+        if self._writer.num_begun == num_begun:
+            self._content.add(self._source.take(len(tag) or 1))
+
+    def _read_calls(self, form: ToolFormat) -> Reading[None]:
+        source = self._source
+        yield from source.skip_space()
+        is_listed = form.is_list and (yield from source.accept("["))
+        separator = "," if is_listed else form.separator
+        while True:
+            yield from source.skip_space()
+            if not (yield from source.accept(form.call_open)):
+                raise NotACall
+            yield from self._read_call(form)
+            yield from self._skip(*form.tails)
+            if not (separator and (yield from source.accept(separator))) and not (
+                form.call_open and (yield from self._comes(form.call_open))
+            ):
+                break
+        if is_listed:
+            yield from self._skip("]")
+        has_close = not form.closes or (yield from source.accept(form.closes))
+        self._owed = None if has_close else form.closes
+        self._content.meet_tag()
+
+    def _skip(self, *tags: str) -> Reading[None]:
+        """Read each of these tags that comes, and the white space around."""
+        yield from self._source.skip_space()
+        for tag in tags:
+            yield from self._source.accept(tag)
+            yield from self._source.skip_space()
+        self._source.mark()
+
+    def _comes(self, tag: str) -> Reading[bool]:
+        """Return whether a tag comes next, and read nothing."""
+        comes = yield from self._source.accept(tag)
+        self._source.rewind()
+        self._source.mark()
+        return comes
+
+    def _read_call(self, form: ToolFormat) -> Reading[None]:
+        syntax = form.syntax[0]
+        yield from self._source.skip_space()
+        if len(form.syntax) > 1 and (yield from self._source.peek()) != "{":
+            syntax = form.syntax[1]
+        if isinstance(syntax, JsonCall):
+            yield from read_json_call(syntax, self._writer)
+        elif isinstance(syntax, HeadedCall):
+            yield from read_headed_call(syntax, self._writer)
+        elif isinstance(syntax, TaggedCall):
+            yield from read_tagged_call(syntax, self._writer)
+        else:
+            yield from read_python_call(self._writer)
