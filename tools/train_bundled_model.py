@@ -31,22 +31,8 @@ MAX_TURN_CHARS = 400  # longer speeches are left to the plain rendering, so that
 PERSONA_SHARE = 0.5
 STEPS_BETWEEN_REPORTS, STEPS_BETWEEN_VALIDATIONS = 10, 100
 
-CHAT_TEMPLATE = """\
-{%- macro text_of(content) -%}
-  {%- if content is string -%}{{- content -}}{%- else -%}
-    {%- for part in content or [] -%}
-      {{- part.text if part.type == 'text' else raise_exception('only text parts') -}}
-    {%- endfor -%}
-  {%- endif -%}
-{%- endmacro -%}
-{{- bos_token -}}
-{%- for message in messages -%}
-  {%- set role = 'system' if message.role == 'developer' else message.role -%}
-  {{- raise_exception('unknown role ' + role) if role not in ['system', 'user', 'assistant'] -}}
-  {{- '<|' + role + '|>' + text_of(message.content) | trim + '<|end|>' -}}
-{%- endfor -%}
-{{- '<|assistant|>' if add_generation_prompt -}}
-"""
+BUNDLED = Path(__file__).parents[1] / "src/quire/models/bundled"
+CHAT_TEMPLATE = (BUNDLED / "chat_template.jinja").read_text(encoding="utf-8")
 
 CARD = """\
 ---

@@ -97,6 +97,23 @@ def test_chat_and_its_stream(client: openai.OpenAI) -> None:
     assert "".join(delta.content or "" for delta in deltas) == whole.choices[0].message.content
 
 
+def test_a_result_of_a_tool_is_answered(client: openai.OpenAI) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+    messages = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "A sword", "tool_call_id": "a"},
+    ]
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=messages,  # type: ignore[arg-type]
+        tools=[{"type": "function", "function": {"name": "find"}}],
+        max_tokens=8,
+        seed=5,
+    )
+    assert answer.choices[0].message.content and answer.choices[0].finish_reason == "length"
+
+
 def test_several_choices_differ_and_the_first_is_the_single_one(client: openai.OpenAI) -> None:
     one = client.completions.create(model=MODEL, prompt="O,", max_tokens=12, seed=9)
     many = client.completions.create(model=MODEL, prompt="O,", max_tokens=12, seed=9, n=4)

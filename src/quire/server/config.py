@@ -8,6 +8,9 @@ from quire.engine.config import EngineConfig, LogLevel
 BUNDLED_MODEL_NAME = "quire-bundled"
 """The public name of the model that ships with Quire, served where no MODEL is given."""
 
+AUTO, NO_PARSER = "auto", "none"
+"""A parser has a name, or is the one whose marks the chat template has, or is none."""
+
 
 class MetricsCompat(StrEnum):
     """The copies of the `quire:` metrics that are exposed beside them."""
@@ -62,6 +65,7 @@ class ServerConfig:
 
     served_model_names: the names that clients may ask for; answers and metrics carry the first.
     api_keys: empty means that everyone may call.
+    tool_call_parser, reasoning_parser: the name of a format, or AUTO, or NO_PARSER.
 
     Fields without a repr are secret: they are not logged, and `/v1/server_info` leaves them out.
     """
@@ -82,6 +86,8 @@ class ServerConfig:
     stuck_after_s: float = 120.0
     sse_keep_alive_interval_s: float = 15.0
     metrics_compat: MetricsCompat = MetricsCompat.VLLM
+    tool_call_parser: str = AUTO
+    reasoning_parser: str = AUTO
     generation_config: GenerationConfig = GenerationConfig.AUTO
     log_level: LogLevel = LogLevel.INFO
     http: HttpLimits = HttpLimits()

@@ -11,7 +11,7 @@ from quire.engine.client import Phase
 from quire.engine.messages import EngineFacts, EngineOutput
 from quire.process_age import process_age_s
 from quire.scheduler.policy import PolicyName
-from quire.server.config import GenerationConfig, ServerConfig
+from quire.server.config import AUTO, NO_PARSER, GenerationConfig, ServerConfig
 from quire.server.engine_protocol import EngineProtocol
 from quire.server.errors import EngineGone, ModelLoading, ShuttingDown
 from quire.server.http.bodies import BodyReader
@@ -19,6 +19,14 @@ from quire.server.http.loop_throttle import LoopThrottle
 from quire.server.observability.kv_event_feed import KVEventFeed
 from quire.server.observability.metrics import ServerMetrics
 from quire.server.observability.timelines import Timelines
+from quire.server.parsers.formats import (
+    ReasoningFormat,
+    ReasoningFormatName,
+    ToolFormat,
+    ToolFormatName,
+    find_reasoning_format,
+    find_tool_format,
+)
 from quire.server.requests.input_context import InputContext, InputLimits
 from quire.server.requests.input_reader import InputReader
 from quire.server.requests.sampling_defaults import SamplingDefaults, load_sampling_defaults
@@ -36,6 +44,30 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.05
 WAITING_BODIES = 8
 """So many of the largest bodies may wait in each size class."""
+
+
+class OutputFormats(NamedTuple):
+    """The formats in which the model writes tool calls and reasoning; None if not known."""
+
+    tools: ToolFormat | None
+    reasoning: ReasoningFormat | None
+
+
+def output_formats(config: ServerConfig, template: str) -> OutputFormats:
+    """Return the formats that the configuration names, or that the chat template shows."""
+    tools, reasoning = config.tool_call_parser, config.reasoning_parser
+    return OutputFormats(
+        find_tool_format(template)
+        if tools == AUTO
+        else None
+        if tools == NO_PARSER
+        else ToolFormatName[tools].value,
+        find_reasoning_format(template)
+        if reasoning == AUTO
+        else None
+        if reasoning == NO_PARSER
+        else ReasoningFormatName[reasoning].value,
+    )
 
 
 class Sources(NamedTuple):
@@ -109,6 +141,7 @@ class Service:
         self.tokenizer: TextTokenizer | None = None
         self.defaults = SamplingDefaults()
         self.shared_prefixes = SharedPrefixes()
+        self._output_formats = OutputFormats(None, None)
         self.failure: str | None = None
         self.num_open = 0
         self.inputs = InputReader(
@@ -157,6 +190,8 @@ class Service:
         tokenizer = load_tokenizer(source.model, source.revision)
         if self.config.shared_prefix_file is not None:
             self.shared_prefixes = load_shared_prefixes(self.config.shared_prefix_file, tokenizer)
+        template = "" if tokenizer.template is None else tokenizer.template.source
+        self._output_formats = output_formats(self.config, template)
         self.tokenizer = tokenizer
 
     def serving_state(self) -> ServingState:
@@ -171,7 +206,9 @@ class Service:
             raise ModelLoading(f"The model is loading: {phase} {done}/{total}.")
         facts = self.engine.facts
         max_outputs = facts.max_num_seqs + self.config.engine.scheduling.max_num_queued_reqs
-        limits = InputLimits(facts, max_outputs, self.config.served_model_names)
+        limits = InputLimits(
+            facts, max_outputs, self.config.served_model_names, *self._output_formats
+        )
         return ServingState(
             InputContext(limits, self.tokenizer),
             self.defaults,

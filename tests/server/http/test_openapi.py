@@ -128,7 +128,7 @@ def test_fields_without_effect_are_in_the_schemas(document: dict[str, object]) -
     for capability in capabilities_of(CHAT, BODIES[CHAT]).values():
         refused = capability.support is Support.UNSUPPORTED
         assert ("enum" in fields[capability.field]) == refused
-    assert fields["tool_choice"]["enum"] == [None, "none"]
+    assert fields["function_call"]["enum"] == [None, "none"]
 
 
 def test_schemas_allow_what_the_server_takes(document: dict[str, object]) -> None:
@@ -140,7 +140,7 @@ def test_schemas_allow_what_the_server_takes(document: dict[str, object]) -> Non
     assert [each["type"] for each in stops] == ["string", "array", "null"]
     message = schemas["Message"]["properties"]
     assert {"string", "array", "null"} == {each["type"] for each in message["content"]["anyOf"]}
-    assert message["tool_calls"]["enum"] == [None, "", [], {}]
+    assert message["refusal"]["enum"] == [None, "", [], {}]
 
 
 def test_the_events_of_streams_are_described(document: dict[str, object]) -> None:

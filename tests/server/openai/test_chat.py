@@ -87,13 +87,13 @@ def test_logprobs_have_bytes_and_top(served: Served, tokenizer: TextTokenizer) -
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": "king", "content": "x"}], "messages[0].role"),
         ([{"role": "user", "content": None}], "messages[0].content"),
-        ([{"role": "user", "content": "x", "tool_calls": [1]}], "messages[0].tool_calls"),
+        ([{"role": "user", "content": "x", "tool_calls": [1]}], "messages[0].tool_calls[0]"),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
             "messages[0].content[0].type",
         ),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
-        ([{"role": "tool", "content": "x"}], "messages"),  # this template knows no tools
+        ([{"role": "tool", "content": "x"}], "messages[0].tool_call_id"),
     ],
 )
 def test_messages_that_cannot_be_used(

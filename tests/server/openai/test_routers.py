@@ -51,9 +51,8 @@ def test_what_routers_fill_in_changes_nothing(
     [
         ("no_stop_trim", [False], True),
         ("return_hidden_states", [False], True),
-        ("include_reasoning", [True], False),
-        ("separate_reasoning", [True, False], "yes"),
-        ("stream_reasoning", [True, False], 1),
+        ("separate_reasoning", [True], "yes"),
+        ("stream_reasoning", [True], 1),
     ],
 )
 def test_what_asks_for_something_is_refused(

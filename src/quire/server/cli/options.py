@@ -39,7 +39,8 @@ from quire.server.cli.option_values import (
     text,
     threads,
 )
-from quire.server.config import GenerationConfig, MetricsCompat
+from quire.server.config import AUTO, NO_PARSER, GenerationConfig, MetricsCompat
+from quire.server.parsers.formats import ReasoningFormatName, ToolFormatName
 
 MODEL, MEMORY = ConfigSection.MODEL, ConfigSection.MEMORY
 SCHEDULING, TRACING = ConfigSection.SCHEDULING, ConfigSection.TRACING
@@ -330,6 +331,22 @@ OPTIONS: tuple[Option, ...] = (
         seconds_or_none,
         "Seconds of silence before a stream gets a comment line; 0 sends none.",
         field="sse_keep_alive_interval_s",
+    ),
+    Option(
+        "tool-call-parser",
+        SERVER,
+        one_of(AUTO, NO_PARSER, *ToolFormatName.__members__),
+        "Format of the model's tool calls: `auto` the one that its chat template shows, `none` "
+        "takes no tools, or one of "
+        f"{', '.join(f'`{name}`' for name in ToolFormatName.__members__)}.",
+    ),
+    Option(
+        "reasoning-parser",
+        SERVER,
+        one_of(AUTO, NO_PARSER, *ReasoningFormatName.__members__),
+        "Format of the model's reasoning: `auto` the one whose tags its chat template has, `none` "
+        "leaves reasoning in the content, or one of "
+        f"{', '.join(f'`{name}`' for name in ReasoningFormatName.__members__)}.",
     ),
     Option(
         "generation-config",

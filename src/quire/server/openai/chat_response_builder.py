@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.server.openai.protocol.wire import (
@@ -12,14 +13,16 @@ from quire.server.openai.protocol.wire import (
     ChatDelta,
     ChatLogprobs,
     ChatMessageOut,
+    FunctionOut,
     QuireAccount,
     TokenInfo,
+    ToolCallOut,
     TopToken,
     Usage,
 )
 from quire.server.openai.response_builder import LEAST_LOGPROB, finite
 from quire.server.requests.context import RequestContext
-from quire.server.requests.output_delta import LogprobEntry, OutputDelta
+from quire.server.requests.output_delta import CallDelta, Ending, LogprobEntry, OutputDelta
 from quire.server.text.token_bytes import TokenBytes
 
 
@@ -48,9 +51,9 @@ class ChatResponseBuilder:
         ending = delta.ending
         choice = ChatChunkChoice(
             index,
-            ChatDelta(delta.text),
+            _chat_delta(delta),
             self._logprobs(delta.logprobs) if delta.logprobs else None,
-            None if ending is None else ending.finish_reason,
+            _finish_reason(ending),
             None if ending is None else ending.stop_reason,
             delta.token_ids if self._context.text_options.token_ids else UNSET,
         )
@@ -90,9 +93,9 @@ class ChatResponseBuilder:
         ending = delta.ending
         return ChatChoice(
             index,
-            ChatMessageOut(delta.text),
+            _message(delta),
             self._logprobs(delta.logprobs) if delta.logprobs else None,
-            None if ending is None else ending.finish_reason,
+            _finish_reason(ending),
             None if ending is None else ending.stop_reason,
             delta.token_ids if self._context.text_options.token_ids else UNSET,
         )
@@ -109,3 +112,39 @@ class ChatResponseBuilder:
     def _top_token(self, token_id: int, logprob: float) -> TopToken:
         raw = self._token_bytes.of(token_id)
         return TopToken(raw.decode(errors="replace"), finite(logprob), tuple(raw))
+
+
+def _finish_reason(ending: Ending | None) -> str | None:
+    if ending is None:
+        return None
+    calls = ending.has_calls and ending.finish_reason == "stop"
+    return "tool_calls" if calls else ending.finish_reason
+
+
+def _message(output: OutputDelta) -> ChatMessageOut:
+    calls = tuple(_call(call) for call in output.calls)
+    reasoning = output.reasoning or UNSET
+    return ChatMessageOut(
+        None if calls and not output.text else output.text,
+        reasoning_content=reasoning,
+        reasoning=reasoning,
+        tool_calls=calls or UNSET,
+    )
+
+
+def _chat_delta(delta: OutputDelta) -> ChatDelta:
+    calls = tuple(msgspec.structs.replace(_call(call), index=call.number) for call in delta.calls)
+    reasoning = delta.reasoning or UNSET
+    is_other = bool(calls or delta.reasoning)
+    return ChatDelta(
+        UNSET if is_other and not delta.text else delta.text,
+        reasoning_content=reasoning,
+        reasoning=reasoning,
+        tool_calls=calls or UNSET,
+    )
+
+
+def _call(call: CallDelta) -> ToolCallOut:
+    if call.id is None or call.name is None:
+        return ToolCallOut(FunctionOut(call.arguments))
+    return ToolCallOut(FunctionOut(call.arguments, call.name), call.id, "function")

@@ -48,6 +48,11 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+def has_news(delta: OutputDelta) -> bool:
+    """Return whether a delta holds something beside token ids."""
+    return bool(delta.text or delta.ending or delta.logprobs or delta.reasoning or delta.calls)
+
+
 async def _encoded(num_parts: int, make: Callable[[], bytes]) -> bytes:
     """Return what `make` does, called in a thread where the parts are many."""
     return make() if num_parts <= MAX_INLINE_PARTS else await asyncio.to_thread(make)
@@ -155,7 +160,7 @@ class GenerationResponse(Response):
         await self._send(send, await _encoded(num_ids, self._openings))
         async with aclosing(self._generation.deltas()) as deltas:
             async for choice, delta in deltas:
-                if delta.text or delta.ending or delta.logprobs or (wants_all and delta.token_ids):
+                if has_news(delta) or (wants_all and delta.token_ids):
                     await self._send(send, await self._chunk(choice, delta))
         await self._send(send, self._closing() + DONE, more=False)
 

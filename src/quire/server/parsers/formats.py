@@ -23,9 +23,11 @@ class HeadedCall:
 
     head: a regular expression that matches all that comes before the object, the name as its group
         `name`.
+    tags: those in the head, which a tokenizer may have as special tokens.
     """
 
     head: str
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ class ToolFormat:
     def tags(self) -> tuple[str, ...]:
         """All tags of the format, which a tokenizer may have as special tokens."""
         tags = [*self.opens, self.call_open, *self.tails, self.closes]
-        return tuple(tag for tag in tags if tag)
+        heads = [tag for each in self.syntax if isinstance(each, HeadedCall) for tag in each.tags]
+        return tuple(tag for tag in (*tags, *heads) if tag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ class ToolFormatName(Enum):
     """The formats of tool calls; where a template has the marks of several, the first is meant."""
 
     deepseek_v3 = ToolFormat(
-        (HeadedCall(r"function<｜tool▁sep｜>(?P<name>[^\n]+)\n```json\n"),),
+        (HeadedCall(r"function<｜tool▁sep｜>(?P<name>[^\n]+)\n```json\n", ("<｜tool▁sep｜>",)),),
         opens=("<｜tool▁calls▁begin｜>",),
         call_open="<｜tool▁call▁begin｜>",
         tails=("```", "<｜tool▁call▁end｜>"),
@@ -112,7 +115,7 @@ class ToolFormatName(Enum):
         mark=r"(?s)<｜tool▁sep｜>.*```json",
     )
     deepseek_v31 = ToolFormat(
-        (HeadedCall(r"(?P<name>[^<]+)<｜tool▁sep｜>\s*"),),
+        (HeadedCall(r"(?P<name>[^<]+)<｜tool▁sep｜>\s*", ("<｜tool▁sep｜>",)),),
         opens=("<｜tool▁calls▁begin｜>",),
         call_open="<｜tool▁call▁begin｜>",
         tails=("<｜tool▁call▁end｜>",),
@@ -122,7 +125,8 @@ class ToolFormatName(Enum):
     kimi_k2 = ToolFormat(
         (
             HeadedCall(
-                r"\s*(?:functions\.)?(?P<name>[^:<]+)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*"
+                r"\s*(?:functions\.)?(?P<name>[^:<]+)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*",
+                ("<|tool_call_argument_begin|>",),
             ),
         ),
         opens=("<|tool_calls_section_begin|>",),
@@ -132,7 +136,12 @@ class ToolFormatName(Enum):
         mark=r"<\|tool_calls_section_begin\|>",
     )
     mistral = ToolFormat(
-        (_JSON, HeadedCall(r"(?P<name>[^\s\[{]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*")),
+        (
+            _JSON,
+            HeadedCall(
+                r"(?P<name>[^\s\[{]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*", ("[CALL_ID]", "[ARGS]")
+            ),
+        ),
         opens=("[TOOL_CALLS]",),
         is_list=True,
         mark=r"\[TOOL_CALLS\]",

@@ -37,6 +37,18 @@ class ParserOptions:
     reasoning: ReasoningFormat | None = None
     in_reasoning: bool = False
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether outputs can hold anything but content."""
+        return self.tool_format is not None or self.reasoning is not None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """All tags, which must reach the parser where they are special tokens."""
+        reasoning = self.reasoning
+        thinks = () if reasoning is None else (reasoning.opens, reasoning.closes)
+        return thinks if self.tool_format is None else thinks + self.tool_format.tags
+
 
 class _Prose:
     """Text between markup: white space waits until it is known not to stand beside a tag."""
@@ -73,7 +85,7 @@ class _Prose:
 
 
 class OutputParser:
-    """Parses the text of one output."""
+    """Parses the text of one output; `in_reasoning` while what has come is reasoning."""
 
     def __init__(self, options: ParserOptions) -> None:
         self._options = options
@@ -86,6 +98,17 @@ class OutputParser:
         self._owed: str | None = None
         self._run = self._read()
         self._has_ended = False
+        self.in_reasoning = options.in_reasoning
+
+    @property
+    def num_calls(self) -> int:
+        """The calls that have begun."""
+        return self._writer.num_begun
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether what may still come is not read: the one call that is allowed is complete."""
+        return self._has_ended
 
     def feed(self, text: str) -> list[Event]:
         """Return the events that the next part of the text makes."""
@@ -146,6 +169,7 @@ class OutputParser:
         """Read up to the closing tag; without one all of the text is reasoning."""
         assert self._options.reasoning is not None
         tag = self._options.reasoning.closes
+        self.in_reasoning = True
         while (found := (yield from self._source.read_until((tag,)))).tag is None:
             self._reasoning.add(found.text)
             if not (yield from self._source.wait()):
@@ -153,6 +177,7 @@ class OutputParser:
                 return
         self._reasoning.add(found.text)
         self._source.take(len(tag))
+        self.in_reasoning = False
         self._reasoning.meet_tag()
         self._content.meet_tag()
 

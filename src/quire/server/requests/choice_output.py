@@ -6,11 +6,12 @@ Streams and whole answers are made of the same output deltas, so that they canno
 import asyncio
 
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import TokenLogprobs
+from quire.scheduler.request import NewRequest, TokenLogprobs
 from quire.scheduler.step import Delta, Finish
 from quire.server.errors import SERVER_ERROR, RequestError
 from quire.server.requests.context import Prompt, TextOptions
 from quire.server.requests.output_delta import Ending, LogprobEntry, OutputDelta
+from quire.server.requests.parsed_output import ParsedOutput
 from quire.server.text.detokenizer import Detokenizer, continues_text
 from quire.server.text.stop_strings import Scan, StopStringMatcher, StopStringTable
 from quire.server.text.tokenizer import TextTokenizer
@@ -25,7 +26,8 @@ class ChoiceOutput:
     """Makes the text of one choice.
 
     stops: the stop strings of `options`, one table for all choices of a request.
-    wants_prompt_logprobs: the echoed prompt waits until its log probabilities are there.
+    request: the engine's. Where it asks for them, the echoed prompt waits until its log
+        probabilities are there.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class ChoiceOutput:
         tokenizer: TextTokenizer,
         stops: StopStringTable,
         *,
-        wants_prompt_logprobs: bool,
+        request: NewRequest,
     ) -> None:
         self.num_tokens = 0
         self._sum_logprobs = 0.0
@@ -45,11 +47,15 @@ class ChoiceOutput:
         skip = options.skip_special_tokens
         goes_on = continues_text(prompt.token_ids, tokenizer.token_bytes, skip_special_tokens=skip)
         self._detokenizer = Detokenizer(
-            tokenizer.token_bytes, skip_special_tokens=skip, at_start=not goes_on
+            tokenizer.token_bytes,
+            skip_special_tokens=skip,
+            at_start=not goes_on,
+            shown=frozenset(options.parsing.tags),
         )
+        self._parsed = ParsedOutput(options, request.id) if options.parsing.is_needed else None
         self._stops = StopStringMatcher(stops)
         self._is_echo_due = options.echo
-        self._waits_for_logprobs = wants_prompt_logprobs
+        self._waits_for_logprobs = request.prompt_logprobs is not None
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._num_chars = 0
 
@@ -57,6 +63,11 @@ class ChoiceOutput:
     def mean_logprob(self) -> float:
         """The mean log probability of the tokens so far, as the model gave them."""
         return self._sum_logprobs / max(self.num_tokens, 1)
+
+    @property
+    def num_reasoning_tokens(self) -> int | None:
+        """The tokens of the reasoning so far, None where it is not told from the content."""
+        return None if self._parsed is None else self._parsed.num_reasoning_tokens
 
     def begin(self) -> OutputDelta | None:
         """Return what can be sent before the first delta of the engine, None if nothing can."""
@@ -78,6 +89,8 @@ class ChoiceOutput:
             ending = None if delta.finish is None else Ending("length")
             return echo._replace(ending=ending)
         output = self._add_output(delta)
+        if self._parsed is not None:
+            output = self._parsed.take(output)
         if not echo.text and not echo.logprobs:
             return output
         return output._replace(
@@ -94,14 +107,19 @@ class ChoiceOutput:
             if delta.logprobs and self._options.logprobs:
                 logprobs.append(self._entry(delta.logprobs[index]))
             scan = self._scan(token_id, delta.finish if index == last else None)
-            text += scan.text
-            if scan.stop is not None:
+            text += self._parse(scan.text)
+            if scan.stop is not None or (self._parsed is not None and self._parsed.has_ended):
                 ending = Ending("stop", scan.stop)
                 return OutputDelta(text, delta.token_ids[: index + 1], tuple(logprobs), ending)
         if delta.finish is None:
             return OutputDelta(text, delta.token_ids, tuple(logprobs))
-        text += self._stops.flush()
+        text += self._parse(self._stops.flush())
         return OutputDelta(text, delta.token_ids, tuple(logprobs), _ending(delta.finish))
+
+    def _parse(self, text: str) -> str:
+        if self._parsed is not None:
+            self._parsed.feed(text)
+        return text
 
     def _scan(self, token_id: int, finish: Finish | None) -> Scan:
         shown = finish is None or finish.reason not in _STOPS or self._options.include_stop

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.scheduler.request import NewRequest
+from quire.server.parsers.output_parser import ParserOptions
 from quire.server.tenancy.tenants import Arrival
 
 
@@ -18,6 +19,7 @@ class TextOptions:
     min_tokens: stop strings count only after so many tokens.
     echo: the prompt's text comes before the output; with `drop_output` nothing follows it.
     token_ids: the token ids are sent beside the text.
+    parsing: what the text is parsed for; without `include_reasoning` the reasoning is not sent.
     logprobs: log probabilities are sent. Where they come without it, they only rank the choices.
     """
 
@@ -29,6 +31,8 @@ class TextOptions:
     drop_output: bool = False
     token_ids: bool = False
     logprobs: bool = False
+    parsing: ParserOptions = ParserOptions()
+    include_reasoning: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from quire.server.openai.protocol.fields import GenerationFields
 MAX_SEQUENCES = 1024
 """Prompts times choices of one HTTP request."""
 NO_TOKENS_LEFT = "no room is left for an output"
-RESERVED_KWARGS = ("messages", "add_generation_prompt", "continue_final_message")
+RESERVED_KWARGS = ("messages", "add_generation_prompt", "continue_final_message", "tools")
 """Names of templates that are fields of the request."""
 
 

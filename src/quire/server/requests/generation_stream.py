@@ -10,6 +10,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import NamedTuple
 
+from msgspec import UNSET, UnsetType
+
 from quire.engine.client import EngineDown, Refused, TokenStream
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
@@ -17,7 +19,13 @@ from quire.scheduler.step import Delta, Finish
 from quire.server.errors import TOO_MANY, DeadlineExceeded, EngineGone, Overloaded, RequestError
 from quire.server.observability.metrics import DeadlineMiss, FinishReason, RequestMeter
 from quire.server.observability.timelines import Timeline
-from quire.server.openai.protocol.wire import CachedTokens, QuireAccount, Timing, Usage
+from quire.server.openai.protocol.wire import (
+    CachedTokens,
+    CompletionTokensDetails,
+    QuireAccount,
+    Timing,
+    Usage,
+)
 from quire.server.requests.choice_output import ChoiceOutput
 from quire.server.requests.context import RequestContext
 from quire.server.requests.output_delta import OutputDelta
@@ -86,7 +94,6 @@ class GenerationStream:
             context.text_options.stop, include_stop=context.text_options.include_stop
         )
         for index, request in enumerate(context.requests):
-            scores = request.prompt_logprobs is not None
             prompt = context.prompt_of(index)
             choices.append(
                 ChoiceOutput(
@@ -94,7 +101,7 @@ class GenerationStream:
                     prompt,
                     self._tokenizer,
                     stops,
-                    wants_prompt_logprobs=scores,
+                    request=request,
                 )
             )
             if index % CHOICES_PER_ITERATION == CHOICES_PER_ITERATION - 1:
@@ -234,7 +241,20 @@ class GenerationStream:
         """Return the token counts of the whole answer so far."""
         num_prompt = self.context.num_prompt_tokens
         num_output = sum(choice.num_tokens for choice in self._choices)
-        return Usage(num_prompt, num_output, num_prompt + num_output, self._cached_tokens())
+        return Usage(
+            num_prompt,
+            num_output,
+            num_prompt + num_output,
+            self._cached_tokens(),
+            self._reasoning_tokens(),
+        )
+
+    def _reasoning_tokens(self) -> CompletionTokensDetails | UnsetType:
+        """Return the tokens of all reasoning so far, where outputs are parsed for it."""
+        if self.context.text_options.parsing.reasoning is None:
+            return UNSET
+        nums = (choice.num_reasoning_tokens or 0 for choice in self._choices)
+        return CompletionTokensDetails(sum(nums))
 
     def _cached_tokens(self) -> CachedTokens | None:
         """Return what the first choice of each prompt found in the cache, once all are known."""

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from quire.engine.messages import EngineFacts
+from quire.server.parsers.formats import ReasoningFormat, ToolFormat
 from quire.server.text.tokenizer import TextTokenizer
 
 
@@ -11,11 +12,14 @@ class InputLimits(NamedTuple):
 
     max_outputs: how many requests the engine holds at most, running and waiting.
     model_names: the names that clients may ask for.
+    tool_format, reasoning_format: how the model writes calls and reasoning; None if not known.
     """
 
     facts: EngineFacts
     max_outputs: int
     model_names: tuple[str, ...]
+    tool_format: ToolFormat | None = None
+    reasoning_format: ReasoningFormat | None = None
 
 
 class InputContext(NamedTuple):

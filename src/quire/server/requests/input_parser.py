@@ -24,6 +24,7 @@ from quire.server.openai.protocol.tokenize import (
     TokenizeRequest,
 )
 from quire.server.openai.protocol.wire import Detokenized, Tokenized
+from quire.server.parsers.output_parser import ParserOptions
 from quire.server.requests.context import Prompt
 from quire.server.requests.field_checks import (
     check_chat,
@@ -35,11 +36,12 @@ from quire.server.requests.input_context import InputContext
 from quire.server.requests.prompts import (
     decode_tokens,
     encode_any,
-    read_chat,
+    encode_chat,
     read_prompts,
     render_chat,
     unread_kwargs,
 )
+from quire.server.requests.tool_checks import check_tools, parser_options
 
 MAX_SHOWN_CHARS = 200
 
@@ -56,12 +58,14 @@ class InputKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class TokenizedRequest:
     """A request for outputs whose `prompts` are tokens. `request` no longer holds what they were
-    made of; a prompt's text stays where it is to be echoed.
+    made of; a prompt's text stays where it is to be echoed. `parsing` says what the outputs are
+    parsed for.
     """
 
     request: CompletionRequest | ChatRequest
     prompts: tuple[Prompt, ...]
     warnings: tuple[str, ...] = ()
+    parsing: ParserOptions = ParserOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +103,14 @@ def _parse_chat(body: bytes, context: InputContext) -> TokenizedRequest:
     _check_model(request.model, context)
     check_shared(request, context.facts.vocab_size)
     check_chat(request)
+    check_tools(request, context)
     check_num_outputs(1, request, context.limits.max_outputs)
     warnings = _no_effect_warnings(no_effect) + unread_kwargs(request, context)
-    prompt = read_chat(request, context)
-    kept = request.model_copy(update={"messages": [], "chat_template_kwargs": None})
-    return TokenizedRequest(kept, (prompt,), warnings)
+    text = render_chat(request, context)
+    prompt = encode_chat(text, request, context)
+    dropped: dict[str, object] = {"messages": [], "chat_template_kwargs": None, "tools": None}
+    parsing = parser_options(request, text, context)
+    return TokenizedRequest(request.model_copy(update=dropped), (prompt,), warnings, parsing)
 
 
 def _tokenize(body: bytes, context: InputContext) -> DirectResponse:
@@ -126,6 +133,7 @@ def _tokenize_chat(fields: Mapping[str, object], context: InputContext) -> Direc
     _check_model(request.model, context)
     chat = request.as_chat()
     check_chat(chat)
+    check_tools(chat, context)
     text = render_chat(chat, context)
     token_ids = encode_any(
         text, "messages", context, add_special_tokens=bool(chat.add_special_tokens)

@@ -57,7 +57,12 @@ class InputProcessor(NamedTuple):
     def _chat(self, request: ChatRequest, tokenized: TokenizedRequest) -> RequestContext:
         limit = OutputLimit(_max_tokens(request), None, _max_tokens_field(request))
         logprobs = NumLogprobs((request.top_logprobs or 0) if request.logprobs else None)
-        text_options = replace(_text_options(request), logprobs=bool(request.logprobs))
+        text_options = replace(
+            _text_options(request),
+            logprobs=bool(request.logprobs),
+            parsing=tokenized.parsing,
+            include_reasoning=request.include_reasoning is not False,
+        )
         return self._build(
             "chatcmpl", self._request_builder(request, limit, logprobs), tokenized, text_options
         )

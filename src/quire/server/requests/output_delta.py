@@ -18,19 +18,32 @@ class LogprobEntry(NamedTuple):
 
 class Ending(NamedTuple):
     """The reason why an output ended, in OpenAI's words; `stop_reason` is the stop string or stop
-    token id."""
+    token id, `has_calls` says whether the output called tools."""
 
     finish_reason: str
     stop_reason: int | str | None = None
+    has_calls: bool = False
+
+
+class CallDelta(NamedTuple):
+    """A part of a tool call, or all of it: `id` and `name` come with its first part."""
+
+    number: int
+    arguments: str = ""
+    id: str | None = None
+    name: str | None = None
 
 
 class OutputDelta(NamedTuple):
-    """A part of one output, or all of it: deltas joined in their order are the output."""
+    """A part of one output, or all of it: deltas joined in their order are the output. Where the
+    output is parsed, `text` is its content."""
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[LogprobEntry, ...] = ()
     ending: Ending | None = None
+    reasoning: str = ""
+    calls: tuple[CallDelta, ...] = ()
 
 
 class GatheredOutput:
@@ -45,10 +58,17 @@ class GatheredOutput:
         self._token_ids: list[int] = []
         self._logprobs: list[LogprobEntry] = []
         self._ending: Ending | None = None
+        self._reasoning: list[str] = []
+        self._calls: list[tuple[CallDelta, list[str]]] = []
 
     def add(self, delta: OutputDelta) -> None:
         """Take the next delta of the output."""
-        self.num_parts += 1 + len(delta.logprobs)
+        self.num_parts += 1 + len(delta.logprobs) + len(delta.calls)
+        self._reasoning.append(delta.reasoning)
+        for call in delta.calls:
+            if call.number == len(self._calls):
+                self._calls.append((call, []))
+            self._calls[call.number][1].append(call.arguments)
         self._texts.append(delta.text)
         self._token_ids += delta.token_ids
         self._logprobs += delta.logprobs
@@ -57,4 +77,6 @@ class GatheredOutput:
     def joined(self) -> OutputDelta:
         """Return the whole output as one delta."""
         text, token_ids = "".join(self._texts), tuple(self._token_ids)
-        return OutputDelta(text, token_ids, tuple(self._logprobs), self._ending)
+        calls = tuple(call._replace(arguments="".join(parts)) for call, parts in self._calls)
+        reasoning = "".join(self._reasoning)
+        return OutputDelta(text, token_ids, tuple(self._logprobs), self._ending, reasoning, calls)

@@ -36,13 +36,12 @@ def _read_prompt(given: GivenPrompt, context: InputContext, *, add_special_token
     return Prompt(content, field)
 
 
-def read_chat(request: ChatRequest, context: InputContext) -> Prompt:
-    """Return a conversation in tokens. Raises RequestError.
+def encode_chat(text: str, request: ChatRequest, context: InputContext) -> Prompt:
+    """Return a conversation, which the template has written, in tokens. Raises RequestError.
 
     The template writes a beginning of sequence where the model wants one: the tokenizer adds none,
     or there would be two.
     """
-    text = render_chat(request, context)
     add_special_tokens = bool(request.add_special_tokens)
     token_ids = encode(text, "messages", context, add_special_tokens=add_special_tokens)
     return Prompt(token_ids, "messages")
@@ -63,6 +62,7 @@ def render_chat(request: ChatRequest, context: InputContext) -> str:
             add_generation_prompt=adds_prompt,
             continue_final_message=continues,
             extra=request.chat_template_kwargs or {},
+            tools=[tool.as_template_tool() for tool in request.offered_tools],
         )
     except TemplateRefused as error:
         raise RequestError(

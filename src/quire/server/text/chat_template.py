@@ -17,7 +17,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from pydantic import JsonValue
 
-ChatMessage: TypeAlias = Mapping[str, str]
+ChatMessage: TypeAlias = Mapping[str, object]
+TemplateTool: TypeAlias = Mapping[str, object]
 
 _CONTINUE_MARK = "QUIRE_CONTINUES_HERE "
 
@@ -99,13 +100,24 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 class ChatTemplate:
-    """`special_tokens` are `bos_token` and the like, as templates name them."""
+    """Holds a template and its `source`; `special_tokens` are `bos_token` and the like, as
+    templates name them."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         environment = _environment()
         self._template = environment.from_string(source)
         self._read_names = jinja2.meta.find_undeclared_variables(environment.parse(source))
         self._special_tokens = special_tokens
+        self.source = source
+
+    @property
+    def takes_tools(self) -> bool:
+        return "tools" in self._read_names
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether the template shows calls that an assistant made."""
+        return "tool_calls" in self.source
 
     def unread(self, names: Iterable[str]) -> list[str]:
         """Return the names that the template never looks at."""
@@ -118,16 +130,17 @@ class ChatTemplate:
         add_generation_prompt: bool,
         continue_final_message: bool,
         extra: Mapping[str, JsonValue],
+        tools: Sequence[TemplateTool] = (),
     ) -> str:
         """Return the prompt's text. With `continue_final_message` it ends where the last message
         ends. Raises TemplateRefused."""
         shown = [dict(message) for message in messages]
         if continue_final_message:
-            shown[-1]["content"] += _CONTINUE_MARK
+            shown[-1]["content"] = f"{shown[-1]['content']}{_CONTINUE_MARK}"
         try:
             text = self._template.render(
                 {
-                    "tools": None,
+                    "tools": list(tools) or None,
                     "documents": None,
                     **self._special_tokens,
                     **extra,

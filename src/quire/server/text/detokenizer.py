@@ -4,7 +4,7 @@ Bytes that do not yet make a character are held back; those that never will beco
 """
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from quire.server.text.token_bytes import TokenBytes
 
@@ -12,20 +12,29 @@ _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Detokenizer:
-    """Makes the text of one output, or of one prompt from its beginning (`at_start`)."""
+    """Makes the text of one output, or of one prompt from its beginning (`at_start`). Special
+    tokens that are `shown` are not skipped."""
 
     def __init__(
-        self, token_bytes: TokenBytes, *, skip_special_tokens: bool, at_start: bool
+        self,
+        token_bytes: TokenBytes,
+        *,
+        skip_special_tokens: bool,
+        at_start: bool,
+        shown: Collection[str] = (),
     ) -> None:
         self._token_bytes = token_bytes
         self._skip_special = skip_special_tokens
+        self._shown = shown
         self._strips_space = at_start and token_bytes.strips_space
         self._utf8 = _Utf8Decoder(errors="replace")
 
     def feed(self, token_id: int) -> str:
         """Return the text that this token completes."""
         if self._skip_special and self._token_bytes.is_special(token_id):
-            return ""
+            special = self._token_bytes.of(token_id).decode(errors="replace")
+            if special not in self._shown:
+                return ""
         text = self._utf8.decode(self._token_bytes.of(token_id))
         if self._strips_space and text:
             self._strips_space = False

@@ -3,9 +3,8 @@ becomes of those that Quire does not act on.
 
 A field that the model of an endpoint's requests defines is acted on there, whatever the table says
 of it. Models and table together are the whole vocabulary: any other field is unknown and refused.
-Quire takes all of an output for its text: it separates no
-reasoning from it, so that whether and when to separate it asks for nothing, and to leave it out
-asks for what Quire cannot do.
+Reasoning is separated wherever the format of the model's is known, and streamed as it comes: to
+ask for that asks for nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -62,7 +61,6 @@ CAPABILITIES: tuple[Capability, ...] = (
     *_no_effect(
         (CHAT,),
         "metadata",
-        "parallel_tool_calls",
         "prediction",
         "prompt_cache_key",
         "prompt_cache_retention",
@@ -96,16 +94,20 @@ CAPABILITIES: tuple[Capability, ...] = (
         response_format=({"type": "text"},),
         return_hidden_states=(False,),
         return_tokens_as_token_ids=(False,),
-        separate_reasoning=(True, False),
         spaces_between_special_tokens=(True,),
-        stream_reasoning=(True, False),
         structured_outputs=(),
         truncate_prompt_tokens=(),
         typical_p=(1.0, 1),
         use_beam_search=(False,),
         vllm_xargs=(),
     ),
-    *_unsupported((COMPLETIONS,), prompt_embeds=(), suffix=("",)),
+    *_unsupported(
+        (COMPLETIONS,),
+        prompt_embeds=(),
+        separate_reasoning=(True, False),
+        stream_reasoning=(True, False),
+        suffix=("",),
+    ),
     *_unsupported(
         (CHAT,),
         audio=(),
@@ -119,8 +121,8 @@ CAPABILITIES: tuple[Capability, ...] = (
         modalities=(["text"],),
         reasoning=(),
         reasoning_effort=(),
-        tool_choice=("none",),
-        tools=([],),
+        separate_reasoning=(True,),
+        stream_reasoning=(True,),
         verbosity=("medium",),
         web_search_options=(),
     ),

@@ -19,6 +19,7 @@ from quire.server.openai.protocol.fields import (
     StrictModel,
     at_most,
 )
+from quire.server.openai.protocol.tools import MAX_ID_CHARS, Tool, ToolCalls, ToolChoice, Tools
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 4096
@@ -78,11 +79,10 @@ _CONTENT_SCHEMA = {
 }
 
 
-_RESPONSE_FIELDS = frozenset(
-    ("annotations", "audio", "function_call", "reasoning", "reasoning_content", "refusal")
-    + ("tool_call_id", "tool_calls")
-)
+_RESPONSE_FIELDS = frozenset(("annotations", "audio", "function_call", "refusal"))
 """Fields of answers that clients send back. Empty ones ask for nothing; Quire acts on none."""
+_OPTIONAL_FIELDS = ("name", "reasoning", "reasoning_content", "tool_call_id", "tool_calls")
+"""Fields that clients leave empty where they have nothing to say."""
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 
 
@@ -94,13 +94,18 @@ def _describe_response_fields(schema: JsonDict) -> None:
 
 
 class Message(StrictModel):
-    """One turn of the conversation. What an assistant said may be null."""
+    """One turn of the conversation. What an assistant said may be null, or left out beside its
+    calls. `reasoning` is another name of `reasoning_content`."""
 
     model_config = ConfigDict(json_schema_extra=_describe_response_fields)
 
     role: Role
     content: Annotated[str, PlainValidator(_read_content), WithJsonSchema(_CONTENT_SCHEMA)]
     name: Annotated[str, Field(max_length=256)] | None = None
+    tool_calls: ToolCalls | None = None
+    tool_call_id: Annotated[str, Field(max_length=MAX_ID_CHARS)] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -112,16 +117,27 @@ class Message(StrictModel):
             where = {"where": f".{nonempty[0]}"}
             raise PydanticCustomError("unsupported", "is not supported yet", where)
         kept = {key: value for key, value in given.items() if key not in _RESPONSE_FIELDS}
-        if kept.get("role") == "assistant" and kept.get("content", "") is None:
+        for name in _OPTIONAL_FIELDS:
+            if name in kept and kept[name] in _NOTHING:
+                del kept[name]
+        unsaid = None if "tool_calls" in kept else ""
+        if kept.get("role") == "assistant" and kept.get("content", unsaid) is None:
             kept["content"] = ""
         return kept
 
-    def as_template_message(self) -> dict[str, str]:
+    def as_template_message(self) -> dict[str, object]:
         """Return the message as templates expect it. They predate the role of the developer, which
         took over that of the system."""
         role = "system" if self.role == "developer" else self.role
-        shown = {"role": role, "content": self.content}
-        return shown if self.name is None else shown | {"name": self.name}
+        calls = [call.as_template_call() for call in self.tool_calls or ()]
+        shown: dict[str, object] = {
+            "name": self.name,
+            "reasoning_content": self.reasoning_content or self.reasoning,
+            "tool_calls": calls or None,
+            "tool_call_id": self.tool_call_id,
+        }
+        given = {name: value for name, value in shown.items() if value is not None}
+        return {"role": role, "content": self.content, **given}
 
 
 Messages: TypeAlias = Annotated[
@@ -142,3 +158,12 @@ class ChatRequest(GenerationFields):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
+
+    @property
+    def offered_tools(self) -> list[Tool]:
+        """The tools that the model is told of: none where it may not call one."""
+        return [] if self.tool_choice == "none" else self.tools or []

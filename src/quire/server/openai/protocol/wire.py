@@ -15,13 +15,19 @@ class CachedTokens(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True):
-    """`prompt_tokens_details` is null where the engine's account of the prompt is not known."""
+    """`prompt_tokens_details` is null where the engine's account of the prompt is not known;
+    `completion_tokens_details` is left out where outputs are not parsed for reasoning."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens | None = None
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -86,15 +92,40 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
     refusal: None = None
 
 
+class FunctionOut(msgspec.Struct, frozen=True):
+    """`arguments` is the JSON of an object, or in a stream a part of it."""
+
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class ToolCallOut(msgspec.Struct, frozen=True):
+    """A tool call; in a stream `index` says which, and `id`, `type` and the name come first."""
+
+    function: FunctionOut
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    index: int | UnsetType = UNSET
+
+
 class ChatMessageOut(msgspec.Struct, frozen=True):
-    content: str
+    """`content` is null where there are only tool calls; `reasoning` is `reasoning_content` once
+    more, under its newer name."""
+
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: tuple[ToolCallOut, ...] | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct, frozen=True):
     content: str | UnsetType = UNSET
     role: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: tuple[ToolCallOut, ...] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):

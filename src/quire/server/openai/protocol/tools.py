@@ -1,0 +1,133 @@
+"""Tools of a chat request, and calls of them that histories hold: OpenAI's fields."""
+
+import json
+from typing import Annotated, Literal, NamedTuple, TypeAlias
+
+from pydantic import Field, JsonValue, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from quire.server.openai.protocol.fields import StrictModel, at_most
+
+MAX_TOOLS = 512
+MAX_CALLS = 512
+"""Calls of one message."""
+MAX_NAME_CHARS = 256
+MAX_ID_CHARS = 256
+
+ToolName: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
+
+
+class Function(StrictModel):
+    """A function that the model may call. `parameters` is the JSON schema of its arguments, an
+    object."""
+
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, JsonValue] | None = None
+    strict: Literal[False] | None = None
+
+
+class Tool(StrictModel):
+    """A tool; functions are the only kind."""
+
+    type: Literal["function"]
+    function: Function
+
+    def as_template_tool(self) -> dict[str, object]:
+        """Return the tool as templates expect it."""
+        function = self.function
+        return {
+            "type": "function",
+            "function": {
+                "name": function.name,
+                "description": function.description or "",
+                "parameters": function.parameters or {"type": "object", "properties": {}},
+            },
+        }
+
+
+Tools: TypeAlias = Annotated[
+    list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True), at_most(MAX_TOOLS)
+]
+
+
+class NamedTool(NamedTuple):
+    """A choice of one tool."""
+
+    name: str
+
+
+CHOICES = ("none", "auto", "required")
+
+
+def _read_choice(given: object) -> str | NamedTool:
+    if isinstance(given, str) and given in CHOICES:
+        return given
+    function = given.get("function") if isinstance(given, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        raise PydanticCustomError(
+            "tool_choice", "must be 'none', 'auto', 'required' or an object with 'function.name'"
+        )
+    return NamedTool(name)
+
+
+_NAMED_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}},
+            "required": ["name"],
+        },
+    },
+    "required": ["function"],
+}
+ToolChoice: TypeAlias = Annotated[
+    str | NamedTool,
+    PlainValidator(_read_choice),
+    WithJsonSchema({"anyOf": [{"enum": [*CHOICES]}, _NAMED_SCHEMA]}),
+]
+
+
+def _read_arguments(given: object) -> dict[str, object]:
+    """Return the arguments of a call, which come as the JSON of an object; templates expect the
+    object."""
+    if given == "":
+        return {}
+    try:
+        value = json.loads(given) if isinstance(given, str) else None
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise PydanticCustomError("arguments", "must be a string, the JSON of an object")
+    return value
+
+
+class CalledFunction(StrictModel):
+    """The function of a call, with its arguments."""
+
+    name: ToolName
+    arguments: Annotated[
+        dict[str, object], PlainValidator(_read_arguments), WithJsonSchema({"type": "string"})
+    ]
+
+
+class ToolCall(StrictModel):
+    """A call that an assistant made. `index` is that of streams, which some clients send back."""
+
+    id: Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = None
+
+    def as_template_call(self) -> dict[str, object]:
+        """Return the call as templates expect it."""
+        function = {"name": self.function.name, "arguments": self.function.arguments}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+ToolCalls: TypeAlias = Annotated[
+    list[ToolCall], Field(max_length=MAX_CALLS, fail_fast=True), at_most(MAX_CALLS)
+]

@@ -1,0 +1,76 @@
+"""The text of one choice, parsed: content, reasoning and tool calls with their ids."""
+
+from hashlib import sha256
+
+from quire.server.parsers.events import (
+    ArgumentsDelta,
+    CallBegun,
+    ContentDelta,
+    Event,
+    ReasoningDelta,
+)
+from quire.server.parsers.output_parser import OutputParser
+from quire.server.requests.context import TextOptions
+from quire.server.requests.output_delta import CallDelta, OutputDelta
+
+ID_CHARS = 24
+
+
+class ParsedOutput:
+    """Parses the text of one choice as it comes; `request_id` makes the ids of its calls unique.
+
+    num_reasoning_tokens: tokens before which, or after which, the text was reasoning.
+    """
+
+    def __init__(self, options: TextOptions, request_id: str) -> None:
+        self.num_reasoning_tokens = 0
+        self._parser = OutputParser(options.parsing)
+        self._request_id = request_id
+        form = options.parsing.tool_format
+        self._id_length = None if form is None else form.id_length
+        self._keeps_reasoning = options.include_reasoning
+        self._events: list[Event] = []
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether what may still come of the text is not read."""
+        return self._parser.has_ended
+
+    def feed(self, text: str) -> None:
+        """Take the text of the next token."""
+        was_reasoning = self._parser.in_reasoning
+        self._events += self._parser.feed(text)
+        self.num_reasoning_tokens += was_reasoning or self._parser.in_reasoning
+
+    def take(self, output: OutputDelta) -> OutputDelta:
+        """Return `output` with what was made of the text since the last call, in place of the
+        text."""
+        ending = output.ending
+        if ending is not None:
+            self._events += self._parser.end()
+            ending = ending._replace(has_calls=self._parser.num_calls > 0)
+        events, self._events = self._events, []
+        content = (event.text for event in events if isinstance(event, ContentDelta))
+        reasoning = (event.text for event in events if isinstance(event, ReasoningDelta))
+        return output._replace(
+            text="".join(content),
+            reasoning="".join(reasoning) if self._keeps_reasoning else "",
+            calls=self._calls(events),
+            ending=ending,
+        )
+
+    def _calls(self, events: list[Event]) -> tuple[CallDelta, ...]:
+        """Return the calls' parts, those of one call joined."""
+        deltas: list[CallDelta] = []
+        for event in events:
+            if isinstance(event, CallBegun):
+                deltas.append(CallDelta(event.number, "", self._id(event.number), event.name))
+            elif isinstance(event, ArgumentsDelta):
+                if not deltas:
+                    deltas.append(CallDelta(event.number))
+                deltas[-1] = deltas[-1]._replace(arguments=deltas[-1].arguments + event.text)
+        return tuple(deltas)
+
+    def _id(self, number: int) -> str:
+        digest = sha256(f"{self._request_id}/{number}".encode()).hexdigest()
+        return f"call_{digest[:ID_CHARS]}" if self._id_length is None else digest[: self._id_length]

@@ -1,0 +1,125 @@
+"""Checks of a chat request's tools and of its history of calls, also against the model."""
+
+from collections.abc import Sequence
+
+from quire.server.errors import RequestError
+from quire.server.openai.protocol.chat import ChatRequest, Message
+from quire.server.openai.protocol.tools import NamedTool, Tool, ToolChoice
+from quire.server.parsers.output_parser import ParserOptions
+from quire.server.requests.input_context import InputContext
+from quire.server.text.chat_template import ChatTemplate
+
+
+def check_tools(request: ChatRequest, context: InputContext) -> None:
+    """Check tools and calls against each other and against the model. Raises RequestError."""
+    tools = request.tools or []
+    _check_functions(tools)
+    _check_choice(request.tool_choice, [tool.function.name for tool in tools])
+    _check_results(request.messages)
+    template = context.tokenizer.template
+    if template is not None:
+        _check_template(request, template)
+    if request.offered_tools and context.limits.tool_format is None:
+        raise RequestError(
+            "The format of this model's tool calls is not known: start the server with "
+            "--tool-call-parser, or ask with 'tool_choice': \"none\".",
+            param="tools",
+            code="unsupported_parameter",
+        )
+
+
+def _check_functions(tools: Sequence[Tool]) -> None:
+    names: set[str] = set()
+    for index, tool in enumerate(tools):
+        where = f"tools[{index}].function"
+        if tool.function.name in names:
+            raise RequestError(
+                f"Two tools have the name {tool.function.name!r}.", param=f"{where}.name"
+            )
+        names.add(tool.function.name)
+        schema = tool.function.parameters or {}
+        if schema.get("type", "object") != "object":
+            raise RequestError(
+                f"Invalid '{where}.parameters': it must be the JSON schema of an object.",
+                param=f"{where}.parameters.type",
+            )
+        if not isinstance(schema.get("properties", {}), dict):
+            raise RequestError(
+                f"Invalid '{where}.parameters.properties': it must be an object.",
+                param=f"{where}.parameters.properties",
+            )
+
+
+def _check_choice(choice: ToolChoice | None, names: Sequence[str]) -> None:
+    if choice is None or choice == "none":
+        return
+    if isinstance(choice, NamedTool) and choice.name not in names:
+        raise RequestError(
+            f"'tool_choice' names {choice.name!r}, which is none of 'tools'.",
+            param="tool_choice.function.name",
+        )
+    if not names:
+        raise RequestError("'tool_choice' is only allowed with 'tools'.", param="tool_choice")
+    if choice != "auto":
+        raise RequestError(
+            "Quire does not enforce tool calls yet: 'tool_choice' can be 'auto' or 'none'.",
+            param="tool_choice",
+            code="unsupported_parameter",
+        )
+
+
+def _check_results(messages: Sequence[Message]) -> None:
+    """Raise RequestError for a tool's result without the call that it answers."""
+    ids: set[str] = set()
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        if message.tool_calls and message.role != "assistant":
+            raise RequestError(
+                "Only an assistant's message can hold 'tool_calls'.", param=f"{where}.tool_calls"
+            )
+        ids.update(call.id for call in message.tool_calls or ())
+        if message.role != "tool":
+            continue
+        if message.tool_call_id is None:
+            raise RequestError(
+                f"Missing required field '{where}.tool_call_id'.",
+                param=f"{where}.tool_call_id",
+                code="missing_required_parameter",
+            )
+        if message.tool_call_id not in ids:
+            raise RequestError(
+                f"No message before '{where}' holds a call with the id {message.tool_call_id!r}.",
+                param=f"{where}.tool_call_id",
+            )
+
+
+def _check_template(request: ChatRequest, template: ChatTemplate) -> None:
+    """Raise RequestError for what the template would drop in silence."""
+    if request.offered_tools and not template.takes_tools:
+        raise RequestError(
+            "The model's chat template has no place for tools.",
+            param="tools",
+            code="unsupported_parameter",
+        )
+    called = (index for index, message in enumerate(request.messages) if message.tool_calls)
+    index = next(called, None)
+    if index is not None and not template.takes_calls:
+        raise RequestError(
+            "The model's chat template has no place for tool calls.",
+            param=f"messages[{index}].tool_calls",
+            code="unsupported_parameter",
+        )
+
+
+def parser_options(request: ChatRequest, prompt: str, context: InputContext) -> ParserOptions:
+    """Return how the outputs of a request are parsed; `prompt` is its text."""
+    reasoning = context.limits.reasoning_format
+    return ParserOptions(
+        tool_format=context.limits.tool_format if request.offered_tools else None,
+        tools={
+            tool.function.name: tool.function.parameters or {} for tool in request.offered_tools
+        },
+        one_call=request.parallel_tool_calls is False,
+        reasoning=reasoning,
+        in_reasoning=reasoning is not None and prompt.rstrip().endswith(reasoning.opens),
+    )
