@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from quire.cache.kv_events import KVEvent
 from quire.engine.runner import LaunchedStep, Runner
+from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Refusal, Stats, StepResult
@@ -31,6 +32,8 @@ class InFlightStep(NamedTuple):
     began_s: float
 
 
+WAIT_S = 0.01
+"""An engine whose requests all wait for grammars looks for messages this often."""
 NO_STEP = StepOutput(0, 0, 0.0, [])
 
 
@@ -39,7 +42,8 @@ class Engine:
 
     `clock` returns seconds that never go back. `on_close` closes what was opened with the engine.
     `is_overlapped` schedules a step while the device computes the one before; it helps on devices
-    that compute while the host goes on.
+    that compute while the host goes on. A request with a
+    grammar runs once that is compiled, by the runner's `grammars`.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Engine:
         self._runner = runner
         self._clock = clock
         self._on_close = on_close
+        self._grammars = runner.grammars
         self._is_overlapped = is_overlapped
         self._in_flight: InFlightStep | None = None
         self._ended_s = clock()
@@ -71,11 +76,19 @@ class Engine:
 
     def submit(self, new: NewRequest) -> Refusal | None:
         """Add a request to the waiting queue; return the refusal if it was not accepted."""
-        return self._scheduler.add(new, self._clock())
+        grammars, grammar = self._grammars, new.sampling.grammar
+        if not grammar:
+            return self._scheduler.add(new, self._clock())
+        if grammars is None:
+            return Refusal(new.id, Reason.GRAMMAR_FAILED, "this engine has no grammars")
+        refusal = self._scheduler.add(new, self._clock(), is_ready=False)
+        if refusal is None and grammars.hold(new.id, grammar):
+            self._scheduler.make_ready(new.id)
+        return refusal
 
     def abort(self, request_id: str) -> Delta | None:
         """End a request; return its last delta, or None if the engine does not have it."""
-        return self._scheduler.abort(request_id, self._clock())
+        return self._released(self._scheduler.abort(request_id, self._clock()))
 
     def reset_prefix_cache(self) -> None:
         """Make everything that is cached now unfindable for later requests."""
@@ -91,9 +104,20 @@ class Engine:
 
     def step(self) -> StepOutput:
         """Take one step: schedule, run, update. With overlap the outputs are those of the step
-        before, and of this one too if it computes nothing."""
+        before, and of this one too if it computes nothing. Where all requests wait for
+        grammars, it waits for one of them, WAIT_S at most."""
+        failed = self._take_compiled()
+        output = self._step()
+        if self._grammars is not None:
+            for delta in output.deltas:
+                self._released(delta)
+        return output._replace(deltas=failed + output.deltas) if failed else output
+
+    def _step(self) -> StepOutput:
         began = self._clock()
         new = InFlightStep(self._runner.launch(self._scheduler.schedule(began)), began)
+        if not new.launched.step.chunks and self._in_flight is None and self._grammars is not None:
+            self._grammars.wait(WAIT_S)
         previous, self._in_flight = self._in_flight, None
         result = None if previous is None else self._runner.collect(previous.launched)
         self._runner.sample(new.launched)
@@ -114,7 +138,30 @@ class Engine:
             step.number, step.num_tokens, seconds, self._scheduler.update(step, result, now)
         )
 
+    def _take_compiled(self) -> list[Delta]:
+        """Let the requests run whose grammars are compiled; end those whose grammars are not."""
+        ended = []
+        for request_id, has_failed in (
+            () if self._grammars is None else self._grammars.take_compiled()
+        ):
+            if not has_failed:
+                self._scheduler.make_ready(request_id)
+                continue
+            delta = self._scheduler.abort(request_id, self._clock(), Reason.GRAMMAR_FAILED)
+            if delta is not None:
+                ended.append(delta)
+            self._released(delta)
+        return ended
+
+    def _released(self, delta: Delta | None) -> Delta | None:
+        """Let go of the grammar of a request that has ended."""
+        if self._grammars is not None and delta is not None and delta.finish is not None:
+            self._grammars.release(delta.request_id)
+        return delta
+
     def close(self) -> None:
         """Close what was opened with the engine; no step may follow."""
+        if self._grammars is not None:
+            self._grammars.close()
         if self._on_close is not None:
             self._on_close()

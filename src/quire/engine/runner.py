@@ -18,9 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quire.engine.grammar.grammars import Grammars
 from quire.engine.host_to_device import to_device
 from quire.engine.sampling.build_sampler import build_sampler
-from quire.engine.sampling.logits_processor import ProcessorContext
+from quire.engine.sampling.logits_processor import ProcessorBuilder, ProcessorContext
+from quire.engine.sampling.processors.table import PROCESSORS
 from quire.engine.sampling.sampler import PendingSample, SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState, build_sampling_state
 from quire.models.batch import Batch, Model, split_batch
@@ -85,12 +87,21 @@ class LaunchedStep:
 
 
 class Runner:
-    """Applies the block copies and the changes of requests of a step, then computes its chunks."""
+    """Applies the block copies and the changes of requests of a step, then computes its chunks.
+    `grammars` are those that its requests have; None where they have none."""
 
-    def __init__(self, config: RunnerConfig, model: Model) -> None:
+    def __init__(
+        self,
+        config: RunnerConfig,
+        model: Model,
+        grammars: Grammars | None = None,
+    ) -> None:
         self._config = config
         self._device = torch.device(config.device)
         self._model = model
+        self.grammars = grammars
+        own = () if grammars is None else (grammars.build_processor,)
+        self._processors: tuple[ProcessorBuilder, ...] = (*PROCESSORS, *own)
         self._sampler = build_sampler(model.vocab_size, self._device, config.disabled)
         self._rows: dict[str, RequestRow] = {}
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
@@ -154,17 +165,20 @@ class Runner:
         )
         if sampled is None:
             return result
-        for index, token_id in zip(launched.sampled_chunks, sampled.token_ids, strict=True):
-            launched.rows[index].sampling.append(token_id)
+        rows = [launched.rows[index].sampling for index in launched.sampled_chunks]
+        for row, token_id in zip(rows, sampled.token_ids, strict=True):
+            row.append(token_id)
         chunks = launched.step.chunks
-        return _with_sampled(
-            result, [chunks[index].request_id for index in launched.sampled_chunks], sampled
-        )
+        request_ids = [chunks[index].request_id for index in launched.sampled_chunks]
+        failed = [each for each, row in zip(request_ids, rows, strict=True) if row.has_failed]
+        result = replace(result, grammar_failed=frozenset(failed))
+        return _with_sampled(result, request_ids, sampled)
 
     def _join(self, join: NewRequestData) -> None:
         new = join.request
         sampling = build_sampling_state(
-            ProcessorContext(new.sampling, new.stopping, join.token_ids, len(new.prompt_token_ids))
+            ProcessorContext(new.sampling, new.stopping, join.token_ids, len(new.prompt_token_ids)),
+            self._processors,
         )
         num_blocks = [0] * self._config.num_groups
         row = RequestRow(self._free_rows.pop(), num_blocks, sampling, new.prompt_logprobs)

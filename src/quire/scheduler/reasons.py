@@ -19,6 +19,7 @@ class Reason(StrEnum):
     )
     WAITS_FOR_PROMPT = "waits_for_prompt"  # of the request it forks from
     WAITS_FOR_PREFIX = "waits_for_prefix"  # it is being computed (tokens; by whom)
+    WAITS_FOR_GRAMMAR = "waits_for_grammar"  # it is being compiled; nobody waits behind it
     WAITS_FOR_SKIPPED = "waits_for_skipped"  # one ahead may not be passed again (times it was)
     # scheduled
     ADMITTED = "admitted"  # (tokens reused from the prefix cache)
@@ -42,6 +43,7 @@ class Reason(StrEnum):
     CONTEXT_END = "context_end"
     ABORTED = "aborted"
     NOT_FINITE = "not_finite"  # the model's logits held NaN or infinity
+    GRAMMAR_FAILED = "grammar_failed"  # it could not be compiled, or no token was left
     DEADLINE_EXCEEDED = "deadline_exceeded"  # its time limit has passed
     # refused
     DEADLINE_HOPELESS = "deadline_hopeless"  # those ahead take longer than there is time
@@ -57,3 +59,7 @@ class Reason(StrEnum):
     def lasts(self) -> bool:
         """True for waiting states, which repeat from step to step."""
         return self.value.startswith("waits")
+
+
+HOLDING_NOBODY = (Reason.WAITS_FOR_PREFIX, Reason.WAITS_FOR_GRAMMAR)
+"""The reasons why the head of the queue may wait while those behind it are admitted."""

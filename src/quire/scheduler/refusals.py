@@ -5,7 +5,7 @@ from quire.cache.kv_cache import KVCache
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.policy import TenantId
 from quire.scheduler.queue import WaitingQueue
-from quire.scheduler.reasons import Reason
+from quire.scheduler.reasons import HOLDING_NOBODY, Reason
 from quire.scheduler.request import NewRequest, Request
 from quire.scheduler.step import Refusal
 
@@ -58,7 +58,7 @@ def queue_full(
     """
     head = waiting.head
     last = None if head is None else head.timeline[-1].reason
-    held_back = last is not None and last.lasts and last is not Reason.WAITS_FOR_PREFIX
+    held_back = last is not None and last.lasts and last not in HOLDING_NOBODY
     num_places = 0 if held_back else config.max_num_seqs - num_running
     if len(waiting) < config.max_num_queued_reqs + num_places:
         return None

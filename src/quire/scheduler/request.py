@@ -20,7 +20,8 @@ class Sampling:
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0, `repetition_penalty` 1 and the other
     penalties 0 are off. `seed` is any 64-bit number: the noise of a token is a pure function of
     (seed, position). With `num_logprobs` None no log probabilities are returned, with 0 the sampled
-    token's, with n also those of the n likeliest.
+    token's, with n also those of the n likeliest. `grammar`, serialised for
+    llguidance, is what the output must be of; empty for any output.
     """
 
     temperature: float = 1.0
@@ -33,6 +34,7 @@ class Sampling:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
     num_logprobs: int | None = None
+    grammar: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +103,10 @@ class Request:
     admitted: it tells a late result of an earlier admission apart. `num_discarded` tokens were
     computed before the last preemption. `num_scored` prompt tokens have had their log probabilities
     handed out; the first never gets one. `priority_key` orders the waiting requests of its
-    `tenant`, `running_order` the running ones. At the head of the queue it was skipped `num_skips`
-    times. `num_charged` prompt tokens are on its tenant's account. The step `prompt_step` computes
-    the last of its prompt. All requests share one `journal` of what is new in their timelines.
+    `tenant`, `running_order` the running ones. While it is not `is_ready` it waits and holds
+    nobody. At the head of the queue it was skipped `num_skips` times. `num_charged` prompt tokens
+    are on its tenant's account. The step `prompt_step` computes the last of its prompt. All
+    requests share one `journal` of what is new in their timelines.
     """
 
     new: NewRequest
@@ -112,6 +115,7 @@ class Request:
     tenant: str
     priority_key: SortKey
     running_order: SortKey = (0.0, 0)
+    is_ready: bool = True
     num_computed: int = 0
     num_pending: int = 0
     num_cached: int = 0

@@ -20,7 +20,7 @@ from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
 from quire.scheduler.queue import WaitingQueue
-from quire.scheduler.reasons import Reason
+from quire.scheduler.reasons import HOLDING_NOBODY, Reason
 from quire.scheduler.refusals import deadline_unreachable, fork_differs, never_served, queue_full
 from quire.scheduler.request import Event, NewRequest, Request
 from quire.scheduler.running import RunningSet
@@ -82,8 +82,9 @@ class Scheduler:
         self._journal.clear()
         return events
 
-    def add(self, new: NewRequest, now: float) -> Refusal | None:
-        """Take the request into the waiting queue, or return why not, with the numbers."""
+    def add(self, new: NewRequest, now: float, *, is_ready: bool = True) -> Refusal | None:
+        """Take the request into the waiting queue, or return why not, with the numbers. One that is
+        not ready is not admitted before `make_ready`."""
         refusal = self._refusal(new)
         if refusal is not None:
             return refusal
@@ -94,6 +95,7 @@ class Scheduler:
             list(new.prompt_token_ids),
             self._policy.tenant(new),
             self._policy.priority_key(new, arrived_s=now, number=self._num_added),
+            is_ready=is_ready,
             arrived_s=now,
             journal=self._journal,
         )
@@ -107,12 +109,17 @@ class Scheduler:
         self._waiting.add(request)
         return None
 
-    def abort(self, request_id: str, now: float) -> Delta | None:
+    def make_ready(self, request_id: str) -> None:
+        """Let the request be admitted, if it is still here."""
+        if request_id in self._requests:
+            self._requests[request_id].is_ready = True
+
+    def abort(self, request_id: str, now: float, reason: Reason = Reason.ABORTED) -> Delta | None:
         """End the request and free its blocks at once; return None if it is not here (any more)."""
         request = self._requests.get(request_id)
         if request is None:
             return None
-        return Delta(request_id, (), finish=self._finish(request, Reason.ABORTED, now))
+        return Delta(request_id, (), finish=self._finish(request, reason, now))
 
     def reset_prefix_cache(self) -> None:
         """Make nothing that is cached findable again."""
@@ -135,7 +142,7 @@ class Scheduler:
         self._schedule_running(draft, now)
         self._schedule_waiting(draft, now)
         self._number += 1
-        leaves_someone = len(self._waiting) > draft.num_aside
+        leaves_someone = len(self._waiting) > draft.num_aside + draft.num_unready
         self._throughput.begin(self._number, now, leaves_someone=leaves_someone)
         finished_requests, self._finished_requests = tuple(self._finished_requests), []
         block_copies = self._cache.take_block_copies()
@@ -203,8 +210,7 @@ class Scheduler:
         self, request: Request, num_tokens: int, draft: StepDraft, now: float
     ) -> BlockIds | None:
         """Return blocks for the next `num_tokens`, taken from others if need be; None if it is this
-        request that must give up its own.
-        """
+        request that must give up its own."""
         start, end = request.num_computed, request.num_computed + num_tokens
         while (new_block_ids := self._cache.grow(request.table, start, end)) is None:
             victim = self._running.victim(request)
@@ -259,7 +265,7 @@ class Scheduler:
             if blocker is None:
                 continue
             head.note(now, *blocker)
-            if blocker.reason is not Reason.WAITS_FOR_PREFIX:
+            if blocker.reason not in HOLDING_NOBODY:
                 if blocker.reason is Reason.WAITS_FOR_BLOCKS:
                     self._skip_ahead(head, draft, now)
                 break
@@ -270,8 +276,7 @@ class Scheduler:
 
     def _skip_ahead(self, head: Request, draft: StepDraft, now: float) -> None:
         """Admit some from behind the head, at the expense of all they pass, until one of those must
-        not be passed again.
-        """
+        not be passed again."""
         passed = [head]
         for request in self._waiting.first(1 + NUM_TRIED)[1:]:
             holder = next((each for each in passed if self._holds_back(each)), None)
@@ -281,7 +286,8 @@ class Scheduler:
             blocker = self._blocker(request, draft) or self._admit(request, draft, now)
             if blocker is not None:
                 request.note(now, blocker.reason, blocker.number, blocker.other or head.id)
-                passed.append(request)
+                if request.is_ready:
+                    passed.append(request)
                 continue
             for each in passed:
                 each.num_skips += 1
@@ -309,8 +315,7 @@ class Scheduler:
 
     def _admit(self, request: Request, draft: StepDraft, now: float) -> Blocker | None:
         """Take blocks for everything known of the request and schedule its first chunk, or return
-        the reason it must wait.
-        """
+        the reason it must wait."""
         admitted = self._admission.admit(request, draft, now, self._number)
         if isinstance(admitted, Blocker):
             return admitted
@@ -319,8 +324,7 @@ class Scheduler:
 
     def _start_running(self, request: Request, num_computed: int, draft: StepDraft) -> None:
         """Move the request, which has blocks for all that is known, to the running set and schedule
-        its first chunk.
-        """
+        its first chunk."""
         self._waiting.remove(request)
         self._prefix_waits.admit(request)
         self._num_admitted += 1
@@ -338,12 +342,11 @@ class Scheduler:
         self, request: Request, chunk: Chunk, token_id: int | None, result: StepResult, now: float
     ) -> Delta | None:
         """Take one chunk's result into its request: its blocks advance, what was sampled is
-        appended, and whether it ends is judged.
-        """
+        appended, and whether it ends is judged."""
         scores = result.prompt_logprobs.get(request.id)
         scored = request.take_scores(chunk.start, scores) if scores else ()
-        if request.id in result.not_finite:
-            return Delta(request.id, (), (), scored, self._finish(request, Reason.NOT_FINITE, now))
+        if (failure := result.failure(request.id)) is not None:
+            return Delta(request.id, (), (), scored, self._finish(request, failure, now))
         num_computed = chunk.start + chunk.num_tokens
         self._cache.advance(request.table, request.token_ids, num_computed)
         if chunk.num_tokens > 1:

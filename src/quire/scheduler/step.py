@@ -63,7 +63,8 @@ class StepResult:
     """The samples of a step: one token id for each sampling chunk, in the order of the chunks.
 
     `prompt_logprobs` of a chunk are those of the prompt tokens `start + 1 ...` that it predicts.
-    `not_finite` names requests whose logits held NaN; their token id means nothing. `copy_time` is
+    `not_finite` names requests whose logits held NaN, `grammar_failed` those whose grammar left no
+    token; their token id means nothing. `copy_time` is
     that of block copies, the step's own or those of steps before it, that were found to be done
     since the last result.
     """
@@ -73,7 +74,14 @@ class StepResult:
     logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     not_finite: frozenset[str] = frozenset()
+    grammar_failed: frozenset[str] = frozenset()
     copy_time: CopyTime = CopyTime()
+
+    def failure(self, request_id: str) -> Reason | None:
+        """Return why the request has no token although it should, or None."""
+        if request_id in self.not_finite:
+            return Reason.NOT_FINITE
+        return Reason.GRAMMAR_FAILED if request_id in self.grammar_failed else None
 
 
 class Finish(NamedTuple):

@@ -10,7 +10,8 @@ class StepDraft:
 
     `tokens_left` is what remains of the step's token budget. `num_aside` requests wait although
     they would be next; a sequence is kept for each of them, and `num_reserved` blocks for all
-    together. The results of `num_under_way` earlier steps have not come.
+    together; `num_unready` others wait and keep nothing. The results of `num_under_way` earlier
+    steps have not come.
     """
 
     def __init__(self, max_num_batched_tokens: int, num_under_way: int = 0) -> None:
@@ -19,6 +20,7 @@ class StepDraft:
         self.num_preempted = 0
         self.num_aside = 0
         self.num_reserved = 0
+        self.num_unready = 0
         self._max_tokens = max_num_batched_tokens
         self._new_requests: list[NewRequestData] = []
         self._chunks: list[Chunk] = []

@@ -55,6 +55,7 @@ class RowEdits:
     addends: list[tuple[int, float]] = field(default_factory=list, init=False)
     penalties: Penalties | None = field(default=None, init=False)
     mask: Tensor | None = field(default=None, init=False)
+    has_failed: bool = field(default=False, init=False)
 
     def add(self, addends: Iterable[tuple[int, float]]) -> None:
         """Add to the logits of token ids; an id beyond the vocabulary has none and is left out."""
@@ -84,6 +85,10 @@ class RowEdits:
                 f"must be int32 {shape} on the CPU"
             )
         self.mask = mask if self.mask is None else self.mask & mask
+
+    def fail(self) -> None:
+        """Say that no token may be sampled: the request ends with an error."""
+        self.has_failed = True
 
 
 class LogitsProcessor(Protocol):

@@ -18,12 +18,14 @@ class SamplingState:
     """The state of a request from which its next token is sampled, beside its logits.
 
     `token_ids` are the prompt and the outputs so far. `processors` are those that are not done.
+    `has_failed` says that they left no token to sample.
     """
 
     sampling: Sampling
     token_ids: list[int]
     num_prompt_tokens: int
     processors: list[LogitsProcessor]
+    has_failed: bool = False
 
     @property
     def position(self) -> int:
@@ -49,6 +51,7 @@ class SamplingState:
         edits = RowEdits(vocab_size)
         for processor in self.processors:
             processor.edit(edits)
+        self.has_failed = edits.has_failed
         return edits
 
 

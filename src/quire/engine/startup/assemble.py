@@ -3,13 +3,15 @@
 import logging
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from quire.cache.block_hash import BlockHash, HashAlgorithm, build_block_hash
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.layout import Layout
-from quire.engine.config import EngineConfig, MemoryConfig
+from quire.engine.config import TOY_MODEL, EngineConfig, MemoryConfig
 from quire.engine.engine import Engine
+from quire.engine.grammar.grammars import build_grammars
 from quire.engine.messages import EngineFacts
 from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.tracing import TracedKVCache, open_tracing
@@ -25,7 +27,8 @@ Clock = Callable[[], float]
 def assemble(
     config: EngineConfig, facts: EngineFacts, layout: Layout, model: Model, clock: Clock
 ) -> Engine:
-    """Return an engine with cache, scheduler and runner over a model that has its KV cache."""
+    """Return an engine with cache, scheduler and runner over a model that has its KV cache. The
+    model that `config` names is a folder by now, or the toy."""
     memory, tracing_config = config.memory, config.tracing
     cache_config = CacheConfig(
         facts.num_blocks,
@@ -52,9 +55,12 @@ def assemble(
         disabled=config.model.disable_optimizations,
     )
     on_close = None if tracing is None else tracing.close
+    name = config.model.model
+    folder = None if name == TOY_MODEL else Path(name)
+    grammars = build_grammars(folder, facts.vocab_size, facts.eos_token_ids)
     return Engine(
         scheduler,
-        Runner(runner_config, model),
+        Runner(runner_config, model, grammars),
         clock,
         on_close,
         is_overlapped=facts.async_scheduling,

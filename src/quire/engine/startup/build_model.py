@@ -91,7 +91,8 @@ def build_model_engine(
     facts = _facts(config, loaded, plan, receipt, timer.seconds)
     facts = msgspec.structs.replace(facts, decode=recorded.decode)
     _log_facts(facts, plan.capacity.layout)
-    return assemble(config, facts, plan.capacity.layout, recorded.model, clock), facts
+    local = replace(config, model=replace(config.model, model=str(folder)))
+    return assemble(local, facts, plan.capacity.layout, recorded.model, clock), facts
 
 
 def is_overlapped(config: SchedulingConfig, device: torch.device) -> bool:

@@ -1,0 +1,142 @@
+"""The compiled grammars of the requests that the engine has.
+
+Grammars are compiled in one background thread, and so is the tokenizer that they need, with the
+first of them. Until then their requests wait in the scheduler and hold nobody.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from quire.engine.grammar.grammar_processor import GrammarProcessor, TokenMatcher
+from quire.engine.grammar.limits import parser_limits
+from quire.engine.sampling.logits_processor import ProcessorContext
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+logger = logging.getLogger(__name__)
+
+TOKENIZER = "tokenizer.json"
+MAX_UNUSED = 64
+"""So many compiled grammars are kept that no request has, the latest used ones."""
+
+Compile = Callable[[str], "LLMatcher"]
+
+
+class CompiledRequest(NamedTuple):
+    """A request whose grammar has been compiled, or could not be."""
+
+    request_id: str
+    has_failed: bool
+
+
+class Grammars:
+    """Compiles the grammars of requests, and keeps each as long as a request has it.
+
+    `compile_grammar` runs in the background thread; it raises ValueError for a grammar that it
+    cannot compile.
+    """
+
+    def __init__(self, compile_grammar: Compile) -> None:
+        self._compile = compile_grammar
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="compile-grammar")
+        self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        self._grammar_of: dict[str, str] = {}
+        self._num_users: dict[str, int] = {}
+        self._waiting: dict[str, Future[LLMatcher]] = {}
+
+    def hold(self, request_id: str, grammar: str) -> bool:
+        """Keep the grammar for a request, and return whether it is compiled already. If not,
+        `take_compiled` names the request later."""
+        self._grammar_of[request_id] = grammar
+        self._num_users[grammar] = self._num_users.get(grammar, 0) + 1
+        future = self._compiled.get(grammar)
+        if future is None:
+            future = self._compiled[grammar] = self._thread.submit(self._compile, grammar)
+        self._compiled.move_to_end(grammar)
+        if future.done() and future.exception() is None:
+            return True
+        self._waiting[request_id] = future
+        return False
+
+    def release(self, request_id: str) -> None:
+        """Note that a request has ended, whether it had a grammar or not."""
+        grammar = self._grammar_of.pop(request_id, None)
+        if grammar is None:
+            return
+        self._waiting.pop(request_id, None)
+        self._num_users[grammar] -= 1
+        if not self._num_users[grammar]:
+            del self._num_users[grammar]
+        self._drop_unused()
+
+    def _drop_unused(self) -> None:
+        """Drop failed grammars that no request has, and of the others the longest unused."""
+        unused = [each for each in self._compiled if each not in self._num_users]
+        failed = [each for each in unused if _has_failed(self._compiled[each])]
+        kept = [each for each in unused if each not in failed]
+        for grammar in failed + kept[: max(len(kept) - MAX_UNUSED, 0)]:
+            self._compiled.pop(grammar).cancel()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a grammar is compiled, for at most so many seconds."""
+        wait(self._waiting.values(), seconds, FIRST_COMPLETED)
+
+    def take_compiled(self) -> list[CompiledRequest]:
+        """Return the requests whose grammars were compiled since the last call."""
+        done = [name for name, future in self._waiting.items() if future.done()]
+        return [CompiledRequest(name, _has_failed(self._waiting.pop(name))) for name in done]
+
+    def build_processor(self, context: ProcessorContext) -> GrammarProcessor | None:
+        """Return a processor for a request with a grammar, which has taken its outputs so far."""
+        grammar = context.sampling.grammar
+        if not grammar:
+            return None
+        matcher: TokenMatcher = self._compiled[grammar].result().deep_copy()
+        processor = GrammarProcessor(matcher)
+        for token_id in context.output_ids:
+            processor.accept(token_id)
+        return processor
+
+    def close(self) -> None:
+        """Compile nothing more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _has_failed(future: "Future[LLMatcher]") -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)
+
+
+def build_grammars(
+    folder: Path | None, vocab_size: int, eos_token_ids: tuple[int, ...]
+) -> Grammars:
+    """Return the grammars of a model, whose tokenizer is in `folder`; None if it has none. The
+    tokenizer is read in the background with the first grammar."""
+
+    @cache
+    def tokenizer() -> "LLTokenizer":
+        from llguidance import LLTokenizer  # late: most engines compile no grammar
+
+        if folder is None or not eos_token_ids:
+            raise ValueError("the model has no tokenizer with an end-of-sequence token")
+        text = (folder / TOKENIZER).read_text(encoding="utf-8")
+        return LLTokenizer(text, n_vocab=vocab_size, eos_token=list(eos_token_ids))
+
+    def compile_grammar(grammar: str) -> "LLMatcher":
+        from llguidance import LLMatcher
+
+        try:
+            matcher = LLMatcher(tokenizer(), grammar, log_level=0, limits=parser_limits())
+        except Exception:
+            logger.exception("a grammar cannot be compiled")
+            raise
+        if matcher.is_error():
+            raise ValueError(matcher.get_error())
+        return matcher
+
+    return Grammars(compile_grammar)
