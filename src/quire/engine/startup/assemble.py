@@ -55,8 +55,7 @@ def assemble(
         disabled=config.model.disable_optimizations,
     )
     on_close = None if tracing is None else tracing.close
-    name = config.model.model
-    folder = None if name == TOY_MODEL else Path(name)
+    folder = None if config.model.model == TOY_MODEL else Path(config.model.model)
     grammars = build_grammars(folder, facts.vocab_size, facts.eos_token_ids)
     return Engine(
         scheduler,
