@@ -169,6 +169,13 @@ FAULTS = (
         "slots += (positions + 1) % block_size",
     ),
     Fault(
+        "device",
+        "a copy leaves a number out",
+        "bench/gpu/speed/ceilings.py",
+        "target = torch.empty_like(source).copy_(source)",
+        "target = torch.zeros_like(source); target[1:].copy_(source[1:]); target[1] = 0",
+    ),
+    Fault(
         "receipt",
         "the receipt says half of what K and V take",
         "src/quire/engine/startup/build_model.py",

@@ -5,6 +5,7 @@ from bench.gpu.check import Check
 CORRECTNESS = "bench.gpu.correctness"
 ATTENTION = f"{CORRECTNESS}.attention"
 MODELS = "bench.gpu.speed.models"
+CEILINGS = "bench.gpu.speed.ceilings:check_ceilings"
 GRAPHS = f"{CORRECTNESS}.graphs"
 ENGINE = f"{CORRECTNESS}.engine"
 TOOLS = f"{CORRECTNESS}.tools"
@@ -29,10 +30,11 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check("engine-waits", f"{ENGINE}:check_waits", 90),
         Check("sanitizer", f"{TOOLS}:check_sanitizer", 150),
         Check("fidelity", f"{TOOLS}:check_fidelity", 200),
+        Check("device", CEILINGS, 60, is_alone=True),
         Check("receipt", f"{CORRECTNESS}.receipt:check_receipt", 90, is_alone=True),
     ),
     "speed": (
-        Check("ceilings", "bench.gpu.speed.ceilings:check_ceilings", 60, is_alone=True),
+        Check("ceilings", CEILINGS, 60, is_alone=True),
         Check("attention", "bench.gpu.speed.attention:check_attention", 90, is_alone=True),
         Check("model-1b", f"{MODELS}:check_1b", 150, is_alone=True),
         Check("peer-1b", f"{PEERS}:check_1b", 180, is_alone=True),

@@ -54,6 +54,7 @@ def check_ceilings(place: Place) -> Iterator[Finding]:
     found = measure_ceilings(place)
     save(found, place.folder)
     yield Finding("ceilings", asdict(found))
+    yield _holds(place)
 
 
 def ceilings(place: Place) -> DeviceCeilings:
@@ -97,6 +98,16 @@ def _memory(place: Place) -> tuple[float, float]:
     reads: list[Call] = [source.sum, source.amax, source.view(torch.int32).amax, halves.amax]
     read_s = min(time_launched(place.device, read).median_s for read in reads)
     return 2 * source.nbytes / copy_s / 1e9, source.nbytes / read_s / 1e9
+
+
+def _holds(place: Place) -> Finding:
+    """See that memory holds what was written into it, also after a copy."""
+    num_words = REHEARSED_FLOATS if place.is_rehearsal else NUM_FLOATS
+    source = torch.arange(num_words, dtype=torch.int32, device=place.device)
+    target = torch.empty_like(source).copy_(source)
+    is_right = torch.equal(target, source) and int(target[-1]) == num_words - 1
+    figures = {"num_bytes": 2 * source.nbytes}
+    return Finding("memory", figures, None if is_right else "it holds other numbers than written")
 
 
 def _product(place: Place, dtype: torch.dtype) -> float:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from quire.models.config import UnsupportedModel
-from quire.models.loading.support import layering, max_model_len
+from quire.models.loading.support import layering, max_model_len, refuse_unsupported
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,15 @@ from quire.models.loading.support import layering, max_model_len
 def test_rope_scaling_lengthens_the_context(rope: object, expected: int) -> None:
     config = SimpleNamespace(max_position_embeddings=4096, rope_parameters=rope)
     assert max_model_len(config) == expected
+
+
+@pytest.mark.parametrize("kind", [None, "sliding_attention"])
+def test_dynamic_rope_is_refused_in_any_kind_of_layer(kind: str | None) -> None:
+    dynamic = {"rope_type": "dynamic", "factor": 2.0}
+    rope = dynamic if kind is None else {"full_attention": {"rope_type": "default"}, kind: dynamic}
+    config = SimpleNamespace(max_position_embeddings=4096, rope_parameters=rope)
+    with pytest.raises(UnsupportedModel, match="dynamic RoPE"):
+        refuse_unsupported(config)
 
 
 def test_a_configuration_without_a_length_is_refused() -> None:
