@@ -231,8 +231,9 @@ def test_errors_are_the_clients_own(server: ServerProcess, client: openai.OpenAI
             model=MODEL,
             messages=HELLO,
             tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}],
+            tool_choice="required",
         )
-    assert tools.value.param == "tools"
+    assert tools.value.param == "tool_choice"
     with (
         openai.OpenAI(base_url=server.url + "/v1", api_key="wrong", max_retries=0) as stranger,
         pytest.raises(openai.AuthenticationError),
