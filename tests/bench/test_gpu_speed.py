@@ -1,4 +1,4 @@
-"""What the speed checks of a GPU state beside their figures: floors, shares, and how much is timed.
+"""The speed checks of a GPU state floors and shares beside their figures, and time enough calls.
 The checks themselves are rehearsed by the test of `bench.gpu_acceptance`."""
 
 from functools import cache

@@ -42,8 +42,8 @@ class Engine:
 
     `clock` returns seconds that never go back. `on_close` closes what was opened with the engine.
     `is_overlapped` schedules a step while the device computes the one before; it helps on devices
-    that compute while the host goes on. A request with a
-    grammar runs once that is compiled, by the runner's `grammars`.
+    that compute while the host goes on. A request with a grammar runs once that is compiled, by the
+    runner's `grammars`.
     """
 
     def __init__(

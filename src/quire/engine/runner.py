@@ -171,7 +171,8 @@ class Runner:
         chunks = launched.step.chunks
         request_ids = [chunks[index].request_id for index in launched.sampled_chunks]
         failed = [each for each, row in zip(request_ids, rows, strict=True) if row.has_failed]
-        result = replace(result, grammar_failed=frozenset(failed))
+        if failed:
+            result = replace(result, grammar_failed=frozenset(failed))
         return _with_sampled(result, request_ids, sampled)
 
     def _join(self, join: NewRequestData) -> None:

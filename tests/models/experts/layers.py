@@ -11,9 +11,9 @@ from quire.models.experts.activations import FUNCTIONS, Activation
 from tests.models.rounding import Exact, in_dtype, linear_exactly, summed, unit
 
 SLOPE = 1.13
-"""How steep an activation is at most."""
+"""The steepest slope of an activation."""
 ACTIVATION_ROUNDINGS = 16
-"""Of an activation, in parts of its argument: none is larger, and a tanh is several operations."""
+"""The roundings of an activation, in parts of its argument: a tanh is several operations."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def test_a_model_says_by_them_what_it_says_by_its_own(family: str, references: R
 
 @torch.inference_mode()
 def test_experts_that_hand_their_input_on_are_told_apart(references: References) -> None:
-    """Those from the fifth on. The router chooses few others."""
+    """The experts from the fifth on hand their input on; the router chooses few of them."""
     checkpoint = references.checkpoint("longcat_flash")
     model = ordinary(checkpoint)
     experts = next(part for part in model.modules() if type(part).__name__.endswith("FlashExperts"))

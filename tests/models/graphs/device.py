@@ -18,7 +18,7 @@ def ignore_progress(done: int, total: int) -> None:
 
 
 class Torch(Enum):
-    """What torch cleans up itself after a capture that failed."""
+    """The versions of torch, by what each cleans up itself after a capture that failed."""
 
     NOTHING = "before pytorch 180395"
     ALLOCATION = "since pytorch 180395"
@@ -26,7 +26,7 @@ class Torch(Enum):
 
 
 class Fault(Enum):
-    """What a capture fails at."""
+    """The faults that a capture meets."""
 
     WAIT = "an operation that waits for the device, seen by the check"
     UNSEEN_WAIT = "an operation that waits for the device, not seen by the check"
