@@ -136,7 +136,7 @@ def _is_mask(index: Tensor) -> bool:
 
 
 def _finds_places(name: str, args: Sequence[Any]) -> bool:
-    """Whether an operation looks for what is true, and gives as much as it finds."""
+    """Return whether an operation looks for what is true, and gives as much as it finds."""
     if name == "index":
         return any(map(_is_mask, _tensors(args[1])))
     return name == "where" and len(args) == 1

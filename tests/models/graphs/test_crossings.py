@@ -1,4 +1,4 @@
-"""What passes between host and device is found, with the line of the model that did it."""
+"""Data that passes between host and device is found, with the line of the model that did it."""
 
 from collections.abc import Callable
 

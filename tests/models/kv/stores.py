@@ -55,7 +55,7 @@ stores = st.builds(
 
 @dataclass
 class Blocks:
-    """What the device and the host hold, copied one by one and at once."""
+    """The bytes that the device and the host hold, copied one by one and at once."""
 
     store: KVStore
     device: list[Tensor] = field(init=False)

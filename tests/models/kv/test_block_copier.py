@@ -76,7 +76,8 @@ class Device:
 
 
 def compute(store: KVStore, step: StepCopies, number: int, seen: list[list[Tensor]]) -> None:
-    """What a step does: read what was copied in or forked, and overwrite what it got anew."""
+    """A step does this: it reads what was copied in or forked, and overwrites what it got
+    anew."""
     read = [each.target for each in step.copies if each.kind is not CopyKind.OUT]
     seen.append([as_bytes(tensor)[read] for tensor in store.tensors])
     overwrite(store.tensors, step, number)
@@ -88,7 +89,7 @@ def overwrite(tensors: list[Tensor], step: StepCopies, number: int) -> None:
 
 
 def expect(store: KVStore, steps: list[StepCopies]) -> tuple[Blocks, list[list[Tensor]]]:
-    """What the store holds after the steps, and what each of them reads."""
+    """Return what the store holds after the steps, and what each of them reads."""
     expected, seen = Blocks(store), []
     for number, step in enumerate(steps):
         for each in step.copies:
@@ -114,8 +115,8 @@ def num_swapped(steps: list[StepCopies]) -> int:
 def test_copies_beside_the_computing_are_copies_one_by_one(
     steps: list[StepCopies], half_rows: int, order: list[int], layer: object, kept_as: KVCacheDtype
 ) -> None:
-    """In whatever order the streams do what they need not wait for, also where the staging memory
-    holds fewer blocks than are copied."""
+    """Copies are right in whatever order the streams do what they need not wait for, also where the
+    staging memory holds fewer blocks than are copied."""
     store = build_store([FULL if layer is FULL else LATENT] * 2, kept_as)
     expected, expected_seen = expect(store, steps)
     device, seen, told = Device(store, half_rows), list[list[Tensor]](), CopyTime()

@@ -85,7 +85,7 @@ def test_a_block_takes_the_bytes_that_sizing_counts(
 def test_a_block_of_the_host_is_a_row_of_the_bytes_that_sizing_counts(
     layers: list[LayerFacts], kept_as: KVCacheDtype, dtype: torch.dtype
 ) -> None:
-    """Of every tensor it has a part where a GPU copies fastest, and no byte is in two of them."""
+    """Every tensor has its part where a GPU copies fastest, and no byte is in two of them."""
     layout = layout_of(layers, dtype, KVOptions(kept_as))
     store = build(layout, dtype, kept_as, num_host_blocks=3)
     assert store.host is not None and store.host.shape == (3, layout.host_block_bytes(4))
@@ -169,8 +169,8 @@ def test_keys_and_values_never_move(kind: str, kept_as: KVCacheDtype) -> None:
 
 @pytest.mark.parametrize("kept_as", KEPT_AS)
 def test_memory_that_nobody_wrote_is_not_touched(kept_as: KVCacheDtype) -> None:
-    """Of gigabytes for blocks, the machine hands out pages for one token, and one block of the
-    host."""
+    """The machine hands out pages for one token and one block of the host, of gigabytes for
+    blocks."""
     wide = layer(8, (4096, 4096), "full", 0)
     layout = layout_of([wide], torch.float32, KVOptions(kept_as))
     store = build(layout, torch.float32, kept_as, num_blocks=20000, num_host_blocks=20000)

@@ -69,7 +69,7 @@ def options(name: ToolFormatName, *, in_reasoning: bool = False) -> ParserOption
 
 
 def read(parts: Iterable[str], given: ParserOptions) -> Read:
-    """What comes out where the text comes in these parts."""
+    """Return what comes out where the text comes in these parts."""
     parser, output = OutputParser(given), Read()
     for part in parts:
         for event in parser.feed(part):

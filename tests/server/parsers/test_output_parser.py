@@ -105,8 +105,8 @@ def in_parts(text: str, cuts: Sequence[int]) -> list[str]:
 
 
 def can_be_written(calls: Calls, form: ToolFormatName) -> bool:
-    """Whether the format can say these arguments: text that stands between tags cannot hold the
-    closing one, nor begin or end with what is taken for padding."""
+    """Return whether the format can say these arguments: text that stands between tags cannot hold
+    the closing one, nor begin or end with what is taken for padding."""
     if form not in TAGGED:
         return True
     close = form.value.syntax[0].value_close  # type: ignore[union-attr]
@@ -135,7 +135,7 @@ def test_calls_are_read_back_however_the_text_is_split(
 
 
 def fragments(form: ToolFormat) -> list[str]:
-    """What hostile texts in a format are put together of."""
+    """Return the parts that hostile texts in a format are put together of."""
     tags = [*form.tags, "<think>", "</think>"]
     halves = [tag[: len(tag) // 2] for tag in tags]
     return [
