@@ -116,7 +116,8 @@ def test_copies_beside_the_computing_are_copies_one_by_one(
     steps: list[StepCopies], half_rows: int, order: list[int], layer: object, kept_as: KVCacheDtype
 ) -> None:
     """Copies are right in whatever order the streams do what they need not wait for, also where the
-    staging memory holds fewer blocks than are copied."""
+    staging memory holds fewer blocks than are copied. A late stream may gather before it marks the
+    begin of the interval, but not copy."""
     store = build_store([FULL if layer is FULL else LATENT] * 2, kept_as)
     expected, expected_seen = expect(store, steps)
     device, seen, told = Device(store, half_rows), list[list[Tensor]](), CopyTime()
@@ -131,7 +132,7 @@ def test_copies_beside_the_computing_are_copies_one_by_one(
     for read, right in zip(seen, expected_seen, strict=True):
         assert same_bytes(read, right)
     assert told.num_blocks == num_swapped(steps)
-    assert told.copy_s >= 2 * (told.num_blocks > 0)
+    assert told.copy_s >= (told.num_blocks > 0)
     assert device.copier.take_copy_time() == CopyTime()
 
 
