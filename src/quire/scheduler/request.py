@@ -14,6 +14,21 @@ SortKey: TypeAlias = tuple[float, int]
 
 
 @dataclass(frozen=True, slots=True)
+class ThinkingBudget:
+    """The tokens that an output may spend on reasoning before the closing tag is forced.
+
+    `max_tokens` counts what stands between the tags, in all the reasoning of the output; with 0 the
+    tag is closed as soon as it is open. `opens` and `closes` are the token ids of the tags, one or
+    more each; `is_open` says that the prompt ends within the reasoning.
+    """
+
+    max_tokens: int
+    opens: tuple[int, ...]
+    closes: tuple[int, ...]
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """The parameters by which the next token is sampled. Token ids are of the model's vocabulary.
 
@@ -21,7 +36,8 @@ class Sampling:
     penalties 0 are off. `seed` is any 64-bit number: the noise of a token is a pure function of
     (seed, position). With `num_logprobs` None no log probabilities are returned, with 0 the sampled
     token's, with n also those of the n likeliest. `grammar`, serialised for
-    llguidance, is what the output must be of; empty for any output.
+    llguidance, is what the output must be of; empty for any output. Without a `thinking_budget` the
+    model reasons as long as it likes.
     """
 
     temperature: float = 1.0
@@ -35,6 +51,7 @@ class Sampling:
     seed: int = 0
     num_logprobs: int | None = None
     grammar: str = ""
+    thinking_budget: ThinkingBudget | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,9 +144,10 @@ class _EditBatch:
             self.addends.append(addend)
         self.ids.extend(others)
         self.counts.extend([0] * len(others))
-        if edits.mask is not None:
+        mask = edits.final_mask
+        if mask is not None:
             self.masked.append(len(self.lengths) // 2)
-            self.masks.append(edits.mask)
+            self.masks.append(mask)
         self.lengths += [len(seen.ids), len(others)]
         self.penalties += (*penalties[1:], *_NO_PENALTIES[1:])
 

@@ -55,6 +55,7 @@ class RowEdits:
     addends: list[tuple[int, float]] = field(default_factory=list, init=False)
     penalties: Penalties | None = field(default=None, init=False)
     mask: Tensor | None = field(default=None, init=False)
+    forced: int | None = field(default=None, init=False)
     has_failed: bool = field(default=False, init=False)
 
     def add(self, addends: Iterable[tuple[int, float]]) -> None:
@@ -85,6 +86,23 @@ class RowEdits:
                 f"must be int32 {shape} on the CPU"
             )
         self.mask = mask if self.mask is None else self.mask & mask
+
+    def force(self, token_id: int) -> None:
+        """Ban every token but this one, unless another processor bans it."""
+        self.forced = token_id
+
+    @property
+    def final_mask(self) -> Tensor | None:
+        """The mask of what all processors leave to be sampled; None if they ban by no mask."""
+        token_id = self.forced
+        if token_id is None or (token_id, -torch.inf) in self.addends:
+            return self.mask
+        word, bit = divmod(token_id, 32)
+        if self.mask is not None and not int(self.mask[word]) >> bit & 1:
+            return self.mask
+        alone = torch.zeros(num_mask_words(self.vocab_size), dtype=torch.int32)
+        alone[word] = 1 << bit if bit < 31 else -(1 << 31)
+        return alone
 
     def fail(self) -> None:
         """Say that no token may be sampled: the request ends with an error."""

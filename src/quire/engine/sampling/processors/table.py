@@ -9,12 +9,14 @@ from quire.engine.sampling.logits_processor import (
 )
 from quire.engine.sampling.processors.logit_bias import build_logit_bias
 from quire.engine.sampling.processors.min_tokens import build_min_tokens
+from quire.engine.sampling.processors.thinking_budget import build_thinking_budget
 from quire.engine.sampling.processors.token_penalties import build_token_penalties
 
 PROCESSORS: tuple[ProcessorBuilder, ...] = (
     build_min_tokens,
     build_logit_bias,
     build_token_penalties,
+    build_thinking_budget,
 )
 
 
