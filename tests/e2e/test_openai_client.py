@@ -1,13 +1,16 @@
 """The `openai` client against the real server with the model in the box."""
 
 import json
+import re
 from collections.abc import Iterator
 from statistics import mean
+from typing import Literal
 
 import httpx
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
+from pydantic import BaseModel, Field
 
 from tests.e2e.server_process import MODEL, ServerProcess, server_process
 
@@ -157,6 +160,56 @@ def test_a_deadline_is_an_error_that_is_not_tried_again(client: openai.OpenAI) -
             model=MODEL, prompt="O,", max_tokens=200, extra_body={"deadline_ms": 0.001}
         )
     assert (late.value.status_code, late.value.code) == (504, "deadline_exceeded")
+
+
+class Person(BaseModel):
+    """What the model says of somebody."""
+
+    name: str = Field(max_length=12)
+    age: int = Field(ge=0, le=130)
+    is_king: bool
+    titles: list[Literal["lord", "duke"]] = Field(max_length=3)
+
+
+def test_an_output_is_parsed_as_a_model_of_pydantic(client: openai.OpenAI) -> None:
+    done = client.chat.completions.parse(
+        model=MODEL, messages=HELLO, response_format=Person, seed=3, max_tokens=200
+    )
+    (choice,) = done.choices
+    assert choice.finish_reason == "stop"
+    assert isinstance(choice.message.parsed, Person)
+    with client.chat.completions.stream(
+        model=MODEL, messages=HELLO, response_format=Person, seed=3, max_tokens=200
+    ) as stream:
+        streamed = stream.get_final_completion()
+    assert streamed.choices[0].message.parsed == choice.message.parsed
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "shape"),
+    [
+        ("regex", r"[a-c]{3}/\d{2}", r"[a-c]{3}/\d{2}"),
+        ("choice", ["to be", "not to be"], "(not )?to be"),
+        ("grammar", 'start: "a" x\nx: /[0-9]{1,3}/ "!"', r"a\d{1,3}!"),
+        ("json", {"type": "array", "items": {"type": "boolean"}, "maxItems": 2}, r"\[[a-z,]*\]"),
+    ],
+)
+def test_an_output_keeps_to_its_grammar(
+    client: openai.OpenAI, kind: str, given: object, shape: str
+) -> None:
+    bodies = ({"structured_outputs": {kind: given}}, {f"guided_{kind}": given})
+    texts = [
+        client.completions.create(
+            model=MODEL, prompt="O,", max_tokens=40, seed=5, extra_body=body
+        ).choices[0]
+        for body in bodies
+    ]
+    assert texts[0].text == texts[1].text and texts[0].finish_reason == "stop"
+    assert re.fullmatch(shape, texts[0].text)
+    cut = client.completions.create(
+        model=MODEL, prompt="O,", max_tokens=1, seed=5, extra_body=bodies[0]
+    ).choices[0]
+    assert texts[0].text.startswith(cut.text) and cut.finish_reason == "length"
 
 
 def test_stop_string(client: openai.OpenAI) -> None:

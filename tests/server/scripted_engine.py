@@ -29,6 +29,8 @@ from quire.scheduler.step import Delta, Finish, Refusal, Stats
 Script: TypeAlias = Callable[[NewRequest], Iterator[int]]
 
 BLOCK_SIZE = 16
+FAILURES = {-1: Reason.NOT_FINITE, -2: Reason.GRAMMAR_FAILED}
+"""What a script draws where an output fails."""
 NUM_BLOCKS = 1000
 
 FACTS = EngineFacts(
@@ -228,8 +230,8 @@ class ScriptedEngine:
 
     def _reason(self, live: Live, token_id: int) -> Reason | None:
         stopping = live.request.stopping
-        if token_id < 0:
-            return Reason.NOT_FINITE
+        if token_id in FAILURES:
+            return FAILURES[token_id]
         if len(live.drawn) > stopping.min_tokens:
             if token_id in stopping.eos_token_ids:
                 return Reason.END_OF_SEQUENCE

@@ -83,6 +83,13 @@ class ChoiceOutput:
             raise RequestError(
                 "The model's output held NaN or infinity.", code="not_finite", status=SERVER_ERROR
             )
+        if delta.finish is not None and delta.finish.reason is Reason.GRAMMAR_FAILED:
+            raise RequestError(
+                "The grammar of the output went beyond its limits with the tokens of this model, "
+                "or left none of them to go on with.",
+                code="grammar_failed",
+                status=SERVER_ERROR,
+            )
         self._prompt_logprobs += delta.prompt_logprobs
         echo = await self._echo_when_ready()
         if self._options.drop_output:

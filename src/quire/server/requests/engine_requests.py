@@ -29,7 +29,7 @@ class NumLogprobs:
 class EngineRequestBuilder:
     """Builds engine requests from the fields of an HTTP request and the defaults of the model.
 
-    `seed` is the client's, or a random one.
+    `seed` is the client's, or a random one; `grammar` is what the outputs must be of, if anything.
     """
 
     request: GenerationFields
@@ -38,15 +38,20 @@ class EngineRequestBuilder:
     logprobs: NumLogprobs
     seed: int
     tenant: Tenant
+    grammar: str = ""
 
     def build(self, completion_id: str, prompts: tuple[Prompt, ...]) -> tuple[NewRequest, ...]:
         """Return the requests, prompt by prompt. Raises RequestError.
 
         The choices of a prompt have the same seeds whatever other prompts are beside it.
         """
-        sampling = self.request.sampling(self.serving.defaults, self.serving.facts.vocab_size)
+        sampling = replace(
+            self.request.sampling(self.serving.defaults, self.serving.facts.vocab_size),
+            num_logprobs=self._num_logprobs,
+            grammar=self.grammar,
+        )
         samplings = [
-            replace(sampling, seed=choice_seed(self.seed, k), num_logprobs=self._num_logprobs)
+            replace(sampling, seed=choice_seed(self.seed, k))
             for k in range(self.request.num_generated)
         ]
         built: list[NewRequest] = []

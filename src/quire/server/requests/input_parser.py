@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.server.errors import NOT_FOUND, RequestError
+from quire.server.grammars.compose import Grammar
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
@@ -41,6 +42,7 @@ from quire.server.requests.prompts import (
     render_chat,
     unread_kwargs,
 )
+from quire.server.requests.structured_outputs import check_structured, output_grammar
 from quire.server.requests.tool_checks import check_tools, parser_options
 
 MAX_SHOWN_CHARS = 200
@@ -59,13 +61,14 @@ class InputKind(StrEnum):
 class TokenizedRequest:
     """A request for outputs whose `prompts` are tokens. `request` no longer holds what they were
     made of; a prompt's text stays where it is to be echoed. `parsing` says what the outputs are
-    parsed for.
+    parsed for, `grammar` what they must be of, if anything: it is not checked yet.
     """
 
     request: CompletionRequest | ChatRequest
     prompts: tuple[Prompt, ...]
     warnings: tuple[str, ...] = ()
     parsing: ParserOptions = ParserOptions()
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +92,16 @@ def _parse_completion(body: bytes, context: InputContext) -> TokenizedRequest:
     _check_model(request.model, context)
     check_shared(request, context.facts.vocab_size)
     check_completion(request)
+    check_structured(request, context.facts)
     check_num_outputs(len(request.prompt), request, context.limits.max_outputs)
     prompts = read_prompts(request, context)
     if not request.echo:
         prompts = tuple(prompt._replace(text=None) for prompt in prompts)
     return TokenizedRequest(
-        request.model_copy(update={"prompt": ()}), prompts, _no_effect_warnings(no_effect)
+        request.model_copy(update={"prompt": ()}),
+        prompts,
+        _no_effect_warnings(no_effect),
+        grammar=output_grammar(request, ParserOptions(), "", context),
     )
 
 
@@ -104,13 +111,16 @@ def _parse_chat(body: bytes, context: InputContext) -> TokenizedRequest:
     check_shared(request, context.facts.vocab_size)
     check_chat(request)
     check_tools(request, context)
+    check_structured(request, context.facts)
     check_num_outputs(1, request, context.limits.max_outputs)
     warnings = _no_effect_warnings(no_effect) + unread_kwargs(request, context)
     text = render_chat(request, context)
     prompt = encode_chat(text, request, context)
     dropped: dict[str, object] = {"messages": [], "chat_template_kwargs": None, "tools": None}
     parsing = parser_options(request, text, context)
-    return TokenizedRequest(request.model_copy(update=dropped), (prompt,), warnings, parsing)
+    grammar = output_grammar(request, parsing, text, context)
+    kept = request.model_copy(update=dropped)
+    return TokenizedRequest(kept, (prompt,), warnings, parsing, grammar)
 
 
 def _tokenize(body: bytes, context: InputContext) -> DirectResponse:

@@ -1,4 +1,5 @@
-"""Parses bodies where their size allows it, so that no body holds up what others wait for.
+"""Parses bodies where their size allows it, so that no body holds up what others wait for, and
+checks grammars in the threads.
 
 up to INLINE_BYTES    on the event loop
 up to THREAD_BYTES    in a thread of a few
@@ -8,14 +9,17 @@ larger                in another worker process, one at a time
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import anyio
 from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
 from quire.server.errors import SERVER_ERROR, TOO_LARGE, Overloaded, RequestError
+from quire.server.grammars.check import check_grammar
+from quire.server.grammars.compose import Grammar
 from quire.server.http.fair_queue import FairQueue, QueueFull
 from quire.server.requests.input_context import InputContext
 from quire.server.requests.input_parser import (
@@ -26,6 +30,9 @@ from quire.server.requests.input_parser import (
     parse_input,
 )
 from quire.server.requests.input_worker import PackedInput, ParseTask, run_task, unpack
+from quire.server.requests.structured_outputs import vocabulary_of
+
+Made = TypeVar("Made")
 
 INLINE_BYTES = 4 * 1024
 THREAD_BYTES = 64 * 1024
@@ -77,7 +84,7 @@ class InputReader:
         )
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="read-input")
         self._workers = WorkerPool(sum(size_class.in_process for size_class in self.size_classes))
-        self._readings: set[asyncio.Task[ParsedInput]] = set()
+        self._readings: set[asyncio.Task[object]] = set()
 
     async def prompts(
         self, kind: InputKind, body: bytes, context: InputContext, tenant: str
@@ -85,7 +92,15 @@ class InputReader:
         """Return a request for outputs, its prompts in tokens. Raises RequestError."""
         read = await self._read(kind, body, context, tenant)
         assert isinstance(read, TokenizedRequest)
+        if read.grammar is not None:
+            check = partial(self._check, read.grammar, context)
+            await self._queued(self.size_classes[0], check, tenant, len(read.grammar.text))
         return read
+
+    async def _check(self, grammar: Grammar, context: InputContext) -> None:
+        loop = asyncio.get_running_loop()
+        vocabulary = vocabulary_of(context)
+        await loop.run_in_executor(self._threads, check_grammar, grammar, vocabulary)
 
     async def answer(
         self, kind: InputKind, body: bytes, context: InputContext, tenant: str
@@ -98,20 +113,33 @@ class InputReader:
     async def _read(
         self, kind: InputKind, body: bytes, context: InputContext, tenant: str
     ) -> ParsedInput:
-        """Parse a body. Cancelling leaves the queue; what runs already goes on to its end and holds
-        its permit as long: else a client that comes and goes would have more than its share."""
+        """Parse a body, at once where it is small."""
         if len(body) <= INLINE_BYTES:
             return parse_input(kind, body, context)
         size_class = next(
             size_class for size_class in self.size_classes if len(body) <= size_class.max_bytes
         )
+        parse = self._in_process if size_class.in_process else self._in_thread
+        return await self._queued(
+            size_class, partial(parse, kind, body, context), tenant, len(body)
+        )
+
+    async def _queued(
+        self,
+        size_class: SizeClass,
+        work: Callable[[], Coroutine[None, None, Made]],
+        tenant: str,
+        num_bytes: int,
+    ) -> Made:
+        """Do some work when it is its turn. Cancelling leaves the queue; what runs already goes on
+        to its end and holds its permit as long: else a client that comes and goes would have more
+        than its share."""
         try:
-            await size_class.queue.acquire(tenant, len(body))
+            await size_class.queue.acquire(tenant, num_bytes)
         except QueueFull as full:
             wait_s = size_class.queue.waiting_bytes / BYTES_PER_S
             raise Overloaded(f"The server is full: {full}.", wait_s) from None
-        parse = self._in_process if size_class.in_process else self._in_thread
-        reading = asyncio.create_task(parse(kind, body, context))
+        reading = asyncio.create_task(work())
         self._readings.add(reading)
         reading.add_done_callback(self._readings.discard)
         reading.add_done_callback(lambda _: size_class.queue.release())

@@ -4,6 +4,7 @@ It reads `tokenizer.json` through the `tokenizers` library: importing transforme
 would cost the server process seconds and a torch it must not touch.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
@@ -25,12 +26,20 @@ class TextTokenizer:
     """The tokenizer of a model, with its chat template (None without one) and the bytes of its
     tokens.
 
+    special_tokens: the ids of those that `tokenizer.json` marks as special, by their text. Grammars
+        go by them.
+
     Encoding is thread-safe and, beyond a small part, leaves the GIL to others.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, bos_token_id: int | None, template: ChatTemplate | None
+        self,
+        tokenizer: Tokenizer,
+        bos_token_id: int | None,
+        template: ChatTemplate | None,
+        special_tokens: Mapping[str, int],
     ) -> None:
+        self.special_tokens = special_tokens
         self.token_bytes = TokenBytes(tokenizer)
         self.bos_token_id = bos_token_id
         self.template = template
@@ -64,6 +73,7 @@ def load_tokenizer(model: str, revision: str | None) -> TextTokenizer:
     folder = find_folder(model, revision)
     facts = read_facts(folder)
     tokenizer = _read_tokenizer(folder)
+    special_tokens = _special_tokens(tokenizer)
     _mark_special_tokens(tokenizer, facts)
     source = read_chat_template(folder, facts)
     try:
@@ -71,7 +81,8 @@ def load_tokenizer(model: str, revision: str | None) -> TextTokenizer:
     except TemplateRefused as error:
         raise TokenizerError(f"{folder}: {error}") from error
     bos = facts.special_tokens().get("bos_token")
-    return TextTokenizer(tokenizer, tokenizer.token_to_id(bos) if bos else None, template)
+    bos_token_id = tokenizer.token_to_id(bos) if bos else None
+    return TextTokenizer(tokenizer, bos_token_id, template, special_tokens)
 
 
 def _read_tokenizer(folder: Path) -> Tokenizer:
@@ -83,6 +94,11 @@ def _read_tokenizer(folder: Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def _special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
+    added = tokenizer.get_added_tokens_decoder()
+    return {token.content: token_id for token_id, token in added.items() if token.special}
 
 
 def _mark_special_tokens(tokenizer: Tokenizer, facts: TokenizerFacts) -> None:

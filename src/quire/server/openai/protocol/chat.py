@@ -15,10 +15,10 @@ from pydantic_core import PydanticCustomError
 
 from quire.server.openai.protocol.fields import (
     MAX_LOGPROBS,
-    GenerationFields,
     StrictModel,
     at_most,
 )
+from quire.server.openai.protocol.structured import StructuredFields
 from quire.server.openai.protocol.tools import MAX_ID_CHARS, Tool, ToolCalls, ToolChoice, Tools
 
 MAX_MESSAGES = 4096
@@ -148,7 +148,7 @@ Messages: TypeAlias = Annotated[
 TemplateKwargs: TypeAlias = Annotated[dict[str, JsonValue], at_most(MAX_TEMPLATE_KWARGS)]
 
 
-class ChatRequest(GenerationFields):
+class ChatRequest(StructuredFields):
     """The body of a chat completion. Without a limit the output may go on to the end of the
     context."""
 

@@ -5,7 +5,8 @@ from typing import Annotated, NamedTuple, TypeAlias
 from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from quire.server.openai.protocol.fields import MAX_CHOICES, MAX_LOGPROBS, GenerationFields
+from quire.server.openai.protocol.fields import MAX_CHOICES, MAX_LOGPROBS
+from quire.server.openai.protocol.structured import StructuredFields
 
 MAX_PROMPTS = 1024
 DEFAULT_MAX_TOKENS = 16
@@ -78,7 +79,7 @@ Prompts: TypeAlias = Annotated[
 ]
 
 
-class CompletionRequest(GenerationFields):
+class CompletionRequest(StructuredFields):
     """`max_tokens` 0 is allowed with `echo`: the prompt comes back, with its log probabilities.
     Of `best_of` outputs the `n` of the highest mean log probability per token are shown."""
 

@@ -1,0 +1,74 @@
+"""The rule `body` of answers: of a JSON schema, a regular expression, some strings, or a grammar
+that the client wrote in Lark or GBNF."""
+
+import json
+from collections.abc import Callable, Mapping
+
+from quire.server.errors import RequestError
+from quire.server.grammars.compose import literal
+from quire.server.openai.protocol.structured import GrammarKind, GrammarSource
+
+MAX_GBNF_BYTES = 16 * 1024
+"""Converting takes time as the square of the length: 0.6 s for the worst of this one."""
+MAX_SHOWN_CHARS = 200
+_COMPACT = {"whitespace_flexible": False}
+
+
+def json_value(schema: Mapping[str, object]) -> str:
+    """Return Lark for a JSON value of the schema, without white space between its parts: else a
+    model may go on with it for ever, and keys are not forced."""
+    return "%json " + json.dumps({"x-guidance": _COMPACT, **schema})
+
+
+def answer(source: GrammarSource) -> str:
+    """Return the rule `body` of what an answer must be of. Raises RequestError for GBNF that cannot
+    be read."""
+    return f"body: {_WRITERS[source.kind](source)}"
+
+
+def _write_json(source: GrammarSource) -> str:
+    schema = json.loads(source.text)
+    if schema is False:
+        raise RequestError(f"Invalid '{source.field}': nothing is valid.", param=source.field)
+    return json_value({} if schema is True else schema)
+
+
+def _write_regex(source: GrammarSource) -> str:
+    from llguidance import regex_to_lark  # late: most servers have no grammars
+
+    return f"/{regex_to_lark(source.text, '')}/"
+
+
+def _write_choice(source: GrammarSource) -> str:
+    return " | ".join(map(literal, json.loads(source.text)))
+
+
+def _write_grammar(source: GrammarSource) -> str:
+    from llguidance.gbnf_to_lark import gbnf_to_lark, is_lark_syntax
+
+    if is_lark_syntax(source.text):
+        return f"%lark {{\n{source.text}\n}}"
+    if len(source.text.encode()) > MAX_GBNF_BYTES:
+        raise RequestError(
+            f"Invalid '{source.field}': a grammar in GBNF can have {MAX_GBNF_BYTES} bytes; one in "
+            "Lark has a rule 'start'.",
+            param=source.field,
+        )
+    try:
+        lark = gbnf_to_lark(source.text)
+    except Exception as error:  # the converter raises bare Exception, IndexError and others
+        why = " ".join(str(error).split())[:MAX_SHOWN_CHARS] or type(error).__name__
+        raise RequestError(
+            f"Invalid '{source.field}': it has no rule 'start', as grammars in Lark have, and "
+            f"cannot be read as GBNF: {why}.",
+            param=source.field,
+        ) from None
+    return f"%lark {{\n{lark}\n}}"
+
+
+_WRITERS: Mapping[GrammarKind, Callable[[GrammarSource], str]] = {
+    GrammarKind.JSON: _write_json,
+    GrammarKind.REGEX: _write_regex,
+    GrammarKind.CHOICE: _write_choice,
+    GrammarKind.GRAMMAR: _write_grammar,
+}

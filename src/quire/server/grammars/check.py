@@ -1,0 +1,88 @@
+"""Checks whether the engine can compile a grammar, and whether anything is of it.
+
+A check takes up to some hundred milliseconds, nearly all without the interpreter's lock. It uses a
+tokenizer of single bytes and the model's special tokens, which costs nothing to build: what a
+grammar costs beyond that, the engine's limits bound.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from quire.engine.grammar.limits import parser_limits
+from quire.server.errors import RequestError
+from quire.server.grammars.compose import Grammar
+from quire.server.openai.protocol.structured import GrammarKind
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+MAX_SHOWN_CHARS = 300
+_PREFIXES = re.compile(r"^(at \d+\(\d+\): )?(failed to compile JSON schema: )?")
+_EXCERPT = re.compile(r"\n +\d+ \| .*", re.DOTALL)
+_MARKED_LINE = re.compile(r"\n +\d+ \| (.*)\n +\^\n")
+_REGEX_ERROR = re.compile(r"regex parse error:.*\nerror: ", re.DOTALL)
+_STATE = re.compile(r"\s*<(non-verbose|state).*", re.DOTALL)
+
+
+class Vocabulary(NamedTuple):
+    """The part of a model's vocabulary that grammars name: special tokens by their text."""
+
+    size: int
+    special_tokens: tuple[tuple[str, int], ...]
+    eos_token_ids: tuple[int, ...]
+
+
+def check_grammar(grammar: Grammar, vocabulary: Vocabulary) -> None:
+    """Raise RequestError for a grammar that cannot be compiled, is too large, or that nothing is
+    of."""
+    from llguidance import LLMatcher  # late: most servers have no grammars
+
+    matcher = LLMatcher(_tokenizer(vocabulary), grammar.text, log_level=0, limits=parser_limits())
+    if matcher.is_error():
+        raise _invalid(grammar, _shown(matcher.get_error(), grammar.kind))
+    is_dead = not any(matcher.compute_bitmask())
+    if is_dead or matcher.is_error():
+        raise _invalid(grammar, "nothing is valid")
+
+
+def _invalid(grammar: Grammar, why: str) -> RequestError:
+    return RequestError(f"Invalid '{grammar.field}': {why}.", param=grammar.field)
+
+
+def _shown(error: str, kind: str) -> str:
+    """Return an error of llguidance without the text of the grammar, but for the line at fault of
+    one that the client wrote, and without the state of its parser."""
+    line = _MARKED_LINE.search(error) if kind == GrammarKind.GRAMMAR else None
+    why = _EXCERPT.sub("", _STATE.sub("", error))
+    why = _REGEX_ERROR.sub("regular expression: ", _PREFIXES.sub("", why))
+    shown = " ".join(why.split())[:MAX_SHOWN_CHARS].rstrip(".")
+    return shown if line is None else f"{shown}, in {line[1][:MAX_SHOWN_CHARS]!r}"
+
+
+class _ByteTokens:
+    """The special tokens of a model, whose other tokens are empty, and after them those of single
+    bytes: a tokenizer as llguidance wants to be given it."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        specials = dict(vocabulary.special_tokens)
+        self.tokens = [b""] * vocabulary.size
+        for text, token_id in specials.items():
+            self.tokens[token_id] = text.encode()
+        self.tokens += [bytes([value]) for value in range(256)]
+        self.special_token_ids: Sequence[int] = tuple(specials.values())
+        self.eos_token_id = vocabulary.eos_token_ids[0]
+        self.bos_token_id = None
+        self._first_byte = vocabulary.size
+
+    def __call__(self, text: bytes) -> list[int]:
+        return [self._first_byte + value for value in text]
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(vocabulary: Vocabulary) -> "LLTokenizer":
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    wrapper = TokenizerWrapper(_ByteTokens(vocabulary))
+    return LLTokenizer(wrapper, eos_token=list(vocabulary.eos_token_ids), slices=[])

@@ -1,0 +1,65 @@
+"""Grammars in the making are Lark text as llguidance reads it, with a rule `body` for what an
+output must be of. Composed with the reasoning that may come before, they are what the engine is
+given.
+
+The syntax is that of https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from quire.server.parsers.formats import ReasoningFormat
+
+_TEXT = r"/(?s:.*)/"
+_SPACE = r"/[ \t\r\n]{1,4}/"
+
+
+class Grammar(NamedTuple):
+    """A grammar for the engine. `kind` is how it was asked for, `field` where, as a path."""
+
+    text: str
+    kind: str
+    field: str
+
+
+def literal(text: str) -> str:
+    """Return a text that is not empty as a string of Lark."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")
+
+
+def tag(text: str, special_tokens: Mapping[str, int]) -> str:
+    """Return a tag as the token that it is where the tokenizer has it as a special token, whose
+    text matches nothing; else as a string."""
+    token_id = special_tokens.get(text)
+    return literal(text) if token_id is None else f"<[{token_id}]>"
+
+
+def compose(
+    body: str,
+    reasoning: ReasoningFormat | None,
+    *,
+    prompt: str,
+    special_tokens: Mapping[str, int],
+) -> str:
+    """Return a grammar of `body`, before which the model may reason as the format says.
+
+    prompt: the text that the output goes on with. Where it has opened the reasoning, this goes on
+        to its closing tag; where it has closed it, nothing comes before `body`; else the model may
+        open it.
+    """
+    shown = prompt.rstrip()
+    if reasoning is None or shown.endswith(reasoning.closes):
+        return f"start: body\n{body}\n"
+    thought = _thought(reasoning, special_tokens)
+    opens = tag(reasoning.opens, special_tokens)
+    start = "reasoning body" if shown.endswith(reasoning.opens) else f"({opens} reasoning)? body"
+    return f"start: {start}\nreasoning: {thought}\nSPACE: {_SPACE}\n{body}\n"
+
+
+def _thought(reasoning: ReasoningFormat, special_tokens: Mapping[str, int]) -> str:
+    """Return the rules of a text up to the first closing tag, with the white space after it."""
+    if reasoning.closes in special_tokens:
+        closes = tag(reasoning.closes, special_tokens)
+        return f"thought {closes} SPACE?\nthought: {_TEXT}"
+    return f"thought SPACE?\nthought[suffix={literal(reasoning.closes)}]: {_TEXT}"

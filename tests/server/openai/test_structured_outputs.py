@@ -1,0 +1,136 @@
+"""Structured output: what the engine is told, and what is refused."""
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from tests.server.grammars.matching import accepts
+from tests.server.openai.test_errors import error_of
+from tests.server.openai.test_streaming import events
+from tests.server.served import Served
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+
+
+def schema_format(schema: object, **fields: object) -> dict[str, object]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, **fields}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "right", "wrong"),
+    [
+        ({"response_format": {"type": "json_object"}}, '{"a":[1,null]}', "[]"),
+        ({"response_format": schema_format(SCHEMA)}, '{"n":1}', '{"n":1.5}'),
+        ({"response_format": schema_format(SCHEMA, strict=True)}, '{"n":1}', '{"n": 1}'),
+        ({"structured_outputs": {"json": SCHEMA}}, '{"n":1}', "{}"),
+        ({"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None}}, '{"n":1}', "{}"),
+        ({"structured_outputs": {"json_object": True}}, "{}", "1"),
+        ({"structured_outputs": {"regex": r"[a-c]/\d{2}"}}, "b/07", "b/7"),
+        ({"structured_outputs": {"choice": ['"yes"', "no\n"]}}, '"yes"', "yes"),
+        ({"structured_outputs": {"grammar": 'start: "a" x\nx: /[0-9]+/'}}, "a1", "a"),
+        ({"guided_json": True}, "[1]", "[1"),
+        ({"guided_regex": "a+"}, "aa", ""),
+        ({"guided_choice": ["a", "ab"]}, "ab", "abc"),
+        ({"guided_grammar": 'root ::= "a" tail\ntail ::= [0-9]{2} | "x"'}, "a12", "a1"),
+    ],
+)
+def test_the_engine_is_told_what_outputs_must_be_of(
+    served: Served, fields: Mapping[str, object], right: str, wrong: str
+) -> None:
+    assert served.chat(**CHAT, **fields).status_code == 200
+    assert served.complete(prompt="x", max_tokens=1, n=2, **fields).status_code == 200
+    grammars = {new.sampling.grammar for new in served.engine.submitted}
+    assert len(served.engine.submitted) == 3
+    for grammar in grammars:
+        assert accepts(grammar, right) and not accepts(grammar, wrong)
+
+
+@pytest.mark.parametrize("fields", [{}, {"response_format": {"type": "text"}}])
+def test_by_default_an_output_may_be_anything(served: Served, fields: Mapping[str, object]) -> None:
+    assert served.chat(**CHAT, **fields).status_code == 200
+    assert [new.sampling.grammar for new in served.engine.submitted] == [""]
+
+
+def nested(depth: int) -> dict[str, object]:
+    schema: dict[str, object] = {}
+    for _ in range(depth):
+        schema = {"items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "why"),
+    [
+        ({"response_format": 1}, "response_format", "an object"),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "text, json_object"),
+        ({"response_format": {}}, "response_format.type", "one of"),
+        (
+            {"response_format": {"type": "json_schema"}},
+            "response_format.json_schema",
+            "a name and a schema",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+            "response_format.json_schema.name",
+            "1 to 64 characters",
+        ),
+        (
+            {"response_format": {"type": "text", "json_schema": {"name": "x", "schema": {}}}},
+            "response_format.json_schema",
+            "goes with",
+        ),
+        (
+            {"response_format": schema_format([])},
+            "response_format.json_schema.schema",
+            "an object",
+        ),
+        (
+            {"response_format": schema_format({}, strict=1)},
+            "response_format.json_schema.strict",
+            "true or false",
+        ),
+        ({"structured_outputs": {}}, "structured_outputs", "exactly one"),
+        ({"structured_outputs": {"regex": "a", "json": {}}}, "structured_outputs", "exactly one"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", ""),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "not empty"),
+        ({"structured_outputs": {"choice": ["a", ""]}}, "structured_outputs.choice[1]", "string"),
+        ({"guided_json": "{"}, "guided_json", "a JSON schema"),
+        ({"guided_json": '{"const": NaN}'}, "guided_json", "a JSON schema"),
+        ({"guided_json": nested(64)}, "guided_json", "deeper than the 64 levels"),
+        ({"guided_json": {"enum": list(range(9000))}}, "guided_json", "more than the 8192 values"),
+        ({"guided_json": {"description": "x" * 70_000}}, "guided_json", "at most 65536"),
+        ({"guided_regex": "(a"}, "guided_regex", "unclosed group"),
+        ({"guided_regex": "a" * 70_000}, "guided_regex", "at most 65536"),
+        ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "both say"),
+        ({"guided_grammar": "start: foo"}, "guided_grammar", "unknown name"),
+        ({"guided_grammar": "some words"}, "guided_grammar", "cannot be read as GBNF"),
+        ({"guided_grammar": "root ::= " + "(" * 2000}, "guided_grammar", "cannot be read as GBNF"),
+        ({"guided_grammar": "root ::= a\n" * 2000}, "guided_grammar", "can have 16384 bytes"),
+        ({"guided_json": False}, "guided_json", "nothing is valid"),
+        ({"guided_json": {"$ref": "#"}}, "guided_json", "nothing is valid"),
+        ({"guided_json": {"type": "array", "minItems": 2, "maxItems": 1}}, "guided_json", "minIt"),
+        ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "where the output ends"),
+        ({"guided_regex": "a", "min_tokens": 2}, "min_tokens", "where the output may end"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    served: Served, fields: Mapping[str, object], param: str, why: str
+) -> None:
+    for reply in (served.chat(**{**CHAT, **fields}), served.complete(prompt="x", **fields)):
+        error = error_of(reply)
+        assert (reply.status_code, error["param"]) == (400, param)
+        assert why in str(error["message"]) and len(str(error["message"])) < 1000
+    assert not served.engine.submitted
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_fails_in_the_engine_is_an_error_of_the_server(
+    served: Served, stream: bool
+) -> None:
+    served.engine.script = lambda _: iter((100, -2))
+    reply = served.complete(prompt="x", max_tokens=3, guided_regex="a+", stream=stream)
+    error = json.loads(events(reply)[-2])["error"] if stream else error_of(reply)
+    assert (error["code"], "grammar" in str(error["message"])) == ("grammar_failed", True)
+    assert reply.status_code == (200 if stream else 500)
