@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from quire.cache.sharing import SharingTerms
-from quire.scheduler.request import NewRequest, Sampling, Stopping
+from quire.scheduler.request import NewRequest, Sampling, Stopping, ThinkingBudget
 from quire.server.errors import RequestError
 from quire.server.openai.protocol.fields import GenerationFields
 from quire.server.requests.context import Prompt
@@ -29,7 +29,8 @@ class NumLogprobs:
 class EngineRequestBuilder:
     """Builds engine requests from the fields of an HTTP request and the defaults of the model.
 
-    `seed` is the client's, or a random one; `grammar` is what the outputs must be of, if anything.
+    `seed` is the client's, or a random one; `grammar` is what the outputs must be of, and
+    `thinking_budget` limits their reasoning, if anything does.
     """
 
     request: GenerationFields
@@ -39,6 +40,7 @@ class EngineRequestBuilder:
     seed: int
     tenant: Tenant
     grammar: str = ""
+    thinking_budget: ThinkingBudget | None = None
 
     def build(self, completion_id: str, prompts: tuple[Prompt, ...]) -> tuple[NewRequest, ...]:
         """Return the requests, prompt by prompt. Raises RequestError.
@@ -49,6 +51,7 @@ class EngineRequestBuilder:
             self.request.sampling(self.serving.defaults, self.serving.facts.vocab_size),
             num_logprobs=self._num_logprobs,
             grammar=self.grammar,
+            thinking_budget=self.thinking_budget,
         )
         samplings = [
             replace(sampling, seed=choice_seed(self.seed, k))

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from quire.scheduler.request import ThinkingBudget
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.grammars.compose import Grammar
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
@@ -42,6 +43,7 @@ from quire.server.requests.prompts import (
     render_chat,
     unread_kwargs,
 )
+from quire.server.requests.reasoning_options import effort_warnings, thinking_budget
 from quire.server.requests.structured_outputs import check_structured, output_grammar
 from quire.server.requests.tool_checks import check_tools, parser_options
 
@@ -62,6 +64,7 @@ class TokenizedRequest:
     """A request for outputs whose `prompts` are tokens. `request` no longer holds what they were
     made of; a prompt's text stays where it is to be echoed. `parsing` says what the outputs are
     parsed for, `grammar` what they must be of, if anything: it is not checked yet.
+    `thinking_budget` says how long they may reason.
     """
 
     request: CompletionRequest | ChatRequest
@@ -69,6 +72,7 @@ class TokenizedRequest:
     warnings: tuple[str, ...] = ()
     parsing: ParserOptions = ParserOptions()
     grammar: Grammar | None = None
+    thinking_budget: ThinkingBudget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +117,19 @@ def _parse_chat(body: bytes, context: InputContext) -> TokenizedRequest:
     check_tools(request, context)
     check_structured(request, context.facts)
     check_num_outputs(1, request, context.limits.max_outputs)
-    warnings = _no_effect_warnings(no_effect) + unread_kwargs(request, context)
+    warnings = (
+        *_no_effect_warnings(no_effect),
+        *unread_kwargs(request, context),
+        *effort_warnings(request, context),
+    )
     text = render_chat(request, context)
     prompt = encode_chat(text, request, context)
     dropped: dict[str, object] = {"messages": [], "chat_template_kwargs": None, "tools": None}
     parsing = parser_options(request, text, context)
     grammar = output_grammar(request, parsing, text, context)
     kept = request.model_copy(update=dropped)
-    return TokenizedRequest(kept, (prompt,), warnings, parsing, grammar)
+    budget = thinking_budget(request, parsing, context)
+    return TokenizedRequest(kept, (prompt,), warnings, parsing, grammar, budget)
 
 
 def _tokenize(body: bytes, context: InputContext) -> DirectResponse:

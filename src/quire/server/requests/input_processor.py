@@ -86,7 +86,9 @@ class InputProcessor(NamedTuple):
         check_priority(request, self.serving.policy)
         completion_id = f"{prefix}-{self.sources.random_bytes(16).hex()}"
         grammar = "" if tokenized.grammar is None else tokenized.grammar.text
-        requests = replace(builder, grammar=grammar).build(completion_id, prompts)
+        budget = tokenized.thinking_budget
+        builder = replace(builder, grammar=grammar, thinking_budget=budget)
+        requests = builder.build(completion_id, prompts)
         keeps_output = text_options.logprobs and not text_options.drop_output and not request.stream
         check_num_logprobs(requests, keeps_output=keeps_output)
         options = request.stream_options

@@ -6,6 +6,7 @@ from quire.server.openai.protocol.completions import CompletionRequest, GivenPro
 from quire.server.requests.context import Prompt
 from quire.server.requests.field_checks import check_prompt_length, check_token_ids
 from quire.server.requests.input_context import InputContext
+from quire.server.requests.reasoning_options import template_kwargs
 from quire.server.text.chat_template import TemplateRefused
 from quire.server.text.token_bytes import TokenizerKind
 
@@ -61,7 +62,7 @@ def render_chat(request: ChatRequest, context: InputContext) -> str:
             [message.as_template_message() for message in request.messages],
             add_generation_prompt=adds_prompt,
             continue_final_message=continues,
-            extra=request.chat_template_kwargs or {},
+            extra=template_kwargs(request, template),
             tools=[tool.as_template_tool() for tool in request.offered_tools],
         )
     except TemplateRefused as error:

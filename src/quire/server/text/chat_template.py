@@ -119,6 +119,10 @@ class ChatTemplate:
         """Whether the template shows calls that an assistant made."""
         return "tool_calls" in self.source
 
+    def read(self, names: Iterable[str]) -> list[str]:
+        """Return the names that the template looks at."""
+        return sorted(self._read_names.intersection(names))
+
     def unread(self, names: Iterable[str]) -> list[str]:
         """Return the names that the template never looks at."""
         return sorted(set(names) - self._read_names)

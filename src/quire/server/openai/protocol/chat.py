@@ -14,6 +14,7 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from quire.server.openai.protocol.fields import (
+    INT64_MAX,
     MAX_LOGPROBS,
     StrictModel,
     at_most,
@@ -145,12 +146,13 @@ Messages: TypeAlias = Annotated[
     Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True),
     at_most(MAX_MESSAGES),
 ]
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 TemplateKwargs: TypeAlias = Annotated[dict[str, JsonValue], at_most(MAX_TEMPLATE_KWARGS)]
 
 
 class ChatRequest(StructuredFields):
     """The body of a chat completion. Without a limit the output may go on to the end of the
-    context."""
+    context. `thinking_token_budget` limits the tokens between the tags of its reasoning."""
 
     messages: Messages
     logprobs: bool | None = None
@@ -162,6 +164,8 @@ class ChatRequest(StructuredFields):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
+    reasoning_effort: Effort | None = None
+    thinking_token_budget: Annotated[int, Field(ge=0, le=INT64_MAX)] | None = None
 
     @property
     def offered_tools(self) -> list[Tool]:

@@ -1,0 +1,146 @@
+"""Reasoning in chat: how long it may be, what the template is told, and what the client sees."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import copytree
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.scheduler.request import ThinkingBudget
+from quire.server.text.tokenizer import TextTokenizer
+from tests.profiles import cases
+from tests.server.openai.test_chat import prompt_text
+from tests.server.openai.test_streaming import chunks
+from tests.server.openai.test_tools import HELLO, says
+from tests.server.served import BUNDLED, Served, bundled_tokenizer, plain_config, serving
+
+SHOWN = "{{ '[' ~ %s ~ ']' }}"
+"""Shows in the prompt what a template was told."""
+
+
+def model_with(folder: Path, *names: str, opens: bool = False) -> str:
+    """A model whose template reads these names; where it `opens` reasoning, the prompt ends so."""
+    copytree(BUNDLED, folder)
+    template = folder / "chat_template.jinja"
+    shown = "".join(SHOWN % name for name in names)
+    tag = "{{ '<think>\\n' }}" if opens else ""
+    template.write_text(template.read_text().rstrip() + shown + tag + "{# </think> #}")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server whose model reasons, and whose template has no name for how much."""
+    folder = tmp_path_factory.mktemp("thinking") / "model"
+    with serving(plain_config(model_with(folder, opens=True))) as served:
+        yield served
+
+
+def warnings_of(reply: httpx.Response) -> str:
+    assert reply.status_code == 200, reply.text
+    return str(reply.headers.get("x-quire-warnings", ""))
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_budget_reaches_the_engine(tokenizer: TextTokenizer, tmp_path: Path, opens: bool) -> None:
+    opening, closing = (
+        tokenizer.encode(tag, add_special_tokens=False) for tag in ("<think>", "</think>")
+    )
+    folder = model_with(tmp_path / "model", opens=opens)
+    with serving(plain_config(folder)) as server:
+        assert server.chat(messages=HELLO, thinking_token_budget=7, n=2).status_code == 200
+        budgets = {each.sampling.thinking_budget for each in server.engine.submitted}
+        assert budgets == {ThinkingBudget(7, opening, closing, opens)}
+        server.chat(messages=HELLO, thinking_token_budget=None)
+        assert server.engine.submitted[-1].sampling.thinking_budget is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"thinking_token_budget": 5}, "thinking_token_budget", "--reasoning-parser"),
+        ({"thinking_token_budget": -1}, "thinking_token_budget", "greater than or equal to 0"),
+        ({"thinking_token_budget": "5"}, "thinking_token_budget", "integer"),
+        ({"reasoning_effort": "much"}, "reasoning_effort", "'none'"),
+        ({"reasoning_effort": 3}, "reasoning_effort", "'none'"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    served: Served, fields: dict[str, object], param: str, said: str
+) -> None:
+    reply = served.chat(messages=HELLO, **fields)
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"], said in error["message"]) == (400, param, True)
+
+
+def test_completions_take_no_budget(served: Served) -> None:
+    error = served.complete(prompt="x", thinking_token_budget=5).json()["error"]
+    assert (error["param"], error["code"]) == ("thinking_token_budget", "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    ("names", "effort", "shown", "warning"),
+    [
+        ("reasoning_effort", "high", "[high]", ""),
+        ("reasoning_effort", "none", "[none]", ""),
+        ("enable_thinking", "none", "[False]", ""),
+        ("enable_thinking", "low", "[True]", "as long as it likes"),
+        ("thinking", "none", "[False]", ""),
+        ("enable_thinking reasoning_effort", "low", "[True][low]", ""),
+        ("", "low", "", "without effect: reasoning_effort"),
+        ("", "none", "", ""),
+    ],
+)
+def test_the_template_is_told_of_the_effort(
+    tmp_path: Path, names: str, effort: str, shown: str, warning: str
+) -> None:
+    with serving(plain_config(model_with(tmp_path / "model", *names.split()))) as served:
+        reply = served.chat(messages=HELLO, reasoning_effort=effort, max_tokens=1)
+        assert warning in warnings_of(reply) and bool(warning) == bool(warnings_of(reply))
+        assert prompt_text(served, bundled_tokenizer()).endswith(f"<|assistant|>{shown}")
+        is_closed = effort == "none" and "thinking" not in names
+        budget = served.engine.submitted[-1].sampling.thinking_budget
+        assert (None if budget is None else budget.max_tokens) == (0 if is_closed else None)
+
+
+def test_template_arguments_say_the_same_as_the_effort(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    with serving(plain_config(model_with(tmp_path / "model", "enable_thinking"))) as served:
+        fields = {"messages": HELLO, "chat_template_kwargs": {"enable_thinking": False}}
+        assert warnings_of(served.chat(**fields)) == ""
+        assert prompt_text(served, tokenizer).endswith("[False]")
+        assert served.chat(**fields, reasoning_effort="none").status_code == 200
+        error = served.chat(**fields, reasoning_effort="high").json()["error"]
+        assert error["param"] == "chat_template_kwargs.enable_thinking"
+
+
+@cases(30)
+@given(st.text("ab \n", max_size=12), st.text("ab \n", max_size=12), st.booleans())
+def test_reasoning_that_is_not_wanted_is_counted_all_the_same(
+    thinking: Served, tokenizer: TextTokenizer, thought: str, said: str, stream: bool
+) -> None:
+    thinking.engine.script = says(f"{thought}</think>{said}", tokenizer)
+    usages, contents = [], []
+    for include in (True, False):
+        fields = {"messages": HELLO, "include_reasoning": include}
+        if not stream:
+            body = thinking.chat(**fields).json()
+            message = body["choices"][0]["message"]
+        else:
+            options = {"include_usage": True}
+            *parts, body = chunks(thinking.chat(**fields, stream=True, stream_options=options))
+            deltas = [each["choices"][0]["delta"] for each in parts]  # type: ignore[index]
+            message = {
+                name: "".join(each.get(name, "") for each in deltas)
+                for name in ("content", "reasoning_content")
+            }
+        usages.append(body["usage"]["completion_tokens_details"]["reasoning_tokens"])
+        contents.append(message["content"])
+        kept = message.get("reasoning_content") or ""
+        assert kept == (thought.strip() if include else "")
+    assert usages[0] == usages[1] > 0
+    assert contents[0] == contents[1] == said.lstrip()
