@@ -1,21 +1,26 @@
 """Make random-weight benchmark checkpoints in Hugging Face format; nothing is downloaded.
 
 The weights come from a seeded generator, the tokenizer is a real byte-level BPE trained on text
-that lies on this disk. What such a model writes is noise: only its speed means anything.
+that lies on this disk, or that of the bundled model. What such a model writes is noise: only its
+speed means anything, and what a grammar makes of it.
 
     python -m bench.make_models OUT_DIR [--only NAME] [--text DIR ...] [--seed N]
 
 Writes OUT_DIR/bench-0.5b  Qwen2 with the dimensions of Qwen2.5-0.5B, bf16
        OUT_DIR/bench-15m   Llama, 6 layers of 288, fp32
+       OUT_DIR/bench-agent Llama, 2 layers of 128, fp32, 32k of context, with the bundled model's
+                           tokenizer and chat template, which takes tools; written in a second
 """
 
 import argparse
 import json
 import random
+import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib.resources import files
 from pathlib import Path
 
 import torch
@@ -28,7 +33,8 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-NAMES = ("bench-0.5b", "bench-15m")
+AGENT = "bench-agent"
+BUNDLED = Path(str(files("quire.models") / "bundled"))
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
@@ -149,19 +155,58 @@ def build_fifteen_million() -> PreTrainedModel:
     return LlamaForCausalLM(config)
 
 
+def build_agent() -> PreTrainedModel:
+    """A tiny Llama in fp32 with room for the prompts of agents, which are thousands of tokens."""
+    config = LlamaConfig(
+        vocab_size=2048,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=32768,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=[1, 0],
+        pad_token_id=0,
+    )
+    return LlamaForCausalLM(config)
+
+
+BUILDERS: dict[str, Callable[[], PreTrainedModel]] = {
+    "bench-0.5b": build_half_billion,
+    "bench-15m": build_fifteen_million,
+    AGENT: build_agent,
+}
+
+
+def copy_bundled_tokenizer(folder: Path, max_length: int) -> None:
+    """Write the bundled model's tokenizer and chat template, with another length."""
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        shutil.copy(BUNDLED / name, folder)
+    settings = json.loads((BUNDLED / "tokenizer_config.json").read_text())
+    settings["model_max_length"] = max_length
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+
+
 def write_checkpoint(name: str, folder: Path, paths: Sequence[Path], seed: int) -> str:
-    """Make one checkpoint and return a line that describes it."""
+    """Make one checkpoint and return a line that describes it. Where a request says nothing
+    bench-agent samples, since random weights that decode greedily end nothing they begin."""
     started_s = time.monotonic()
     torch.manual_seed(seed)
-    model = build_half_billion() if name == "bench-0.5b" else build_fifteen_million()
+    model = BUILDERS[name]()
     config = model.config
     if model.generation_config is not None:
-        model.generation_config.do_sample = False
+        model.generation_config.do_sample = name == AGENT
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
-    write_tokenizer(
-        folder, train_tokenizer(paths, config.vocab_size), config.max_position_embeddings
-    )
+    if name == AGENT:
+        copy_bundled_tokenizer(folder, config.max_position_embeddings)
+    else:
+        tokenizer = train_tokenizer(paths, config.vocab_size)
+        write_tokenizer(folder, tokenizer, config.max_position_embeddings)
     num_millions = sum(weight.numel() for weight in model.parameters()) / 1e6
     return (
         f"{folder}: {num_millions:.1f} M parameters, {model.dtype}, "
@@ -173,7 +218,7 @@ def main() -> None:
     """Make the checkpoints that the command line asks for."""
     parser = argparse.ArgumentParser(description="make random-weight benchmark checkpoints")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--only", choices=NAMES)
+    parser.add_argument("--only", choices=BUILDERS)
     parser.add_argument("--text", type=Path, nargs="*", help="folders of text for the tokenizer")
     parser.add_argument("--text-mib", type=int, default=24)
     parser.add_argument("--seed", type=int, default=1234)
@@ -183,7 +228,7 @@ def main() -> None:
         Path(sysconfig.get_paths()["stdlib"]),
     ]
     paths = text_files(folders, args.text_mib << 20, args.seed)
-    for name in [args.only] if args.only else NAMES:
+    for name in [args.only] if args.only else BUILDERS:
         print(write_checkpoint(name, args.out / name, paths, args.seed), file=sys.stderr)
 
 
