@@ -109,7 +109,13 @@ def nested(depth: int) -> dict[str, object]:
         ({"guided_grammar": "root ::= " + "(" * 2000}, "guided_grammar", "cannot be read as GBNF"),
         ({"guided_grammar": "root ::= a\n" * 2000}, "guided_grammar", "can have 16384 bytes"),
         ({"guided_json": False}, "guided_json", "nothing is valid"),
-        ({"guided_json": {"$ref": "#"}}, "guided_json", "nothing is valid"),
+        ({"guided_json": {"$ref": "#"}}, "guided_json", "never end"),
+        ({"guided_json": {"items": {"not": {}}}}, "guided_json.items.not", "cannot be enforced"),
+        (
+            {"response_format": schema_format({"minlength": 1}, strict=True)},
+            "response_format.json_schema.schema.minlength",
+            "did you mean 'minLength'",
+        ),
         ({"guided_json": {"type": "array", "minItems": 2, "maxItems": 1}}, "guided_json", "minIt"),
         ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "where the output ends"),
         ({"guided_regex": "a", "min_tokens": 2}, "min_tokens", "where the output may end"),
@@ -134,3 +140,8 @@ def test_a_grammar_that_fails_in_the_engine_is_an_error_of_the_server(
     error = json.loads(events(reply)[-2])["error"] if stream else error_of(reply)
     assert (error["code"], "grammar" in str(error["message"])) == ("grammar_failed", True)
     assert reply.status_code == (200 if stream else 500)
+
+
+def test_keywords_without_effect_are_warned_of(served: Served) -> None:
+    reply = served.complete(prompt="x", max_tokens=1, guided_json={"minlength": 1})
+    assert reply.headers["x-quire-warnings"].endswith("effect: 'guided_json.minlength'")

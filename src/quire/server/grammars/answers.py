@@ -3,34 +3,48 @@ that the client wrote in Lark or GBNF."""
 
 import json
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from quire.server.errors import RequestError
 from quire.server.grammars.compose import literal
+from quire.server.grammars.schema_check import check_schema
 from quire.server.openai.protocol.structured import GrammarKind, GrammarSource
 
 MAX_GBNF_BYTES = 16 * 1024
 """Converting takes time as the square of the length: 0.6 s for the worst of this one."""
 MAX_SHOWN_CHARS = 200
-_COMPACT = {"whitespace_flexible": False}
+JSON_OPTIONS = {"whitespace_flexible": False, "json_allowed_escapes": 'nrbtf\\"'}
+"""Without white space, with which a model may go on for ever; without `\\u`, with which a key
+could pass for one that `patternProperties` does not mean."""
+
+
+class Answer(NamedTuple):
+    """The rule `body` of what an answer must be of, and what the client is warned of."""
+
+    body: str
+    warnings: tuple[str, ...] = ()
 
 
 def json_value(schema: Mapping[str, object]) -> str:
-    """Return Lark for a JSON value of the schema, without white space between its parts: else a
-    model may go on with it for ever, and keys are not forced."""
-    return "%json " + json.dumps({"x-guidance": _COMPACT, **schema})
+    """Return Lark for a JSON value of the schema, without white space between its parts."""
+    return "%json " + json.dumps({"x-guidance": JSON_OPTIONS, **schema})
 
 
-def answer(source: GrammarSource) -> str:
-    """Return the rule `body` of what an answer must be of. Raises RequestError for GBNF that cannot
-    be read."""
-    return f"body: {_WRITERS[source.kind](source)}"
+def answer(source: GrammarSource) -> Answer:
+    """Return what an answer must be of. Raises RequestError for a schema that would not be
+    enforced, and for GBNF that cannot be read."""
+    if source.kind is GrammarKind.JSON:
+        return _write_json(source)
+    return Answer(f"body: {_WRITERS[source.kind](source)}")
 
 
-def _write_json(source: GrammarSource) -> str:
+def _write_json(source: GrammarSource) -> Answer:
     schema = json.loads(source.text)
     if schema is False:
         raise RequestError(f"Invalid '{source.field}': nothing is valid.", param=source.field)
-    return json_value({} if schema is True else schema)
+    kept = {} if schema is True else schema
+    warnings = check_schema(kept, source.field, strict=source.strict)
+    return Answer(f"body: {json_value(kept)}", warnings)
 
 
 def _write_regex(source: GrammarSource) -> str:
@@ -67,7 +81,6 @@ def _write_grammar(source: GrammarSource) -> str:
 
 
 _WRITERS: Mapping[GrammarKind, Callable[[GrammarSource], str]] = {
-    GrammarKind.JSON: _write_json,
     GrammarKind.REGEX: _write_regex,
     GrammarKind.CHOICE: _write_choice,
     GrammarKind.GRAMMAR: _write_grammar,

@@ -16,11 +16,16 @@ _SPACE = r"/[ \t\r\n]{1,4}/"
 
 
 class Grammar(NamedTuple):
-    """A grammar for the engine. `kind` is how it was asked for, `field` where, as a path."""
+    """A grammar for the engine. `kind` is how it was asked for, `field` where, as a path; of
+    `warnings` the client is told."""
 
     text: str
     kind: str
     field: str
+    warnings: tuple[str, ...] = ()
+
+
+ANYTHING = Grammar("", "", "")
 
 
 def literal(text: str) -> str:

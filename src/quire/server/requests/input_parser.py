@@ -101,12 +101,9 @@ def _parse_completion(body: bytes, context: InputContext) -> TokenizedRequest:
     prompts = read_prompts(request, context)
     if not request.echo:
         prompts = tuple(prompt._replace(text=None) for prompt in prompts)
-    return TokenizedRequest(
-        request.model_copy(update={"prompt": ()}),
-        prompts,
-        _no_effect_warnings(no_effect),
-        grammar=output_grammar(request, ParserOptions(), "", context),
-    )
+    kept = request.model_copy(update={"prompt": ()})
+    grammar = output_grammar(request, ParserOptions(), "", context)
+    return TokenizedRequest(kept, prompts, _no_effect_warnings(no_effect), grammar=grammar)
 
 
 def _parse_chat(body: bytes, context: InputContext) -> TokenizedRequest:

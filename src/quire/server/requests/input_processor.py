@@ -6,6 +6,7 @@ What the client left out is filled in, and what needs the whole request is check
 from dataclasses import replace
 from typing import NamedTuple
 
+from quire.server.grammars.compose import ANYTHING
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from quire.server.openai.protocol.fields import GenerationFields
@@ -85,9 +86,8 @@ class InputProcessor(NamedTuple):
         request, prompts = builder.request, tokenized.prompts
         check_priority(request, self.serving.policy)
         completion_id = f"{prefix}-{self.sources.random_bytes(16).hex()}"
-        grammar = "" if tokenized.grammar is None else tokenized.grammar.text
-        budget = tokenized.thinking_budget
-        builder = replace(builder, grammar=grammar, thinking_budget=budget)
+        grammar, budget = tokenized.grammar or ANYTHING, tokenized.thinking_budget
+        builder = replace(builder, grammar=grammar.text, thinking_budget=budget)
         requests = builder.build(completion_id, prompts)
         keeps_output = text_options.logprobs and not text_options.drop_output and not request.stream
         check_num_logprobs(requests, keeps_output=keeps_output)
@@ -108,7 +108,7 @@ class InputProcessor(NamedTuple):
                 continuous_usage=options is not None and bool(options.continuous_usage_stats),
             ),
             time_limit_s=None if request.deadline_ms is None else request.deadline_ms / 1000,
-            warnings=tokenized.warnings + self._doubled_bos(prompts),
+            warnings=tokenized.warnings + grammar.warnings + self._doubled_bos(prompts),
         )
 
     def _seed(self, request: GenerationFields) -> int:

@@ -55,13 +55,14 @@ def output_grammar(
     if not request.grammar_sources:
         return None
     source = request.grammar_sources[0]
+    body, warnings = answer(source)
     text = compose(
-        answer(source),
+        body,
         parsing.reasoning,
         prompt=prompt,
         special_tokens=context.tokenizer.special_tokens,
     )
-    return Grammar(text, source.kind, source.field)
+    return Grammar(text, source.kind, source.field, warnings)
 
 
 def vocabulary_of(context: InputContext) -> Vocabulary:
