@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class JsonCall:
-    """A call is a JSON object that holds the name and, under one of `arguments`, an object."""
+    """A call is a JSON object that holds the name and, under one of `arguments`, an object. The
+    first of these is the one that models write."""
 
     arguments: tuple[str, ...] = ("arguments", "parameters")
 
@@ -23,11 +24,13 @@ class HeadedCall:
 
     head: a regular expression that matches all that comes before the object, the name as its group
         `name`.
+    written: the head as models write it, with `{name}` and, where a call has one, `{number}`.
     tags: those in the head, which a tokenizer may have as special tokens.
     """
 
     head: str
-    tags: tuple[str, ...] = ()
+    written: str
+    tags: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class ToolFormat:
     opens: tags that begin a section, anywhere in the text.
     bare: characters of which one may begin a section without a tag, at the start of the text.
     is_list: calls may stand in brackets, with commas between them.
+    writes_list: models write brackets, even around one call, unless a head comes before it.
     call_open: what comes before each call of a section.
     tails: what may come after each call, in this order.
     separator: what stands between the calls of a section without brackets.
@@ -78,6 +82,7 @@ class ToolFormat:
     opens: tuple[str, ...] = ()
     bare: str = ""
     is_list: bool = False
+    writes_list: bool = False
     call_open: str = ""
     tails: tuple[str, ...] = ()
     separator: str = ""
@@ -107,7 +112,13 @@ class ToolFormatName(Enum):
     """The formats of tool calls; where a template has the marks of several, the first is meant."""
 
     deepseek_v3 = ToolFormat(
-        (HeadedCall(r"function<｜tool▁sep｜>(?P<name>[^\n]+)\n```json\n", ("<｜tool▁sep｜>",)),),
+        (
+            HeadedCall(
+                r"function<｜tool▁sep｜>(?P<name>[^\n]+)\n```json\n",
+                "function<｜tool▁sep｜>{name}\n```json\n",
+                ("<｜tool▁sep｜>",),
+            ),
+        ),
         opens=("<｜tool▁calls▁begin｜>",),
         call_open="<｜tool▁call▁begin｜>",
         tails=("```", "<｜tool▁call▁end｜>"),
@@ -115,7 +126,11 @@ class ToolFormatName(Enum):
         mark=r"(?s)<｜tool▁sep｜>.*```json",
     )
     deepseek_v31 = ToolFormat(
-        (HeadedCall(r"(?P<name>[^<]+)<｜tool▁sep｜>\s*", ("<｜tool▁sep｜>",)),),
+        (
+            HeadedCall(
+                r"(?P<name>[^<]+)<｜tool▁sep｜>\s*", "{name}<｜tool▁sep｜>", ("<｜tool▁sep｜>",)
+            ),
+        ),
         opens=("<｜tool▁calls▁begin｜>",),
         call_open="<｜tool▁call▁begin｜>",
         tails=("<｜tool▁call▁end｜>",),
@@ -126,6 +141,7 @@ class ToolFormatName(Enum):
         (
             HeadedCall(
                 r"\s*(?:functions\.)?(?P<name>[^:<]+)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*",
+                "functions.{name}:{number}<|tool_call_argument_begin|>",
                 ("<|tool_call_argument_begin|>",),
             ),
         ),
@@ -139,11 +155,14 @@ class ToolFormatName(Enum):
         (
             _JSON,
             HeadedCall(
-                r"(?P<name>[^\s\[{]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*", ("[CALL_ID]", "[ARGS]")
+                r"(?P<name>[^\s\[{]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*",
+                "{name}[ARGS]",
+                ("[CALL_ID]", "[ARGS]"),
             ),
         ),
         opens=("[TOOL_CALLS]",),
         is_list=True,
+        writes_list=True,
         mark=r"\[TOOL_CALLS\]",
         id_length=9,
     )
@@ -172,11 +191,12 @@ class ToolFormatName(Enum):
         opens=("<|python_start|>",),
         bare="[",
         is_list=True,
+        writes_list=True,
         closes="<|python_end|>",
         mark=r"\[func_name1\(",
     )
     llama3_json = ToolFormat(
-        (_JSON,),
+        (JsonCall(("parameters", "arguments")),),
         opens=("<|python_tag|>", "<|python_start|>"),
         bare="{[",
         is_list=True,

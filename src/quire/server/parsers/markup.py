@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from quire.server.parsers.events import ArgumentsDelta, CallBegun, CallEnded, Event
 from quire.server.parsers.json_scanner import JsonScanner, NotJson
-from quire.server.parsers.text_source import Reading, TextSource
+from quire.server.parsers.text_source import SPACE, Reading, TextSource
 
 MAX_HEAD_CHARS = 16 * 1024
 """A call of which more is read before its arguments begin to be sent is none."""
@@ -87,3 +87,21 @@ def to_json(value: object) -> str:
     except UnicodeEncodeError:  # half of a surrogate pair
         return json.dumps(value, allow_nan=False)
     return text
+
+
+def read_as_json(text: str) -> str | None:
+    """Return the JSON that a text is, None if it is none. What Python has no value for, such as
+    numbers that are too large, stays as it is written."""
+    scanner = JsonScanner()
+    try:
+        number, made = scanner.scan(f"{text} ")
+    except NotJson:
+        return None
+    if not scanner.is_done or text[number:].strip(SPACE):
+        return None
+    try:
+        return to_json(json.loads(made))
+    except ValueError:
+        return made.strip(SPACE)
+    except RecursionError:
+        return None

@@ -1,10 +1,9 @@
 """Reads calls in Python's syntax: each argument is sent once it is complete."""
 
 import ast
-import json
 import warnings
 
-from quire.server.parsers.markup import MAX_NAME_CHARS, CallWriter, NotACall, to_json
+from quire.server.parsers.markup import MAX_NAME_CHARS, CallWriter, NotACall, read_as_json, to_json
 from quire.server.parsers.text_source import SPACE, Reading
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
@@ -77,7 +76,7 @@ def _as_json(text: str) -> str:
             return to_json(ast.literal_eval(text.strip()))
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         pass
-    try:
-        return to_json(json.loads(text))
-    except (ValueError, RecursionError):
-        raise NotACall from None
+    made = read_as_json(text)
+    if made is None:
+        raise NotACall
+    return made

@@ -1,11 +1,17 @@
 """Reads calls whose parameters stand in tags: their values are text, and become JSON as the tool's
 schema says."""
 
-import json
 from collections.abc import Mapping
 
 from quire.server.parsers.formats import TaggedCall
-from quire.server.parsers.markup import MAX_NAME_CHARS, CallWriter, NotACall, to_json
+from quire.server.parsers.json_scanner import JsonScanner, NotJson
+from quire.server.parsers.markup import (
+    MAX_NAME_CHARS,
+    CallWriter,
+    NotACall,
+    read_as_json,
+    to_json,
+)
 from quire.server.parsers.text_source import Reading
 
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
@@ -36,7 +42,7 @@ def read_tagged_call(syntax: TaggedCall, writer: CallWriter) -> Reading[None]:
         if _is_text(schema):
             yield from _send_text(syntax.value_close, writer)
         else:
-            writer.add(_as_json((yield from _read_to(syntax.value_close, writer))))
+            writer.add((yield from _read_value(syntax.value_close, writer)))
     if not (syntax.close and (yield from source.accept(syntax.close))):
         if any(tag.startswith(source.rest()) for tag in (syntax.key_open, syntax.close)):
             raise NotACall  # the output was cut: more parameters might have come
@@ -60,13 +66,32 @@ def _is_text(schema: object) -> bool:
     return not isinstance(schema, Mapping) or schema.get("type") == "string"
 
 
-def _as_json(text: str) -> str:
-    """Return a value as JSON: as it is where it is JSON, else as text."""
-    text = text.removeprefix("\n").removesuffix("\n")
-    try:
-        return to_json(json.loads(_PYTHON_WORDS.get(text, text)))
-    except (ValueError, RecursionError):
-        return to_json(text)
+def _read_value(tag: str, writer: CallWriter) -> Reading[str]:
+    """Return a value as JSON, and read the tag after it. One that is JSON ends where the JSON does,
+    as a string in it may hold the tag; any other is text."""
+    writer.source.mark()
+    value = yield from _read_json(tag, writer)
+    if value is not None:
+        writer.source.unmark()
+        return value
+    writer.source.rewind()
+    text = (yield from _read_to(tag, writer)).removeprefix("\n").removesuffix("\n")
+    return read_as_json(_PYTHON_WORDS.get(text, text)) or to_json(text)
+
+
+def _read_json(tag: str, writer: CallWriter) -> Reading[str | None]:
+    scanner, source = JsonScanner(), writer.source
+    parts: list[str] = []
+    while not scanner.is_done and (yield from source.wait()):
+        try:
+            number, made = scanner.scan(source.rest())
+        except NotJson:
+            return None
+        source.take(number)
+        parts.append(made)
+    yield from source.skip_space()
+    has_ended = scanner.is_done and (yield from source.accept(tag))
+    return read_as_json("".join(parts)) if has_ended else None
 
 
 def _read_to(tag: str, writer: CallWriter) -> Reading[str]:

@@ -1,0 +1,161 @@
+"""The schemas of tools' parameters, as grammars of calls need them."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeAlias
+
+from quire.server.errors import RequestError
+
+Schema: TypeAlias = Mapping[str, object] | bool
+
+ANNOTATIONS = frozenset(
+    ("$comment", "$id", "$schema", "default", "deprecated", "description", "examples", "readOnly")
+    + ("title", "writeOnly")
+)
+"""Keywords that say nothing about which values are valid."""
+DEFINITIONS = ("$defs", "definitions")
+_OPEN = frozenset(
+    ("$ref", "additionalProperties", "allOf", "anyOf", "minProperties", "oneOf")
+    + ("patternProperties",)
+)
+_SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""Templates show models the calls of earlier turns with these."""
+
+
+class CallableTool(NamedTuple):
+    """A tool that may be called. Where it `is_free` its arguments are any object, else of the
+    schema `parameters`. `field` is the path of its function."""
+
+    name: str
+    parameters: Mapping[str, object]
+    field: str
+    is_free: bool = False
+
+    @property
+    def path(self) -> str:
+        """The path of the schema."""
+        return f"{self.field}.parameters"
+
+
+class Property(NamedTuple):
+    """A property of an object, and the path of its schema."""
+
+    name: str
+    schema: Schema
+    is_required: bool
+    path: str
+
+
+def json_value(schema: Schema, root: Mapping[str, object]) -> str:
+    """Return Lark for a JSON value of a schema, with `root`'s definitions for its references. There
+    is no white space but a blank after each comma and colon."""
+    if isinstance(schema, bool):
+        schema = {} if schema else {"enum": []}
+    shared = {name: root[name] for name in DEFINITIONS if name in root}
+    return "%json " + json.dumps({**shared, **schema, "x-guidance": _SEPARATORS})
+
+
+def json_arguments(tool: CallableTool) -> str:
+    """Return Lark for the arguments of a tool as a JSON object. It has no properties that its
+    schema does not name, unless that says what they are or wants them."""
+    if tool.is_free:
+        return json_value({"type": "object"}, {})
+    schema: dict[str, object] = {"type": "object", **tool.parameters}
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    is_plain = not schema.keys() & _OPEN and ("properties" in schema or not tool.parameters)
+    if is_plain and isinstance(properties, dict) and isinstance(required, list):
+        schema["additionalProperties"] = any(name not in properties for name in required)
+    return json_value(schema, {})
+
+
+def properties_of(tool: CallableTool) -> list[Property]:
+    """Return the properties of a tool that is not free, in the schema's order, those last that are
+    required and not described. Raises RequestError for a schema that says more of the object than
+    which properties it has."""
+    schema = tool.parameters
+    plain = {"type", "properties", "required", "additionalProperties", *DEFINITIONS, *ANNOTATIONS}
+    for keyword in schema:
+        if keyword not in plain:
+            raise not_sayable(keyword, tool.path)
+    required = _required(schema, tool.path)
+    properties = schema.get("properties", {})
+    assert isinstance(properties, dict)  # as the request's checks have seen
+    names = [*properties, *(name for name in required if name not in properties)]
+    found = [_property(name, schema, tool.path) for name in names]
+    for each in found:
+        _check_references(each.schema, schema, each.path)
+    return found
+
+
+def _property(name: str, schema: Mapping[str, object], path: str) -> Property:
+    properties = schema.get("properties", {})
+    assert isinstance(properties, dict)
+    where = f"{path}.properties.{name}"
+    is_required = name in _required(schema, path)
+    if name in properties:
+        return Property(name, _schema(properties[name], where), is_required, where)
+    return Property(name, _additional(schema, name, path), is_required, where)
+
+
+def _required(schema: Mapping[str, object], path: str) -> list[str]:
+    required = schema.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
+        raise RequestError(
+            f"Invalid '{path}.required': it must be a list of strings.", param=f"{path}.required"
+        )
+    return required
+
+
+def _additional(schema: Mapping[str, object], name: str, path: str) -> Schema:
+    found = _schema(schema.get("additionalProperties", True), f"{path}.additionalProperties")
+    if found is False:
+        raise RequestError(
+            f"Invalid '{path}.required': nothing is valid, since {name!r} is required and not "
+            "allowed.",
+            param=f"{path}.required",
+        )
+    return found
+
+
+def _schema(given: object, path: str) -> Schema:
+    if not isinstance(given, dict | bool):
+        raise RequestError(
+            f"Invalid '{path}': it must be a JSON schema, an object or a boolean.", param=path
+        )
+    return given
+
+
+def not_sayable(keyword: str, path: str) -> RequestError:
+    """Return the error for a keyword that a format cannot be made to follow."""
+    return RequestError(
+        f"Invalid '{path}.{keyword}': calls in the format of this model cannot be held to "
+        f"{keyword!r} here.",
+        param=f"{path}.{keyword}",
+        code="unsupported_parameter",
+    )
+
+
+def _check_references(schema: Schema, root: Mapping[str, object], path: str) -> None:
+    """Raise RequestError for a reference to what is no definition of the root: a property that is
+    written on its own cannot follow it."""
+    prefixes = tuple(f"#/{name}/" for name in DEFINITIONS)
+    for reference in _references([schema, *(root.get(name) for name in DEFINITIONS)]):
+        if not reference.startswith(prefixes):
+            raise RequestError(
+                f"Invalid '{path}': in the format of this model's calls a '$ref' must begin with "
+                f"'#/$defs/', which {reference[:100]!r} does not.",
+                param=path,
+                code="unsupported_parameter",
+            )
+
+
+def _references(value: object) -> Iterator[str]:
+    left = [value]
+    while left:
+        given = left.pop()
+        if isinstance(given, dict):
+            if isinstance(given.get("$ref"), str):
+                yield given["$ref"]
+            left.extend(given.values())
+        elif isinstance(given, list):
+            left.extend(given)
