@@ -128,7 +128,7 @@ def test_fields_without_effect_are_in_the_schemas(document: dict[str, object]) -
     for capability in capabilities_of(CHAT, BODIES[CHAT]).values():
         refused = capability.support is Support.UNSUPPORTED
         assert ("enum" in fields[capability.field]) == refused
-    assert fields["function_call"]["enum"] == [None, "none"]
+    assert fields["best_of"]["enum"] == [None, 1]
 
 
 def test_schemas_allow_what_the_server_takes(document: dict[str, object]) -> None:

@@ -51,9 +51,9 @@ class ChatResponseBuilder:
         ending = delta.ending
         choice = ChatChunkChoice(
             index,
-            _chat_delta(delta),
+            _chat_delta(delta, old_calls=self._context.text_options.old_calls),
             self._logprobs(delta.logprobs) if delta.logprobs else None,
-            _finish_reason(ending),
+            self._finish_reason(ending),
             None if ending is None else ending.stop_reason,
             delta.token_ids if self._context.text_options.token_ids else UNSET,
         )
@@ -93,12 +93,17 @@ class ChatResponseBuilder:
         ending = delta.ending
         return ChatChoice(
             index,
-            _message(delta),
+            _message(delta, old_calls=self._context.text_options.old_calls),
             self._logprobs(delta.logprobs) if delta.logprobs else None,
-            _finish_reason(ending),
+            self._finish_reason(ending),
             None if ending is None else ending.stop_reason,
             delta.token_ids if self._context.text_options.token_ids else UNSET,
         )
+
+    def _finish_reason(self, ending: Ending | None) -> str | None:
+        if ending is None or not ending.has_calls or ending.finish_reason != "stop":
+            return None if ending is None else ending.finish_reason
+        return "function_call" if self._context.text_options.old_calls else "tool_calls"
 
     def _logprobs(self, logprobs: Sequence[LogprobEntry]) -> ChatLogprobs:
         return ChatLogprobs(tuple(self._info(each) for each in logprobs))
@@ -114,25 +119,19 @@ class ChatResponseBuilder:
         return TopToken(raw.decode(errors="replace"), finite(logprob), tuple(raw))
 
 
-def _finish_reason(ending: Ending | None) -> str | None:
-    if ending is None:
-        return None
-    calls = ending.has_calls and ending.finish_reason == "stop"
-    return "tool_calls" if calls else ending.finish_reason
-
-
-def _message(output: OutputDelta) -> ChatMessageOut:
+def _message(output: OutputDelta, *, old_calls: bool) -> ChatMessageOut:
     calls = tuple(_call(call) for call in output.calls)
     reasoning = output.reasoning or UNSET
     return ChatMessageOut(
         None if calls and not output.text else output.text,
         reasoning_content=reasoning,
         reasoning=reasoning,
-        tool_calls=calls or UNSET,
+        tool_calls=calls if calls and not old_calls else UNSET,
+        function_call=calls[0].function if calls and old_calls else UNSET,
     )
 
 
-def _chat_delta(delta: OutputDelta) -> ChatDelta:
+def _chat_delta(delta: OutputDelta, *, old_calls: bool) -> ChatDelta:
     calls = tuple(msgspec.structs.replace(_call(call), index=call.number) for call in delta.calls)
     reasoning = delta.reasoning or UNSET
     is_other = bool(calls or delta.reasoning)
@@ -140,7 +139,8 @@ def _chat_delta(delta: OutputDelta) -> ChatDelta:
         UNSET if is_other and not delta.text else delta.text,
         reasoning_content=reasoning,
         reasoning=reasoning,
-        tool_calls=calls or UNSET,
+        tool_calls=calls if calls and not old_calls else UNSET,
+        function_call=calls[0].function if calls and old_calls else UNSET,
     )
 
 

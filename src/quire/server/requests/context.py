@@ -20,6 +20,7 @@ class TextOptions:
     echo: the prompt's text comes before the output; with `drop_output` nothing follows it.
     token_ids: the token ids are sent beside the text.
     parsing: what the text is parsed for; without `include_reasoning` the reasoning is not sent.
+    old_calls: a call is sent as `function_call`, which older clients read.
     logprobs: log probabilities are sent. Where they come without it, they only rank the choices.
     """
 
@@ -33,6 +34,7 @@ class TextOptions:
     logprobs: bool = False
     parsing: ParserOptions = ParserOptions()
     include_reasoning: bool = True
+    old_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True)

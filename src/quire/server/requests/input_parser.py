@@ -35,6 +35,7 @@ from quire.server.requests.field_checks import (
     check_shared,
 )
 from quire.server.requests.input_context import InputContext
+from quire.server.requests.old_functions import in_old_names, with_tools
 from quire.server.requests.prompts import (
     decode_tokens,
     encode_any,
@@ -107,7 +108,16 @@ def _parse_completion(body: bytes, context: InputContext) -> TokenizedRequest:
 
 
 def _parse_chat(body: bytes, context: InputContext) -> TokenizedRequest:
-    request, no_effect = parse_request(body, ChatRequest, CHAT)
+    given, no_effect = parse_request(body, ChatRequest, CHAT)
+    try:
+        return _read_chat(with_tools(given), no_effect, context)
+    except RequestError as error:
+        raise in_old_names(error, given) from None
+
+
+def _read_chat(
+    request: ChatRequest, no_effect: tuple[str, ...], context: InputContext
+) -> TokenizedRequest:
     _check_model(request.model, context)
     check_shared(request, context.facts.vocab_size)
     check_chat(request)
@@ -147,7 +157,7 @@ def _tokenize(body: bytes, context: InputContext) -> DirectResponse:
 def _tokenize_chat(fields: Mapping[str, object], context: InputContext) -> DirectResponse:
     request = validate(fields, TokenizeChatRequest)
     _check_model(request.model, context)
-    chat = request.as_chat()
+    chat = with_tools(request.as_chat())
     check_chat(chat)
     check_tools(chat, context)
     text = render_chat(chat, context)

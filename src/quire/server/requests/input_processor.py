@@ -63,6 +63,7 @@ class InputProcessor(NamedTuple):
             logprobs=bool(request.logprobs),
             parsing=tokenized.parsing,
             include_reasoning=request.include_reasoning is not False,
+            old_calls=request.functions is not None,
         )
         return self._build(
             "chatcmpl", self._request_builder(request, limit, logprobs), tokenized, text_options

@@ -20,14 +20,23 @@ from quire.server.openai.protocol.fields import (
     at_most,
 )
 from quire.server.openai.protocol.structured import StructuredFields
-from quire.server.openai.protocol.tools import MAX_ID_CHARS, Tool, ToolCalls, ToolChoice, Tools
+from quire.server.openai.protocol.tools import (
+    MAX_ID_CHARS,
+    CalledFunction,
+    FunctionChoice,
+    Functions,
+    Tool,
+    ToolCalls,
+    ToolChoice,
+    Tools,
+)
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 4096
 """Text parts of one message."""
 MAX_TEMPLATE_KWARGS = 64
 
-Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
 def _read_content(given: object) -> str:
@@ -80,9 +89,10 @@ _CONTENT_SCHEMA = {
 }
 
 
-_RESPONSE_FIELDS = frozenset(("annotations", "audio", "function_call", "refusal"))
+_RESPONSE_FIELDS = frozenset(("annotations", "audio", "refusal"))
 """Fields of answers that clients send back. Empty ones ask for nothing; Quire acts on none."""
-_OPTIONAL_FIELDS = ("name", "reasoning", "reasoning_content", "tool_call_id", "tool_calls")
+_CALL_FIELDS = ("function_call", "tool_calls")
+_OPTIONAL_FIELDS = (*_CALL_FIELDS, "name", "reasoning", "reasoning_content", "tool_call_id")
 """Fields that clients leave empty where they have nothing to say."""
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 
@@ -96,7 +106,8 @@ def _describe_response_fields(schema: JsonDict) -> None:
 
 class Message(StrictModel):
     """One turn of the conversation. What an assistant said may be null, or left out beside its
-    calls. `reasoning` is another name of `reasoning_content`."""
+    calls. `reasoning` is another name of `reasoning_content`; `function_call` and the role
+    `function` are those of older clients, for `tool_calls` and `tool`."""
 
     model_config = ConfigDict(json_schema_extra=_describe_response_fields)
 
@@ -104,6 +115,7 @@ class Message(StrictModel):
     content: Annotated[str, PlainValidator(_read_content), WithJsonSchema(_CONTENT_SCHEMA)]
     name: Annotated[str, Field(max_length=256)] | None = None
     tool_calls: ToolCalls | None = None
+    function_call: CalledFunction | None = None
     tool_call_id: Annotated[str, Field(max_length=MAX_ID_CHARS)] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -121,7 +133,7 @@ class Message(StrictModel):
         for name in _OPTIONAL_FIELDS:
             if name in kept and kept[name] in _NOTHING:
                 del kept[name]
-        unsaid = None if "tool_calls" in kept else ""
+        unsaid = None if any(name in kept for name in _CALL_FIELDS) else ""
         if kept.get("role") == "assistant" and kept.get("content", unsaid) is None:
             kept["content"] = ""
         return kept
@@ -163,6 +175,8 @@ class ChatRequest(StructuredFields):
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    functions: Functions | None = None
+    function_call: FunctionChoice | None = None
     include_reasoning: bool | None = None
     reasoning_effort: Effort | None = None
     thinking_token_budget: Annotated[int, Field(ge=0, le=INT64_MAX)] | None = None

@@ -51,6 +51,11 @@ Tools: TypeAlias = Annotated[
 ]
 
 
+Functions: TypeAlias = Annotated[
+    list[Function], Field(max_length=MAX_TOOLS, fail_fast=True), at_most(MAX_TOOLS)
+]
+
+
 class NamedTool(NamedTuple):
     """A choice of one tool."""
 
@@ -88,6 +93,35 @@ ToolChoice: TypeAlias = Annotated[
     str | NamedTool,
     PlainValidator(_read_choice),
     WithJsonSchema({"anyOf": [{"enum": [*CHOICES]}, _NAMED_SCHEMA]}),
+]
+
+
+def _read_function_call(given: object) -> str | NamedTool:
+    if isinstance(given, str) and given in ("none", "auto"):
+        return given
+    name = given.get("name") if isinstance(given, dict) else None
+    if not isinstance(name, str):
+        raise PydanticCustomError(
+            "function_call", "must be 'none', 'auto' or an object with 'name'"
+        )
+    return NamedTool(name)
+
+
+FunctionChoice: TypeAlias = Annotated[
+    str | NamedTool,
+    PlainValidator(_read_function_call),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["none", "auto"]},
+                {
+                    "type": "object",
+                    "properties": {"name": {"type": "string"}},
+                    "required": ["name"],
+                },
+            ]
+        }
+    ),
 ]
 
 

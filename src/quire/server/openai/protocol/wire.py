@@ -110,7 +110,7 @@ class ToolCallOut(msgspec.Struct, frozen=True):
 
 class ChatMessageOut(msgspec.Struct, frozen=True):
     """`content` is null where there are only tool calls; `reasoning` is `reasoning_content` once
-    more, under its newer name."""
+    more, under its newer name. A request with `functions` has `function_call` for `tool_calls`."""
 
     content: str | None
     role: str = "assistant"
@@ -118,6 +118,7 @@ class ChatMessageOut(msgspec.Struct, frozen=True):
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     tool_calls: tuple[ToolCallOut, ...] | UnsetType = UNSET
+    function_call: FunctionOut | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct, frozen=True):
@@ -126,6 +127,7 @@ class ChatDelta(msgspec.Struct, frozen=True):
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     tool_calls: tuple[ToolCallOut, ...] | UnsetType = UNSET
+    function_call: FunctionOut | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
