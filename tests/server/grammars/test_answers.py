@@ -115,7 +115,7 @@ def test_what_a_model_writes_is_valid(schema: object, seed: int, num_tokens: int
     if has_ended:
         jsonschema.Draft202012Validator(schema).validate(json.loads(text))
     else:
-        from_json(text.decode(errors="ignore"), allow_partial="trailing-strings")
+        from_json("[" + text.decode(errors="ignore"), allow_partial="trailing-strings")
     event("ended" if has_ended else "cut")
 
 
