@@ -142,6 +142,17 @@ def test_a_grammar_that_fails_in_the_engine_is_an_error_of_the_server(
     assert reply.status_code == (200 if stream else 500)
 
 
+def test_structured_requests_are_counted(served: Served) -> None:
+    counted = 'quire:structured_requests_total{engine="0",kind="regex"'
+    timed = "quire:grammar_check_seconds_count"
+    served.complete(prompt="x", max_tokens=1, guided_regex="a")
+    before = served.metric(counted), served.metric(timed)
+    served.complete(prompt="x", max_tokens=1, guided_regex="a", n=2)
+    served.complete(prompt="x", max_tokens=1, guided_regex="(")
+    served.complete(prompt="x", max_tokens=1)
+    assert (served.metric(counted), served.metric(timed)) == (before[0] + 1, before[1] + 1)
+
+
 def test_keywords_without_effect_are_warned_of(served: Served) -> None:
     reply = served.complete(prompt="x", max_tokens=1, guided_json={"minlength": 1})
     assert reply.headers["x-quire-warnings"].endswith("effect: 'guided_json.minlength'")

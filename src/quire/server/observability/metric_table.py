@@ -26,6 +26,7 @@ STEP_TOKENS_BUCKETS = tuple(
     float(n) for n in (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 )
 LOOP_LAG_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+GRAMMAR_CHECK_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 PREEMPTIONS_BUCKETS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
 CHOICES_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0)
 UP_TO_MODEL_LENGTH = ()
@@ -199,6 +200,18 @@ METRICS: tuple[Metric, ...] = (
         "Tokens of the named API keys: prompt, of these cached, and output.",
         "tenant",
         "kind",
+        twin=False,
+    ),
+    _counter(
+        "structured_requests_total",
+        "HTTP requests whose outputs must be of a grammar, by how it was given.",
+        "kind",
+        twin=False,
+    ),
+    _histogram(
+        "grammar_check_seconds",
+        "Checking the grammar of such a request, in the threads that read bodies.",
+        GRAMMAR_CHECK_BUCKETS,
         twin=False,
     ),
     _gauge(

@@ -67,6 +67,7 @@ class ServerMetrics:
         self.num_finished = dict.fromkeys(FinishReason, 0)
         self.num_rejected = 0
         self.num_refused: Counter[str] = Counter()
+        self.num_structured: Counter[str] = Counter()
         self.num_half_read_bytes = 0
         self.num_late = dict.fromkeys(DeadlineMiss, 0)
         self.tenant_tokens = dict.fromkeys(product(tenants, TenantTokens), 0)
@@ -90,6 +91,11 @@ class ServerMetrics:
     def on_refused(self, reason: str) -> None:
         """Count an HTTP request that was not read, or whose answer was not taken."""
         self.num_refused[reason] += 1
+
+    def on_structured(self, kind: str, check_s: float) -> None:
+        """Count an HTTP request whose outputs must be of a grammar that was given as `kind`."""
+        self.num_structured[kind] += 1
+        self.observe("grammar_check_seconds", check_s)
 
     def on_down(self) -> None:
         """Note that the engine is gone: nothing runs, waits or is kept, all its blocks are free.

@@ -89,7 +89,10 @@ class TextRoutes:
         tokenized = await self._unless_cancelled(request, body, reading)
         model = tokenized.request.model or self._service.config.model_name
         processor = InputProcessor(model, serving, self._service.sources, arrival)
-        return processor.process(tokenized), serving
+        context = processor.process(tokenized)
+        if tokenized.grammar is not None:
+            self._service.metrics.on_structured(tokenized.grammar.kind, tokenized.check_s)
+        return context, serving
 
     async def _answer(self, request: Request, kind: InputKind) -> Response:
         body, serving = await self._read(request)

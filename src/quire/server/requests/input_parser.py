@@ -65,7 +65,7 @@ class TokenizedRequest:
     """A request for outputs whose `prompts` are tokens. `request` no longer holds what they were
     made of; a prompt's text stays where it is to be echoed. `parsing` says what the outputs are
     parsed for, `grammar` what they must be of, if anything: it is not checked yet.
-    `thinking_budget` says how long they may reason.
+    `thinking_budget` says how long they may reason. `check_s` is how long the grammar's check took.
     """
 
     request: CompletionRequest | ChatRequest
@@ -74,6 +74,7 @@ class TokenizedRequest:
     parsing: ParserOptions = ParserOptions()
     grammar: Grammar | None = None
     thinking_budget: ThinkingBudget | None = None
+    check_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -75,6 +76,7 @@ class InputReader:
         def queue(num_permits: int) -> FairQueue:
             return FairQueue(num_permits, max_waiting, BYTES_PER_S, clock)
 
+        self._clock = clock
         self._model = model
         self._revision = revision
         self.size_classes = (
@@ -92,15 +94,19 @@ class InputReader:
         """Return a request for outputs, its prompts in tokens. Raises RequestError."""
         read = await self._read(kind, body, context, tenant)
         assert isinstance(read, TokenizedRequest)
-        if read.grammar is not None:
-            check = partial(self._check, read.grammar, context)
-            await self._queued(self.size_classes[0], check, tenant, len(read.grammar.text))
-        return read
+        if read.grammar is None:
+            return read
+        check = partial(self._check, read.grammar, context)
+        num_bytes = len(read.grammar.text)
+        check_s = await self._queued(self.size_classes[0], check, tenant, num_bytes)
+        return replace(read, check_s=check_s)
 
-    async def _check(self, grammar: Grammar, context: InputContext) -> None:
-        loop = asyncio.get_running_loop()
+    async def _check(self, grammar: Grammar, context: InputContext) -> float:
+        """Check a grammar in a thread; return the seconds that it took."""
+        loop, began_s = asyncio.get_running_loop(), self._clock()
         vocabulary = vocabulary_of(context)
         await loop.run_in_executor(self._threads, check_grammar, grammar, vocabulary)
+        return self._clock() - began_s
 
     async def answer(
         self, kind: InputKind, body: bytes, context: InputContext, tenant: str

@@ -30,6 +30,16 @@ CREATED_S = 1767225600
 _CHAT_ID, _COMPLETION_ID = "chatcmpl-0123456789abcdef", "cmpl-0123456789abcdef"
 _MESSAGES = [{"role": "user", "content": "Say hello."}]
 
+_PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 130},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
 COMPLETION_REQUESTS: Mapping[str, Mapping[str, object]] = {
     "text": {"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0},
     "stream": {
@@ -39,11 +49,35 @@ COMPLETION_REQUESTS: Mapping[str, Mapping[str, object]] = {
         "stream_options": {"include_usage": True},
     },
     "tokens": {"prompt": [[5, 6, 7], [8, 9]], "max_tokens": 4, "n": 2, "seed": 1, "logprobs": 2},
+    "choice": {
+        "prompt": "To be or not to be?",
+        "max_tokens": 16,
+        "structured_outputs": {"choice": ["to be", "not to be"]},
+    },
+    "regex": {"prompt": "It is", "max_tokens": 16, "guided_regex": "[0-9]{1,2}:[0-5][0-9]"},
+    "grammar": {
+        "prompt": "1+1=",
+        "max_tokens": 16,
+        "structured_outputs": {"grammar": 'start: NUMBER ("+" NUMBER)~1..3\nNUMBER: /[0-9]{1,2}/'},
+    },
     "scores": {"prompt": "Once upon a time", "max_tokens": 0, "echo": True, "logprobs": 0},
 }
 CHAT_REQUESTS: Mapping[str, Mapping[str, object]] = {
     "text": {"messages": _MESSAGES, "max_completion_tokens": 16, "temperature": 0},
     "stream": {"messages": _MESSAGES, "max_completion_tokens": 16, "stream": True},
+    "json_schema": {
+        "messages": _MESSAGES,
+        "max_completion_tokens": 64,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "person", "schema": _PERSON, "strict": True},
+        },
+    },
+    "json_object": {
+        "messages": _MESSAGES,
+        "max_completion_tokens": 64,
+        "response_format": {"type": "json_object"},
+    },
     "conversation": {
         "messages": [
             {"role": "system", "content": "You are brief."},
