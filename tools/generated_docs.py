@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from bench.ablation import gain_tables
 from bench.records import load
+from bench.schema_records import load_newest, schema_tables
 from tests.models.families import REFUSED, SERVED
 
 from quire.server.cli.config_table import config_table
@@ -115,6 +116,11 @@ def recorded_gains() -> str:
     return gain_tables(load())
 
 
+def recorded_schemas() -> str:
+    """Return the tables of the newest run of the schemas of SchemaStore."""
+    return schema_tables(load_newest())
+
+
 TABLES = (
     Table("options", "docs/configuration.md", config_table),
     Table("metrics", "docs/metrics.md", metrics_table),
@@ -123,6 +129,7 @@ TABLES = (
     Table("fields", "docs/api.md", fields_list),
     Table("served", "docs/models.md", served_table),
     Table("refused", "docs/models.md", refused_table),
+    Table("schemas", "docs/schemas.md", recorded_schemas),
     Table("gains", "src/quire/models/native/README.md", recorded_gains),
 )
 
