@@ -11,7 +11,16 @@ from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Sampling, Stopping
-from tests.engine.toy_engine import MAX_MODEL_LEN, VOCAB_SIZE, Arrival, Shape, World, alone, play
+from tests.engine.toy_engine import (
+    GRAMMARS,
+    MAX_MODEL_LEN,
+    VOCAB_SIZE,
+    Arrival,
+    Shape,
+    World,
+    alone,
+    play,
+)
 
 TOKENS = st.integers(0, VOCAB_SIZE - 1)
 COMMON = tuple((7 * index + 3) % VOCAB_SIZE for index in range(MAX_MODEL_LEN))
@@ -28,6 +37,16 @@ SAMPLINGS = st.one_of(
         seed=st.integers(0, 3),
     ),
 )
+GRAMMAR_SAMPLINGS = st.builds(
+    lambda sampling, grammar, num_logprobs, biases: replace(
+        sampling, grammar=grammar, num_logprobs=num_logprobs, logit_bias=biases
+    ),
+    SAMPLINGS,
+    st.sampled_from(["", *GRAMMARS.texts]),
+    st.sampled_from([None, None, 0]),
+    st.sampled_from([(), ((2, float("-inf")), (8, float("-inf")))]),
+)
+"""Those with a grammar may ban tokens that it forces."""
 
 
 layer_stacks = st.lists(
@@ -74,7 +93,7 @@ def shapes(draw: st.DrawFn) -> Shape:
 
 
 @st.composite
-def arrivals(draw: st.DrawFn) -> list[Arrival]:
+def arrivals(draw: st.DrawFn, samplings: st.SearchStrategy[Sampling] = SAMPLINGS) -> list[Arrival]:
     found: list[Arrival] = []
     for index in range(draw(st.integers(1, 8))):
         shared = COMMON[: draw(st.integers(0, 16))]
@@ -89,7 +108,7 @@ def arrivals(draw: st.DrawFn) -> list[Arrival]:
         new = NewRequest(
             id=f"r{index}",
             prompt_token_ids=shared + own or (1,),
-            sampling=draw(SAMPLINGS),
+            sampling=draw(samplings),
             stopping=stopping,
             sharing=SharingTerms(draw(st.sampled_from([b"", b"tenant"]))),
             tenant=draw(st.sampled_from(["", "a", "b"])),

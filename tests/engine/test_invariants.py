@@ -10,14 +10,40 @@ from hypothesis import given
 
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.scheduler.cost import PreemptionMode
+from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Sampling, Stopping
-from tests.engine.invariants import COMMON, arrivals, bursts, check_invariants, shapes
-from tests.engine.toy_engine import Arrival, Shape, World, alone, play
+from tests.engine.invariants import (
+    COMMON,
+    GRAMMAR_SAMPLINGS,
+    arrivals,
+    bursts,
+    check_invariants,
+    shapes,
+)
+from tests.engine.toy_engine import GRAMMARS, Arrival, Shape, World, alone, play
 
 
 @given(shapes(), arrivals())
 def test_same_text_alone_or_in_any_batch(shape: Shape, script: list[Arrival]) -> None:
     check_invariants(shape, script)
+
+
+@given(shapes(), arrivals(GRAMMAR_SAMPLINGS))
+def test_forced_tokens_are_those_that_would_come_one_by_one(
+    shape: Shape, script: list[Arrival]
+) -> None:
+    check_invariants(shape, script)
+
+
+def test_forced_tokens_take_no_step_of_their_own() -> None:
+    shape = Shape(4, 40, 6, 64, caches_prefixes=True, watermark=0.0, late=False)
+    new = NewRequest("r0", COMMON[:6], Sampling(grammar=GRAMMARS.texts[0]), Stopping(20, 0, (5,)))
+    world = play(shape, [Arrival(new, step=0)], max_steps=20)
+    deltas = world.deltas["r0"]
+    assert [len(delta.token_ids) for delta in deltas] == [5, 6]
+    assert world.scheduler.stats.num_forced_tokens == 11 - 2
+    assert deltas[-1].finish is not None
+    assert deltas[-1].finish.reason is Reason.END_OF_SEQUENCE
 
 
 @given(shapes(), bursts())

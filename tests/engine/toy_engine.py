@@ -21,9 +21,11 @@ from quire.scheduler.policy import PolicyName
 from quire.scheduler.request import NewRequest
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Refusal
+from tests.engine.toy_grammars import ToyGrammars
 
 VOCAB_SIZE = 24
 MAX_MODEL_LEN = 48
+GRAMMARS = ToyGrammars(VOCAB_SIZE)
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ def runner_of(shape: Shape, *, num_groups: int) -> Runner:
         num_groups=num_groups,
     )
     size = KVSize(shape.num_blocks, shape.block_size, shape.num_host_blocks)
-    return Runner(config, ToyModel(VOCAB_SIZE, size, shape.layers, hybrid=shape.hybrid))
+    model = ToyModel(VOCAB_SIZE, size, shape.layers, hybrid=shape.hybrid)
+    return Runner(config, model, GRAMMARS.grammars)
 
 
 class World:
@@ -154,7 +157,7 @@ def play(shape: Shape, arrivals: list[Arrival], max_steps: int) -> World:
 
 
 def alone(new: NewRequest, layers: tuple[AttentionPattern, ...] = TWO_FULL) -> tuple[int, ...]:
-    """The request's whole output by the oracle: no cache, no blocks, no batch."""
+    """The request's whole output by the oracle: no cache, no blocks, no batch, one token a time."""
     text = NewRequest("", new.prompt_token_ids, new.sampling, new.stopping)
     return _alone(text, layers)
 
@@ -167,15 +170,15 @@ def _alone(new: NewRequest, layers: tuple[AttentionPattern, ...]) -> tuple[int, 
     for token in new.prompt_token_ids:
         text.append(token)
     num_prompt_tokens = len(new.prompt_token_ids)
-    row = build_sampling_state(
-        ProcessorContext(new.sampling, new.stopping, new.prompt_token_ids, num_prompt_tokens)
-    )
-    stops = {*new.stopping.eos_token_ids, *new.stopping.stop_token_ids}
+    context = ProcessorContext(new.sampling, new.stopping, new.prompt_token_ids, num_prompt_tokens)
+    row = build_sampling_state(context, constraint=GRAMMARS.processor(context))
     while outputs < new.stopping.max_tokens and row.position < MAX_MODEL_LEN:
         (token,) = sampler.sample(text.logits()[None], [row]).result().token_ids
         row.append(token)
         text.append(token)
         outputs += 1
-        if outputs > new.stopping.min_tokens and token in stops:
+        if token in new.stopping.eos_token_ids:
+            break
+        if outputs > new.stopping.min_tokens and token in new.stopping.stop_token_ids:
             break
     return tuple(row.token_ids[num_prompt_tokens:])

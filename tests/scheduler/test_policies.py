@@ -303,13 +303,12 @@ def gives_credit_for_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    charge = Shares.charge_output
+    charge = Shares.charge_outputs
 
-    def light(shares: Shares, request: Request) -> None:
-        for _ in range(int(request.new.weight)):
-            charge(shares, request)
+    def light(shares: Shares, request: Request, num_tokens: int) -> None:
+        charge(shares, request, num_tokens * int(request.new.weight))
 
-    monkeypatch.setattr(Shares, "charge_output", light)
+    monkeypatch.setattr(Shares, "charge_outputs", light)
 
 
 def skips_without_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,7 +234,7 @@ def test_an_abort_takes_a_waiting_request_out_of_the_queue() -> None:
         (Stopping(5, stop_token_ids=(7,)), 7, Reason.STOP_TOKEN, 1),
         (Stopping(5, stop_token_ids=(8,)), 7, Reason.MAX_TOKENS, 5),
         (Stopping(5, eos_token_ids=()), 7, Reason.MAX_TOKENS, 5),
-        (Stopping(5, min_tokens=3, eos_token_ids=(7,)), 7, Reason.END_OF_SEQUENCE, 4),
+        (Stopping(5, min_tokens=3, stop_token_ids=(7,)), 7, Reason.STOP_TOKEN, 4),
     ],
 )
 def test_a_request_stops_where_it_should(

@@ -21,12 +21,11 @@ from torch import Tensor
 from quire.engine.grammar.grammars import Grammars
 from quire.engine.host_to_device import to_device
 from quire.engine.sampling.build_sampler import build_sampler
-from quire.engine.sampling.logits_processor import ProcessorBuilder, ProcessorContext
-from quire.engine.sampling.processors.table import PROCESSORS
+from quire.engine.sampling.logits_processor import ProcessorContext
 from quire.engine.sampling.sampler import PendingSample, SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState, build_sampling_state
 from quire.models.batch import Batch, Model, split_batch
-from quire.models.optimizations import Disabled
+from quire.models.optimizations import Disabled, Optimization
 from quire.scheduler.request import TokenLogprobs
 from quire.scheduler.step import BlockIds, Chunk, NewRequestData, Step, StepResult
 
@@ -100,8 +99,7 @@ class Runner:
         self._device = torch.device(config.device)
         self._model = model
         self.grammars = grammars
-        own = () if grammars is None else (grammars.build_processor,)
-        self._processors: tuple[ProcessorBuilder, ...] = (*PROCESSORS, *own)
+        self._takes_forced = Optimization.FORCED_TOKENS not in config.disabled
         self._sampler = build_sampler(model.vocab_size, self._device, config.disabled)
         self._rows: dict[str, RequestRow] = {}
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
@@ -154,7 +152,9 @@ class Runner:
     def collect(self, launched: LaunchedStep) -> StepResult:
         """Wait for a step's tokens, append them to their requests, and return the result.
 
-        Block copies are not waited for: their time comes with the first result after they are done.
+        Where no step was launched since, tokens that a grammar forces after the sampled one are
+        appended too, unless their log probabilities are requested. Block copies are not waited for:
+        their time comes with the first result after they are done.
         """
         sampled = None if launched.pending is None else launched.pending.result()
         result = StepResult(
@@ -173,14 +173,17 @@ class Runner:
         failed = [each for each, row in zip(request_ids, rows, strict=True) if row.has_failed]
         if failed:
             result = replace(result, grammar_failed=frozenset(failed))
+        if self._takes_forced and launched is self._last:
+            result = replace(result, forced=_forced(request_ids, rows))
         return _with_sampled(result, request_ids, sampled)
 
     def _join(self, join: NewRequestData) -> None:
         new = join.request
-        sampling = build_sampling_state(
-            ProcessorContext(new.sampling, new.stopping, join.token_ids, len(new.prompt_token_ids)),
-            self._processors,
+        context = ProcessorContext(
+            new.sampling, new.stopping, join.token_ids, len(new.prompt_token_ids)
         )
+        grammar = None if self.grammars is None else self.grammars.build_processor(context)
+        sampling = build_sampling_state(context, constraint=grammar)
         num_blocks = [0] * self._config.num_groups
         row = RequestRow(self._free_rows.pop(), num_blocks, sampling, new.prompt_logprobs)
         self._rows[new.id] = row
@@ -325,6 +328,16 @@ def _logits_indices(
             indices.append(end - 1)
         spans.append((before, len(indices)))
     return _numbers(indices), spans
+
+
+def _forced(request_ids: list[str], rows: list[SamplingState]) -> dict[str, tuple[int, ...]]:
+    """Append to rows without log probabilities the tokens that are decided, and return them."""
+    pairs = zip(request_ids, rows, strict=True)
+    return {
+        request_id: token_ids
+        for request_id, row in pairs
+        if row.sampling.num_logprobs is None and (token_ids := row.take_decided())
+    }
 
 
 def _with_sampled(result: StepResult, request_ids: list[str], sampled: SamplerOutput) -> StepResult:

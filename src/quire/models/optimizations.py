@@ -22,6 +22,7 @@ class Optimization(StrEnum):
     WEIGHT_RELOCATION: packed weights in one region of memory, in the order in which they are read.
     HUGE_PAGES: that region and the KV cache on huge pages.
     NATIVE_SAMPLER: sampling in C++; torch's without it.
+    FORCED_TOKENS: tokens that a grammar forces are computed together; one a step without it.
     """
 
     AVX2 = "avx2"
@@ -36,6 +37,7 @@ class Optimization(StrEnum):
     WEIGHT_RELOCATION = "weight-relocation"
     HUGE_PAGES = "huge-pages"
     NATIVE_SAMPLER = "native-sampler"
+    FORCED_TOKENS = "forced-tokens"
 
 
 Disabled: TypeAlias = Collection[Optimization]

@@ -39,6 +39,7 @@ class Counters:
     num_wasted_tokens: int = 0
     num_prompt_tokens: int = 0
     num_generation_tokens: int = 0
+    num_forced_tokens: int = 0
     num_resets: int = 0
     misses: dict[MissKind, int] = field(default_factory=lambda: dict.fromkeys(MissKind, 0))
     recent: HitRate = field(default_factory=HitRate)
@@ -79,9 +80,11 @@ class Counters:
         for copy in block_copies:
             self.num_block_copies[copy.kind] += 1
 
-    def note_output(self, request: Request, now: float) -> None:
-        """Count a sampled token, and the prompt with the first one."""
-        self.num_generation_tokens += 1
+    def note_outputs(self, request: Request, num_tokens: int, now: float) -> None:
+        """Count tokens of one step, of which the first was sampled, and the prompt with the first
+        of all."""
+        self.num_generation_tokens += num_tokens
+        self.num_forced_tokens += num_tokens - 1
         if request.first_token_s is None:
             request.first_token_s = now
             self.num_prompt_tokens += request.num_prompt_tokens
@@ -125,6 +128,7 @@ def stats_of(
         num_misses_evicted=misses[MissKind.EVICTED],
         num_misses_by_salt=misses[MissKind.SALT],
         num_misses_new=misses[MissKind.NEW],
+        num_forced_tokens=counters.num_forced_tokens,
     )
 
 

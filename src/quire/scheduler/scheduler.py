@@ -27,7 +27,7 @@ from quire.scheduler.running import RunningSet
 from quire.scheduler.shares import Shares
 from quire.scheduler.step import BlockIds, Chunk, Delta, Finish, Refusal, Stats, Step, StepResult
 from quire.scheduler.step_draft import StepDraft
-from quire.scheduler.stopping import num_uncomputed, reason_to_stop
+from quire.scheduler.stopping import append_outputs, num_uncomputed
 from quire.scheduler.throughput import ThroughputEstimate
 
 NUM_TRIED = 4
@@ -341,8 +341,8 @@ class Scheduler:
     def _apply_result(
         self, request: Request, chunk: Chunk, token_id: int | None, result: StepResult, now: float
     ) -> Delta | None:
-        """Take one chunk's result into its request: its blocks advance, what was sampled is
-        appended, and whether it ends is judged."""
+        """Take one chunk's result into its request: its blocks advance, and its output grows up to
+        a token that ends it."""
         scores = result.prompt_logprobs.get(request.id)
         scored = request.take_scores(chunk.start, scores) if scores else ()
         if (failure := result.failure(request.id)) is not None:
@@ -354,14 +354,15 @@ class Scheduler:
         if token_id is None:
             return Delta(request.id, (), (), scored) if scored else None
         request.num_pending -= 1
-        request.token_ids.append(token_id)
-        self._shares.charge_output(request)
-        self._counters.note_output(request, now)
+        token_ids, reason = append_outputs(
+            request, (token_id, *result.forced.get(request.id, ())), self._config.max_model_len
+        )
+        self._shares.charge_outputs(request, len(token_ids))
+        self._counters.note_outputs(request, len(token_ids), now)
         logprob = result.logprobs.get(request.id)
         logprobs = () if logprob is None else (logprob,)
-        reason = reason_to_stop(request, self._config.max_model_len)
         finish = None if reason is None else self._finish(request, reason, now)
-        return Delta(request.id, (token_id,), logprobs, scored, finish)
+        return Delta(request.id, token_ids, logprobs, scored, finish)
 
     def _finish(self, request: Request, reason: Reason, now: float) -> Finish:
         request.note(now, reason, request.token_ids[-1])

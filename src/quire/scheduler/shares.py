@@ -49,9 +49,9 @@ class Shares:
             request.num_charged = first + num_tokens
             self._charge(request, PROMPT_PRICE * num_tokens)
 
-    def charge_output(self, request: Request) -> None:
-        """Charge one sampled token."""
-        self._charge(request, OUTPUT_PRICE)
+    def charge_outputs(self, request: Request, num_tokens: int) -> None:
+        """Charge tokens of an output."""
+        self._charge(request, OUTPUT_PRICE * num_tokens)
 
     def _charge(self, request: Request, price: float) -> None:
         tenant = request.tenant

@@ -62,6 +62,7 @@ class Step:
 class StepResult:
     """The samples of a step: one token id for each sampling chunk, in the order of the chunks.
 
+    `forced` are tokens by request id that follow the sampled one whatever the model says of them.
     `prompt_logprobs` of a chunk are those of the prompt tokens `start + 1 ...` that it predicts.
     `not_finite` names requests whose logits held NaN, `grammar_failed` those whose grammar left no
     token; their token id means nothing. `copy_time` is
@@ -71,6 +72,7 @@ class StepResult:
 
     number: int
     token_ids: tuple[int, ...]
+    forced: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     not_finite: frozenset[str] = frozenset()
@@ -132,7 +134,8 @@ class Stats(NamedTuple):
     Of the host's blocks, `num_blocks_swapped` belong to preempted requests and `num_blocks_on_host`
     may be found. Of `num_preemptions`, `num_swaps` were by swap. `num_copied_out`, `num_copied_in`
     and `num_copied_on_device` count block copies. `num_recent_*` are the tokens of prefix queries
-    and hits of the newest requests; `num_misses_*` and `num_prefix_waits` count requests.
+    and hits of the newest requests; `num_misses_*` and `num_prefix_waits` count requests. Of
+    `num_generation_tokens`, `num_forced_tokens` were not sampled.
     """
 
     num_running: int
@@ -163,6 +166,7 @@ class Stats(NamedTuple):
     num_misses_by_salt: int = 0
     num_misses_new: int = 0
     num_prefix_waits: int = 0
+    num_forced_tokens: int = 0
 
     @property
     def kv_usage(self) -> float:

@@ -2,27 +2,44 @@
 is left to compute until then.
 """
 
+from collections.abc import Iterable
+
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
 
 
 def reason_to_stop(request: Request, max_model_len: int) -> Reason | None:
     """Return why the newest token ends the request, or None. Up to `min_tokens` the sampler bans
-    the stop tokens, so none is looked for.
+    end-of-sequence and stop tokens, so that one comes only where a grammar forces it: the first has
+    ended then, but a stop token is text like any other.
     """
     stopping = request.new.stopping
     num_outputs = request.num_outputs
-    if num_outputs > stopping.min_tokens:
-        token_id = request.token_ids[-1]
-        if token_id in stopping.eos_token_ids:
-            return Reason.END_OF_SEQUENCE
-        if token_id in stopping.stop_token_ids:
-            return Reason.STOP_TOKEN
+    token_id = request.token_ids[-1]
+    if token_id in stopping.eos_token_ids:
+        return Reason.END_OF_SEQUENCE
+    if num_outputs > stopping.min_tokens and token_id in stopping.stop_token_ids:
+        return Reason.STOP_TOKEN
     if num_outputs >= stopping.max_tokens:
         return Reason.MAX_TOKENS
     if len(request.token_ids) >= max_model_len:
         return Reason.CONTEXT_END
     return None
+
+
+def append_outputs(
+    request: Request, token_ids: Iterable[int], max_model_len: int
+) -> tuple[tuple[int, ...], Reason | None]:
+    """Append outputs to a request up to the one that ends it. Return those that were appended, and
+    why the request ends, or None."""
+    first = len(request.token_ids)
+    reason = None
+    for token_id in token_ids:
+        request.token_ids.append(token_id)
+        reason = reason_to_stop(request, max_model_len)
+        if reason is not None:
+            break
+    return tuple(request.token_ids[first:]), reason
 
 
 def num_uncomputed(request: Request, max_model_len: int) -> int:

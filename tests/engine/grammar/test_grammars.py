@@ -5,6 +5,7 @@ compiled ends its request alone.
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
@@ -15,6 +16,7 @@ from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, Schedul
 from quire.engine.engine import Engine
 from quire.engine.startup.build import build_engine
 from quire.models.config import ModelDtype
+from quire.models.optimizations import Optimization
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Sampling, Stopping
@@ -43,10 +45,18 @@ values = st.sampled_from(
 )
 
 
-def build(*, is_tight: bool = False, preemption: PreemptionMode = PreemptionMode.AUTO) -> Engine:
+def build(
+    *,
+    is_tight: bool = False,
+    preemption: PreemptionMode = PreemptionMode.AUTO,
+    is_overlapped: bool = False,
+    disabled: tuple[Optimization, ...] = (),
+) -> Engine:
     """Tight: so few blocks that requests are preempted."""
     config = EngineConfig(
-        ModelConfig(BUNDLED, device="cpu", dtype=ModelDtype.FLOAT32),
+        ModelConfig(
+            BUNDLED, device="cpu", dtype=ModelDtype.FLOAT32, disable_optimizations=disabled
+        ),
         MemoryConfig(
             block_size=8,
             kv_cache_tokens=MAX_TOKENS + 40 if is_tight else 4096,
@@ -56,6 +66,8 @@ def build(*, is_tight: bool = False, preemption: PreemptionMode = PreemptionMode
             max_model_len=MAX_TOKENS + 20,
             max_num_seqs=NUM_REQUESTS,
             preemption_mode=preemption,
+            max_num_batched_tokens=NUM_REQUESTS + 3 if is_tight else None,
+            async_scheduling=is_overlapped,
         ),
     )
     engine, facts = build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
@@ -150,6 +162,68 @@ def test_a_preempted_request_goes_on_in_its_grammar(
     assert texts == run(engine, requests)[0]
     assert tight.stats.num_blocks_active == 0
     tight.close()
+
+
+@pytest.fixture(scope="module")
+def others() -> Iterator[list[Engine]]:
+    """Engines that sample forced tokens one by one: it is switched off, or steps overlap."""
+    engines = [build(disabled=(Optimization.FORCED_TOKENS,)), build(is_overlapped=True)]
+    yield engines
+    for engine in engines:
+        engine.close()
+
+
+@cases(10)
+@given(
+    st.lists(st.sampled_from(["name", "a long key of many tokens", "é"]), min_size=1, unique=True),
+    values,
+    st.builds(
+        Stopping,
+        st.sampled_from([MAX_TOKENS, 7, 3]),
+        st.just(2),
+        st.just(END_IDS),
+        st.sampled_from([(), tuple(TOKENIZER.encode(':"', add_special_tokens=False))]),
+    ),
+)
+def test_forced_tokens_change_no_output(
+    engine: Engine,
+    others: list[Engine],
+    keys: list[str],
+    value: object,
+    stopping: Stopping,
+) -> None:
+    """Nor why it ends, where it is cut or stops among them."""
+    grammar = grammar_of(
+        {
+            "type": "object",
+            "properties": dict.fromkeys(keys, value),
+            "required": keys,
+            "additionalProperties": False,
+        }
+    )
+    requests = [replace(request(index, grammar), stopping=stopping) for index in range(2)]
+    scored = [replace(each, sampling=replace(each.sampling, num_logprobs=0)) for each in requests]
+    before = engine.stats.num_forced_tokens
+    wanted = ends(engine, requests)
+    num_forced = engine.stats.num_forced_tokens
+    assert num_forced > before
+    assert wanted == ends(engine, scored)
+    assert engine.stats.num_forced_tokens == num_forced
+    for other in others:
+        assert wanted == ends(other, requests)
+        assert not other.stats.num_forced_tokens
+
+
+def ends(engine: Engine, requests: list[NewRequest]) -> tuple[dict[str, str], dict[str, Reason]]:
+    texts, finishes = run(engine, requests)
+    return texts, {name: finish.reason for name, finish in finishes.items()}
+
+
+def test_a_grammar_that_ends_ends_its_request_whatever_min_tokens_says(engine: Engine) -> None:
+    new = replace(request(0, grammar_of({"const": "word"})), stopping=Stopping(50, 40, END_IDS))
+    texts, finishes = run(engine, [new])
+    assert texts == {"0": '"word"'}
+    assert finishes["0"].reason is Reason.END_OF_SEQUENCE
 
 
 def test_a_bad_grammar_ends_its_request_alone(engine: Engine) -> None:

@@ -1,6 +1,10 @@
-"""Grammars: only tokens that go on in the grammar are sampled."""
+"""Grammars: only tokens that go on in the grammar are sampled, and where the grammar leaves no
+choice, tokens are decided without being sampled.
+"""
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -16,26 +20,62 @@ class TokenMatcher(Protocol):
 
     def compute_bitmask(self) -> bytes: ...
 
+    def compute_ff_tokens(self) -> list[int]: ...
+
+    def is_stopped(self) -> bool: ...
+
     def is_error(self) -> bool: ...
 
 
 @dataclass(slots=True)
 class GrammarProcessor:
     """Allows the tokens that `matcher` allows after those it has taken, and end-of-sequence tokens
-    where the grammar may end. The mask of a token is computed once."""
+    where the grammar may end. The mask of a token is computed once.
+
+    Forced tokens are looked for at the start and after each token that was not forced itself. They
+    wait in a queue, so that an output is the same whether they are sampled one by one or taken at
+    once, and whether it was interrupted among them or not. A grammar that has ended decides
+    `end_id`, once; None where the request does not heed the end of sequence.
+    """
 
     matcher: TokenMatcher
+    end_id: int | None = None
+    _forced: deque[int] = field(default_factory=deque)
     _mask: torch.Tensor | None = None
+
+    @classmethod
+    def after(
+        cls, matcher: TokenMatcher, end_id: int | None, output_ids: Iterable[int]
+    ) -> "GrammarProcessor":
+        """Return a processor that has taken the outputs so far; `matcher` has taken none."""
+        processor = cls(matcher, end_id, deque(matcher.compute_ff_tokens()))
+        for token_id in output_ids:
+            processor.accept(token_id)
+        return processor
 
     @property
     def is_done(self) -> bool:
         return False
 
+    @property
+    def decided(self) -> int | None:
+        return self._forced[0] if self._forced else None
+
     def accept(self, token_id: int) -> None:
-        self.matcher.consume_token(token_id)
         self._mask = None
+        self.matcher.consume_token(token_id)
+        if self._forced and self._forced[0] == token_id:
+            self._forced.popleft()
+        else:
+            self._forced = deque(self.matcher.compute_ff_tokens())
+        has_ended = not self._forced and self.matcher.is_stopped()
+        if has_ended and self.end_id is not None and token_id != self.end_id:
+            self._forced.append(self.end_id)
 
     def edit(self, edits: RowEdits) -> None:
+        if self._forced:
+            edits.decide(self._forced[0])
+            return
         if self._mask is None:
             self._mask = self._compute_mask(edits.vocab_size)
         if self.matcher.is_error() or not self._mask.any():

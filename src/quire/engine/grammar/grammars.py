@@ -98,10 +98,8 @@ class Grammars:
         if not grammar:
             return None
         matcher: TokenMatcher = self._compiled[grammar].result().deep_copy()
-        processor = GrammarProcessor(matcher)
-        for token_id in context.output_ids:
-            processor.accept(token_id)
-        return processor
+        end_id = next(iter(context.stopping.eos_token_ids), None)
+        return GrammarProcessor.after(matcher, end_id, context.output_ids)
 
     def close(self) -> None:
         """Compile nothing more."""

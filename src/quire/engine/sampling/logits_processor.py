@@ -56,6 +56,7 @@ class RowEdits:
     penalties: Penalties | None = field(default=None, init=False)
     mask: Tensor | None = field(default=None, init=False)
     forced: int | None = field(default=None, init=False)
+    decided: int | None = field(default=None, init=False)
     has_failed: bool = field(default=False, init=False)
 
     def add(self, addends: Iterable[tuple[int, float]]) -> None:
@@ -104,6 +105,10 @@ class RowEdits:
         alone[word] = 1 << bit if bit < 31 else -(1 << 31)
         return alone
 
+    def decide(self, token_id: int) -> None:
+        """Allow one token alone, whatever else changes the row: no ban or penalty keeps it away."""
+        self.decided = token_id
+
     def fail(self) -> None:
         """Say that no token may be sampled: the request ends with an error."""
         self.has_failed = True
@@ -121,6 +126,14 @@ class LogitsProcessor(Protocol):
 
     def edit(self, edits: RowEdits) -> None:
         """Put into `edits` what changes for the next token. It may be asked more than once."""
+
+
+class TokenConstraint(LogitsProcessor, Protocol):
+    """A logits processor that may know the next token before the model has computed its logits."""
+
+    @property
+    def decided(self) -> int | None:
+        """The token that comes next whatever the logits are, or None."""
 
 
 ProcessorBuilder = Callable[[ProcessorContext], LogitsProcessor | None]

@@ -134,6 +134,7 @@ def _request_rows(stats: Stats) -> dict[str, Rows]:
         "num_requests_waiting_by_reason": _labelled(waiting),
         "prompt_tokens_total": [((), stats.num_prompt_tokens)],
         "generation_tokens_total": [((), stats.num_generation_tokens)],
+        "forced_tokens_total": [((), stats.num_forced_tokens)],
         "num_preemptions_total": [((), stats.num_preemptions)],
         "preemptions_total": [
             (("recompute", "blocks"), stats.num_preemptions - stats.num_swaps),

@@ -95,6 +95,11 @@ METRICS: tuple[Metric, ...] = (
     _counter(
         "generation_tokens_total", "Tokens drawn, with the few past a stop string or thrown away."
     ),
+    _counter(
+        "forced_tokens_total",
+        "Generation tokens that a grammar decided and that were computed without being drawn.",
+        twin=False,
+    ),
     _counter("num_preemptions_total", "Times a running request was put back."),
     _counter("request_success_total", "Ended requests by why they ended.", "finished_reason"),
     Metric(
