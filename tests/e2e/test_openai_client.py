@@ -9,13 +9,31 @@ from typing import Literal
 import httpx
 import openai
 import pytest
-from openai.types.chat import ChatCompletionMessageParam
+from openai.types.chat import (
+    ChatCompletionMessageParam,
+    ChatCompletionToolChoiceOptionParam,
+    ChatCompletionToolParam,
+)
 from pydantic import BaseModel, Field
 
 from tests.e2e.server_process import MODEL, ServerProcess, server_process
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Who art thou?"}]
 KEY = "key-of-the-tests"
+FIND: ChatCompletionToolParam = {
+    "type": "function",
+    "function": {
+        "name": "find",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "thing": {"type": "string", "enum": ["sword", "crown"]},
+                "number": {"type": "integer", "minimum": 1, "maximum": 9},
+            },
+            "required": ["thing", "number"],
+        },
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +131,55 @@ def test_a_result_of_a_tool_is_answered(client: openai.OpenAI) -> None:
         tools=[{"type": "function", "function": {"name": "find"}}],
         max_tokens=8,
         seed=5,
+    )
+    assert answer.choices[0].message.content and answer.choices[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("choice", "finish_reason"),
+    [("required", "tool_calls"), ({"type": "function", "function": {"name": "find"}}, "stop")],
+)
+def test_a_required_call_is_made_and_its_stream_is_the_whole_one(
+    client: openai.OpenAI, choice: ChatCompletionToolChoiceOptionParam, finish_reason: str
+) -> None:
+    create = client.chat.completions.create
+    for seed in (1, 2, 3):
+        whole = create(
+            model=MODEL,
+            messages=HELLO,
+            tools=[FIND],
+            tool_choice=choice,
+            parallel_tool_calls=False,
+            seed=seed,
+        ).choices[0]
+        (call,) = whole.message.tool_calls or []
+        assert call.type == "function" and call.function.name == "find"
+        arguments = json.loads(call.function.arguments)
+        assert arguments["thing"] in ("sword", "crown") and 1 <= arguments["number"] <= 9
+        assert (whole.finish_reason, whole.message.content) == (finish_reason, None)
+    stream = create(
+        model=MODEL,
+        messages=HELLO,
+        tools=[FIND],
+        tool_choice=choice,
+        parallel_tool_calls=False,
+        seed=3,
+        stream=True,
+    )
+    choices = [each for chunk in stream for each in chunk.choices]
+    parts = [part.function for each in choices for part in each.delta.tool_calls or []]
+    texts = [part.arguments or "" for part in parts if part is not None]
+    assert json.loads("".join(texts)) == arguments
+    assert (len(texts) > 2, choices[-1].finish_reason) == (True, finish_reason)
+
+
+def test_a_strict_tool_leaves_the_answer_free(client: openai.OpenAI) -> None:
+    tool: ChatCompletionToolParam = {
+        "type": "function",
+        "function": {**FIND["function"], "strict": True},
+    }
+    answer = client.chat.completions.create(
+        model=MODEL, messages=HELLO, tools=[tool], max_tokens=8, seed=5
     )
     assert answer.choices[0].message.content and answer.choices[0].finish_reason == "length"
 
@@ -283,10 +350,10 @@ def test_errors_are_the_clients_own(server: ServerProcess, client: openai.OpenAI
         client.chat.completions.create(
             model=MODEL,
             messages=HELLO,
-            tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}],
-            tool_choice="required",
+            tools=[FIND],
+            tool_choice={"type": "function", "function": {"name": "seek"}},
         )
-    assert tools.value.param == "tool_choice"
+    assert tools.value.param == "tool_choice.function.name"
     with (
         openai.OpenAI(base_url=server.url + "/v1", api_key="wrong", max_retries=0) as stranger,
         pytest.raises(openai.AuthenticationError),

@@ -109,6 +109,11 @@ def function(**fields: object) -> dict[str, object]:
     return {"type": "function", "function": fields}
 
 
+def allowed(mode: str, *names: str) -> dict[str, object]:
+    tools = [function(name=name) for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 def called(**fields: object) -> dict[str, object]:
     return {"messages": [{"role": "assistant", "tool_calls": [CALLED | fields]}]}
 
@@ -130,11 +135,15 @@ def called(**fields: object) -> dict[str, object]:
             "tools[0].function.parameters.properties",
         ),
         ({"tools": [TOOL], "tool_choice": function(name="b")}, "tool_choice.function.name"),
-        ({"tools": [TOOL], "tool_choice": function(name="find")}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
+        (
+            {"tools": [TOOL], "tool_choice": allowed("auto", "find", "b")},
+            "tool_choice.allowed_tools.tools[1].function.name",
+        ),
+        ({"tools": [TOOL], "tool_choice": allowed("all", "find")}, "tool_choice.allowed_tools"),
+        ({"tools": [TOOL], "tool_choice": allowed("auto")}, "tool_choice.allowed_tools"),
         ({"tools": [TOOL], "tool_choice": "all"}, "tool_choice"),
         ({"tool_choice": "auto"}, "tool_choice"),
-        ({"tools": [function(name="a", strict=True)]}, "tools[0].function.strict"),
+        ({"tools": [function(name="a", strict="yes")]}, "tools[0].function.strict"),
         ({"messages": [*HELLO, RESULT]}, "messages[1].tool_call_id"),
         (called(id=""), "messages[0].tool_calls[0].id"),
         (
@@ -168,10 +177,14 @@ def test_a_template_without_a_place_for_tools_is_told_of(tmp_path: Path) -> None
         assert served.chat(messages=HELLO, max_tokens=1).status_code == 200
 
 
-def test_a_model_whose_calls_cannot_be_read_takes_no_tools() -> None:
+def test_a_model_whose_calls_cannot_be_read_may_be_made_to_call(tokenizer: TextTokenizer) -> None:
+    """Then in the most common format."""
     with serving(replace(plain_config(), tool_call_parser="none")) as served:
         error = served.chat(messages=HELLO, tools=[TOOL]).json()["error"]
         assert (error["param"], "--tool-call-parser" in error["message"]) == ("tools", True)
+        served.engine.script = says(CALL, tokenizer)
+        reply = served.chat(messages=HELLO, tools=[TOOL], tool_choice="required").json()
+        assert len(reply["choices"][0]["message"]["tool_calls"]) == 1
 
 
 def test_reasoning_is_separate_and_counted(

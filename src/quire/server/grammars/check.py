@@ -36,15 +36,25 @@ class Vocabulary(NamedTuple):
 
 def check_grammar(grammar: Grammar, vocabulary: Vocabulary) -> None:
     """Raise RequestError for a grammar that cannot be compiled, is too large, or that nothing is
-    of."""
+    of. It names the part at fault."""
+    fault = _fault(grammar, vocabulary)
+    if fault is None:
+        return
+    for part in grammar.parts:
+        of_part = _fault(part, vocabulary)
+        if of_part is not None:
+            raise _invalid(part, of_part)
+    raise _invalid(grammar, fault)
+
+
+def _fault(grammar: Grammar, vocabulary: Vocabulary) -> str | None:
     from llguidance import LLMatcher  # late: most servers have no grammars
 
     matcher = LLMatcher(_tokenizer(vocabulary), grammar.text, log_level=0, limits=parser_limits())
     if matcher.is_error():
-        raise _invalid(grammar, _shown(matcher.get_error(), grammar.kind))
+        return _shown(matcher.get_error(), grammar.kind)
     is_dead = not any(matcher.compute_bitmask())
-    if is_dead or matcher.is_error():
-        raise _invalid(grammar, "nothing is valid")
+    return "nothing is valid" if is_dead or matcher.is_error() else None
 
 
 def _invalid(grammar: Grammar, why: str) -> RequestError:

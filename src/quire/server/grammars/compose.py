@@ -17,12 +17,13 @@ _SPACE = r"/[ \t\r\n]{1,4}/"
 
 class Grammar(NamedTuple):
     """A grammar for the engine. `kind` is how it was asked for, `field` where, as a path; of
-    `warnings` the client is told."""
+    `warnings` the client is told. `parts` are grammars of which one is wrong if the whole is."""
 
     text: str
     kind: str
     field: str
     warnings: tuple[str, ...] = ()
+    parts: tuple["Grammar", ...] = ()
 
 
 ANYTHING = Grammar("", "", "")

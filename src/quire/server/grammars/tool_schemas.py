@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from quire.server.errors import RequestError
+from quire.server.grammars.answers import JSON_OPTIONS
 
 Schema: TypeAlias = Mapping[str, object] | bool
 
@@ -18,18 +19,20 @@ _OPEN = frozenset(
     ("$ref", "additionalProperties", "allOf", "anyOf", "minProperties", "oneOf")
     + ("patternProperties",)
 )
-_SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""Templates show models the calls of earlier turns with these."""
+_OPTIONS = JSON_OPTIONS | {"item_separator": ", ", "key_separator": ": "}
+"""Templates show models the calls of earlier turns with these separators."""
 
 
 class CallableTool(NamedTuple):
     """A tool that may be called. Where it `is_free` its arguments are any object, else of the
-    schema `parameters`. `field` is the path of its function."""
+    schema `parameters`, whose keywords must all say something where it `is_strict`. `field` is the
+    path of its function."""
 
     name: str
     parameters: Mapping[str, object]
     field: str
     is_free: bool = False
+    is_strict: bool = False
 
     @property
     def path(self) -> str:
@@ -52,7 +55,7 @@ def json_value(schema: Schema, root: Mapping[str, object]) -> str:
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}
     shared = {name: root[name] for name in DEFINITIONS if name in root}
-    return "%json " + json.dumps({**shared, **schema, "x-guidance": _SEPARATORS})
+    return "%json " + json.dumps({**shared, **schema, "x-guidance": _OPTIONS})
 
 
 def json_arguments(tool: CallableTool) -> str:

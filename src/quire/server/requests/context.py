@@ -21,6 +21,8 @@ class TextOptions:
     token_ids: the token ids are sent beside the text.
     parsing: what the text is parsed for; without `include_reasoning` the reasoning is not sent.
     old_calls: a call is sent as `function_call`, which older clients read.
+    names_tool: the client has named the tool to call, so that the call is no reason of its own for
+        the output to end.
     logprobs: log probabilities are sent. Where they come without it, they only rank the choices.
     """
 
@@ -35,6 +37,7 @@ class TextOptions:
     parsing: ParserOptions = ParserOptions()
     include_reasoning: bool = True
     old_calls: bool = False
+    names_tool: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from quire.server.grammars.compose import ANYTHING
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from quire.server.openai.protocol.fields import GenerationFields
+from quire.server.openai.protocol.tools import NamedTool
 from quire.server.requests.context import Delivery, Prompt, RequestContext, TextOptions
 from quire.server.requests.engine_requests import EngineRequestBuilder, NumLogprobs, random_seed
 from quire.server.requests.input_parser import TokenizedRequest
@@ -64,6 +65,7 @@ class InputProcessor(NamedTuple):
             parsing=tokenized.parsing,
             include_reasoning=request.include_reasoning is not False,
             old_calls=request.functions is not None,
+            names_tool=isinstance(request.tool_choice, NamedTool),
         )
         return self._build(
             "chatcmpl", self._request_builder(request, limit, logprobs), tokenized, text_options

@@ -18,7 +18,7 @@ class LogprobEntry(NamedTuple):
 
 class Ending(NamedTuple):
     """The reason why an output ended, in OpenAI's words; `stop_reason` is the stop string or stop
-    token id, `has_calls` says whether the output called tools."""
+    token id, `has_calls` says whether the output called tools of the model's choice."""
 
     finish_reason: str
     stop_reason: int | str | None = None

@@ -28,6 +28,7 @@ class ParsedOutput:
         self._request_id = request_id
         form = options.parsing.tool_format
         self._id_length = None if form is None else form.id_length
+        self._names_tool = options.names_tool
         self._keeps_reasoning = options.include_reasoning
         self._events: list[Event] = []
 
@@ -48,7 +49,8 @@ class ParsedOutput:
         ending = output.ending
         if ending is not None:
             self._events += self._parser.end()
-            ending = ending._replace(has_calls=self._parser.num_calls > 0)
+            has_calls = self._parser.num_calls > 0 and not self._names_tool
+            ending = ending._replace(has_calls=has_calls)
         events, self._events = self._events, []
         content = (event.text for event in events if isinstance(event, ContentDelta))
         reasoning = (event.text for event in events if isinstance(event, ReasoningDelta))

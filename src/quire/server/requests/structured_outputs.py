@@ -6,17 +6,19 @@ from quire.server.grammars.answers import answer
 from quire.server.grammars.check import Vocabulary
 from quire.server.grammars.compose import Grammar, compose
 from quire.server.openai.protocol.chat import ChatRequest
-from quire.server.openai.protocol.structured import StructuredFields
+from quire.server.openai.protocol.structured import GrammarSource, StructuredFields
 from quire.server.parsers.output_parser import ParserOptions
 from quire.server.requests.input_context import InputContext
+from quire.server.requests.tool_grammars import enforced_field, tool_grammar
 
 
 def check_structured(request: StructuredFields, facts: EngineFacts) -> None:
     """Check what a grammar does not go with. Raises RequestError."""
     sources = request.grammar_sources
-    if not sources:
+    enforced = enforced_field(request) if isinstance(request, ChatRequest) else None
+    field = sources[0].field if sources else enforced
+    if field is None:
         return
-    field = sources[0].field
     if len(sources) > 1:
         raise RequestError(
             f"'{field}' and '{sources[1].field}' both say what the output must be of; give one of "
@@ -27,7 +29,6 @@ def check_structured(request: StructuredFields, facts: EngineFacts) -> None:
         "ignore_eos": bool(request.ignore_eos),
         "min_tokens": bool(request.min_tokens),
         "max_tokens": request.max_tokens == 0,
-        "tools": isinstance(request, ChatRequest) and bool(request.offered_tools),
     }
     wrong = next((name for name, is_given in excluded.items() if is_given), None)
     if wrong is not None:
@@ -40,7 +41,6 @@ _WHY_NOT = {
     "ignore_eos": "cannot be true, since the grammar says where the output ends,",
     "min_tokens": "cannot be given, since the grammar says where the output may end,",
     "max_tokens": "cannot be 0",
-    "tools": "cannot be offered, unless 'tool_choice' is 'none',",
 }
 
 
@@ -52,17 +52,40 @@ def output_grammar(
 
     prompt: the text that the outputs go on with, as far as it says where reasoning stands.
     """
-    if not request.grammar_sources:
+    bodies = _bodies(request, context)
+    if not bodies:
         return None
-    source = request.grammar_sources[0]
+    made = bodies[0] if len(bodies) == 1 else _either(*bodies)
+    specials = context.tokenizer.special_tokens
+    text = compose(made.text, parsing.reasoning, prompt=prompt, special_tokens=specials)
+    return made._replace(text=text)
+
+
+def _bodies(request: StructuredFields, context: InputContext) -> list[Grammar]:
+    """Return the rules `body` of the answer and of the calls that the client asks for."""
+    answers = [_answer(source) for source in request.grammar_sources]
+    if not isinstance(request, ChatRequest):
+        return answers
+    calls = tool_grammar(request, context)
+    if calls is None:
+        return answers
+    # No answer comes beside calls that must be made, whatever it would have to be of.
+    return [calls] if request.requires_calls else [calls, *answers]
+
+
+def _answer(source: GrammarSource) -> Grammar:
     body, warnings = answer(source)
-    text = compose(
-        body,
-        parsing.reasoning,
-        prompt=prompt,
-        special_tokens=context.tokenizer.special_tokens,
+    return Grammar(body, source.kind, source.field, warnings)
+
+
+def _either(calls: Grammar, answers: Grammar) -> Grammar:
+    """Return the rule `body` of calls alone or of an answer."""
+    rules = (calls.text.replace("body:", "calls:", 1), answers.text.replace("body:", "answer:", 1))
+    return answers._replace(
+        text="\n".join(("body: calls | answer", *rules)),
+        warnings=calls.warnings + answers.warnings,
+        parts=(*calls.parts, answers._replace(text=f"start: body\n{answers.text}")),
     )
-    return Grammar(text, source.kind, source.field, warnings)
 
 
 def vocabulary_of(context: InputContext) -> Vocabulary:

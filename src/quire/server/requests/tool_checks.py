@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from quire.server.errors import RequestError
 from quire.server.openai.protocol.chat import ChatRequest, Message
-from quire.server.openai.protocol.tools import NamedTool, Tool, ToolChoice
+from quire.server.openai.protocol.tools import AllowedTools, NamedTool, Tool, ToolChoice
+from quire.server.parsers.formats import ToolFormat, ToolFormatName
 from quire.server.parsers.output_parser import ParserOptions
 from quire.server.requests.input_context import InputContext
 from quire.server.text.chat_template import ChatTemplate
@@ -19,10 +20,10 @@ def check_tools(request: ChatRequest, context: InputContext) -> None:
     template = context.tokenizer.template
     if template is not None:
         _check_template(request, template)
-    if request.offered_tools and context.limits.tool_format is None:
+    if request.offered_tools and call_format(request, context) is None:
         raise RequestError(
             "The format of this model's tool calls is not known: start the server with "
-            "--tool-call-parser, or ask with 'tool_choice': \"none\".",
+            '--tool-call-parser, or ask with \'tool_choice\': "required" or "none".',
             param="tools",
             code="unsupported_parameter",
         )
@@ -53,19 +54,19 @@ def _check_functions(tools: Sequence[Tool]) -> None:
 def _check_choice(choice: ToolChoice | None, names: Sequence[str]) -> None:
     if choice is None or choice == "none":
         return
-    if isinstance(choice, NamedTool) and choice.name not in names:
-        raise RequestError(
-            f"'tool_choice' names {choice.name!r}, which is none of 'tools'.",
-            param="tool_choice.function.name",
-        )
+    if isinstance(choice, NamedTool):
+        _check_named(choice.name, names, "tool_choice.function.name")
+    if isinstance(choice, AllowedTools):
+        for index, name in enumerate(choice.names):
+            path = f"tool_choice.allowed_tools.tools[{index}].function.name"
+            _check_named(name, names, path)
     if not names:
         raise RequestError("'tool_choice' is only allowed with 'tools'.", param="tool_choice")
-    if choice != "auto":
-        raise RequestError(
-            "Quire does not enforce tool calls yet: 'tool_choice' can be 'auto' or 'none'.",
-            param="tool_choice",
-            code="unsupported_parameter",
-        )
+
+
+def _check_named(name: str, names: Sequence[str], path: str) -> None:
+    if name not in names:
+        raise RequestError(f"'{path}' is {name!r}, which is none of 'tools'.", param=path)
 
 
 def _check_results(messages: Sequence[Message]) -> None:
@@ -111,15 +112,23 @@ def _check_template(request: ChatRequest, template: ChatTemplate) -> None:
         )
 
 
+def call_format(request: ChatRequest, context: InputContext) -> ToolFormat | None:
+    """Return how the model writes calls, None if that is not known. A model that must call a tool
+    is held to a format anyway, which then is the most common one."""
+    known = context.limits.tool_format
+    return ToolFormatName.hermes.value if known is None and request.requires_calls else known
+
+
 def parser_options(request: ChatRequest, prompt: str, context: InputContext) -> ParserOptions:
     """Return how the outputs of a request are parsed; `prompt` is its text."""
     reasoning = context.limits.reasoning_format
     return ParserOptions(
-        tool_format=context.limits.tool_format if request.offered_tools else None,
+        tool_format=call_format(request, context) if request.offered_tools else None,
         tools={
-            tool.function.name: tool.function.parameters or {} for tool in request.offered_tools
+            tool.function.name: tool.function.parameters or {}
+            for tool in request.callable_tools.values()
         },
-        one_call=request.parallel_tool_calls is False,
+        one_call=request.takes_one_call,
         reasoning=reasoning,
         in_reasoning=reasoning is not None and prompt.rstrip().endswith(reasoning.opens),
     )

@@ -22,9 +22,11 @@ from quire.server.openai.protocol.fields import (
 from quire.server.openai.protocol.structured import StructuredFields
 from quire.server.openai.protocol.tools import (
     MAX_ID_CHARS,
+    AllowedTools,
     CalledFunction,
     FunctionChoice,
     Functions,
+    NamedTool,
     Tool,
     ToolCalls,
     ToolChoice,
@@ -185,3 +187,26 @@ class ChatRequest(StructuredFields):
     def offered_tools(self) -> list[Tool]:
         """The tools that the model is told of: none where it may not call one."""
         return [] if self.tool_choice == "none" else self.tools or []
+
+    @property
+    def callable_tools(self) -> dict[int, Tool]:
+        """The tools that the model may call, of those that it is told of, by their index."""
+        choice = self.tool_choice
+        offered = dict(enumerate(self.offered_tools))
+        if not isinstance(choice, NamedTool | AllowedTools):
+            return offered
+        names = (choice.name,) if isinstance(choice, NamedTool) else choice.names
+        return {index: tool for index, tool in offered.items() if tool.function.name in names}
+
+    @property
+    def requires_calls(self) -> bool:
+        """Whether the model must call a tool."""
+        choice = self.tool_choice
+        if isinstance(choice, AllowedTools):
+            return choice.is_required
+        return choice == "required" or isinstance(choice, NamedTool)
+
+    @property
+    def takes_one_call(self) -> bool:
+        """Whether an output may not hold more than one call."""
+        return self.parallel_tool_calls is False or isinstance(self.tool_choice, NamedTool)

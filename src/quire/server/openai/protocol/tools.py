@@ -19,12 +19,12 @@ ToolName: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHA
 
 class Function(StrictModel):
     """A function that the model may call. `parameters` is the JSON schema of its arguments, an
-    object."""
+    object; where `strict`, calls are held to it."""
 
     name: ToolName
     description: str | None = None
     parameters: dict[str, JsonValue] | None = None
-    strict: Literal[False] | None = None
+    strict: bool | None = None
 
 
 class Tool(StrictModel):
@@ -62,19 +62,49 @@ class NamedTool(NamedTuple):
     name: str
 
 
+class AllowedTools(NamedTuple):
+    """A choice among some of the tools, of which the model must call one if it `is_required`."""
+
+    names: tuple[str, ...]
+    is_required: bool
+
+
 CHOICES = ("none", "auto", "required")
+ALLOWED_TOOLS = "allowed_tools"
+MODES = ("auto", "required")
 
 
-def _read_choice(given: object) -> str | NamedTool:
+def _read_choice(given: object) -> str | NamedTool | AllowedTools:
     if isinstance(given, str) and given in CHOICES:
         return given
-    function = given.get("function") if isinstance(given, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(name, str):
+    if isinstance(given, dict) and given.get("type") == ALLOWED_TOOLS:
+        return _read_allowed(given.get(ALLOWED_TOOLS))
+    name = _function_name(given)
+    if name is None:
         raise PydanticCustomError(
-            "tool_choice", "must be 'none', 'auto', 'required' or an object with 'function.name'"
+            "tool_choice",
+            "must be 'none', 'auto', 'required', an object with 'function.name' or one of type "
+            "'allowed_tools'",
         )
     return NamedTool(name)
+
+
+def _function_name(given: object) -> str | None:
+    function = given.get("function") if isinstance(given, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _read_allowed(given: object) -> AllowedTools:
+    mode = given.get("mode") if isinstance(given, dict) else None
+    tools = given.get("tools") if isinstance(given, dict) else None
+    names = [_function_name(each) for each in tools] if isinstance(tools, list) else []
+    known = tuple(name for name in names if name is not None)
+    if mode not in MODES or not known or len(known) < len(names):
+        message = "must have a 'mode', 'auto' or 'required', and 'tools' with 'function.name'"
+        where = f".{ALLOWED_TOOLS}"
+        raise PydanticCustomError("tool_choice", "{message}", {"message": message, "where": where})
+    return AllowedTools(known, mode == "required")
 
 
 _NAMED_SCHEMA = {
@@ -89,10 +119,25 @@ _NAMED_SCHEMA = {
     },
     "required": ["function"],
 }
+_ALLOWED_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "type": {"const": ALLOWED_TOOLS},
+        ALLOWED_TOOLS: {
+            "type": "object",
+            "properties": {
+                "mode": {"enum": [*MODES]},
+                "tools": {"type": "array", "items": _NAMED_SCHEMA, "minItems": 1},
+            },
+            "required": ["mode", "tools"],
+        },
+    },
+    "required": ["type", ALLOWED_TOOLS],
+}
 ToolChoice: TypeAlias = Annotated[
-    str | NamedTool,
+    str | NamedTool | AllowedTools,
     PlainValidator(_read_choice),
-    WithJsonSchema({"anyOf": [{"enum": [*CHOICES]}, _NAMED_SCHEMA]}),
+    WithJsonSchema({"anyOf": [{"enum": [*CHOICES]}, _NAMED_SCHEMA, _ALLOWED_SCHEMA]}),
 ]
 
 
