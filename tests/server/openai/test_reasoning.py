@@ -1,6 +1,7 @@
 """Reasoning in chat: how long it may be, what the template is told, and what the client sees."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -144,3 +145,10 @@ def test_reasoning_that_is_not_wanted_is_counted_all_the_same(
         assert kept == (thought.strip() if include else "")
     assert usages[0] == usages[1] > 0
     assert contents[0] == contents[1] == said.lstrip()
+
+
+def test_a_model_that_writes_in_channels_is_held_to_no_grammar() -> None:
+    with serving(replace(plain_config(), reasoning_parser="gpt_oss")) as served:
+        fields = {"messages": HELLO, "response_format": {"type": "json_object"}}
+        error = served.chat(**fields).json()["error"]
+        assert (error["param"], error["code"]) == ("response_format.type", "unsupported_parameter")

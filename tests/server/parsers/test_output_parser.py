@@ -19,7 +19,12 @@ from tests.server.parsers.outputs import THINK, TOOLS, Call, options, read
 
 Calls = list[tuple[str, dict[str, object]]]
 FORMATS = list(ToolFormatName)
-TAGGED = (ToolFormatName.qwen3_coder, ToolFormatName.glm45)
+TAGGED = (
+    ToolFormatName.qwen3_coder,
+    ToolFormatName.glm45,
+    ToolFormatName.seed_oss,
+    ToolFormatName.minimax_m2,
+)
 WORDS = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(
     ["</tool_call>", "<think>", "\n", '"', "\\", "}", "]", "é😀", "<tool_call>{", "\u2028", "a, b)"]
 )
@@ -57,16 +62,23 @@ def compact(value: object) -> str:
 def tagged(calls: Calls, form: str) -> str:
     key, value, close = {
         "qwen3_coder": ("<parameter={}>\n", "{}\n</parameter>\n", "</function>\n"),
+        "seed_oss": ("<parameter={}>", "{}</parameter>\n", "</function>\n"),
+        "minimax_m2": ('<parameter name="{}">', "{}</parameter>\n", "</invoke>\n"),
         "glm45": ("<arg_key>{}</arg_key>\n", "<arg_value>{}</arg_value>\n", ""),
     }[form]
-    head = {"qwen3_coder": "\n<function={}>\n", "glm45": "{}\n"}[form]
+    opens, head, closes = {
+        "qwen3_coder": ("<tool_call>", "\n<function={}>\n", "</tool_call>"),
+        "seed_oss": ("<seed:tool_call>", "\n<function={}>\n", "</seed:tool_call>"),
+        "minimax_m2": ("<minimax:tool_call>", '\n<invoke name="{}">\n', "</minimax:tool_call>"),
+        "glm45": ("<tool_call>", "{}\n", "</tool_call>"),
+    }[form]
     written = []
     for name, arguments in calls:
         fields = [
             key.format(each) + value.format(given if isinstance(given, str) else compact(given))
             for each, given in arguments.items()
         ]
-        written.append(f"<tool_call>{head.format(name)}{''.join(fields)}{close}</tool_call>")
+        written.append(f"{opens}{head.format(name)}{''.join(fields)}{close}{closes}")
     return "\n".join(written)
 
 
@@ -75,8 +87,19 @@ def write_calls(calls: Calls, form: ToolFormatName) -> str:
     objects = [compact({"name": name, "arguments": given}) for name, given in calls]
     if form is ToolFormatName.hermes:
         return "\n".join(f"<tool_call>\n{each}\n</tool_call>" for each in objects)
-    if form is ToolFormatName.mistral:
-        return f"[TOOL_CALLS] [{', '.join(objects)}]"
+    listed = {
+        ToolFormatName.mistral: "[TOOL_CALLS] [{}]",
+        ToolFormatName.granite: "<|tool_call|>[{}]",
+        ToolFormatName.jamba: "<tool_calls>[{}]</tool_calls>",
+    }
+    if form in listed:
+        return listed[form].format(", ".join(objects))
+    if form is ToolFormatName.internlm:
+        shown = (f"<|action_start|><|plugin|>\n{each}<|action_end|>" for each in objects)
+        return "\n".join(each.replace('"arguments"', '"parameters"', 1) for each in shown)
+    if form is ToolFormatName.gpt_oss:
+        head = "<|channel|>commentary to=functions.{} <|constrain|>json<|message|>{}<|call|>"
+        return "".join(head.format(name, compact(given)) for name, given in calls)
     if form is ToolFormatName.llama3_json:
         return "; ".join(each.replace('"arguments"', '"parameters"', 1) for each in objects)
     if form is ToolFormatName.pythonic:
@@ -116,7 +139,7 @@ def can_be_written(calls: Calls, form: ToolFormatName) -> bool:
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
-@cases(200)
+@cases(100)
 @given(st.data())
 def test_calls_are_read_back_however_the_text_is_split(
     form: ToolFormatName, data: st.DataObject
@@ -163,7 +186,7 @@ def fragments(form: ToolFormat) -> list[str]:
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
-@cases(200)
+@cases(100)
 @given(st.data())
 def test_a_hostile_text_reads_the_same_however_it_is_split(
     form: ToolFormatName, data: st.DataObject
@@ -314,6 +337,12 @@ def test_a_long_output_costs_no_more_than_its_length() -> None:
         ("{{ '<｜tool▁calls▁begin｜>' + name + '<｜tool▁sep｜>' }}", ToolFormatName.deepseek_v31),
         ("<｜tool▁calls▁begin｜><｜tool▁sep｜>{{ name }}\n```json", ToolFormatName.deepseek_v3),
         ('{"name": x, "parameters": dictionary of argument name', ToolFormatName.llama3_json),
+        ("<|start|>assistant to=functions.x<|channel|>commentary ", ToolFormatName.gpt_oss),
+        ("<seed:tool_call>\n<function={{ name }}>", ToolFormatName.seed_oss),
+        ('<minimax:tool_call>\n<invoke name="', ToolFormatName.minimax_m2),
+        ("<|tool_call|>{{ call }}", ToolFormatName.granite),
+        ("<tool_calls>[{{ calls }}]</tool_calls>", ToolFormatName.jamba),
+        ("<|action_start|><|plugin|>", ToolFormatName.internlm),
         ("{{ content }}", None),
     ],
 )

@@ -57,9 +57,7 @@ def tool_calls(form: ToolFormat, use: ToolUse, special_tokens: Mapping[str, int]
 
 
 def _calls_alone(form: ToolFormat, use: ToolUse, section: str, rules: Rules) -> str:
-    opening = (
-        _special_opens(form, rules) if form.bare else rules.written(form.opens[0], *form.opens)
-    )
+    opening = _special_opens(form, rules) if form.bare else rules.written(form.opens[0], *form.tags)
     if form.bare:
         return f"({opening})? {section}" if opening else section
     one = rules.add(f"{opening} {section}")

@@ -16,10 +16,12 @@ class ReasoningDelta(NamedTuple):
 
 
 class CallBegun(NamedTuple):
-    """The model calls the tool of this name; `number` counts the calls of an output from 0."""
+    """The model calls the tool of this name; `number` counts the calls of an output from 0. In some
+    formats the model gives the call an `id`."""
 
     number: int
     name: str
+    id: str | None = None
 
 
 class ArgumentsDelta(NamedTuple):

@@ -23,7 +23,7 @@ class HeadedCall:
     """A call is a head, then the arguments as a JSON object.
 
     head: a regular expression that matches all that comes before the object, the name as its group
-        `name`.
+        `name`, and as its group `id`, where it has one, what the model calls the call by.
     written: the head as models write it, with `{name}` and, where a call has one, `{number}`.
     tags: those in the head, which a tokenizer may have as special tokens.
     """
@@ -67,6 +67,7 @@ class ToolFormat:
     syntax: how a call is written. Where a second is given, the first is that of calls that begin
         with `{`.
     opens: tags that begin a section, anywhere in the text.
+    first_opens: tags that begin one where there is no content yet.
     bare: characters of which one may begin a section without a tag, at the start of the text.
     is_list: calls may stand in brackets, with commas between them.
     writes_list: models write brackets, even around one call, unless a head comes before it.
@@ -80,6 +81,7 @@ class ToolFormat:
     syntax: tuple[CallSyntax, ...]
     mark: str
     opens: tuple[str, ...] = ()
+    first_opens: tuple[str, ...] = ()
     bare: str = ""
     is_list: bool = False
     writes_list: bool = False
@@ -99,10 +101,24 @@ class ToolFormat:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """Reasoning stands between two tags."""
+    """Reasoning stands between two tags.
+
+    markup: what else stands in the text and is no content, such as the headers of channels.
+    specials: parts of the tags that a tokenizer may have as special tokens.
+    mark: what the source of a template has that shows the format; the closing tag if nothing is
+        said.
+    """
 
     opens: str
     closes: str
+    markup: tuple[str, ...] = ()
+    specials: tuple[str, ...] = ()
+    mark: str = ""
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """All tags of the format, which a tokenizer may have as special tokens."""
+        return (self.opens, self.closes, *self.markup, *self.specials)
 
 
 _JSON = JsonCall()
@@ -137,10 +153,65 @@ class ToolFormatName(Enum):
         closes="<｜tool▁calls▁end｜>",
         mark="<｜tool▁calls▁begin｜>",
     )
+    gpt_oss = ToolFormat(
+        (
+            HeadedCall(
+                r"(?P<name>[^\s<]+)\s*(?:<\|channel\|>(?:commentary|analysis))?\s*"
+                r"(?:<\|constrain\|>)?\s*(?:json)?\s*<\|message\|>\s*",
+                "{name} <|constrain|>json<|message|>",
+                ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"),
+            ),
+        ),
+        opens=(
+            "<|channel|>commentary to=functions.",
+            "<|channel|>analysis to=functions.",
+            "<|start|>assistant to=functions.",
+        ),
+        first_opens=("to=functions.",),
+        closes="<|call|>",
+        mark=r"<\|channel\|>commentary",
+    )
+    openai = gpt_oss
+    minimax_m2 = ToolFormat(
+        (TaggedCall('"', '">', '<parameter name="', '">', "", "</parameter>", "</invoke>"),),
+        opens=("<minimax:tool_call>",),
+        call_open='<invoke name="',
+        closes="</minimax:tool_call>",
+        mark="<minimax:tool_call>",
+    )
+    seed_oss = ToolFormat(
+        (TaggedCall(">", ">", "<parameter=", ">", "", "</parameter>", "</function>"),),
+        opens=("<seed:tool_call>",),
+        call_open="<function=",
+        closes="</seed:tool_call>",
+        mark="<seed:tool_call>",
+    )
+    granite = ToolFormat(
+        (_JSON,),
+        opens=("<|tool_call|>",),
+        is_list=True,
+        writes_list=True,
+        mark=r"<\|tool_call\|>",
+    )
+    jamba = ToolFormat(
+        (_JSON,),
+        opens=("<tool_calls>",),
+        is_list=True,
+        writes_list=True,
+        closes="</tool_calls>",
+        mark="<tool_calls>",
+    )
+    internlm = ToolFormat(
+        (JsonCall(("parameters", "arguments")),),
+        opens=("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
+        closes="<|action_end|>",
+        mark=r"<\|action_start\|>",
+    )
     kimi_k2 = ToolFormat(
         (
             HeadedCall(
-                r"\s*(?:functions\.)?(?P<name>[^:<]+)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*",
+                r"\s*(?P<id>(?:functions\.)?(?P<name>[^:<]+)(?::\d+)?)\s*"
+                r"<\|tool_call_argument_begin\|>\s*",
                 "functions.{name}:{number}<|tool_call_argument_begin|>",
                 ("<|tool_call_argument_begin|>",),
             ),
@@ -209,6 +280,23 @@ class ToolFormatName(Enum):
 class ReasoningFormatName(Enum):
     """The formats of reasoning."""
 
+    gpt_oss = ReasoningFormat(
+        "<|channel|>analysis<|message|>",
+        "<|end|>",
+        markup=(
+            "<|start|>assistant",
+            *(
+                f"<|channel|>{channel}{kind}<|message|>"
+                for channel in ("final", "commentary")
+                for kind in ("", " json", "<|constrain|>json", " <|constrain|>json")
+            ),
+            "<|end|>",
+            "<|return|>",
+        ),
+        specials=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"),
+        mark="<|channel|>analysis",
+    )
+    openai_gptoss = gpt_oss
     mistral = ReasoningFormat("[THINK]", "[/THINK]")
     seed_oss = ReasoningFormat("<seed:think>", "</seed:think>")
     think = ReasoningFormat("<think>", "</think>")
@@ -226,4 +314,4 @@ def find_tool_format(template: str) -> ToolFormat | None:
 def find_reasoning_format(template: str) -> ReasoningFormat | None:
     """Return the format whose tags the source of a chat template holds, None if none does."""
     formats = (name.value for name in ReasoningFormatName)
-    return next((each for each in formats if each.closes in template), None)
+    return next((each for each in formats if (each.mark or each.closes) in template), None)

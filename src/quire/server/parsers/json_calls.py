@@ -55,14 +55,15 @@ def read_headed_call(syntax: HeadedCall, writer: CallWriter) -> Reading[None]:
     match = re.fullmatch(syntax.head, head)
     if match is None:
         raise NotACall
-    yield from read_arguments(match["name"].strip(), writer)
+    name, call_id = match["name"].strip(), match.groupdict().get("id")
+    yield from read_arguments(name, writer, call_id)
 
 
-def read_arguments(name: str, writer: CallWriter) -> Reading[None]:
+def read_arguments(name: str, writer: CallWriter, call_id: str | None = None) -> Reading[None]:
     """Read the arguments of a call, which begins if they are an object. Raises NotACall."""
     if (yield from writer.source.peek()) != "{":
         raise NotACall
-    writer.begin(name)
+    writer.begin(name, call_id)
     yield from writer.read_json(writer.add)
     writer.end()
 

@@ -37,14 +37,15 @@ class CallWriter:
         self._events = events
         self._on_call = on_call
 
-    def begin(self, name: str | None) -> None:
-        """Begin a call. Raises NotACall for a name that is no tool's."""
+    def begin(self, name: str | None, call_id: str | None = None) -> None:
+        """Begin a call, with the id that the model gave it, if any. Raises NotACall for a name that
+        is no tool's."""
         if name is None or name not in self.tools:
             raise NotACall
         self.check_head()
         self._on_call()
         self.source.unmark()
-        self._events.append(CallBegun(self.num_begun, name))
+        self._events.append(CallBegun(self.num_begun, name, call_id))
         self.num_begun += 1
 
     def add(self, text: str) -> None:

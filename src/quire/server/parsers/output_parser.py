@@ -46,7 +46,7 @@ class ParserOptions:
     def tags(self) -> tuple[str, ...]:
         """All tags, which must reach the parser where they are special tokens."""
         reasoning = self.reasoning
-        thinks = () if reasoning is None else (reasoning.opens, reasoning.closes)
+        thinks = () if reasoning is None else reasoning.tags
         return thinks if self.tool_format is None else thinks + self.tool_format.tags
 
 
@@ -137,7 +137,7 @@ class OutputParser:
             self._reasoning.meet_tag()
             yield from self._read_reasoning()
         while not self._source.at_end:
-            yield from self._read_bare_section()
+            yield from self._read_first_section()
             found = yield from self._source.read_until(self._tags())
             self._content.add(found.text)
             yield from self._read_tag(found.tag)
@@ -145,8 +145,9 @@ class OutputParser:
 
     def _tags(self) -> tuple[str, ...]:
         """Return the tags that content may meet now."""
-        opens = () if self._format is None else self._format.opens
-        thinks = () if self._options.reasoning is None else (self._options.reasoning.opens,)
+        form, reasoning = self._format, self._options.reasoning
+        opens = () if form is None else form.opens
+        thinks = () if reasoning is None else (reasoning.opens, *reasoning.markup)
         return opens + thinks + (() if self._owed is None else (self._owed,))
 
     def _read_tag(self, tag: str | None) -> Reading[None]:
@@ -158,10 +159,10 @@ class OutputParser:
             self._content.meet_tag()
             self._reasoning.meet_tag()
             yield from self._read_reasoning()
-        elif tag == self._owed:
+        elif tag == self._owed or (reasoning is not None and tag in reasoning.markup):
             self._source.take(len(tag))
             self._content.meet_tag()
-            self._owed = None
+            self._owed = None if tag == self._owed else self._owed
         else:
             yield from self._read_section(tag)
 
@@ -181,14 +182,19 @@ class OutputParser:
         self._reasoning.meet_tag()
         self._content.meet_tag()
 
-    def _read_bare_section(self) -> Reading[None]:
-        """Read calls without a tag, which may only stand where there is no content yet."""
-        if self._format is None or not self._format.bare or not self._content.is_blank:
+    def _read_first_section(self) -> Reading[None]:
+        """Read calls without a tag, or after one that is none further on: they may only stand where
+        there is no content yet."""
+        form = self._format
+        if form is None or not (form.bare or form.first_opens) or not self._content.is_blank:
             return
         while (char := (yield from self._source.peek())) and char in SPACE:
             self._content.add(self._source.take(1))
-        if char and char in self._format.bare:
+        if char and char in form.bare:
             yield from self._read_section("")
+        for tag in form.first_opens:
+            if (yield from self._source.comes(tag)):
+                yield from self._read_section(tag)
 
     def _read_section(self, tag: str) -> Reading[None]:
         """Read the calls after a tag. What is no call any more is left unread; where there was
@@ -219,7 +225,7 @@ class OutputParser:
             yield from self._read_call(form)
             yield from self._skip(*form.tails)
             if not (separator and (yield from source.accept(separator))) and not (
-                form.call_open and (yield from self._comes(form.call_open))
+                form.call_open and (yield from source.comes(form.call_open))
             ):
                 break
         if is_listed:
@@ -235,13 +241,6 @@ class OutputParser:
             yield from self._source.accept(tag)
             yield from self._source.skip_space()
         self._source.mark()
-
-    def _comes(self, tag: str) -> Reading[bool]:
-        """Return whether a tag comes next, and read nothing."""
-        comes = yield from self._source.accept(tag)
-        self._source.rewind()
-        self._source.mark()
-        return comes
 
     def _read_call(self, form: ToolFormat) -> Reading[None]:
         syntax = form.syntax[0]

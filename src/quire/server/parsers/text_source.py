@@ -88,14 +88,19 @@ class TextSource:
         while (yield from self.peek()) in (*SPACE,):
             self._at += 1
 
-    def accept(self, tag: str) -> Reading[bool]:
-        """Read a tag and return True where it comes next; otherwise read nothing."""
+    def comes(self, tag: str) -> Reading[bool]:
+        """Return whether a tag comes next, and read nothing."""
         while not self._text.startswith(tag, self._at):
             if self._is_whole or not tag.startswith(self.rest()):
                 return False
             yield
-        self._at += len(tag)
         return True
+
+    def accept(self, tag: str) -> Reading[bool]:
+        """Read a tag and return True where it comes next; otherwise read nothing."""
+        comes = yield from self.comes(tag)
+        self._at += len(tag) if comes else 0
+        return comes
 
     def read_until(self, tags: Sequence[str]) -> Reading[Found]:
         """Read up to the first of the tags, which is left unread, or as much as certainly has no
@@ -105,12 +110,20 @@ class TextSource:
         while True:
             starts = [(self._text.find(tag, self._at), -len(tag), tag) for tag in tags]
             found = min((each for each in starts if each[0] >= 0), default=None)
-            if found is not None:
+            if found is not None and not self._may_grow(found[0], tags):
                 return Found(self.take(found[0] - self._at), found[2])
-            num_free = len(self._text) - self._at - self._num_held(tags)
+            end = len(self._text) - self._num_held(tags) if found is None else found[0]
+            num_free = end - self._at
             if num_free:
                 return Found(self.take(num_free), None)
             yield
+
+    def _may_grow(self, start: int, tags: Sequence[str]) -> bool:
+        """Return whether a longer tag may come where one has come."""
+        rest = self._text[start:]
+        return not self._is_whole and any(
+            len(tag) > len(rest) and tag.startswith(rest) for tag in tags
+        )
 
     def _num_held(self, tags: Sequence[str]) -> int:
         """Return the length of the longest end of the text that may become a tag."""

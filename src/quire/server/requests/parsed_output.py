@@ -31,6 +31,7 @@ class ParsedOutput:
         self._names_tool = options.names_tool
         self._keeps_reasoning = options.include_reasoning
         self._events: list[Event] = []
+        self._ids: set[str] = set()
 
     @property
     def has_ended(self) -> bool:
@@ -66,13 +67,17 @@ class ParsedOutput:
         deltas: list[CallDelta] = []
         for event in events:
             if isinstance(event, CallBegun):
-                deltas.append(CallDelta(event.number, "", self._id(event.number), event.name))
+                deltas.append(CallDelta(event.number, "", self._id(event), event.name))
             elif isinstance(event, ArgumentsDelta):
                 if not deltas:
                     deltas.append(CallDelta(event.number))
                 deltas[-1] = deltas[-1]._replace(arguments=deltas[-1].arguments + event.text)
         return tuple(deltas)
 
-    def _id(self, number: int) -> str:
-        digest = sha256(f"{self._request_id}/{number}".encode()).hexdigest()
+    def _id(self, call: CallBegun) -> str:
+        """Return the id that the model gave to a call, unless another has it, or one of our own."""
+        if call.id is not None and call.id not in self._ids:
+            self._ids.add(call.id)
+            return call.id
+        digest = sha256(f"{self._request_id}/{call.number}".encode()).hexdigest()
         return f"call_{digest[:ID_CHARS]}" if self._id_length is None else digest[: self._id_length]

@@ -56,6 +56,12 @@ def output_grammar(
     if not bodies:
         return None
     made = bodies[0] if len(bodies) == 1 else _either(*bodies)
+    if parsing.reasoning is not None and parsing.reasoning.markup:
+        raise RequestError(
+            "Quire does not hold the outputs of models that write in channels to a grammar yet.",
+            param=made.field,
+            code="unsupported_parameter",
+        )
     specials = context.tokenizer.special_tokens
     text = compose(made.text, parsing.reasoning, prompt=prompt, special_tokens=specials)
     return made._replace(text=text)
