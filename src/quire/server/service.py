@@ -14,6 +14,7 @@ from quire.scheduler.policy import PolicyName
 from quire.server.config import AUTO, NO_PARSER, GenerationConfig, ServerConfig
 from quire.server.engine_protocol import EngineProtocol
 from quire.server.errors import EngineGone, ModelLoading, ShuttingDown
+from quire.server.grammars.check import prepare_check
 from quire.server.http.bodies import BodyReader
 from quire.server.http.loop_throttle import LoopThrottle
 from quire.server.observability.kv_event_feed import KVEventFeed
@@ -30,6 +31,7 @@ from quire.server.parsers.formats import (
 from quire.server.requests.input_context import InputContext, InputLimits
 from quire.server.requests.input_reader import InputReader
 from quire.server.requests.sampling_defaults import SamplingDefaults, load_sampling_defaults
+from quire.server.requests.structured_outputs import vocabulary_of
 from quire.server.tenancy.shared_prefixes import (
     SharedPrefixError,
     SharedPrefixes,
@@ -177,6 +179,8 @@ class Service:
         if self.engine.facts is None:
             self.failure = self.engine.down_reason or "the engine did not start"
             return
+        if self.tokenizer is not None and self.engine.facts.eos_token_ids:
+            prepare_check(vocabulary_of(self.engine.facts, self.tokenizer))
         self.startup_s = {
             **self.engine.facts.startup_s,
             "total": process_age_s(self.sources.now()),

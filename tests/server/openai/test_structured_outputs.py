@@ -1,6 +1,7 @@
 """Structured output: what the engine is told, and what is refused."""
 
 import json
+import time
 from collections.abc import Mapping
 
 import pytest
@@ -156,3 +157,17 @@ def test_structured_requests_are_counted(served: Served) -> None:
 def test_keywords_without_effect_are_warned_of(served: Served) -> None:
     reply = served.complete(prompt="x", max_tokens=1, guided_json={"minlength": 1})
     assert reply.headers["x-quire-warnings"].endswith("effect: 'guided_json.minlength'")
+
+
+def test_a_schema_that_would_take_for_ever_is_refused_and_holds_nobody(served: Served) -> None:
+    beside = {"minProperties": 0}
+    levels: dict[str, object] = {"40": {"type": "object"}}
+    for level in range(40):
+        link = {"$ref": f"#/$defs/{level + 1}", **beside}
+        levels[str(level)] = {"type": "object", "properties": {"l": link, "r": link}}
+    began_s = time.monotonic()
+    reply = served.complete(prompt="x", guided_json={"$ref": "#/$defs/0", "$defs": levels})
+    assert (reply.status_code, error_of(reply)["param"]) == (400, "guided_json")
+    assert "takes more than 1 s" in str(error_of(reply)["message"])
+    assert time.monotonic() - began_s < 20
+    assert served.complete(prompt="x", max_tokens=1, guided_json={}).status_code == 200

@@ -1,11 +1,12 @@
 """Checks whether the engine can compile a grammar, and whether anything is of it.
 
 A check takes up to some hundred milliseconds, nearly all without the interpreter's lock. It uses a
-tokenizer of single bytes and the model's special tokens, which costs nothing to build: what a
-grammar costs beyond that, the engine's limits bound.
+tokenizer of single bytes and the model's special tokens: what a grammar costs with the model's own
+tokens, the engine's limits bound.
 """
 
 import re
+import signal
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 MAX_SHOWN_CHARS = 300
+MAX_CPU_S = 1.0
+MAX_WRITTEN_OUT = 8_000_000
+"""Bytes of which a check takes 0.2 s."""
+MAX_COUNTED = 100
 _PREFIXES = re.compile(r"^(at \d+\(\d+\): )?(failed to compile JSON schema: )?")
 _EXCERPT = re.compile(r"\n +\d+ \| .*", re.DOTALL)
 _MARKED_LINE = re.compile(r"\n +\d+ \| (.*)\n +\^\n")
@@ -55,6 +60,40 @@ def _fault(grammar: Grammar, vocabulary: Vocabulary) -> str | None:
         return _shown(matcher.get_error(), grammar.kind)
     is_dead = not any(matcher.compute_bitmask())
     return "nothing is valid" if is_dead or matcher.is_error() else None
+
+
+def may_explode(grammar: Grammar) -> bool:
+    """Return whether references may make a grammar far larger than its text: llguidance writes out
+    those with other keywords beside them, and no limit of its own ends that. With n references a
+    part is written out 3^(n/3) times at most."""
+    num_references = min(grammar.text.count('"$ref"'), MAX_COUNTED)
+    return len(grammar.text) * 3 ** (num_references / 3) > MAX_WRITTEN_OUT
+
+
+def check_within(grammar: Grammar, vocabulary: Vocabulary) -> None:
+    """Check a grammar in a process of its own, which ends where the check takes more than
+    MAX_CPU_S. Raises RequestError."""
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)
+    try:
+        check_grammar(grammar, vocabulary)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def takes_too_long(grammar: Grammar) -> RequestError:
+    """Return the error for a grammar whose check was ended."""
+    return _invalid(
+        grammar,
+        f"takes more than {MAX_CPU_S:g} s to compile; '$ref' with other keywords beside it, or in "
+        "'allOf', is written out wherever it stands",
+    )
+
+
+def prepare_check(vocabulary: Vocabulary) -> None:
+    """Build the tokenizer of the checks, which at 152,000 tokens holds the interpreter's lock for
+    50 ms."""
+    _tokenizer(vocabulary)
 
 
 def _invalid(grammar: Grammar, why: str) -> RequestError:

@@ -19,7 +19,13 @@ import anyio
 from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
 from quire.server.errors import SERVER_ERROR, TOO_LARGE, Overloaded, RequestError
-from quire.server.grammars.check import check_grammar
+from quire.server.grammars.check import (
+    Vocabulary,
+    check_grammar,
+    check_within,
+    may_explode,
+    takes_too_long,
+)
 from quire.server.grammars.compose import Grammar
 from quire.server.http.fair_queue import FairQueue, QueueFull
 from quire.server.requests.input_context import InputContext
@@ -85,7 +91,8 @@ class InputReader:
             SizeClass("long", max(max_body_bytes, MEDIUM_BYTES), queue(1), in_process=True),
         )
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="read-input")
-        self._workers = WorkerPool(sum(size_class.in_process for size_class in self.size_classes))
+        num_readers = sum(size_class.in_process for size_class in self.size_classes)
+        self._workers = WorkerPool(num_readers + NUM_THREADS)
         self._readings: set[asyncio.Task[object]] = set()
 
     async def prompts(
@@ -102,10 +109,13 @@ class InputReader:
         return replace(read, check_s=check_s)
 
     async def _check(self, grammar: Grammar, context: InputContext) -> float:
-        """Check a grammar in a thread; return the seconds that it took."""
+        """Check a grammar in a thread or a process; return the seconds that it took."""
         loop, began_s = asyncio.get_running_loop(), self._clock()
-        vocabulary = vocabulary_of(context)
-        await loop.run_in_executor(self._threads, check_grammar, grammar, vocabulary)
+        vocabulary = vocabulary_of(context.facts, context.tokenizer)
+        if may_explode(grammar):
+            await self._workers.check(grammar, vocabulary)
+        else:
+            await loop.run_in_executor(self._threads, check_grammar, grammar, vocabulary)
         return self._clock() - began_s
 
     async def answer(
@@ -198,18 +208,25 @@ class WorkerPool:
         """Run a task, again if its process has ended: somebody else may have ended an idle process,
         but a body that ends two is the cause."""
         try:
-            return await self._run(task)
+            return await self._run(partial(run_task, task))
         except BrokenWorkerProcess:
-            return await self._run(task)
+            return await self._run(partial(run_task, task))
 
-    async def _run(self, task: ParseTask) -> PackedInput:
+    async def check(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
+        """Check a grammar in a worker. Raises RequestError for one that is not valid or takes too
+        long."""
+        try:
+            with anyio.fail_after(LONGEST_READ_S):
+                await self._run(partial(check_within, grammar, vocabulary))
+        except (TimeoutError, BrokenWorkerProcess):
+            raise takes_too_long(grammar) from None
+
+    async def _run(self, work: Callable[[], Made]) -> Made:
         if self._idle is not None:
             self._idle.cancel()
         try:
             self._num_alive = max(self._num_alive, self._limiter.borrowed_tokens + 1)
-            return await to_process.run_sync(
-                run_task, task, cancellable=True, limiter=self._limiter
-            )
+            return await to_process.run_sync(work, cancellable=True, limiter=self._limiter)
         finally:
             if self._limiter.borrowed_tokens == 0:
                 self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._end_soon)

@@ -10,6 +10,7 @@ from quire.server.openai.protocol.structured import GrammarSource, StructuredFie
 from quire.server.parsers.output_parser import ParserOptions
 from quire.server.requests.input_context import InputContext
 from quire.server.requests.tool_grammars import enforced_field, tool_grammar
+from quire.server.text.tokenizer import TextTokenizer
 
 
 def check_structured(request: StructuredFields, facts: EngineFacts) -> None:
@@ -94,9 +95,8 @@ def _either(calls: Grammar, answers: Grammar) -> Grammar:
     )
 
 
-def vocabulary_of(context: InputContext) -> Vocabulary:
+def vocabulary_of(facts: EngineFacts, tokenizer: TextTokenizer) -> Vocabulary:
     """Return what a grammar may name of the model's vocabulary."""
-    facts = context.facts
-    specials = tuple(context.tokenizer.special_tokens.items())
+    specials = tuple(tokenizer.special_tokens.items())
     known = tuple(each for each in specials if each[1] < facts.vocab_size)
     return Vocabulary(facts.vocab_size, known, facts.eos_token_ids)
