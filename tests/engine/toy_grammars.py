@@ -40,12 +40,10 @@ class ToyGrammars:
         self._tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=vocab_size, slices=[])
         self.grammars = Grammars(self._compile)
         self.texts = [str(llguidance.LLMatcher.grammar_from_regex(each)) for each in PATTERNS]
-        for text in self.texts:
-            self.grammars.hold(text, text)
-        num_compiled = 0
-        while num_compiled < len(self.texts):
+        num_waiting = sum(not self.grammars.hold(text, text) for text in self.texts)
+        while num_waiting:
             self.grammars.wait(1.0)
-            num_compiled += len(self.grammars.take_compiled())
+            num_waiting -= len(self.grammars.take_compiled())
 
     def _compile(self, grammar: str) -> "LLMatcher":
         matcher: LLMatcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
