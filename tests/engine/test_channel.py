@@ -30,6 +30,18 @@ def test_frames_arrive_whole_however_they_are_cut(bodies: list[bytes], piece: in
         assert channel.receive(wait=False) == []
 
 
+def test_a_wait_ends_with_what_arrives_or_with_its_time() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        channel = Channel(theirs)
+        assert not channel.wait(0.01)
+        ours.sendall(frame(b""))
+        assert channel.wait(60)
+        assert channel.receive(wait=True) == [b""]
+        ours.close()
+        assert channel.wait(60)
+
+
 def test_a_closed_channel_raises() -> None:
     ours, theirs = socket.socketpair()
     with theirs:

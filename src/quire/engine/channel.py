@@ -3,6 +3,7 @@
 A frame is a length of four bytes, little-endian, and a MessagePack body of so many bytes.
 """
 
+import select
 import socket
 
 import msgspec
@@ -37,6 +38,12 @@ class Channel:
             self._socket.sendall(frame(self._encoder.encode(message)))
         except OSError as error:
             raise ChannelClosed(str(error)) from error
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until something arrives or the other end closes, for at most so many seconds; return
+        whether it did."""
+        readable, _, _ = select.select([self._socket], [], [], seconds)
+        return bool(readable)
 
     def receive(self, *, wait: bool) -> list[bytes]:
         """Return the bodies of all complete frames; with `wait`, wait for at least one. Raises

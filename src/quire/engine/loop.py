@@ -19,8 +19,13 @@ class MessageResults(NamedTuple):
     aborted: list[Delta]
 
 
+IDLE_S = 1.0
+"""An engine that had nothing to do for so long prepares for grammars."""
+
+
 class EngineLoop:
-    """Connects an engine with its channel: read all messages, take a step, send one output."""
+    """Connects an engine with its channel: read all messages, take a step, send one output. What a
+    first grammar needs is prepared where the engine has nothing else to do."""
 
     def __init__(self, engine: Engine, channel: Channel) -> None:
         self._engine = engine
@@ -34,6 +39,8 @@ class EngineLoop:
 
     def _step(self) -> None:
         engine = self._engine
+        if not engine.has_work and not self._channel.wait(IDLE_S):
+            engine.prepare_grammars()
         bodies = self._channel.receive(wait=not engine.has_work)
         results = MessageResults([], [], [])
         for body in bodies:

@@ -5,6 +5,7 @@ choice, tokens are decided without being sampled.
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -39,19 +40,10 @@ class GrammarProcessor:
     """
 
     matcher: TokenMatcher
+    max_tokens: int
     end_id: int | None = None
     _forced: deque[int] = field(default_factory=deque)
     _mask: torch.Tensor | None = None
-
-    @classmethod
-    def after(
-        cls, matcher: TokenMatcher, end_id: int | None, output_ids: Iterable[int]
-    ) -> "GrammarProcessor":
-        """Return a processor that has taken the outputs so far; `matcher` has taken none."""
-        processor = cls(matcher, end_id, deque(matcher.compute_ff_tokens()))
-        for token_id in output_ids:
-            processor.accept(token_id)
-        return processor
 
     @property
     def is_done(self) -> bool:
@@ -61,13 +53,17 @@ class GrammarProcessor:
     def decided(self) -> int | None:
         return self._forced[0] if self._forced else None
 
+    def force(self, token_ids: Iterable[int]) -> None:
+        """Decide the next tokens, of which an output has room for `max_tokens` at most."""
+        self._forced = deque(islice(token_ids, self.max_tokens))
+
     def accept(self, token_id: int) -> None:
         self._mask = None
         self.matcher.consume_token(token_id)
         if self._forced and self._forced[0] == token_id:
             self._forced.popleft()
         else:
-            self._forced = deque(self.matcher.compute_ff_tokens())
+            self.force(self.matcher.compute_ff_tokens())
         has_ended = not self._forced and self.matcher.is_stopped()
         if has_ended and self.end_id is not None and token_id != self.end_id:
             self._forced.append(self.end_id)

@@ -1,16 +1,20 @@
 """The compiled grammars of the requests that the engine has.
 
-Grammars are compiled in one background thread, and so is the tokenizer that they need, with the
-first of them. Until then their requests wait in the scheduler and hold nobody.
+Grammars are compiled in one background thread, and so is the tokenizer that they need, once the
+engine is idle or with the first of them. Until then their requests wait in the scheduler and hold
+nobody.
 """
 
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import psutil
 
 from quire.engine.grammar.grammar_processor import GrammarProcessor, TokenMatcher
 from quire.engine.grammar.limits import parser_limits
@@ -28,6 +32,13 @@ MAX_UNUSED = 64
 Compile = Callable[[str], "LLMatcher"]
 
 
+class CompiledGrammar(NamedTuple):
+    """A matcher that has taken no token, and the tokens that every output begins with."""
+
+    matcher: "LLMatcher"
+    forced: tuple[int, ...]
+
+
 class CompiledRequest(NamedTuple):
     """A request whose grammar has been compiled, or could not be."""
 
@@ -39,16 +50,25 @@ class Grammars:
     """Compiles the grammars of requests, and keeps each as long as a request has it.
 
     `compile_grammar` runs in the background thread; it raises ValueError for a grammar that it
-    cannot compile.
+    cannot compile. So does `prepare`, which makes what all grammars need.
     """
 
-    def __init__(self, compile_grammar: Compile) -> None:
+    def __init__(
+        self, compile_grammar: Compile, prepare: Callable[[], object] = lambda: None
+    ) -> None:
         self._compile = compile_grammar
+        self._prepare: Callable[[], object] | None = prepare
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compile-grammar")
-        self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        self._compiled: OrderedDict[str, Future[CompiledGrammar]] = OrderedDict()
         self._grammar_of: dict[str, str] = {}
         self._num_users: dict[str, int] = {}
-        self._waiting: dict[str, Future[LLMatcher]] = {}
+        self._waiting: dict[str, Future[CompiledGrammar]] = {}
+
+    def prepare(self) -> None:
+        """Start to make what all grammars need, the first time that this is called."""
+        prepare, self._prepare = self._prepare, None
+        if prepare is not None:
+            self._thread.submit(prepare)
 
     def hold(self, request_id: str, grammar: str) -> bool:
         """Keep the grammar for a request, and return whether it is compiled already. If not,
@@ -57,12 +77,20 @@ class Grammars:
         self._num_users[grammar] = self._num_users.get(grammar, 0) + 1
         future = self._compiled.get(grammar)
         if future is None:
-            future = self._compiled[grammar] = self._thread.submit(self._compile, grammar)
+            future = self._compiled[grammar] = self._thread.submit(self._compile_whole, grammar)
         self._compiled.move_to_end(grammar)
         if future.done() and future.exception() is None:
             return True
         self._waiting[request_id] = future
         return False
+
+    def _compile_whole(self, grammar: str) -> CompiledGrammar:
+        """Compile a grammar, with what every output begins with. Raises ValueError."""
+        matcher = self._compile(grammar)
+        forced = tuple(matcher.compute_ff_tokens())
+        if matcher.is_error():
+            raise ValueError(matcher.get_error())
+        return CompiledGrammar(matcher, forced)
 
     def release(self, request_id: str) -> None:
         """Note that a request has ended, whether it had a grammar or not."""
@@ -97,16 +125,21 @@ class Grammars:
         grammar = context.sampling.grammar
         if not grammar:
             return None
-        matcher: TokenMatcher = self._compiled[grammar].result().deep_copy()
-        end_id = next(iter(context.stopping.eos_token_ids), None)
-        return GrammarProcessor.after(matcher, end_id, context.output_ids)
+        compiled, stopping = self._compiled[grammar].result(), context.stopping
+        matcher: TokenMatcher = compiled.matcher.deep_copy()
+        end_id = next(iter(stopping.eos_token_ids), None)
+        processor = GrammarProcessor(matcher, stopping.max_tokens, end_id)
+        processor.force(compiled.forced)
+        for token_id in context.output_ids:
+            processor.accept(token_id)
+        return processor
 
     def close(self) -> None:
         """Compile nothing more."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _has_failed(future: "Future[LLMatcher]") -> bool:
+def _has_failed(future: "Future[CompiledGrammar]") -> bool:
     return future.done() and (future.cancelled() or future.exception() is not None)
 
 
@@ -114,27 +147,39 @@ def build_grammars(
     folder: Path | None, vocab_size: int, eos_token_ids: tuple[int, ...]
 ) -> Grammars:
     """Return the grammars of a model, whose tokenizer is in `folder`; None if it has none. The
-    tokenizer is read in the background with the first grammar."""
+    tokenizer is read in the background, when `prepare` is called or with the first grammar."""
 
     @cache
     def tokenizer() -> "LLTokenizer":
-        from llguidance import LLTokenizer  # late: most engines compile no grammar
-
         if folder is None or not eos_token_ids:
             raise ValueError("the model has no tokenizer with an end-of-sequence token")
-        text = (folder / TOKENIZER).read_text(encoding="utf-8")
-        return LLTokenizer(text, n_vocab=vocab_size, eos_token=list(eos_token_ids))
+        return _read_tokenizer(folder / TOKENIZER, vocab_size, eos_token_ids)
 
     def compile_grammar(grammar: str) -> "LLMatcher":
         from llguidance import LLMatcher
 
         try:
-            matcher = LLMatcher(tokenizer(), grammar, log_level=0, limits=parser_limits())
+            return LLMatcher(tokenizer(), grammar, log_level=0, limits=parser_limits())
         except Exception:
             logger.exception("a grammar cannot be compiled")
             raise
-        if matcher.is_error():
-            raise ValueError(matcher.get_error())
-        return matcher
 
-    return Grammars(compile_grammar)
+    has_tokenizer = folder is not None and (folder / TOKENIZER).is_file() and eos_token_ids
+    return Grammars(compile_grammar, tokenizer if has_tokenizer else lambda: None)
+
+
+def _read_tokenizer(path: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> "LLTokenizer":
+    """Return llguidance's part of a tokenizer. Its slices of the vocabulary, which make the slowest
+    masks several times as fast, are added apart, so that others get the interpreter in between."""
+    from llguidance import LLTokenizer  # late: most engines compile no grammar
+
+    began_s, before = time.monotonic(), psutil.Process().memory_info().rss
+    text = path.read_text(encoding="utf-8")
+    plain = LLTokenizer(text, n_vocab=vocab_size, eos_token=list(eos_token_ids), slices=[])
+    tokenizer = plain.with_slices(LLTokenizer.general_slices())
+    logger.info(
+        "read the tokenizer for grammars in %.2f s, %d MiB",
+        time.monotonic() - began_s,
+        max(psutil.Process().memory_info().rss - before, 0) >> 20,
+    )
+    return tokenizer
