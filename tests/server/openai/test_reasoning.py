@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from quire.scheduler.request import ThinkingBudget
 from quire.server.text.tokenizer import TextTokenizer
 from tests.profiles import cases
+from tests.server.grammars.matching import accepts
 from tests.server.openai.test_chat import prompt_text
 from tests.server.openai.test_streaming import chunks
 from tests.server.openai.test_tools import HELLO, says
@@ -145,6 +146,37 @@ def test_reasoning_that_is_not_wanted_is_counted_all_the_same(
         assert kept == (thought.strip() if include else "")
     assert usages[0] == usages[1] > 0
     assert contents[0] == contents[1] == said.lstrip()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_output_is_of_its_grammar_after_the_reasoning(
+    thinking: Served, tokenizer: TextTokenizer, stream: bool
+) -> None:
+    written = "Is it {?\n</think>\n\n" + '{"n":1}'
+    thinking.engine.script = says(written, tokenizer)
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    format = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    reply = thinking.chat(messages=HELLO, response_format=format, stream=stream)
+    grammar = thinking.engine.submitted[-1].sampling.grammar
+    assert accepts(grammar, written) and not accepts(grammar, '{"n":1}')
+    assert not accepts(grammar, written.replace("1", "x"))
+    if stream:
+        choices = [each["choices"][0] for each in chunks(reply)]  # type: ignore[index]
+        parts = [choice["delta"] for choice in choices]
+    else:
+        choices = reply.json()["choices"]
+        parts = [choices[0]["message"]]
+    assert "".join(each.get("reasoning_content") or "" for each in parts) == "Is it {?"
+    assert "".join(each.get("content") or "" for each in parts) == '{"n":1}'
+    assert choices[-1]["finish_reason"] == "stop"
+
+
+def test_an_output_cut_in_its_reasoning_counts_each_token_once(
+    thinking: Served, tokenizer: TextTokenizer
+) -> None:
+    thinking.engine.script = says("To be, or not to be, that is the question", tokenizer)
+    usage = thinking.chat(messages=HELLO, max_tokens=4).json()["usage"]
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == 4
 
 
 def test_a_model_that_writes_in_channels_is_held_to_no_grammar() -> None:

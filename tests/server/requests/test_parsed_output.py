@@ -10,7 +10,7 @@ from quire.server.requests.parsed_output import ParsedOutput
 def ids_of(form: ToolFormatName, text: str) -> list[str | None]:
     parsing = ParserOptions(form.value, {"find": {}, "look": {}})
     parsed = ParsedOutput(TextOptions(parsing=parsing), "request")
-    parsed.feed(text)
+    parsed.feed(text, 1)
     return [call.id for call in parsed.take(OutputDelta(ending=Ending("stop"))).calls if call.name]
 
 

@@ -114,18 +114,18 @@ class ChoiceOutput:
             if delta.logprobs and self._options.logprobs:
                 logprobs.append(self._entry(delta.logprobs[index]))
             scan = self._scan(token_id, delta.finish if index == last else None)
-            text += self._parse(scan.text)
+            text += self._parse(scan.text, 1)
             if scan.stop is not None or (self._parsed is not None and self._parsed.has_ended):
                 ending = Ending("stop", scan.stop)
                 return OutputDelta(text, delta.token_ids[: index + 1], tuple(logprobs), ending)
         if delta.finish is None:
             return OutputDelta(text, delta.token_ids, tuple(logprobs))
-        text += self._parse(self._stops.flush())
+        text += self._parse(self._stops.flush(), 0)
         return OutputDelta(text, delta.token_ids, tuple(logprobs), _ending(delta.finish))
 
-    def _parse(self, text: str) -> str:
+    def _parse(self, text: str, num_tokens: int) -> str:
         if self._parsed is not None:
-            self._parsed.feed(text)
+            self._parsed.feed(text, num_tokens)
         return text
 
     def _scan(self, token_id: int, finish: Finish | None) -> Scan:

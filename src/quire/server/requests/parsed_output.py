@@ -38,11 +38,12 @@ class ParsedOutput:
         """Whether what may still come of the text is not read."""
         return self._parser.has_ended
 
-    def feed(self, text: str) -> None:
-        """Take the text of the next token."""
+    def feed(self, text: str, num_tokens: int) -> None:
+        """Take the text of the next token; of none, what was held back."""
         was_reasoning = self._parser.in_reasoning
         self._events += self._parser.feed(text)
-        self.num_reasoning_tokens += was_reasoning or self._parser.in_reasoning
+        if was_reasoning or self._parser.in_reasoning:
+            self.num_reasoning_tokens += num_tokens
 
     def take(self, output: OutputDelta) -> OutputDelta:
         """Return `output` with what was made of the text since the last call, in place of the
