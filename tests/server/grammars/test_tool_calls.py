@@ -13,6 +13,7 @@ from quire.server.grammars.tool_schemas import CallableTool
 from quire.server.parsers.formats import ToolFormatName
 from quire.server.parsers.output_parser import ParserOptions
 from tests.profiles import cases
+from tests.server.grammars.matching import FIRST_SPECIAL, matcher, token_ids
 from tests.server.grammars.walks import Walk, accepts
 from tests.server.parsers.outputs import Read, read
 
@@ -173,6 +174,28 @@ def test_calls_are_written_as_templates_show_them(form: ToolFormatName) -> None:
     assert not accepts(body, WRITTEN[form].replace("city", "town"))
     assert not accepts(body, WRITTEN[form].replace("find", "seek"))
     assert not accepts(body, f"I say {WRITTEN[form]}")
+
+
+@pytest.mark.parametrize("form", WRITTEN, ids=lambda form: form.name)
+@pytest.mark.parametrize("is_required", [True, False])
+def test_tags_may_be_special_tokens(form: ToolFormatName, is_required: bool) -> None:
+    """Text that spells a tag leads into a call too, as the parser does not tell them apart."""
+    text = WRITTEN[form]
+    found = (tag for tag in form.value.tags if tag in text and tag[0] in "<[")
+    tags = sorted(found, key=text.find)
+    ids = {tag: FIRST_SPECIAL + index for index, tag in enumerate(tags)}
+    tool = CallableTool("find", CITY, "tools[0].function")
+    body = tool_calls(form.value, ToolUse([tool], is_required, True), ids)
+
+    def takes(text: str, *specials: str) -> bool:
+        made, given = matcher(f"start: body\n{body}", tuple(tags)), token_ids(text, specials)
+        return made.try_consume_tokens(given) == len(given) and made.is_accepting()
+
+    assert takes(text, *tags)
+    assert not takes(text.replace("city", "town"), *tags)
+    if not is_required and form.value.opens[0] in text:
+        assert takes(f"Well. {text}", *tags)
+        assert not takes(f"{form.value.opens[0]}Well.")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from quire.engine.grammar.limits import parser_limits
 from tests.server.served import BUNDLED
 
 EOS = 0
+_ENDS = ("</", "end", "```")
 _CLOSERS = ('"', "'", ")", "]", "}", "\n")
 
 
@@ -66,8 +67,8 @@ class Walk:
 
     def _choices(self, is_late: bool) -> Iterator[str]:
         if is_late:
-            yield from (each for each in self._words if each.startswith("</"))
-            yield from _CLOSERS
+            ends = [each for each in self._words if any(mark in each for mark in _ENDS)]
+            yield from self._random.sample([*ends, *_CLOSERS], len(ends) + len(_CLOSERS))
         if is_late or self._random.random() < 0.5:
             yield self._random.choice(self._words)
 

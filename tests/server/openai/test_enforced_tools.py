@@ -96,6 +96,15 @@ def test_a_named_call_is_no_reason_to_end(
     assert len({call["id"] for call in calls}) == 2
 
 
+def test_calls_are_counted(served: Served, tokenizer: TextTokenizer) -> None:
+    counted = [f'quire:tool_calls_total{{end="{end}",engine="0"' for end in ("whole", "broken")]
+    before = [served.metric(each) for each in counted]
+    served.engine.script = says(NOW + FIND[:-20], tokenizer)
+    reply = served.chat(messages=HELLO, tools=TOOLS).json()
+    assert len(reply["choices"][0]["message"]["tool_calls"]) == 2
+    assert [served.metric(each) for each in counted] == [number + 1 for number in before]
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

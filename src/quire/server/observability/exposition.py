@@ -78,6 +78,7 @@ class MetricsCollector(Collector):
         rows["http_half_read_bytes"] = [((), self._metrics.num_half_read_bytes)]
         rows["http_refused_total"] = _labelled(self._metrics.num_refused)
         rows["structured_requests_total"] = _labelled(self._metrics.num_structured)
+        rows["tool_calls_total"] = [((end,), num) for end, num in self._metrics.num_calls.items()]
         rows["deadline_exceeded_total"] = [
             ((stage,), num) for stage, num in self._metrics.num_late.items()
         ]

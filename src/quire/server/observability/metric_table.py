@@ -213,6 +213,12 @@ METRICS: tuple[Metric, ...] = (
         "kind",
         twin=False,
     ),
+    _counter(
+        "tool_calls_total",
+        "Tool calls that outputs held: whole, or broken off by a limit or a mistake.",
+        "end",
+        twin=False,
+    ),
     _histogram(
         "grammar_check_seconds",
         "Checking the grammar of such a request, in the threads that read bodies.",

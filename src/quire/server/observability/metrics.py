@@ -68,6 +68,7 @@ class ServerMetrics:
         self.num_rejected = 0
         self.num_refused: Counter[str] = Counter()
         self.num_structured: Counter[str] = Counter()
+        self.num_calls = dict.fromkeys(("whole", "broken"), 0)
         self.num_half_read_bytes = 0
         self.num_late = dict.fromkeys(DeadlineMiss, 0)
         self.tenant_tokens = dict.fromkeys(product(tenants, TenantTokens), 0)
@@ -96,6 +97,11 @@ class ServerMetrics:
         """Count an HTTP request whose outputs must be of a grammar that was given as `kind`."""
         self.num_structured[kind] += 1
         self.observe("grammar_check_seconds", check_s)
+
+    def on_calls(self, num_whole: int, num_broken: int) -> None:
+        """Count the tool calls of an output that has ended, and those that broke off."""
+        self.num_calls["whole"] += num_whole
+        self.num_calls["broken"] += num_broken
 
     def on_down(self) -> None:
         """Note that the engine is gone: nothing runs, waits or is kept, all its blocks are free.

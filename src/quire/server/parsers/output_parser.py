@@ -101,11 +101,6 @@ class OutputParser:
         self.in_reasoning = options.in_reasoning
 
     @property
-    def num_calls(self) -> int:
-        """The calls that have begun."""
-        return self._writer.num_begun
-
-    @property
     def has_ended(self) -> bool:
         """Whether what may still come is not read: the one call that is allowed is complete."""
         return self._has_ended

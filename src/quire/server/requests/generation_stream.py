@@ -199,6 +199,7 @@ class GenerationStream:
             self._meters[index].tokens(len(delta.token_ids), self._clock())
         output = await self._choices[index].add(delta)
         if output.ending is not None:
+            self._metrics.on_calls(output.ending.num_whole, output.ending.num_broken)
             if delta.finish is None:  # a stop string: the engine does not know yet
                 self._stopped.add(index)
                 self._engine.abort(self.context.requests[index].id)

@@ -18,11 +18,14 @@ class LogprobEntry(NamedTuple):
 
 class Ending(NamedTuple):
     """The reason why an output ended, in OpenAI's words; `stop_reason` is the stop string or stop
-    token id, `has_calls` says whether the output called tools of the model's choice."""
+    token id, `has_calls` says whether the output called tools of the model's choice. Of its calls
+    `num_whole` are complete and `num_broken` are not."""
 
     finish_reason: str
     stop_reason: int | str | None = None
     has_calls: bool = False
+    num_whole: int = 0
+    num_broken: int = 0
 
 
 class CallDelta(NamedTuple):

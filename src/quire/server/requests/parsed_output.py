@@ -5,6 +5,7 @@ from hashlib import sha256
 from quire.server.parsers.events import (
     ArgumentsDelta,
     CallBegun,
+    CallEnded,
     ContentDelta,
     Event,
     ReasoningDelta,
@@ -30,6 +31,7 @@ class ParsedOutput:
         self._id_length = None if form is None else form.id_length
         self._names_tool = options.names_tool
         self._keeps_reasoning = options.include_reasoning
+        self._num_begun = self._num_whole = 0
         self._events: list[Event] = []
         self._ids: set[str] = set()
 
@@ -51,9 +53,15 @@ class ParsedOutput:
         ending = output.ending
         if ending is not None:
             self._events += self._parser.end()
-            has_calls = self._parser.num_calls > 0 and not self._names_tool
-            ending = ending._replace(has_calls=has_calls)
         events, self._events = self._events, []
+        self._num_begun += sum(isinstance(event, CallBegun) for event in events)
+        self._num_whole += sum(isinstance(event, CallEnded) for event in events)
+        if ending is not None:
+            ending = ending._replace(
+                has_calls=self._num_begun > 0 and not self._names_tool,
+                num_whole=self._num_whole,
+                num_broken=self._num_begun - self._num_whole,
+            )
         content = (event.text for event in events if isinstance(event, ContentDelta))
         reasoning = (event.text for event in events if isinstance(event, ReasoningDelta))
         return output._replace(

@@ -78,6 +78,13 @@ CHAT_REQUESTS: Mapping[str, Mapping[str, object]] = {
         "max_completion_tokens": 64,
         "response_format": {"type": "json_object"},
     },
+    "tools": {
+        "messages": _MESSAGES,
+        "max_completion_tokens": 64,
+        "tools": [{"type": "function", "function": {"name": "introduce_yourself"}}],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+    },
     "conversation": {
         "messages": [
             {"role": "system", "content": "You are brief."},
