@@ -126,6 +126,7 @@ def test_reasoning_that_is_not_wanted_is_counted_all_the_same(
     thinking: Served, tokenizer: TextTokenizer, thought: str, said: str, stream: bool
 ) -> None:
     thinking.engine.script = says(f"{thought}</think>{said}", tokenizer)
+    before = thinking.metric("quire:reasoning_tokens_total")
     usages, contents = [], []
     for include in (True, False):
         fields = {"messages": HELLO, "include_reasoning": include}
@@ -145,6 +146,7 @@ def test_reasoning_that_is_not_wanted_is_counted_all_the_same(
         kept = message.get("reasoning_content") or ""
         assert kept == (thought.strip() if include else "")
     assert usages[0] == usages[1] > 0
+    assert thinking.metric("quire:reasoning_tokens_total") == before + sum(usages)
     assert contents[0] == contents[1] == said.lstrip()
 
 

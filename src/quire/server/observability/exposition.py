@@ -76,6 +76,7 @@ class MetricsCollector(Collector):
             (("max_num_queued_reqs",), self._metrics.num_rejected)
         ]
         rows["http_half_read_bytes"] = [((), self._metrics.num_half_read_bytes)]
+        rows["reasoning_tokens_total"] = [((), self._metrics.num_reasoning_tokens)]
         rows["http_refused_total"] = _labelled(self._metrics.num_refused)
         rows["structured_requests_total"] = _labelled(self._metrics.num_structured)
         rows["tool_calls_total"] = [((end,), num) for end, num in self._metrics.num_calls.items()]

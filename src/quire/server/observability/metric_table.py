@@ -100,6 +100,11 @@ METRICS: tuple[Metric, ...] = (
         "Generation tokens that a grammar decided and that were computed without being drawn.",
         twin=False,
     ),
+    _counter(
+        "reasoning_tokens_total",
+        "Tokens of reasoning, its tags among them, as the usage of answers counts them.",
+        twin=False,
+    ),
     _counter("num_preemptions_total", "Times a running request was put back."),
     _counter("request_success_total", "Ended requests by why they ended.", "finished_reason"),
     Metric(

@@ -70,6 +70,7 @@ class ServerMetrics:
         self.num_structured: Counter[str] = Counter()
         self.num_calls = dict.fromkeys(("whole", "broken"), 0)
         self.num_half_read_bytes = 0
+        self.num_reasoning_tokens = 0
         self.num_late = dict.fromkeys(DeadlineMiss, 0)
         self.tenant_tokens = dict.fromkeys(product(tenants, TenantTokens), 0)
         self._step_tokens = self.histograms["iteration_tokens_total"]

@@ -197,7 +197,10 @@ class GenerationStream:
             raise DeadlineExceeded("The deadline passed before the output was complete.")
         if delta.token_ids:
             self._meters[index].tokens(len(delta.token_ids), self._clock())
-        output = await self._choices[index].add(delta)
+        choice = self._choices[index]
+        num_before = choice.num_reasoning_tokens or 0
+        output = await choice.add(delta)
+        self._metrics.num_reasoning_tokens += (choice.num_reasoning_tokens or 0) - num_before
         if output.ending is not None:
             self._metrics.on_calls(output.ending.num_whole, output.ending.num_broken)
             if delta.finish is None:  # a stop string: the engine does not know yet
