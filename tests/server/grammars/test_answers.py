@@ -143,6 +143,7 @@ def test_a_key_cannot_pass_for_another_by_an_escape() -> None:
         ('start: "a" # }\n', "a", "b"),
         ('start: x y\nx: "}"\n%ignore / /\ny: "z"', "} z", "}"),
         ('root ::= "a" ("b" | [^c-d])+', "abx", "ac"),
+        (r'root ::= "\u0041\x42" [\u00e9-\u00EA] "\\u0041\n"', "ABé\\u0041\n", "Aé"),
         ('root ::= item{2,3}\nitem ::= "x" | "y" # either\n', "xy", "x"),
     ],
 )

@@ -2,6 +2,8 @@
 that the client wrote in Lark or GBNF."""
 
 import json
+import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -13,6 +15,8 @@ from quire.server.openai.protocol.structured import GrammarKind, GrammarSource
 MAX_GBNF_BYTES = 16 * 1024
 """Converting takes time as the square of the length: 0.6 s for the worst of this one."""
 MAX_SHOWN_CHARS = 200
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)")
+_NOT_PLAIN = '"\\[]^-/'
 JSON_OPTIONS = {"whitespace_flexible": False, "json_allowed_escapes": 'nrbtf\\"'}
 """Without white space, with which a model may go on for ever; without `\\u`, with which a key
 could pass for one that `patternProperties` does not mean."""
@@ -69,7 +73,7 @@ def _write_grammar(source: GrammarSource) -> str:
             param=source.field,
         )
     try:
-        lark = gbnf_to_lark(source.text)
+        lark = gbnf_to_lark(_ESCAPE.sub(_character, source.text))
     except Exception as error:  # the converter raises bare Exception, IndexError and others
         why = " ".join(str(error).split())[:MAX_SHOWN_CHARS] or type(error).__name__
         raise RequestError(
@@ -78,6 +82,15 @@ def _write_grammar(source: GrammarSource) -> str:
             param=source.field,
         ) from None
     return f"%lark {{\n{lark}\n}}"
+
+
+def _character(escape: re.Match[str]) -> str:
+    """Return the character that a code stands for: the converter would cut zeros off the code."""
+    code = escape[1] or escape[2]
+    if code is None or int(code, 16) > sys.maxunicode:
+        return escape[0]
+    char = chr(int(code, 16))
+    return char if char.isprintable() and char not in _NOT_PLAIN else escape[0]
 
 
 _WRITERS: Mapping[GrammarKind, Callable[[GrammarSource], str]] = {
