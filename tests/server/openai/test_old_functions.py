@@ -11,6 +11,10 @@ from tests.server.openai.test_tools import CALL, CALLED, HELLO, RESULT, TOOL, sa
 from tests.server.served import Served
 
 FUNCTION = TOOL["function"]
+LOOKS_AHEAD = {
+    "name": "look",
+    "parameters": {"properties": {"x": {"type": "string", "pattern": "(?=a)"}}},
+}
 OLD_CALL = {"name": "find", "arguments": "{}"}
 ASKED = {"role": "assistant", "content": None, "function_call": OLD_CALL}
 FOUND = {"role": "function", "name": "find", "content": "found"}
@@ -69,6 +73,10 @@ def test_what_asks_for_nothing_passes(served: Served) -> None:
             "functions[0].parameters.type",
         ),
         ({"functions": [FUNCTION], "function_call": {"name": "b"}}, "function_call.name"),
+        (
+            {"functions": [LOOKS_AHEAD], "function_call": {"name": "look"}},
+            "functions[0].parameters",
+        ),
         ({"functions": [FUNCTION], "function_call": "required"}, "function_call"),
         ({"function_call": "auto"}, "function_call"),
         ({"messages": [*HELLO, FOUND]}, "messages[1].name"),

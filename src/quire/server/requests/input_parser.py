@@ -6,7 +6,7 @@ runs, one call for each request.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -35,7 +35,11 @@ from quire.server.requests.field_checks import (
     check_shared,
 )
 from quire.server.requests.input_context import InputContext
-from quire.server.requests.old_functions import in_old_names, with_tools
+from quire.server.requests.old_functions import (
+    grammar_in_old_names,
+    in_old_names,
+    with_tools,
+)
 from quire.server.requests.prompts import (
     decode_tokens,
     encode_any,
@@ -111,9 +115,12 @@ def _parse_completion(body: bytes, context: InputContext) -> TokenizedRequest:
 def _parse_chat(body: bytes, context: InputContext) -> TokenizedRequest:
     given, no_effect = parse_request(body, ChatRequest, CHAT)
     try:
-        return _read_chat(with_tools(given), no_effect, context)
+        read = _read_chat(with_tools(given), no_effect, context)
     except RequestError as error:
         raise in_old_names(error, given) from None
+    if read.grammar is None:
+        return read
+    return replace(read, grammar=grammar_in_old_names(read.grammar, given))
 
 
 def _read_chat(

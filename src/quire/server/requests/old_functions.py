@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 from quire.server.errors import RequestError
+from quire.server.grammars.compose import Grammar
 from quire.server.openai.protocol.chat import ChatRequest, Message
 from quire.server.openai.protocol.tools import Tool, ToolCall
 
@@ -36,11 +37,23 @@ def in_old_names(error: RequestError, request: ChatRequest) -> RequestError:
     """Return an error that names the fields as the client of `request` gave them."""
     if not request.functions and request.function_call is None:
         return error
-    message, param = error.message, error.param
-    for new, old in _NEW_NAMES:
-        message = re.sub(new, old, message)
-        param = None if param is None else re.sub(new, old, param)
+    param = None if error.param is None else _in_old_names(error.param)
+    message = _in_old_names(error.message)
     return RequestError(message, param=param, code=error.code, status=error.status)
+
+
+def grammar_in_old_names(grammar: Grammar, request: ChatRequest) -> Grammar:
+    """Return a grammar whose errors name the fields as the client of `request` gave them."""
+    if not request.functions:
+        return grammar
+    parts = tuple(grammar_in_old_names(part, request) for part in grammar.parts)
+    return grammar._replace(field=_in_old_names(grammar.field), parts=parts)
+
+
+def _in_old_names(text: str) -> str:
+    for new, old in _NEW_NAMES:
+        text = re.sub(new, old, text)
+    return text
 
 
 def _check_alone(request: ChatRequest) -> None:
