@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from shutil import copytree
 
 import pytest
@@ -72,6 +73,29 @@ def test_the_engine_is_told_what_calls_must_be_of(
     body = {"messages": HELLO, "tools": TOOLS, "max_tokens": 1, **fields}
     assert served.chat(**body).status_code == 200
     grammar = served.engine.submitted[-1].sampling.grammar
+    assert [text for text in right if not accepts(grammar, text)] == []
+    assert [text for text in wrong if accepts(grammar, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("opening", "right", "wrong"),
+    [
+        ("<think>\n", (f"Is it? {FIND}</think>\n\n{NOW}",), (NOW, "</think>Hi")),
+        ("", (f"<think>Is it?</think>{NOW}", NOW), (f"Is it?</think>{NOW}", "<think></think>Hi")),
+    ],
+)
+def test_reasoning_comes_before_required_calls(
+    tmp_path: Path, opening: str, right: tuple[str, ...], wrong: tuple[str, ...]
+) -> None:
+    """Whether the template opens it or the model does."""
+    folder = tmp_path / "model"
+    copytree(BUNDLED, folder)
+    template = "{{ tools | length if tools }}{{ messages[0].content }}{# <tool_call> </think> #}"
+    (folder / "chat_template.jinja").write_text(template + opening)
+    with serving(plain_config(str(folder))) as served:
+        body = {"messages": HELLO, "tools": TOOLS, "tool_choice": "required", "max_tokens": 1}
+        assert served.chat(**body).status_code == 200
+        grammar = served.engine.submitted[-1].sampling.grammar
     assert [text for text in right if not accepts(grammar, text)] == []
     assert [text for text in wrong if accepts(grammar, text)] == []
 
