@@ -1,9 +1,11 @@
 """Frameworks for agents talk to the real server as their users would have them: scripts that know
-nothing of Quire but its address. The model's weights are random, so that grammars alone carry it.
+nothing of Quire but its address. The model's weights are random, but for a lean towards ending what
+it has begun, so that grammars alone carry it.
 
 `make clients` installs the frameworks; without them these tests are skipped.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from bench.make_models import AGENT, write_checkpoint
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 
 from tests.e2e.server_process import ServerProcess, server_process
 
@@ -25,10 +29,33 @@ NOWHERE = "http://127.0.0.1:9"
 """A proxy that nobody is: whatever asks another host fails."""
 
 
+ENDING = {'"': 7.0, "}": 2.0, "]": 2.0, "<|end|>": 5.0}
+"""The tokens that end strings, objects, arrays and answers, and what their logits gain, about."""
+EMBEDDING = "model.embed_tokens.weight"
+
+
+def lean_towards_ending(folder: Path) -> None:
+    """Give the checkpoint a head of its own, which adds ENDING: a first component that is the same
+    for every token is what it multiplies."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    weights = load_file(folder / "model.safetensors")
+    head = weights[EMBEDDING].clone()
+    spread = float(head.std())
+    head[:, 0] = 0
+    for text, added in ENDING.items():
+        head[tokenizer.token_to_id(text), 0] = added / 5
+    weights[EMBEDDING][:, 0] = 5 * spread
+    weights["lm_head.weight"] = head
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("models") / AGENT
     write_checkpoint(AGENT, folder, (), seed=1234)
+    lean_towards_ending(folder)
     flags = ("--served-model-name", AGENT, "--api-key", KEY, "--tool-call-parser", "hermes")
     with server_process(str(folder), *flags) as running:
         yield running
