@@ -227,6 +227,9 @@ class WorkerPool:
         try:
             self._num_alive = max(self._num_alive, self._limiter.borrowed_tokens + 1)
             return await to_process.run_sync(work, cancellable=True, limiter=self._limiter)
+        except BrokenWorkerProcess:
+            self._num_alive -= 1
+            raise
         finally:
             if self._limiter.borrowed_tokens == 0:
                 self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._end_soon)
