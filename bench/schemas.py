@@ -216,7 +216,7 @@ def main() -> None:
         rows = run(server.url, cases, tried)
     record = SchemaRecord(
         date,
-        read_commit(Path(__file__).parent),
+        read_commit(Path(__file__).parent.parent),
         "make schemas",
         SOURCE,
         read_machine(),
