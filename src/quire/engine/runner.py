@@ -174,7 +174,8 @@ class Runner:
         if failed:
             result = replace(result, grammar_failed=frozenset(failed))
         if self._takes_forced and launched is self._last:
-            result = replace(result, forced=_forced(request_ids, rows))
+            forced = _forced(request_ids, rows)
+            result = replace(result, forced=forced) if forced else result
         return _with_sampled(result, request_ids, sampled)
 
     def _join(self, join: NewRequestData) -> None:

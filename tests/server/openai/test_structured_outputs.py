@@ -171,3 +171,9 @@ def test_a_schema_that_would_take_for_ever_is_refused_and_holds_nobody(served: S
     assert "takes more than 1 s" in str(error_of(reply)["message"])
     assert time.monotonic() - began_s < 20
     assert served.complete(prompt="x", max_tokens=1, guided_json={}).status_code == 200
+
+
+def test_a_refusal_names_no_option_that_a_client_has_not(served: Served) -> None:
+    overlapping = {"oneOf": [{"type": "integer"}, {"type": "number", "minimum": 1}]}
+    error = error_of(served.complete(prompt="x", guided_json=overlapping))
+    assert str(error["message"]).endswith("oneOf constraints are not supported.")

@@ -28,6 +28,7 @@ _PREFIXES = re.compile(r"^(at \d+\(\d+\): )?(failed to compile JSON schema: )?")
 _EXCERPT = re.compile(r"\n +\d+ \| .*", re.DOTALL)
 _MARKED_LINE = re.compile(r"\n +\d+ \| (.*)\n +\^\n")
 _REGEX_ERROR = re.compile(r"regex parse error:.*\nerror: ", re.DOTALL)
+_OPTION = re.compile(r" Enable 'coerce_one_of'.*")
 _STATE = re.compile(r"\s*<(non-verbose|state).*", re.DOTALL)
 
 
@@ -106,7 +107,7 @@ def _shown(error: str, kind: str) -> str:
     line = _MARKED_LINE.search(error) if kind == GrammarKind.GRAMMAR else None
     why = _EXCERPT.sub("", _STATE.sub("", error))
     why = _REGEX_ERROR.sub("regular expression: ", _PREFIXES.sub("", why))
-    shown = " ".join(why.split())[:MAX_SHOWN_CHARS].rstrip(".")
+    shown = _OPTION.sub("", " ".join(why.split()))[:MAX_SHOWN_CHARS].rstrip(".")
     return shown if line is None else f"{shown}, in {line[1][:MAX_SHOWN_CHARS]!r}"
 
 
