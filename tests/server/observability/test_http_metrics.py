@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from quire.server.config import ApiKey
 from quire.server.http.middleware import OPEN_PATHS
-from quire.server.http.openapi.routes import ROUTES
+from quire.server.http.openapi.routes import ROUTE_PATHS
 from quire.server.observability.http_metrics import (
     METHODS,
     NO_HANDLER,
@@ -19,11 +19,11 @@ from quire.server.observability.http_metrics import (
 from quire.server.observability.metric_table import HTTP_METRICS
 from tests.server.served import MODEL, Served, eventually, plain_config, serving
 
-HANDLERS = {*ROUTES, NO_HANDLER}
+HANDLERS = {*ROUTE_PATHS, NO_HANDLER}
 PATHS = st.one_of(
     st.text(),
-    st.sampled_from(sorted(ROUTES)),
-    st.builds(str.__add__, st.sampled_from(sorted(ROUTES)), st.text()),
+    st.sampled_from(sorted(ROUTE_PATHS)),
+    st.builds(str.__add__, st.sampled_from(sorted(ROUTE_PATHS)), st.text()),
 )
 EXCHANGES = st.builds(
     HttpExchange,
@@ -38,7 +38,7 @@ EXCHANGES = st.builds(
 
 @given(st.lists(EXCHANGES))
 def test_labels_are_few_whatever_clients_send(exchanges: list[HttpExchange]) -> None:
-    metrics = HttpMetrics(ROUTES)
+    metrics = HttpMetrics(ROUTE_PATHS)
     for each in exchanges:
         metrics.observe(each)
     registry = CollectorRegistry(auto_describe=False)
@@ -118,7 +118,7 @@ def test_requests_are_counted_by_route_and_status() -> None:
 
 
 def test_the_handler_is_the_route() -> None:
-    handler_of = HttpMetrics(ROUTES).handler_of
+    handler_of = HttpMetrics(ROUTE_PATHS).handler_of
     assert handler_of("/v1/requests/a/b") == "/v1/requests/{name}"
     assert handler_of("/v1/models") == "/v1/models"
     assert handler_of("/v1/modelsx") == handler_of("/") == handler_of("") == NO_HANDLER
@@ -132,3 +132,9 @@ def test_processes_are_told(served: Served) -> None:
     assert served.metric("process_open_fds") < served.metric("process_max_fds")
     served.engine.process_id = None
     assert "quire:engine_process" not in served.client.get("/metrics").text
+
+
+def test_the_longest_template_that_matches_is_the_route() -> None:
+    handler_of = HttpMetrics(("/files/{name}", "/files/{name}/content")).handler_of
+    assert handler_of("/files/a") == "/files/{name}"
+    assert handler_of("/files/a/content") == "/files/{name}/content"

@@ -19,7 +19,7 @@ from quire.server.http.health_routes import HealthRoutes
 from quire.server.http.json_responses import error_response
 from quire.server.http.middleware import DOCS_ASSETS, RequestMiddleware
 from quire.server.http.openapi.document import describe
-from quire.server.http.openapi.routes import ROUTES
+from quire.server.http.openapi.routes import ROUTE_PATHS
 from quire.server.observability.introspection_routes import IntrospectionRoutes
 from quire.server.observability.kv_event_feed import KVEventFeed
 from quire.server.observability.loop_lag import LoopLagTimer
@@ -43,7 +43,7 @@ def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Source
         config.api_keys, sources.random_bytes(32) if secret is None else secret.encode()
     )
     subscribers = Subscribers(
-        ServerMetrics(tenants.names, ROUTES),
+        ServerMetrics(tenants.names, ROUTE_PATHS),
         Timelines(config.timeline_requests, are_apart=tenants.are_apart),
         KVEventFeed(first_id=int(sources.now()) << EVENT_ID_BITS),
     )

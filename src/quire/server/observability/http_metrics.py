@@ -4,6 +4,7 @@ Labels are the paths of routes and the common methods, never what a client made 
 number of series is bounded. Paths that need no key are left out: probes and scrapes are no traffic.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
@@ -45,7 +46,10 @@ class HttpMetrics(Collector):
 
     def __init__(self, paths: Collection[str]) -> None:
         self._paths = frozenset(paths)
-        self._templates = tuple((each.partition("{")[0], each) for each in paths if "{" in each)
+        templates = sorted((each for each in paths if "{" in each), key=_num_fixed, reverse=True)
+        self._templates = tuple(
+            (each.partition("{")[0], each.rpartition("}")[2], each) for each in templates
+        )
         self._num_requests: dict[tuple[str, str, str], int] = {}
         self._received: dict[str, Histogram] = {}
         self._sent: dict[str, Histogram] = {}
@@ -70,7 +74,11 @@ class HttpMetrics(Collector):
         """Return the route's path as the document writes it; `none` where there is no route."""
         if path in self._paths:
             return path
-        found = (template for prefix, template in self._templates if path.startswith(prefix))
+        found = (
+            template
+            for prefix, suffix, template in self._templates
+            if path.startswith(prefix) and path.endswith(suffix)
+        )
         return next(found, NO_HANDLER)
 
     def collect(self) -> Iterator[HttpFamily]:
@@ -83,6 +91,12 @@ class HttpMetrics(Collector):
         yield _summary("http_response_size_bytes", self._sent)
         yield _histogram("http_request_duration_highr_seconds", {(): self._duration})
         yield _histogram("http_request_duration_seconds", self._durations)
+
+
+def _num_fixed(template: str) -> int:
+    """Return how many characters of a template stand for themselves: of two that match a path, the
+    one with more of them is meant."""
+    return len(re.sub(r"{\w+}", "", template))
 
 
 def _summary(name: str, sizes: Mapping[str, Histogram]) -> SummaryMetricFamily:

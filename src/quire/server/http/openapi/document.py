@@ -19,7 +19,14 @@ from quire.server.http.openapi.bodies import (
     request_schemas,
 )
 from quire.server.http.openapi.errors import ANYWHERE, error_responses, headers, response_name
-from quire.server.http.openapi.routes import REQUEST_ID, ROUTES, Parameter, ResponseDoc, RouteDoc
+from quire.server.http.openapi.routes import (
+    REQUEST_ID,
+    ROUTES,
+    Parameter,
+    ResponseDoc,
+    RouteDoc,
+    route_key,
+)
 
 DESCRIPTION = """Quire serves language models over OpenAI-style APIs.
 
@@ -58,9 +65,14 @@ def described_routes(app: FastAPI) -> Iterator[tuple[str, str]]:
 def _document(app: FastAPI, model_name: str) -> dict[str, object]:
     paths: dict[str, dict[str, object]] = {}
     for method, path in described_routes(app):
-        if path not in ROUTES:
+        key = route_key(method, path)
+        if key not in ROUTES:
             raise ValueError(f"{path} is not described in openapi/routes.py")
-        paths.setdefault(path, {})[method] = _operation(path, ROUTES[path], model_name)
+        operation = _operation(path, ROUTES[key])
+        operation["operationId"] = _operation_id(key)
+        if path in ALL_BODIES and method == "post":
+            operation["requestBody"] = _request_body(path, ROUTES[key], model_name)
+        paths.setdefault(path, {})[method] = operation
     answer_types = sorted(set(_answer_types()), key=lambda each: each.__name__)
     (error_schema, *_), answer_schemas = _schemas([ErrorBody, *answer_types])
     return {
@@ -99,7 +111,7 @@ def _schemas(
     )
 
 
-def _operation(path: str, route: RouteDoc, model_name: str) -> dict[str, object]:
+def _operation(path: str, route: RouteDoc) -> dict[str, object]:
     is_open = path in OPEN_PATHS
     responses = {str(status): _answer(route, each) for status, each in route.responses.items()}
     errors = sorted({*ANYWHERE, *route.errors, *(() if is_open else (UNAUTHORIZED,))})
@@ -107,24 +119,24 @@ def _operation(path: str, route: RouteDoc, model_name: str) -> dict[str, object]
         str(status): {"$ref": f"#/components/responses/{response_name(status)}"}
         for status in errors
     }
-    operation: dict[str, object] = {
+    return {
         "summary": route.summary,
-        "operationId": path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
         "parameters": [_parameter(each) for each in (*route.parameters, REQUEST_ID)],
         "responses": responses | references,
         "security": [] if is_open else [{name: []} for name in KEYS],
     }
-    if path in ALL_BODIES:
-        operation["requestBody"] = {
-            "required": route.body_required,
-            "content": {
-                JSON: {
-                    "schema": body_schema(path),
-                    "examples": _request_examples(path, route, model_name),
-                }
-            },
-        }
-    return operation
+
+
+def _operation_id(key: str) -> str:
+    return re.sub(r"\W+", "_", key.lower().replace("/{", "_").replace("}", "")).strip("_")
+
+
+def _request_body(path: str, route: RouteDoc, model_name: str) -> dict[str, object]:
+    examples = _request_examples(path, route, model_name)
+    return {
+        "required": route.body_required,
+        "content": {JSON: {"schema": body_schema(path), "examples": examples}},
+    }
 
 
 def _request_examples(path: str, route: RouteDoc, model_name: str) -> dict[str, object]:

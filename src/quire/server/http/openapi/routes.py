@@ -1,4 +1,5 @@
-"""The table of what every route answers, by its path: the document is made from it."""
+"""The table of what every route answers, by its path: the document is made from it. A path of
+several methods has a row for each, which begins with the method, as `POST /v1/files`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -217,3 +218,12 @@ ROUTES: Mapping[str, RouteDoc] = {
     "/docs": RouteDoc("This document as a page.", _ok(ResponseDoc("<!DOCTYPE html>", HTML))),
     "/openapi.json": RouteDoc("This document.", _ok(ResponseDoc({"openapi": "3.1.0"}))),
 }
+
+ROUTE_PATHS = frozenset(key.rpartition(" ")[2] for key in ROUTES)
+"""The paths of all routes."""
+
+
+def route_key(method: str, path: str) -> str:
+    """Return the key of the row of a route, whether or not the table has it."""
+    own = f"{method.upper()} {path}"
+    return own if own in ROUTES else path
