@@ -337,7 +337,9 @@ def _forced(request_ids: list[str], rows: list[SamplingState]) -> dict[str, tupl
     return {
         request_id: token_ids
         for request_id, row in pairs
-        if row.sampling.num_logprobs is None and (token_ids := row.take_decided())
+        if row.constraint is not None
+        and row.sampling.num_logprobs is None
+        and (token_ids := row.take_decided())
     }
 
 

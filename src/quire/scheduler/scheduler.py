@@ -354,9 +354,8 @@ class Scheduler:
         if token_id is None:
             return Delta(request.id, (), (), scored) if scored else None
         request.num_pending -= 1
-        token_ids, reason = append_outputs(
-            request, (token_id, *result.forced.get(request.id, ())), self._config.max_model_len
-        )
+        outputs = (token_id, *result.forced.get(request.id, ())) if result.forced else (token_id,)
+        token_ids, reason = append_outputs(request, outputs, self._config.max_model_len)
         self._shares.charge_outputs(request, len(token_ids))
         self._counters.note_outputs(request, len(token_ids), now)
         logprob = result.logprobs.get(request.id)

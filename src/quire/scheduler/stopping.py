@@ -2,8 +2,6 @@
 is left to compute until then.
 """
 
-from collections.abc import Iterable
-
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
 
@@ -28,18 +26,16 @@ def reason_to_stop(request: Request, max_model_len: int) -> Reason | None:
 
 
 def append_outputs(
-    request: Request, token_ids: Iterable[int], max_model_len: int
+    request: Request, token_ids: tuple[int, ...], max_model_len: int
 ) -> tuple[tuple[int, ...], Reason | None]:
     """Append outputs to a request up to the one that ends it. Return those that were appended, and
     why the request ends, or None."""
-    first = len(request.token_ids)
-    reason = None
-    for token_id in token_ids:
+    for number, token_id in enumerate(token_ids, 1):
         request.token_ids.append(token_id)
         reason = reason_to_stop(request, max_model_len)
         if reason is not None:
-            break
-    return tuple(request.token_ids[first:]), reason
+            return token_ids[:number], reason
+    return token_ids, None
 
 
 def num_uncomputed(request: Request, max_model_len: int) -> int:
