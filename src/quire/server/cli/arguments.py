@@ -7,12 +7,13 @@ from types import MappingProxyType
 
 from quire import __version__
 from quire.bench.options import EPILOG, add_bench_options
-from quire.server.cli.settings import add_options
+from quire.server.cli.settings import add_engine_options, add_options
 from quire.server.cli.suggestion import closest
 
 FLAGS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = MappingProxyType(
-    {"serve": add_options, "bench": add_bench_options}
+    {"serve": add_options, "run-batch": add_engine_options, "bench": add_bench_options}
 )
+VARIABLES = "Each flag can be given as a variable: --max-num-seqs as QUIRE_MAX_NUM_SEQS."
 FLAG = re.compile(r"--?[a-zA-Z_][^\s=]*")
 
 
@@ -23,16 +24,21 @@ def build_parser() -> argparse.ArgumentParser:
     serving = commands.add_parser(
         "serve",
         help="serve a model",
-        epilog="Each flag can be given as a variable: --max-num-seqs as QUIRE_MAX_NUM_SEQS.",
+        epilog=VARIABLES,
         allow_abbrev=False,
     )
-    serving.add_argument(
-        "positional_model",
-        nargs="?",
-        metavar="MODEL",
-        help="Hugging Face id or local folder [the bundled model]",
-    )
+    _add_model(serving)
     add_options(serving)
+    batch = commands.add_parser(
+        "run-batch",
+        help="answer the lines of a batch file",
+        epilog=f"{VARIABLES} After a kill the same command goes on where it was.",
+        allow_abbrev=False,
+    )
+    batch.add_argument("IN", help="file of requests, as OpenAI's batches have them")
+    batch.add_argument("OUT", help="file that the answers are added to, a line for each line")
+    _add_model(batch)
+    add_engine_options(batch)
     add_bench_options(
         commands.add_parser(
             "bench", help="measure a server, or compare two", epilog=EPILOG, allow_abbrev=False
@@ -40,6 +46,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands.add_parser("config-table")  # for docs/configuration.md; not in the help
     return parser
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "positional_model",
+        nargs="?",
+        metavar="MODEL",
+        help="Hugging Face id or local folder [the bundled model]",
+    )
 
 
 def unknown_flag(argv: Sequence[str]) -> str | None:

@@ -54,14 +54,8 @@ def calm_threads(environ: MutableMapping[str, str]) -> None:
 
 def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:
     config = read_config(arguments, environ)
-    logging.basicConfig(level=config.log_level.upper(), format=log_format(sys.stderr, LOG_FORMAT))
-    logging.getLogger("uvicorn").setLevel("WARNING")
-    for warning in unknown_variables(environ):
-        logger.warning(warning)
-    try:
-        check_model(config.engine.model)
-    except (CheckpointError, TokenizerError, UnsupportedModel) as error:
-        print(f"quire serve: {error}", file=sys.stderr)
+    begin_log(config, environ)
+    if not is_model("serve", config.engine.model):
         return FAILED_START
     exposure = exposure_warning(config)
     if exposure is not None:
@@ -81,6 +75,34 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
         from quire.server.http.serve import run
 
     return run(config, listener, launched)
+
+
+def batch_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:
+    config = read_config(arguments, environ)
+    begin_log(config, environ)
+    if not is_model("run-batch", config.engine.model):
+        return FAILED_START
+    from quire.server.cli.run_batch import run_batch  # a web framework takes a while to import
+
+    return run_batch(arguments, config)
+
+
+def begin_log(config: ServerConfig, environ: Mapping[str, str]) -> None:
+    """Log as the configuration says, first of all which variables nothing reads."""
+    logging.basicConfig(level=config.log_level.upper(), format=log_format(sys.stderr, LOG_FORMAT))
+    logging.getLogger("uvicorn").setLevel("WARNING")
+    for warning in unknown_variables(environ):
+        logger.warning(warning)
+
+
+def is_model(command: str, config: ModelConfig) -> bool:
+    """Return whether the files of the model, if it is local, can be served; say why not."""
+    try:
+        check_model(config)
+    except (CheckpointError, TokenizerError, UnsupportedModel) as error:
+        print(f"quire {command}: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 def check_model(config: ModelConfig) -> None:
@@ -125,8 +147,9 @@ def run_command(argv: Sequence[str]) -> int:
     if command == "bench":
         return bench_command(arguments, serve_args, argv)
     calm_threads(os.environ)
+    run = batch_command if command == "run-batch" else serve_command
     try:
-        return serve_command(arguments, os.environ)
+        return run(arguments, os.environ)
     except InvalidOption as error:
-        print(f"quire serve: {error}", file=sys.stderr)
+        print(f"quire {command}: {error}", file=sys.stderr)
         return USAGE_ERROR

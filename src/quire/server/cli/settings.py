@@ -4,7 +4,7 @@ default.
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -29,6 +29,14 @@ from quire.server.tenancy.api_keys import read_api_keys
 
 PLAIN_LISTS = (key_list, name_list)
 """Parsers of lists whose elements may hold a comma where they are given as flags."""
+SERVING = (ConfigSection.SERVER, ConfigSection.RESOLVED)
+WITHOUT_HTTP = frozenset(
+    (
+        *("model", "served_model_name", "max_body_bytes", "generation_config", "log_level"),
+        *("tool_call_parser", "reasoning_parser"),
+    )
+)
+"""Options of these sections that have a meaning without HTTP."""
 LISTS = (*PLAIN_LISTS, origin_list, host_list)
 
 
@@ -38,7 +46,17 @@ def _action(option: Option) -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the flags, without defaults: what is not given can still come from the environment."""
-    for option in OPTIONS:
+    _add(parser, OPTIONS)
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that tell where there is no HTTP: those of the engine, and how text is read and
+    written."""
+    _add(parser, [o for o in OPTIONS if o.section not in SERVING or o.key in WITHOUT_HTTP])
+
+
+def _add(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
+    for option in options:
         if option.parse is boolean:
             parser.add_argument(
                 f"--{option.flag}",
