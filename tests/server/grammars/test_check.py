@@ -63,7 +63,7 @@ def checked(kind: GrammarKind, text: str) -> str | None:
         body = answer(GrammarSource(kind, text, "field")).body
         check_grammar(Grammar(f"start: body\n{body}", kind, "field"), VOCABULARY)
     except RequestError as error:
-        assert error.param == "field"
+        assert (error.param or "").startswith("field")
         return error.message
     return None
 
@@ -87,7 +87,7 @@ def test_what_explodes_is_refused() -> None:
     unions = json.dumps(HARD_SCHEMAS["intersections of unions"])
     assert "too large" in str(checked(GrammarKind.JSON, unions))
     primes = json.dumps(HARD_SCHEMAS["multiples of a prime"])
-    assert "fuel exhausted" in str(checked(GrammarKind.JSON, primes))
+    assert "at most 10000" in str(checked(GrammarKind.JSON, primes))
 
 
 def test_a_check_leaves_the_interpreter_to_others() -> None:
@@ -130,6 +130,7 @@ def test_what_may_explode_is_told_from_what_may_not() -> None:
     nested: Schema = {"properties": {f"p{index}": {"$ref": "#/$defs/a"} for index in range(12)}}
     assert not any(map(told, HARD_SCHEMAS.values())) and not told(nested)
     assert told(_doubled(14)) and told(_doubled(200))
+    assert may_explode(Grammar('start: %json {"multipleOf": 999983}', GrammarKind.GRAMMAR, "field"))
 
 
 def test_special_tokens_of_the_model_are_known() -> None:

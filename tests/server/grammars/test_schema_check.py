@@ -28,6 +28,13 @@ def linked(**fields: object) -> dict[str, object]:
         {"type": "array", "items": {"$ref": "#"}},
         {**OBJECT, "minProperties": 2, "required": ["a"]},
         {"enum": [{"not": 1}], "const": {"if": 2}},
+        {
+            "properties": {
+                "a": {"multipleOf": 0.01},
+                "b": {"multipleOf": 1e3},
+                "c": {"multipleOf": 5},
+            }
+        },
     ],
 )
 def test_what_is_enforced_is_taken(schema: Mapping[str, object]) -> None:
@@ -54,6 +61,9 @@ def test_what_is_enforced_is_taken(schema: Mapping[str, object]) -> None:
         ({**linked(), "required": ["next"]}, "f", "never end"),
         ({"type": "array", "minItems": 1, "items": {"$ref": "#"}}, "f", "never end"),
         ({"allOf": [{"anyOf": [{"$ref": "#"}, False]}]}, "f", "never end"),
+        ({"multipleOf": 10_007}, "f.multipleOf", "at most 10000"),
+        ({"multipleOf": 1.0007e300}, "f.multipleOf", "at most 10000"),
+        ({"allOf": [{"multipleOf": 101}, {"multipleOf": 1.03}]}, "multipleOf", "at most 10000"),
         ({**OBJECT, "minProperties": 3, "required": ["a"]}, "f.minProperties", "1 here"),
     ],
 )
@@ -63,7 +73,7 @@ def test_what_is_not_is_named(
 ) -> None:
     with pytest.raises(RequestError) as raised:
         check_schema(schema, "f", strict=strict)
-    assert raised.value.param == path and why in raised.value.message
+    assert (raised.value.param or "").endswith(path) and why in raised.value.message
 
 
 def test_a_keyword_without_a_meaning_is_warned_of_or_refused() -> None:

@@ -84,7 +84,7 @@ def test_what_asks_for_nothing_passes(served: Served) -> None:
         ({"messages": [{"role": "user", "content": "", "function_call": OLD_CALL}]}, None),
         ({"messages": [ASKED | {"tool_calls": [CALLED]}]}, "messages[0].function_call"),
         (
-            {"messages": [ASKED | {"function_call": {"name": "a", "arguments": "1"}}]},
+            {"messages": [ASKED | {"function_call": {"name": "a", "arguments": 1}}]},
             "messages[0].function_call.arguments",
         ),
     ],

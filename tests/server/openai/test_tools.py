@@ -105,6 +105,18 @@ def test_the_template_shows_tools_calls_and_results(
     assert "<|user|><tool_response>found</tool_response><|end|>" in text
 
 
+@pytest.mark.parametrize("arguments", ['{"n": [7', "[]", "7", "no JSON"])
+def test_a_call_that_broke_off_is_shown_as_it_was(
+    served: Served, tokenizer: TextTokenizer, arguments: str
+) -> None:
+    call = CALLED | {"function": {"name": "find", "arguments": arguments}}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    reply = served.chat(messages=[*HELLO, said, RESULT], tools=[TOOL], max_tokens=1)
+    assert reply.status_code == 200
+    shown = json.dumps(arguments)
+    assert f'<tool_call>{{"name": "find", "arguments": {shown}}}' in prompt_text(served, tokenizer)
+
+
 def function(**fields: object) -> dict[str, object]:
     return {"type": "function", "function": fields}
 
@@ -147,7 +159,7 @@ def called(**fields: object) -> dict[str, object]:
         ({"messages": [*HELLO, RESULT]}, "messages[1].tool_call_id"),
         (called(id=""), "messages[0].tool_calls[0].id"),
         (
-            called(function={"name": "find", "arguments": "[]"}),
+            called(function={"name": "find", "arguments": {}}),
             "messages[0].tool_calls[0].function.arguments",
         ),
         (

@@ -6,7 +6,9 @@ that a schema names, refuses them without a path:
 https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -16,6 +18,8 @@ from quire.server.errors import RequestError
 MAX_PATH_CHARS = 200
 MAX_WARNED = 8
 """So many keywords without effect are named."""
+MAX_MULTIPLE = 10_000
+"""An expression for the multiples of so large a number takes 35 ms to build, and 3 MB."""
 MAX_PASSES = 16
 """Only schemas made to be hard need more to see which values end; they are taken."""
 SCHEMA_MAPS = ("properties", "patternProperties")
@@ -66,6 +70,7 @@ def check_schema(schema: Mapping[str, object], field: str, *, strict: bool) -> t
     for place in places:
         unknown += _unknown_keywords(place, strict=strict)
         _check_num_properties(place)
+    _check_multiples(places)
     if not _can_end(schema, places):
         raise _invalid(field, "a value of it can never end, since it always holds another")
     if not unknown:
@@ -108,6 +113,30 @@ def _check_num_properties(place: Place) -> None:
             f"can be at most one more than the properties in 'required', {num_required} here, "
             "since a name could come twice",
         )
+
+
+def _check_multiples(places: Sequence[Place]) -> None:
+    """Raise RequestError where `multipleOf` would make an expression of too many states, which are
+    as many as the least common multiple of all that a value must be a multiple of."""
+    common = 1
+    for place in places:
+        divisor = place.schema.get("multipleOf")
+        if isinstance(divisor, int | float) and math.isfinite(divisor):
+            common = math.lcm(common, _coefficient(divisor))
+        if common > MAX_MULTIPLE:
+            raise _invalid(
+                f"{place.path}.multipleOf",
+                "the least common multiple of all 'multipleOf' in a schema, each without its "
+                f"decimal point, can be at most {MAX_MULTIPLE}",
+            )
+
+
+def _coefficient(number: float) -> int:
+    """Return a number as an integer, times the least power of ten that makes it one."""
+    _, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    scale: int = 10 ** max(exponent, 0)
+    return int("".join(map(str, digits))) * scale
 
 
 def _reached(schema: Mapping[str, object], field: str) -> Iterator[Place]:

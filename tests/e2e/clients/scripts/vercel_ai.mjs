@@ -22,7 +22,7 @@ const recipe = z.object({
 const tools = {
   weather: tool({
     description: 'Get the weather of a city.',
-    inputSchema: z.object({ city: z.string(), unit: z.enum(['celsius', 'fahrenheit']) }),
+    inputSchema: z.object({ city: z.string().max(40), unit: z.enum(['celsius', 'fahrenheit']) }),
     execute: async ({ city, unit }) => `20 degrees ${unit} in ${city}`,
   }),
 };

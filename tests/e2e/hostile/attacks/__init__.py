@@ -1,6 +1,13 @@
 """Every attack, in the order in which they are made."""
 
-from tests.e2e.hostile.attacks import bodies, connections, generations, heads, tokenizing
+from tests.e2e.hostile.attacks import (
+    bodies,
+    connections,
+    generations,
+    grammars,
+    heads,
+    tokenizing,
+)
 from tests.e2e.hostile.target import Attack, Target
 
 
@@ -14,5 +21,6 @@ ATTACKS: tuple[Attack, ...] = (
     *bodies.ATTACKS,
     *tokenizing.ATTACKS,
     *connections.ATTACKS,
+    *grammars.ATTACKS,
     *generations.ATTACKS,
 )

@@ -170,18 +170,17 @@ FunctionChoice: TypeAlias = Annotated[
 ]
 
 
-def _read_arguments(given: object) -> dict[str, object]:
-    """Return the arguments of a call, which come as the JSON of an object; templates expect the
-    object."""
-    if given == "":
-        return {}
-    try:
-        value = json.loads(given) if isinstance(given, str) else None
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
+def _read_arguments(given: object) -> dict[str, object] | str:
+    """Return the arguments of a call, whose JSON the client gives as a string: as the object that
+    templates expect, or as the text that they are where they are none, as where an output was cut
+    off within them."""
+    if not isinstance(given, str):
         raise PydanticCustomError("arguments", "must be a string, the JSON of an object")
-    return value
+    try:
+        value = json.loads(given or "{}")
+    except (ValueError, RecursionError):
+        return given
+    return value if isinstance(value, dict) else given
 
 
 class CalledFunction(StrictModel):
@@ -189,7 +188,7 @@ class CalledFunction(StrictModel):
 
     name: ToolName
     arguments: Annotated[
-        dict[str, object], PlainValidator(_read_arguments), WithJsonSchema({"type": "string"})
+        dict[str, object] | str, PlainValidator(_read_arguments), WithJsonSchema({"type": "string"})
     ]
 
 
