@@ -79,7 +79,9 @@ def _hold(
     target = response.request.url.path
     found = [
         statuses
-        for (known, path), statuses in described.items()
+        for (known, path), statuses in sorted(
+            described.items(), key=lambda each: -len(re.sub(r"{\w+}", "", each[0][1]))
+        )
         if known == method and re.fullmatch(re.sub(r"{\w+}", ".+", path), target)
     ]
     if not found:

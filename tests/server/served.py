@@ -15,7 +15,7 @@ import uvloop
 
 from quire.engine.config import EngineConfig, ModelConfig
 from quire.server.config import ServerConfig
-from quire.server.http.app import build_app, build_service
+from quire.server.http.app import build_app, build_queue, build_service
 from quire.server.http.listen import bind, url_of
 from quire.server.http.plain_http import PlainHttp
 from quire.server.http.serve import DrainingServer
@@ -149,7 +149,8 @@ def _build(config: ServerConfig, url: str) -> Served:
 
     sources = Sources(time.monotonic, time.time, lambda size: bytes(range(size)))
     service = build_service(config, open_engine, _fresh_ids(sources))
-    return Served(DrainingServer(build_app(service), service), engines[0], url)
+    app = build_app(service, queue=build_queue(service))
+    return Served(DrainingServer(app, service), engines[0], url)
 
 
 def _fresh_ids(sources: Sources) -> Sources:

@@ -76,6 +76,9 @@ class ServerConfig:
     tenant_secret: str | None = field(default=None, repr=False)
     shared_prefix_file: str | None = None
     timeline_requests: int = 1000
+    batch_dir: str | None = None
+    batch_quota: int = 4 * 1024 * 1024 * 1024
+    max_upload_bytes: int = 200 * 1024 * 1024
     host: str = "127.0.0.1"
     port: int = 8000
     allowed_origins: tuple[str, ...] = ()

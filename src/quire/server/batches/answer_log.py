@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from quire.server.batches.lines import answered_id
+from quire.server.batches.records import sync_folder
 
 
 class AnswerLogError(Exception):
@@ -87,7 +88,7 @@ def open_answers(path: Path) -> AnswerLog:
         except BlockingIOError:
             raise AnswerLogError(f"{path} is being written by another process") from None
         custom_ids, num_bytes = _recover(path, descriptor)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BaseException:
         os.close(descriptor)
         raise
@@ -127,11 +128,3 @@ def _check_torn(path: Path) -> None:
 
 ANSWER_BEGIN = b'{"id":"batch_req_'
 """Every answer begins so."""
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from quire.server.openai.protocol.batches import BatchFault
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 
 BATCH_URLS = (CHAT, COMPLETIONS)
@@ -38,21 +39,11 @@ class LinePlace(NamedTuple):
     custom_id: str
 
 
-class LineFault(msgspec.Struct, frozen=True):
-    """A reason why a file is no batch file. `line` counts from 1; None for the file as a whole.
-    `param` is the field at fault."""
-
-    code: str
-    message: str
-    line: int | None = None
-    param: str | None = None
-
-
 class BatchIndex(NamedTuple):
     """The lines of a file, and what is wrong with it; a file with faults is not run."""
 
     places: Sequence[LinePlace]
-    faults: Sequence[LineFault]
+    faults: Sequence[BatchFault]
 
 
 class LineLimits(NamedTuple):
@@ -134,7 +125,7 @@ def parse_line(raw: bytes, limits: LineLimits) -> BatchLine:
 def read_index(path: Path, limits: LineLimits) -> BatchIndex:
     """Look through a batch file. Raises OSError."""
     places: list[LinePlace] = []
-    faults: list[LineFault] = []
+    faults: list[BatchFault] = []
     first_lines: dict[str, int] = {}
     for number, offset, raw in _raw_lines(path, limits.max_line_bytes):
         try:
@@ -154,12 +145,12 @@ def read_index(path: Path, limits: LineLimits) -> BatchIndex:
             places.append(LinePlace(offset, len(raw), line.custom_id))
         except FaultyLine as fault:
             faults.append(
-                LineFault(fault.code, f"Line {number} {fault}.", line=number, param=fault.param)
+                BatchFault(fault.code, f"Line {number} {fault}.", line=number, param=fault.param)
             )
             if len(faults) == MAX_FAULTS or fault.code == "too_many_lines":
                 break
     if not places and not faults:
-        faults.append(LineFault("empty_file", "The file has no line."))
+        faults.append(BatchFault("empty_file", "The file has no line."))
     return BatchIndex(places, faults)
 
 

@@ -312,6 +312,15 @@ OPTIONS: tuple[Option, ...] = (
         "been coming for longest is answered 503.",
     ),
     Option(
+        "batch-dir",
+        SERVER,
+        text,
+        "Directory for the files of `/v1/files` and `/v1/batches`, which want one; batches go on "
+        "after a restart with the same.",
+    ),
+    Option("batch-quota", SERVER, byte_count, "Bytes of all files that an API key may keep."),
+    Option("max-upload-bytes", SERVER, byte_count, "Largest file that is uploaded."),
+    Option(
         "shutdown-timeout",
         SERVER,
         seconds,

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
@@ -12,6 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire import __version__
+from quire.server.batches.line_runner import LineRunner
+from quire.server.batches.queue import BatchQueue
+from quire.server.batches.routes import BatchRoutes
+from quire.server.batches.store import StoreLimits, open_store
 from quire.server.config import ServerConfig
 from quire.server.engine_protocol import OpenEngine
 from quire.server.errors import NOT_FOUND, RequestError
@@ -51,45 +56,75 @@ def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Source
     return Service(config, engine, tenants, subscribers, sources)
 
 
+def build_queue(service: Service) -> BatchQueue | None:
+    """Build what runs the batches of a service; None without a directory for them. Raises
+    StoreError."""
+    config = service.config
+    if config.batch_dir is None:
+        return None
+    limits = StoreLimits(config.batch_quota)
+    return BatchQueue(open_store(Path(config.batch_dir), limits, service.sources.now), service)
+
+
 def build_app(
     service: Service,
     on_ready: Callable[[], None] = lambda: None,
     on_failed_start: Callable[[], None] = lambda: None,
+    queue: BatchQueue | None = None,
 ) -> FastAPI:
-    """Build the application around a service.
+    """Build the application around a service. `queue` runs its batches, where it has any.
 
     on_ready: called once requests are taken.
     on_failed_start: called if the engine or the tokenizer cannot be started.
     """
 
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        lag_timer = LoopLagTimer(service.metrics, service.sources.clock)
-        starting = asyncio.create_task(_start(service, on_ready, on_failed_start))
-        try:
-            yield
-        finally:
-            lag_timer.stop()
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
-            await service.inputs.close()
-            await service.engine.close()
+    def begin() -> None:
+        if queue is not None:
+            queue.start(LineRunner(app.router, service))
+        on_ready()
 
     app = FastAPIOffline(
         title="Quire",
         version=__version__,
-        lifespan=lifespan,
+        lifespan=lambda app: _lifespan(service, queue, begin, on_failed_start),
         redirect_slashes=False,
         redoc_url=None,
         static_url=DOCS_ASSETS,
     )
-    for routes in (HealthRoutes(service), IntrospectionRoutes(service), TextRoutes(service)):
+    for routes in (
+        HealthRoutes(service),
+        IntrospectionRoutes(service),
+        TextRoutes(service),
+        BatchRoutes(service, queue),
+    ):
         app.router.routes.extend(routes.routes())
     describe(app, service.config.model_name)
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_middleware(RequestMiddleware, service=service)
     return app
+
+
+@asynccontextmanager
+async def _lifespan(
+    service: Service,
+    queue: BatchQueue | None,
+    on_ready: Callable[[], None],
+    on_failed_start: Callable[[], None],
+) -> AsyncIterator[None]:
+    """Start the service at the beginning of the application's life; end what runs at its end."""
+    lag_timer = LoopLagTimer(service.metrics, service.sources.clock)
+    starting = asyncio.create_task(_start(service, on_ready, on_failed_start))
+    try:
+        yield
+    finally:
+        lag_timer.stop()
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        if queue is not None:
+            await queue.close()
+        await service.inputs.close()
+        await service.engine.close()
 
 
 async def _start(

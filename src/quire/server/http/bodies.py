@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect, Request
 
-from quire.server.config import ServerConfig
+from quire.server.config import HttpLimits, ServerConfig
 from quire.server.errors import (
     TOO_LARGE,
     TOO_SLOW,
@@ -94,7 +94,7 @@ class BodyReader:
                 raise error
             finally:
                 del error  # its traceback would hold it, and what was read
-        _refuse_compressed(request)
+        refuse_compressed(request)
         return bytes(body.data)
 
     async def _receive(
@@ -118,7 +118,7 @@ class BodyReader:
                         due_bytes = len(body.data) + min_bytes
                         window.reschedule(clock() + window_s)
         except TimeoutError:
-            return self._too_slow(len(body.data))
+            return too_slow(len(body.data), self._limits)
         except ClientDisconnect:
             message = "The client went away while it sent the body."
             return RequestError(message, code="client_gone")
@@ -148,17 +148,19 @@ class BodyReader:
             ),
         )
 
-    def _too_slow(self, num_bytes: int) -> RequestError:
-        limits = self._limits
-        return RequestError(
-            f"The body comes too slowly: {num_bytes} bytes so far, and less than "
-            f"{limits.min_body_rate} a second in the last {limits.body_window_s:g} s.",
-            code="request_timeout",
-            status=TOO_SLOW,
-        )
+
+def too_slow(num_bytes: int, limits: HttpLimits) -> RequestError:
+    """Return the error for a body of which so many bytes have come, and then too few."""
+    return RequestError(
+        f"The body comes too slowly: {num_bytes} bytes so far, and less than "
+        f"{limits.min_body_rate} a second in the last {limits.body_window_s:g} s.",
+        code="request_timeout",
+        status=TOO_SLOW,
+    )
 
 
-def _refuse_compressed(request: Request) -> None:
+def refuse_compressed(request: Request) -> None:
+    """Raise RequestError for a body that is compressed."""
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.strip().lower() not in ("", "identity"):
         raise RequestError(

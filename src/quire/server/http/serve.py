@@ -24,10 +24,11 @@ from starlette.types import ASGIApp
 from quire.engine.client import EngineClient
 from quire.engine.launch import LaunchedEngine
 from quire.progress import Progress
+from quire.server.batches.store import StoreError
 from quire.server.cli.exit_codes import FAILED_START
 from quire.server.cli.ready_message import ready_text
 from quire.server.config import ServerConfig
-from quire.server.http.app import build_app, build_service
+from quire.server.http.app import build_app, build_queue, build_service
 from quire.server.http.freed_memory import return_large_blocks
 from quire.server.http.listen import BACKLOG, local_url_of
 from quire.server.http.plain_http import ConnectionRules, PlainHttp
@@ -106,6 +107,12 @@ async def serve(config: ServerConfig, listener: socket.socket, launched: Launche
     """Serve until a signal or a failed start. Return the exit code."""
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
     service = build_service(config, partial(EngineClient, launched=launched), sources)
+    try:
+        queue = build_queue(service)
+    except StoreError as error:
+        logger.error("cannot start: %s", error)
+        await service.engine.close()
+        return FAILED_START
 
     def on_ready() -> None:
         gc.collect()
@@ -117,7 +124,8 @@ async def serve(config: ServerConfig, listener: socket.socket, launched: Launche
     def stop() -> None:
         server.should_exit = True
 
-    server = DrainingServer(build_app(service, on_ready, on_failed_start=stop), service)
+    app = build_app(service, on_ready, on_failed_start=stop, queue=queue)
+    server = DrainingServer(app, service)
     with closing(server.loading):
         await server.serve(sockets=[listener, *(listener.dup() for _ in range(NUM_LISTENERS - 1))])
     if server.force_exit:

@@ -12,7 +12,7 @@ from quire.engine.messages import EngineFacts
 from quire.scheduler.step import Stats
 from quire.server.config import MetricsCompat, ServerConfig
 from quire.server.observability.metric_table import METRICS, Metric, MetricKind
-from quire.server.observability.metrics import ServerMetrics
+from quire.server.observability.metrics import BatchCounts, ServerMetrics
 from quire.server.requests.input_reader import SizeClass
 
 Rows: TypeAlias = list[tuple[tuple[str, ...], float]]
@@ -90,6 +90,7 @@ class MetricsCollector(Collector):
         rows["input_bodies_waiting"] = _labelled(
             {size_class.name: size_class.queue.num_waiting for size_class in self._size_classes}
         )
+        rows |= _batch_rows(self._metrics.batches)
         rows["last_step_age_seconds"] = [((), self._step_age_s())]
         facts = self._facts()
         if facts is not None:
@@ -114,6 +115,15 @@ class MetricsCollector(Collector):
             "memory_bytes": [((line.kind,), float(line.num_bytes)) for line in facts.receipt],
             "startup_seconds": _labelled(facts.startup_s),
         }
+
+
+def _batch_rows(counts: BatchCounts) -> dict[str, Rows]:
+    return {
+        "batches": _labelled(counts.num_batches),
+        "batch_lines_total": _labelled(counts.num_lines),
+        "batch_lines_running": [((), counts.num_running_lines)],
+        "batch_file_bytes": [((), counts.num_file_bytes)],
+    }
 
 
 def _labelled(values: Mapping[str, int] | Mapping[str, float]) -> Rows:

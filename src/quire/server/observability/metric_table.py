@@ -230,6 +230,15 @@ METRICS: tuple[Metric, ...] = (
         GRAMMAR_CHECK_BUCKETS,
         twin=False,
     ),
+    _gauge("batches", "Batches that run, and that wait for their turn.", "state", twin=False),
+    _counter(
+        "batch_lines_total",
+        "Lines of batches: answered, answered with an error, or put back for live requests.",
+        "end",
+        twin=False,
+    ),
+    _gauge("batch_lines_running", "Lines of batches in the engine.", twin=False),
+    _gauge("batch_file_bytes", "Bytes of the files that are kept for batches.", twin=False),
     _gauge(
         "input_bodies_waiting",
         "Request bodies that wait to be parsed and tokenised, by how large they are.",

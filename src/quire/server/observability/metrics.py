@@ -7,6 +7,7 @@ no stream sees, is counted right too.
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import product
 
@@ -53,6 +54,21 @@ class TenantTokens(StrEnum):
     OUTPUT = "output"
 
 
+@dataclass(slots=True)
+class BatchCounts:
+    """Counts of batches: by state, lines by how their run ended, lines that run, and the bytes of
+    the files that are kept."""
+
+    num_batches: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("running", "waiting"), 0)
+    )
+    num_lines: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("completed", "failed", "put_back"), 0)
+    )
+    num_running_lines: int = 0
+    num_file_bytes: int = 0
+
+
 class ServerMetrics:
     """The values behind the table of metrics. `tenants` are the named ones: only they have labels
     of their own, so that labels stay few. `paths` are those of the routes."""
@@ -76,6 +92,7 @@ class ServerMetrics:
         self._step_tokens = self.histograms["iteration_tokens_total"]
         self.token_gap = self.histograms["inter_token_latency_seconds"]
         self.http = HttpMetrics(paths)
+        self.batches = BatchCounts()
         self.longest_hold = RecentMaximum()
         self._loop_lag = self.histograms["event_loop_lag_seconds"]
 

@@ -71,6 +71,12 @@ class Tenants:
         """The names that the operator chose."""
         return tuple(tenant.name for _, tenant in self._by_digest if tenant.is_named)
 
+    def named(self, name: str) -> Tenant | None:
+        """Return the tenant of this name; None for a key that is no longer one of the server."""
+        if not self._by_digest:
+            return EVERYONE if name == EVERYONE.name else None
+        return next((tenant for _, tenant in self._by_digest if tenant.name == name), None)
+
     def authenticate(self, headers: Sequence[tuple[bytes, bytes]]) -> Tenant | None:
         """Return the tenant whose key the headers hold; None for a missing or wrong key."""
         if not self._by_digest:

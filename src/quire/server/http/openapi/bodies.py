@@ -6,6 +6,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from quire.server.observability.introspection_routes import ResetRequest
+from quire.server.openai.protocol.batches import BatchRequest
 from quire.server.openai.protocol.capabilities import (
     CHAT,
     COMPLETIONS,
@@ -29,6 +30,7 @@ ALL_BODIES: Mapping[str, tuple[type[BaseModel], ...]] = {
     "/tokenize": (TokenizeRequest, TokenizeChatRequest),
     "/detokenize": (DetokenizeRequest,),
     "/reset_prefix_cache": (ResetRequest,),
+    "/v1/batches": (BatchRequest,),
 }
 """One of the models is what the body of this path must be."""
 

@@ -72,6 +72,11 @@ def _document(app: FastAPI, model_name: str) -> dict[str, object]:
         operation["operationId"] = _operation_id(key)
         if path in ALL_BODIES and method == "post":
             operation["requestBody"] = _request_body(path, ROUTES[key], model_name)
+        if ROUTES[key].form is not None:
+            operation["requestBody"] = {
+                "required": True,
+                "content": {"multipart/form-data": {"schema": ROUTES[key].form}},
+            }
         paths.setdefault(path, {})[method] = operation
     answer_types = sorted(set(_answer_types()), key=lambda each: each.__name__)
     (error_schema, *_), answer_schemas = _schemas([ErrorBody, *answer_types])

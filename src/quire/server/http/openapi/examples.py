@@ -8,6 +8,7 @@ from quire import __version__
 from quire.engine.messages import EngineFacts, LayerGroupFacts, MemoryFacts, ReceiptLine
 from quire.server.config import BUNDLED_MODEL_NAME as MODEL
 from quire.server.observability.timeline_view import ChoiceOut, Counts, EventOut, TimelineOut
+from quire.server.openai.protocol.batches import BatchList, BatchObject, FileList, FileObject
 from quire.server.openai.protocol.wire import (
     CachedTokens,
     ChatBody,
@@ -182,6 +183,26 @@ SERVER_INFO = ServerInfo(
     sampling_defaults=SamplingDefaults(temperature=0.7),
     config={"served_model_names": [MODEL], "host": "127.0.0.1", "port": 8000},
 )
+
+
+FILE = FileObject(
+    id="file-0123456789abcdef",
+    bytes=1024,
+    created_at=CREATED_S,
+    expires_at=CREATED_S + 2592000,
+    filename="requests.jsonl",
+    purpose="batch",
+)
+FILES = FileList(data=(FILE,), has_more=False, first_id=FILE.id, last_id=FILE.id)
+BATCH = BatchObject(
+    id="batch_0123456789abcdef",
+    endpoint="/v1/completions",
+    input_file_id=FILE.id,
+    completion_window="24h",
+    created_at=CREATED_S,
+    expires_at=CREATED_S + 86400,
+)
+BATCHES = BatchList(data=(BATCH,), has_more=False, first_id=BATCH.id, last_id=BATCH.id)
 
 
 def events(*bodies: msgspec.Struct, done: bool = True) -> str:

@@ -25,6 +25,7 @@ from quire.server.observability.kv_event_feed import (
     BlockStored,
     Gap,
 )
+from quire.server.openai.protocol.batches import FileDeleted
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.openai.protocol.wire import (
     ChatChunk,
@@ -72,7 +73,8 @@ class Parameter(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RouteDoc:
     """`responses` by status; `errors` are the statuses that the route has beside those that every
-    request may be answered with; `requests` are bodies by name; `headers` come with the answers."""
+    request may be answered with; `requests` are bodies by name; `headers` come with the answers.
+    `form` is the schema of a body that is a form."""
 
     summary: str
     responses: Mapping[int, tuple[ResponseDoc, ...]]
@@ -81,6 +83,7 @@ class RouteDoc:
     parameters: tuple[Parameter, ...] = ()
     headers: tuple[str, ...] = ()
     body_required: bool = True
+    form: Mapping[str, object] | None = None
 
 
 def _ok(*responses: ResponseDoc) -> Mapping[int, tuple[ResponseDoc, ...]]:
@@ -112,6 +115,12 @@ REQUEST_ID = Parameter(
     "x-request-id", "header", "The id of the request, if the client gives it one.", "my-request-1"
 )
 """Every route takes it."""
+_PAGES = (
+    Parameter("limit", "query", "So many items at most.", "20", "^[1-9][0-9]{0,4}$"),
+    Parameter("after", "query", "The id of the item before the first.", "file-1"),
+)
+_FILE = (Parameter("name", "path", "The id of the file.", examples.FILE.id),)
+_BATCH = (Parameter("name", "path", "The id of the batch.", examples.BATCH.id),)
 
 ROUTES: Mapping[str, RouteDoc] = {
     "/livez": _health("Is the server alive, or should it be started again?", "alive", "down"),
@@ -214,6 +223,70 @@ ROUTES: Mapping[str, RouteDoc] = {
         READS_A_BODY,
         examples.RESET_REQUESTS,
         body_required=False,
+    ),
+    "GET /v1/files": RouteDoc(
+        "One's own files.",
+        _ok(ResponseDoc(examples.FILES)),
+        (NOT_FOUND,),
+        parameters=(
+            *_PAGES,
+            Parameter("order", "query", "Newest first: `desc`; or `asc`.", "desc", "^(asc|desc)$"),
+            Parameter("purpose", "query", "Files of this purpose alone.", "batch"),
+        ),
+    ),
+    "POST /v1/files": RouteDoc(
+        "Upload a file of requests for a batch.",
+        _ok(ResponseDoc(examples.FILE)),
+        (*READS_A_BODY, NOT_FOUND, TOO_MANY),
+        form={
+            "type": "object",
+            "required": ["file", "purpose"],
+            "properties": {
+                "file": {"type": "string", "contentMediaType": "application/octet-stream"},
+                "purpose": {"const": "batch"},
+                "expires_after[anchor]": {"const": "created_at"},
+                "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2592000},
+            },
+            "additionalProperties": False,
+        },
+    ),
+    "GET /v1/files/{name}": RouteDoc(
+        "A file of one's own.", _ok(ResponseDoc(examples.FILE)), (NOT_FOUND,), parameters=_FILE
+    ),
+    "DELETE /v1/files/{name}": RouteDoc(
+        "Delete a file of one's own.",
+        _ok(ResponseDoc(FileDeleted(examples.FILE.id))),
+        (NOT_FOUND,),
+        parameters=_FILE,
+    ),
+    "/v1/files/{name}/content": RouteDoc(
+        "The content of a file of one's own.",
+        _ok(ResponseDoc('{"custom_id": "1"}', "application/octet-stream")),
+        (NOT_FOUND,),
+        parameters=_FILE,
+    ),
+    "GET /v1/batches": RouteDoc(
+        "One's own batches, the newest first.",
+        _ok(ResponseDoc(examples.BATCHES)),
+        (NOT_FOUND,),
+        parameters=_PAGES,
+    ),
+    "POST /v1/batches": RouteDoc(
+        "Run the requests of a file when live requests leave room for them.",
+        _ok(ResponseDoc(examples.BATCH)),
+        (*READS_A_BODY, NOT_FOUND),
+    ),
+    "/v1/batches/{name}": RouteDoc(
+        "How far a batch of one's own is.",
+        _ok(ResponseDoc(examples.BATCH)),
+        (NOT_FOUND,),
+        parameters=_BATCH,
+    ),
+    "/v1/batches/{name}/cancel": RouteDoc(
+        "Cancel a batch of one's own; what is answered stays.",
+        _ok(ResponseDoc(examples.BATCH)),
+        (NOT_FOUND,),
+        parameters=_BATCH,
     ),
     "/docs": RouteDoc("This document as a page.", _ok(ResponseDoc("<!DOCTYPE html>", HTML))),
     "/openapi.json": RouteDoc("This document.", _ok(ResponseDoc({"openapi": "3.1.0"}))),
