@@ -35,7 +35,11 @@ def token_ids(text: str, specials: tuple[str, ...] = ()) -> list[int]:
     for index, special in enumerate(specials):
         before, found, after = text.partition(special)
         if found:
-            return [*token_ids(before), FIRST_SPECIAL + index, *token_ids(after, specials)]
+            return [
+                *token_ids(before, specials),
+                FIRST_SPECIAL + index,
+                *token_ids(after, specials),
+            ]
     return list(text.encode())
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.server.grammars.compose import compose, literal, tag
+from quire.server.grammars.compose import Grammar, compose, in_channel, literal, tag
 from quire.server.parsers.formats import ReasoningFormatName
 from tests.profiles import cases
 from tests.server.grammars.matching import FIRST_SPECIAL, accepts
@@ -44,6 +44,30 @@ def test_reasoning_comes_first(
     """As text or as special tokens."""
     ids = {text: FIRST_SPECIAL + index for index, text in enumerate(special)}
     grammar = compose(ANSWER, THINK, prompt=prompt, special_tokens=ids)
+    assert accepts(grammar, output, special) == is_right
+
+
+@pytest.mark.parametrize("special", [(), ("<|channel|>", "<|start|>", "<|message|>", "<|end|>")])
+@pytest.mark.parametrize(
+    ("output", "is_right"),
+    [
+        ("<|channel|>final<|message|>yes", True),
+        (
+            "<|channel|>analysis<|message|>Is it?<|end|><|start|>assistant"
+            "<|channel|>final<|message|>yes",
+            True,
+        ),
+        ("<|channel|>analysis<|message|>Is it?<|end|><|channel|>final<|message|>yes", False),
+        ("<|channel|>final<|message|>maybe", False),
+        ("yes", False),
+    ],
+)
+def test_an_answer_has_a_channel(output: str, is_right: bool, special: tuple[str, ...]) -> None:
+    """As text or as special tokens."""
+    ids = {text: FIRST_SPECIAL + index for index, text in enumerate(special)}
+    form = ReasoningFormatName.gpt_oss.value
+    answer = in_channel(Grammar(ANSWER, "json", "field"), form, ids)
+    grammar = compose(answer.text, form, prompt="Hi<|end|><|start|>assistant", special_tokens=ids)
     assert accepts(grammar, output, special) == is_right
 
 

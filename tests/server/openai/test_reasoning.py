@@ -1,6 +1,6 @@
 """Reasoning in chat: how long it may be, what the template is told, and what the client sees."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
@@ -16,7 +16,7 @@ from tests.profiles import cases
 from tests.server.grammars.matching import accepts
 from tests.server.openai.test_chat import prompt_text
 from tests.server.openai.test_streaming import chunks
-from tests.server.openai.test_tools import HELLO, says
+from tests.server.openai.test_tools import CALLED, HELLO, RESULT, TOOL, says
 from tests.server.served import BUNDLED, Served, bundled_tokenizer, plain_config, serving
 
 SHOWN = "{{ '[' ~ %s ~ ']' }}"
@@ -39,6 +39,20 @@ def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("thinking") / "model"
     with serving(plain_config(model_with(folder, opens=True))) as served:
         yield served
+
+
+@pytest.fixture(scope="module")
+def channels() -> Iterator[Served]:
+    """A server whose model writes as gpt-oss does."""
+    config = replace(plain_config(), reasoning_parser="gpt_oss", tool_call_parser="gpt_oss")
+    with serving(config) as served:
+        yield served
+
+
+def strict(tool: Mapping[str, object]) -> dict[str, object]:
+    function = tool["function"]
+    assert isinstance(function, dict)
+    return {**tool, "function": function | {"strict": True}}
 
 
 def warnings_of(reply: httpx.Response) -> str:
@@ -181,8 +195,56 @@ def test_an_output_cut_in_its_reasoning_counts_each_token_once(
     assert usage["completion_tokens_details"]["reasoning_tokens"] == 4
 
 
-def test_a_model_that_writes_in_channels_is_held_to_no_grammar() -> None:
-    with serving(replace(plain_config(), reasoning_parser="gpt_oss")) as served:
-        fields = {"messages": HELLO, "response_format": {"type": "json_object"}}
-        error = served.chat(**fields).json()["error"]
-        assert (error["param"], error["code"]) == ("response_format.type", "unsupported_parameter")
+FINAL = "<|channel|>final<|message|>"
+CALL = "<|channel|>commentary to=functions.find <|constrain|>json<|message|>"
+
+
+@pytest.mark.parametrize(
+    ("fields", "right", "wrong"),
+    [
+        (
+            {"response_format": {"type": "json_object"}},
+            [FINAL + '{"n":1}'],
+            ["{}", FINAL + "x", CALL + "{}"],
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": "required"},
+            [CALL + '{"n": 7}'],
+            [FINAL + "No.", CALL + '{"n": "x"}', 2 * (CALL + '{"n": 7}')],
+        ),
+        (
+            {"tools": [strict(TOOL)]},
+            [CALL + '{"n": 7}', FINAL + "No."],
+            [CALL + '{"n": "x"}', "No."],
+        ),
+        (
+            {"tools": [TOOL], "response_format": {"type": "json_object"}},
+            [CALL + '{"n": 7}', FINAL + "{}"],
+            [FINAL + "No.", "{}"],
+        ),
+    ],
+)
+def test_channels_are_held_to_a_grammar(
+    channels: Served, fields: dict[str, object], right: list[str], wrong: list[str]
+) -> None:
+    assert channels.chat(messages=HELLO, **fields).status_code == 200
+    grammar = channels.engine.submitted[-1].sampling.grammar
+    assert all(accepts(grammar, text) for text in right)
+    assert not any(accepts(grammar, text) for text in wrong)
+
+
+def test_a_template_is_shown_reasoning_as_thinking(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    """As the template of gpt-oss names it, which wants no content beside it and calls."""
+    folder = model_with(tmp_path / "model", "messages[0].thinking")
+    said = {"role": "assistant", "reasoning_content": "Is it?"}
+    called = {"tool_calls": [CALLED]}
+    with serving(plain_config(folder)) as served:
+        for fields, shown in (
+            ({"content": "Yes."}, "[Is it?]"),
+            ({"content": None} | called, "[Is it?]"),
+            ({"content": "Yes."} | called, "[]"),
+        ):
+            served.chat(messages=[said | fields, RESULT][: 1 + ("tool_calls" in fields)])
+            assert prompt_text(served, tokenizer).endswith(shown)

@@ -6,7 +6,8 @@ The syntax is that of https://github.com/guidance-ai/llguidance/blob/main/docs/s
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from quire.server.parsers.formats import ReasoningFormat
@@ -41,6 +42,21 @@ def tag(text: str, special_tokens: Mapping[str, int]) -> str:
     return literal(text) if token_id is None else f"<[{token_id}]>"
 
 
+def written(text: str, tags: Sequence[str], special_tokens: Mapping[str, int]) -> str:
+    """Return an expression for a text in which those of the tags that are special tokens are
+    written as such."""
+    specials = [re.escape(each) for each in tags if each in special_tokens]
+    parts = re.split(f"({'|'.join(specials)})", text) if specials else [text]
+    return " ".join(tag(part, special_tokens) for part in parts if part)
+
+
+def in_channel(answer: Grammar, reasoning: ReasoningFormat, specials: Mapping[str, int]) -> Grammar:
+    """Return the rule `body` of an answer after what opens answers, in a format in channels."""
+    opens = written(reasoning.answer_opens, reasoning.tags, specials)
+    body = answer.text.replace("body:", "message:", 1)
+    return answer._replace(text=f"body: {opens} message\n{body}") if opens else answer
+
+
 def compose(
     body: str,
     reasoning: ReasoningFormat | None,
@@ -58,14 +74,16 @@ def compose(
     if reasoning is None or shown.endswith(reasoning.closes):
         return f"start: body\n{body}\n"
     thought = _thought(reasoning, special_tokens)
-    opens = tag(reasoning.opens, special_tokens)
+    opens = written(reasoning.opens, reasoning.tags, special_tokens)
     start = "reasoning body" if shown.endswith(reasoning.opens) else f"({opens} reasoning)? body"
     return f"start: {start}\nreasoning: {thought}\nSPACE: {_SPACE}\n{body}\n"
 
 
 def _thought(reasoning: ReasoningFormat, special_tokens: Mapping[str, int]) -> str:
-    """Return the rules of a text up to the first closing tag, with the white space after it."""
+    """Return the rules of a text up to the first closing tag, with the white space after it, and
+    what opens the next message."""
+    after = f"SPACE? {written(reasoning.next_opens, reasoning.tags, special_tokens)}"
     if reasoning.closes in special_tokens:
         closes = tag(reasoning.closes, special_tokens)
-        return f"thought {closes} SPACE?\nthought: {_TEXT}"
-    return f"thought SPACE?\nthought[suffix={literal(reasoning.closes)}]: {_TEXT}"
+        return f"thought {closes} {after}\nthought: {_TEXT}"
+    return f"thought {after}\nthought[suffix={literal(reasoning.closes)}]: {_TEXT}"

@@ -1,9 +1,8 @@
 """Rules of Lark that are collected one after another."""
 
-import re
 from collections.abc import Mapping
 
-from quire.server.grammars.compose import literal, tag
+from quire.server.grammars.compose import literal, written
 
 GAP = "GAP?"
 """The line end that models may write beside a tag."""
@@ -52,9 +51,7 @@ class Rules:
     def written(self, text: str, *tags: str) -> str:
         """Return an expression for a text in which those of the tags that are special tokens are
         written as such."""
-        specials = [re.escape(each) for each in tags if self.is_special(each)]
-        parts = re.split(f"({'|'.join(specials)})", text) if specials else [text]
-        return " ".join(tag(part, self._special_tokens) for part in parts if part)
+        return written(text, tags, self._special_tokens)
 
     def until(self, terminal: str, end: str) -> str:
         """Return an expression for a terminal without the tag in it, and then the tag.

@@ -61,7 +61,7 @@ def _calls_alone(form: ToolFormat, use: ToolUse, section: str, rules: Rules) -> 
     if form.bare:
         return f"({opening})? {section}" if opening else section
     one = rules.add(f"{opening} {section}")
-    return f"{one} ({GAP} {one})*" if use.parallel else one
+    return f"{one} ({GAP} {one})*" if use.parallel and not form.ends_output else one
 
 
 def _special_opens(form: ToolFormat, rules: Rules) -> str:
@@ -99,7 +99,7 @@ def _section(form: ToolFormat, use: ToolUse, rules: Rules) -> str:
     """Return the name of the rule of a section, without the tag that opens it."""
     ways = [_calls(syntax, form, use, rules) for syntax in form.syntax]
     calls = f"({' | '.join(ways)})"
-    close = form.closes or "".join(form.tails if form.bare else ())
+    close = "" if form.ends_output else form.closes or "".join(form.tails if form.bare else ())
     if not close:
         return rules.add(calls)
     end = f"{GAP} {rules.written(close, close)}"

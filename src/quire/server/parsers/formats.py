@@ -76,6 +76,7 @@ class ToolFormat:
     separator: what stands between the calls of a section without brackets.
     closes: the tag that ends a section.
     id_length: how many letters and digits an id has, where the template wants a number of them.
+    ends_output: a call is a message that ends the output, and text is another message.
     """
 
     syntax: tuple[CallSyntax, ...]
@@ -90,6 +91,7 @@ class ToolFormat:
     separator: str = ""
     closes: str = ""
     id_length: int | None = None
+    ends_output: bool = False
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -105,6 +107,8 @@ class ReasoningFormat:
 
     markup: what else stands in the text and is no content, such as the headers of channels.
     specials: parts of the tags that a tokenizer may have as special tokens.
+    next_opens, answer_opens: of formats in channels, what stands between the reasoning and the next
+        message, and before an answer.
     mark: what the source of a template has that shows the format; the closing tag if nothing is
         said.
     """
@@ -113,6 +117,8 @@ class ReasoningFormat:
     closes: str
     markup: tuple[str, ...] = ()
     specials: tuple[str, ...] = ()
+    next_opens: str = ""
+    answer_opens: str = ""
     mark: str = ""
 
     @property
@@ -170,6 +176,7 @@ class ToolFormatName(Enum):
         first_opens=("to=functions.",),
         closes="<|call|>",
         mark=r"<\|channel\|>commentary",
+        ends_output=True,
     )
     openai = gpt_oss
     minimax_m2 = ToolFormat(
@@ -294,6 +301,8 @@ class ReasoningFormatName(Enum):
             "<|return|>",
         ),
         specials=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"),
+        next_opens="<|start|>assistant",
+        answer_opens="<|channel|>final<|message|>",
         mark="<|channel|>analysis",
     )
     openai_gptoss = gpt_oss

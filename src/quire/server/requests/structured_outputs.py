@@ -4,7 +4,8 @@ from quire.engine.messages import EngineFacts
 from quire.server.errors import RequestError
 from quire.server.grammars.answers import answer
 from quire.server.grammars.check import Vocabulary
-from quire.server.grammars.compose import Grammar, compose
+from quire.server.grammars.compose import Grammar, compose, in_channel
+from quire.server.grammars.rules import ANY_TEXT
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.structured import GrammarSource, StructuredFields
 from quire.server.parsers.output_parser import ParserOptions
@@ -53,31 +54,31 @@ def output_grammar(
 
     prompt: the text that the outputs go on with, as far as it says where reasoning stands.
     """
-    bodies = _bodies(request, context)
+    bodies = _bodies(request, parsing, context)
     if not bodies:
         return None
     made = bodies[0] if len(bodies) == 1 else _either(*bodies)
-    if parsing.reasoning is not None and parsing.reasoning.markup:
-        raise RequestError(
-            "Quire does not hold the outputs of models that write in channels to a grammar yet.",
-            param=made.field,
-            code="unsupported_parameter",
-        )
     specials = context.tokenizer.special_tokens
     text = compose(made.text, parsing.reasoning, prompt=prompt, special_tokens=specials)
     return made._replace(text=text)
 
 
-def _bodies(request: StructuredFields, context: InputContext) -> list[Grammar]:
+def _bodies(
+    request: StructuredFields, parsing: ParserOptions, context: InputContext
+) -> list[Grammar]:
     """Return the rules `body` of the answer and of the calls that the client asks for."""
     answers = [_answer(source) for source in request.grammar_sources]
-    if not isinstance(request, ChatRequest):
-        return answers
-    calls = tool_grammar(request, context)
-    if calls is None:
-        return answers
-    # No answer comes beside calls that must be made, whatever it would have to be of.
-    return [calls] if request.requires_calls else [calls, *answers]
+    calls = tool_grammar(request, context) if isinstance(request, ChatRequest) else None
+    if calls is not None and isinstance(request, ChatRequest) and request.requires_calls:
+        # No answer comes beside calls that must be made, whatever it would have to be of.
+        return [calls]
+    form = parsing.tool_format
+    if calls is not None and not answers and form is not None and form.ends_output:
+        answers = [Grammar(f"body: {ANY_TEXT}", calls.kind, calls.field)]
+    if parsing.reasoning is not None:
+        specials = context.tokenizer.special_tokens
+        answers = [in_channel(answer, parsing.reasoning, specials) for answer in answers]
+    return answers if calls is None else [calls, *answers]
 
 
 def _answer(source: GrammarSource) -> Grammar:

@@ -27,7 +27,8 @@ def enforced_field(request: ChatRequest) -> str | None:
 
 def tool_grammar(request: ChatRequest, context: InputContext) -> Grammar | None:
     """Return the rule `body` of outputs that may call tools, None where that is not enforced.
-    Beside an answer that must be of something the output is calls alone. Raises RequestError."""
+    Beside an answer that must be of something, or that is another message, the output is calls
+    alone. Raises RequestError."""
     form, field = call_format(request, context), enforced_field(request)
     has_answer = bool(request.grammar_sources)
     if not request.offered_tools or form is None or not (field or has_answer):
@@ -40,7 +41,8 @@ def tool_grammar(request: ChatRequest, context: InputContext) -> Grammar | None:
         for warning in check_schema(tool.parameters, tool.path, strict=tool.is_strict)
     ]
     specials = context.tokenizer.special_tokens
-    use = ToolUse(tools, request.requires_calls or has_answer, not request.takes_one_call)
+    is_alone = request.requires_calls or has_answer or form.ends_output
+    use = ToolUse(tools, is_alone, not request.takes_one_call)
     text = tool_calls(form, use, specials)
     if len(text.encode()) > MAX_GRAMMAR_BYTES:
         raise RequestError(

@@ -145,9 +145,12 @@ class Message(StrictModel):
         took over that of the system."""
         role = "system" if self.role == "developer" else self.role
         calls = [call.as_template_call() for call in self.tool_calls or ()]
+        reasoning = self.reasoning_content or self.reasoning
         shown: dict[str, object] = {
             "name": self.name,
-            "reasoning_content": self.reasoning_content or self.reasoning,
+            "reasoning_content": reasoning,
+            # The name in gpt-oss's template, which takes it beside calls where there is no content.
+            "thinking": None if calls and self.content else reasoning,
             "tool_calls": calls or None,
             "tool_call_id": self.tool_call_id,
         }
