@@ -20,7 +20,7 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test search fuzz check fmt bench schemas clients batch-kills hostile wheel gpu-wheels gpu-faults readme clean
+.PHONY: help serve install test search fuzz check fmt bench schemas clients deploy-check batch-kills hostile wheel gpu-wheels gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ schemas: $(TESTS)  ## put the schemas of SchemaStore to a server; ARGS="--record
 clients: $(TESTS) .clients/.ready  ## run frameworks for agents against a real server; needs node
 	$(BIN)/python -m pytest tests/e2e/clients $(ARGS)
 
+deploy-check: $(TESTS) .deploy/.ready  ## hold deploy/ to Helm, Compose, Kubernetes' schemas, promtool and Prometheus
+	$(BIN)/python -m pytest tests/deploy -rs $(ARGS)
+
 batch-kills: $(TESTS)  ## kill a batch of 1,000 lines five times at random; every line is answered once
 	$(BIN)/python -m tests.e2e.batch_kills $(ARGS)
 
@@ -84,7 +87,7 @@ readme: $(TESTS)  ## refresh the generated tables in docs/
 	$(BIN)/python -m tools.generated_docs
 
 clean:  ## remove everything that was made here
-	rm -rf $(VENV) .gpu-wheels .schemas .clients build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	rm -rf $(VENV) .gpu-wheels .schemas .clients .deploy build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 		src/quire/models/native/*.so
 
 # Python 3.11 or newer, then Quire and its dependencies at the versions of constraints.txt.
@@ -99,6 +102,12 @@ $(SERVES): pyproject.toml constraints.txt $(NATIVE)
 $(VENV)/.ready-%: $(SERVES)
 	$(BIN)/python -m tools.requirements $* > $(VENV)/requirements-$*.txt
 	$(BIN)/pip install $(PIP_ARGS) -r $(VENV)/requirements-$*.txt
+	@touch $@
+
+# Tools that only `make deploy-check` uses.
+.deploy/.ready: tests/deploy/requirements.txt
+	$(PYTHON) -m venv .deploy/venv
+	.deploy/venv/bin/pip install --disable-pip-version-check -r tests/deploy/requirements.txt
 	@touch $@
 
 # Frameworks that only `make clients` uses, apart from what Quire is run with.
