@@ -43,7 +43,10 @@ def run(url: str, report: Path, arguments: list[str]) -> int:
 
 def main() -> None:
     flags = ("--api-key", KEY, "--max-model-len", str(CONTEXT), "--host", "127.0.0.1")
-    with tempfile.TemporaryDirectory() as folder, server_process(*flags) as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        server_process(*flags, "--batch-dir", f"{folder}/batches") as server,
+    ):
         report = Path(folder) / "report.json"
         code = run(server.url, report, sys.argv[1:])
         ready = server.client.get("/readyz").status_code

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.deploy.tools import DEPLOY, read_yaml, tool
+from tests.deploy.tools import DEPLOY, python, read_yaml, tool
 from tests.e2e.server_process import MODEL, eventually, server_process
 
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "quire.json"
@@ -66,7 +66,8 @@ class Queries:
 
     def is_up(self) -> bool:
         try:
-            return [row["value"][1] for row in self.rows("up")] == ["1"]
+            is_ready = self._client.get("/-/ready").status_code == 200
+            return is_ready and [row["value"][1] for row in self.rows("up")] == ["1"]
         except httpx.TransportError:
             return False
 
@@ -99,6 +100,39 @@ def queries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
             yield found
 
 
+LOST = """
+import json, sys
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+register_default_plugins()
+
+def lost(given, kept, path=""):
+    if isinstance(given, dict):
+        for key, value in given.items():
+            whole = f"{path}.{key}"
+            yield from lost(value, kept[key], whole) if key in kept else [whole]
+    elif isinstance(given, list):
+        for index, value in enumerate(given):
+            yield from lost(value, kept[index], f"{path}[{index}]")
+    elif given != kept:
+        yield path
+
+given = json.loads(sys.argv[1])
+kept = json.loads(JSONEncoder().encode(Dashboard.from_json(json.loads(sys.argv[1]))))
+print(json.dumps(sorted(lost(given, kept))))
+"""
+"""Prints the fields that Grafana's own types of a dashboard and of queries do not have."""
+
+
+def test_grafana_knows_every_field_of_the_dashboard() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    assert python(LOST, dashboard) == []
+    dashboard["refrsh"] = "5s"
+    dashboard["panels"][0]["targets"][0]["expresion"] = "up"
+    assert python(LOST, dashboard) == [".panels[0].targets[0].expresion", ".refrsh"]
+
+
 def panels() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
     return found
@@ -112,7 +146,7 @@ def test_every_panel_shows_something(queries: Queries, panel: dict[str, Any]) ->
 
 def test_the_variables_of_the_dashboard_have_values(queries: Queries) -> None:
     for variable in json.loads(DASHBOARD.read_text())["templating"]["list"]:
-        metric = variable["definition"].removeprefix("label_values(").rpartition(",")
+        metric = variable["query"]["query"].removeprefix("label_values(").rpartition(",")
         (row,) = queries.rows(metric[0])
         assert row["metric"][metric[2].strip(" )")]
 
