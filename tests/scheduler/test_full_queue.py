@@ -48,6 +48,7 @@ def test_how_long_the_queue_will_take_is_told_once_it_is_known() -> None:
         assert driver.add(request(f"r{index:02}")) is None
     early = driver.add(request("early"))
     assert early is not None and early.wait_s is None
+    assert driver.scheduler.stats.predicted_wait_s == 0
     driver.step()
     driver.step()
     waits_s = []
@@ -55,4 +56,5 @@ def test_how_long_the_queue_will_take_is_told_once_it_is_known() -> None:
         refusal = driver.add(request(f"s{index:02}", num_prompt=8))
         if refusal is not None:
             waits_s.append(refusal.wait_s)
+            assert driver.scheduler.stats.predicted_wait_s == refusal.wait_s
     assert waits_s and all(each is not None and each > 0 for each in waits_s)

@@ -68,13 +68,9 @@ class Scheduler:
     @property
     def stats(self) -> Stats:
         """The accounts of this moment."""
-        return stats_of(
-            self._counters,
-            len(self._running),
-            self._waiting,
-            self._cache.usage,
-            self._cache.host_usage,
-        )
+        usage, host = self._cache.usage, self._cache.host_usage
+        stats = stats_of(self._counters, len(self._running), self._waiting, usage, host)
+        return stats._replace(predicted_wait_s=self._predicted_wait_s or 0.0)
 
     def take_events(self) -> tuple[tuple[str, Event], ...]:
         """Return by request id what is new in all timelines since the last call."""
@@ -392,7 +388,10 @@ class Scheduler:
     def _full(self, new: NewRequest) -> Refusal | None:
         tenant, num_running = self._policy.tenant(new), len(self._running)
         refusal = queue_full(new, tenant, self._config, self._waiting, num_running=num_running)
+        return None if refusal is None else refusal._replace(wait_s=self._predicted_wait_s)
+
+    @property
+    def _predicted_wait_s(self) -> float | None:
+        """The seconds until what waits now is computed; None while that is not known."""
         tokens_per_s = self._throughput.tokens_per_s
-        if refusal is None or tokens_per_s is None:
-            return refusal
-        return refusal._replace(wait_s=self._waiting.num_tokens / tokens_per_s)
+        return None if tokens_per_s is None else self._waiting.num_tokens / tokens_per_s

@@ -135,7 +135,8 @@ class Stats(NamedTuple):
     may be found. Of `num_preemptions`, `num_swaps` were by swap. `num_copied_out`, `num_copied_in`
     and `num_copied_on_device` count block copies. `num_recent_*` are the tokens of prefix queries
     and hits of the newest requests; `num_misses_*` and `num_prefix_waits` count requests. Of
-    `num_generation_tokens`, `num_forced_tokens` were not sampled.
+    `num_generation_tokens`, `num_forced_tokens` were not sampled. In about `predicted_wait_s` what
+    waits now is computed, as far as is known.
     """
 
     num_running: int
@@ -167,6 +168,7 @@ class Stats(NamedTuple):
     num_misses_new: int = 0
     num_prefix_waits: int = 0
     num_forced_tokens: int = 0
+    predicted_wait_s: float = 0.0
 
     @property
     def kv_usage(self) -> float:

@@ -257,3 +257,21 @@ def test_timelines_can_be_off() -> None:
         reply = served.client.get(f"/v1/requests/{job_id}")
     assert reply.status_code == 404
     assert "--timeline-requests" in reply.json()["error"]["message"]
+
+
+def test_a_list_has_ones_own_requests_alone() -> None:
+    config = replace(plain_config(), api_keys=(ANN, BOB))
+    with serving(config) as served:
+        heads = [{"authorization": f"Bearer {each.key}"} for each in (ANN, BOB)]
+        for index, head in enumerate([heads[0], heads[1], heads[0]]):
+            said = {"prompt": "x", "max_tokens": index + 1}
+            served.client.post(
+                "/v1/completions", json=said, headers=head | {"x-request-id": f"req-{index}"}
+            ).raise_for_status()
+        ann, bob = (served.client.get("/v1/requests", headers=each).json() for each in heads)
+        assert [each["request_id"] for each in ann["data"]] == ["req-2", "req-0"]
+        assert [each["output_tokens"] for each in ann["data"]] == [3, 1]
+        (of_bob,) = bob["data"]
+        assert (of_bob["state"], of_bob["choices"]) == ("ended", 1)
+        timeline = served.client.get(f"/v1/requests/{of_bob['id']}", headers=heads[1]).json()
+        assert timeline["total_ms"] == of_bob["total_ms"]

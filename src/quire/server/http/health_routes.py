@@ -46,6 +46,7 @@ class HealthRoutes:
             Route("/livez", self.livez, methods=["GET"]),
             Route("/readyz", self.readyz, methods=["GET"]),
             Route("/health", self.readyz, methods=["GET"]),
+            Route("/ping", self.readyz, methods=["GET"]),
             Route("/startupz", self.startupz, methods=["GET"]),
             Route("/metrics", self.metrics, methods=["GET"]),
             Route("/version", self.version, methods=["GET"]),

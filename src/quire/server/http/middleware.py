@@ -23,7 +23,7 @@ from quire.server.tenancy.tenants import ARRIVAL, EVERYONE, Arrival
 
 logger = logging.getLogger("quire.access")
 
-PROBES = frozenset(("/health", "/livez", "/readyz", "/startupz"))
+PROBES = frozenset(("/health", "/livez", "/ping", "/readyz", "/startupz"))
 """Paths that are answered at once, whoever else waits."""
 OPEN_PATHS = PROBES | {"/metrics", "/version", "/docs", "/openapi.json"}
 """Paths that need no key, are not logged, and do not keep a draining server up. The files of

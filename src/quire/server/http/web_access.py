@@ -15,7 +15,7 @@ from quire.server.errors import FORBIDDEN, RequestError
 from quire.server.http.host_names import host_name, is_loopback
 
 ANY = "*"
-PROBE_PATHS = frozenset(("/health", "/livez", "/readyz", "/startupz"))
+PROBE_PATHS = frozenset(("/health", "/livez", "/ping", "/readyz", "/startupz"))
 """Paths answered under any `Host`: probes come through meshes and tunnels and learn next to
 nothing."""
 SAFE_METHODS = ("GET", "HEAD")

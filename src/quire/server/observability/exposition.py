@@ -144,6 +144,7 @@ def _request_rows(stats: Stats) -> dict[str, Rows]:
         "num_requests_running": [((), stats.num_running)],
         "num_requests_waiting": [((), stats.num_waiting)],
         "num_requests_waiting_by_reason": _labelled(waiting),
+        "predicted_wait_seconds": [((), stats.predicted_wait_s)],
         "prompt_tokens_total": [((), stats.num_prompt_tokens)],
         "generation_tokens_total": [((), stats.num_generation_tokens)],
         "forced_tokens_total": [((), stats.num_forced_tokens)],

@@ -7,10 +7,10 @@ from starlette.routing import Route
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.http.json_responses import json_response
 from quire.server.observability.kv_event_stream import KVEventStream, last_event_id
-from quire.server.observability.timeline_view import show
+from quire.server.observability.timeline_view import TimelineList, show, summary
 from quire.server.openai.protocol.fields import StrictModel
 from quire.server.openai.protocol.parse import parse_object, validate
-from quire.server.openai.protocol.wire import ResetSent
+from quire.server.openai.protocol.wire import Loads, ResetSent
 from quire.server.service import Service
 from quire.server.tenancy.tenants import arrival_of
 
@@ -24,7 +24,7 @@ class ResetRequest(StrictModel):
 
 
 class IntrospectionRoutes:
-    """Handlers of timelines, of the cache's events, and of its reset."""
+    """Handlers of timelines, of the load, of the cache's events, and of its reset."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -32,9 +32,40 @@ class IntrospectionRoutes:
     def routes(self) -> tuple[Route, ...]:
         """Return the routes of the application that these handlers serve."""
         return (
+            Route("/v1/requests", self.timelines, methods=["GET"]),
             Route("/v1/requests/{name:path}", self.timeline, methods=["GET"]),
+            Route("/v1/loads", self.loads, methods=["GET"]),
             Route("/v1/kv_events", self.kv_events, methods=["GET"]),
             Route("/reset_prefix_cache", self.reset_prefix_cache, methods=["POST"]),
+        )
+
+    async def timelines(self, request: Request) -> Response:
+        """Answer with the client's own requests, the newest first."""
+        now = self._service.sources.clock()
+        own = self._service.timelines.of(arrival_of(request).tenant.name)
+        return json_response(TimelineList(tuple(summary(each, now) for each in own)))
+
+    async def loads(self, request: Request) -> Response:
+        service = self._service
+        service.serving_state()  # raises where no request can be taken
+        stats, facts = service.metrics.stats, service.engine.facts
+        assert facts is not None
+        blocks = {
+            "free": stats.num_blocks_free,
+            "cached": stats.num_blocks_cached,
+            "active": stats.num_blocks_active,
+            "swapped": stats.num_blocks_swapped,
+        }
+        return json_response(
+            Loads(
+                stats.num_running,
+                stats.num_waiting,
+                facts.max_num_seqs,
+                service.config.engine.scheduling.max_num_queued_reqs,
+                stats.kv_usage,
+                blocks,
+                stats.predicted_wait_s,
+            )
         )
 
     async def timeline(self, request: Request) -> Response:

@@ -83,6 +83,11 @@ METRICS: tuple[Metric, ...] = (
         "Waiting requests: for blocks, sequences or budget (capacity), or for others.",
         "reason",
     ),
+    _gauge(
+        "predicted_wait_seconds",
+        "Seconds until what waits now is computed; 0 if not known.",
+        twin=False,
+    ),
     _gauge("kv_cache_usage_perc", "Share of the KV blocks held by running requests, 0 to 1."),
     _gauge("cache_config_info", "Facts of the KV cache, as labels.", *CACHE_CONFIG_LABELS),
     _counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache."),

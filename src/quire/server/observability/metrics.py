@@ -129,6 +129,7 @@ class ServerMetrics:
             num_running=0,
             num_waiting=0,
             num_waiting_for_capacity=0,
+            predicted_wait_s=0.0,
             num_blocks_free=(
                 stats.num_blocks_free + stats.num_blocks_cached + stats.num_blocks_active
             ),

@@ -59,6 +59,42 @@ class TimelineOut(msgspec.Struct, frozen=True):
     object: str = "request.timeline"
 
 
+class TimelineSummary(msgspec.Struct, frozen=True):
+    """`prompt_tokens` and `output_tokens` are those of all choices."""
+
+    id: str
+    request_id: str
+    created: int
+    model: str
+    state: str
+    total_ms: float
+    choices: int
+    prompt_tokens: int
+    output_tokens: int
+    object: str = "request"
+
+
+class TimelineList(msgspec.Struct, frozen=True):
+    data: tuple[TimelineSummary, ...]
+    object: str = "list"
+
+
+def summary(timeline: Timeline, now: float) -> TimelineSummary:
+    """Return the line of a timeline in a list; `now` stands for the end of a request that runs."""
+    end_s = now if timeline.ended_s is None else timeline.ended_s
+    return TimelineSummary(
+        timeline.id,
+        timeline.request_id,
+        timeline.created_s,
+        timeline.model,
+        _state(timeline),
+        _ticks(end_s - timeline.arrived_s) / TICKS_PER_MS,
+        len(timeline.choices),
+        sum(choice.num_prompt_tokens for choice in timeline.choices),
+        sum(choice.num_outputs for choice in timeline.choices),
+    )
+
+
 def show(timeline: Timeline, now: float) -> TimelineOut:
     """Return a timeline as it is answered; `now` stands for the end of a request that runs."""
     end_s = now if timeline.ended_s is None else timeline.ended_s

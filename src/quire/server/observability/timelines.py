@@ -5,6 +5,7 @@ Neither text nor tokens are kept, nor anything that would tell one tenant of ano
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 
 import msgspec
 
@@ -14,6 +15,8 @@ from quire.scheduler.request import Event
 from quire.scheduler.step import Delta, Finish
 from quire.server.requests.context import RequestContext
 
+MAX_LISTED = 100
+"""So many timelines are listed."""
 CHOICES_PER_REQUEST = 16
 """So many choices per request are kept on average: a request may have a thousand."""
 ANOTHER = "another tenant"
@@ -107,6 +110,11 @@ class Timelines:
         """Find a timeline by the answer's id or the `x-request-id`, the newest of several with one
         header; None if none is kept."""
         return self._by_name.get((tenant, name))
+
+    def of(self, tenant: str) -> list[Timeline]:
+        """Return the newest timelines of a tenant, the last one first."""
+        own = (each for each in reversed(self._ring) if each.tenant == tenant)
+        return list(islice(own, MAX_LISTED))
 
     def on_output(self, output: EngineOutput) -> None:
         for request_id, event in output.events:

@@ -41,6 +41,8 @@ class TextRoutes:
             Route("/v1/models/{name:path}", self.model, methods=["GET"]),
             Route(COMPLETIONS, self.completions, methods=["POST"]),
             Route(CHAT, self.chat, methods=["POST"]),
+            Route(f"{COMPLETIONS}/render", self.render_completion, methods=["POST"]),
+            Route(f"{CHAT}/render", self.render_chat, methods=["POST"]),
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
         )
@@ -73,6 +75,12 @@ class TextRoutes:
         return GenerationResponse(
             GenerationStream(context, self._service, serving.tokenizer), builder, self._service
         )
+
+    async def render_completion(self, request: Request) -> Response:
+        return await self._answer(request, InputKind.RENDER_COMPLETION)
+
+    async def render_chat(self, request: Request) -> Response:
+        return await self._answer(request, InputKind.RENDER_CHAT)
 
     async def tokenize(self, request: Request) -> Response:
         return await self._answer(request, InputKind.TOKENIZE)

@@ -25,7 +25,7 @@ from quire.server.openai.protocol.tokenize import (
     TokenizeChatRequest,
     TokenizeRequest,
 )
-from quire.server.openai.protocol.wire import Detokenized, Tokenized
+from quire.server.openai.protocol.wire import Detokenized, Rendered, RenderedPrompt, Tokenized
 from quire.server.parsers.output_parser import ParserOptions
 from quire.server.requests.context import Prompt
 from quire.server.requests.field_checks import (
@@ -62,6 +62,8 @@ class InputKind(StrEnum):
     CHAT = "chat"
     TOKENIZE = "tokenize"
     DETOKENIZE = "detokenize"
+    RENDER_COMPLETION = "render completion"
+    RENDER_CHAT = "render chat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,28 @@ def _detokenize(body: bytes, context: InputContext) -> DirectResponse:
     return DirectResponse(msgspec.json.encode(reply))
 
 
+def _render_completion(body: bytes, context: InputContext) -> DirectResponse:
+    return _rendered(_parse_completion(body, context), context)
+
+
+def _render_chat(body: bytes, context: InputContext) -> DirectResponse:
+    return _rendered(_parse_chat(body, context), context)
+
+
+def _rendered(read: TokenizedRequest, context: InputContext) -> DirectResponse:
+    """Answer with what a request would run with, as the model is given it."""
+    prompts = tuple(
+        RenderedPrompt(
+            decode_tokens(prompt.token_ids, context), prompt.token_ids, len(prompt.token_ids)
+        )
+        for prompt in read.prompts
+    )
+    model = read.request.model or context.limits.model_names[0]
+    reply = Rendered(model, context.facts.max_model_len, prompts)
+    grammar = () if read.grammar is None else read.grammar.warnings
+    return DirectResponse(msgspec.json.encode(reply), read.warnings + grammar)
+
+
 def _check_model(name: str | None, context: InputContext) -> None:
     if name is not None and name not in context.limits.model_names:
         raise model_not_found(name, context.limits.model_names)
@@ -217,4 +241,6 @@ _PARSERS: Mapping[InputKind, Callable[[bytes, InputContext], ParsedInput]] = {
     InputKind.CHAT: _parse_chat,
     InputKind.TOKENIZE: _tokenize,
     InputKind.DETOKENIZE: _detokenize,
+    InputKind.RENDER_COMPLETION: _render_completion,
+    InputKind.RENDER_CHAT: _render_chat,
 }

@@ -27,6 +27,8 @@ SCHEMA_PATH = "#/components/schemas/"
 BODIES: Mapping[str, type[BaseModel]] = {COMPLETIONS: CompletionRequest, CHAT: ChatRequest}
 ALL_BODIES: Mapping[str, tuple[type[BaseModel], ...]] = {
     **{path: (model,) for path, model in BODIES.items()},
+    f"{COMPLETIONS}/render": (CompletionRequest,),
+    f"{CHAT}/render": (ChatRequest,),
     "/tokenize": (TokenizeRequest, TokenizeChatRequest),
     "/detokenize": (DetokenizeRequest,),
     "/reset_prefix_cache": (ResetRequest,),

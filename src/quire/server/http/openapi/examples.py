@@ -7,7 +7,13 @@ import msgspec
 from quire import __version__
 from quire.engine.messages import EngineFacts, LayerGroupFacts, MemoryFacts, ReceiptLine
 from quire.server.config import BUNDLED_MODEL_NAME as MODEL
-from quire.server.observability.timeline_view import ChoiceOut, Counts, EventOut, TimelineOut
+from quire.server.observability.timeline_view import (
+    ChoiceOut,
+    Counts,
+    EventOut,
+    TimelineOut,
+    TimelineSummary,
+)
 from quire.server.openai.protocol.batches import BatchList, BatchObject, FileList, FileObject
 from quire.server.openai.protocol.wire import (
     CachedTokens,
@@ -19,8 +25,11 @@ from quire.server.openai.protocol.wire import (
     ChatMessageOut,
     CompletionBody,
     CompletionChoice,
+    Loads,
     ModelCard,
     QuireAccount,
+    Rendered,
+    RenderedPrompt,
     ServerInfo,
     Timing,
     Usage,
@@ -125,6 +134,17 @@ CHAT_COMPLETION = ChatBody(
     usage=_USAGE,
     quire=_ACCOUNT,
 )
+SUMMARY = TimelineSummary(_COMPLETION_ID, "my-request-1", CREATED_S, MODEL, "ended", 93.5, 1, 5, 16)
+LOADS = Loads(
+    num_running=2,
+    num_waiting=1,
+    max_num_seqs=256,
+    max_num_queued_reqs=1024,
+    kv_cache_usage=0.25,
+    blocks={"free": 100, "cached": 50, "active": 50, "swapped": 0},
+    predicted_wait_s=0.5,
+)
+RENDERED = Rendered(MODEL, 2048, (RenderedPrompt("Once upon a time", (5, 6, 7), 3),))
 TIMELINE = TimelineOut(
     id=_COMPLETION_ID,
     created=CREATED_S,

@@ -25,6 +25,7 @@ from quire.server.observability.kv_event_feed import (
     BlockStored,
     Gap,
 )
+from quire.server.observability.timeline_view import TimelineList
 from quire.server.openai.protocol.batches import FileDeleted
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.openai.protocol.wire import (
@@ -126,6 +127,7 @@ ROUTES: Mapping[str, RouteDoc] = {
     "/livez": _health("Is the server alive, or should it be started again?", "alive", "down"),
     "/readyz": _READY,
     "/health": _READY,
+    "/ping": _READY,
     "/startupz": RouteDoc(
         "Has the server started, or how far has it come?",
         {
@@ -152,6 +154,15 @@ ROUTES: Mapping[str, RouteDoc] = {
         _ok(ResponseDoc(examples.CARD)),
         (NOT_FOUND,),
         parameters=(Parameter("name", "path", "The model.", examples.CARD.id),),
+    ),
+    "/v1/requests": RouteDoc(
+        "One's own requests that run or ran last, the newest first.",
+        _ok(ResponseDoc(TimelineList((examples.SUMMARY,)))),
+    ),
+    "/v1/loads": RouteDoc(
+        "The load of the engine, for balancers.",
+        _ok(ResponseDoc(examples.LOADS)),
+        (UNAVAILABLE,),
     ),
     "/v1/requests/{name}": RouteDoc(
         "What happened to a request of one's own, while it runs and after.",
@@ -203,6 +214,20 @@ ROUTES: Mapping[str, RouteDoc] = {
         examples.CHAT_REQUESTS,
         (_LOAD_REPORT,),
         headers=("x-quire-warnings", "endpoint-load-metrics"),
+    ),
+    f"{COMPLETIONS}/render": RouteDoc(
+        "The prompts of a completion, without running it.",
+        _ok(ResponseDoc(examples.RENDERED)),
+        (*READS_A_BODY, NOT_FOUND),
+        examples.COMPLETION_REQUESTS,
+        headers=("x-quire-warnings",),
+    ),
+    f"{CHAT}/render": RouteDoc(
+        "The prompt of a conversation, without running it.",
+        _ok(ResponseDoc(examples.RENDERED)),
+        (*READS_A_BODY, NOT_FOUND),
+        examples.CHAT_REQUESTS,
+        headers=("x-quire-warnings",),
     ),
     "/tokenize": RouteDoc(
         "The tokens of a text or a conversation.",

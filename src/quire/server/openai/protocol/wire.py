@@ -232,6 +232,38 @@ class Tokenized(msgspec.Struct, frozen=True):
     token_strs: tuple[str, ...] | UnsetType = UNSET
 
 
+class RenderedPrompt(msgspec.Struct, frozen=True):
+    """`text` is that of the tokens, special ones among them."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    count: int
+
+
+class Rendered(msgspec.Struct, frozen=True):
+    """The prompts that a request would run with."""
+
+    model: str
+    max_model_len: int
+    prompts: tuple[RenderedPrompt, ...]
+    object: str = "prompts"
+
+
+class Loads(msgspec.Struct, frozen=True):
+    """The load after the last step. `blocks` are those of KV memory by their state;
+    `predicted_wait_s` are the seconds until what waits now is computed, 0 if that is not known;
+    `max_num_queued_reqs` may wait."""
+
+    num_running: int
+    num_waiting: int
+    max_num_seqs: int
+    max_num_queued_reqs: int
+    kv_cache_usage: float
+    blocks: dict[str, int]
+    predicted_wait_s: float
+    object: str = "loads"
+
+
 class Detokenized(msgspec.Struct, frozen=True):
     prompt: str
 
