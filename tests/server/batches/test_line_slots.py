@@ -3,7 +3,7 @@
 import asyncio
 
 from quire.server.batches.line_runner import LineAnswer
-from quire.server.batches.line_slots import LineSlot, LineSlots
+from quire.server.batches.line_slots import YOUNG_TICKS, LineSlot, LineSlots
 
 
 class Waiting:
@@ -24,6 +24,12 @@ async def taken(slots: LineSlots, num: int) -> list[LineSlot]:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     return [each for each in results if isinstance(each, LineSlot)]
+
+
+def age(slots: LineSlots) -> None:
+    """Let so much time pass that no line is young."""
+    for _ in range(YOUNG_TICKS):
+        slots.tick()
 
 
 def run_in(slot: LineSlot) -> asyncio.Future[LineAnswer]:
@@ -57,6 +63,7 @@ async def test_the_youngest_line_gives_way_and_comes_again_later() -> None:
     slots = LineSlots(4, waiting)
     held = await taken(slots, 4)
     running = [run_in(slot) for slot in held]
+    age(slots)
     waiting.num = 1
     slots.tick()
     assert [each.cancelled() for each in running] == [False, False, False, True]
@@ -79,6 +86,7 @@ async def test_one_line_stays_for_each_that_waits_no_more() -> None:
     held = await taken(slots, 4)
     running = [run_in(slot) for slot in held]
     running[3].set_result(LineAnswer(200, b"", ""))
+    age(slots)
     waiting.num = 9
     slots.tick()
     slots.tick()
@@ -88,3 +96,15 @@ async def test_one_line_stays_for_each_that_waits_no_more() -> None:
     waiting.num = 0
     slots.tick()
     assert len(await taken(slots, 9)) >= 1
+
+
+async def test_a_line_that_has_just_begun_is_taken_for_what_waits() -> None:
+    waiting = Waiting()
+    slots = LineSlots(4, waiting)
+    running = [run_in(slot) for slot in await taken(slots, 2)]
+    waiting.num = 2
+    slots.tick()
+    assert not any(each.cancelled() for each in running)
+    waiting.num = 3
+    slots.tick()
+    assert [each.cancelled() for each in running] == [False, True]

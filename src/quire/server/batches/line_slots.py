@@ -11,6 +11,9 @@ from collections.abc import Callable
 
 from quire.server.batches.line_runner import LineAnswer
 
+YOUNG_TICKS = 10
+"""A line that began so few ticks ago is taken to be one of those that wait in the engine."""
+
 
 class LineSlot:
     """A slot that is held by a line; `is_put_back` says that the line must give way."""
@@ -19,6 +22,7 @@ class LineSlot:
         self._slots = slots
         self._running: asyncio.Future[LineAnswer] | None = None
         self.is_put_back = False
+        self.num_ticks = 0
 
     def hold(self, running: asyncio.Future[LineAnswer]) -> None:
         """Note what runs in the slot, and is cancelled where the line is put back."""
@@ -89,12 +93,14 @@ class LineSlots:
 
     def tick(self) -> None:
         """Let some more lines begin, or put lines back for the live requests that wait, one for
-        each."""
-        num_due = self._num_live_waiting()
+        each. It is to be called at equal intervals."""
+        num_young = sum(slot.num_ticks < YOUNG_TICKS for slot in self._held)
+        num_due = self._num_live_waiting() - num_young
         num_put_back = 0
         for slot in reversed(self._held):
             if num_put_back < num_due:
                 num_put_back += slot.put_back()
+            slot.num_ticks += 1
         if num_put_back:
             self._limit = max(len(self._held) - num_put_back, 1)
         self._num_left = self._burst

@@ -48,9 +48,10 @@ class BatchQueue:
         self._working = asyncio.create_task(self._work(runner, slots))
 
     def _num_live_waiting(self) -> int:
-        """Return about how many live requests wait: never more than are open. A line of a batch
-        that waits in the engine counts too, since it may stand before a live one."""
-        return min(self._service.metrics.stats.num_waiting, self._service.num_open)
+        """Return how many requests wait for room, never more than are open: lines of batches are
+        among them, but not all of those that wait are lines where live requests are open."""
+        waiting = self._service.metrics.stats.num_waiting_for_capacity
+        return min(waiting, self._service.num_open)
 
     async def _work(self, runner: LineRunner, slots: LineSlots) -> None:
         clock = self._service.sources.clock
