@@ -8,9 +8,10 @@ from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.http.json_responses import json_response
 from quire.server.observability.kv_event_stream import KVEventStream, last_event_id
 from quire.server.observability.timeline_view import TimelineList, show, summary
+from quire.server.observability.timelines import Timeline
 from quire.server.openai.protocol.fields import StrictModel
 from quire.server.openai.protocol.parse import parse_object, validate
-from quire.server.openai.protocol.wire import Loads, ResetSent
+from quire.server.openai.protocol.wire import Cancelled, Loads, ResetSent
 from quire.server.service import Service
 from quire.server.tenancy.tenants import arrival_of
 
@@ -33,6 +34,7 @@ class IntrospectionRoutes:
         """Return the routes of the application that these handlers serve."""
         return (
             Route("/v1/requests", self.timelines, methods=["GET"]),
+            Route("/v1/requests/{name:path}/cancel", self.cancel, methods=["POST"]),
             Route("/v1/requests/{name:path}", self.timeline, methods=["GET"]),
             Route("/v1/loads", self.loads, methods=["GET"]),
             Route("/v1/kv_events", self.kv_events, methods=["GET"]),
@@ -69,10 +71,22 @@ class IntrospectionRoutes:
         )
 
     async def timeline(self, request: Request) -> Response:
+        return json_response(show(self._own(request), self._service.sources.clock()))
+
+    async def cancel(self, request: Request) -> Response:
+        """End a request; its client gets what there is, with the `finish_reason` "abort"."""
+        timeline = self._own(request)
+        for choice in timeline.choices:
+            self._service.engine.abort(choice.request_id)
+        state = "cancelling" if timeline.ended_s is None else "ended"
+        return json_response(Cancelled(timeline.id, state))
+
+    def _own(self, request: Request) -> Timeline:
+        """Return the client's own request that the path names. Raises RequestError."""
         name = str(request.path_params["name"])
         timeline = self._service.timelines.find(arrival_of(request).tenant.name, name)
         if timeline is not None:
-            return json_response(show(timeline, self._service.sources.clock()))
+            return timeline
         most = self._service.config.timeline_requests
         kept = f"the last {most} are kept" if most else "--timeline-requests 0 keeps none"
         raise RequestError(

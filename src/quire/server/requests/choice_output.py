@@ -192,6 +192,8 @@ class ChoiceOutput:
 def _ending(finish: Finish) -> Ending:
     if finish.reason in _LENGTHS:
         return Ending("length")
+    if finish.reason is Reason.ABORTED:  # by the client, or by another with its key
+        return Ending("abort")
     if finish.reason in _STOPS:
         is_token = finish.reason is Reason.STOP_TOKEN
         return Ending("stop", finish.number if is_token else None)

@@ -29,6 +29,7 @@ from quire.server.observability.timeline_view import TimelineList
 from quire.server.openai.protocol.batches import FileDeleted
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.openai.protocol.wire import (
+    Cancelled,
     ChatChunk,
     CompletionBody,
     Detokenized,
@@ -167,6 +168,14 @@ ROUTES: Mapping[str, RouteDoc] = {
     "/v1/requests/{name}": RouteDoc(
         "What happened to a request of one's own, while it runs and after.",
         _ok(ResponseDoc(examples.TIMELINE)),
+        (NOT_FOUND,),
+        parameters=(
+            Parameter("name", "path", "The answer's id or its x-request-id.", "my-request-1"),
+        ),
+    ),
+    "/v1/requests/{name}/cancel": RouteDoc(
+        "End a request of one's own; its answer has what there is, and ends with `abort`.",
+        _ok(ResponseDoc(Cancelled(examples.COMPLETION.id, "cancelling"))),
         (NOT_FOUND,),
         parameters=(
             Parameter("name", "path", "The answer's id or its x-request-id.", "my-request-1"),

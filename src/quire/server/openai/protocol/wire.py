@@ -249,6 +249,15 @@ class Rendered(msgspec.Struct, frozen=True):
     object: str = "prompts"
 
 
+class Cancelled(msgspec.Struct, frozen=True):
+    """`state` is `cancelling` where the request runs, until the engine has taken its next step, and
+    `ended` where it has ended before."""
+
+    id: str
+    state: str
+    object: str = "request.cancelled"
+
+
 class Loads(msgspec.Struct, frozen=True):
     """The load after the last step. `blocks` are those of KV memory by their state;
     `predicted_wait_s` are the seconds until what waits now is computed, 0 if that is not known;
