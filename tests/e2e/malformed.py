@@ -12,6 +12,7 @@ FIELDS = (
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "stop_token_ids"),
     *("min_tokens", "ignore_eos", "echo", "cache_salt", "tools", "response_format", "best_of"),
     *("max_completion_tokens", "return_token_ids", "suffix"),
+    *("allowed_token_ids", "bad_words"),
 )
 
 # For every field above, each of these is of a wrong type or out of its range.

@@ -279,6 +279,25 @@ def test_an_output_keeps_to_its_grammar(
     assert texts[0].text.startswith(cut.text) and cut.finish_reason == "length"
 
 
+def test_bad_words_never_come_and_nothing_but_allowed_ids_does(client: openai.OpenAI) -> None:
+    def complete(**fields: object) -> tuple[str, list[int]]:
+        done = client.completions.create(
+            model=MODEL,
+            prompt="The",
+            max_tokens=24,
+            temperature=0,
+            extra_body={"return_token_ids": True, **fields},
+        )
+        return done.choices[0].text, done.choices[0].model_dump()["token_ids"]
+
+    text, token_ids = complete()
+    words = text.split()[1:3]
+    assert len(words) == 2 and not set(words) & set(complete(bad_words=words)[0].split())
+    allowed = {*token_ids[:3], 0}
+    few = complete(allowed_token_ids=sorted(allowed))[1]
+    assert few[:3] == token_ids[:3] and set(few) <= allowed
+
+
 def test_stop_string(client: openai.OpenAI) -> None:
     free = client.completions.create(model=MODEL, prompt="The", max_tokens=24, temperature=0)
     text = free.choices[0].text

@@ -37,7 +37,8 @@ class Sampling:
     (seed, position). With `num_logprobs` None no log probabilities are returned, with 0 the sampled
     token's, with n also those of the n likeliest. `grammar`, serialised for
     llguidance, is what the output must be of; empty for any output. Without a `thinking_budget` the
-    model reasons as long as it likes.
+    model reasons as long as it likes. `allowed_token_ids` are all that may be sampled, any
+    if empty; `bad_words` are sequences, of one token or more, that the output never holds.
     """
 
     temperature: float = 1.0
@@ -48,6 +49,8 @@ class Sampling:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
     seed: int = 0
     num_logprobs: int | None = None
     grammar: str = ""

@@ -30,7 +30,7 @@ class EngineRequestBuilder:
     """Builds engine requests from the fields of an HTTP request and the defaults of the model.
 
     `seed` is the client's, or a random one; `grammar` is what the outputs must be of, and
-    `thinking_budget` limits their reasoning, if anything does.
+    `thinking_budget` limits their reasoning, if anything does. `bad_words` are in tokens.
     """
 
     request: GenerationFields
@@ -41,6 +41,7 @@ class EngineRequestBuilder:
     tenant: Tenant
     grammar: str = ""
     thinking_budget: ThinkingBudget | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
     def build(self, completion_id: str, prompts: tuple[Prompt, ...]) -> tuple[NewRequest, ...]:
         """Return the requests, prompt by prompt. Raises RequestError.
@@ -52,6 +53,7 @@ class EngineRequestBuilder:
             num_logprobs=self._num_logprobs,
             grammar=self.grammar,
             thinking_budget=self.thinking_budget,
+            bad_words=self.bad_words,
         )
         samplings = [
             replace(sampling, seed=choice_seed(self.seed, k))

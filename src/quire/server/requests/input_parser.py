@@ -50,6 +50,7 @@ from quire.server.requests.prompts import (
 )
 from quire.server.requests.reasoning_options import effort_warnings, thinking_budget
 from quire.server.requests.structured_outputs import check_structured, output_grammar
+from quire.server.requests.token_bans import bad_word_tokens
 from quire.server.requests.tool_checks import check_tools, parser_options
 
 MAX_SHOWN_CHARS = 200
@@ -71,7 +72,8 @@ class TokenizedRequest:
     """A request for outputs whose `prompts` are tokens. `request` no longer holds what they were
     made of; a prompt's text stays where it is to be echoed. `parsing` says what the outputs are
     parsed for, `grammar` what they must be of, if anything: it is not checked yet.
-    `thinking_budget` says how long they may reason. `check_s` is how long the grammar's check took.
+    `thinking_budget` says how long they may reason, `bad_words` which tokens in a row they never
+    hold. `check_s` is how long the grammar's check took.
     """
 
     request: CompletionRequest | ChatRequest
@@ -81,6 +83,7 @@ class TokenizedRequest:
     grammar: Grammar | None = None
     thinking_budget: ThinkingBudget | None = None
     check_s: float = 0.0
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,9 @@ def _parse_completion(body: bytes, context: InputContext) -> TokenizedRequest:
         prompts = tuple(prompt._replace(text=None) for prompt in prompts)
     kept = request.model_copy(update={"prompt": ()})
     grammar = output_grammar(request, ParserOptions(), "", context)
-    return TokenizedRequest(kept, prompts, _no_effect_warnings(no_effect), grammar=grammar)
+    bad_words = bad_word_tokens(request, grammar, context)
+    warnings = _no_effect_warnings(no_effect)
+    return TokenizedRequest(kept, prompts, warnings, grammar=grammar, bad_words=bad_words)
 
 
 def _parse_chat(body: bytes, context: InputContext) -> TokenizedRequest:
@@ -146,7 +151,10 @@ def _read_chat(
     grammar = output_grammar(request, parsing, text, context)
     kept = request.model_copy(update=dropped)
     budget = thinking_budget(request, parsing, context)
-    return TokenizedRequest(kept, (prompt,), warnings, parsing, grammar, budget)
+    bad_words = bad_word_tokens(request, grammar, context)
+    return TokenizedRequest(
+        kept, (prompt,), warnings, parsing, grammar, budget, bad_words=bad_words
+    )
 
 
 def _tokenize(body: bytes, context: InputContext) -> DirectResponse:

@@ -89,8 +89,13 @@ class InputProcessor(NamedTuple):
         request, prompts = builder.request, tokenized.prompts
         check_priority(request, self.serving.policy)
         completion_id = f"{prefix}-{self.sources.random_bytes(16).hex()}"
-        grammar, budget = tokenized.grammar or ANYTHING, tokenized.thinking_budget
-        builder = replace(builder, grammar=grammar.text, thinking_budget=budget)
+        grammar = tokenized.grammar or ANYTHING
+        builder = replace(
+            builder,
+            grammar=grammar.text,
+            thinking_budget=tokenized.thinking_budget,
+            bad_words=tokenized.bad_words,
+        )
         requests = builder.build(completion_id, prompts)
         keeps_output = text_options.logprobs and not text_options.drop_output and not request.stream
         check_num_logprobs(requests, keeps_output=keeps_output)

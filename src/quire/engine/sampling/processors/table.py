@@ -7,6 +7,8 @@ from quire.engine.sampling.logits_processor import (
     ProcessorBuilder,
     ProcessorContext,
 )
+from quire.engine.sampling.processors.allowed_token_ids import build_allowed_token_ids
+from quire.engine.sampling.processors.bad_words import build_bad_words
 from quire.engine.sampling.processors.logit_bias import build_logit_bias
 from quire.engine.sampling.processors.min_tokens import build_min_tokens
 from quire.engine.sampling.processors.thinking_budget import build_thinking_budget
@@ -15,6 +17,8 @@ from quire.engine.sampling.processors.token_penalties import build_token_penalti
 PROCESSORS: tuple[ProcessorBuilder, ...] = (
     build_min_tokens,
     build_logit_bias,
+    build_allowed_token_ids,
+    build_bad_words,
     build_token_penalties,
     build_thinking_budget,
 )

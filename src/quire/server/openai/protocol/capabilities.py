@@ -70,8 +70,6 @@ CAPABILITIES: tuple[Capability, ...] = (
     ),
     *_unsupported(
         BOTH,
-        allowed_token_ids=(),
-        bad_words=([],),
         beam_width=(),
         custom_params=(),
         detokenize=(True,),

@@ -24,6 +24,9 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
+MAX_ALLOWED_TOKEN_IDS = 1024
+MAX_BAD_WORDS = 64
+MAX_BAD_WORD_CHARS = 256
 INT64_MAX = 2**63 - 1
 MAX_PRIORITY = 10**9
 
@@ -97,6 +100,17 @@ StopTokenIds: TypeAlias = Annotated[
     at_most(MAX_STOP_TOKEN_IDS),
 ]
 
+AllowedTokenIds: TypeAlias = Annotated[
+    list[TokenId],
+    Field(min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS, fail_fast=True),
+    at_most(MAX_ALLOWED_TOKEN_IDS),
+]
+BadWords: TypeAlias = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARS)]],
+    Field(max_length=MAX_BAD_WORDS, fail_fast=True),
+    at_most(MAX_BAD_WORDS),
+]
+
 
 class StreamOptions(StrictModel):
     """Options of what a stream tells beside the text."""
@@ -124,6 +138,8 @@ class GenerationFields(StrictModel):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     logit_bias: LogitBias | None = None
+    allowed_token_ids: AllowedTokenIds | None = None
+    bad_words: BadWords | None = None
     seed: Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)] | None = None
     stop: StopStrings | None = None
     stop_token_ids: StopTokenIds | None = None
@@ -150,7 +166,10 @@ class GenerationFields(StrictModel):
     @property
     def token_id_lists(self) -> Mapping[str, Sequence[int]]:
         """The lists of token ids by their field: each id must be of the vocabulary."""
-        return {"stop_token_ids": self.stop_token_ids or ()}
+        return {
+            "stop_token_ids": self.stop_token_ids or (),
+            "allowed_token_ids": self.allowed_token_ids or (),
+        }
 
     def sampling(self, defaults: SamplingDefaults, vocab_size: int) -> Sampling:
         """Return how tokens are sampled, once the fields are checked against the vocabulary.
@@ -168,6 +187,7 @@ class GenerationFields(StrictModel):
             frequency_penalty=_first(self.frequency_penalty, None, 0.0),
             presence_penalty=_first(self.presence_penalty, None, 0.0),
             logit_bias=tuple((int(key), float(value)) for key, value in bias.items()),
+            allowed_token_ids=tuple(self.allowed_token_ids or ()),
         )
 
 
