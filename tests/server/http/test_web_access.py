@@ -128,6 +128,61 @@ def test_probes_are_answered_under_any_name_and_pages_of_the_server_work(
     assert client.get("/v1/models", headers={"origin": "https://a.example"}).status_code == 403
 
 
+def preflight(served: Served, origin: str, method: str = "POST") -> httpx.Response:
+    asked = "authorization,content-type,x-stainless-os"
+    headers = {
+        "origin": origin,
+        "access-control-request-method": method,
+        "access-control-request-headers": asked,
+    }
+    return httpx.options(f"{served.url}/v1/chat/completions", headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("name", "origin"), [(NAMED, "https://chat.example"), (ANYONE, "https://evil.example")]
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_a_preflight_of_an_allowed_origin_needs_no_key(
+    servers: dict[str, Served], name: str, origin: str, method: str
+) -> None:
+    reply = preflight(servers[name], origin, method)
+    assert reply.status_code == 200
+    assert reply.headers["access-control-allow-origin"] in (origin, "*")
+    assert method in reply.headers["access-control-allow-methods"]
+    assert "authorization" in reply.headers["access-control-allow-headers"].lower()
+    assert "x-stainless-os" in reply.headers["access-control-allow-headers"]
+    assert "access-control-allow-credentials" not in reply.headers
+
+
+@pytest.mark.parametrize(("name", "status"), [(NAMED, 400), (OPEN, 403), (KEYED, 401), (WIDE, 403)])
+def test_a_preflight_of_a_foreign_origin_is_refused(
+    servers: dict[str, Served], name: str, status: int
+) -> None:
+    reply = preflight(servers[name], "https://evil.example")
+    assert reply.status_code == status
+    assert "access-control-allow-origin" not in reply.headers
+
+
+def test_an_allowed_page_reads_answers_and_errors(servers: dict[str, Served]) -> None:
+    client, origin = servers[NAMED].client, "https://chat.example"
+    for key, status in (("alpha", 200), ("wrong", 401)):
+        headers = {"origin": origin, "host": "api.example", "x-api-key": key}
+        reply = client.post("/tokenize", json=BODY, headers=headers)
+        assert reply.status_code == status
+        assert reply.headers["access-control-allow-origin"] == origin
+        assert "origin" in reply.headers["vary"].lower()
+        assert "x-request-id" in reply.headers["access-control-expose-headers"]
+    foreign = {"origin": "https://evil.example", "x-api-key": "alpha"}
+    reply = client.post("/tokenize", json=BODY, headers=foreign)
+    assert reply.status_code == 403 and "access-control-allow-origin" not in reply.headers
+
+
+def test_answers_to_programs_have_no_headers_for_pages(servers: dict[str, Served]) -> None:
+    reply = post(servers[NAMED])
+    assert reply.status_code == 200
+    assert not [name for name in reply.headers if name.startswith("access-control")]
+
+
 @given(st.integers(0, 2**24 - 1), st.integers(0, 65535), st.sampled_from(["", "::ffff:"]))
 def test_all_of_127_is_loopback(low: int, port: int, mapped: str) -> None:
     address = f"{mapped}127.{low >> 16}.{low >> 8 & 255}.{low & 255}"

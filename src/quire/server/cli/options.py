@@ -291,7 +291,7 @@ OPTIONS: tuple[Option, ...] = (
         "allowed-origins",
         SERVER,
         origin_list,
-        "Origins of web pages that may call a server without API keys, as "
+        "Origins of web pages that may call and read the answers (CORS), as "
         "`https://chat.example.com`, or `*`; repeat the flag (commas in the variable) for several.",
         shown="its own pages alone",
     ),

@@ -9,6 +9,7 @@ from pathlib import Path
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -27,6 +28,7 @@ from quire.server.http.openapi.document import describe
 from quire.server.http.openapi.routes import ROUTE_PATHS
 from quire.server.observability.introspection_routes import IntrospectionRoutes
 from quire.server.observability.kv_event_feed import KVEventFeed
+from quire.server.observability.load_header import REPORT_HEADER
 from quire.server.observability.loop_lag import LoopLagTimer
 from quire.server.observability.metrics import ServerMetrics
 from quire.server.observability.timelines import Timelines
@@ -35,6 +37,12 @@ from quire.server.service import Service, Sources, Subscribers
 from quire.server.tenancy.tenants import build_tenants
 
 logger = logging.getLogger(__name__)
+
+CORS_METHODS = ("GET", "HEAD", "POST", "DELETE")
+EXPOSED_HEADERS = ("x-request-id", "retry-after", REPORT_HEADER)
+"""Headers of answers that pages of allowed origins may read, beside those that all pages may."""
+PREFLIGHT_AGE_S = 600
+"""A browser asks again after so long whether it may call."""
 
 EVENT_ID_BITS = 20
 """Ids of events start at the time, so that those of a restarted server are above the old ones, up
@@ -102,7 +110,22 @@ def build_app(
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_middleware(RequestMiddleware, service=service)
+    _allow_pages(app, service.config.allowed_origins)
     return app
+
+
+def _allow_pages(app: FastAPI, origins: tuple[str, ...]) -> None:
+    """Let pages of these origins read the answers, errors too, and answer the preflights of their
+    browsers, which come without a key. What comes without an `Origin` pays for none of it."""
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=CORS_METHODS,
+            allow_headers=("*",),
+            expose_headers=EXPOSED_HEADERS,
+            max_age=PREFLIGHT_AGE_S,
+        )
 
 
 @asynccontextmanager
