@@ -52,11 +52,12 @@ class Delivery:
 
 class Prompt(NamedTuple):
     """A prompt in tokens. `field` is the path of the field that the client wrote it in, `text` the
-    text that the client wrote, or None where it wrote token ids."""
+    text that the client wrote, or None where it wrote token ids. `num_cut` tokens were cut off."""
 
     token_ids: tuple[int, ...]
     field: str
     text: str | None = None
+    num_cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from quire.server.requests.old_functions import (
     in_old_names,
     with_tools,
 )
+from quire.server.requests.prompt_truncation import truncation_warnings
 from quire.server.requests.prompts import (
     decode_tokens,
     encode_any,
@@ -115,7 +116,7 @@ def _parse_completion(body: bytes, context: InputContext) -> TokenizedRequest:
     kept = request.model_copy(update={"prompt": ()})
     grammar = output_grammar(request, ParserOptions(), "", context)
     bad_words = bad_word_tokens(request, grammar, context)
-    warnings = _no_effect_warnings(no_effect)
+    warnings = _no_effect_warnings(no_effect) + truncation_warnings(prompts)
     return TokenizedRequest(kept, prompts, warnings, grammar=grammar, bad_words=bad_words)
 
 
@@ -152,6 +153,7 @@ def _read_chat(
     kept = request.model_copy(update=dropped)
     budget = thinking_budget(request, parsing, context)
     bad_words = bad_word_tokens(request, grammar, context)
+    warnings += truncation_warnings((prompt,))
     return TokenizedRequest(
         kept, (prompt,), warnings, parsing, grammar, budget, bad_words=bad_words
     )

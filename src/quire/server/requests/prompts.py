@@ -6,13 +6,15 @@ from quire.server.openai.protocol.completions import CompletionRequest, GivenPro
 from quire.server.requests.context import Prompt
 from quire.server.requests.field_checks import check_prompt_length, check_token_ids
 from quire.server.requests.input_context import InputContext
+from quire.server.requests.prompt_truncation import Truncation, truncation_of
 from quire.server.requests.reasoning_options import template_kwargs
 from quire.server.text.chat_template import TemplateRefused
 from quire.server.text.token_bytes import TokenizerKind
 
 MAX_SHOWN_CHARS = 200
 MIN_COUNTED_CHARS = 2**20
-"""Texts up to this length are counted by `/tokenize` even where they cannot fit the context."""
+"""Texts up to this length are counted by `/tokenize`, and cut where a client asks for that, though
+they cannot fit the context."""
 
 
 def read_prompts(request: CompletionRequest, context: InputContext) -> tuple[Prompt, ...]:
@@ -21,20 +23,28 @@ def read_prompts(request: CompletionRequest, context: InputContext) -> tuple[Pro
     What a text begins and ends with is the tokenizer's choice.
     """
     add_special_tokens = request.add_special_tokens is not False
+    truncation = truncation_of(request, context)
     return tuple(
-        _read_prompt(given, context, add_special_tokens=add_special_tokens)
+        _read_prompt(given, context, truncation, add_special_tokens=add_special_tokens)
         for given in request.prompt
     )
 
 
-def _read_prompt(given: GivenPrompt, context: InputContext, *, add_special_tokens: bool) -> Prompt:
+def _read_prompt(
+    given: GivenPrompt,
+    context: InputContext,
+    truncation: Truncation | None,
+    *,
+    add_special_tokens: bool,
+) -> Prompt:
     content, field = given
     if isinstance(content, str):
-        token_ids = encode(content, field, context, add_special_tokens=add_special_tokens)
-        return Prompt(token_ids, field, content)
-    check_prompt_length(len(content), field, context.facts.max_model_len)
+        return encode(content, field, context, truncation, add_special_tokens=add_special_tokens)
+    most = context.facts.max_model_len
+    if truncation is None:
+        check_prompt_length(len(content), field, most)
     check_token_ids(content, context.facts.vocab_size, field)
-    return Prompt(content, field)
+    return _cut(Prompt(content, field), truncation, most)
 
 
 def encode_chat(text: str, request: ChatRequest, context: InputContext) -> Prompt:
@@ -44,8 +54,9 @@ def encode_chat(text: str, request: ChatRequest, context: InputContext) -> Promp
     or there would be two.
     """
     add_special_tokens = bool(request.add_special_tokens)
-    token_ids = encode(text, "messages", context, add_special_tokens=add_special_tokens)
-    return Prompt(token_ids, "messages")
+    truncation = truncation_of(request, context)
+    prompt = encode(text, "messages", context, truncation, add_special_tokens=add_special_tokens)
+    return prompt._replace(text=None)
 
 
 def render_chat(request: ChatRequest, context: InputContext) -> str:
@@ -84,18 +95,30 @@ def unread_kwargs(request: ChatRequest, context: InputContext) -> tuple[str, ...
 
 
 def encode(
-    text: str, field: str, context: InputContext, *, add_special_tokens: bool
-) -> tuple[int, ...]:
-    """Return the tokens of a prompt, at least one. Raises RequestError."""
-    _refuse_longer(text, field, context, at_least=0)
+    text: str,
+    field: str,
+    context: InputContext,
+    truncation: Truncation | None = None,
+    *,
+    add_special_tokens: bool,
+) -> Prompt:
+    """Return a text in tokens, at least one. Raises RequestError."""
+    _refuse_longer(text, field, context, at_least=MIN_COUNTED_CHARS if truncation else 0)
     token_ids = context.tokenizer.encode(text, add_special_tokens=add_special_tokens)
     if not token_ids:
         raise RequestError(f"Invalid '{field}': it has no tokens.", param=field)
-    check_prompt_length(len(token_ids), field, context.facts.max_model_len)
+    prompt = _cut(Prompt(token_ids, field, text), truncation, context.facts.max_model_len)
     if context.tokenizer.num_tokens > context.facts.vocab_size:
         # The model has no embedding for some tokens: one of them must not reach the engine.
         check_token_ids(token_ids, context.facts.vocab_size, field)
-    return token_ids
+    return prompt
+
+
+def _cut(prompt: Prompt, truncation: Truncation | None, most: int) -> Prompt:
+    """Return what is left of a prompt. Raises RequestError if that is longer than the context."""
+    left = prompt if truncation is None else truncation.cut(prompt)
+    check_prompt_length(len(left.token_ids), left.field, most)
+    return left
 
 
 def encode_any(

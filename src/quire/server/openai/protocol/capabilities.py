@@ -89,7 +89,6 @@ CAPABILITIES: tuple[Capability, ...] = (
         return_tokens_as_token_ids=(False,),
         spaces_between_special_tokens=(True,),
         thinking_token_budget=(),
-        truncate_prompt_tokens=(),
         typical_p=(1.0, 1),
         use_beam_search=(False,),
         vllm_xargs=(),

@@ -89,5 +89,9 @@ class CompletionRequest(StructuredFields):
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
 
     @property
+    def default_max_tokens(self) -> int:
+        return DEFAULT_MAX_TOKENS
+
+    @property
     def num_generated(self) -> int:
         return self.best_of or super().num_generated

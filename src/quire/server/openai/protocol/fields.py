@@ -3,6 +3,7 @@ those that sampling takes. `None` is the same as absent.
 """
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Annotated, TypeAlias
 
 from pydantic import (
@@ -112,6 +113,13 @@ BadWords: TypeAlias = Annotated[
 ]
 
 
+class TruncationSide(StrEnum):
+    """The sides at which a prompt can be cut."""
+
+    LEFT = "left"
+    RIGHT = "right"
+
+
 class StreamOptions(StrictModel):
     """Options of what a stream tells beside the text."""
 
@@ -149,9 +157,16 @@ class GenerationFields(StrictModel):
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT64_MAX)] | None = None
+    truncation_side: Annotated[TruncationSide, Field(strict=False)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     deadline_ms: Annotated[float, Field(gt=0)] | None = None
+
+    @property
+    def default_max_tokens(self) -> int:
+        """The tokens that a cut prompt leaves for an output whose length the client left out."""
+        return 1
 
     @property
     def num_returned(self) -> int:
