@@ -16,6 +16,7 @@ from quire.server.openai.protocol.capabilities import (
     CAPABILITIES,
     CHAT,
     COMPLETIONS,
+    RESPONSES,
     Capability,
     Support,
     capabilities_of,
@@ -31,6 +32,7 @@ from tests.server.served import Served, plain_config, serving
 BASE: dict[str, dict[str, object]] = {
     COMPLETIONS: {"prompt": "x", "max_tokens": 1},
     CHAT: {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+    RESPONSES: {"input": "x", "max_output_tokens": 1},
 }
 
 

@@ -26,6 +26,7 @@ BODIES: list[tuple[InputKind, dict[str, object]]] = [
     (InputKind.COMPLETION, {"prompt": ["the king", "my lord"], "echo": True, "stop": ["x"]}),
     (InputKind.COMPLETION, {"prompt": [[5, 6], [7]], "user": "me", "seed": 3}),
     (InputKind.CHAT, {"messages": [HELLO], "chat_template_kwargs": {"nobody": 1}}),
+    (InputKind.RESPONSE, {"input": [HELLO], "instructions": "Be brief."}),
     (InputKind.TOKENIZE, {"prompt": "sweet prince", "return_token_strs": True}),
     (InputKind.TOKENIZE, {"messages": [HELLO]}),
     (InputKind.DETOKENIZE, {"tokens": [300, 301]}),
@@ -62,7 +63,7 @@ def padded(fields: dict[str, object], length: int) -> bytes:
 async def read(
     reader: InputReader, kind: InputKind, body: bytes, context: InputContext, tenant: str = ""
 ) -> TokenizedRequest | DirectResponse:
-    if kind in (InputKind.COMPLETION, InputKind.CHAT):
+    if kind in (InputKind.COMPLETION, InputKind.CHAT, InputKind.RESPONSE):
         return await reader.prompts(kind, body, context, tenant)
     return await reader.answer(kind, body, context, tenant)
 

@@ -12,11 +12,12 @@ def encode_sliced(struct: msgspec.Struct, field: str) -> bytes:
     """Return the JSON of `struct`, whose `field` is null or a struct that may hold long tuples."""
     inner = getattr(struct, field)
     if inner is not None:
-        struct = msgspec.structs.replace(struct, **{field: _sliced_struct(inner)})
+        struct = msgspec.structs.replace(struct, **{field: sliced_struct(inner)})
     return msgspec.json.encode(struct)
 
 
-def _sliced_struct(struct: msgspec.Struct) -> msgspec.Raw:
+def sliced_struct(struct: msgspec.Struct) -> msgspec.Raw:
+    """Return the JSON of a struct that may hold long tuples."""
     members = (
         msgspec.json.encode(name) + b":" + _sliced(getattr(struct, name))
         for name in struct.__struct_fields__

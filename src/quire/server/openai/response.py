@@ -23,7 +23,7 @@ from quire.server.errors import (
 )
 from quire.server.http.sliced_json import encode_sliced
 from quire.server.observability.metrics import FinishReason
-from quire.server.openai.protocol.wire import QuireAccount, Usage
+from quire.server.openai.protocol.wire import ChatBody, CompletionBody, QuireAccount, Usage
 from quire.server.openai.response_builder import ResponseBuilder
 from quire.server.requests.generation_stream import GenerationStream
 from quire.server.requests.output_delta import GatheredOutput, OutputDelta
@@ -59,15 +59,21 @@ async def _encoded(num_parts: int, make: Callable[[], bytes]) -> bytes:
 
 
 class GenerationResponse(Response):
-    """Runs a generation and sends its answer until the client goes away."""
+    """Runs a generation and sends its answer until the client goes away. `rewrite` makes the body
+    of another protocol of a whole answer."""
 
     def __init__(
-        self, generation: GenerationStream, builder: ResponseBuilder, service: Service
+        self,
+        generation: GenerationStream,
+        builder: ResponseBuilder,
+        service: Service,
+        rewrite: Callable[[CompletionBody | ChatBody], msgspec.Struct] | None = None,
     ) -> None:
         super().__init__()
         self._generation = generation
         self._context = generation.context
         self._builder = builder
+        self._rewrite = rewrite
         self._cut_off = service.cut_off
         self._keep_alive_s = service.config.sse_keep_alive_interval_s or None
         self._streaming = False
@@ -148,6 +154,8 @@ class GenerationResponse(Response):
         """Encode choice by choice: another thread runs between calls of the encoder, never
         within."""
         whole = self._builder.whole([each.joined() for each in best], usage, account)
+        if self._rewrite is not None:
+            return msgspec.json.encode(self._rewrite(whole))
         choices = tuple(msgspec.Raw(encode_sliced(each, "logprobs")) for each in whole.choices)
         return msgspec.json.encode(msgspec.structs.replace(whole, choices=choices))
 

@@ -13,14 +13,15 @@ from quire.server.errors import RequestError, ShuttingDown
 from quire.server.http.json_responses import JSON, json_response
 from quire.server.openai.chat_response_builder import ChatResponseBuilder
 from quire.server.openai.completion_response_builder import CompletionResponseBuilder
-from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
+from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS, RESPONSES
 from quire.server.openai.protocol.wire import ModelCard, ModelList
 from quire.server.openai.response import GenerationResponse
 from quire.server.requests.context import RequestContext
 from quire.server.requests.generation_stream import GenerationStream
-from quire.server.requests.input_parser import InputKind, model_not_found
+from quire.server.requests.input_parser import InputKind, TokenizedRequest, model_not_found
 from quire.server.requests.input_processor import InputProcessor
 from quire.server.requests.input_reader import INLINE_BYTES
+from quire.server.responses.builder import ResponseRewriter
 from quire.server.service import Service, ServingState
 from quire.server.tenancy.tenants import arrival_of
 
@@ -41,6 +42,7 @@ class TextRoutes:
             Route("/v1/models/{name:path}", self.model, methods=["GET"]),
             Route(COMPLETIONS, self.completions, methods=["POST"]),
             Route(CHAT, self.chat, methods=["POST"]),
+            Route(RESPONSES, self.response, methods=["POST"]),
             Route(f"{COMPLETIONS}/render", self.render_completion, methods=["POST"]),
             Route(f"{CHAT}/render", self.render_chat, methods=["POST"]),
             Route("/tokenize", self.tokenize, methods=["POST"]),
@@ -76,6 +78,19 @@ class TextRoutes:
             GenerationStream(context, self._service, serving.tokenizer), builder, self._service
         )
 
+    async def response(self, request: Request) -> Response:
+        tokenized, serving = await self._tokenized(request, InputKind.RESPONSE)
+        asked = tokenized.asked
+        assert asked is not None
+        try:
+            context = self._processed(request, tokenized, serving)
+        except RequestError as error:
+            raise asked.own_error(error) from None
+        builder = ChatResponseBuilder(context, serving.tokenizer.token_bytes)
+        generation = GenerationStream(context, self._service, serving.tokenizer)
+        rewrite = ResponseRewriter(asked.request).rewrite
+        return GenerationResponse(generation, builder, self._service, rewrite)
+
     async def render_completion(self, request: Request) -> Response:
         return await self._answer(request, InputKind.RENDER_COMPLETION)
 
@@ -91,16 +106,26 @@ class TextRoutes:
     async def _context(
         self, request: Request, kind: InputKind
     ) -> tuple[RequestContext, ServingState]:
+        tokenized, serving = await self._tokenized(request, kind)
+        return self._processed(request, tokenized, serving), serving
+
+    async def _tokenized(
+        self, request: Request, kind: InputKind
+    ) -> tuple[TokenizedRequest, ServingState]:
         body, serving = await self._read(request)
-        arrival = arrival_of(request)
-        reading = self._service.inputs.prompts(kind, body, serving.input, arrival.tenant.name)
-        tokenized = await self._unless_cancelled(request, body, reading)
+        tenant = arrival_of(request).tenant.name
+        reading = self._service.inputs.prompts(kind, body, serving.input, tenant)
+        return await self._unless_cancelled(request, body, reading), serving
+
+    def _processed(
+        self, request: Request, tokenized: TokenizedRequest, serving: ServingState
+    ) -> RequestContext:
         model = tokenized.request.model or self._service.config.model_name
-        processor = InputProcessor(model, serving, self._service.sources, arrival)
+        processor = InputProcessor(model, serving, self._service.sources, arrival_of(request))
         context = processor.process(tokenized)
         if tokenized.grammar is not None:
             self._service.metrics.on_structured(tokenized.grammar.kind, tokenized.check_s)
-        return context, serving
+        return context
 
     async def _answer(self, request: Request, kind: InputKind) -> Response:
         body, serving = await self._read(request)

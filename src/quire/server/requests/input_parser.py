@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from quire.scheduler.request import ThinkingBudget
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.grammars.compose import Grammar
-from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
+from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS, RESPONSES
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
 from quire.server.openai.protocol.parse import parse_object, parse_request, validate
@@ -53,6 +53,8 @@ from quire.server.requests.reasoning_options import effort_warnings, thinking_bu
 from quire.server.requests.structured_outputs import check_structured, output_grammar
 from quire.server.requests.token_bans import bad_word_tokens
 from quire.server.requests.tool_checks import check_tools, parser_options
+from quire.server.responses.conversion import AskedResponse, as_chat, without_effect
+from quire.server.responses.protocol import ResponsesRequest
 
 MAX_SHOWN_CHARS = 200
 
@@ -62,6 +64,7 @@ class InputKind(StrEnum):
 
     COMPLETION = "completion"
     CHAT = "chat"
+    RESPONSE = "response"
     TOKENIZE = "tokenize"
     DETOKENIZE = "detokenize"
     RENDER_COMPLETION = "render completion"
@@ -75,6 +78,7 @@ class TokenizedRequest:
     parsed for, `grammar` what they must be of, if anything: it is not checked yet.
     `thinking_budget` says how long they may reason, `bad_words` which tokens in a row they never
     hold. `check_s` is how long the grammar's check took.
+    `asked` is the request of `/v1/responses` that became this chat, where it is one.
     """
 
     request: CompletionRequest | ChatRequest
@@ -85,6 +89,7 @@ class TokenizedRequest:
     thinking_budget: ThinkingBudget | None = None
     check_s: float = 0.0
     bad_words: tuple[tuple[int, ...], ...] = ()
+    asked: AskedResponse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,19 @@ def _parse_chat(body: bytes, context: InputContext) -> TokenizedRequest:
     if read.grammar is None:
         return read
     return replace(read, grammar=grammar_in_old_names(read.grammar, given))
+
+
+def _parse_response(body: bytes, context: InputContext) -> TokenizedRequest:
+    given, no_effect = parse_request(body, ResponsesRequest, RESPONSES)
+    chat, asked = as_chat(given)
+    try:
+        read = _read_chat(chat, (*no_effect, *without_effect(given)), context)
+    except RequestError as error:
+        raise asked.own_error(error) from None
+    prompts = tuple(prompt._replace(field="input") for prompt in read.prompts)
+    grammar = None if read.grammar is None else asked.own_grammar(read.grammar)
+    kept = asked._replace(request=given.model_copy(update={"input": ""}), origins={})
+    return replace(read, prompts=prompts, grammar=grammar, asked=kept)
 
 
 def _read_chat(
@@ -249,6 +267,7 @@ def _no_effect_warnings(fields: tuple[str, ...]) -> tuple[str, ...]:
 _PARSERS: Mapping[InputKind, Callable[[bytes, InputContext], ParsedInput]] = {
     InputKind.COMPLETION: _parse_completion,
     InputKind.CHAT: _parse_chat,
+    InputKind.RESPONSE: _parse_response,
     InputKind.TOKENIZE: _tokenize,
     InputKind.DETOKENIZE: _detokenize,
     InputKind.RENDER_COMPLETION: _render_completion,

@@ -67,8 +67,9 @@ class InputProcessor(NamedTuple):
             old_calls=request.functions is not None,
             names_tool=isinstance(request.tool_choice, NamedTool),
         )
+        prefix = "chatcmpl" if tokenized.asked is None else "resp"
         return self._build(
-            "chatcmpl", self._request_builder(request, limit, logprobs), tokenized, text_options
+            prefix, self._request_builder(request, limit, logprobs), tokenized, text_options
         )
 
     def _request_builder(

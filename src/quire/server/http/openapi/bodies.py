@@ -10,6 +10,7 @@ from quire.server.openai.protocol.batches import BatchRequest
 from quire.server.openai.protocol.capabilities import (
     CHAT,
     COMPLETIONS,
+    RESPONSES,
     Capability,
     Support,
     capabilities_of,
@@ -21,10 +22,15 @@ from quire.server.openai.protocol.tokenize import (
     TokenizeChatRequest,
     TokenizeRequest,
 )
+from quire.server.responses.protocol import ResponsesRequest
 
 SCHEMA_PATH = "#/components/schemas/"
 
-BODIES: Mapping[str, type[BaseModel]] = {COMPLETIONS: CompletionRequest, CHAT: ChatRequest}
+BODIES: Mapping[str, type[BaseModel]] = {
+    COMPLETIONS: CompletionRequest,
+    CHAT: ChatRequest,
+    RESPONSES: ResponsesRequest,
+}
 ALL_BODIES: Mapping[str, tuple[type[BaseModel], ...]] = {
     **{path: (model,) for path, model in BODIES.items()},
     f"{COMPLETIONS}/render": (CompletionRequest,),

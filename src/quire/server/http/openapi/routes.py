@@ -27,7 +27,7 @@ from quire.server.observability.kv_event_feed import (
 )
 from quire.server.observability.timeline_view import TimelineList
 from quire.server.openai.protocol.batches import FileDeleted
-from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
+from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS, RESPONSES
 from quire.server.openai.protocol.wire import (
     Cancelled,
     ChatChunk,
@@ -221,6 +221,14 @@ ROUTES: Mapping[str, RouteDoc] = {
         ),
         GENERATES,
         examples.CHAT_REQUESTS,
+        (_LOAD_REPORT,),
+        headers=("x-quire-warnings", "endpoint-load-metrics"),
+    ),
+    RESPONSES: RouteDoc(
+        "A response to a text or to items of a conversation; it is not stored.",
+        _ok(ResponseDoc(examples.RESPONSE)),
+        GENERATES,
+        examples.RESPONSE_REQUESTS,
         (_LOAD_REPORT,),
         headers=("x-quire-warnings", "endpoint-load-metrics"),
     ),

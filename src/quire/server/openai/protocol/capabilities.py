@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
 BOTH = (COMPLETIONS, CHAT)
 
 
@@ -114,6 +115,26 @@ CAPABILITIES: tuple[Capability, ...] = (
         stream_reasoning=(True,),
         verbosity=("medium",),
         web_search_options=(),
+    ),
+    *_no_effect(
+        (RESPONSES,),
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+    ),
+    *_unsupported(
+        (RESPONSES,),
+        background=(False,),
+        context_management=([],),
+        conversation=(),
+        max_tool_calls=(),
+        previous_response_id=(),
+        prompt=(),
+        store=(False,),
+        stream=(False,),
+        stream_options=(),
+        truncation=("disabled",),
     ),
 )
 

@@ -1,0 +1,140 @@
+"""A request for a response becomes a chat request, whose owners check and run it; errors name the
+fields as the client of `/v1/responses` wrote them."""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from quire.server.errors import RequestError
+from quire.server.grammars.compose import Grammar
+from quire.server.openai.protocol.chat import ChatRequest
+from quire.server.openai.protocol.parse import validate
+from quire.server.responses.items import Conversation, unsupported
+from quire.server.responses.protocol import ResponsesRequest
+
+LOGPROBS = "message.output_text.logprobs"
+_NAMES = (
+    (r"\b(tools\[\d+\])\.function\b", r"\1"),
+    (r"\btool_choice\.function\b", "tool_choice"),
+    (r"\btool_choice\.allowed_tools\b", "tool_choice"),
+    (r"\bresponse_format(\.json_schema)?\b", "text.format"),
+    (r"\btool_call_id\b", "call_id"),
+    (r"\breasoning_effort\b", "reasoning.effort"),
+    (r"\bmax_completion_tokens\b", "max_output_tokens"),
+)
+_PATH = re.compile(r"\bmessages(\[\d+\])?(\.tool_calls(?:\[\d+\](?:\.function)?)?)?")
+
+
+class AskedResponse(NamedTuple):
+    """The `request` of a client of `/v1/responses`; `origins` says for each part of the chat that
+    was made of it where the client wrote it."""
+
+    request: ResponsesRequest
+    origins: Mapping[str, str]
+
+    def in_own_names(self, text: str) -> str:
+        """Return a path, or a sentence with paths, as the client names them."""
+        for name, own in _NAMES:
+            text = re.sub(name, own, text)
+        return _PATH.sub(self._own_path, text)
+
+    def own_error(self, error: RequestError) -> RequestError:
+        """Return an error that names the fields as the client does."""
+        error.param = None if error.param is None else self.in_own_names(error.param)
+        error.message = self.in_own_names(error.message)
+        return error
+
+    def own_grammar(self, grammar: Grammar) -> Grammar:
+        """Return a grammar whose errors name the fields as the client does."""
+        parts = tuple(map(self.own_grammar, grammar.parts))
+        return grammar._replace(field=self.in_own_names(grammar.field), parts=parts)
+
+    def _own_path(self, found: re.Match[str]) -> str:
+        index, calls = found.groups()
+        if index is None:
+            return "input"
+        message = f"messages{index}"
+        call = (calls or "").removesuffix(".function")
+        if call == ".tool_calls":
+            call += "[0]"
+        return self.origins.get(message + call) or self.origins.get(message, "input")
+
+
+def as_chat(request: ResponsesRequest) -> tuple[ChatRequest, AskedResponse]:
+    """Return the request as a chat's, and what tells where its parts are from. Raises
+    RequestError."""
+    conversation = Conversation()
+    if request.instructions:
+        conversation.add_text("system", request.instructions, "instructions")
+    if isinstance(request.input, str):
+        conversation.add_text("user", request.input, "input")
+    else:
+        for index, item in enumerate(request.input):
+            conversation.add_item(item, f"input[{index}]")
+    asked = AskedResponse(request, conversation.origins)
+    if not conversation.messages:
+        raise RequestError("Invalid 'input': holds nothing to answer.", param="input")
+    has_logprobs = request.top_logprobs is not None or LOGPROBS in (request.include or ())
+    fields: dict[str, object] = {
+        "model": request.model,
+        "messages": conversation.messages,
+        "tools": _tools(request),
+        "tool_choice": _tool_choice(request.tool_choice),
+        "parallel_tool_calls": request.parallel_tool_calls,
+        "response_format": _format(request),
+        "reasoning_effort": request.reasoning and request.reasoning.effort,
+        "max_completion_tokens": request.max_output_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "logprobs": has_logprobs,
+        "top_logprobs": request.top_logprobs,
+    }
+    try:
+        return validate(fields, ChatRequest), asked
+    except RequestError as error:
+        raise asked.own_error(error) from None
+
+
+def without_effect(request: ResponsesRequest) -> tuple[str, ...]:
+    """Return the fields that are taken and change nothing."""
+    reasoning = request.reasoning
+    fields = {
+        "reasoning.summary": reasoning and (reasoning.summary or reasoning.generate_summary),
+        "include reasoning.encrypted_content": "reasoning.encrypted_content"
+        in (request.include or ()),
+    }
+    return tuple(name for name, given in fields.items() if given)
+
+
+def _tools(request: ResponsesRequest) -> list[dict[str, object]] | None:
+    tools: list[dict[str, object]] = []
+    for index, tool in enumerate(request.tools or ()):
+        if tool.get("type") != "function":
+            raise unsupported(f"tools[{index}].type")
+        function = {key: each for key, each in tool.items() if key != "type" and each is not None}
+        tools.append({"type": "function", "function": function})
+    return tools or None
+
+
+def _tool_choice(choice: object) -> object:
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") == "function" and isinstance(choice.get("name"), str):
+        return {"type": "function", "function": {"name": choice["name"]}}
+    if choice.get("type") != "allowed_tools":
+        raise RequestError(
+            "Invalid 'tool_choice': must be 'none', 'auto', 'required', or an object of type "
+            "'function' with a 'name' or of type 'allowed_tools'.",
+            param="tool_choice",
+        )
+    tools = choice.get("tools")
+    named = [_tool_choice(each) for each in tools] if isinstance(tools, list) else None
+    return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": named}}
+
+
+def _format(request: ResponsesRequest) -> dict[str, object] | None:
+    given = request.text and request.text.format
+    if not given or given.get("type") != "json_schema":
+        return dict(given) if given else None
+    schema = {key: each for key, each in given.items() if key != "type" and each is not None}
+    return {"type": "json_schema", "json_schema": schema}

@@ -1,0 +1,159 @@
+"""`POST /v1/responses`: the request as it comes in, and the answer. Items of `input`, tools and
+formats are checked where they become those of a chat."""
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from pydantic import Field, JsonValue, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from quire.server.openai.protocol.chat import MAX_MESSAGES, Effort
+from quire.server.openai.protocol.fields import MAX_LOGPROBS, Positive, StrictModel, at_most
+from quire.server.openai.protocol.wire import CachedTokens, CompletionTokensDetails, TokenInfo
+
+
+def _read_input(given: object) -> str | list[dict[str, object]]:
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list) or not given:
+        raise PydanticCustomError("input", "must be a string or a list of items")
+    if len(given) > MAX_MESSAGES:
+        message = f"has {len(given)} items, at most {MAX_MESSAGES} are allowed"
+        raise PydanticCustomError("input", "{message}", {"message": message})
+    for index, item in enumerate(given):
+        if not isinstance(item, dict):
+            raise PydanticCustomError("input", "must be an object", {"where": f"[{index}]"})
+    return given
+
+
+_ITEMS_SCHEMA = {
+    "type": "array",
+    "items": {"type": "object"},
+    "minItems": 1,
+    "maxItems": MAX_MESSAGES,
+}
+Input: TypeAlias = Annotated[
+    str | list[dict[str, object]],
+    PlainValidator(_read_input),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _ITEMS_SCHEMA]}),
+]
+Objects: TypeAlias = Annotated[list[dict[str, JsonValue]], at_most(MAX_MESSAGES)]
+Anything: TypeAlias = object
+Included: TypeAlias = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
+
+
+class ReasoningFields(StrictModel):
+    """The extent of the reasoning, which is sent as it is, without a summary."""
+
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class TextFields(StrictModel):
+    """The form that the text must have."""
+
+    format: dict[str, JsonValue] | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ResponsesRequest(StrictModel):
+    """The body of a request for a response. Its answer is not stored."""
+
+    model: str | None = None
+    input: Input
+    instructions: str | None = None
+    tools: Objects | None = None
+    tool_choice: JsonValue = None
+    parallel_tool_calls: bool | None = None
+    text: TextFields | None = None
+    reasoning: ReasoningFields | None = None
+    max_output_tokens: Positive | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    include: Annotated[list[Included], Field(max_length=16)] | None = None
+    metadata: Annotated[dict[str, str], at_most(16)] | None = None
+    user: str | None = None
+
+
+class OutputText(msgspec.Struct, frozen=True):
+    text: str
+    logprobs: tuple[TokenInfo, ...] = ()
+    annotations: tuple[object, ...] = ()
+    type: str = "output_text"
+
+
+class MessageItem(msgspec.Struct, frozen=True):
+    id: str
+    status: str
+    content: tuple[Anything, ...]
+    role: str = "assistant"
+    type: str = "message"
+
+
+class ReasoningText(msgspec.Struct, frozen=True):
+    text: str
+    type: str = "reasoning_text"
+
+
+class ReasoningItem(msgspec.Struct, frozen=True):
+    id: str
+    status: str
+    content: tuple[ReasoningText, ...]
+    summary: tuple[object, ...] = ()
+    type: str = "reasoning"
+
+
+class CallItem(msgspec.Struct, frozen=True):
+    id: str
+    status: str
+    call_id: str
+    name: str
+    arguments: str
+    type: str = "function_call"
+
+
+OutputItem: TypeAlias = MessageItem | ReasoningItem | CallItem
+
+
+class ResponseUsage(msgspec.Struct, frozen=True):
+    input_tokens: int
+    input_tokens_details: CachedTokens
+    output_tokens: int
+    output_tokens_details: CompletionTokensDetails
+    total_tokens: int
+
+
+class IncompleteDetails(msgspec.Struct, frozen=True):
+    reason: str
+
+
+class ResponseBody(msgspec.Struct, frozen=True):
+    """The answer, with what the client asked beside it."""
+
+    id: str
+    created_at: int
+    model: str
+    status: str
+    output: tuple[Anything, ...]
+    usage: ResponseUsage
+    incomplete_details: IncompleteDetails | None
+    instructions: str | None
+    metadata: dict[str, str]
+    parallel_tool_calls: bool
+    tool_choice: Anything
+    tools: Anything
+    temperature: float | None
+    top_p: float | None
+    top_logprobs: int
+    max_output_tokens: int | None
+    reasoning: dict[str, str | None]
+    text: dict[str, Anything]
+    user: str | None
+    object: str = "response"
+    error: None = None
+    previous_response_id: None = None
+    truncation: str = "disabled"
+    background: bool = False
+    store: bool = False
