@@ -3,6 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_families,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.server.config import MetricsCompat
@@ -163,3 +166,39 @@ def test_histogram_bounds_are_inclusive() -> None:
     histogram.observe(9.0, times=2)
     assert histogram.cumulative() == [(1.0, 2), (2.0, 3), (float("inf"), 6)]
     assert histogram.total == 23.5
+
+
+PROMETHEUS_ASKS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+
+
+def test_openmetrics_has_the_same_families_to_those_who_ask() -> None:
+    with serving(plain_config()) as fresh:
+        fresh.complete(
+            prompt="a prompt longer than what the scripted engine had cached", max_tokens=3
+        )
+        reply = fresh.client.get("/metrics", headers={"accept": PROMETHEUS_ASKS})
+        plain = fresh.client.get("/metrics").text
+    assert reply.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    parsed = openmetrics_families(reply.text)  # type: ignore[no-untyped-call]
+    found = {family.name: family.type for family in parsed}
+    assert found == {each.name: each.type for each in text_string_to_metric_families(plain)}
+    assert reply.text.endswith("# EOF\n") and "quire:num_requests_running{" in reply.text
+
+
+@pytest.mark.parametrize("accept", ["text/plain", "*/*", "application/openmetrics-text;q=0"])
+def test_others_are_given_the_text_format_of_prometheus(served: Served, accept: str) -> None:
+    reply = served.client.get("/metrics", headers={"accept": accept})
+    assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
+@pytest.mark.parametrize(("coding", "sent"), [("gzip", "gzip"), ("identity", None)])
+def test_metrics_are_compressed_for_those_who_ask(
+    served: Served, coding: str, sent: str | None
+) -> None:
+    reply = served.client.get("/metrics", headers={"accept-encoding": coding})
+    assert reply.headers.get("content-encoding") == sent
+    assert "quire:num_requests_running" in reply.text
+    assert (int(reply.headers["content-length"]) < len(reply.text) / 4) == (sent is not None)

@@ -2,7 +2,9 @@
 answer from the first moment on.
 """
 
+import asyncio
 import dataclasses
+import gzip
 
 import msgspec
 from prometheus_client import PROCESS_COLLECTOR
@@ -14,11 +16,17 @@ from quire import __version__
 from quire.engine.messages import EngineFacts
 from quire.server.errors import UNAVAILABLE
 from quire.server.http.json_responses import json_response
+from quire.server.http.negotiation import takes
+from quire.server.http.openapi.routes import OPENMETRICS
 from quire.server.observability.exposition import EngineProcess, MetricsCollector, expose
 from quire.server.openai.protocol.wire import Health, ServerInfo, StartProgress, Startup, Version
 from quire.server.service import Service
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_1 = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
+GZIP = "gzip"
+GZIP_LEVEL = 1
+"""Metrics repeat themselves: what higher levels save is little, and their time is the server's."""
 
 
 class HealthRoutes:
@@ -87,7 +95,14 @@ class HealthRoutes:
     async def metrics(self, request: Request) -> Response:
         if self._service.is_down:
             self._service.metrics.on_down()
-        return Response(expose(self._collectors), media_type=PROMETHEUS)
+        as_openmetrics = takes(request.headers.get("accept", ""), OPENMETRICS)
+        body = expose(self._collectors, as_openmetrics=as_openmetrics)
+        headers = {"vary": "accept, accept-encoding"}
+        if takes(request.headers.get("accept-encoding", ""), GZIP):
+            body = await asyncio.to_thread(gzip.compress, body, GZIP_LEVEL)
+            headers["content-encoding"] = GZIP
+        media_type = OPENMETRICS_1 if as_openmetrics else PROMETHEUS
+        return Response(body, media_type=media_type, headers=headers)
 
     async def version(self, request: Request) -> Response:
         return json_response(Version(__version__))

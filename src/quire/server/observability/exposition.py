@@ -1,4 +1,6 @@
-"""Exposes the table of metrics with its values at `/metrics`, in Prometheus' text format."""
+"""Exposes the table of metrics with its values at `/metrics`, in the text formats of Prometheus and
+OpenMetrics.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -6,6 +8,7 @@ from typing import TypeAlias
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as PrometheusFamily
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from quire.engine.messages import EngineFacts
@@ -212,9 +215,17 @@ class EngineProcess(Collector):
         return ProcessCollector("quire:engine", pid=lambda: process_id, registry=None).collect()
 
 
-def expose(collectors: Iterable[Collector]) -> bytes:
-    """Return what all collectors have, in Prometheus' text format."""
+def expose(collectors: Iterable[Collector], *, as_openmetrics: bool) -> bytes:
+    """Return what all collectors have, in OpenMetrics or in Prometheus' own text format.
+
+    UTF-8 is named for the colons of our names: the library's default for OpenMetrics makes them
+    underscores, in samples alone. Names without other characters come out unquoted.
+    """
     registry = CollectorRegistry(auto_describe=False)
     for collector in collectors:
         registry.register(collector)
-    return generate_latest(registry)
+    if not as_openmetrics:
+        return generate_latest(registry)
+    escaping = openmetrics.ALLOWUTF8
+    text: bytes = openmetrics.generate_latest(registry, escaping)  # type: ignore[no-untyped-call]
+    return text

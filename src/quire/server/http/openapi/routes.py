@@ -45,6 +45,7 @@ from quire.server.openai.protocol.wire import (
 EVENTS = "text/event-stream"
 HTML = "text/html"
 TEXT = "text/plain"
+OPENMETRICS = "application/openmetrics-text"
 OK = 200
 STREAMED = "With `stream`: events, an error that comes late among them."
 READS_A_BODY = (TOO_LARGE, UNSUPPORTED_MEDIA, UNAVAILABLE)
@@ -142,7 +143,11 @@ ROUTES: Mapping[str, RouteDoc] = {
         },
     ),
     "/metrics": RouteDoc(
-        "Metrics in Prometheus' text format.", _ok(ResponseDoc(examples.METRICS_TEXT, TEXT))
+        "Metrics in Prometheus' text format, or in OpenMetrics where `Accept` names it.",
+        _ok(
+            ResponseDoc(examples.METRICS_TEXT, TEXT),
+            ResponseDoc(f"{examples.METRICS_TEXT}# EOF\n", OPENMETRICS),
+        ),
     ),
     "/version": RouteDoc("The version of the server.", _ok(ResponseDoc(Version(__version__)))),
     "/v1/server_info": RouteDoc(
