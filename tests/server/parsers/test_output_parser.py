@@ -232,6 +232,17 @@ def test_a_call_that_was_cut_ends_in_a_prefix_of_its_arguments(
         assert cut_call.arguments == call.arguments or not cut_call.is_whole
 
 
+@pytest.mark.parametrize("form", TAGGED, ids=lambda form: form.name)
+def test_a_call_is_not_whole_before_its_last_parameter(form: ToolFormatName) -> None:
+    """Wherever the output is cut: a tool that was called without what it was to be given would do
+    something else."""
+    text = write_calls([("search", {"query": ""})], form)
+    (whole,) = read([text], options(form)).calls
+    for length in range(len(text)):
+        for call in read([text[:length]], options(form)).calls:
+            assert not call.is_whole or call.arguments == whole.arguments
+
+
 @cases(300)
 @given(st.text("ab<think>/ \n", max_size=40))
 def test_without_formats_a_text_is_content(text: str) -> None:

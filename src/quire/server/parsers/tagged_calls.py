@@ -57,7 +57,9 @@ def _read_name(syntax: TaggedCall, writer: CallWriter) -> Reading[str]:
         name += found.text
         if not found.text or len(name) > MAX_NAME_CHARS:
             raise NotACall
-    yield from writer.source.accept(syntax.name_close)
+    has_closed = yield from writer.source.accept(syntax.name_close)
+    if not has_closed and syntax.name_close.startswith(writer.source.rest()):
+        raise NotACall  # the output was cut: parameters might have come
     return (name + found.text).strip()
 
 
