@@ -68,7 +68,7 @@ def repeat_prompt(request: NewRequest) -> Iterator[int]:
 def logprobs_of(token_id: int, num_top: int) -> TokenLogprobs:
     """Made-up numbers that a test can compute again; the likeliest tokens are others than drawn."""
     top = tuple((token_id + 1 + rank, -0.5 - rank) for rank in range(num_top))
-    return TokenLogprobs(token_id, -token_id / 1000, top)
+    return TokenLogprobs(token_id, -token_id / 1000, top, num_top + 7)
 
 
 @dataclass
@@ -217,7 +217,9 @@ class ScriptedEngine:
         self._num_drawn += 1
         logprobs: tuple[TokenLogprobs, ...] = ()
         if sampling.num_logprobs is not None:
-            logprobs = (logprobs_of(token_id, sampling.num_logprobs),)
+            scores = logprobs_of(token_id, sampling.num_logprobs)
+            named = tuple((each, -each / 1000) for each in sampling.logprob_token_ids)
+            logprobs = (scores._replace(top=scores.top + named),)
         prompt_logprobs: tuple[TokenLogprobs, ...] = ()
         if request.prompt_logprobs is not None and len(live.drawn) == 1:
             ids = request.prompt_token_ids[1:]

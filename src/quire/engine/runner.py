@@ -21,7 +21,9 @@ from torch import Tensor
 from quire.engine.grammar.grammars import Grammars
 from quire.engine.host_to_device import to_device
 from quire.engine.sampling.build_sampler import build_sampler
+from quire.engine.sampling.device_to_host import build_device_to_host
 from quire.engine.sampling.logits_processor import ProcessorContext
+from quire.engine.sampling.requested_tokens import PendingTokenLogits, fetch_requested
 from quire.engine.sampling.sampler import PendingSample, SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState, build_sampling_state
 from quire.models.batch import Batch, Model, split_batch
@@ -73,6 +75,7 @@ class LaunchedStep:
     logits: [rows, vocab_size], until they are sampled.
     sampled_chunks: the indices of the chunks that sample a token.
     pending: the sampled tokens, one for each of these chunks.
+    requested: the logits of tokens that requests name.
     scored: log probabilities of prompt tokens by request id.
     """
 
@@ -82,6 +85,7 @@ class LaunchedStep:
     logits: Tensor | None = None
     sampled_chunks: list[int] = field(default_factory=list)
     pending: PendingSample | None = None
+    requested: PendingTokenLogits | None = None
     scored: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
 
 
@@ -101,6 +105,7 @@ class Runner:
         self.grammars = grammars
         self._takes_forced = Optimization.FORCED_TOKENS not in config.disabled
         self._sampler = build_sampler(model.vocab_size, self._device, config.disabled)
+        self._to_host = build_device_to_host(self._device)
         self._rows: dict[str, RequestRow] = {}
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         shape = (config.num_groups, config.max_num_seqs, config.max_num_blocks)
@@ -147,6 +152,9 @@ class Runner:
                 logits = logits.index_select(0, indices)
             rows = [launched.rows[index].sampling for index in launched.sampled_chunks]
             launched.pending = self._sampler.sample(logits, rows)
+            launched.requested = fetch_requested(
+                logits, rows, launched.pending.token_ids, self._to_host
+            )
         launched.logits = None
 
     def collect(self, launched: LaunchedStep) -> StepResult:
@@ -165,6 +173,8 @@ class Runner:
         )
         if sampled is None:
             return result
+        if launched.requested is not None:
+            launched.requested.add_to(sampled.logprobs)
         rows = [launched.rows[index].sampling for index in launched.sampled_chunks]
         for row, token_id in zip(rows, sampled.token_ids, strict=True):
             row.append(token_id)

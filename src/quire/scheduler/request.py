@@ -35,10 +35,11 @@ class Sampling:
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0, `repetition_penalty` 1 and the other
     penalties 0 are off. `seed` is any 64-bit number: the noise of a token is a pure function of
     (seed, position). With `num_logprobs` None no log probabilities are returned, with 0 the sampled
-    token's, with n also those of the n likeliest. `grammar`, serialised for
-    llguidance, is what the output must be of; empty for any output. Without a `thinking_budget` the
-    model reasons as long as it likes. `allowed_token_ids` are all that may be sampled, any
-    if empty; `bad_words` are sequences, of one token or more, that the output never holds.
+    token's, with n also those of the n likeliest; `logprob_token_ids` are scored beside these.
+    `grammar`, serialised for llguidance, is what the output must be of; empty for any output.
+    Without a `thinking_budget` the model reasons as long as it likes. `allowed_token_ids` are all
+    that may be sampled, any if empty; `bad_words` are sequences, of one token or more, that the
+    output never holds.
     """
 
     temperature: float = 1.0
@@ -53,6 +54,7 @@ class Sampling:
     bad_words: tuple[tuple[int, ...], ...] = ()
     seed: int = 0
     num_logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] = ()
     grammar: str = ""
     thinking_budget: ThinkingBudget | None = None
 
@@ -95,12 +97,14 @@ class NewRequest:
 
 class TokenLogprobs(NamedTuple):
     """Natural-log probabilities of the model itself, before temperature and penalties: the token's,
-    and in `top` those of the likeliest tokens by id.
+    and in `top` those of the likeliest tokens by id. `rank` is the token's, 1 for the likeliest; 0
+    where it was not counted, as of outputs.
     """
 
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+    rank: int = 0
 
 
 class Event(NamedTuple):

@@ -91,6 +91,7 @@ class ServerConfig:
     metrics_compat: MetricsCompat = MetricsCompat.VLLM
     tool_call_parser: str = AUTO
     reasoning_parser: str = AUTO
+    max_logprobs: int = 20
     generation_config: GenerationConfig = GenerationConfig.AUTO
     log_level: LogLevel = LogLevel.INFO
     http: HttpLimits = HttpLimits()

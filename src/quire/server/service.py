@@ -211,7 +211,11 @@ class Service:
         facts = self.engine.facts
         max_outputs = facts.max_num_seqs + self.config.engine.scheduling.max_num_queued_reqs
         limits = InputLimits(
-            facts, max_outputs, self.config.served_model_names, *self._output_formats
+            facts,
+            max_outputs,
+            self.config.served_model_names,
+            *self._output_formats,
+            max_logprobs=self.config.max_logprobs,
         )
         return ServingState(
             InputContext(limits, self.tokenizer),

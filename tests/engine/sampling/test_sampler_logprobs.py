@@ -47,6 +47,8 @@ def test_log_probabilities_are_those_of_log_softmax(make: Make, data: st.DataObj
         assert scored.token_id == ids[index]
         assert truths[index].is_close(scored.logprob, ids[index])
         assert [token_id for token_id, _ in scored.top] == order[index][:num_top]
+        row = logits[index].float()
+        assert scored.rank == int((row > row[ids[index]]).sum()) + 1
         assert all(truths[index].is_close(found, top_id) for top_id, found in scored.top)
 
 

@@ -1,7 +1,7 @@
 """Log probabilities of the model's own distribution, before temperature and logits processors, in
 bounded memory: one slab of rows at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,6 +10,9 @@ from torch import Tensor
 from quire.engine.sampling.tiles import Slab, Workspace, top_tokens
 from quire.engine.sampling.weights import unit_of, weigh_tiles
 from quire.scheduler.request import TokenLogprobs
+
+MAX_COMPARED = 2**22
+"""Logits that are compared at once where ranks are counted."""
 
 
 class Scores(NamedTuple):
@@ -69,6 +72,23 @@ def to_token_logprobs(token_ids: Sequence[int], scores: Scores) -> Iterator[Toke
     columns = (token_ids, *(each.tolist() for each in scores))
     for token_id, logprob, ids, logprobs in zip(*columns, strict=True):
         yield TokenLogprobs(token_id, logprob, tuple(zip(ids, logprobs, strict=True)))
+
+
+def ranks(logits: Tensor, token_ids: Tensor) -> Tensor:
+    """Return the rank of a token in each row of `logits` [rows, vocab_size], 1 for the largest,
+    int64 [rows]; some rows at a time. Equal ones share the least rank."""
+    num_rows = max(MAX_COMPARED // logits.shape[1], 1)
+    parts = zip(torch.split(logits, num_rows), torch.split(token_ids, num_rows), strict=True)
+    found = [(rows > rows.gather(1, ids[:, None])).sum(1) + 1 for rows, ids in parts]
+    return torch.cat(found)
+
+
+def with_ranks(
+    scores: Iterable[TokenLogprobs], logits: Tensor, token_ids: Tensor
+) -> list[TokenLogprobs]:
+    """Return the scores of prompt tokens with their ranks."""
+    counted = ranks(logits, token_ids).tolist()
+    return [each._replace(rank=rank) for each, rank in zip(scores, counted, strict=True)]
 
 
 def _log_totals(slab: Slab, space: Workspace) -> Tensor:

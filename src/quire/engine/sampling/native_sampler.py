@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from quire.engine.sampling.batched_edits import edits_on_cpu
+from quire.engine.sampling.logprobs import with_ranks
 from quire.engine.sampling.row_params import pack_params
 from quire.engine.sampling.sampler import SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState
@@ -57,8 +58,11 @@ class NativeSampler:
         return PendingNativeSample(sampled, num_tops)
 
     def score(self, logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
+        if not token_ids:
+            return []
         targets = torch.tensor(token_ids, dtype=torch.int64)
-        return list(_scores(self._kernel.score(logits, targets, min(num_top, logits.shape[1]))))
+        scores = _scores(self._kernel.score(logits, targets, min(num_top, logits.shape[1])))
+        return with_ranks(scores, logits, targets)
 
 
 def _requested_scores(sampled: Sampled, num_tops: list[int | None]) -> list[TokenLogprobs | None]:

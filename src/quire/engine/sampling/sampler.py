@@ -52,4 +52,5 @@ class Sampler(Protocol):
     def score(self, logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprobs]:
         """Return the log probabilities of `token_ids[row]` and of the `num_top` most likely tokens,
         equal ones by rising id, for each row of `logits`: those of the model's own distribution,
-        before temperature and logits processors. A row that is not finite gives NaN."""
+        before temperature and logits processors, with the rank of `token_ids[row]`. A row that is
+        not finite gives NaN."""

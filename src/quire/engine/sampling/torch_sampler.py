@@ -20,7 +20,13 @@ from quire.engine.sampling.batched_edits import (
     mask_addends,
 )
 from quire.engine.sampling.device_to_host import HostCopy, build_device_to_host
-from quire.engine.sampling.logprobs import RowsToScore, score, to_token_logprobs, unpack_scores
+from quire.engine.sampling.logprobs import (
+    RowsToScore,
+    score,
+    to_token_logprobs,
+    unpack_scores,
+    with_ranks,
+)
 from quire.engine.sampling.sampler import SamplerOutput
 from quire.engine.sampling.sampling_plan import (
     DevicePlan,
@@ -104,7 +110,7 @@ class TorchSampler:
         tensors = [torch.tensor(row_indices), torch.tensor(token_ids)]
         to_score = RowsToScore(row_indices, *to_device(tensors, self._device))
         scores = score(self._space, logits, to_score, min(num_top, self._space.vocab_size))
-        return list(to_token_logprobs(token_ids, scores))
+        return with_ranks(to_token_logprobs(token_ids, scores), logits, to_score.token_ids)
 
     def _sample_groups(
         self, logits: Tensor, plan: SamplingPlan, on_device: DevicePlan

@@ -358,6 +358,12 @@ OPTIONS: tuple[Option, ...] = (
         f"{', '.join(f'`{name}`' for name in ReasoningFormatName.__members__)}.",
     ),
     Option(
+        "max-logprobs",
+        SERVER,
+        integer(0, 20),
+        "The likeliest tokens that a request may ask for at each position of prompt and output.",
+    ),
+    Option(
         "generation-config",
         SERVER,
         one_of(*GenerationConfig),

@@ -33,7 +33,7 @@ SERVING = (ConfigSection.SERVER, ConfigSection.RESOLVED)
 WITHOUT_HTTP = frozenset(
     (
         *("model", "served_model_name", "max_body_bytes", "generation_config", "log_level"),
-        *("tool_call_parser", "reasoning_parser"),
+        *("tool_call_parser", "reasoning_parser", "max_logprobs"),
     )
 )
 """Options of these sections that have a meaning without HTTP."""

@@ -20,7 +20,7 @@ from quire.server.openai.protocol.wire import (
     TopToken,
     Usage,
 )
-from quire.server.openai.response_builder import LEAST_LOGPROB, finite
+from quire.server.openai.response_builder import LEAST_LOGPROB, finite, prompt_logprobs, token_name
 from quire.server.requests.context import RequestContext
 from quire.server.requests.output_delta import CallDelta, Ending, LogprobEntry, OutputDelta
 from quire.server.text.token_bytes import TokenBytes
@@ -76,6 +76,7 @@ class ChatResponseBuilder:
             prompt_token_ids=context.prompts[0].token_ids
             if context.text_options.token_ids
             else UNSET,
+            prompt_logprobs=prompt_logprobs(context.text_options, outputs[0], self._token_bytes),
         )
 
     def _chunk(
@@ -112,11 +113,16 @@ class ChatResponseBuilder:
         raw = self._token_bytes.of(logprobs.token_id)
         top = tuple(self._top_token(token_id, logprob) for token_id, logprob in logprobs.top)
         logprob = LEAST_LOGPROB if logprobs.logprob is None else finite(logprobs.logprob)
-        return TokenInfo(raw.decode(errors="replace"), logprob, tuple(raw), top)
+        return TokenInfo(self._token(logprobs.token_id), logprob, tuple(raw), top)
 
     def _top_token(self, token_id: int, logprob: float) -> TopToken:
         raw = self._token_bytes.of(token_id)
-        return TopToken(raw.decode(errors="replace"), finite(logprob), tuple(raw))
+        return TopToken(self._token(token_id), finite(logprob), tuple(raw))
+
+    def _token(self, token_id: int) -> str:
+        if self._context.text_options.names_tokens:
+            return token_name(token_id)
+        return self._token_bytes.of(token_id).decode(errors="replace")
 
 
 def _message(output: OutputDelta, *, old_calls: bool) -> ChatMessageOut:

@@ -12,7 +12,7 @@ from quire.server.openai.protocol.wire import (
     TopLogprobs,
     Usage,
 )
-from quire.server.openai.response_builder import finite
+from quire.server.openai.response_builder import finite, prompt_logprobs, token_name
 from quire.server.requests.context import RequestContext
 from quire.server.requests.output_delta import LogprobEntry, OutputDelta
 from quire.server.text.token_bytes import TokenBytes
@@ -68,6 +68,7 @@ class CompletionResponseBuilder:
             None if ending is None else ending.finish_reason,
             None if ending is None else ending.stop_reason,
             delta.token_ids if self._context.text_options.token_ids else UNSET,
+            prompt_logprobs=prompt_logprobs(self._context.text_options, delta, self._token_bytes),
         )
 
     def _with_prompt(self, choice: CompletionChoice) -> CompletionChoice:
@@ -79,6 +80,7 @@ class CompletionResponseBuilder:
             choice.stop_reason,
             choice.token_ids,
             self._context.returned_prompt(choice.index).token_ids,
+            choice.prompt_logprobs,
         )
 
     def _logprobs(self, logprobs: Sequence[LogprobEntry]) -> CompletionLogprobs:
@@ -98,6 +100,8 @@ class CompletionResponseBuilder:
 
     def _token(self, token_id: int) -> str:
         """Return the text of a token; bytes that are no text are written in OpenAI's spelling."""
+        if self._context.text_options.names_tokens:
+            return token_name(token_id)
         raw = self._token_bytes.of(token_id)
         try:
             return raw.decode()

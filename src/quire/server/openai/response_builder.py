@@ -3,16 +3,21 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
+from quire.scheduler.request import TokenLogprobs
 from quire.server.openai.protocol.wire import (
     ChatBody,
     ChatChunk,
     CompletionBody,
+    PromptLogprob,
+    PromptLogprobs,
     QuireAccount,
     Usage,
 )
+from quire.server.requests.context import TextOptions
 from quire.server.requests.output_delta import OutputDelta
+from quire.server.text.token_bytes import TokenBytes
 
 LEAST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON does not have."""
@@ -21,6 +26,33 @@ LEAST_LOGPROB = -9999.0
 def finite(logprob: float) -> float:
     """Return a log probability that JSON can hold."""
     return max(logprob, LEAST_LOGPROB)
+
+
+def token_name(token_id: int) -> str:
+    """Return what stands for a token's text where `return_tokens_as_token_ids` asks for ids, in
+    vLLM's spelling."""
+    return f"token_id:{token_id}"
+
+
+def prompt_logprobs(
+    options: TextOptions, delta: OutputDelta, token_bytes: TokenBytes
+) -> PromptLogprobs | UnsetType:
+    """Return the log probabilities of the prompt in vLLM's form, where they are sent."""
+    if options.prompt_logprobs is None:
+        return UNSET
+    return (None, *(_by_token(each, token_bytes) for each in delta.prompt_logprobs))
+
+
+def _by_token(scores: TokenLogprobs, token_bytes: TokenBytes) -> dict[str, PromptLogprob]:
+    """Return the prompt's own token first, then the likeliest ones."""
+    ranked = {token_id: (at, logprob) for at, (token_id, logprob) in enumerate(scores.top, 1)}
+    own = ranked.pop(scores.token_id, (scores.rank, scores.logprob))
+    return {
+        str(token_id): PromptLogprob(
+            finite(logprob), rank, token_bytes.of(token_id).decode(errors="replace")
+        )
+        for token_id, (rank, logprob) in ((scores.token_id, own), *ranked.items())
+    }
 
 
 class ResponseBuilder(Protocol):

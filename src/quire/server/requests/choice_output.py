@@ -55,7 +55,9 @@ class ChoiceOutput:
         self._parsed = ParsedOutput(options, request.id) if options.parsing.is_needed else None
         self._stops = StopStringMatcher(stops)
         self._is_echo_due = options.echo
+        self._is_scoring_due = options.prompt_logprobs is not None
         self._waits_for_logprobs = request.prompt_logprobs is not None
+        self._num_echoed_top = request.sampling.num_logprobs or 0
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._num_chars = 0
 
@@ -91,18 +93,32 @@ class ChoiceOutput:
                 status=SERVER_ERROR,
             )
         self._prompt_logprobs += delta.prompt_logprobs
+        scores = self._take_prompt_logprobs()
         echo = await self._echo_when_ready()
         if self._options.drop_output:
             ending = None if delta.finish is None else Ending("length")
-            return echo._replace(ending=ending)
+            return echo._replace(ending=ending, prompt_logprobs=scores)
         output = self._add_output(delta)
         if self._parsed is not None:
             output = self._parsed.take(output)
-        if not echo.text and not echo.logprobs:
-            return output
         return output._replace(
-            text=echo.text + output.text, logprobs=echo.logprobs + output.logprobs
+            text=echo.text + output.text,
+            logprobs=echo.logprobs + output.logprobs,
+            prompt_logprobs=scores,
         )
+
+    def _take_prompt_logprobs(self) -> tuple[TokenLogprobs, ...]:
+        """Return the log probabilities of the prompt once they are complete, and only once."""
+        num_top = self._options.prompt_logprobs
+        if not self._is_scoring_due or not self._has_scores or num_top is None:
+            return ()
+        self._is_scoring_due = False
+        return tuple(each._replace(top=each.top[:num_top]) for each in self._prompt_logprobs)
+
+    @property
+    def _has_scores(self) -> bool:
+        """Whether the log probabilities of the prompt, whose first token has none, are complete."""
+        return len(self._prompt_logprobs) >= len(self._prompt.token_ids) - 1
 
     def _add_output(self, delta: Delta) -> OutputDelta:
         text, logprobs = "", []
@@ -143,21 +159,22 @@ class ChoiceOutput:
 
     async def _echo_when_ready(self) -> OutputDelta:
         """Return the prompt once its log probabilities are complete (the first token has none)."""
-        num_tokens = len(self._prompt.token_ids)
-        if not self._is_echo_due or len(self._prompt_logprobs) < num_tokens - 1:
+        if not self._is_echo_due or not self._has_scores:
             return OutputDelta()
         self._is_echo_due = False
-        return (
-            self._echo() if num_tokens <= MAX_INLINE_TOKENS else await asyncio.to_thread(self._echo)
-        )
+        is_short = len(self._prompt.token_ids) <= MAX_INLINE_TOKENS
+        return self._echo() if is_short else await asyncio.to_thread(self._echo)
 
     def _echo(self) -> OutputDelta:
         token_ids = self._prompt.token_ids
         text = self._echoed_text()
+        if not self._options.logprobs:
+            return OutputDelta(text)
         offsets = self._echo_offsets(text)
         logprobs = [LogprobEntry(token_ids[0], None, (), offsets[0])]
         for each, offset in zip(self._prompt_logprobs, offsets[1:], strict=True):
-            logprobs.append(LogprobEntry(each.token_id, each.logprob, each.top, offset))
+            top = each.top[: self._num_echoed_top]
+            logprobs.append(LogprobEntry(each.token_id, each.logprob, top, offset))
         return OutputDelta(text, (), tuple(logprobs))
 
     def _echo_offsets(self, text: str) -> list[int]:

@@ -24,6 +24,9 @@ class TextOptions:
     names_tool: the client has named the tool to call, so that the call is no reason of its own for
         the output to end.
     logprobs: log probabilities are sent. Where they come without it, they only rank the choices.
+    prompt_logprobs: how many alternatives each token of the prompt is sent with, None for no log
+        probabilities of the prompt.
+    names_tokens: tokens beside log probabilities are written as their ids.
     """
 
     stop: tuple[str, ...] = ()
@@ -34,6 +37,8 @@ class TextOptions:
     drop_output: bool = False
     token_ids: bool = False
     logprobs: bool = False
+    prompt_logprobs: int | None = None
+    names_tokens: bool = False
     parsing: ParserOptions = ParserOptions()
     include_reasoning: bool = True
     old_calls: bool = False

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from quire.engine.messages import EngineFacts
+from quire.server.openai.protocol.fields import MAX_LOGPROBS
 from quire.server.parsers.formats import ReasoningFormat, ToolFormat
 from quire.server.text.tokenizer import TextTokenizer
 
@@ -13,6 +14,7 @@ class InputLimits(NamedTuple):
     max_outputs: how many requests the engine holds at most, running and waiting.
     model_names: the names that clients may ask for.
     tool_format, reasoning_format: how the model writes calls and reasoning; None if not known.
+    max_logprobs: how many of the likeliest tokens a request may ask for at each position.
     """
 
     facts: EngineFacts
@@ -20,6 +22,7 @@ class InputLimits(NamedTuple):
     model_names: tuple[str, ...]
     tool_format: ToolFormat | None = None
     reasoning_format: ReasoningFormat | None = None
+    max_logprobs: int = MAX_LOGPROBS
 
 
 class InputContext(NamedTuple):

@@ -40,6 +40,7 @@ from quire.server.requests.old_functions import (
     in_old_names,
     with_tools,
 )
+from quire.server.requests.output_limits import check_logprobs
 from quire.server.requests.prompt_truncation import truncation_warnings
 from quire.server.requests.prompts import (
     decode_tokens,
@@ -112,6 +113,7 @@ def _parse_completion(body: bytes, context: InputContext) -> TokenizedRequest:
     request, no_effect = parse_request(body, CompletionRequest, COMPLETIONS)
     _check_model(request.model, context)
     check_shared(request, context.facts.vocab_size)
+    check_logprobs(request, context.limits.max_logprobs)
     check_completion(request)
     check_structured(request, context.facts)
     check_num_outputs(len(request.prompt), request, context.limits.max_outputs)
@@ -154,6 +156,7 @@ def _read_chat(
 ) -> TokenizedRequest:
     _check_model(request.model, context)
     check_shared(request, context.facts.vocab_size)
+    check_logprobs(request, context.limits.max_logprobs)
     check_chat(request)
     check_tools(request, context)
     check_structured(request, context.facts)

@@ -45,12 +45,13 @@ class InputProcessor(NamedTuple):
             _max_tokens_field(request),
             drop_output,
         )
-        logprobs = NumLogprobs(request.logprobs, request.logprobs if echo else None)
+        echoed = request.logprobs if echo else None
+        prompt = max((n for n in (echoed, request.prompt_logprobs) if n is not None), default=None)
+        logprobs = NumLogprobs(request.logprobs, prompt)
         text_options = replace(
             _text_options(request),
             echo=echo,
             drop_output=drop_output,
-            logprobs=request.logprobs is not None,
         )
         return self._build(
             "cmpl", self._request_builder(request, limit, logprobs), tokenized, text_options
@@ -58,10 +59,9 @@ class InputProcessor(NamedTuple):
 
     def _chat(self, request: ChatRequest, tokenized: TokenizedRequest) -> RequestContext:
         limit = OutputLimit(_max_tokens(request), None, _max_tokens_field(request))
-        logprobs = NumLogprobs((request.top_logprobs or 0) if request.logprobs else None)
+        logprobs = NumLogprobs(request.num_output_logprobs, request.prompt_logprobs)
         text_options = replace(
             _text_options(request),
-            logprobs=bool(request.logprobs),
             parsing=tokenized.parsing,
             include_reasoning=request.include_reasoning is not False,
             old_calls=request.functions is not None,
@@ -150,4 +150,7 @@ def _text_options(request: GenerationFields) -> TextOptions:
         min_tokens=request.min_tokens or 0,
         skip_special_tokens=request.skip_special_tokens is not False,
         token_ids=bool(request.return_token_ids),
+        logprobs=request.num_output_logprobs is not None,
+        prompt_logprobs=request.prompt_logprobs,
+        names_tokens=bool(request.return_tokens_as_token_ids),
     )

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from quire.scheduler.request import TokenLogprobs
+
 
 class LogprobEntry(NamedTuple):
     """One token with its log probabilities; the first token of a prompt has none.
@@ -39,7 +41,8 @@ class CallDelta(NamedTuple):
 
 class OutputDelta(NamedTuple):
     """A part of one output, or all of it: deltas joined in their order are the output. Where the
-    output is parsed, `text` is its content."""
+    output is parsed, `text` is its content. `prompt_logprobs` are those of the whole prompt but its
+    first token, in one delta."""
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
@@ -47,6 +50,7 @@ class OutputDelta(NamedTuple):
     ending: Ending | None = None
     reasoning: str = ""
     calls: tuple[CallDelta, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class GatheredOutput:
@@ -63,10 +67,12 @@ class GatheredOutput:
         self._ending: Ending | None = None
         self._reasoning: list[str] = []
         self._calls: list[tuple[CallDelta, list[str]]] = []
+        self._prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
     def add(self, delta: OutputDelta) -> None:
         """Take the next delta of the output."""
-        self.num_parts += 1 + len(delta.logprobs) + len(delta.calls)
+        self.num_parts += 1 + len(delta.logprobs) + len(delta.calls) + len(delta.prompt_logprobs)
+        self._prompt_logprobs += delta.prompt_logprobs
         self._reasoning.append(delta.reasoning)
         for call in delta.calls:
             if call.number == len(self._calls):
@@ -82,4 +88,12 @@ class GatheredOutput:
         text, token_ids = "".join(self._texts), tuple(self._token_ids)
         calls = tuple(call._replace(arguments="".join(parts)) for call, parts in self._calls)
         reasoning = "".join(self._reasoning)
-        return OutputDelta(text, token_ids, tuple(self._logprobs), self._ending, reasoning, calls)
+        return OutputDelta(
+            text,
+            token_ids,
+            tuple(self._logprobs),
+            self._ending,
+            reasoning,
+            calls,
+            self._prompt_logprobs,
+        )

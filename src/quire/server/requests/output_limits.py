@@ -42,14 +42,39 @@ def check_num_logprobs(requests: Sequence[NewRequest], *, keeps_output: bool) ->
         if each.prompt_logprobs is not None:
             num_kept += len(each.prompt_token_ids) * (1 + each.prompt_logprobs)
         if each.sampling.num_logprobs is not None and keeps_output:
-            num_kept += each.stopping.max_tokens * (1 + each.sampling.num_logprobs)
+            num_each = 1 + each.sampling.num_logprobs + len(each.sampling.logprob_token_ids)
+            num_kept += each.stopping.max_tokens * num_each
     if num_kept > MAX_LOGPROBS_KEPT:
         remedy = ", or for a stream" if keeps_output else ""
+        has_own = any(each.sampling.num_logprobs is not None for each in requests)
+        field = "logprobs" if has_own else "prompt_logprobs"
         raise RequestError(
-            f"{len(requests)} outputs with 'logprobs' may have {num_kept} log probabilities, "
+            f"{len(requests)} outputs with '{field}' may have {num_kept} log probabilities, "
             f"more than the {MAX_LOGPROBS_KEPT} of one answer: ask for fewer outputs, tokens or "
             f"log probabilities at once{remedy}.",
-            param="logprobs",
+            param=field,
+        )
+
+
+def check_logprobs(request: GenerationFields, most: int) -> None:
+    """Check the fields of log probabilities against each other, and against what this server gives
+    of the likeliest tokens. Raises RequestError."""
+    for field, number in request.logprob_counts.items():
+        if (number or 0) > most:
+            raise RequestError(
+                f"Invalid '{field}': it asks for {number} tokens, this server gives at most {most} "
+                "(--max-logprobs).",
+                param=field,
+            )
+    if request.prompt_logprobs is not None and request.stream:
+        raise RequestError(
+            "'prompt_logprobs' come with the whole answer: they do not go with 'stream'.",
+            param="prompt_logprobs",
+        )
+    if request.logprob_token_ids and request.num_output_logprobs is None:
+        raise RequestError(
+            "'logprob_token_ids' are scored beside the tokens of the output: give 'logprobs' too.",
+            param="logprob_token_ids",
         )
 
 

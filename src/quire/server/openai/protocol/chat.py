@@ -1,5 +1,6 @@
 """`POST /v1/chat/completions`: the request as it comes in. Content is text or parts of text."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
@@ -185,6 +186,14 @@ class ChatRequest(StructuredFields):
     include_reasoning: bool | None = None
     reasoning_effort: Effort | None = None
     thinking_token_budget: Annotated[int, Field(ge=0, le=INT64_MAX)] | None = None
+
+    @property
+    def num_output_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def logprob_counts(self) -> Mapping[str, int | None]:
+        return {**super().logprob_counts, "top_logprobs": self.top_logprobs}
 
     @property
     def offered_tools(self) -> list[Tool]:

@@ -1,5 +1,6 @@
 """`POST /v1/completions`: the request as it comes in."""
 
+from collections.abc import Mapping
 from typing import Annotated, NamedTuple, TypeAlias
 
 from pydantic import Field, PlainValidator, WithJsonSchema
@@ -91,6 +92,14 @@ class CompletionRequest(StructuredFields):
     @property
     def default_max_tokens(self) -> int:
         return DEFAULT_MAX_TOKENS
+
+    @property
+    def num_output_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def logprob_counts(self) -> Mapping[str, int | None]:
+        return {**super().logprob_counts, "logprobs": self.logprobs}
 
     @property
     def num_generated(self) -> int:

@@ -21,6 +21,7 @@ from quire.server.requests.sampling_defaults import SamplingDefaults
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
+MAX_LOGPROB_TOKEN_IDS = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 256
@@ -106,6 +107,11 @@ AllowedTokenIds: TypeAlias = Annotated[
     Field(min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS, fail_fast=True),
     at_most(MAX_ALLOWED_TOKEN_IDS),
 ]
+LogprobTokenIds: TypeAlias = Annotated[
+    list[TokenId],
+    Field(max_length=MAX_LOGPROB_TOKEN_IDS, fail_fast=True),
+    at_most(MAX_LOGPROB_TOKEN_IDS),
+]
 BadWords: TypeAlias = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARS)]],
     Field(max_length=MAX_BAD_WORDS, fail_fast=True),
@@ -157,6 +163,9 @@ class GenerationFields(StrictModel):
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    logprob_token_ids: LogprobTokenIds | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT64_MAX)] | None = None
     truncation_side: Annotated[TruncationSide, Field(strict=False)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
@@ -179,11 +188,23 @@ class GenerationFields(StrictModel):
         return self.num_returned
 
     @property
+    def num_output_logprobs(self) -> int | None:
+        """The number of alternatives that each token of an output gets; None: no log
+        probabilities."""
+        return None
+
+    @property
+    def logprob_counts(self) -> Mapping[str, int | None]:
+        """The numbers of likeliest tokens that are asked for, by their field."""
+        return {"prompt_logprobs": self.prompt_logprobs}
+
+    @property
     def token_id_lists(self) -> Mapping[str, Sequence[int]]:
         """The lists of token ids by their field: each id must be of the vocabulary."""
         return {
             "stop_token_ids": self.stop_token_ids or (),
             "allowed_token_ids": self.allowed_token_ids or (),
+            "logprob_token_ids": self.logprob_token_ids or (),
         }
 
     def sampling(self, defaults: SamplingDefaults, vocab_size: int) -> Sampling:
@@ -203,6 +224,7 @@ class GenerationFields(StrictModel):
             presence_penalty=_first(self.presence_penalty, None, 0.0),
             logit_bias=tuple((int(key), float(value)) for key, value in bias.items()),
             allowed_token_ids=tuple(self.allowed_token_ids or ()),
+            logprob_token_ids=tuple(self.logprob_token_ids or ()),
         )
 
 

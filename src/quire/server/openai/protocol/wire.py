@@ -47,6 +47,20 @@ class QuireAccount(msgspec.Struct, frozen=True):
     timings: tuple[Timing, ...]
 
 
+class PromptLogprob(msgspec.Struct, frozen=True):
+    """The log probability of a token in the place of one of the prompt; `rank` 1 is the
+    likeliest."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs: TypeAlias = tuple[dict[str, PromptLogprob] | None, ...]
+"""For each token of a prompt those of the token and the likeliest ones, by their ids, which are
+written as decimal numbers; null for the first token."""
+
+
 class CompletionLogprobs(msgspec.Struct, frozen=True):
     tokens: tuple[str, ...]
     token_logprobs: tuple[float | None, ...]
@@ -62,6 +76,7 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     stop_reason: int | str | None = None
     token_ids: tuple[int, ...] | UnsetType = UNSET
     prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class CompletionBody(msgspec.Struct, frozen=True):
@@ -157,6 +172,7 @@ class ChatBody(msgspec.Struct, frozen=True):
     quire: QuireAccount
     object: str = "chat.completion"
     prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct, frozen=True):
