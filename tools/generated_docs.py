@@ -3,7 +3,7 @@ writes them anew between their markers.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from quire.server.observability.metric_table import (
     Metric,
     MetricKind,
 )
-from quire.server.openai.protocol.capabilities import Support, capability_table
+from tools.field_tables import field_table
 
 ROOT = Path(__file__).parent.parent
 
@@ -71,18 +71,9 @@ def _bounds(buckets: Iterable[float]) -> str:
     return bounds or "1, 2, 5, 10, 20, 50 and so on, up to the model length"
 
 
-def fields_list() -> str:
-    """Every request field of each endpoint, by what becomes of it."""
-    return "\n".join(_fields_by_support())
-
-
-def _fields_by_support() -> Iterator[str]:
-    table = list(capability_table(BODIES))
-    for endpoint in BODIES:
-        yield f"\n### `POST {endpoint}`\n"
-        for support in Support:
-            fields = [name for path, name, what in table if (path, what) == (endpoint, support)]
-            yield f"- **{support}**: {_codes(sorted(fields))}"
+def fields_table() -> str:
+    """Return every request field of each endpoint, and what becomes of it."""
+    return field_table(BODIES)
 
 
 def _codes(names: Iterable[str]) -> str:
@@ -126,7 +117,7 @@ TABLES = (
     Table("metrics", "docs/metrics.md", metrics_table),
     Table("http-metrics", "docs/metrics.md", http_metrics_table),
     Table("buckets", "docs/metrics.md", buckets_list),
-    Table("fields", "docs/api.md", fields_list),
+    Table("fields", "docs/api.md", fields_table),
     Table("served", "docs/models.md", served_table),
     Table("refused", "docs/models.md", refused_table),
     Table("schemas", "docs/schemas.md", recorded_schemas),

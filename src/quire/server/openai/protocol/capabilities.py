@@ -21,11 +21,12 @@ BOTH = (COMPLETIONS, CHAT)
 
 
 class Support(StrEnum):
-    """The ways in which Quire supports a field."""
+    """The ways in which Quire supports a field: it acts on it; it reports that it does not, where
+    that cannot change the answer; or it refuses the request by the field's name."""
 
     SUPPORTED = "supported"
-    NO_EFFECT = "accepted without effect"
-    UNSUPPORTED = "unsupported"
+    NO_EFFECT = "reported"
+    UNSUPPORTED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
