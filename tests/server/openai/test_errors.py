@@ -233,15 +233,15 @@ def test_a_field_has_one_meaning() -> None:
 
 
 def test_a_field_that_the_model_defines_is_acted_on_whatever_the_table_says() -> None:
-    class WithSuffix(CompletionRequest):
-        suffix: str | None = None
+    class WithLora(CompletionRequest):
+        lora: str | None = None
 
-    body = b'{"prompt": "x", "suffix": "y", "user": "me"}'
-    request, no_effect = parse_request(body, WithSuffix, COMPLETIONS)
-    assert (request.suffix, no_effect) == ("y", ("user",))
-    assert "suffix" in capabilities_of(COMPLETIONS, CompletionRequest)
-    table = list(capability_table({COMPLETIONS: WithSuffix}))
-    assert [what for _, field, what in table if field == "suffix"] == [Support.SUPPORTED]
+    body = b'{"prompt": "x", "lora": "y", "user": "me"}'
+    request, no_effect = parse_request(body, WithLora, COMPLETIONS)
+    assert (request.lora, no_effect) == ("y", ("user",))
+    assert "lora" in capabilities_of(COMPLETIONS, CompletionRequest)
+    table = list(capability_table({COMPLETIONS: WithLora}))
+    assert [what for _, field, what in table if field == "lora"] == [Support.SUPPORTED]
 
 
 def test_null_is_absent(served: Served) -> None:

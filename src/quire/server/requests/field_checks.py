@@ -67,6 +67,7 @@ def check_completion(request: CompletionRequest) -> None:
             "with 'stream'.",
             param="best_of",
         )
+    _check_suffix(request)
     if request.max_tokens == 0 and not request.echo:
         raise RequestError("'max_tokens' can be 0 only with 'echo'.", param="max_tokens")
     if request.max_tokens == 0 and request.min_tokens:
@@ -81,6 +82,18 @@ def check_completion(request: CompletionRequest) -> None:
             f"{MAX_SEQUENCES} outputs that one request may ask for.",
             param=name,
         )
+
+
+def _check_suffix(request: CompletionRequest) -> None:
+    """Refuse what needs a prompt that is a beginning alone."""
+    others = {"echo": request.echo, "truncate_prompt_tokens": request.truncate_prompt_tokens}
+    for field, value in others.items():
+        if request.suffix and value:
+            raise RequestError(
+                f"'{field}' does not go with 'suffix': the prompt is then another than the one "
+                "given.",
+                param=field,
+            )
 
 
 def check_num_outputs(num_prompts: int, request: GenerationFields, most: int) -> None:
@@ -109,6 +122,11 @@ def check_chat(request: ChatRequest) -> None:
         )
     if request.max_tokens == 0:
         raise RequestError("Invalid 'max_tokens': must be 1 or more.", param="max_tokens")
+    if request.documents and "documents" in (request.chat_template_kwargs or {}):
+        raise RequestError(
+            "'documents' and 'chat_template_kwargs.documents' exclude each other.",
+            param="chat_template_kwargs.documents",
+        )
     for name in RESERVED_KWARGS:
         if name in (request.chat_template_kwargs or {}):
             raise RequestError(

@@ -120,7 +120,7 @@ def _parse_completion(body: bytes, context: InputContext) -> TokenizedRequest:
     prompts = read_prompts(request, context)
     if not request.echo:
         prompts = tuple(prompt._replace(text=None) for prompt in prompts)
-    kept = request.model_copy(update={"prompt": ()})
+    kept = request.model_copy(update={"prompt": (), "suffix": None})
     grammar = output_grammar(request, ParserOptions(), "", context)
     bad_words = bad_word_tokens(request, grammar, context)
     warnings = _no_effect_warnings(no_effect) + truncation_warnings(prompts)
@@ -168,7 +168,12 @@ def _read_chat(
     )
     text = render_chat(request, context)
     prompt = encode_chat(text, request, context)
-    dropped: dict[str, object] = {"messages": [], "chat_template_kwargs": None, "tools": None}
+    dropped: dict[str, object] = {
+        "messages": [],
+        "chat_template_kwargs": None,
+        "tools": None,
+        "documents": None,
+    }
     parsing = parser_options(request, text, context)
     grammar = output_grammar(request, parsing, text, context)
     kept = request.model_copy(update=dropped)

@@ -1,5 +1,7 @@
 """Makes tokens of prompts: of texts, of token ids, of conversations through the chat template."""
 
+from pydantic import JsonValue
+
 from quire.server.errors import RequestError
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest, GivenPrompt
@@ -9,6 +11,7 @@ from quire.server.requests.input_context import InputContext
 from quire.server.requests.prompt_truncation import Truncation, truncation_of
 from quire.server.requests.reasoning_options import template_kwargs
 from quire.server.text.chat_template import TemplateRefused
+from quire.server.text.infilling import STYLES, encode_suffix, find_infilling
 from quire.server.text.token_bytes import TokenizerKind
 
 MAX_SHOWN_CHARS = 200
@@ -24,10 +27,37 @@ def read_prompts(request: CompletionRequest, context: InputContext) -> tuple[Pro
     """
     add_special_tokens = request.add_special_tokens is not False
     truncation = truncation_of(request, context)
-    return tuple(
+    prompts = tuple(
         _read_prompt(given, context, truncation, add_special_tokens=add_special_tokens)
         for given in request.prompt
     )
+    return _infilled(prompts, request.suffix, context) if request.suffix else prompts
+
+
+def _infilled(
+    prompts: tuple[Prompt, ...], suffix: str, context: InputContext
+) -> tuple[Prompt, ...]:
+    """Return the prompts as the model wants them that writes what stands before `suffix`."""
+    infilling = find_infilling(context.tokenizer)
+    if infilling is None:
+        raise RequestError(
+            "This model's tokenizer has no tokens to fill in the middle, such as "
+            f"'{STYLES[0].before_prefix}': 'suffix' would be lost.",
+            param="suffix",
+            code="unsupported_parameter",
+        )
+    _refuse_longer(suffix, "suffix", context, at_least=0)
+    suffix_ids = encode_suffix(suffix, context.tokenizer)
+    bos, most = context.tokenizer.bos_token_id, context.facts.max_model_len
+    made = []
+    for prompt in prompts:
+        num_bos = int(prompt.token_ids[0] == bos)
+        begins, prefix = prompt.token_ids[:num_bos], prompt.token_ids[num_bos:]
+        token_ids = (*begins, *infilling.join(prefix, suffix_ids))
+        check_prompt_length(len(token_ids), prompt.field, most)
+        check_token_ids(token_ids, context.facts.vocab_size, "suffix")
+        made.append(prompt._replace(token_ids=token_ids, text=None))
+    return tuple(made)
 
 
 def _read_prompt(
@@ -66,6 +96,12 @@ def render_chat(request: ChatRequest, context: InputContext) -> str:
         raise RequestError(
             "This model has no chat template; use /v1/completions.", code="no_chat_template"
         )
+    if request.documents and not template.takes_documents:
+        raise RequestError(
+            "The model's chat template has no place for documents: put them into a message.",
+            param="documents",
+            code="unsupported_parameter",
+        )
     continues = bool(request.continue_final_message)
     adds_prompt = request.add_generation_prompt is not False and not continues
     try:
@@ -73,7 +109,7 @@ def render_chat(request: ChatRequest, context: InputContext) -> str:
             [message.as_template_message() for message in request.messages],
             add_generation_prompt=adds_prompt,
             continue_final_message=continues,
-            extra=template_kwargs(request, template),
+            extra={**template_kwargs(request, template), **_documents(request)},
             tools=[tool.as_template_tool() for tool in request.offered_tools],
         )
     except TemplateRefused as error:
@@ -82,6 +118,11 @@ def render_chat(request: ChatRequest, context: InputContext) -> str:
             param="messages",
             code="invalid_messages",
         ) from None
+
+
+def _documents(request: ChatRequest) -> dict[str, JsonValue]:
+    documents = request.documents
+    return {"documents": [*documents]} if documents else {}
 
 
 def unread_kwargs(request: ChatRequest, context: InputContext) -> tuple[str, ...]:

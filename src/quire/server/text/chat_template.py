@@ -115,6 +115,10 @@ class ChatTemplate:
         return "tools" in self._read_names
 
     @property
+    def takes_documents(self) -> bool:
+        return "documents" in self._read_names
+
+    @property
     def takes_calls(self) -> bool:
         """Whether the template shows calls that an assistant made."""
         return "tool_calls" in self.source

@@ -28,6 +28,7 @@ class TextTokenizer:
 
     special_tokens: the ids of those that `tokenizer.json` marks as special, by their text. Grammars
         go by them.
+    added_tokens: the ids of those that are never parts of words, special or not, by their text.
 
     Encoding is thread-safe and, beyond a small part, leaves the GIL to others.
     """
@@ -40,6 +41,10 @@ class TextTokenizer:
         special_tokens: Mapping[str, int],
     ) -> None:
         self.special_tokens = special_tokens
+        self.added_tokens: Mapping[str, int] = {
+            token.content: token_id
+            for token_id, token in tokenizer.get_added_tokens_decoder().items()
+        }
         self.token_bytes = TokenBytes(tokenizer)
         self.bos_token_id = bos_token_id
         self.template = template

@@ -38,6 +38,7 @@ MAX_MESSAGES = 4096
 MAX_PARTS = 4096
 """Text parts of one message."""
 MAX_TEMPLATE_KWARGS = 64
+MAX_DOCUMENTS = 1024
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
@@ -164,13 +165,17 @@ Messages: TypeAlias = Annotated[
     Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True),
     at_most(MAX_MESSAGES),
 ]
+Documents: TypeAlias = Annotated[
+    list[dict[str, JsonValue]], Field(max_length=MAX_DOCUMENTS), at_most(MAX_DOCUMENTS)
+]
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 TemplateKwargs: TypeAlias = Annotated[dict[str, JsonValue], at_most(MAX_TEMPLATE_KWARGS)]
 
 
 class ChatRequest(StructuredFields):
     """The body of a chat completion. Without a limit the output may go on to the end of the
-    context. `thinking_token_budget` limits the tokens between the tags of its reasoning."""
+    context. `thinking_token_budget` limits the tokens between the tags of its reasoning. The
+    chat template shows the model `documents`, as it reads them."""
 
     messages: Messages
     logprobs: bool | None = None
@@ -178,6 +183,7 @@ class ChatRequest(StructuredFields):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
+    documents: Documents | None = None
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None

@@ -82,9 +82,11 @@ Prompts: TypeAlias = Annotated[
 
 class CompletionRequest(StructuredFields):
     """`max_tokens` 0 is allowed with `echo`: the prompt comes back, with its log probabilities.
-    Of `best_of` outputs the `n` of the highest mean log probability per token are shown."""
+    The output stands between a prompt and its `suffix`. Of `best_of` outputs the `n` of the highest
+    mean log probability per token are shown."""
 
     prompt: Prompts
+    suffix: str | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
