@@ -312,6 +312,20 @@ def test_prompt_scores_are_handed_out_once() -> None:
     assert handed == list(range(1, 10))
 
 
+def test_progress_of_the_prompt_is_told_to_whom_asks_until_the_first_token() -> None:
+    scheduler, _ = build(num_blocks=33)
+    scheduler.add(replace(request("a", 20), reports_prefill=True), 0.0)
+    scheduler.add(request("b", 1), 0.0)
+    told: dict[str, list[int]] = {"a": [], "b": []}
+    while scheduler.has_work:
+        step = scheduler.schedule(1.0)
+        for delta in scheduler.update(step, draw(step), 2.0):
+            if delta.prefill is not None:
+                assert delta.prefill.num_cached == 0
+                told[delta.request_id].append(delta.prefill.num_computed)
+    assert told == {"a": [8, 16, 20], "b": []}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -24,7 +24,7 @@ from quire.engine.messages import (
 )
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, TokenLogprobs
-from quire.scheduler.step import Delta, Finish, Refusal, Stats
+from quire.scheduler.step import Delta, Finish, PrefillProgress, Refusal, Stats
 
 Script: TypeAlias = Callable[[NewRequest], Iterator[int]]
 
@@ -226,7 +226,9 @@ class ScriptedEngine:
             prompt_logprobs = tuple(logprobs_of(id, request.prompt_logprobs) for id in ids)
         reason = self._reason(live, token_id)
         finish = None if reason is None else self._finish(live, reason, token_id)
-        delta = Delta(request.id, (token_id,), logprobs, prompt_logprobs, finish)
+        is_told = request.reports_prefill and len(live.drawn) == 1
+        prefill = PrefillProgress(len(request.prompt_token_ids), 0) if is_told else None
+        delta = Delta(request.id, (token_id,), logprobs, prompt_logprobs, finish, prefill)
         live.stream.put(delta)
         return delta
 

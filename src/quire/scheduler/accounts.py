@@ -11,7 +11,7 @@ from quire.scheduler.hit_rate import HitRate
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
-from quire.scheduler.step import Finish, Stats
+from quire.scheduler.step import Finish, PrefillProgress, Stats
 
 _CAPACITY = (
     Reason.WAITS_FOR_BLOCKS,
@@ -130,6 +130,14 @@ def stats_of(
         num_misses_new=misses[MissKind.NEW],
         num_forced_tokens=counters.num_forced_tokens,
     )
+
+
+def prefill_of(request: Request, num_computed: int) -> PrefillProgress | None:
+    """Return how far the prompt of a request without output is computed, None where the request
+    does not ask for that."""
+    if not request.new.reports_prefill or request.num_outputs:
+        return None
+    return PrefillProgress(num_computed, request.num_cached)
 
 
 def finish_of(request: Request, reason: Reason, now: float) -> Finish:

@@ -79,7 +79,8 @@ class NewRequest:
     token's log probability and the n likeliest. `tenant` and `weight` (above 0) say who is served,
     and with what share, under the fair policy. Less `priority` is sooner. It must have ended
     `time_limit_s` seconds after it is added. `fork_of` is another request with the same prompt and
-    sharing, whose blocks it takes over.
+    sharing, whose blocks it takes over. With `reports_prefill` its deltas say how far its prompt is
+    computed.
     """
 
     id: str
@@ -93,6 +94,7 @@ class NewRequest:
     priority: int = 0
     time_limit_s: float | None = None
     fork_of: str | None = None
+    reports_prefill: bool = False
 
 
 class TokenLogprobs(NamedTuple):

@@ -14,7 +14,7 @@ ends.
 
 from quire.cache.kv_cache import KVCache
 from quire.cache.kv_events import KVEvent
-from quire.scheduler.accounts import Counters, finish_of, stats_of
+from quire.scheduler.accounts import Counters, finish_of, prefill_of, stats_of
 from quire.scheduler.admission import Admission, Blocker
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
@@ -347,8 +347,10 @@ class Scheduler:
         self._cache.advance(request.table, request.token_ids, num_computed)
         if chunk.num_tokens > 1:
             self._prefix_waits.advance(request, num_computed)
+        prefill = prefill_of(request, num_computed)
         if token_id is None:
-            return Delta(request.id, (), (), scored) if scored else None
+            is_told = scored or prefill is not None
+            return Delta(request.id, (), (), scored, prefill=prefill) if is_told else None
         request.num_pending -= 1
         outputs = (token_id, *result.forced.get(request.id, ())) if result.forced else (token_id,)
         token_ids, reason = append_outputs(request, outputs, self._config.max_model_len)
@@ -357,7 +359,7 @@ class Scheduler:
         logprob = result.logprobs.get(request.id)
         logprobs = () if logprob is None else (logprob,)
         finish = None if reason is None else self._finish(request, reason, now)
-        return Delta(request.id, token_ids, logprobs, scored, finish)
+        return Delta(request.id, token_ids, logprobs, scored, finish, prefill)
 
     def _finish(self, request: Request, reason: Reason, now: float) -> Finish:
         request.note(now, reason, request.token_ids[-1])

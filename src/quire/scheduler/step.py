@@ -103,9 +103,16 @@ class Finish(NamedTuple):
     timeline: tuple[Event, ...]
 
 
+class PrefillProgress(NamedTuple):
+    """The tokens of a prompt that are computed; `num_cached` of them were found in the cache."""
+
+    num_computed: int
+    num_cached: int
+
+
 class Delta(NamedTuple):
     """The tokens that one step adds to one request's output. `prompt_logprobs` come as the prompt
-    is computed.
+    is computed, and so does `prefill` where the request asks for it.
     """
 
     request_id: str
@@ -113,6 +120,7 @@ class Delta(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     finish: Finish | None = None
+    prefill: PrefillProgress | None = None
 
 
 class Refusal(NamedTuple):

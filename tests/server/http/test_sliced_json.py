@@ -4,7 +4,11 @@ import msgspec
 import pytest
 
 from quire.server.http.sliced_json import SLICE, encode_sliced
-from quire.server.openai.protocol.wire import CompletionChoice, CompletionLogprobs
+from quire.server.openai.protocol.wire import (
+    CompletionChoice,
+    CompletionLogprobs,
+    PromptLogprob,
+)
 
 
 @pytest.mark.parametrize("num_tokens", [0, 1, SLICE, SLICE + 1, 3 * SLICE, 3 * SLICE + 1])
@@ -15,8 +19,11 @@ def test_slices_join_to_the_same_json(num_tokens: int) -> None:
         tuple({f"é{n}": -1.5} for n in range(num_tokens)),
         tuple(range(num_tokens)),
     )
-    choice = CompletionChoice(1, "text", logprobs, "stop", None, (1, 2))
-    assert encode_sliced(choice, "logprobs") == msgspec.json.encode(choice)
+    of_prompt = (None, *({f"{n}": PromptLogprob(-1.5, n, "é")} for n in range(num_tokens)))
+    choice = CompletionChoice(1, "text", logprobs, "stop", None, (1, 2), prompt_logprobs=of_prompt)
+    whole = msgspec.json.encode(choice)
+    assert encode_sliced(choice, "logprobs") == whole
+    assert encode_sliced(choice, "logprobs", "prompt_logprobs", "no_field") == whole
 
 
 def test_nothing_is_null() -> None:

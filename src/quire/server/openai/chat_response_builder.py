@@ -20,7 +20,13 @@ from quire.server.openai.protocol.wire import (
     TopToken,
     Usage,
 )
-from quire.server.openai.response_builder import LEAST_LOGPROB, finite, prompt_logprobs, token_name
+from quire.server.openai.response_builder import (
+    LEAST_LOGPROB,
+    finite,
+    prompt_logprobs,
+    token_name,
+    with_progress,
+)
 from quire.server.requests.context import RequestContext
 from quire.server.requests.output_delta import CallDelta, Ending, LogprobEntry, OutputDelta
 from quire.server.text.token_bytes import TokenBytes
@@ -57,7 +63,8 @@ class ChatResponseBuilder:
             None if ending is None else ending.stop_reason,
             delta.token_ids if self._context.text_options.token_ids else UNSET,
         )
-        return self._chunk((choice,), usage)
+        chunk = self._chunk((choice,), usage)
+        return chunk if delta.progress is None else with_progress(chunk, delta.progress)
 
     def closing(self, usage: Usage | None | UnsetType, account: QuireAccount) -> ChatChunk:
         return self._chunk((), usage, account)

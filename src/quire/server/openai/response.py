@@ -50,7 +50,8 @@ def event(data: bytes) -> bytes:
 
 def has_news(delta: OutputDelta) -> bool:
     """Return whether a delta holds something beside token ids."""
-    return bool(delta.text or delta.ending or delta.logprobs or delta.reasoning or delta.calls)
+    told = (delta.text, delta.ending, delta.logprobs, delta.reasoning, delta.calls, delta.progress)
+    return any(told)
 
 
 async def _encoded(num_parts: int, make: Callable[[], bytes]) -> bytes:
@@ -156,8 +157,12 @@ class GenerationResponse(Response):
         whole = self._builder.whole([each.joined() for each in best], usage, account)
         if self._rewrite is not None:
             return msgspec.json.encode(self._rewrite(whole))
-        choices = tuple(msgspec.Raw(encode_sliced(each, "logprobs")) for each in whole.choices)
-        return msgspec.json.encode(msgspec.structs.replace(whole, choices=choices))
+        choices = tuple(
+            msgspec.Raw(encode_sliced(each, "logprobs", "prompt_logprobs"))
+            for each in whole.choices
+        )
+        whole = msgspec.structs.replace(whole, choices=choices)
+        return encode_sliced(whole, "prompt_logprobs")
 
     async def _stream(self, send: Send) -> None:
         await self._generation.start()

@@ -1,8 +1,9 @@
 """Both endpoints' response builders make bodies of output deltas; this is what they share."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.scheduler.request import TokenLogprobs
@@ -12,6 +13,7 @@ from quire.server.openai.protocol.wire import (
     CompletionBody,
     PromptLogprob,
     PromptLogprobs,
+    PromptProgress,
     QuireAccount,
     Usage,
 )
@@ -40,12 +42,16 @@ def prompt_logprobs(
     """Return the log probabilities of the prompt in vLLM's form, where they are sent."""
     if options.prompt_logprobs is None:
         return UNSET
-    return (None, *(_by_token(each, token_bytes) for each in delta.prompt_logprobs))
+    num_top = options.prompt_logprobs
+    return (None, *(_by_token(each, num_top, token_bytes) for each in delta.prompt_logprobs))
 
 
-def _by_token(scores: TokenLogprobs, token_bytes: TokenBytes) -> dict[str, PromptLogprob]:
+def _by_token(
+    scores: TokenLogprobs, num_top: int, token_bytes: TokenBytes
+) -> dict[str, PromptLogprob]:
     """Return the prompt's own token first, then the likeliest ones."""
-    ranked = {token_id: (at, logprob) for at, (token_id, logprob) in enumerate(scores.top, 1)}
+    top = enumerate(scores.top[:num_top], 1)
+    ranked = {token_id: (rank, logprob) for rank, (token_id, logprob) in top}
     own = ranked.pop(scores.token_id, (scores.rank, scores.logprob))
     return {
         str(token_id): PromptLogprob(
@@ -53,6 +59,14 @@ def _by_token(scores: TokenLogprobs, token_bytes: TokenBytes) -> dict[str, Promp
         )
         for token_id, (rank, logprob) in ((scores.token_id, own), *ranked.items())
     }
+
+
+Chunk = TypeVar("Chunk", CompletionBody, ChatChunk)
+
+
+def with_progress(chunk: Chunk, progress: PromptProgress) -> Chunk:
+    """Return a chunk that says how far its prompt is computed."""
+    return msgspec.structs.replace(chunk, prompt_progress=progress)
 
 
 class ResponseBuilder(Protocol):

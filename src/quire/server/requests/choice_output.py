@@ -109,11 +109,10 @@ class ChoiceOutput:
 
     def _take_prompt_logprobs(self) -> tuple[TokenLogprobs, ...]:
         """Return the log probabilities of the prompt once they are complete, and only once."""
-        num_top = self._options.prompt_logprobs
-        if not self._is_scoring_due or not self._has_scores or num_top is None:
+        if not self._is_scoring_due or not self._has_scores:
             return ()
         self._is_scoring_due = False
-        return tuple(each._replace(top=each.top[:num_top]) for each in self._prompt_logprobs)
+        return tuple(self._prompt_logprobs)
 
     @property
     def _has_scores(self) -> bool:

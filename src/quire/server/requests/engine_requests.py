@@ -84,6 +84,7 @@ class EngineRequestBuilder:
                 weight=self.tenant.weight,
                 priority=self.request.priority or 0,
                 fork_of=f"{prefix}{first}" if forks and index else None,
+                reports_prefill=bool(self.request.return_progress),
             )
 
     def _sharing(self, token_ids: tuple[int, ...]) -> SharingTerms:

@@ -22,6 +22,10 @@ def check_shared(request: GenerationFields, vocab_size: int) -> None:
         raise RequestError(
             "'stream_options' is only allowed with 'stream': true.", param="stream_options"
         )
+    if request.return_progress and not request.stream:
+        raise RequestError(
+            "'return_progress' is only allowed with 'stream': true.", param="return_progress"
+        )
     if request.max_completion_tokens is not None and request.max_tokens not in (
         None,
         request.max_completion_tokens,

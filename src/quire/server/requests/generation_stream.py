@@ -15,13 +15,14 @@ from msgspec import UNSET, UnsetType
 from quire.engine.client import EngineDown, Refused, TokenStream
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
-from quire.scheduler.step import Delta, Finish
+from quire.scheduler.step import Delta, Finish, PrefillProgress
 from quire.server.errors import TOO_MANY, DeadlineExceeded, EngineGone, Overloaded, RequestError
 from quire.server.observability.metrics import DeadlineMiss, FinishReason, RequestMeter
 from quire.server.observability.timelines import Timeline
 from quire.server.openai.protocol.wire import (
     CachedTokens,
     CompletionTokensDetails,
+    PromptProgress,
     QuireAccount,
     Timing,
     Usage,
@@ -200,6 +201,8 @@ class GenerationStream:
         choice = self._choices[index]
         num_before = choice.num_reasoning_tokens or 0
         output = await choice.add(delta)
+        if delta.prefill is not None:
+            output = output._replace(progress=self._progress(index, delta.prefill))
         self._metrics.num_reasoning_tokens += (choice.num_reasoning_tokens or 0) - num_before
         if output.ending is not None:
             self._metrics.on_calls(output.ending.num_whole, output.ending.num_broken)
@@ -209,6 +212,12 @@ class GenerationStream:
             else:
                 self._close(index, FinishReason(output.ending.finish_reason), delta.finish)
         return output
+
+    def _progress(self, index: int, prefill: PrefillProgress) -> PromptProgress:
+        """Return how far the prompt of a choice is computed."""
+        total = len(self.context.prompt_of(index).token_ids)
+        time_ms = 1000 * (self._clock() - self.context.arrival.arrived_s)
+        return PromptProgress(total, prefill.num_cached, prefill.num_computed, time_ms)
 
     def _await_finish(self, index: int, delta: Delta) -> None:
         """Wait for the engine's account of a choice whose text has ended at a stop string."""

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from quire.scheduler.request import TokenLogprobs
+from quire.server.openai.protocol.wire import PromptProgress
 
 
 class LogprobEntry(NamedTuple):
@@ -42,7 +43,7 @@ class CallDelta(NamedTuple):
 class OutputDelta(NamedTuple):
     """A part of one output, or all of it: deltas joined in their order are the output. Where the
     output is parsed, `text` is its content. `prompt_logprobs` are those of the whole prompt but its
-    first token, in one delta."""
+    first token, in one delta. `progress` says how far the prompt is computed."""
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
@@ -51,6 +52,7 @@ class OutputDelta(NamedTuple):
     reasoning: str = ""
     calls: tuple[CallDelta, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    progress: PromptProgress | None = None
 
 
 class GatheredOutput:

@@ -141,6 +141,7 @@ class GenerationFields(StrictModel):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    return_progress: bool | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: Annotated[int, Field(ge=0, le=INT64_MAX)] | None = None
     max_completion_tokens: Positive | None = None

@@ -79,6 +79,16 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
+class PromptProgress(msgspec.Struct, frozen=True):
+    """The tokens of a prompt that are computed, `processed` of `total`, `time_ms` after the request
+    arrived; `cache` of them were found in the cache. Fields as llama-server has them."""
+
+    total: int
+    cache: int
+    processed: int
+    time_ms: float
+
+
 class CompletionBody(msgspec.Struct, frozen=True):
     id: str
     created: int
@@ -87,6 +97,7 @@ class CompletionBody(msgspec.Struct, frozen=True):
     object: str = "text_completion"
     usage: Usage | None | UnsetType = UNSET
     quire: QuireAccount | UnsetType = UNSET
+    prompt_progress: PromptProgress | UnsetType = UNSET
 
 
 class TopToken(msgspec.Struct, frozen=True):
@@ -184,6 +195,7 @@ class ChatChunk(msgspec.Struct, frozen=True):
     usage: Usage | None | UnsetType = UNSET
     quire: QuireAccount | UnsetType = UNSET
     prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+    prompt_progress: PromptProgress | UnsetType = UNSET
 
 
 class ModelCard(msgspec.Struct, frozen=True):
