@@ -88,13 +88,16 @@ class ServingState(NamedTuple):
     wait in the engine."""
 
     input: InputContext
-    defaults: SamplingDefaults
     shared_prefixes: SharedPrefixes
     policy: PolicyName
 
     @property
     def facts(self) -> EngineFacts:
         return self.input.facts
+
+    @property
+    def defaults(self) -> SamplingDefaults:
+        return self.input.limits.defaults
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -216,10 +219,10 @@ class Service:
             self.config.served_model_names,
             *self._output_formats,
             max_logprobs=self.config.max_logprobs,
+            defaults=self.defaults,
         )
         return ServingState(
             InputContext(limits, self.tokenizer),
-            self.defaults,
             self.shared_prefixes,
             self.config.engine.scheduling.scheduling_policy,
         )

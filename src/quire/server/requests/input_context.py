@@ -5,6 +5,7 @@ from typing import NamedTuple
 from quire.engine.messages import EngineFacts
 from quire.server.openai.protocol.fields import MAX_LOGPROBS
 from quire.server.parsers.formats import ReasoningFormat, ToolFormat
+from quire.server.requests.sampling_defaults import SamplingDefaults
 from quire.server.text.tokenizer import TextTokenizer
 
 
@@ -14,6 +15,7 @@ class InputLimits(NamedTuple):
     max_outputs: how many requests the engine holds at most, running and waiting.
     model_names: the names that clients may ask for.
     tool_format, reasoning_format: how the model writes calls and reasoning; None if not known.
+    defaults: the model's own sampling, for what a client leaves out.
     max_logprobs: how many of the likeliest tokens a request may ask for at each position.
     """
 
@@ -23,6 +25,7 @@ class InputLimits(NamedTuple):
     tool_format: ToolFormat | None = None
     reasoning_format: ReasoningFormat | None = None
     max_logprobs: int = MAX_LOGPROBS
+    defaults: SamplingDefaults = SamplingDefaults()
 
 
 class InputContext(NamedTuple):

@@ -25,7 +25,7 @@ from quire.server.openai.protocol.tokenize import (
     TokenizeChatRequest,
     TokenizeRequest,
 )
-from quire.server.openai.protocol.wire import Detokenized, Rendered, RenderedPrompt, Tokenized
+from quire.server.openai.protocol.wire import Detokenized, Tokenized
 from quire.server.parsers.output_parser import ParserOptions
 from quire.server.requests.context import Prompt
 from quire.server.requests.field_checks import (
@@ -51,6 +51,7 @@ from quire.server.requests.prompts import (
     unread_kwargs,
 )
 from quire.server.requests.reasoning_options import effort_warnings, thinking_budget
+from quire.server.requests.rendering import rendered
 from quire.server.requests.structured_outputs import check_structured, output_grammar
 from quire.server.requests.token_bans import bad_word_tokens
 from quire.server.requests.tool_checks import check_tools, parser_options
@@ -240,14 +241,7 @@ def _render_chat(body: bytes, context: InputContext) -> DirectResponse:
 
 def _rendered(read: TokenizedRequest, context: InputContext) -> DirectResponse:
     """Answer with what a request would run with, as the model is given it."""
-    prompts = tuple(
-        RenderedPrompt(
-            decode_tokens(prompt.token_ids, context), prompt.token_ids, len(prompt.token_ids)
-        )
-        for prompt in read.prompts
-    )
-    model = read.request.model or context.limits.model_names[0]
-    reply = Rendered(model, context.facts.max_model_len, prompts)
+    reply = rendered(read.request, read.prompts, context)
     grammar = () if read.grammar is None else read.grammar.warnings
     return DirectResponse(msgspec.json.encode(reply), read.warnings + grammar)
 

@@ -8,13 +8,18 @@ from typing import NamedTuple
 
 from quire.server.grammars.compose import ANYTHING
 from quire.server.openai.protocol.chat import ChatRequest
-from quire.server.openai.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
+from quire.server.openai.protocol.completions import CompletionRequest
 from quire.server.openai.protocol.fields import GenerationFields
 from quire.server.openai.protocol.tools import NamedTool
 from quire.server.requests.context import Delivery, Prompt, RequestContext, TextOptions
 from quire.server.requests.engine_requests import EngineRequestBuilder, NumLogprobs, random_seed
 from quire.server.requests.input_parser import TokenizedRequest
-from quire.server.requests.output_limits import OutputLimit, check_num_logprobs, check_priority
+from quire.server.requests.output_limits import (
+    OutputLimit,
+    check_num_logprobs,
+    check_priority,
+    output_limit,
+)
 from quire.server.service import ServingState, Sources
 from quire.server.tenancy.tenants import Arrival
 
@@ -37,28 +42,20 @@ class InputProcessor(NamedTuple):
         self, request: CompletionRequest, tokenized: TokenizedRequest
     ) -> RequestContext:
         echo = bool(request.echo)
-        # The engine samples at least one token: an output of none is one that is thrown away.
-        drop_output = request.max_tokens == 0
-        limit = OutputLimit(
-            1 if drop_output else _max_tokens(request),
-            DEFAULT_MAX_TOKENS,
-            _max_tokens_field(request),
-            drop_output,
-        )
+        limit = output_limit(request)
         echoed = request.logprobs if echo else None
         prompt = max((n for n in (echoed, request.prompt_logprobs) if n is not None), default=None)
         logprobs = NumLogprobs(request.logprobs, prompt)
         text_options = replace(
             _text_options(request),
             echo=echo,
-            drop_output=drop_output,
+            drop_output=limit.drops_output,
         )
         return self._build(
             "cmpl", self._request_builder(request, limit, logprobs), tokenized, text_options
         )
 
     def _chat(self, request: ChatRequest, tokenized: TokenizedRequest) -> RequestContext:
-        limit = OutputLimit(_max_tokens(request), None, _max_tokens_field(request))
         logprobs = NumLogprobs(request.num_output_logprobs, request.prompt_logprobs)
         text_options = replace(
             _text_options(request),
@@ -69,7 +66,10 @@ class InputProcessor(NamedTuple):
         )
         prefix = "chatcmpl" if tokenized.asked is None else "resp"
         return self._build(
-            prefix, self._request_builder(request, limit, logprobs), tokenized, text_options
+            prefix,
+            self._request_builder(request, output_limit(request), logprobs),
+            tokenized,
+            text_options,
         )
 
     def _request_builder(
@@ -132,15 +132,6 @@ class InputProcessor(NamedTuple):
         if bos is None or all(prompt.token_ids[:2] != (bos, bos) for prompt in prompts):
             return ()
         return ("the prompt begins with two beginning-of-sequence tokens",)
-
-
-def _max_tokens(request: GenerationFields) -> int | None:
-    newer = request.max_completion_tokens
-    return request.max_tokens if newer is None else newer
-
-
-def _max_tokens_field(request: GenerationFields) -> str:
-    return "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
 
 
 def _text_options(request: GenerationFields) -> TextOptions:

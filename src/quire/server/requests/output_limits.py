@@ -7,6 +7,7 @@ from quire.engine.messages import EngineFacts
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.request import NewRequest
 from quire.server.errors import RequestError
+from quire.server.openai.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from quire.server.openai.protocol.fields import GenerationFields
 from quire.server.requests.context import Prompt
 from quire.server.requests.field_checks import NO_TOKENS_LEFT, prompt_too_long
@@ -29,6 +30,18 @@ class OutputLimit:
     default: int | None
     requested_field: str = "max_tokens"
     drops_output: bool = False
+
+
+def output_limit(request: GenerationFields) -> OutputLimit:
+    """Return the limit on the tokens of each output of a request."""
+    newer = request.max_completion_tokens
+    field = "max_tokens" if newer is None else "max_completion_tokens"
+    requested = request.max_tokens if newer is None else newer
+    if not isinstance(request, CompletionRequest):
+        return OutputLimit(requested, None, field)
+    # The engine samples at least one token: an output of none is one that is thrown away.
+    drops_output = request.max_tokens == 0
+    return OutputLimit(1 if drops_output else requested, DEFAULT_MAX_TOKENS, field, drops_output)
 
 
 def check_num_logprobs(requests: Sequence[NewRequest], *, keeps_output: bool) -> None:

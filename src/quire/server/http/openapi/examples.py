@@ -30,6 +30,7 @@ from quire.server.openai.protocol.wire import (
     QuireAccount,
     Rendered,
     RenderedPrompt,
+    RenderedSampling,
     ServerInfo,
     Timing,
     Usage,
@@ -157,7 +158,12 @@ LOADS = Loads(
     blocks={"free": 100, "cached": 50, "active": 50, "swapped": 0},
     predicted_wait_s=0.5,
 )
-RENDERED = Rendered(MODEL, 2048, (RenderedPrompt("Once upon a time", (5, 6, 7), 3),))
+RENDERED = Rendered(
+    MODEL,
+    2048,
+    (RenderedPrompt("Once upon a time", (5, 6, 7), 3, 16),),
+    RenderedSampling(1, 1.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, None, 0, (), (), (1,)),
+)
 TIMELINE = TimelineOut(
     id=_COMPLETION_ID,
     created=CREATED_S,

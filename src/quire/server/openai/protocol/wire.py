@@ -261,19 +261,40 @@ class Tokenized(msgspec.Struct, frozen=True):
 
 
 class RenderedPrompt(msgspec.Struct, frozen=True):
-    """`text` is that of the tokens, special ones among them."""
+    """`text` is that of the tokens, special ones among them; its output may have `max_tokens`."""
 
     text: str
     token_ids: tuple[int, ...]
     count: int
+    max_tokens: int
+
+
+class RenderedSampling(msgspec.Struct, frozen=True):
+    """The sampling of each output, and what ends it: as the client says, else the model's own file,
+    else OpenAI's defaults. `top_k` 0 is off; `seed` null is random."""
+
+    n: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    seed: int | None
+    min_tokens: int
+    stop: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+    eos_token_ids: tuple[int, ...]
 
 
 class Rendered(msgspec.Struct, frozen=True):
-    """The prompts that a request would run with."""
+    """The prompts that a request would run with, its limits and its sampling."""
 
     model: str
     max_model_len: int
     prompts: tuple[RenderedPrompt, ...]
+    sampling: RenderedSampling
     object: str = "prompts"
 
 
