@@ -92,6 +92,7 @@ class ServerConfig:
     tool_call_parser: str = AUTO
     reasoning_parser: str = AUTO
     max_logprobs: int = 20
+    trust_request_chat_template: bool = False
     generation_config: GenerationConfig = GenerationConfig.AUTO
     log_level: LogLevel = LogLevel.INFO
     http: HttpLimits = HttpLimits()

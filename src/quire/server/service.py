@@ -220,6 +220,7 @@ class Service:
             *self._output_formats,
             max_logprobs=self.config.max_logprobs,
             defaults=self.defaults,
+            trusts_chat_template=self.config.trust_request_chat_template,
         )
         return ServingState(
             InputContext(limits, self.tokenizer),

@@ -358,6 +358,12 @@ OPTIONS: tuple[Option, ...] = (
         f"{', '.join(f'`{name}`' for name in ReasoningFormatName.__members__)}.",
     ),
     Option(
+        "trust-request-chat-template",
+        SERVER,
+        boolean,
+        "Render the `chat_template` of requests, in a sandbox and a process of its own.",
+    ),
+    Option(
         "max-logprobs",
         SERVER,
         integer(0, 20),

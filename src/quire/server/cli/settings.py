@@ -34,6 +34,7 @@ WITHOUT_HTTP = frozenset(
     (
         *("model", "served_model_name", "max_body_bytes", "generation_config", "log_level"),
         *("tool_call_parser", "reasoning_parser", "max_logprobs"),
+        "trust_request_chat_template",
     )
 )
 """Options of these sections that have a meaning without HTTP."""

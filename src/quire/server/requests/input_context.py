@@ -15,6 +15,7 @@ class InputLimits(NamedTuple):
     max_outputs: how many requests the engine holds at most, running and waiting.
     model_names: the names that clients may ask for.
     tool_format, reasoning_format: how the model writes calls and reasoning; None if not known.
+    trusts_chat_template: whether a request may bring a chat template of its own.
     defaults: the model's own sampling, for what a client leaves out.
     max_logprobs: how many of the likeliest tokens a request may ask for at each position.
     """
@@ -26,14 +27,16 @@ class InputLimits(NamedTuple):
     reasoning_format: ReasoningFormat | None = None
     max_logprobs: int = MAX_LOGPROBS
     defaults: SamplingDefaults = SamplingDefaults()
+    trusts_chat_template: bool = False
 
 
 class InputContext(NamedTuple):
     """All that parsing a request needs: the limits, and the tokenizer of the model that is
-    served."""
+    served. `in_worker` says that the process is a worker, where long work can be ended."""
 
     limits: InputLimits
     tokenizer: TextTokenizer
+    in_worker: bool = False
 
     @property
     def facts(self) -> EngineFacts:

@@ -49,6 +49,7 @@ from quire.server.requests.prompts import (
     read_prompts,
     render_chat,
     unread_kwargs,
+    with_own_template,
 )
 from quire.server.requests.reasoning_options import effort_warnings, thinking_budget
 from quire.server.requests.rendering import rendered
@@ -159,6 +160,7 @@ def _read_chat(
     check_shared(request, context.facts.vocab_size)
     check_logprobs(request, context.limits.max_logprobs)
     check_chat(request)
+    context = with_own_template(request, context)
     check_tools(request, context)
     check_structured(request, context.facts)
     check_num_outputs(1, request, context.limits.max_outputs)
@@ -171,6 +173,7 @@ def _read_chat(
     prompt = encode_chat(text, request, context)
     dropped: dict[str, object] = {
         "messages": [],
+        "chat_template": None,
         "chat_template_kwargs": None,
         "tools": None,
         "documents": None,

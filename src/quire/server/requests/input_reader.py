@@ -37,7 +37,9 @@ from quire.server.requests.input_parser import (
     parse_input,
 )
 from quire.server.requests.input_worker import PackedInput, ParseTask, run_task, unpack
+from quire.server.requests.prompts import NeedsWorker
 from quire.server.requests.structured_outputs import vocabulary_of
+from quire.server.text.bounded_work import MAX_CPU_S
 
 Made = TypeVar("Made")
 
@@ -131,7 +133,16 @@ class InputReader:
     async def _read(
         self, kind: InputKind, body: bytes, context: InputContext, tenant: str
     ) -> ParsedInput:
-        """Parse a body, at once where it is small."""
+        """Parse a body, at once where it is small, and with a template of its own in a worker."""
+        try:
+            return await self._read_plain(kind, body, context, tenant)
+        except NeedsWorker:
+            render = partial(self._render, kind, body, context)
+            return await self._queued(self.size_classes[-1], render, tenant, len(body))
+
+    async def _read_plain(
+        self, kind: InputKind, body: bytes, context: InputContext, tenant: str
+    ) -> ParsedInput:
         if _is_read_at_once(body):
             return parse_input(kind, body, context)
         size_class = next(
@@ -170,6 +181,12 @@ class InputReader:
     async def _in_process(self, kind: InputKind, body: bytes, context: InputContext) -> ParsedInput:
         task = ParseTask(kind, body, context.limits, self._model, self._revision)
         return await unpack(await self._workers.submit(task))
+
+    async def _render(self, kind: InputKind, body: bytes, context: InputContext) -> ParsedInput:
+        task = ParseTask(
+            kind, body, context.limits, self._model, self._revision, renders_own_template=True
+        )
+        return await unpack(await self._workers.render(task))
 
     async def close(self) -> None:
         """End threads and processes; what still waits is not parsed."""
@@ -221,6 +238,18 @@ class WorkerPool:
             return await self._run(partial(run_task, task))
         except BrokenWorkerProcess:
             return await self._run(partial(run_task, task))
+
+    async def render(self, task: ParseTask) -> PackedInput:
+        """Run a task that renders the template of a request. Raises RequestError where it takes too
+        long, which ends the worker."""
+        try:
+            with anyio.fail_after(LONGEST_READ_S):
+                return await self._run(partial(run_task, task))
+        except (TimeoutError, BrokenWorkerProcess):
+            raise RequestError(
+                f"Invalid 'chat_template': it takes more than {MAX_CPU_S:g} s to render.",
+                param="chat_template",
+            ) from None
 
     async def check(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
         """Check a grammar in a worker. Raises RequestError for one that is not valid or takes too

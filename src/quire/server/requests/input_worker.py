@@ -21,6 +21,7 @@ from quire.server.errors import RequestError
 from quire.server.requests.context import Prompt
 from quire.server.requests.input_context import InputContext, InputLimits
 from quire.server.requests.input_parser import InputKind, ParsedInput, TokenizedRequest, parse_input
+from quire.server.requests.prompts import NeedsWorker
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 
 NICENESS = 10
@@ -32,17 +33,19 @@ TOKENS_PER_ITERATION = 50_000
 
 
 class ParseTask(NamedTuple):
-    """A task for a worker: a body, and all that it takes to parse it."""
+    """A task for a worker: a body, and all that it takes to parse it. It may end the worker where
+    it renders the template of a request."""
 
     kind: InputKind
     body: bytes
     limits: InputLimits
     model: str
     revision: str | None
+    renders_own_template: bool = False
 
 
 class PackedInput(NamedTuple):
-    """The result of a worker: `head` is a pickled ParsedInput or RequestError, without the token
+    """The result of a worker: `head` is a pickled ParsedInput or an error, without the token
     ids of its prompts, which are 32-bit integers in `token_ids`.
     """
 
@@ -54,8 +57,9 @@ def run_task(task: ParseTask) -> PackedInput:
     """Parse a body, in a worker process."""
     tokenizer = _tokenizer(task.model, task.revision)
     try:
-        read = parse_input(task.kind, task.body, InputContext(task.limits, tokenizer))
-    except RequestError as error:
+        context = InputContext(task.limits, tokenizer, in_worker=task.renders_own_template)
+        read = parse_input(task.kind, task.body, context)
+    except (RequestError, NeedsWorker) as error:
         return PackedInput(_pickled(error))
     finally:
         _give_memory_back()
@@ -69,12 +73,12 @@ def run_task(task: ParseTask) -> PackedInput:
 
 
 async def unpack(packed: PackedInput) -> ParsedInput:
-    """Return what a worker has parsed. Raises the RequestError that came instead.
+    """Return what a worker has parsed. Raises the error that came instead.
 
     Long prompts are made in several iterations of the event loop.
     """
-    read: ParsedInput | RequestError = pickle.loads(packed.head)
-    if isinstance(read, RequestError):
+    read: ParsedInput | RequestError | NeedsWorker = pickle.loads(packed.head)
+    if isinstance(read, RequestError | NeedsWorker):
         raise read
     if not isinstance(read, TokenizedRequest):
         return read
@@ -93,7 +97,7 @@ async def _with_tokens(prompts: Sequence[Prompt], token_ids: Sequence[bytes]) ->
     return tuple(made)
 
 
-def _pickled(value: ParsedInput | RequestError) -> bytes:
+def _pickled(value: ParsedInput | RequestError | NeedsWorker) -> bytes:
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 

@@ -10,6 +10,7 @@ from quire.server.requests.field_checks import check_prompt_length, check_token_
 from quire.server.requests.input_context import InputContext
 from quire.server.requests.prompt_truncation import Truncation, truncation_of
 from quire.server.requests.reasoning_options import template_kwargs
+from quire.server.text.bounded_work import bounded_work
 from quire.server.text.chat_template import TemplateRefused
 from quire.server.text.infilling import STYLES, encode_suffix, find_infilling
 from quire.server.text.token_bytes import TokenizerKind
@@ -89,6 +90,32 @@ def encode_chat(text: str, request: ChatRequest, context: InputContext) -> Promp
     return prompt._replace(text=None)
 
 
+class NeedsWorker(Exception):
+    """The request brings a chat template, which only a worker process renders: it may take any
+    time."""
+
+
+def with_own_template(request: ChatRequest, context: InputContext) -> InputContext:
+    """Return the context with the request's own chat template, if it brings one. Raises
+    RequestError, and NeedsWorker outside of one."""
+    if request.chat_template is None:
+        return context
+    if not context.limits.trusts_chat_template:
+        raise RequestError(
+            "This server renders its model's own chat template alone: it takes 'chat_template' if "
+            "it is started with --trust-request-chat-template.",
+            param="chat_template",
+            code="unsupported_parameter",
+        )
+    if not context.in_worker:
+        raise NeedsWorker
+    try:
+        tokenizer = context.tokenizer.with_template(request.chat_template, bounded_work)
+    except TemplateRefused as error:
+        raise RequestError(f"Invalid 'chat_template': {error}.", param="chat_template") from None
+    return context._replace(tokenizer=tokenizer)
+
+
 def render_chat(request: ChatRequest, context: InputContext) -> str:
     """Return a conversation as the template writes it. Raises RequestError."""
     template = context.tokenizer.template
@@ -113,9 +140,11 @@ def render_chat(request: ChatRequest, context: InputContext) -> str:
             tools=[tool.as_template_tool() for tool in request.offered_tools],
         )
     except TemplateRefused as error:
+        is_own = request.chat_template is not None
         raise RequestError(
-            f"The model's chat template does not take these messages: {error}.",
-            param="messages",
+            f"The {'request' if is_own else 'model'}'s chat template does not take these "
+            f"messages: {error}.",
+            param="chat_template" if is_own else "messages",
             code="invalid_messages",
         ) from None
 

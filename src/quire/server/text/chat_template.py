@@ -4,7 +4,8 @@ Templates come from the hub and are not trusted: they see plain values only, and
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import TypeAlias
 
@@ -99,15 +100,22 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
+Bound: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""Bounds the work that is done within it."""
+
+
 class ChatTemplate:
     """Holds a template and its `source`; `special_tokens` are `bos_token` and the like, as
-    templates name them."""
+    templates name them. It renders within `bound`."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str], bound: Bound = nullcontext
+    ) -> None:
         environment = _environment()
         self._template = environment.from_string(source)
         self._read_names = jinja2.meta.find_undeclared_variables(environment.parse(source))
         self._special_tokens = special_tokens
+        self._bound = bound
         self.source = source
 
     @property
@@ -145,17 +153,17 @@ class ChatTemplate:
         shown = [dict(message) for message in messages]
         if continue_final_message:
             shown[-1]["content"] = f"{shown[-1]['content']}{_CONTINUE_MARK}"
+        names = {
+            "tools": list(tools) or None,
+            "documents": None,
+            **self._special_tokens,
+            **extra,
+            "messages": shown,
+            "add_generation_prompt": add_generation_prompt,
+        }
         try:
-            text = self._template.render(
-                {
-                    "tools": list(tools) or None,
-                    "documents": None,
-                    **self._special_tokens,
-                    **extra,
-                    "messages": shown,
-                    "add_generation_prompt": add_generation_prompt,
-                }
-            )
+            with self._bound():
+                text = self._template.render(names)
         except Exception as error:
             # Whatever a template stumbles over, it is this request that does not suit it.
             raise TemplateRefused(str(error) or type(error).__name__) from error
@@ -171,9 +179,13 @@ def _until_mark(text: str) -> str:
     return kept if text.startswith(_CONTINUE_MARK, end) else kept.rstrip()
 
 
-def compile_template(source: str, special_tokens: Mapping[str, str]) -> ChatTemplate:
-    """Compile a template. Raises TemplateRefused if the template itself is broken."""
+def compile_template(
+    source: str, special_tokens: Mapping[str, str], bound: Bound = nullcontext
+) -> ChatTemplate:
+    """Compile a template, within `bound`. Raises TemplateRefused if the template itself is
+    broken."""
     try:
-        return ChatTemplate(source, special_tokens)
-    except jinja2.TemplateError as error:
+        with bound():
+            return ChatTemplate(source, special_tokens, bound)
+    except (jinja2.TemplateError, RecursionError, SyntaxError, MemoryError) as error:
         raise TemplateRefused(f"the chat template is broken: {error}") from error

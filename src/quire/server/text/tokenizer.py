@@ -5,11 +5,12 @@ would cost the server process seconds and a torch it must not touch.
 """
 
 from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
-from quire.server.text.chat_template import ChatTemplate, TemplateRefused, compile_template
+from quire.server.text.chat_template import Bound, ChatTemplate, TemplateRefused, compile_template
 from quire.server.text.detokenizer import Detokenizer
 from quire.server.text.token_bytes import TokenBytes
 from quire.server.text.tokenizer_files import (
@@ -28,6 +29,7 @@ class TextTokenizer:
 
     special_tokens: the ids of those that `tokenizer.json` marks as special, by their text. Grammars
         go by them.
+    template_names: `bos_token` and the like, as templates name them.
     added_tokens: the ids of those that are never parts of words, special or not, by their text.
 
     Encoding is thread-safe and, beyond a small part, leaves the GIL to others.
@@ -39,6 +41,7 @@ class TextTokenizer:
         bos_token_id: int | None,
         template: ChatTemplate | None,
         special_tokens: Mapping[str, int],
+        template_names: Mapping[str, str],
     ) -> None:
         self.special_tokens = special_tokens
         self.added_tokens: Mapping[str, int] = {
@@ -48,9 +51,17 @@ class TextTokenizer:
         self.token_bytes = TokenBytes(tokenizer)
         self.bos_token_id = bos_token_id
         self.template = template
+        self._template_names = template_names
         self.num_tokens = _num_tokens(tokenizer)
         self.max_token_chars = max(map(len, tokenizer.get_vocab()), default=1)
         self._tokenizer = tokenizer
+
+    def with_template(self, source: str, bound: Bound) -> "TextTokenizer":
+        """Return the same tokenizer with another chat template, which is compiled and rendered
+        within `bound`. Raises TemplateRefused for one that is broken."""
+        other = copy(self)
+        other.template = compile_template(source, self._template_names, bound)
+        return other
 
     def encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
         """Return the token ids of a text."""
@@ -87,7 +98,7 @@ def load_tokenizer(model: str, revision: str | None) -> TextTokenizer:
         raise TokenizerError(f"{folder}: {error}") from error
     bos = facts.special_tokens().get("bos_token")
     bos_token_id = tokenizer.token_to_id(bos) if bos else None
-    return TextTokenizer(tokenizer, bos_token_id, template, special_tokens)
+    return TextTokenizer(tokenizer, bos_token_id, template, special_tokens, facts.special_tokens())
 
 
 def _read_tokenizer(folder: Path) -> Tokenizer:

@@ -38,6 +38,7 @@ MAX_MESSAGES = 4096
 MAX_PARTS = 4096
 """Text parts of one message."""
 MAX_TEMPLATE_KWARGS = 64
+MAX_TEMPLATE_CHARS = 2**16
 MAX_DOCUMENTS = 1024
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -183,6 +184,7 @@ class ChatRequest(StructuredFields):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
+    chat_template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE_CHARS)] | None = None
     documents: Documents | None = None
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
