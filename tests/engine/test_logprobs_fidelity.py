@@ -1,6 +1,8 @@
 """Log probabilities of prompts and of tokens that a request names are those of transformers, in
 fp32: prompts in chunks, several requests at once, so few blocks that some are preempted."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -69,8 +71,12 @@ def test_prompts_are_scored_as_by_transformers(family: str, references: Referenc
         for each, row in zip(found, rows, strict=False):
             assert_equal(each, row)
             own = float(row[each.token_id])
-            least, most = (int((row > own + gap).sum()) + 1 for gap in (CLOSE, -CLOSE))
+            # The token itself is among those above its own log probability less CLOSE.
+            least, most = int((row > own + CLOSE).sum()) + 1, int((row > own - CLOSE).sum())
             assert least <= each.rank <= most
+    for name in ("first", "cached"):
+        (told,) = deltas_of(engine, [replace(requests[2], id=name)]).values()
+        assert [each.token_id for delta in told for each in delta.prompt_logprobs] == prompts[2][1:]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -90,6 +90,16 @@ def test_a_long_name_of_a_model_is_not_said_back_whole(served: Served) -> None:
     assert len(error["message"]) < 1000
 
 
+def test_prompts_with_too_many_log_probabilities_are_refused(served: Served) -> None:
+    most = MAX_LOGPROBS_KEPT // (200 * 21)
+    for weight, fields in ((1, {"echo": True, "logprobs": 20}), (3, {"prompt_logprobs": 20})):
+        too_many: dict[str, object] = {"max_tokens": 0, "echo": True, **fields}
+        prompts = [[5] * 200] * (most // weight + 1)
+        error = served.complete(prompt=prompts, **too_many).json()["error"]
+        assert error["param"] in fields
+        assert f"{len(prompts) * 200 * 21 * weight} log probabilities" in error["message"]
+
+
 def test_outputs_with_too_many_log_probabilities_are_refused(served: Served) -> None:
     asked = {"prompt": ["x"] * 1024, "max_tokens": 200, "logprobs": 20}
     error = served.complete(**asked).json()["error"]

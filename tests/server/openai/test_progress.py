@@ -37,3 +37,13 @@ def test_a_stream_tells_the_progress_of_each_prompt(served: Served, endpoint: st
 def test_one_body_has_no_progress(served: Served, endpoint: str) -> None:
     reply = served.client.post(endpoint, json={**BASE[endpoint], "return_progress": True})
     assert error_of(reply)["param"] == "return_progress"
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_chunks_that_are_not_padded_can_be_asked_for(served: Served, endpoint: str) -> None:
+    for given, status in ((False, 200), (None, 200), (True, 400)):
+        options = {"include_obfuscation": given}
+        fields = {**BASE[endpoint], "stream": True, "stream_options": options}
+        reply = served.client.post(endpoint, json=fields)
+        assert reply.status_code == status
+    assert error_of(reply)["param"] == "stream_options.include_obfuscation"

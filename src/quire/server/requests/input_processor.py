@@ -99,7 +99,8 @@ class InputProcessor(NamedTuple):
         )
         requests = builder.build(completion_id, prompts)
         keeps_output = text_options.logprobs and not text_options.drop_output and not request.stream
-        check_num_logprobs(requests, keeps_output=keeps_output)
+        sends_prompts = text_options.prompt_logprobs is not None
+        check_num_logprobs(requests, keeps_output=keeps_output, sends_prompts=sends_prompts)
         options = request.stream_options
         return RequestContext(
             id=completion_id,

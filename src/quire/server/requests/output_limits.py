@@ -14,6 +14,8 @@ from quire.server.requests.field_checks import NO_TOKENS_LEFT, prompt_too_long
 
 MAX_LOGPROBS_KEPT = 2**22
 """Log probabilities that one answer may hold at once: some 100 MB of JSON."""
+PROMPT_LOGPROB_WEIGHT = 3
+"""One of `prompt_logprobs`, with its rank and text, takes as much JSON as so many others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +46,28 @@ def output_limit(request: GenerationFields) -> OutputLimit:
     return OutputLimit(1 if drops_output else requested, DEFAULT_MAX_TOKENS, field, drops_output)
 
 
-def check_num_logprobs(requests: Sequence[NewRequest], *, keeps_output: bool) -> None:
+def check_num_logprobs(
+    requests: Sequence[NewRequest], *, keeps_output: bool, sends_prompts: bool = False
+) -> None:
     """Raise RequestError for more log probabilities than one answer may hold in memory.
 
     Those of a prompt are in memory at once, and so are those of outputs that are answered as one
-    body (`keeps_output`).
+    body (`keeps_output`). With `sends_prompts` those of prompts are sent as `prompt_logprobs`.
     """
     num_kept = 0
+    weight = PROMPT_LOGPROB_WEIGHT if sends_prompts else 1
     for each in requests:
         if each.prompt_logprobs is not None:
-            num_kept += len(each.prompt_token_ids) * (1 + each.prompt_logprobs)
+            num_kept += weight * len(each.prompt_token_ids) * (1 + each.prompt_logprobs)
         if each.sampling.num_logprobs is not None and keeps_output:
             num_each = 1 + each.sampling.num_logprobs + len(each.sampling.logprob_token_ids)
             num_kept += each.stopping.max_tokens * num_each
     if num_kept > MAX_LOGPROBS_KEPT:
         remedy = ", or for a stream" if keeps_output else ""
-        has_own = any(each.sampling.num_logprobs is not None for each in requests)
-        field = "logprobs" if has_own else "prompt_logprobs"
+        field = "prompt_logprobs" if sends_prompts else "logprobs"
         raise RequestError(
-            f"{len(requests)} outputs with '{field}' may have {num_kept} log probabilities, "
+            f"{len(requests)} outputs with '{field}' may have {num_kept} log probabilities"
+            f"{f' (those of prompts count {weight} times)' if sends_prompts else ''}, "
             f"more than the {MAX_LOGPROBS_KEPT} of one answer: ask for fewer outputs, tokens or "
             f"log probabilities at once{remedy}.",
             param=field,

@@ -4,7 +4,7 @@ those that sampling takes. `None` is the same as absent.
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -127,9 +127,10 @@ class TruncationSide(StrEnum):
 
 
 class StreamOptions(StrictModel):
-    """Options of what a stream tells beside the text."""
+    """Options of what a stream tells beside the text. Chunks are never padded (obfuscation)."""
 
     include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
     continuous_usage_stats: bool | None = None
 
 
