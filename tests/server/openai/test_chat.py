@@ -1,5 +1,7 @@
 """`/v1/chat/completions`, whole answers: templates, content parts, log probabilities, limits."""
 
+import json
+
 import pytest
 
 from quire.server.text.tokenizer import TextTokenizer
@@ -110,6 +112,26 @@ def test_continuing_excludes_a_generation_prompt(served: Served) -> None:
     assert reply.json()["error"]["param"] == "continue_final_message"
     reply = served.chat(messages=HELLO, continue_final_message=True)
     assert reply.json()["error"]["param"] == "continue_final_message"
+    reply = served.chat(messages=HELLO, echo=True)
+    assert reply.json()["error"]["param"] == "echo"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echo_is_the_message_that_is_continued(served: Served, stream: bool) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": "Good morrow, "}]
+    fields = {"messages": messages, "continue_final_message": True, "max_tokens": 2}
+    scores: dict[str, object] = {} if stream else {"prompt_logprobs": 0, "logprobs": True}
+
+    def said(**more: object) -> str:
+        reply = served.chat(**fields, **scores, **more, stream=stream)
+        if not stream:
+            choice = reply.json()["choices"][0]
+            assert len(choice["logprobs"]["content"]) == 2
+            return str(choice["message"]["content"])
+        lines = [line[6:] for line in reply.text.splitlines() if line.startswith("data: {")]
+        return "".join(json.loads(line)["choices"][0]["delta"]["content"] for line in lines)
+
+    assert said(echo=True) == "Good morrow, " + said()
 
 
 @pytest.mark.parametrize(

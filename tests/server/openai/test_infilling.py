@@ -49,14 +49,14 @@ def test_the_output_stands_between_prompt_and_suffix(
     infilling: Served, tokens: TextTokenizer
 ) -> None:
     infilling.engine.submitted.clear()
-    body = {"prompt": ["def f(", "y"], "suffix": "):\n", "max_tokens": 1}
+    body = {"prompt": ["def f(", "y", ""], "suffix": "):\n", "max_tokens": 1}
     reply = infilling.complete(**body)
     assert reply.status_code == 200, reply.text
     before, within, after = (tokens.added_tokens[mark] for mark in MARKS)
     suffix = tokens.encode("):\n", add_special_tokens=False)
-    for request, text in zip(infilling.engine.submitted, ("def f(", "y"), strict=True):
+    for request, text in zip(infilling.engine.submitted, ("def f(", "y", ""), strict=True):
         ids = tokens.encode(text, add_special_tokens=True)
-        begins = ids[: ids[0] == tokens.bos_token_id]
+        begins = ids[: int(ids[:1] == (tokens.bos_token_id,))]
         prefix = ids[len(begins) :]
         wanted = (*begins, before, *prefix, within, *suffix, after)
         assert request.prompt_token_ids == wanted

@@ -56,7 +56,6 @@ class ChoiceOutput:
         self._stops = StopStringMatcher(stops)
         self._is_echo_due = options.echo
         self._is_scoring_due = options.prompt_logprobs is not None
-        self._waits_for_logprobs = request.prompt_logprobs is not None
         self._num_echoed_top = request.sampling.num_logprobs or 0
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._num_chars = 0
@@ -73,7 +72,7 @@ class ChoiceOutput:
 
     def begin(self) -> OutputDelta | None:
         """Return what can be sent before the first delta of the engine, None if nothing can."""
-        if not self._is_echo_due or self._waits_for_logprobs:
+        if not self._is_echo_due or self._options.scores_echo:
             return None
         self._is_echo_due = False
         return OutputDelta(self._echoed_text())
@@ -167,8 +166,6 @@ class ChoiceOutput:
     def _echo(self) -> OutputDelta:
         token_ids = self._prompt.token_ids
         text = self._echoed_text()
-        if not self._options.logprobs:
-            return OutputDelta(text)
         offsets = self._echo_offsets(text)
         logprobs = [LogprobEntry(token_ids[0], None, (), offsets[0])]
         for each, offset in zip(self._prompt_logprobs, offsets[1:], strict=True):

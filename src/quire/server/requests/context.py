@@ -17,7 +17,8 @@ class TextOptions:
 
     stop: strings that end an output; `include_stop` keeps the one that ended it in the text.
     min_tokens: stop strings count only after so many tokens.
-    echo: the prompt's text comes before the output; with `drop_output` nothing follows it.
+    echo: the prompt's text comes before the output; with `drop_output` nothing follows it, and with
+        `scores_echo` it has log probabilities.
     token_ids: the token ids are sent beside the text.
     parsing: what the text is parsed for; without `include_reasoning` the reasoning is not sent.
     old_calls: a call is sent as `function_call`, which older clients read.
@@ -34,6 +35,7 @@ class TextOptions:
     min_tokens: int = 0
     skip_special_tokens: bool = True
     echo: bool = False
+    scores_echo: bool = False
     drop_output: bool = False
     token_ids: bool = False
     logprobs: bool = False

@@ -89,7 +89,10 @@ def check_completion(request: CompletionRequest) -> None:
 
 
 def _check_suffix(request: CompletionRequest) -> None:
-    """Refuse what needs a prompt that is a beginning alone."""
+    """Refuse what needs a prompt that is a beginning alone, and prompts that are nothing."""
+    empty = next((given.field for given in request.prompt if not given.content), None)
+    if empty is not None and not request.suffix:
+        raise RequestError(f"Invalid '{empty}': must not be empty.", param=empty)
     others = {"echo": request.echo, "truncate_prompt_tokens": request.truncate_prompt_tokens}
     for field, value in others.items():
         if request.suffix and value:
@@ -138,6 +141,12 @@ def check_chat(request: ChatRequest) -> None:
                 param=f"chat_template_kwargs.{name}",
             )
     if not request.continue_final_message:
+        if request.echo:
+            raise RequestError(
+                "'echo' shows the message that 'continue_final_message' goes on with: it is only "
+                "allowed with that.",
+                param="echo",
+            )
         return
     if request.add_generation_prompt:
         raise RequestError(

@@ -49,6 +49,7 @@ class InputProcessor(NamedTuple):
         text_options = replace(
             _text_options(request),
             echo=echo,
+            scores_echo=echoed is not None,
             drop_output=limit.drops_output,
         )
         return self._build(
@@ -59,6 +60,7 @@ class InputProcessor(NamedTuple):
         logprobs = NumLogprobs(request.num_output_logprobs, request.prompt_logprobs)
         text_options = replace(
             _text_options(request),
+            echo=bool(request.echo),
             parsing=tokenized.parsing,
             include_reasoning=request.include_reasoning is not False,
             old_calls=request.functions is not None,

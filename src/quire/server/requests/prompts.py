@@ -35,6 +35,12 @@ def read_prompts(request: CompletionRequest, context: InputContext) -> tuple[Pro
     return _infilled(prompts, request.suffix, context) if request.suffix else prompts
 
 
+def _beginning(given: GivenPrompt, context: InputContext, *, add_special_tokens: bool) -> Prompt:
+    """Return the prompt of a suffix that stands at the beginning of a text."""
+    token_ids = context.tokenizer.encode("", add_special_tokens=add_special_tokens)
+    return Prompt(token_ids, given.field)
+
+
 def _infilled(
     prompts: tuple[Prompt, ...], suffix: str, context: InputContext
 ) -> tuple[Prompt, ...]:
@@ -52,7 +58,7 @@ def _infilled(
     bos, most = context.tokenizer.bos_token_id, context.facts.max_model_len
     made = []
     for prompt in prompts:
-        num_bos = int(prompt.token_ids[0] == bos)
+        num_bos = int(prompt.token_ids[:1] == (bos,))
         begins, prefix = prompt.token_ids[:num_bos], prompt.token_ids[num_bos:]
         token_ids = (*begins, *infilling.join(prefix, suffix_ids))
         check_prompt_length(len(token_ids), prompt.field, most)
@@ -69,6 +75,8 @@ def _read_prompt(
     add_special_tokens: bool,
 ) -> Prompt:
     content, field = given
+    if not content:
+        return _beginning(given, context, add_special_tokens=add_special_tokens)
     if isinstance(content, str):
         return encode(content, field, context, truncation, add_special_tokens=add_special_tokens)
     most = context.facts.max_model_len
@@ -87,7 +95,7 @@ def encode_chat(text: str, request: ChatRequest, context: InputContext) -> Promp
     add_special_tokens = bool(request.add_special_tokens)
     truncation = truncation_of(request, context)
     prompt = encode(text, "messages", context, truncation, add_special_tokens=add_special_tokens)
-    return prompt._replace(text=None)
+    return prompt._replace(text=request.messages[-1].content if request.echo else None)
 
 
 class NeedsWorker(Exception):

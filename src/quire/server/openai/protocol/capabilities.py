@@ -103,7 +103,6 @@ CAPABILITIES: tuple[Capability, ...] = (
         (CHAT,),
         audio=(),
         best_of=(1,),
-        echo=(False,),
         mm_processor_kwargs=(),
         modalities=(["text"],),
         reasoning=(),

@@ -176,13 +176,15 @@ TemplateKwargs: TypeAlias = Annotated[dict[str, JsonValue], at_most(MAX_TEMPLATE
 class ChatRequest(StructuredFields):
     """The body of a chat completion. Without a limit the output may go on to the end of the
     context. `thinking_token_budget` limits the tokens between the tags of its reasoning. The
-    chat template shows the model `documents`, as it reads them."""
+    chat template shows the model `documents`, as it reads them. With `echo` a message that is
+    continued comes whole."""
 
     messages: Messages
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    echo: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
     chat_template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE_CHARS)] | None = None
     documents: Documents | None = None

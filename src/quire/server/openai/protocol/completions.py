@@ -44,8 +44,6 @@ def _read_prompts(given: object) -> tuple[GivenPrompt, ...]:
 def _read_text(given: object, where: str) -> str:
     if not isinstance(given, str):
         raise _prompt_error("must be a string, as the first prompt is", where)
-    if not given:
-        raise _prompt_error("must not be empty", where)
     return given
 
 
@@ -64,7 +62,7 @@ def _prompt_error(message: str, where: str = "") -> PydanticCustomError:
     return PydanticCustomError("prompt", "{message}", {"message": message, "where": where})
 
 
-_TEXT_SCHEMA = {"type": "string", "minLength": 1}
+_TEXT_SCHEMA = {"type": "string"}
 _TOKENS_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _PROMPT_SCHEMA = {
     "anyOf": [
