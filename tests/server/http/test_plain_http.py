@@ -83,6 +83,28 @@ def test_what_is_no_request_is_told_in_the_shape_of_errors(
     assert error_in(reply)["code"] == code
 
 
+@pytest.mark.parametrize(
+    ("data", "has_id"),
+    [
+        (post("X-Request-Id: mine", "Transfer-Encoding: gzip"), True),
+        (post("X-Request-Id: mine", *(f"X-{n}: {'a' * 1000}" for n in range(100))), True),
+        (post("X-Request-Id: mine", "Transfer-Encoding: chunked") + b"zz", True),
+        (post("Transfer-Encoding: gzip"), False),
+        (post("X-Request-Id: my own", "Transfer-Encoding: gzip"), False),
+        (b"nonsense\r\n\r\n", False),
+    ],
+)
+def test_an_error_has_the_id_of_the_request_at_fault(
+    served: Served, data: bytes, has_id: bool
+) -> None:
+    first = post("X-Request-Id: before").replace(b"Connection: close\r\n", b"")
+    told = b"x-request-id: mine\r\n"
+    for reply in (exchange(served, data), exchange(served, first + data)):
+        head = reply[reply.rindex(b"HTTP/1.1 4") :]
+        assert (told in head) == has_id
+        assert b"before" not in head
+
+
 @pytest.mark.parametrize("data", [post()[:30], post()[:-5]], ids=["head", "body"])
 def test_what_does_not_come_is_not_waited_for(data: bytes) -> None:
     limits = HttpLimits(head_timeout_s=0.1, body_window_s=0.1)

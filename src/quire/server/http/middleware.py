@@ -5,7 +5,6 @@ It is plain ASGI: between the handlers and the socket there is only a function t
 """
 
 import logging
-import re
 from collections.abc import Sequence
 from urllib.parse import quote
 
@@ -14,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.server.errors import SERVER_ERROR, UNAUTHORIZED, RequestError
 from quire.server.http.json_responses import error_response
+from quire.server.http.request_ids import REQUEST_ID, sent_request_id
 from quire.server.http.web_access import WebAccess
 from quire.server.observability.http_metrics import HttpExchange
 from quire.server.observability.load_header import REPORT_HEADER, load_report
@@ -32,7 +32,6 @@ DOCS_ASSETS = "/docs/assets"
 
 _PLAIN = "/:@!$&'()*+,;=-._~%"
 """Characters that a path keeps in the log; all others, line ends too, are escaped as in a URL."""
-_SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class RequestMiddleware:
@@ -110,7 +109,7 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self._status = message["status"]
             headers = MutableHeaders(scope=message)
-            headers["x-request-id"] = self.id
+            headers[REQUEST_ID] = self.id
             report = self._load_report()
             if report is not None:
                 headers[REPORT_HEADER] = report
@@ -149,8 +148,5 @@ class _Exchange:
 
 
 def _request_id(headers: Sequence[tuple[bytes, bytes]], service: Service) -> str:
-    """Return the client's id, if it can be written in a log and a header; else a new one."""
-    for name, value in headers:
-        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
-            return value.decode("ascii")
-    return "req-" + service.sources.random_bytes(12).hex()
+    """Return the client's id, else a new one."""
+    return sent_request_id(headers) or "req-" + service.sources.random_bytes(12).hex()

@@ -24,6 +24,7 @@ from uvicorn.server import ServerState
 
 from quire.server.config import HttpLimits
 from quire.server.errors import TOO_SLOW, RequestError, error_body
+from quire.server.http.request_ids import REQUEST_ID, sent_request_id
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ class PlainHttp(HttpToolsProtocol):
         self._num_url_bytes = 0  # within this piece
         self._active: RequestResponseCycle | None = None  # the request that is being answered
         self._fault: RequestError | None = None
+        self._fault_id: str | None = None  # of the request at fault, where its client has sent one
         self._read_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -317,6 +319,8 @@ class PlainHttp(HttpToolsProtocol):
         self._on_refused(error.code)
         self._forget_unparsed()
         self._fault = error
+        if self._parser_state is not ParserState.BETWEEN:
+            self._fault_id = sent_request_id(self.headers)
         if self._parser_state is ParserState.BODY and not self._take_back():
             self.transport.close()  # it has an answer
         elif not self._is_answering:
@@ -339,10 +343,11 @@ class PlainHttp(HttpToolsProtocol):
         """Send the error, and take what still comes for a while: closing over unread bytes would
         reset the connection before the client has read it."""
         body = error_body(error)
+        request_id = f"{REQUEST_ID}: {self._fault_id}\r\n" if self._fault_id else ""
         head = (
             f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-            "connection: close\r\n\r\n"
+            f"{request_id}connection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
         self.transport.write_eof()
