@@ -9,6 +9,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from tools import metric_schema
 from tools.generated_docs import TABLES, Table, refreshed
 from tools.gpu_wheels import NAMES as GPU_WHEELS
 
@@ -110,6 +111,10 @@ def test_every_import_is_a_declared_dependency() -> None:
 def test_generated_table_is_fresh(table: Table) -> None:
     text = read(table.file)
     assert refreshed(text, table) == text, "run `make readme`"
+
+
+def test_schema_of_the_metrics_is_fresh() -> None:
+    assert metric_schema.metric_schema() == read(metric_schema.FILE), "run `make readme`"
 
 
 @pytest.mark.parametrize("term", TERMS)

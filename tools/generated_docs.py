@@ -21,6 +21,7 @@ from quire.server.observability.metric_table import (
     Metric,
     MetricKind,
 )
+from tools import metric_schema
 from tools.field_tables import field_table
 
 ROOT = Path(__file__).parent.parent
@@ -140,6 +141,7 @@ def main() -> None:
     for table in TABLES:
         path = ROOT / table.file
         path.write_text(refreshed(path.read_text(encoding="utf-8"), table), encoding="utf-8")
+    (ROOT / metric_schema.FILE).write_text(metric_schema.metric_schema(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -179,6 +179,17 @@ class Stats(NamedTuple):
     predicted_wait_s: float = 0.0
 
     @property
+    def blocks_by_state(self) -> dict[str, int]:
+        """The numbers of blocks by what they hold; the last two kinds are on the host."""
+        return {
+            "free": self.num_blocks_free,
+            "cached": self.num_blocks_cached,
+            "active": self.num_blocks_active,
+            "swapped": self.num_blocks_swapped,
+            "host_cached": self.num_blocks_on_host,
+        }
+
+    @property
     def kv_usage(self) -> float:
         """The share of blocks that requests hold."""
         num_blocks = self.num_blocks_free + self.num_blocks_cached + self.num_blocks_active

@@ -162,13 +162,6 @@ def _request_rows(stats: Stats) -> dict[str, Rows]:
 
 def _block_rows(stats: Stats) -> dict[str, Rows]:
     """Return what tells of KV blocks, and of their copies."""
-    blocks = {
-        "free": stats.num_blocks_free,
-        "cached": stats.num_blocks_cached,
-        "active": stats.num_blocks_active,
-        "swapped": stats.num_blocks_swapped,
-        "host_cached": stats.num_blocks_on_host,
-    }
     moved = {
         "out": stats.num_copied_out,
         "in": stats.num_copied_in,
@@ -176,7 +169,7 @@ def _block_rows(stats: Stats) -> dict[str, Rows]:
     }
     return {
         "kv_cache_usage_perc": [((), stats.kv_usage)],
-        "kv_blocks": _labelled(blocks),
+        "kv_blocks": _labelled(stats.blocks_by_state),
         "kv_blocks_moved_total": _labelled(moved),
     }
 

@@ -52,12 +52,6 @@ class IntrospectionRoutes:
         service.serving_state()  # raises where no request can be taken
         stats, facts = service.metrics.stats, service.engine.facts
         assert facts is not None
-        blocks = {
-            "free": stats.num_blocks_free,
-            "cached": stats.num_blocks_cached,
-            "active": stats.num_blocks_active,
-            "swapped": stats.num_blocks_swapped,
-        }
         return json_response(
             Loads(
                 stats.num_running,
@@ -65,7 +59,7 @@ class IntrospectionRoutes:
                 facts.max_num_seqs,
                 service.config.engine.scheduling.max_num_queued_reqs,
                 stats.kv_usage,
-                blocks,
+                stats.blocks_by_state,
                 stats.predicted_wait_s,
             )
         )
