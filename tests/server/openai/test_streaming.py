@@ -90,6 +90,21 @@ def test_usage_comes_at_the_end(served: Served) -> None:
     assert all(chunk["usage"] is None for chunk in before)
 
 
+def test_the_end_of_each_choice_says_where_its_time_went(served: Served) -> None:
+    for stream in (
+        served.chat(messages=HELLO, max_tokens=3, n=2, stream=True),
+        served.complete(prompt=["a b", "c"], max_tokens=3, stream=True),
+    ):
+        told = [json.loads(each) for each in events(stream)[:-1]]
+        ends = [each for each in told if each["choices"][0]["finish_reason"]]
+        assert len(ends) == 2
+        for end in ends:
+            (timing,) = end["quire"]["timings"]
+            assert timing["index"] == end["choices"][0]["index"]
+            assert timing["queue_s"] == 0.25
+        assert stream.text.count('"timings"') == 2
+
+
 def test_usage_can_come_with_every_chunk(served: Served) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     stream = served.complete(prompt="a b c", max_tokens=4, stream=True, stream_options=options)

@@ -25,7 +25,7 @@ from quire.server.openai.response_builder import (
     finite,
     prompt_logprobs,
     token_name,
-    with_progress,
+    with_account,
 )
 from quire.server.requests.context import RequestContext
 from quire.server.requests.output_delta import CallDelta, Ending, LogprobEntry, OutputDelta
@@ -63,8 +63,7 @@ class ChatResponseBuilder:
             None if ending is None else ending.stop_reason,
             delta.token_ids if self._context.text_options.token_ids else UNSET,
         )
-        chunk = self._chunk((choice,), usage)
-        return chunk if delta.progress is None else with_progress(chunk, delta.progress)
+        return with_account(self._chunk((choice,), usage), delta)
 
     def closing(self, usage: Usage | None | UnsetType, account: QuireAccount) -> ChatChunk:
         return self._chunk((), usage, account)

@@ -12,7 +12,7 @@ from quire.server.openai.protocol.wire import (
     TopLogprobs,
     Usage,
 )
-from quire.server.openai.response_builder import finite, prompt_logprobs, token_name, with_progress
+from quire.server.openai.response_builder import finite, prompt_logprobs, token_name, with_account
 from quire.server.requests.context import RequestContext
 from quire.server.requests.output_delta import LogprobEntry, OutputDelta
 from quire.server.text.token_bytes import TokenBytes
@@ -35,8 +35,7 @@ class CompletionResponseBuilder:
     def chunk(
         self, index: int, delta: OutputDelta, usage: Usage | None | UnsetType
     ) -> CompletionBody:
-        body = self._body((self._choice(index, delta),), usage)
-        return body if delta.progress is None else with_progress(body, delta.progress)
+        return with_account(self._body((self._choice(index, delta),), usage), delta)
 
     def closing(self, usage: Usage | None | UnsetType, account: QuireAccount) -> CompletionBody:
         return self._body((), usage, account)

@@ -13,7 +13,6 @@ from quire.server.openai.protocol.wire import (
     CompletionBody,
     PromptLogprob,
     PromptLogprobs,
-    PromptProgress,
     QuireAccount,
     Usage,
 )
@@ -64,9 +63,16 @@ def _by_token(
 Chunk = TypeVar("Chunk", CompletionBody, ChatChunk)
 
 
-def with_progress(chunk: Chunk, progress: PromptProgress) -> Chunk:
-    """Return a chunk that says how far its prompt is computed."""
-    return msgspec.structs.replace(chunk, prompt_progress=progress)
+def with_account(chunk: Chunk, delta: OutputDelta) -> Chunk:
+    """Return a chunk that says how far its prompt is computed, and of one with an ending where its
+    time went, if that is known."""
+    if delta.progress is None and delta.timing is None:
+        return chunk
+    return msgspec.structs.replace(
+        chunk,
+        prompt_progress=UNSET if delta.progress is None else delta.progress,
+        quire=UNSET if delta.timing is None else QuireAccount((delta.timing,)),
+    )
 
 
 class ResponseBuilder(Protocol):

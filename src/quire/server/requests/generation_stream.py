@@ -211,6 +211,7 @@ class GenerationStream:
                 self._engine.abort(self.context.requests[index].id)
             else:
                 self._close(index, FinishReason(output.ending.finish_reason), delta.finish)
+                output = output._replace(timing=_timing(index, delta.finish))
         return output
 
     def _progress(self, index: int, prefill: PrefillProgress) -> PromptProgress:
@@ -280,19 +281,19 @@ class GenerationStream:
         """Return the times of the choices that are sent, by the index they are sent under."""
         shown = enumerate(self._finishes.get(index) for index in self.best())
         return QuireAccount(
-            tuple(
-                Timing(
-                    index,
-                    finish.queue_s,
-                    finish.prefill_s,
-                    finish.decode_s,
-                    finish.num_cached_tokens,
-                    finish.num_preemptions,
-                )
-                for index, finish in shown
-                if finish is not None
-            )
+            tuple(_timing(index, finish) for index, finish in shown if finish is not None)
         )
+
+
+def _timing(index: int, finish: Finish) -> Timing:
+    return Timing(
+        index,
+        finish.queue_s,
+        finish.prefill_s,
+        finish.decode_s,
+        finish.num_cached_tokens,
+        finish.num_preemptions,
+    )
 
 
 async def merge(

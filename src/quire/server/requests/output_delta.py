@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from quire.scheduler.request import TokenLogprobs
-from quire.server.openai.protocol.wire import PromptProgress
+from quire.server.openai.protocol.wire import PromptProgress, Timing
 
 
 class LogprobEntry(NamedTuple):
@@ -43,7 +43,8 @@ class CallDelta(NamedTuple):
 class OutputDelta(NamedTuple):
     """A part of one output, or all of it: deltas joined in their order are the output. Where the
     output is parsed, `text` is its content. `prompt_logprobs` are those of the whole prompt but its
-    first token, in one delta. `progress` says how far the prompt is computed."""
+    first token, in one delta. `progress` says how far the prompt is computed. `timing`
+    comes with an ending that the engine made; of one by a stop string it is known later."""
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
@@ -53,6 +54,7 @@ class OutputDelta(NamedTuple):
     calls: tuple[CallDelta, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     progress: PromptProgress | None = None
+    timing: Timing | None = None
 
 
 class GatheredOutput:
