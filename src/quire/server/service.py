@@ -19,6 +19,7 @@ from quire.server.http.bodies import BodyReader
 from quire.server.http.loop_throttle import LoopThrottle
 from quire.server.observability.kv_event_feed import KVEventFeed
 from quire.server.observability.metrics import ServerMetrics
+from quire.server.observability.request_spans import RequestSpans
 from quire.server.observability.timelines import Timelines
 from quire.server.parsers.formats import (
     ReasoningFormat,
@@ -125,6 +126,7 @@ class Service:
     arrival_throttle, work_throttle: the first is waited for by each head of a request, the second
         by each piece of the work for it: what comes at once is not done in one iteration of the
         event loop.
+    spans: send what became of requests to a collector, if there is one.
     failure: why the start failed.
     num_open: requests without a complete answer; `bodies` still reads the bodies of some.
     drains: done when no new request is taken. cut_off: done when those that still run must end.
@@ -143,6 +145,7 @@ class Service:
         self.tenants = tenants
         self.metrics, self.timelines, self.kv_events = subscribers
         self.sources = sources
+        self.spans = _request_spans(config, self.metrics, sources)
         self.tokenizer: TextTokenizer | None = None
         self.defaults = SamplingDefaults()
         self.shared_prefixes = SharedPrefixes()
@@ -267,3 +270,12 @@ class Service:
         """End every response that still runs."""
         if not self.cut_off.done():
             self.cut_off.set_result(None)
+
+
+def _request_spans(
+    config: ServerConfig, metrics: ServerMetrics, sources: Sources
+) -> RequestSpans | None:
+    endpoint = config.engine.tracing.otlp_traces_endpoint
+    if endpoint is None:
+        return None
+    return RequestSpans(endpoint, sources.now() - sources.clock(), metrics.dropped_traces)

@@ -222,8 +222,9 @@ OPTIONS: tuple[Option, ...] = (
         "otlp-traces-endpoint",
         TRACING,
         http_url,
-        "OpenTelemetry collector that gets a span for each call of the KV cache, by OTLP over "
-        "HTTP: the whole URL, as in `http://localhost:4318/v1/traces`. Needs the extra `otel`.",
+        "OpenTelemetry collector that gets the spans of each request and one for each call of the "
+        "KV cache, by OTLP over HTTP: the whole URL, as in `http://localhost:4318/v1/traces`. "
+        "Needs the extra `otel`.",
     ),
     Option(
         "prefix-caching-hash-algo",

@@ -32,6 +32,7 @@ from quire.server.observability.load_header import REPORT_HEADER
 from quire.server.observability.loop_lag import LoopLagTimer
 from quire.server.observability.metrics import ServerMetrics
 from quire.server.observability.timelines import Timelines
+from quire.server.observability.trace_context import TRACEPARENT
 from quire.server.openai.text_routes import TextRoutes
 from quire.server.service import Service, Sources, Subscribers
 from quire.server.tenancy.tenants import build_tenants
@@ -39,7 +40,7 @@ from quire.server.tenancy.tenants import build_tenants
 logger = logging.getLogger(__name__)
 
 CORS_METHODS = ("GET", "HEAD", "POST", "DELETE")
-EXPOSED_HEADERS = ("x-request-id", "retry-after", REPORT_HEADER)
+EXPOSED_HEADERS = ("x-request-id", TRACEPARENT, "retry-after", REPORT_HEADER)
 """Headers of answers that pages of allowed origins may read, beside those that all pages may."""
 PREFLIGHT_AGE_S = 600
 """A browser asks again after so long whether it may call."""
@@ -148,6 +149,8 @@ async def _lifespan(
             await queue.close()
         await service.inputs.close()
         await service.engine.close()
+        if service.spans is not None:
+            await asyncio.to_thread(service.spans.close)
 
 
 async def _start(

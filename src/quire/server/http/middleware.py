@@ -17,6 +17,7 @@ from quire.server.http.request_ids import REQUEST_ID, sent_request_id
 from quire.server.http.web_access import WebAccess
 from quire.server.observability.http_metrics import HttpExchange
 from quire.server.observability.load_header import REPORT_HEADER, load_report
+from quire.server.observability.trace_context import TRACEPARENT, trace_context
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.service import Service
 from quire.server.tenancy.tenants import ARRIVAL, EVERYONE, Arrival
@@ -64,7 +65,7 @@ class RequestMiddleware:
             elif tenant is None:
                 await exchange.refuse(_NO_KEY, receive)
             else:
-                scope[ARRIVAL] = Arrival(tenant, exchange.id, exchange.began_s)
+                scope[ARRIVAL] = Arrival(tenant, exchange.id, exchange.began_s, exchange.trace)
                 await exchange.run(self._app, receive)
         finally:
             self._service.num_open -= 1
@@ -91,6 +92,9 @@ class _Exchange:
         self._status = 0
         self._num_sent = 0
         self.id = _request_id(scope["headers"], service)
+        self.trace = trace_context(
+            scope["headers"], service.sources.random_bytes, begins=service.spans is not None
+        )
 
     async def run(self, app: ASGIApp, receive: Receive) -> None:
         try:
@@ -110,6 +114,8 @@ class _Exchange:
             self._status = message["status"]
             headers = MutableHeaders(scope=message)
             headers[REQUEST_ID] = self.id
+            if self.trace is not None:
+                headers[TRACEPARENT] = self.trace.header
             report = self._load_report()
             if report is not None:
                 headers[REPORT_HEADER] = report

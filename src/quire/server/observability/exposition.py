@@ -86,6 +86,9 @@ class MetricsCollector(Collector):
         rows["deadline_exceeded_total"] = [
             ((stage,), num) for stage, num in self._metrics.num_late.items()
         ]
+        rows["traces_dropped_total"] = [
+            ((reason,), num) for reason, num in self._metrics.dropped_traces.items()
+        ]
         rows["tenant_tokens_total"] = [
             (labels, num) for labels, num in self._metrics.tenant_tokens.items()
         ]

@@ -261,6 +261,12 @@ METRICS: tuple[Metric, ...] = (
         "Longest of the last minute that the event loop was held, without waits for a core.",
         twin=False,
     ),
+    _counter(
+        "traces_dropped_total",
+        "Traced requests whose spans were not sent: the queue was full, or they were not taken.",
+        "reason",
+        twin=False,
+    ),
     _gauge("memory_bytes", "The memory receipt.", "kind", twin=False),
     _gauge(
         "kv_cache_tokens",

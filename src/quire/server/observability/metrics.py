@@ -23,6 +23,7 @@ from quire.server.observability.metric_table import (
     MetricKind,
     buckets_up_to,
 )
+from quire.server.observability.request_spans import Drop
 from quire.server.tenancy.tenants import Arrival
 
 NO_STATS = Stats(*(0,) * len(Stats._fields))
@@ -94,6 +95,7 @@ class ServerMetrics:
         self.http = HttpMetrics(paths)
         self.batches = BatchCounts()
         self.longest_hold = RecentMaximum()
+        self.dropped_traces = dict.fromkeys(Drop, 0)
         self._loop_lag = self.histograms["event_loop_lag_seconds"]
 
     def on_ready(self, facts: EngineFacts) -> None:

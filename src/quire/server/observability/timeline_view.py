@@ -145,7 +145,7 @@ def _parts(timeline: Timeline, events: Sequence[Event], end_s: float) -> dict[st
     arrived_s = timeline.arrived_s
     ticks = dict.fromkeys(TimelinePart, 0)
     part, since, end = TimelinePart.RECEIVED, 0, _ticks(end_s - arrived_s)
-    for time_s, begins in _beginnings(timeline.submitted_s, events):
+    for time_s, begins in beginnings(timeline.submitted_s, events):
         now = min(max(_ticks(time_s - arrived_s), since), end)
         ticks[part] += now - since
         part, since = begins, now
@@ -153,9 +153,7 @@ def _parts(timeline: Timeline, events: Sequence[Event], end_s: float) -> dict[st
     return {str(part): num / TICKS_PER_MS for part, num in ticks.items()}
 
 
-def _beginnings(
-    submitted_s: float, events: Sequence[Event]
-) -> Iterator[tuple[float, TimelinePart]]:
+def beginnings(submitted_s: float, events: Sequence[Event]) -> Iterator[tuple[float, TimelinePart]]:
     """Yield when each part begins; a request admitted again after its first token goes on with
     decode."""
     yield submitted_s, TimelinePart.QUEUED

@@ -18,7 +18,9 @@ from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Finish, PrefillProgress
 from quire.server.errors import TOO_MANY, DeadlineExceeded, EngineGone, Overloaded, RequestError
 from quire.server.observability.metrics import DeadlineMiss, FinishReason, RequestMeter
+from quire.server.observability.request_record import RequestRecord
 from quire.server.observability.timelines import Timeline
+from quire.server.observability.trace_context import TraceContext
 from quire.server.openai.protocol.wire import (
     CachedTokens,
     CompletionTokensDetails,
@@ -63,6 +65,7 @@ class GenerationStream:
         self._metrics = service.metrics
         self._clock = service.sources.clock
         self._timelines = service.timelines
+        self._spans = service.spans
         self._timeline: Timeline | None = None
         self._tokenizer = tokenizer
         self._choices: list[ChoiceOutput] = []  # once the engine has taken the requests
@@ -171,8 +174,27 @@ class GenerationStream:
 
     def close(self) -> None:
         """Note that nothing more is sent to the client."""
-        if self._timeline is not None:
-            self._timeline.ended_s = self._clock()
+        if self._timeline is None:
+            return
+        self._timeline.ended_s = self._clock()
+        trace = self.context.arrival.trace
+        if self._spans is not None and trace is not None:
+            self._spans.record(self._record(trace, self._timeline, self._timeline.ended_s))
+
+    def _record(self, trace: TraceContext, timeline: Timeline, ended_s: float) -> RequestRecord:
+        """Return what spans are made from."""
+        context = self.context
+        return RequestRecord(
+            trace,
+            "chat" if context.id.startswith("chatcmpl") else "text_completion",
+            context.id,
+            context.model,
+            context.num_prompt_tokens,
+            timeline.arrived_s,
+            timeline.submitted_s,
+            ended_s,
+            tuple(self._finishes[index] for index in sorted(self._finishes)),
+        )
 
     async def deltas(self) -> AsyncGenerator[IndexedDelta, None]:
         """Yield the deltas of all choices as they come. Raises RequestError if the engine fails."""

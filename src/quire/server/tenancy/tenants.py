@@ -11,6 +11,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from quire.server.config import ApiKey
+from quire.server.observability.trace_context import TraceContext
 
 ARRIVAL = "quire.arrival"
 """The key under which the ASGI scope of a request holds its `Arrival`."""
@@ -40,11 +41,12 @@ EVERYONE = Tenant()
 
 class Arrival(NamedTuple):
     """A request of which the body has not been read yet; `arrived_s` is in seconds of the server's
-    clock."""
+    clock. `trace` is its place in a trace, if it has one."""
 
     tenant: Tenant
     request_id: str
     arrived_s: float
+    trace: TraceContext | None = None
 
 
 def arrival_of(request: Request) -> Arrival:

@@ -159,6 +159,7 @@ HEADERS: Mapping[str, str] = {
     "connection": "The connection is closed after this answer.",
     "endpoint-load-metrics": "The ORCA load report, where a completion or a chat asked for it.",
     "retry-after": "Seconds to wait before the request is sent again.",
+    "traceparent": "The span of this request, where it came with a trace or is traced.",
     "www-authenticate": "How to bring an API key.",
     "x-quire-warnings": "What of the request was accepted and has no effect.",
     "x-request-id": "The id of the request in the server's log, and in `/v1/requests/{name}`.",
@@ -171,7 +172,7 @@ def headers(*names: str) -> dict[str, object]:
     """Return the headers of an answer; each has the id of its request."""
     return {
         name: {"description": HEADERS[name], "schema": {"type": "string"}}
-        for name in ("x-request-id", *names)
+        for name in ("x-request-id", "traceparent", *names)
     }
 
 
