@@ -36,6 +36,13 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+class LogFormat(StrEnum):
+    """The form of the lines that are logged: for people, or a JSON object each."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """The configuration of the model: which one, on which device, in which numbers, by which
@@ -149,6 +156,7 @@ class TracingConfig:
     otlp_traces_endpoint: str | None = None
     enable_kv_cache_events: bool = False
     log_level: LogLevel = LogLevel.INFO
+    log_format: LogFormat = LogFormat.TEXT
 
 
 @dataclass(frozen=True, slots=True)

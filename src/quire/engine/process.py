@@ -18,8 +18,9 @@ import msgspec
 
 from quire.cache.sizing import TooLittleMemory
 from quire.engine.channel import Channel, ChannelClosed
-from quire.engine.config import TOY_MODEL, EngineConfig
+from quire.engine.config import TOY_MODEL, EngineConfig, LogFormat
 from quire.engine.messages import Failed, Loading, Ready
+from quire.logs import JsonFormatter
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.process_age import process_age_s, uncollected
 from quire.progress import log_format
@@ -41,6 +42,9 @@ def serve(channel: Channel) -> None:
     (body,) = channel.receive(wait=True)
     config = msgspec.msgpack.decode(body, type=EngineConfig)
     logging.getLogger().setLevel(config.tracing.log_level.upper())
+    if config.tracing.log_format is LogFormat.JSON:
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter("quire.engine"))
     began_s = time.monotonic() - process_age_s(time.time())
     report_progress("imports", 0, 1)
     with uncollected():

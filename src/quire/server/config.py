@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from quire.engine.config import EngineConfig, LogLevel
+from quire.engine.config import EngineConfig, LogFormat, LogLevel
 
 BUNDLED_MODEL_NAME = "quire-bundled"
 """The public name of the model that ships with Quire, served where no MODEL is given."""
@@ -95,6 +95,7 @@ class ServerConfig:
     trust_request_chat_template: bool = False
     generation_config: GenerationConfig = GenerationConfig.AUTO
     log_level: LogLevel = LogLevel.INFO
+    log_format: LogFormat = LogFormat.TEXT
     http: HttpLimits = HttpLimits()
 
     @property

@@ -110,6 +110,18 @@ def test_requests_are_logged_with_their_id(
     assert "not-me" not in caplog.text
 
 
+def test_a_generation_is_logged_with_its_account(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="quire.access"):
+        body = {"prompt": "secret words", "max_tokens": 4, "n": 2}
+        served.client.post("/v1/completions", json=body, headers={"x-request-id": "with-tokens"})
+        (line,) = lines_of("with-tokens", caplog)
+    assert "model=test-model prompt_tokens=5 cached_tokens=3 " in line
+    assert "output_tokens=8 queue_s=0.25 prefill_s=0.5 decode_s=0.75 finish=max_tokens" in line
+    assert "secret" not in caplog.text
+
+
 def test_a_line_of_the_log_stays_one_line(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="quire.access"):
         headers = {"x-request-id": "one-line"}

@@ -8,8 +8,9 @@ from collections.abc import Mapping, MutableMapping, Sequence
 
 from quire import __version__
 from quire.bench.options import read_options, split_serve_args
-from quire.engine.config import TOY_MODEL, ModelConfig
+from quire.engine.config import TOY_MODEL, LogFormat, ModelConfig
 from quire.engine.launch import launch
+from quire.logs import JsonFormatter
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.models.loading.checkpoint import ModelSource, check_local
 from quire.process_age import uncollected
@@ -90,6 +91,9 @@ def batch_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
 def begin_log(config: ServerConfig, environ: Mapping[str, str]) -> None:
     """Log as the configuration says, first of all which variables nothing reads."""
     logging.basicConfig(level=config.log_level.upper(), format=log_format(sys.stderr, LOG_FORMAT))
+    if config.log_format is LogFormat.JSON:
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter())
     logging.getLogger("uvicorn").setLevel("WARNING")
     for warning in unknown_variables(environ):
         logger.warning(warning)

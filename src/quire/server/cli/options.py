@@ -5,7 +5,7 @@ A choice is parsed by the enum that owns it. Defaults are those of the configura
 
 from quire.cache.block_hash import HashAlgorithm
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE
-from quire.engine.config import LogLevel
+from quire.engine.config import LogFormat, LogLevel
 from quire.models.config import (
     AttentionBackendName,
     KVCacheDtype,
@@ -388,5 +388,11 @@ OPTIONS: tuple[Option, ...] = (
         SERVER,
         one_of(*LogLevel),
         "Least level that is logged.",
+    ),
+    Option(
+        "log-format",
+        SERVER,
+        one_of(*LogFormat),
+        "Lines of the log for people (`text`), or a JSON object each (`json`).",
     ),
 )

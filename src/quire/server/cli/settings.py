@@ -32,7 +32,8 @@ PLAIN_LISTS = (key_list, name_list)
 SERVING = (ConfigSection.SERVER, ConfigSection.RESOLVED)
 WITHOUT_HTTP = frozenset(
     (
-        *("model", "served_model_name", "max_body_bytes", "generation_config", "log_level"),
+        *("model", "served_model_name", "max_body_bytes", "generation_config"),
+        *("log_level", "log_format"),
         *("tool_call_parser", "reasoning_parser", "max_logprobs"),
         "trust_request_chat_template",
     )
@@ -135,8 +136,9 @@ def build_config(values: Mapping[str, OptionValue]) -> ServerConfig:
         for group in dataclasses.fields(EngineConfig)
     }
     engine["model"]["model"] = model
-    if "log_level" in server:
-        engine["tracing"]["log_level"] = server["log_level"]
+    for name in ("log_level", "log_format"):
+        if name in server:
+            engine["tracing"][name] = server[name]
     config = msgspec.convert(
         {**server, "engine": engine, "served_model_names": names, "api_keys": api_keys},
         ServerConfig,

@@ -11,12 +11,14 @@ from urllib.parse import quote
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from quire.logs import FIELDS
 from quire.server.errors import SERVER_ERROR, UNAUTHORIZED, RequestError
 from quire.server.http.json_responses import error_response
 from quire.server.http.request_ids import REQUEST_ID, sent_request_id
 from quire.server.http.web_access import WebAccess
 from quire.server.observability.http_metrics import HttpExchange
 from quire.server.observability.load_header import REPORT_HEADER, load_report
+from quire.server.observability.request_log import RequestFigures, as_text
 from quire.server.observability.trace_context import TRACEPARENT, trace_context
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.service import Service
@@ -65,7 +67,9 @@ class RequestMiddleware:
             elif tenant is None:
                 await exchange.refuse(_NO_KEY, receive)
             else:
-                scope[ARRIVAL] = Arrival(tenant, exchange.id, exchange.began_s, exchange.trace)
+                scope[ARRIVAL] = Arrival(
+                    tenant, exchange.id, exchange.began_s, exchange.trace, exchange.figures
+                )
                 await exchange.run(self._app, receive)
         finally:
             self._service.num_open -= 1
@@ -92,6 +96,7 @@ class _Exchange:
         self._status = 0
         self._num_sent = 0
         self.id = _request_id(scope["headers"], service)
+        self.figures = RequestFigures()
         self.trace = trace_context(
             scope["headers"], service.sources.random_bytes, begins=service.spans is not None
         )
@@ -128,14 +133,27 @@ class _Exchange:
         return load_report(self._scope["headers"], self._service.metrics.stats)
 
     def log(self) -> None:
+        """Log the request, with what it generated."""
         scope = self._scope
+        line = {"trace_id": self.trace.trace_id} if self.trace is not None else {}
+        arrival = scope.get(ARRIVAL)
+        if arrival is not None and arrival.tenant.name:
+            line["tenant"] = arrival.tenant.name
+        told = line | self.figures.fields()
+        path, duration_s = quote(scope["path"], safe=_PLAIN), self._clock() - self.began_s
         logger.info(
-            '%s "%s %s" %d %.3fs',
-            self.id,
-            scope["method"],
-            quote(scope["path"], safe=_PLAIN),
-            self._status,
-            self._clock() - self.began_s,
+            '%s "%s %s" %d %.3fs%s',
+            *(self.id, scope["method"], path, self._status, duration_s, as_text(told)),
+            extra={
+                FIELDS: {
+                    "request_id": self.id,
+                    "method": scope["method"],
+                    "path": path,
+                    "status": self._status,
+                    "duration_s": round(duration_s, 6),
+                    **told,
+                }
+            },
         )
 
     def count(self) -> None:

@@ -177,7 +177,10 @@ class GenerationStream:
         if self._timeline is None:
             return
         self._timeline.ended_s = self._clock()
-        trace = self.context.arrival.trace
+        trace, figures = self.context.arrival.trace, self.context.arrival.figures
+        if figures is not None:
+            finishes = [self._finishes[index] for index in sorted(self._finishes)]
+            figures.note(self.context.model, self.context.num_prompt_tokens, finishes)
         if self._spans is not None and trace is not None:
             self._spans.record(self._record(trace, self._timeline, self._timeline.ended_s))
 

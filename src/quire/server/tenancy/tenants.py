@@ -11,6 +11,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from quire.server.config import ApiKey
+from quire.server.observability.request_log import RequestFigures
 from quire.server.observability.trace_context import TraceContext
 
 ARRIVAL = "quire.arrival"
@@ -41,12 +42,14 @@ EVERYONE = Tenant()
 
 class Arrival(NamedTuple):
     """A request of which the body has not been read yet; `arrived_s` is in seconds of the server's
-    clock. `trace` is its place in a trace, if it has one."""
+    clock. `trace` is its place in a trace, if it has one; `figures` take what its line in the log
+    tells, if it gets one."""
 
     tenant: Tenant
     request_id: str
     arrived_s: float
     trace: TraceContext | None = None
+    figures: RequestFigures | None = None
 
 
 def arrival_of(request: Request) -> Arrival:

@@ -1,0 +1,55 @@
+"""The line of the log that each finished request has. It never holds a text of the client or of
+the model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.scheduler.step import Finish
+
+
+@dataclass(slots=True)
+class RequestFigures:
+    """The figures of a generation for the log, known at its end: times in seconds are those of the
+    slowest choice, cached tokens those of the choice that found most; `finish` has each of the
+    engine's reasons once."""
+
+    model: str | None = None
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    finish: str = ""
+
+    def note(self, model: str, num_prompt_tokens: int, finishes: Sequence[Finish]) -> None:
+        """Note how the choices that the engine has ended did; none if the client went before."""
+        self.model = model
+        self.num_prompt_tokens = num_prompt_tokens
+        self.num_cached_tokens = max((each.num_cached_tokens for each in finishes), default=0)
+        self.num_output_tokens = sum(each.num_output_tokens for each in finishes)
+        self.queue_s = max((each.queue_s for each in finishes), default=0.0)
+        self.prefill_s = max((each.prefill_s for each in finishes), default=0.0)
+        self.decode_s = max((each.decode_s for each in finishes), default=0.0)
+        self.finish = ",".join(dict.fromkeys(str(each.reason) for each in finishes)) or "aborted"
+
+    def fields(self) -> dict[str, object]:
+        """Return what the line tells; nothing for a request that generated nothing."""
+        if self.model is None:
+            return {}
+        return {
+            "model": self.model,
+            "prompt_tokens": self.num_prompt_tokens,
+            "cached_tokens": self.num_cached_tokens,
+            "output_tokens": self.num_output_tokens,
+            "queue_s": round(self.queue_s, 6),
+            "prefill_s": round(self.prefill_s, 6),
+            "decode_s": round(self.decode_s, 6),
+            "finish": self.finish,
+        }
+
+
+def as_text(fields: dict[str, object]) -> str:
+    """Return fields as ` name=value` each, for a line that people read."""
+    return "".join(f" {name}={value}" for name, value in fields.items())
