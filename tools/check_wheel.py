@@ -2,8 +2,8 @@
 
 Its content is compared with `src`; then it is installed with its dependencies in a new environment
 outside the checkout, every module is imported there, and the `quire` command is asked its version.
-Triton comes with the PyTorch of GPUs alone: where it is missing, modules that are its kernels are
-not imported.
+Modules of what a plain installation lacks may fail to import for its lack alone: Triton comes with
+the PyTorch of GPUs, OpenTelemetry with the extra `otel`.
 """
 
 import subprocess
@@ -36,7 +36,7 @@ for name in sys.argv[1:]:
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != "triton":
+        if (error.name or "").partition(".")[0] not in ("triton", "opentelemetry"):
             raise
 print(f"{len(sys.argv) - 1} modules imported from {home}")
 """

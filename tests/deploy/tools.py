@@ -25,7 +25,7 @@ def tool(name: str, comes_from: str) -> str:
 
 
 def run(*words: str | Path) -> str:
-    """What a program says. Raises AssertionError where it fails."""
+    """Return what a program says. Raises AssertionError where it fails."""
     done = subprocess.run([str(each) for each in words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -17,7 +17,7 @@ class Waiting:
 
 
 async def taken(slots: LineSlots, num: int) -> list[LineSlot]:
-    """What can be had of `num` slots at once."""
+    """Return the slots that can be had of `num` at once."""
     tasks = [asyncio.ensure_future(slots.acquire()) for _ in range(num)]
     await asyncio.sleep(0)
     for task in tasks:
