@@ -9,8 +9,6 @@ import logging
 from collections.abc import Callable
 from contextlib import aclosing
 
-import msgspec
-from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -19,12 +17,9 @@ from quire.server.errors import (
     DeadlineExceeded,
     RequestError,
     ShuttingDown,
-    error_body,
 )
-from quire.server.http.sliced_json import encode_sliced
 from quire.server.observability.metrics import FinishReason
-from quire.server.openai.protocol.wire import ChatBody, CompletionBody, QuireAccount, Usage
-from quire.server.openai.response_builder import ResponseBuilder
+from quire.server.requests.answer_writer import AnswerWriter
 from quire.server.requests.generation_stream import GenerationStream
 from quire.server.requests.output_delta import GatheredOutput, OutputDelta
 from quire.server.service import Service
@@ -34,7 +29,6 @@ logger = logging.getLogger(__name__)
 MAX_INLINE_PARTS = 500
 """More parts (deltas, log probability entries, token ids of a prompt) are joined and encoded in a
 thread: the event loop serves others meanwhile."""
-DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 STREAM_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -43,38 +37,25 @@ STREAM_HEADERS = (
 )
 
 
-def event(data: bytes) -> bytes:
-    """Return one server-sent event."""
-    return b"data: " + data + b"\n\n"
-
-
-def has_news(delta: OutputDelta) -> bool:
-    """Return whether a delta holds something beside token ids."""
-    told = (delta.text, delta.ending, delta.logprobs, delta.reasoning, delta.calls, delta.progress)
-    return any(told)
-
-
 async def _encoded(num_parts: int, make: Callable[[], bytes]) -> bytes:
     """Return what `make` does, called in a thread where the parts are many."""
     return make() if num_parts <= MAX_INLINE_PARTS else await asyncio.to_thread(make)
 
 
 class GenerationResponse(Response):
-    """Runs a generation and sends its answer until the client goes away. `rewrite` makes the body
-    of another protocol of a whole answer."""
+    """Runs a generation and sends its answer until the client goes away; `writer` gives it the form
+    of its protocol."""
 
     def __init__(
         self,
         generation: GenerationStream,
-        builder: ResponseBuilder,
+        writer: AnswerWriter,
         service: Service,
-        rewrite: Callable[[CompletionBody | ChatBody], msgspec.Struct] | None = None,
     ) -> None:
         super().__init__()
         self._generation = generation
         self._context = generation.context
-        self._builder = builder
-        self._rewrite = rewrite
+        self._writer = writer
         self._cut_off = service.cut_off
         self._keep_alive_s = service.config.sse_keep_alive_interval_s or None
         self._streaming = False
@@ -116,7 +97,7 @@ class GenerationResponse(Response):
             )
         if not self._streaming:
             raise error
-        await self._send(send, event(error_body(error)) + DONE, more=False)
+        await self._send(send, self._writer.failure(error), more=False)
 
     async def _watch(self, receive: Receive, send: Send) -> None:
         """Return once the client is gone. A stream that is silent for long gets comment lines."""
@@ -141,9 +122,8 @@ class GenerationResponse(Response):
                 if len(delta.logprobs) > MAX_INLINE_PARTS:
                     await asyncio.sleep(0)
         best = [outputs[index] for index in generation.best()]
-        usage, account = generation.usage(), generation.account()
         num_parts = sum(each.num_parts for each in best)
-        body = await _encoded(num_parts, lambda: self._whole(best, usage, account))
+        body = await _encoded(num_parts, lambda: self._whole(best))
         await self._begin(
             send,
             (b"content-type", b"application/json"),
@@ -151,18 +131,8 @@ class GenerationResponse(Response):
         )
         await self._send(send, body, more=False)
 
-    def _whole(self, best: list[GatheredOutput], usage: Usage, account: QuireAccount) -> bytes:
-        """Encode choice by choice: another thread runs between calls of the encoder, never
-        within."""
-        whole = self._builder.whole([each.joined() for each in best], usage, account)
-        if self._rewrite is not None:
-            return msgspec.json.encode(self._rewrite(whole))
-        choices = tuple(
-            msgspec.Raw(encode_sliced(each, "logprobs", "prompt_logprobs"))
-            for each in whole.choices
-        )
-        whole = msgspec.structs.replace(whole, choices=choices)
-        return encode_sliced(whole, "prompt_logprobs")
+    def _whole(self, best: list[GatheredOutput]) -> bytes:
+        return self._writer.whole([each.joined() for each in best])
 
     async def _stream(self, send: Send) -> None:
         await self._generation.start()
@@ -170,41 +140,16 @@ class GenerationResponse(Response):
         self._streaming = True
         wants_all = self._context.text_options.token_ids
         num_ids = self._context.num_prompt_tokens * self._context.num_choices if wants_all else 0
-        await self._send(send, await _encoded(num_ids, self._openings))
+        await self._send(send, await _encoded(num_ids, self._writer.opening))
         async with aclosing(self._generation.deltas()) as deltas:
             async for choice, delta in deltas:
-                if has_news(delta) or (wants_all and delta.token_ids):
-                    await self._send(send, await self._chunk(choice, delta))
-        await self._send(send, self._closing() + DONE, more=False)
+                chunk = await self._chunk(choice, delta)
+                if chunk:
+                    await self._send(send, chunk)
+        await self._send(send, self._writer.closing(), more=False)
 
     async def _chunk(self, choice: int, delta: OutputDelta) -> bytes:
-        usage = self._chunk_usage()
-        return await _encoded(len(delta.logprobs), lambda: self._event(choice, delta, usage))
-
-    def _event(self, choice: int, delta: OutputDelta, usage: Usage | None | UnsetType) -> bytes:
-        chunk = self._builder.chunk(choice, delta, usage)
-        if len(delta.logprobs) <= MAX_INLINE_PARTS:
-            return event(msgspec.json.encode(chunk))
-        choices = tuple(msgspec.Raw(encode_sliced(each, "logprobs")) for each in chunk.choices)
-        return event(msgspec.json.encode(msgspec.structs.replace(chunk, choices=choices)))
-
-    def _openings(self) -> bytes:
-        usage = self._chunk_usage()
-        openings = [self._builder.opening(i, usage) for i in range(len(self._context.requests))]
-        return b"".join(event(msgspec.json.encode(each)) for each in openings if each is not None)
-
-    def _closing(self) -> bytes:
-        if not self._context.delivery.include_usage:
-            return b""
-        closing = self._builder.closing(self._generation.usage(), self._generation.account())
-        return event(msgspec.json.encode(closing))
-
-    def _chunk_usage(self) -> Usage | None | UnsetType:
-        """Return the usage of a chunk: a stream that ends with it has null until then."""
-        delivery = self._context.delivery
-        if delivery.continuous_usage:
-            return self._generation.usage()
-        return None if delivery.include_usage else UNSET
+        return await _encoded(len(delta.logprobs), lambda: self._writer.chunk(choice, delta))
 
     async def _begin(self, send: Send, *headers: tuple[bytes, bytes]) -> None:
         warnings = "; ".join(self._context.warnings).encode("ascii", "replace")

@@ -11,6 +11,7 @@ from starlette.types import Message
 
 from quire.server.errors import RequestError, ShuttingDown
 from quire.server.http.json_responses import JSON, json_response
+from quire.server.openai.answer_writer import ChunkWriter
 from quire.server.openai.chat_response_builder import ChatResponseBuilder
 from quire.server.openai.completion_response_builder import CompletionResponseBuilder
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS, RESPONSES
@@ -21,7 +22,7 @@ from quire.server.requests.generation_stream import GenerationStream
 from quire.server.requests.input_parser import InputKind, TokenizedRequest, model_not_found
 from quire.server.requests.input_processor import InputProcessor
 from quire.server.requests.input_reader import INLINE_BYTES
-from quire.server.responses.builder import ResponseRewriter
+from quire.server.responses.writer import ItemWriter
 from quire.server.service import Service, ServingState
 from quire.server.tenancy.tenants import arrival_of
 
@@ -65,31 +66,26 @@ class TextRoutes:
         return ModelCard(name, self._created_s, root, max_model_len)
 
     async def completions(self, request: Request) -> Response:
-        context, serving = await self._context(request, InputKind.COMPLETION)
+        context, serving = await self._context(request, InputKind.COMPLETION, "cmpl")
+        generation = GenerationStream(context, self._service, serving.tokenizer)
         builder = CompletionResponseBuilder(context, serving.tokenizer.token_bytes)
-        return GenerationResponse(
-            GenerationStream(context, self._service, serving.tokenizer), builder, self._service
-        )
+        return GenerationResponse(generation, ChunkWriter(generation, builder), self._service)
 
     async def chat(self, request: Request) -> Response:
-        context, serving = await self._context(request, InputKind.CHAT)
+        context, serving = await self._context(request, InputKind.CHAT, "chatcmpl")
+        generation = GenerationStream(context, self._service, serving.tokenizer)
         builder = ChatResponseBuilder(context, serving.tokenizer.token_bytes)
-        return GenerationResponse(
-            GenerationStream(context, self._service, serving.tokenizer), builder, self._service
-        )
+        return GenerationResponse(generation, ChunkWriter(generation, builder), self._service)
 
     async def response(self, request: Request) -> Response:
         tokenized, serving = await self._tokenized(request, InputKind.RESPONSE)
         asked = tokenized.asked
         assert asked is not None
-        try:
-            context = self._processed(request, tokenized, serving)
-        except RequestError as error:
-            raise asked.own_error(error) from None
+        context = self._processed(request, tokenized, serving, "resp")
         builder = ChatResponseBuilder(context, serving.tokenizer.token_bytes)
         generation = GenerationStream(context, self._service, serving.tokenizer)
-        rewrite = ResponseRewriter(asked.request).rewrite
-        return GenerationResponse(generation, builder, self._service, rewrite)
+        writer = ItemWriter(generation, builder, asked)
+        return GenerationResponse(generation, writer, self._service)
 
     async def render_completion(self, request: Request) -> Response:
         return await self._answer(request, InputKind.RENDER_COMPLETION)
@@ -104,10 +100,10 @@ class TextRoutes:
         return await self._answer(request, InputKind.DETOKENIZE)
 
     async def _context(
-        self, request: Request, kind: InputKind
+        self, request: Request, kind: InputKind, id_prefix: str
     ) -> tuple[RequestContext, ServingState]:
         tokenized, serving = await self._tokenized(request, kind)
-        return self._processed(request, tokenized, serving), serving
+        return self._processed(request, tokenized, serving, id_prefix), serving
 
     async def _tokenized(
         self, request: Request, kind: InputKind
@@ -118,11 +114,15 @@ class TextRoutes:
         return await self._unless_cancelled(request, body, reading), serving
 
     def _processed(
-        self, request: Request, tokenized: TokenizedRequest, serving: ServingState
+        self,
+        request: Request,
+        tokenized: TokenizedRequest,
+        serving: ServingState,
+        id_prefix: str,
     ) -> RequestContext:
         model = tokenized.request.model or self._service.config.model_name
         processor = InputProcessor(model, serving, self._service.sources, arrival_of(request))
-        context = processor.process(tokenized)
+        context = processor.process(tokenized, id_prefix)
         if tokenized.grammar is not None:
             self._service.metrics.on_structured(tokenized.grammar.kind, tokenized.check_s)
         return context

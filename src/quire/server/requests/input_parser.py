@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from quire.scheduler.request import ThinkingBudget
 from quire.server.errors import NOT_FOUND, RequestError
+from quire.server.grammars.client_names import OWN_NAMES, ClientNames
 from quire.server.grammars.compose import Grammar
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS, RESPONSES
 from quire.server.openai.protocol.chat import ChatRequest
@@ -35,11 +36,7 @@ from quire.server.requests.field_checks import (
     check_shared,
 )
 from quire.server.requests.input_context import InputContext
-from quire.server.requests.old_functions import (
-    grammar_in_old_names,
-    in_old_names,
-    with_tools,
-)
+from quire.server.requests.old_functions import names_of, with_tools
 from quire.server.requests.output_limits import check_logprobs
 from quire.server.requests.prompt_truncation import truncation_warnings
 from quire.server.requests.prompts import (
@@ -56,7 +53,7 @@ from quire.server.requests.rendering import rendered
 from quire.server.requests.structured_outputs import check_structured, output_grammar
 from quire.server.requests.token_bans import bad_word_tokens
 from quire.server.requests.tool_checks import check_tools, parser_options
-from quire.server.responses.conversion import AskedResponse, as_chat, without_effect
+from quire.server.responses.conversion import as_chat, without_effect
 from quire.server.responses.protocol import ResponsesRequest
 
 MAX_SHOWN_CHARS = 200
@@ -81,7 +78,8 @@ class TokenizedRequest:
     parsed for, `grammar` what they must be of, if anything: it is not checked yet.
     `thinking_budget` says how long they may reason, `bad_words` which tokens in a row they never
     hold. `check_s` is how long the grammar's check took.
-    `asked` is the request of `/v1/responses` that became this chat, where it is one.
+    `names` are those that the client has for the fields. `asked` is the request of `/v1/responses`
+    that became this chat, without its input, where it is one.
     """
 
     request: CompletionRequest | ChatRequest
@@ -92,7 +90,8 @@ class TokenizedRequest:
     thinking_budget: ThinkingBudget | None = None
     check_s: float = 0.0
     bad_words: tuple[tuple[int, ...], ...] = ()
-    asked: AskedResponse | None = None
+    names: ClientNames = OWN_NAMES
+    asked: ResponsesRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,26 +130,32 @@ def _parse_completion(body: bytes, context: InputContext) -> TokenizedRequest:
 
 def _parse_chat(body: bytes, context: InputContext) -> TokenizedRequest:
     given, no_effect = parse_request(body, ChatRequest, CHAT)
+    names = names_of(given)
     try:
-        read = _read_chat(with_tools(given), no_effect, context)
+        chat = with_tools(given)
     except RequestError as error:
-        raise in_old_names(error, given) from None
-    if read.grammar is None:
-        return read
-    return replace(read, grammar=grammar_in_old_names(read.grammar, given))
+        raise names.error(error) from None
+    return _read_named(chat, names, no_effect, context)
+
+
+def _read_named(
+    chat: ChatRequest, names: ClientNames, no_effect: tuple[str, ...], context: InputContext
+) -> TokenizedRequest:
+    """Read what became a chat; `names` are those that the client has for its fields."""
+    try:
+        read = _read_chat(chat, no_effect, context)
+    except RequestError as error:
+        raise names.error(error) from None
+    grammar = None if read.grammar is None else names.grammar(read.grammar)
+    prompts = tuple(prompt._replace(field=names.of(prompt.field)) for prompt in read.prompts)
+    return replace(read, prompts=prompts, grammar=grammar, names=replace(names, origins={}))
 
 
 def _parse_response(body: bytes, context: InputContext) -> TokenizedRequest:
     given, no_effect = parse_request(body, ResponsesRequest, RESPONSES)
-    chat, asked = as_chat(given)
-    try:
-        read = _read_chat(chat, (*no_effect, *without_effect(given)), context)
-    except RequestError as error:
-        raise asked.own_error(error) from None
-    prompts = tuple(prompt._replace(field="input") for prompt in read.prompts)
-    grammar = None if read.grammar is None else asked.own_grammar(read.grammar)
-    kept = asked._replace(request=given.model_copy(update={"input": ""}), origins={})
-    return replace(read, prompts=prompts, grammar=grammar, asked=kept)
+    chat, names = as_chat(given)
+    read = _read_named(chat, names, (*no_effect, *without_effect(given)), context)
+    return replace(read, asked=given.model_copy(update={"input": ""}))
 
 
 def _read_chat(

@@ -6,6 +6,7 @@ What the client left out is filled in, and what needs the whole request is check
 from dataclasses import replace
 from typing import NamedTuple
 
+from quire.server.errors import RequestError
 from quire.server.grammars.compose import ANYTHING
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
@@ -32,14 +33,18 @@ class InputProcessor(NamedTuple):
     sources: Sources
     arrival: Arrival
 
-    def process(self, tokenized: TokenizedRequest) -> RequestContext:
-        """Return the context of the request. Raises RequestError."""
-        if isinstance(tokenized.request, ChatRequest):
-            return self._chat(tokenized.request, tokenized)
-        return self._completion(tokenized.request, tokenized)
+    def process(self, tokenized: TokenizedRequest, id_prefix: str) -> RequestContext:
+        """Return the context of the request; the id of its answer begins with `id_prefix`. Raises
+        RequestError."""
+        try:
+            if isinstance(tokenized.request, ChatRequest):
+                return self._chat(tokenized.request, tokenized, id_prefix)
+            return self._completion(tokenized.request, tokenized, id_prefix)
+        except RequestError as error:
+            raise tokenized.names.error(error) from None
 
     def _completion(
-        self, request: CompletionRequest, tokenized: TokenizedRequest
+        self, request: CompletionRequest, tokenized: TokenizedRequest, id_prefix: str
     ) -> RequestContext:
         echo = bool(request.echo)
         limit = output_limit(request)
@@ -53,10 +58,12 @@ class InputProcessor(NamedTuple):
             drop_output=limit.drops_output,
         )
         return self._build(
-            "cmpl", self._request_builder(request, limit, logprobs), tokenized, text_options
+            id_prefix, self._request_builder(request, limit, logprobs), tokenized, text_options
         )
 
-    def _chat(self, request: ChatRequest, tokenized: TokenizedRequest) -> RequestContext:
+    def _chat(
+        self, request: ChatRequest, tokenized: TokenizedRequest, id_prefix: str
+    ) -> RequestContext:
         logprobs = NumLogprobs(request.num_output_logprobs, request.prompt_logprobs)
         text_options = replace(
             _text_options(request),
@@ -66,9 +73,8 @@ class InputProcessor(NamedTuple):
             old_calls=request.functions is not None,
             names_tool=isinstance(request.tool_choice, NamedTool),
         )
-        prefix = "chatcmpl" if tokenized.asked is None else "resp"
         return self._build(
-            prefix,
+            id_prefix,
             self._request_builder(request, output_limit(request), logprobs),
             tokenized,
             text_options,
@@ -84,14 +90,14 @@ class InputProcessor(NamedTuple):
 
     def _build(
         self,
-        prefix: str,
+        id_prefix: str,
         builder: EngineRequestBuilder,
         tokenized: TokenizedRequest,
         text_options: TextOptions,
     ) -> RequestContext:
         request, prompts = builder.request, tokenized.prompts
         check_priority(request, self.serving.policy)
-        completion_id = f"{prefix}-{self.sources.random_bytes(16).hex()}"
+        completion_id = f"{id_prefix}-{self.sources.random_bytes(16).hex()}"
         grammar = tokenized.grammar or ANYTHING
         builder = replace(
             builder,

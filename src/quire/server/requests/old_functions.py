@@ -1,21 +1,22 @@
 """`functions` and `function_call`, which OpenAI's API had before tools: a request with them becomes
 one with tools, of which at most one is called."""
 
-import re
 from collections.abc import Sequence
 
 from quire.server.errors import RequestError
-from quire.server.grammars.compose import Grammar
+from quire.server.grammars.client_names import OWN_NAMES, ClientNames
 from quire.server.openai.protocol.chat import ChatRequest, Message
 from quire.server.openai.protocol.tools import Tool, ToolCall
 
-_NEW_NAMES = (
-    (r"tools\[(\d+)\]\.function", r"functions[\1]"),
-    (r"\btool_choice\.function\b", "function_call"),
-    (r"\btool_choice\b", "function_call"),
-    (r"'tools'", "'functions'"),
-    (r"^tools$", "functions"),
-    (r"(messages\[\d+\])\.tool_calls", r"\1.function_call"),
+OLD_NAMES = ClientNames(
+    (
+        (r"tools\[(\d+)\]\.function", r"functions[\1]"),
+        (r"\btool_choice\.function\b", "function_call"),
+        (r"\btool_choice\b", "function_call"),
+        (r"'tools'", "'functions'"),
+        (r"^tools$", "functions"),
+        (r"(messages\[\d+\])\.tool_calls", r"\1.function_call"),
+    )
 )
 
 
@@ -33,27 +34,9 @@ def with_tools(request: ChatRequest) -> ChatRequest:
     return request.model_copy(update=changes) if changes else request
 
 
-def in_old_names(error: RequestError, request: ChatRequest) -> RequestError:
-    """Return an error that names the fields as the client of `request` gave them."""
-    if not request.functions and request.function_call is None:
-        return error
-    param = None if error.param is None else _in_old_names(error.param)
-    message = _in_old_names(error.message)
-    return RequestError(message, param=param, code=error.code, status=error.status)
-
-
-def grammar_in_old_names(grammar: Grammar, request: ChatRequest) -> Grammar:
-    """Return a grammar whose errors name the fields as the client of `request` gave them."""
-    if not request.functions:
-        return grammar
-    parts = tuple(grammar_in_old_names(part, request) for part in grammar.parts)
-    return grammar._replace(field=_in_old_names(grammar.field), parts=parts)
-
-
-def _in_old_names(text: str) -> str:
-    for new, old in _NEW_NAMES:
-        text = re.sub(new, old, text)
-    return text
+def names_of(request: ChatRequest) -> ClientNames:
+    """Return the names that the client of `request` has for its fields."""
+    return OLD_NAMES if request.functions or request.function_call is not None else OWN_NAMES
 
 
 def _check_alone(request: ChatRequest) -> None:

@@ -1,12 +1,8 @@
 """A request for a response becomes a chat request, whose owners check and run it; errors name the
 fields as the client of `/v1/responses` wrote them."""
 
-import re
-from collections.abc import Mapping
-from typing import NamedTuple
-
 from quire.server.errors import RequestError
-from quire.server.grammars.compose import Grammar
+from quire.server.grammars.client_names import ClientNames
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.parse import validate
 from quire.server.responses.items import Conversation, unsupported
@@ -22,46 +18,10 @@ _NAMES = (
     (r"\breasoning_effort\b", "reasoning.effort"),
     (r"\bmax_completion_tokens\b", "max_output_tokens"),
 )
-_PATH = re.compile(r"\bmessages(\[\d+\])?(\.tool_calls(?:\[\d+\](?:\.function)?)?)?")
 
 
-class AskedResponse(NamedTuple):
-    """The `request` of a client of `/v1/responses`; `origins` says for each part of the chat that
-    was made of it where the client wrote it."""
-
-    request: ResponsesRequest
-    origins: Mapping[str, str]
-
-    def in_own_names(self, text: str) -> str:
-        """Return a path, or a sentence with paths, as the client names them."""
-        for name, own in _NAMES:
-            text = re.sub(name, own, text)
-        return _PATH.sub(self._own_path, text)
-
-    def own_error(self, error: RequestError) -> RequestError:
-        """Return an error that names the fields as the client does."""
-        error.param = None if error.param is None else self.in_own_names(error.param)
-        error.message = self.in_own_names(error.message)
-        return error
-
-    def own_grammar(self, grammar: Grammar) -> Grammar:
-        """Return a grammar whose errors name the fields as the client does."""
-        parts = tuple(map(self.own_grammar, grammar.parts))
-        return grammar._replace(field=self.in_own_names(grammar.field), parts=parts)
-
-    def _own_path(self, found: re.Match[str]) -> str:
-        index, calls = found.groups()
-        if index is None:
-            return "input"
-        message = f"messages{index}"
-        call = (calls or "").removesuffix(".function")
-        if call == ".tool_calls":
-            call += "[0]"
-        return self.origins.get(message + call) or self.origins.get(message, "input")
-
-
-def as_chat(request: ResponsesRequest) -> tuple[ChatRequest, AskedResponse]:
-    """Return the request as a chat's, and what tells where its parts are from. Raises
+def as_chat(request: ResponsesRequest) -> tuple[ChatRequest, ClientNames]:
+    """Return the request as a chat's, and the names that the client has for its fields. Raises
     RequestError."""
     conversation = Conversation()
     if request.instructions:
@@ -71,7 +31,7 @@ def as_chat(request: ResponsesRequest) -> tuple[ChatRequest, AskedResponse]:
     else:
         for index, item in enumerate(request.input):
             conversation.add_item(item, f"input[{index}]")
-    asked = AskedResponse(request, conversation.origins)
+    names = ClientNames(_NAMES, conversation.origins, "input")
     if not conversation.messages:
         raise RequestError("Invalid 'input': holds nothing to answer.", param="input")
     has_logprobs = request.top_logprobs is not None or LOGPROBS in (request.include or ())
@@ -90,9 +50,9 @@ def as_chat(request: ResponsesRequest) -> tuple[ChatRequest, AskedResponse]:
         "top_logprobs": request.top_logprobs,
     }
     try:
-        return validate(fields, ChatRequest), asked
+        return validate(fields, ChatRequest), names
     except RequestError as error:
-        raise asked.own_error(error) from None
+        raise names.error(error) from None
 
 
 def without_effect(request: ResponsesRequest) -> tuple[str, ...]:
