@@ -1,0 +1,103 @@
+"""What every route that reads text does with a request before the engine has it: the body, the
+tokens, and the limits.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message
+
+from quire.server.errors import RequestError, ShuttingDown
+from quire.server.http.json_responses import JSON
+from quire.server.requests.context import RequestContext
+from quire.server.requests.input_parser import InputKind, TokenizedRequest
+from quire.server.requests.input_processor import InputProcessor
+from quire.server.requests.input_reader import INLINE_BYTES
+from quire.server.service import Service, ServingState
+from quire.server.tenancy.tenants import arrival_of
+
+Made = TypeVar("Made")
+
+
+class RequestIntake:
+    """Takes requests in: from a body to prompts in tokens, and on to what the engine is asked."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def context(
+        self, request: Request, kind: InputKind, id_prefix: str
+    ) -> tuple[RequestContext, ServingState]:
+        """Return what the engine is asked for a request, and what serving needs. Raises
+        RequestError."""
+        tokenized, serving = await self.tokenized(request, kind)
+        return self.processed(request, tokenized, serving, id_prefix), serving
+
+    async def tokenized(
+        self, request: Request, kind: InputKind
+    ) -> tuple[TokenizedRequest, ServingState]:
+        """Return a request with its prompts in tokens. Raises RequestError."""
+        body, serving = await self._read(request)
+        tenant = arrival_of(request).tenant.name
+        reading = self._service.inputs.prompts(kind, body, serving.input, tenant)
+        return await self._unless_cancelled(request, body, reading), serving
+
+    def processed(
+        self,
+        request: Request,
+        tokenized: TokenizedRequest,
+        serving: ServingState,
+        id_prefix: str,
+    ) -> RequestContext:
+        """Return what the engine is asked for a tokenised request, whose id begins with
+        `id_prefix`. Raises RequestError."""
+        model = tokenized.request.model or self._service.config.model_name
+        processor = InputProcessor(model, serving, self._service.sources, arrival_of(request))
+        context = processor.process(tokenized, id_prefix)
+        if tokenized.grammar is not None:
+            self._service.metrics.on_structured(tokenized.grammar.kind, tokenized.check_s)
+        return context
+
+    async def answer(self, request: Request, kind: InputKind) -> Response:
+        """Answer a request that needs no engine. Raises RequestError."""
+        body, serving = await self._read(request)
+        tenant = arrival_of(request).tenant.name
+        reading = self._service.inputs.answer(kind, body, serving.input, tenant)
+        response = await self._unless_cancelled(request, body, reading)
+        headers = {"x-quire-warnings": "; ".join(response.warnings)} if response.warnings else None
+        return Response(response.body, headers=headers, media_type=JSON)
+
+    async def _read(self, request: Request) -> tuple[bytes, ServingState]:
+        """Return the body and what serving needs. Raises RequestError.
+
+        That the server is not ready is said before the body is checked, but after it is read: a
+        client that still sends would not read the answer.
+        """
+        body = await self._service.bodies.read(request, self._service.config.max_body_bytes)
+        await self._service.work_throttle.wait(arrival_of(request).tenant.name)
+        return body, self._service.serving_state()
+
+    async def _unless_cancelled(
+        self, request: Request, body: bytes, reading: Awaitable[Made]
+    ) -> Made:
+        """Return what `reading` does, unless the client goes away or the server must stop before;
+        RequestError then. A small body is read at once."""
+        if len(body) <= INLINE_BYTES:
+            return await reading
+        working = asyncio.ensure_future(reading)
+        leaving, cut_off = asyncio.ensure_future(request.receive()), self._service.cut_off
+        ends: list[asyncio.Future[Made] | asyncio.Future[Message] | asyncio.Future[None]]
+        ends = [working, leaving, cut_off]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            is_read = not working.cancel()
+        if is_read:
+            return working.result()
+        if cut_off.done():
+            raise ShuttingDown
+        raise RequestError("The client went away while its request was read.", code="client_gone")
