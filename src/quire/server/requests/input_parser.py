@@ -36,7 +36,6 @@ from quire.server.requests.field_checks import (
     check_shared,
 )
 from quire.server.requests.input_context import InputContext
-from quire.server.requests.old_functions import names_of, with_tools
 from quire.server.requests.output_limits import check_logprobs
 from quire.server.requests.prompt_truncation import truncation_warnings
 from quire.server.requests.prompts import (
@@ -52,7 +51,8 @@ from quire.server.requests.reasoning_options import effort_warnings, thinking_bu
 from quire.server.requests.rendering import rendered
 from quire.server.requests.structured_outputs import check_structured, output_grammar
 from quire.server.requests.token_bans import bad_word_tokens
-from quire.server.requests.tool_checks import check_tools, parser_options
+from quire.server.requests.tools.checks import check_tools, parser_options
+from quire.server.requests.tools.old_functions import names_of, with_tools
 from quire.server.responses.conversion import as_chat, without_effect
 from quire.server.responses.protocol import ResponsesRequest
 

@@ -1,5 +1,5 @@
-"""What every route that reads text does with a request before the engine has it: the body, the
-tokens, and the limits.
+"""The way of a request before the engine has it: from its body to tokens and within its limits, the
+same on every route.
 """
 
 import asyncio

@@ -10,7 +10,7 @@ from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.structured import GrammarSource, StructuredFields
 from quire.server.parsers.output_parser import ParserOptions
 from quire.server.requests.input_context import InputContext
-from quire.server.requests.tool_grammars import enforced_field, tool_grammar
+from quire.server.requests.tools.grammars import enforced_field, tool_grammar
 from quire.server.text.tokenizer import TextTokenizer
 
 

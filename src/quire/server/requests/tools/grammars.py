@@ -8,7 +8,7 @@ from quire.server.grammars.tool_schemas import CallableTool
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.tools import AllowedTools
 from quire.server.requests.input_context import InputContext
-from quire.server.requests.tool_checks import call_format
+from quire.server.requests.tools.checks import call_format
 
 MAX_GRAMMAR_BYTES = 512 * 1024
 """The schemas of all tools, as the grammar holds them."""
