@@ -48,7 +48,7 @@ def config_of(argv: list[str]) -> object:
     """Return the values of the flags after `serve MODEL`."""
     arguments = vars(build_parser().parse_args(["serve", "model", *argv]))
     del arguments["command"]
-    return read_config(arguments, {}).engine
+    return read_config(arguments, {}).model.engine
 
 
 def test_only_what_is_named_is_measured_on_its_model(models: Path) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.resources import files
 from itertools import repeat
 from typing import TypeVar
@@ -14,12 +15,12 @@ import httpx
 import uvloop
 
 from quire.engine.config import EngineConfig, ModelConfig
-from quire.server.config import ServerConfig
+from quire.server.config import ServedModelConfig, ServerConfig
 from quire.server.http.app import build_app, build_queue, build_service
 from quire.server.http.listen import bind, url_of
 from quire.server.http.plain_http import PlainHttp
 from quire.server.http.serve import DrainingServer
-from quire.server.service import Sources
+from quire.server.sources import Sources
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from tests.server.documented import held_to_document
 from tests.server.scripted_engine import ScriptedEngine
@@ -30,9 +31,14 @@ Made = TypeVar("Made")
 
 
 def plain_config(model: str = BUNDLED) -> ServerConfig:
-    return ServerConfig(
-        EngineConfig(ModelConfig(model)), served_model_names=(MODEL, "other-name"), port=0
-    )
+    served = ServedModelConfig(EngineConfig(ModelConfig(model)), (MODEL, "other-name"))
+    return ServerConfig((served,), port=0)
+
+
+def with_model(config: ServerConfig, **changes: object) -> ServerConfig:
+    """The same configuration with changes of its first model."""
+    first, *others = config.models
+    return replace(config, models=(replace(first, **changes), *others))  # type: ignore[arg-type]
 
 
 def bundled_tokenizer() -> TextTokenizer:

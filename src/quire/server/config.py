@@ -60,21 +60,37 @@ class HttpLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerConfig:
-    """The configuration of one server, with that of its engine.
+class ServedModelConfig:
+    """The configuration of one model of a server: its engine, and how its text is read and written.
 
     served_model_names: the names that clients may ask for; answers and metrics carry the first.
-    api_keys: empty means that everyone may call.
     tool_call_parser, reasoning_parser: the name of a format, or AUTO, or NO_PARSER.
-
-    Fields without a repr are secret: they are not logged, and `/v1/server_info` leaves them out.
     """
 
     engine: EngineConfig
     served_model_names: tuple[str, ...]
+    tool_call_parser: str = AUTO
+    reasoning_parser: str = AUTO
+    generation_config: GenerationConfig = GenerationConfig.AUTO
+    shared_prefix_file: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.served_model_names[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """The configuration of one server, with those of its models.
+
+    api_keys: empty means that everyone may call.
+
+    Fields without a repr are secret: they are not logged, and `/v1/server_info` leaves them out.
+    """
+
+    models: tuple[ServedModelConfig, ...]
     api_keys: tuple[ApiKey, ...] = field(default=(), repr=False)
     tenant_secret: str | None = field(default=None, repr=False)
-    shared_prefix_file: str | None = None
     timeline_requests: int = 1000
     batch_dir: str | None = None
     batch_quota: int = 4 * 1024 * 1024 * 1024
@@ -89,15 +105,13 @@ class ServerConfig:
     stuck_after_s: float = 120.0
     sse_keep_alive_interval_s: float = 15.0
     metrics_compat: MetricsCompat = MetricsCompat.VLLM
-    tool_call_parser: str = AUTO
-    reasoning_parser: str = AUTO
     max_logprobs: int = 20
     trust_request_chat_template: bool = False
-    generation_config: GenerationConfig = GenerationConfig.AUTO
     log_level: LogLevel = LogLevel.INFO
     log_format: LogFormat = LogFormat.TEXT
     http: HttpLimits = HttpLimits()
 
     @property
-    def model_name(self) -> str:
-        return self.served_model_names[0]
+    def model(self) -> ServedModelConfig:
+        """The model of a request that names none."""
+        return self.models[0]

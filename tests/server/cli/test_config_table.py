@@ -12,7 +12,8 @@ from quire.server.cli.options import OPTIONS
 FILLED_OTHERWISE = {
     ConfigSection.MODEL: {"model"},
     ConfigSection.TRACING: {"log_level", "log_format"},
-    ConfigSection.SERVER: {"engine", "served_model_names", "api_keys", "http"},
+    ConfigSection.SERVED_MODEL: {"engine", "served_model_names"},
+    ConfigSection.SERVER: {"models", "api_keys", "http"},
 }
 """Fields without an option of their section: `settings.py` fills them from other options."""
 

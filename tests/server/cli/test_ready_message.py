@@ -7,7 +7,7 @@ import pytest
 
 from quire.engine.config import EngineConfig, ModelConfig
 from quire.server.cli.ready_message import ready_text
-from quire.server.config import ApiKey, ServerConfig
+from quire.server.config import ApiKey, ServedModelConfig, ServerConfig
 from quire.server.http.listen import bind, local_url_of
 
 URL = "http://127.0.0.1:8000"
@@ -15,11 +15,8 @@ STARTUP_S = {"imports": 1.94, "files": 0.01, "load": 0.3, "total": 2.345}
 
 
 def config_of(name: str, *keys: str) -> ServerConfig:
-    return ServerConfig(
-        EngineConfig(ModelConfig("folder")),
-        served_model_names=(name, "another"),
-        api_keys=tuple(map(ApiKey, keys)),
-    )
+    served = ServedModelConfig(EngineConfig(ModelConfig("folder")), (name, "another"))
+    return ServerConfig((served,), api_keys=tuple(map(ApiKey, keys)))
 
 
 @pytest.mark.parametrize("name", ["quire-bundled", 'org/it\'s a "model"', "modèle $HOME `x`"])

@@ -29,7 +29,13 @@ from quire.server.cli.main import main
 from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.options import OPTIONS
 from quire.server.cli.settings import unknown_variables
-from quire.server.config import BUNDLED_MODEL_NAME, ApiKey, MetricsCompat, ServerConfig
+from quire.server.config import (
+    BUNDLED_MODEL_NAME,
+    ApiKey,
+    MetricsCompat,
+    ServedModelConfig,
+    ServerConfig,
+)
 from quire.server.http.listen import bind
 
 
@@ -42,10 +48,14 @@ def config_of(*argv: str, **environ: str) -> ServerConfig:
 def test_nothing_said_serves_the_bundled_model() -> None:
     config = config_of()
     assert config == ServerConfig(
-        EngineConfig(ModelConfig(config.engine.model.model)),
-        served_model_names=(BUNDLED_MODEL_NAME,),
+        (
+            ServedModelConfig(
+                EngineConfig(ModelConfig(config.model.engine.model.model)),
+                served_model_names=(BUNDLED_MODEL_NAME,),
+            ),
+        )
     )
-    assert (Path(config.engine.model.model) / "tokenizer.json").is_file()
+    assert (Path(config.model.engine.model.model) / "tokenizer.json").is_file()
 
 
 def test_flag_beats_variable_beats_default() -> None:
@@ -91,7 +101,7 @@ EVERY_FLAG = (
     *("--shutdown-timeout", "1.5", "--stuck-after", "2"),
     *("--sse-keep-alive-interval", "0", "--metrics-compat", "none", "--log-level", "debug"),
 )
-EVERY_OPTION = ServerConfig(
+EVERY_MODEL_OPTION = ServedModelConfig(
     engine=EngineConfig(
         ModelConfig(
             "some/model",
@@ -135,9 +145,12 @@ EVERY_OPTION = ServerConfig(
         ),
     ),
     served_model_names=("a", "b"),
+    shared_prefix_file="prefixes.jsonl",
+)
+EVERY_OPTION = ServerConfig(
+    (EVERY_MODEL_OPTION,),
     api_keys=(ApiKey("k1"), ApiKey("k,2")),
     tenant_secret="of the house",
-    shared_prefix_file="prefixes.jsonl",
     timeline_requests=0,
     host="::1",
     port=0,
@@ -171,7 +184,7 @@ def test_every_option_reaches_the_configuration() -> None:
     ],
 )
 def test_kv_memory_is_said_in_one_way(flag: str, value: str, field: str, number: int) -> None:
-    memory = config_of(flag, value).engine.memory
+    memory = config_of(flag, value).model.engine.memory
     assert getattr(memory, field) == number
     assert memory.budget.option == flag
     assert memory.memory_share == 0.9
@@ -201,18 +214,18 @@ def test_every_option_has_a_variable() -> None:
         QUIRE_API_KEY="k1,k2",
         QUIRE_MAX_NUM_SEQS="3",
     )
-    assert config.engine.model.model == "some/model"
-    assert not config.engine.memory.enable_prefix_caching
-    assert config.served_model_names == ("a", "b")
+    assert config.model.engine.model.model == "some/model"
+    assert not config.model.engine.memory.enable_prefix_caching
+    assert config.model.served_model_names == ("a", "b")
     assert config.api_keys == (ApiKey("k1"), ApiKey("k2"))
-    assert config.engine.scheduling.max_num_seqs == 3
+    assert config.model.engine.scheduling.max_num_seqs == 3
     assert len({option.variable for option in OPTIONS}) == len(OPTIONS)
 
 
 def test_model_may_be_positional() -> None:
     config = config_of("some/model", QUIRE_MODEL="other")
-    assert config.engine.model.model == "some/model"
-    assert config.served_model_names == ("some/model",)
+    assert config.model.engine.model.model == "some/model"
+    assert config.model.served_model_names == ("some/model",)
     with pytest.raises(InvalidOption, match="twice"):
         config_of("some/model", "--model", "other")
 
@@ -277,7 +290,7 @@ def test_an_empty_flag_is_said_to_be_empty(flag: str, capsys: pytest.CaptureFixt
 def test_keys_and_names_lose_the_spaces_around_them() -> None:
     config = config_of("--api-key", "abc ", "--api-key", "abc", "--served-model-name", " a")
     assert config.api_keys == (ApiKey("abc"),)
-    assert config.served_model_names == ("a",)
+    assert config.model.served_model_names == ("a",)
 
 
 def test_a_revision_of_a_local_folder_is_refused(tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ def test_a_stuck_engine_is_told_in_the_log_once(caplog: pytest.LogCaptureFixture
         time.sleep(0.3)
         served.engine.progress_age_s = 0.0
         assert eventually(lambda: "the engine moves on" in caplog.text)
-    told = [record for record in caplog.records if record.name == "quire.server.service"]
+    told = [
+        record for record in caplog.records if record.name == "quire.server.models.served_model"
+    ]
     assert [record.levelname for record in told if "engine" in record.message] == [
         "ERROR",
         "WARNING",

@@ -20,7 +20,7 @@ from quire.engine.messages import EngineOutput
 from quire.server.config import ApiKey, ServerConfig
 from quire.server.observability.kv_event_feed import KVEventFeed
 from quire.server.observability.metrics import NO_STATS
-from tests.server.served import Served, eventually, plain_config, serving
+from tests.server.served import Served, eventually, plain_config, serving, with_model
 
 STORED = KVEvent(
     KVEventKind.STORED, (b"\x01\xff", b"\x02\x00"), b"\x00\xab", tuple(range(32)), group=1
@@ -31,8 +31,9 @@ CLEARED = KVEvent(KVEventKind.CLEARED)
 
 def told() -> ServerConfig:
     config = plain_config()
-    return replace(
-        config, engine=replace(config.engine, tracing=TracingConfig(enable_kv_cache_events=True))
+    return with_model(
+        config,
+        engine=replace(config.model.engine, tracing=TracingConfig(enable_kv_cache_events=True)),
     )
 
 

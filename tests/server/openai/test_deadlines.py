@@ -10,7 +10,7 @@ import pytest
 from quire.engine.config import SchedulingConfig
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
-from tests.server.served import Served, plain_config, serving
+from tests.server.served import Served, plain_config, serving, with_model
 
 STAGE = 'quire:deadline_exceeded_total{engine="0",model_name="test-model",stage='
 FIELDS: dict[str, dict[str, object]] = {
@@ -29,9 +29,9 @@ def slow(_: object) -> Iterator[int]:
 def by_priority() -> Iterator[Served]:
     plain = plain_config()
     engine = replace(
-        plain.engine, scheduling=SchedulingConfig(scheduling_policy=PolicyName.PRIORITY)
+        plain.model.engine, scheduling=SchedulingConfig(scheduling_policy=PolicyName.PRIORITY)
     )
-    with serving(replace(plain, engine=engine)) as running:
+    with serving(with_model(plain, engine=engine)) as running:
         yield running
 
 

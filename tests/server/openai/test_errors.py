@@ -27,7 +27,7 @@ from quire.server.openai.protocol.completions import CompletionRequest
 from quire.server.openai.protocol.parse import parse_request
 from tests.profiles import cases
 from tests.server.scripted_engine import FACTS
-from tests.server.served import Served, plain_config, serving
+from tests.server.served import Served, plain_config, serving, with_model
 
 BASE: dict[str, dict[str, object]] = {
     COMPLETIONS: {"prompt": "x", "max_tokens": 1},
@@ -379,8 +379,9 @@ def test_any_object_is_served_or_refused(
 
 def test_more_outputs_than_the_engine_ever_holds_are_refused_for_good() -> None:
     config = plain_config()
-    small = replace(
-        config, engine=replace(config.engine, scheduling=SchedulingConfig(max_num_queued_reqs=0))
+    small = with_model(
+        config,
+        engine=replace(config.model.engine, scheduling=SchedulingConfig(max_num_queued_reqs=0)),
     )
     with serving(small) as served:
         most = FACTS.max_num_seqs

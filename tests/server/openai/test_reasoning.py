@@ -1,7 +1,6 @@
 """Reasoning in chat: how long it may be, what the template is told, and what the client sees."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -17,7 +16,14 @@ from tests.server.grammars.matching import accepts
 from tests.server.openai.test_chat import prompt_text
 from tests.server.openai.test_streaming import chunks
 from tests.server.openai.test_tools import CALLED, HELLO, RESULT, TOOL, says
-from tests.server.served import BUNDLED, Served, bundled_tokenizer, plain_config, serving
+from tests.server.served import (
+    BUNDLED,
+    Served,
+    bundled_tokenizer,
+    plain_config,
+    serving,
+    with_model,
+)
 
 SHOWN = "{{ '[' ~ %s ~ ']' }}"
 """Shows in the prompt what a template was told."""
@@ -44,7 +50,7 @@ def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def channels() -> Iterator[Served]:
     """A server whose model writes as gpt-oss does."""
-    config = replace(plain_config(), reasoning_parser="gpt_oss", tool_call_parser="gpt_oss")
+    config = with_model(plain_config(), reasoning_parser="gpt_oss", tool_call_parser="gpt_oss")
     with serving(config) as served:
         yield served
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -14,7 +13,7 @@ from quire.server.text.tokenizer import TextTokenizer
 from tests.server.openai.test_chat import prompt_text
 from tests.server.openai.test_streaming import chunks
 from tests.server.scripted_engine import FACTS
-from tests.server.served import BUNDLED, MODEL, Served, plain_config, serving
+from tests.server.served import BUNDLED, MODEL, Served, plain_config, serving, with_model
 
 HELLO = [{"role": "user", "content": "Hi"}]
 TOOL = {
@@ -180,7 +179,7 @@ def test_a_template_without_a_place_for_tools_is_told_of(tmp_path: Path) -> None
     copytree(BUNDLED, folder)
     template = folder / "chat_template.jinja"
     template.write_text("{% for m in messages %}{{ m.role + m.content }}{% endfor %}")
-    with serving(replace(plain_config(str(folder)), tool_call_parser="hermes")) as served:
+    with serving(with_model(plain_config(str(folder)), tool_call_parser="hermes")) as served:
         error = served.chat(messages=HELLO, tools=[TOOL]).json()["error"]
         assert (error["param"], "no place for tools" in error["message"]) == ("tools", True)
         said = {"role": "assistant", "tool_calls": [CALLED]}
@@ -191,7 +190,7 @@ def test_a_template_without_a_place_for_tools_is_told_of(tmp_path: Path) -> None
 
 def test_a_model_whose_calls_cannot_be_read_may_be_made_to_call(tokenizer: TextTokenizer) -> None:
     """Then in the most common format."""
-    with serving(replace(plain_config(), tool_call_parser="none")) as served:
+    with serving(with_model(plain_config(), tool_call_parser="none")) as served:
         error = served.chat(messages=HELLO, tools=[TOOL]).json()["error"]
         assert (error["param"], "--tool-call-parser" in error["message"]) == ("tools", True)
         served.engine.script = says(CALL, tokenizer)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from quire.server.errors import RequestError
-from quire.server.requests.input_context import InputContext, InputLimits
+from quire.server.requests.input_context import InputContext, InputLimits, TokenizerSource
 from quire.server.requests.input_parser import DirectResponse, InputKind, TokenizedRequest
 from quire.server.requests.input_reader import INLINE_BYTES, MEDIUM_BYTES, THREAD_BYTES, InputReader
 from quire.server.text.tokenizer import TextTokenizer
@@ -42,14 +42,14 @@ Made = TypeVar("Made")
 
 @pytest.fixture
 def context(tokenizer: TextTokenizer) -> InputContext:
-    return InputContext(InputLimits(FACTS, 1024, (MODEL,)), tokenizer)
+    return InputContext(
+        InputLimits(FACTS, 1024, (MODEL,)), tokenizer, TokenizerSource(BUNDLED, None)
+    )
 
 
 @contextlib.asynccontextmanager
 async def opened(*, max_waiting: int = 8 * MAX_BODY) -> AsyncIterator[InputReader]:
-    reader = InputReader(
-        BUNDLED, None, max_body_bytes=MAX_BODY, max_waiting=max_waiting, clock=time.monotonic
-    )
+    reader = InputReader(max_body_bytes=MAX_BODY, max_waiting=max_waiting, clock=time.monotonic)
     try:
         yield reader
     finally:

@@ -1,7 +1,6 @@
 """Public beginnings of prompts: as long as they are common; a bad file is told by its line."""
 
 import json
-from dataclasses import replace
 from os.path import commonprefix
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from quire.server.tenancy.shared_prefixes import (
     load_shared_prefixes,
 )
 from quire.server.text.tokenizer import TextTokenizer
-from tests.server.served import eventually, plain_config, serving
+from tests.server.served import eventually, plain_config, serving, with_model
 
 TOKENS = st.lists(st.integers(0, 2), max_size=8).map(tuple)
 
@@ -53,7 +52,7 @@ def test_requests_say_how_much_of_them_is_public(tmp_path: Path) -> None:
     file.write_text(
         json.dumps({"text": "To be, or not to be"}) + "\n" + json.dumps({"messages": [system]})
     )
-    with serving(replace(plain_config(), shared_prefix_file=str(file))) as served:
+    with serving(with_model(plain_config(), shared_prefix_file=str(file))) as served:
         served.complete(prompt="To be, or not to be, that is the question")
         served.complete(prompt="To be, or not to be, that is", cache_salt="mine")
         served.chat(messages=[system, {"role": "user", "content": "Who art thou?"}], max_tokens=1)
@@ -64,7 +63,7 @@ def test_requests_say_how_much_of_them_is_public(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_fails_the_start(tmp_path: Path) -> None:
-    config = replace(plain_config(), shared_prefix_file=str(tmp_path / "none"))
+    config = with_model(plain_config(), shared_prefix_file=str(tmp_path / "none"))
     with serving(config, loaded=False) as served:
         assert eventually(lambda: served.client.get("/livez").status_code == 503)
         reason = served.client.get("/livez").json()["reason"]

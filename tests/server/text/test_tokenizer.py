@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.server.errors import RequestError
-from quire.server.requests.input_context import InputContext, InputLimits
+from quire.server.requests.input_context import InputContext, InputLimits, TokenizerSource
 from quire.server.requests.prompts import encode
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from quire.server.text.tokenizer_files import TokenizerError
@@ -114,7 +114,9 @@ def test_broken_files_are_named(tmp_path: Path, name: str, content: str) -> None
 
 def test_tokens_without_an_embedding_are_refused(tokenizer: TextTokenizer) -> None:
     small = msgspec.structs.replace(FACTS, vocab_size=300)
-    context = InputContext(InputLimits(small, 10, ("m",)), tokenizer)
+    context = InputContext(
+        InputLimits(small, 10, ("m",)), tokenizer, TokenizerSource(BUNDLED, None)
+    )
     with pytest.raises(RequestError, match="outside the vocabulary"):
         encode("the king", "prompt", context, add_special_tokens=False)
 

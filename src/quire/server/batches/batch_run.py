@@ -129,9 +129,7 @@ class BatchRun:
     async def _wait_for_room(self, answer: LineAnswer) -> None:
         service = self._service
         if service.is_down:
-            raise BatchStopped(
-                f"the engine is down: {service.failure or service.engine.down_reason}"
-            )
+            raise BatchStopped(f"the engine is down: {service.default_model.down_reason}")
         if service.draining:
             raise BatchStopped("the server is shutting down")
         await asyncio.sleep(min(answer.retry_after_s or 0, MAX_RETRY_S))

@@ -1,7 +1,6 @@
 """Answers the lines of one batch file on an engine of its own, without a server: what `quire
 run-batch` does."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -99,12 +98,7 @@ async def _started(service: Service) -> LineSlots:
     """Start the service; return slots for as many lines as its engine runs at once. Raises
     BatchStopped."""
     await service.start()
-    if service.failure is not None or service.engine.facts is None:
+    facts = service.default_model.facts
+    if service.failure is not None or facts is None:
         raise BatchStopped(f"cannot start: {service.failure}")
-    return LineSlots(service.engine.facts.max_num_seqs + AHEAD, lambda: 0)
-
-
-async def close(service: Service) -> None:
-    """End the engine, and what reads bodies."""
-    await service.inputs.close()
-    await asyncio.shield(service.engine.close())
+    return LineSlots(facts.max_num_seqs + AHEAD, lambda: 0)

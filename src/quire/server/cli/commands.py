@@ -56,7 +56,7 @@ def calm_threads(environ: MutableMapping[str, str]) -> None:
 def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:
     config = read_config(arguments, environ)
     begin_log(config, environ)
-    if not is_model("serve", config.engine.model):
+    if not is_model("serve", config.model.engine.model):
         return FAILED_START
     exposure = exposure_warning(config)
     if exposure is not None:
@@ -65,10 +65,10 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
         listener = bind(config.host, config.port)
     except CannotListen as error:
         raise InvalidOption(str(error)) from None
-    names = ", ".join(config.served_model_names)
+    names = ", ".join(config.model.served_model_names)
     print_line(f"Quire {__version__} listens on {url_of(listener)} and loads {names}")
     try:
-        launched = launch(config.engine)
+        launched = launch(config.model.engine)
     except OSError as error:
         logger.error("cannot start: the engine process cannot be run: %s", error)
         return FAILED_START
@@ -81,7 +81,7 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
 def batch_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:
     config = read_config(arguments, environ)
     begin_log(config, environ)
-    if not is_model("run-batch", config.engine.model):
+    if not is_model("run-batch", config.model.engine.model):
         return FAILED_START
     from quire.server.cli.run_batch import run_batch  # a web framework takes a while to import
 

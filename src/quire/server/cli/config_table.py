@@ -8,7 +8,7 @@ from quire.engine.config import MemoryConfig, ModelConfig, SchedulingConfig, Tra
 from quire.server.cli.option import ConfigSection, Option
 from quire.server.cli.option_values import boolean
 from quire.server.cli.options import OPTIONS
-from quire.server.config import ServerConfig
+from quire.server.config import ServedModelConfig, ServerConfig
 
 OWNERS: Mapping[ConfigSection, type] = MappingProxyType(
     {
@@ -16,6 +16,7 @@ OWNERS: Mapping[ConfigSection, type] = MappingProxyType(
         ConfigSection.MEMORY: MemoryConfig,
         ConfigSection.SCHEDULING: SchedulingConfig,
         ConfigSection.TRACING: TracingConfig,
+        ConfigSection.SERVED_MODEL: ServedModelConfig,
         ConfigSection.SERVER: ServerConfig,
     }
 )

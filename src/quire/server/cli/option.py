@@ -10,12 +10,14 @@ OptionValue: TypeAlias = str | int | float | bool | tuple[str, ...] | None
 
 class ConfigSection(StrEnum):
     """The part of the configuration that an option fills: the group of EngineConfig of that name,
-    or ServerConfig. RESOLVED options have no field of their own; `settings.py` reads them."""
+    or ServedModelConfig, or ServerConfig. RESOLVED options have no field of their own;
+    `settings.py` reads them."""
 
     MODEL = "model"
     MEMORY = "memory"
     SCHEDULING = "scheduling"
     TRACING = "tracing"
+    SERVED_MODEL = "served_model"
     SERVER = "server"
     RESOLVED = "resolved"
 

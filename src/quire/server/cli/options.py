@@ -45,6 +45,7 @@ from quire.server.parsers.formats import ReasoningFormatName, ToolFormatName
 MODEL, MEMORY = ConfigSection.MODEL, ConfigSection.MEMORY
 SCHEDULING, TRACING = ConfigSection.SCHEDULING, ConfigSection.TRACING
 SERVER, RESOLVED = ConfigSection.SERVER, ConfigSection.RESOLVED
+SERVED_MODEL = ConfigSection.SERVED_MODEL
 
 OPTIONS: tuple[Option, ...] = (
     Option(
@@ -277,7 +278,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "shared-prefix-file",
-        SERVER,
+        SERVED_MODEL,
         text,
         'JSON Lines, each `{"text": ...}` or `{"messages": [...]}`: prompt beginnings whose '
         "blocks all tenants may share.",
@@ -344,7 +345,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "tool-call-parser",
-        SERVER,
+        SERVED_MODEL,
         one_of(AUTO, NO_PARSER, *ToolFormatName.__members__),
         "Format of the model's tool calls: `auto` the one that its chat template shows, `none` "
         "takes no tools, or one of "
@@ -352,7 +353,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "reasoning-parser",
-        SERVER,
+        SERVED_MODEL,
         one_of(AUTO, NO_PARSER, *ReasoningFormatName.__members__),
         "Format of the model's reasoning: `auto` the one whose tags its chat template has, `none` "
         "leaves reasoning in the content, or one of "
@@ -372,7 +373,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "generation-config",
-        SERVER,
+        SERVED_MODEL,
         one_of(*GenerationConfig),
         "Sampling where a client says nothing: `auto` as the model's `generation_config.json` "
         "states, `none` OpenAI's defaults.",

@@ -18,7 +18,7 @@ def ready_text(config: ServerConfig, url: str, startup_s: Mapping[str, float]) -
 
     startup_s: seconds by phase and in `total`; a phase that took next to nothing is left out.
     """
-    model = config.served_model_names[0]
+    model = config.model.name
     body = {"model": model, "prompt": PROMPT, "max_tokens": NUM_TOKENS}
     headers = ["Content-Type: application/json", *([AUTHORIZATION] if config.api_keys else ())]
     words = ["curl", f"{url}/v1/completions"]

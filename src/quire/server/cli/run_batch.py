@@ -18,12 +18,12 @@ from quire.engine.launch import launch
 from quire.progress import Progress
 from quire.server.batches.batch_run import BatchStopped
 from quire.server.batches.lines import BatchIndex, LineLimits
-from quire.server.batches.run_file import FileRefused, FileResult, check_lines, close, run_file
+from quire.server.batches.run_file import FileRefused, FileResult, check_lines, run_file
 from quire.server.cli.exit_codes import FAILED_START, KILLED_BY, USAGE_ERROR
 from quire.server.cli.output import print_line
 from quire.server.config import ServerConfig
 from quire.server.http.app import build_service
-from quire.server.service import Sources
+from quire.server.sources import Sources
 
 
 class Job(NamedTuple):
@@ -80,7 +80,7 @@ async def _run(job: Job, config: ServerConfig) -> int:
 
 async def _work(job: Job, config: ServerConfig) -> FileResult:
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
-    launched = launch(config.engine)
+    launched = launch(config.model.engine)
     service = build_service(config, partial(EngineClient, launched=launched), sources)
     progress = Progress(sys.stderr, lambda part: print(part, file=sys.stderr), unit="line")
     show = partial(progress.show, "answering")
@@ -88,4 +88,4 @@ async def _work(job: Job, config: ServerConfig) -> FileResult:
         with closing(progress):
             return await run_file(job.lines, job.answers, job.found, service, show)
     finally:
-        await close(service)
+        await asyncio.shield(service.close())

@@ -29,7 +29,7 @@ from quire.server.tenancy.api_keys import read_api_keys
 
 PLAIN_LISTS = (key_list, name_list)
 """Parsers of lists whose elements may hold a comma where they are given as flags."""
-SERVING = (ConfigSection.SERVER, ConfigSection.RESOLVED)
+SERVING = (ConfigSection.SERVER, ConfigSection.SERVED_MODEL, ConfigSection.RESOLVED)
 WITHOUT_HTTP = frozenset(
     (
         *("model", "served_model_name", "max_body_bytes", "generation_config"),
@@ -139,10 +139,12 @@ def build_config(values: Mapping[str, OptionValue]) -> ServerConfig:
     for name in ("log_level", "log_format"):
         if name in server:
             engine["tracing"][name] = server[name]
-    config = msgspec.convert(
-        {**server, "engine": engine, "served_model_names": names, "api_keys": api_keys},
-        ServerConfig,
-    )
+    served = {
+        **_section(values, ConfigSection.SERVED_MODEL),
+        "engine": engine,
+        "served_model_names": names,
+    }
+    config = msgspec.convert({**server, "models": (served,), "api_keys": api_keys}, ServerConfig)
     _check(config)
     return config
 
@@ -159,10 +161,10 @@ def _check(config: ServerConfig) -> None:
             f"{config.max_body_bytes}: no body of that size could be read"
         )
     try:
-        check_options(config.engine)
+        check_options(config.model.engine)
     except ValueError as error:
         raise InvalidOption(str(error)) from None
-    source = config.engine.model
+    source = config.model.engine.model
     if source.revision is not None and Path(source.model).is_dir():
         raise InvalidOption(
             f"--revision is {source.revision}, but {source.model} is a local folder, which has no "

@@ -18,7 +18,7 @@ from quire.server.batches.line_runner import LineRunner
 from quire.server.batches.queue import BatchQueue
 from quire.server.batches.routes import BatchRoutes
 from quire.server.batches.store import StoreLimits, open_store
-from quire.server.config import ServerConfig
+from quire.server.config import ServedModelConfig, ServerConfig
 from quire.server.engine_protocol import OpenEngine
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.http.health_routes import HealthRoutes
@@ -26,15 +26,17 @@ from quire.server.http.json_responses import error_response
 from quire.server.http.middleware import DOCS_ASSETS, RequestMiddleware
 from quire.server.http.openapi.document import describe
 from quire.server.http.openapi.routes import ROUTE_PATHS
+from quire.server.models.served_model import ServedModel, Subscribers
 from quire.server.observability.introspection_routes import IntrospectionRoutes
 from quire.server.observability.kv_event_feed import KVEventFeed
 from quire.server.observability.load_header import REPORT_HEADER
 from quire.server.observability.loop_lag import LoopLagTimer
-from quire.server.observability.metrics import ServerMetrics
+from quire.server.observability.metrics import ModelMetrics, ServerMetrics
 from quire.server.observability.timelines import Timelines
 from quire.server.observability.trace_context import TRACEPARENT
 from quire.server.openai.text_routes import TextRoutes
-from quire.server.service import Service, Sources, Subscribers
+from quire.server.service import Observers, Service
+from quire.server.sources import Sources
 from quire.server.tenancy.tenants import build_tenants
 
 logger = logging.getLogger(__name__)
@@ -56,13 +58,15 @@ def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Source
     tenants = build_tenants(
         config.api_keys, sources.random_bytes(32) if secret is None else secret.encode()
     )
-    subscribers = Subscribers(
-        ServerMetrics(tenants.names, ROUTE_PATHS),
-        Timelines(config.timeline_requests, are_apart=tenants.are_apart),
-        KVEventFeed(first_id=int(sources.now()) << EVENT_ID_BITS),
-    )
-    engine = open_engine(config.engine, subscribers.on_output)
-    return Service(config, engine, tenants, subscribers, sources)
+    timelines = Timelines(config.timeline_requests, are_apart=tenants.are_apart)
+
+    def served(model: ServedModelConfig) -> ServedModel:
+        feed = KVEventFeed(first_id=int(sources.now()) << EVENT_ID_BITS)
+        subscribers = Subscribers(ModelMetrics(tenants.names), feed, timelines.on_output)
+        return ServedModel(model, config, open_engine, subscribers, sources)
+
+    observers = Observers(ServerMetrics(ROUTE_PATHS), timelines)
+    return Service(config, [served(each) for each in config.models], tenants, observers, sources)
 
 
 def build_queue(service: Service) -> BatchQueue | None:
@@ -107,7 +111,7 @@ def build_app(
         BatchRoutes(service, queue),
     ):
         app.router.routes.extend(routes.routes())
-    describe(app, service.config.model_name)
+    describe(app, service.config.model.name)
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_middleware(RequestMiddleware, service=service)
@@ -147,8 +151,7 @@ async def _lifespan(
         await asyncio.gather(starting, return_exceptions=True)
         if queue is not None:
             await queue.close()
-        await service.inputs.close()
-        await service.engine.close()
+        await service.close()
         if service.spans is not None:
             await asyncio.to_thread(service.spans.close)
 
@@ -160,7 +163,7 @@ async def _start(
         await service.start()
     except Exception as error:  # a start that fails in a way nobody thought of is still failed
         logger.exception("the start failed")
-        service.failure = f"{type(error).__name__}: {error}"
+        service.default_model.failure = f"{type(error).__name__}: {error}"
     if service.failure is None:
         on_ready()
     elif not service.draining:

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from quire import __version__
 from quire.engine.messages import EngineFacts
+from quire.server.config import ServedModelConfig, ServerConfig
 from quire.server.errors import UNAVAILABLE
 from quire.server.http.json_responses import json_response
 from quire.server.http.negotiation import takes
@@ -36,16 +37,10 @@ class HealthRoutes:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._collectors = (
-            MetricsCollector(
-                service.config,
-                service.metrics,
-                facts=lambda: service.engine.facts,
-                step_age_s=service.engine.last_progress_age_s,
-                size_classes=service.inputs.size_classes,
-            ),
+            MetricsCollector(service),
             service.metrics.http,
             PROCESS_COLLECTOR,
-            EngineProcess(lambda: service.engine.process_id),
+            EngineProcess(lambda: service.default_model.engine.process_id),
         )
 
     def routes(self) -> tuple[Route, ...]:
@@ -64,8 +59,9 @@ class HealthRoutes:
     async def livez(self, request: Request) -> Response:
         service = self._service
         if service.is_down:
-            reason = service.failure or service.engine.down_reason
-            return json_response(Health("down", reason), status=UNAVAILABLE)
+            return json_response(
+                Health("down", service.default_model.down_reason), status=UNAVAILABLE
+            )
         return json_response(Health("alive"))
 
     async def readyz(self, request: Request) -> Response:
@@ -80,11 +76,11 @@ class HealthRoutes:
             return "draining"
         if not service.is_loaded:
             return "loading"
-        return "stuck" if service.is_stuck else "ready"
+        return "stuck" if service.default_model.is_stuck else "ready"
 
     async def startupz(self, request: Request) -> Response:
         service = self._service
-        phase, done, total = service.engine.progress
+        phase, done, total = service.default_model.engine.progress
         if service.is_loaded and not service.is_down:
             return json_response(Startup("started"))
         elapsed_s = round(service.sources.clock() - service.began_s, 3)
@@ -93,8 +89,9 @@ class HealthRoutes:
         return json_response(Startup(status, progress), status=UNAVAILABLE)
 
     async def metrics(self, request: Request) -> Response:
-        if self._service.is_down:
-            self._service.metrics.on_down()
+        for model in self._service.models:
+            if model.is_down:
+                model.metrics.on_down()
         as_openmetrics = takes(request.headers.get("accept", ""), OPENMETRICS)
         body = expose(self._collectors, as_openmetrics=as_openmetrics)
         headers = {"vary": "accept, accept-encoding"}
@@ -109,24 +106,32 @@ class HealthRoutes:
 
     async def server_info(self, request: Request) -> Response:
         """Answer with facts and configuration, without what is secret."""
-        config = self._service.config
-        shown: dict[str, object] = {
-            field.name: getattr(config, field.name)
-            for field in dataclasses.fields(config)
-            if field.repr
-        }
+        config, model = self._service.config, self._service.default_model
         return json_response(
             ServerInfo(
                 version=__version__,
-                phase=self._service.engine.phase,
-                facts=self._service.engine.facts,
-                startup_s=self._service.startup_s,
-                memory=memory_receipt(self._service.engine.facts),
-                sampling_defaults=self._service.defaults,
-                config=shown
-                | {"engine": config.engine.options(), "num_api_keys": len(config.api_keys)},
+                phase=model.engine.phase,
+                facts=model.facts,
+                startup_s=model.startup_s,
+                memory=memory_receipt(model.facts),
+                sampling_defaults=model.defaults,
+                config=_shown(config, "models")
+                | _shown(model.config, "engine")
+                | {
+                    "engine": model.config.engine.options(),
+                    "num_api_keys": len(config.api_keys),
+                },
             )
         )
+
+
+def _shown(config: ServerConfig | ServedModelConfig, left_out: str) -> dict[str, object]:
+    """Return the fields of a configuration that are not secret."""
+    return {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(config)
+        if field.repr and field.name != left_out
+    }
 
 
 def memory_receipt(facts: EngineFacts | None) -> dict[str, object] | None:

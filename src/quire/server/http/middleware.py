@@ -130,7 +130,7 @@ class _Exchange:
     def _load_report(self) -> str | None:
         if self._scope["path"] not in (COMPLETIONS, CHAT) or self._status == UNAUTHORIZED:
             return None
-        return load_report(self._scope["headers"], self._service.metrics.stats)
+        return load_report(self._scope["headers"], self._service.default_model.metrics.stats)
 
     def log(self) -> None:
         """Log the request, with what it generated."""

@@ -32,7 +32,8 @@ from quire.server.http.app import build_app, build_queue, build_service
 from quire.server.http.freed_memory import return_large_blocks
 from quire.server.http.listen import BACKLOG, local_url_of
 from quire.server.http.plain_http import ConnectionRules, PlainHttp
-from quire.server.service import Service, Sources
+from quire.server.service import Service
+from quire.server.sources import Sources
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +81,9 @@ class DrainingServer(uvicorn.Server):
             self.service.drain()
             self.service.cut()
         if not (self.service.is_loaded or self.service.is_down):
-            self.loading.show(*self.service.engine.progress)
-        self.service.log_if_stuck()
+            self.loading.show(*self.service.default_model.engine.progress)
+        for model in self.service.models:
+            model.log_if_stuck()
         return leaves
 
     def _drained(self) -> bool:
@@ -111,14 +113,14 @@ async def serve(config: ServerConfig, listener: socket.socket, launched: Launche
         queue = build_queue(service)
     except StoreError as error:
         logger.error("cannot start: %s", error)
-        await service.engine.close()
+        await service.close()
         return FAILED_START
 
     def on_ready() -> None:
         gc.collect()
         gc.freeze()  # what was set up stays: no collection need look at it again
         server.loading.close()
-        text = ready_text(config, local_url_of(listener), service.startup_s)
+        text = ready_text(config, local_url_of(listener), service.default_model.startup_s)
         logger.info("%s", text)
 
     def stop() -> None:

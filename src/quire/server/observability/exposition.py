@@ -2,8 +2,8 @@
 OpenMetrics.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -11,16 +11,20 @@ from prometheus_client.core import Metric as PrometheusFamily
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from quire.engine.config import MemoryConfig
 from quire.engine.messages import EngineFacts
 from quire.scheduler.step import Stats
-from quire.server.config import MetricsCompat, ServerConfig
+from quire.server.config import MetricsCompat
+from quire.server.models.served_model import ServedModel
+from quire.server.observability.histogram import Histogram
 from quire.server.observability.metric_table import METRICS, Metric, MetricKind
-from quire.server.observability.metrics import BatchCounts, ServerMetrics
-from quire.server.requests.input_reader import SizeClass
+from quire.server.observability.metrics import BatchCounts
+from quire.server.service import Service
 
 Rows: TypeAlias = list[tuple[tuple[str, ...], float]]
 """Pairs of label values (without the common ones) and the value of the series."""
 
+Label = TypeVar("Label", bound=str)
 Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 ENGINE_INDEX = "0"
 
@@ -28,99 +32,105 @@ ENGINE_INDEX = "0"
 class MetricsCollector(Collector):
     """Collects the metrics of the table as Prometheus families, each once per prefix."""
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        metrics: ServerMetrics,
-        *,
-        facts: Callable[[], EngineFacts | None],
-        step_age_s: Callable[[], float],
-        size_classes: Sequence[SizeClass],
-    ) -> None:
-        self._config = config
-        self._metrics = metrics
-        self._facts = facts
-        self._step_age_s = step_age_s
-        self._size_classes = size_classes
+    def __init__(self, service: Service) -> None:
+        self._service = service
 
     def collect(self) -> Iterator[Family]:
-        rows = self._rows()
-        twins = self._config.metrics_compat is MetricsCompat.VLLM
+        service = self._service
+        models = [
+            Series(model.name, model.metrics.histograms, _model_rows(model))
+            for model in service.models
+        ]
+        of_server = Series(
+            service.default_model.name, service.metrics.histograms, _server_rows(service)
+        )
+        twins = service.config.metrics_compat is MetricsCompat.VLLM
         for metric in METRICS:
-            yield self._family("quire", metric, rows)
+            all_series = [of_server] if metric.of_server else models
+            yield _family("quire", metric, all_series)
             if twins and metric.twin:
-                yield self._family("vllm", metric, rows)
+                yield _family("vllm", metric, all_series)
 
-    def _family(self, prefix: str, metric: Metric, rows: Mapping[str, Rows]) -> Family:
-        name = f"{prefix}:{metric.name}"
-        labels = (*metric.common, *metric.labels)
-        common = self._common(metric)
-        if metric.kind is MetricKind.HISTOGRAM:
-            family = HistogramMetricFamily(name, metric.help, labels=labels)
-            histogram = self._metrics.histograms[metric.name]
+
+class Series(NamedTuple):
+    """The values that are exposed under the name of one model."""
+
+    model_name: str
+    histograms: Mapping[str, Histogram]
+    rows: Mapping[str, Rows]
+
+
+def _family(prefix: str, metric: Metric, all_series: Iterable[Series]) -> Family:
+    name = f"{prefix}:{metric.name}"
+    labels = (*metric.common, *metric.labels)
+    if metric.kind is MetricKind.HISTOGRAM:
+        family = HistogramMetricFamily(name, metric.help, labels=labels)
+        for series in all_series:
+            histogram = series.histograms[metric.name]
+            common = _common(metric, series)
             family.add_metric(common, histogram.exposed(), sum_value=histogram.total)
-            return family
-        kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
-        simple = kind(name, metric.help, labels=labels)
-        for values, value in rows.get(metric.name, []):
-            simple.add_metric((*common, *values), value)
-        return simple
+        return family
+    kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
+    simple = kind(name, metric.help, labels=labels)
+    for series in all_series:
+        for values, value in series.rows.get(metric.name, []):
+            simple.add_metric((*_common(metric, series), *values), value)
+    return simple
 
-    def _common(self, metric: Metric) -> tuple[str, ...]:
-        known = {"model_name": self._config.model_name, "engine": ENGINE_INDEX}
-        return tuple(known[label] for label in metric.common)
 
-    def _rows(self) -> dict[str, Rows]:
-        rows = _stats_rows(self._metrics.stats)
-        rows["request_success_total"] = _labelled(
-            {str(reason): num for reason, num in self._metrics.num_finished.items()}
-        )
-        rows["admission_rejections_total"] = [
-            (("max_num_queued_reqs",), self._metrics.num_rejected)
-        ]
-        rows["http_half_read_bytes"] = [((), self._metrics.num_half_read_bytes)]
-        rows["reasoning_tokens_total"] = [((), self._metrics.num_reasoning_tokens)]
-        rows["http_refused_total"] = _labelled(self._metrics.num_refused)
-        rows["structured_requests_total"] = _labelled(self._metrics.num_structured)
-        rows["tool_calls_total"] = [((end,), num) for end, num in self._metrics.num_calls.items()]
-        rows["deadline_exceeded_total"] = [
-            ((stage,), num) for stage, num in self._metrics.num_late.items()
-        ]
-        rows["traces_dropped_total"] = [
-            ((reason,), num) for reason, num in self._metrics.dropped_traces.items()
-        ]
-        rows["tenant_tokens_total"] = [
-            (labels, num) for labels, num in self._metrics.tenant_tokens.items()
-        ]
-        rows["event_loop_longest_hold_seconds"] = [((), self._metrics.longest_hold.value())]
-        rows["input_bodies_waiting"] = _labelled(
-            {size_class.name: size_class.queue.num_waiting for size_class in self._size_classes}
-        )
-        rows |= _batch_rows(self._metrics.batches)
-        rows["last_step_age_seconds"] = [((), self._step_age_s())]
-        facts = self._facts()
-        if facts is not None:
-            rows |= self._facts_rows(facts)
-        return rows
+def _common(metric: Metric, series: Series) -> tuple[str, ...]:
+    known = {"model_name": series.model_name, "engine": ENGINE_INDEX}
+    return tuple(known[label] for label in metric.common)
 
-    def _facts_rows(self, facts: EngineFacts) -> dict[str, Rows]:
-        memory_config = self._config.engine.memory
-        cache_config = (
-            str(facts.block_size),
-            str(facts.num_blocks),
-            str(memory_config.enable_prefix_caching),
-            str(memory_config.memory_share),
-            facts.memory.kv_dtype,
-        )
-        memory = facts.memory
-        return {
-            "kv_cache_tokens": [((), memory.kv_tokens)],
-            "kv_cache_max_concurrency": [((), memory.max_concurrency)],
-            "max_model_len_fits": [((), memory.max_model_len_fits)],
-            "cache_config_info": [(cache_config, 1.0)],
-            "memory_bytes": [((line.kind,), float(line.num_bytes)) for line in facts.receipt],
-            "startup_seconds": _labelled(facts.startup_s),
-        }
+
+def _server_rows(service: Service) -> dict[str, Rows]:
+    metrics = service.metrics
+    return {
+        "http_half_read_bytes": [((), metrics.num_half_read_bytes)],
+        "http_refused_total": _labelled(metrics.num_refused),
+        "traces_dropped_total": _labelled(metrics.dropped_traces),
+        "event_loop_longest_hold_seconds": [((), metrics.longest_hold.value())],
+        "input_bodies_waiting": _labelled(
+            {each.name: each.queue.num_waiting for each in service.inputs.size_classes}
+        ),
+        **_batch_rows(metrics.batches),
+    }
+
+
+def _model_rows(model: ServedModel) -> dict[str, Rows]:
+    metrics = model.metrics
+    rows = _stats_rows(metrics.stats) | {
+        "request_success_total": _labelled(metrics.num_finished),
+        "admission_rejections_total": [(("max_num_queued_reqs",), metrics.num_rejected)],
+        "reasoning_tokens_total": [((), metrics.num_reasoning_tokens)],
+        "structured_requests_total": _labelled(metrics.num_structured),
+        "tool_calls_total": _labelled(metrics.num_calls),
+        "deadline_exceeded_total": _labelled(metrics.num_late),
+        "tenant_tokens_total": [(labels, num) for labels, num in metrics.tenant_tokens.items()],
+        "last_step_age_seconds": [((), model.engine.last_progress_age_s())],
+    }
+    if model.facts is not None:
+        rows |= _facts_rows(model.facts, model.config.engine.memory)
+    return rows
+
+
+def _facts_rows(facts: EngineFacts, config: MemoryConfig) -> dict[str, Rows]:
+    cache_config = (
+        str(facts.block_size),
+        str(facts.num_blocks),
+        str(config.enable_prefix_caching),
+        str(config.memory_share),
+        facts.memory.kv_dtype,
+    )
+    memory = facts.memory
+    return {
+        "kv_cache_tokens": [((), memory.kv_tokens)],
+        "kv_cache_max_concurrency": [((), memory.max_concurrency)],
+        "max_model_len_fits": [((), memory.max_model_len_fits)],
+        "cache_config_info": [(cache_config, 1.0)],
+        "memory_bytes": [((line.kind,), float(line.num_bytes)) for line in facts.receipt],
+        "startup_seconds": _labelled(facts.startup_s),
+    }
 
 
 def _batch_rows(counts: BatchCounts) -> dict[str, Rows]:
@@ -132,7 +142,7 @@ def _batch_rows(counts: BatchCounts) -> dict[str, Rows]:
     }
 
 
-def _labelled(values: Mapping[str, int] | Mapping[str, float]) -> Rows:
+def _labelled(values: Mapping[Label, int] | Mapping[Label, float]) -> Rows:
     return [((str(label),), float(value)) for label, value in values.items()]
 
 

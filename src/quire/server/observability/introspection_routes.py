@@ -49,15 +49,15 @@ class IntrospectionRoutes:
 
     async def loads(self, request: Request) -> Response:
         service = self._service
-        service.serving_state()  # raises where no request can be taken
-        stats, facts = service.metrics.stats, service.engine.facts
-        assert facts is not None
+        serving = service.serving_state()
+        model, facts = serving.model, serving.facts
+        stats = model.metrics.stats
         return json_response(
             Loads(
                 stats.num_running,
                 stats.num_waiting,
                 facts.max_num_seqs,
-                service.config.engine.scheduling.max_num_queued_reqs,
+                model.config.engine.scheduling.max_num_queued_reqs,
                 stats.kv_usage,
                 stats.blocks_by_state,
                 stats.predicted_wait_s,
@@ -70,8 +70,10 @@ class IntrospectionRoutes:
     async def cancel(self, request: Request) -> Response:
         """End a request; its client gets what there is, with the `finish_reason` "abort"."""
         timeline = self._own(request)
+        model = self._service.find_model(timeline.model)
         for choice in timeline.choices:
-            self._service.engine.abort(choice.request_id)
+            if model is not None:
+                model.engine.abort(choice.request_id)
         state = "cancelling" if timeline.ended_s is None else "ended"
         return json_response(Cancelled(timeline.id, state))
 
@@ -90,20 +92,21 @@ class IntrospectionRoutes:
         )
 
     async def kv_events(self, request: Request) -> Response:
-        if not self._service.config.engine.tracing.enable_kv_cache_events:
+        model = self._service.default_model
+        if not model.config.engine.tracing.enable_kv_cache_events:
             raise RequestError(
                 "This server was started without --enable-kv-cache-events.",
                 code="kv_events_off",
                 status=NOT_FOUND,
             )
         self._service.serving_state()  # raises where no request can be taken
-        return KVEventStream(self._service.kv_events, self._service, last_event_id(request))
+        return KVEventStream(model.kv_events, self._service, last_event_id(request))
 
     async def reset_prefix_cache(self, request: Request) -> Response:
         service = self._service
         body = await service.bodies.read(request, MAX_RESET_BYTES)
-        service.serving_state()  # raises where no request can be taken
+        model = service.serving_state().model
         if body:
             validate(parse_object(body), ResetRequest)
-        service.engine.reset_prefix_cache()
+        model.engine.reset_prefix_cache()
         return json_response(ResetSent())

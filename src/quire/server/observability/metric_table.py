@@ -44,7 +44,8 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`labels` come after the common ones, `model_name` and `engine`, or replace them."""
+    """`labels` come after the common ones, `model_name` and `engine`, or replace them. What is
+    `of_server` a server has once, under the name of its first model; all else each model has."""
 
     name: str
     kind: MetricKind
@@ -53,18 +54,31 @@ class Metric:
     common: tuple[str, ...] = COMMON_LABELS
     buckets: tuple[float, ...] = UP_TO_MODEL_LENGTH
     twin: bool = True
+    of_server: bool = False
 
 
-def _counter(name: str, help: str, *labels: str, twin: bool = True) -> Metric:
-    return Metric(name, MetricKind.COUNTER, help, labels, twin=twin)
+def _counter(
+    name: str, help: str, *labels: str, twin: bool = True, of_server: bool = False
+) -> Metric:
+    return Metric(name, MetricKind.COUNTER, help, labels, twin=twin, of_server=of_server)
 
 
-def _gauge(name: str, help: str, *labels: str, twin: bool = True) -> Metric:
-    return Metric(name, MetricKind.GAUGE, help, labels, twin=twin)
+def _gauge(
+    name: str, help: str, *labels: str, twin: bool = True, of_server: bool = False
+) -> Metric:
+    return Metric(name, MetricKind.GAUGE, help, labels, twin=twin, of_server=of_server)
 
 
-def _histogram(name: str, help: str, buckets: tuple[float, ...], *, twin: bool = True) -> Metric:
-    return Metric(name, MetricKind.HISTOGRAM, help, buckets=buckets, twin=twin)
+def _histogram(
+    name: str,
+    help: str,
+    buckets: tuple[float, ...],
+    *,
+    twin: bool = True,
+    of_server: bool = False,
+) -> Metric:
+    kind = MetricKind.HISTOGRAM
+    return Metric(name, kind, help, buckets=buckets, twin=twin, of_server=of_server)
 
 
 CACHE_CONFIG_LABELS = (
@@ -195,6 +209,7 @@ METRICS: tuple[Metric, ...] = (
         "Bytes of request bodies that have not come whole.",
         common=("model_name",),
         twin=False,
+        of_server=True,
     ),
     Metric(
         "http_refused_total",
@@ -203,6 +218,7 @@ METRICS: tuple[Metric, ...] = (
         ("reason",),
         common=("model_name",),
         twin=False,
+        of_server=True,
     ),
     _counter(
         "deadline_exceeded_total",
@@ -235,37 +251,53 @@ METRICS: tuple[Metric, ...] = (
         GRAMMAR_CHECK_BUCKETS,
         twin=False,
     ),
-    _gauge("batches", "Batches that run, and that wait for their turn.", "state", twin=False),
+    _gauge(
+        "batches",
+        "Batches that run, and that wait for their turn.",
+        "state",
+        twin=False,
+        of_server=True,
+    ),
     _counter(
         "batch_lines_total",
         "Lines of batches: answered, answered with an error, or put back for live requests.",
         "end",
         twin=False,
+        of_server=True,
     ),
-    _gauge("batch_lines_running", "Lines of batches in the engine.", twin=False),
-    _gauge("batch_file_bytes", "Bytes of the files that are kept for batches.", twin=False),
+    _gauge("batch_lines_running", "Lines of batches in the engine.", twin=False, of_server=True),
+    _gauge(
+        "batch_file_bytes",
+        "Bytes of the files that are kept for batches.",
+        twin=False,
+        of_server=True,
+    ),
     _gauge(
         "input_bodies_waiting",
         "Request bodies that wait to be parsed and tokenised, by how large they are.",
         "lane",
         twin=False,
+        of_server=True,
     ),
     _histogram(
         "event_loop_lag_seconds",
         "How late the server's event loop came to a timer, asked every 25 ms.",
         LOOP_LAG_BUCKETS,
         twin=False,
+        of_server=True,
     ),
     _gauge(
         "event_loop_longest_hold_seconds",
         "Longest of the last minute that the event loop was held, without waits for a core.",
         twin=False,
+        of_server=True,
     ),
     _counter(
         "traces_dropped_total",
         "Traced requests whose spans were not sent: the queue was full, or they were not taken.",
         "reason",
         twin=False,
+        of_server=True,
     ),
     _gauge("memory_bytes", "The memory receipt.", "kind", twin=False),
     _gauge(

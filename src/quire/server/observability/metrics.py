@@ -70,33 +70,53 @@ class BatchCounts:
     num_file_bytes: int = 0
 
 
-class ServerMetrics:
-    """The values behind the table of metrics. `tenants` are the named ones: only they have labels
-    of their own, so that labels stay few. `paths` are those of the routes."""
+def _histograms(*, of_server: bool) -> dict[str, Histogram]:
+    return {
+        metric.name: Histogram(metric.buckets)
+        for metric in METRICS
+        if metric.kind is MetricKind.HISTOGRAM and metric.of_server is of_server
+    }
 
-    def __init__(self, tenants: Sequence[str], paths: Collection[str]) -> None:
-        self.stats = NO_STATS
-        self.histograms = {
-            metric.name: Histogram(metric.buckets)
-            for metric in METRICS
-            if metric.kind is MetricKind.HISTOGRAM
-        }
-        self.num_finished = dict.fromkeys(FinishReason, 0)
-        self.num_rejected = 0
+
+class ServerMetrics:
+    """The values of the metrics that a server has once, however many its models are. `paths` are
+    those of the routes."""
+
+    def __init__(self, paths: Collection[str]) -> None:
+        self.histograms = _histograms(of_server=True)
         self.num_refused: Counter[str] = Counter()
-        self.num_structured: Counter[str] = Counter()
-        self.num_calls = dict.fromkeys(("whole", "broken"), 0)
         self.num_half_read_bytes = 0
-        self.num_reasoning_tokens = 0
-        self.num_late = dict.fromkeys(DeadlineMiss, 0)
-        self.tenant_tokens = dict.fromkeys(product(tenants, TenantTokens), 0)
-        self._step_tokens = self.histograms["iteration_tokens_total"]
-        self.token_gap = self.histograms["inter_token_latency_seconds"]
         self.http = HttpMetrics(paths)
         self.batches = BatchCounts()
         self.longest_hold = RecentMaximum()
         self.dropped_traces = dict.fromkeys(Drop, 0)
         self._loop_lag = self.histograms["event_loop_lag_seconds"]
+
+    def on_refused(self, reason: str) -> None:
+        """Count an HTTP request that was not read, or whose answer was not taken."""
+        self.num_refused[reason] += 1
+
+    def on_loop_lag(self, lag_s: float, held_s: float, now: float) -> None:
+        self._loop_lag.observe(lag_s)
+        self.longest_hold.observe(held_s, now)
+
+
+class ModelMetrics:
+    """The values of the metrics that each model has. `tenants` are the named ones: only they have
+    labels of their own, so that labels stay few."""
+
+    def __init__(self, tenants: Sequence[str]) -> None:
+        self.stats = NO_STATS
+        self.histograms = _histograms(of_server=False)
+        self.num_finished = dict.fromkeys(FinishReason, 0)
+        self.num_rejected = 0
+        self.num_structured: Counter[str] = Counter()
+        self.num_calls = dict.fromkeys(("whole", "broken"), 0)
+        self.num_reasoning_tokens = 0
+        self.num_late = dict.fromkeys(DeadlineMiss, 0)
+        self.tenant_tokens = dict.fromkeys(product(tenants, TenantTokens), 0)
+        self._step_tokens = self.histograms["iteration_tokens_total"]
+        self.token_gap = self.histograms["inter_token_latency_seconds"]
 
     def on_ready(self, facts: EngineFacts) -> None:
         """Make the buckets that depend on the model length, which is known now."""
@@ -108,10 +128,6 @@ class ServerMetrics:
         self.stats = output.stats
         if output.num_tokens:
             self._step_tokens.observe(output.num_tokens)
-
-    def on_refused(self, reason: str) -> None:
-        """Count an HTTP request that was not read, or whose answer was not taken."""
-        self.num_refused[reason] += 1
 
     def on_structured(self, kind: str, check_s: float) -> None:
         """Count an HTTP request whose outputs must be of a grammar that was given as `kind`."""
@@ -144,10 +160,6 @@ class ServerMetrics:
     def observe(self, name: str, value: float) -> None:
         self.histograms[name].observe(value)
 
-    def on_loop_lag(self, lag_s: float, held_s: float, now: float) -> None:
-        self._loop_lag.observe(lag_s)
-        self.longest_hold.observe(held_s, now)
-
     def count_tokens(self, tenant: str, kind: TenantTokens, num_tokens: int) -> None:
         if (tenant, kind) in self.tenant_tokens:
             self.tenant_tokens[tenant, kind] += num_tokens
@@ -161,7 +173,7 @@ class RequestMeter:
         *("_num_prompt_tokens", "_num_tokens", "_tenant"),
     )
 
-    def __init__(self, metrics: ServerMetrics, arrival: Arrival, request: NewRequest) -> None:
+    def __init__(self, metrics: ModelMetrics, arrival: Arrival, request: NewRequest) -> None:
         self._metrics = metrics
         self._tenant = arrival.tenant.name
         self._arrived_s = arrived_s = arrival.arrived_s

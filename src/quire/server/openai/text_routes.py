@@ -5,6 +5,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.server.http.json_responses import json_response
+from quire.server.models.served_model import ServedModel
 from quire.server.openai.answer_writer import ChunkWriter
 from quire.server.openai.chat_response_builder import ChatResponseBuilder
 from quire.server.openai.completion_response_builder import CompletionResponseBuilder
@@ -41,29 +42,33 @@ class TextRoutes:
         )
 
     async def models(self, request: Request) -> Response:
-        names = self._service.config.served_model_names
-        return json_response(ModelList(tuple(map(self._card, names))))
+        cards = [
+            self._card(name, model)
+            for model in self._service.models
+            for name in model.config.served_model_names
+        ]
+        return json_response(ModelList(tuple(cards)))
 
     async def model(self, request: Request) -> Response:
         name = str(request.path_params["name"])
-        self._check_model(name)
-        return json_response(self._card(name))
+        model = self._service.find_model(name)
+        if model is None:
+            raise model_not_found(name, self._service.model_names)
+        return json_response(self._card(name, model))
 
-    def _card(self, name: str) -> ModelCard:
-        facts = self._service.engine.facts
-        max_model_len = None if facts is None else facts.max_model_len
-        root = self._service.config.model_name
-        return ModelCard(name, self._created_s, root, max_model_len)
+    def _card(self, name: str, model: ServedModel) -> ModelCard:
+        max_model_len = None if model.facts is None else model.facts.max_model_len
+        return ModelCard(name, self._created_s, model.name, max_model_len)
 
     async def completions(self, request: Request) -> Response:
         context, serving = await self._intake.context(request, InputKind.COMPLETION, "cmpl")
-        generation = GenerationStream(context, self._service, serving.tokenizer)
+        generation = GenerationStream(context, self._service, serving)
         builder = CompletionResponseBuilder(context, serving.tokenizer.token_bytes)
         return GenerationResponse(generation, ChunkWriter(generation, builder), self._service)
 
     async def chat(self, request: Request) -> Response:
         context, serving = await self._intake.context(request, InputKind.CHAT, "chatcmpl")
-        generation = GenerationStream(context, self._service, serving.tokenizer)
+        generation = GenerationStream(context, self._service, serving)
         builder = ChatResponseBuilder(context, serving.tokenizer.token_bytes)
         return GenerationResponse(generation, ChunkWriter(generation, builder), self._service)
 
@@ -73,7 +78,7 @@ class TextRoutes:
         assert asked is not None
         context = self._intake.processed(request, tokenized, serving, "resp")
         builder = ChatResponseBuilder(context, serving.tokenizer.token_bytes)
-        generation = GenerationStream(context, self._service, serving.tokenizer)
+        generation = GenerationStream(context, self._service, serving)
         writer = ItemWriter(generation, builder, asked)
         return GenerationResponse(generation, writer, self._service)
 
@@ -88,8 +93,3 @@ class TextRoutes:
 
     async def detokenize(self, request: Request) -> Response:
         return await self._intake.answer(request, InputKind.DETOKENIZE)
-
-    def _check_model(self, name: str) -> None:
-        names = self._service.config.served_model_names
-        if name not in names:
-            raise model_not_found(name, names)

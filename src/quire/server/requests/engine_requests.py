@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from quire.cache.sharing import SharingTerms
 from quire.scheduler.request import NewRequest, Sampling, Stopping, ThinkingBudget
 from quire.server.errors import RequestError
+from quire.server.models.served_model import ServingState
 from quire.server.openai.protocol.fields import GenerationFields
 from quire.server.requests.context import Prompt
 from quire.server.requests.output_limits import OutputLimit, num_output_tokens
-from quire.server.service import ServingState
 from quire.server.tenancy.tenants import Tenant
 
 _SEED_BITS = 63

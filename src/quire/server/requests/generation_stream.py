@@ -17,6 +17,7 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Finish, PrefillProgress
 from quire.server.errors import TOO_MANY, DeadlineExceeded, EngineGone, Overloaded, RequestError
+from quire.server.models.served_model import ServingState
 from quire.server.observability.metrics import DeadlineMiss, FinishReason, RequestMeter
 from quire.server.observability.request_record import RequestRecord
 from quire.server.observability.timelines import Timeline
@@ -34,7 +35,6 @@ from quire.server.requests.context import RequestContext
 from quire.server.requests.output_delta import OutputDelta
 from quire.server.service import Service
 from quire.server.text.stop_strings import StopStringTable
-from quire.server.text.tokenizer import TextTokenizer
 
 _REFUSAL_CODES = {
     Reason.CONTEXT_EXCEEDED: "context_length_exceeded",
@@ -57,20 +57,20 @@ class GenerationStream:
     """Runs a generation: `start` it, then read `deltas` to the end; `abort` may come at any
     time."""
 
-    def __init__(self, context: RequestContext, service: Service, tokenizer: TextTokenizer) -> None:
+    def __init__(self, context: RequestContext, service: Service, serving: ServingState) -> None:
         self.context = context
-        self._engine = service.engine
-        self._submit_lock = service.submit_lock
+        self._engine = serving.model.engine
+        self._submit_lock = serving.model.submit_lock
         self._throttle = service.work_throttle
-        self._metrics = service.metrics
+        self._metrics = serving.model.metrics
         self._clock = service.sources.clock
         self._timelines = service.timelines
         self._spans = service.spans
         self._timeline: Timeline | None = None
-        self._tokenizer = tokenizer
+        self._tokenizer = serving.tokenizer
         self._choices: list[ChoiceOutput] = []  # once the engine has taken the requests
         self._meters = [
-            RequestMeter(service.metrics, context.arrival, request) for request in context.requests
+            RequestMeter(self._metrics, context.arrival, request) for request in context.requests
         ]
         self._finishes: dict[int, Finish] = {}
         self._stopped: set[int] = set()

@@ -9,6 +9,13 @@ from quire.server.requests.sampling_defaults import SamplingDefaults
 from quire.server.text.tokenizer import TextTokenizer
 
 
+class TokenizerSource(NamedTuple):
+    """The checkpoint that a worker process loads the tokenizer from."""
+
+    model: str
+    revision: str | None
+
+
 class InputLimits(NamedTuple):
     """Limits that a request is checked against while it is parsed. They can be pickled.
 
@@ -36,6 +43,7 @@ class InputContext(NamedTuple):
 
     limits: InputLimits
     tokenizer: TextTokenizer
+    source: TokenizerSource
     in_worker: bool = False
 
     @property

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from quire.server.errors import RequestError
 from quire.server.grammars.compose import ANYTHING
+from quire.server.models.served_model import ServingState
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
 from quire.server.openai.protocol.fields import GenerationFields
@@ -21,7 +22,7 @@ from quire.server.requests.output_limits import (
     check_priority,
     output_limit,
 )
-from quire.server.service import ServingState, Sources
+from quire.server.sources import Sources
 from quire.server.tenancy.tenants import Arrival
 
 

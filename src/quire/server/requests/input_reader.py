@@ -67,17 +67,14 @@ class SizeClass(NamedTuple):
 
 
 class InputReader:
-    """Parses the bodies of all requests.
+    """Parses the bodies of all requests, whichever model they are for.
 
-    model, revision: the checkpoint whose tokenizer a worker process loads.
     max_body_bytes: no body is larger.
     max_waiting: bytes of all bodies that wait in each size class.
     """
 
     def __init__(
         self,
-        model: str,
-        revision: str | None,
         *,
         max_body_bytes: int,
         max_waiting: int,
@@ -87,8 +84,6 @@ class InputReader:
             return FairQueue(num_permits, max_waiting, BYTES_PER_S, clock)
 
         self._clock = clock
-        self._model = model
-        self._revision = revision
         self.size_classes = (
             SizeClass("short", THREAD_BYTES, queue(NUM_THREADS), in_process=False),
             SizeClass("medium", MEDIUM_BYTES, queue(1), in_process=True),
@@ -179,13 +174,11 @@ class InputReader:
         return await loop.run_in_executor(self._threads, parse_input, kind, body, context)
 
     async def _in_process(self, kind: InputKind, body: bytes, context: InputContext) -> ParsedInput:
-        task = ParseTask(kind, body, context.limits, self._model, self._revision)
+        task = ParseTask(kind, body, context.limits, context.source)
         return await unpack(await self._workers.submit(task))
 
     async def _render(self, kind: InputKind, body: bytes, context: InputContext) -> ParsedInput:
-        task = ParseTask(
-            kind, body, context.limits, self._model, self._revision, renders_own_template=True
-        )
+        task = ParseTask(kind, body, context.limits, context.source, renders_own_template=True)
         return await unpack(await self._workers.render(task))
 
     async def close(self) -> None:

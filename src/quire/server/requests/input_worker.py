@@ -19,13 +19,15 @@ from typing import NamedTuple
 
 from quire.server.errors import RequestError
 from quire.server.requests.context import Prompt
-from quire.server.requests.input_context import InputContext, InputLimits
+from quire.server.requests.input_context import InputContext, InputLimits, TokenizerSource
 from quire.server.requests.input_parser import InputKind, ParsedInput, TokenizedRequest, parse_input
 from quire.server.requests.prompts import NeedsWorker
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 
 NICENESS = 10
 """Parsing yields to the engine, which others wait for."""
+KEPT_TOKENIZERS = 4
+"""A worker keeps the tokenizers of so many models."""
 TOKEN_ID = "I"
 """The code of an array of unsigned 32-bit integers."""
 TOKENS_PER_ITERATION = 50_000
@@ -39,8 +41,7 @@ class ParseTask(NamedTuple):
     kind: InputKind
     body: bytes
     limits: InputLimits
-    model: str
-    revision: str | None
+    source: TokenizerSource
     renders_own_template: bool = False
 
 
@@ -55,9 +56,12 @@ class PackedInput(NamedTuple):
 
 def run_task(task: ParseTask) -> PackedInput:
     """Parse a body, in a worker process."""
-    tokenizer = _tokenizer(task.model, task.revision)
+    _prepare_process()
+    tokenizer = _tokenizer(task.source)
     try:
-        context = InputContext(task.limits, tokenizer, in_worker=task.renders_own_template)
+        context = InputContext(
+            task.limits, tokenizer, task.source, in_worker=task.renders_own_template
+        )
         read = parse_input(task.kind, task.body, context)
     except (RequestError, NeedsWorker) as error:
         return PackedInput(_pickled(error))
@@ -102,11 +106,16 @@ def _pickled(value: ParsedInput | RequestError | NeedsWorker) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(model: str, revision: str | None) -> TextTokenizer:
-    """Load the tokenizer once for each process, and do what else a new process needs."""
+def _prepare_process() -> None:
+    """Do what a new process needs, once."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process
     os.nice(NICENESS)
-    tokenizer = load_tokenizer(model, revision)
+
+
+@lru_cache(maxsize=KEPT_TOKENIZERS)
+def _tokenizer(source: TokenizerSource) -> TextTokenizer:
+    """Load the tokenizer of a model, once for each process where there are few models."""
+    tokenizer = load_tokenizer(source.model, source.revision)
     gc.freeze()  # what stays for good is not looked through after each body
     return tokenizer
 

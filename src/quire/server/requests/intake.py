@@ -12,11 +12,12 @@ from starlette.types import Message
 
 from quire.server.errors import RequestError, ShuttingDown
 from quire.server.http.json_responses import JSON
+from quire.server.models.served_model import ServingState
 from quire.server.requests.context import RequestContext
 from quire.server.requests.input_parser import InputKind, TokenizedRequest
 from quire.server.requests.input_processor import InputProcessor
 from quire.server.requests.input_reader import INLINE_BYTES
-from quire.server.service import Service, ServingState
+from quire.server.service import Service
 from quire.server.tenancy.tenants import arrival_of
 
 Made = TypeVar("Made")
@@ -54,11 +55,11 @@ class RequestIntake:
     ) -> RequestContext:
         """Return what the engine is asked for a tokenised request, whose id begins with
         `id_prefix`. Raises RequestError."""
-        model = tokenized.request.model or self._service.config.model_name
+        model = tokenized.request.model or serving.model.name
         processor = InputProcessor(model, serving, self._service.sources, arrival_of(request))
         context = processor.process(tokenized, id_prefix)
         if tokenized.grammar is not None:
-            self._service.metrics.on_structured(tokenized.grammar.kind, tokenized.check_s)
+            serving.model.metrics.on_structured(tokenized.grammar.kind, tokenized.check_s)
         return context
 
     async def answer(self, request: Request, kind: InputKind) -> Response:
