@@ -23,7 +23,7 @@ WAITING_BODIES = 8
 
 
 class Observers(NamedTuple):
-    """What a server notes of requests, whichever model they are for."""
+    """Observers of the requests of a server, whichever model they are for."""
 
     metrics: ServerMetrics
     timelines: Timelines
@@ -102,7 +102,7 @@ class Service:
 
     @property
     def failure(self) -> str | None:
-        """Why the start failed; None if it has not."""
+        """The reason why the start failed; None if it has not."""
         return self.default_model.failure
 
     @property

@@ -47,14 +47,8 @@ def config_of(*argv: str, **environ: str) -> ServerConfig:
 
 def test_nothing_said_serves_the_bundled_model() -> None:
     config = config_of()
-    assert config == ServerConfig(
-        (
-            ServedModelConfig(
-                EngineConfig(ModelConfig(config.model.engine.model.model)),
-                served_model_names=(BUNDLED_MODEL_NAME,),
-            ),
-        )
-    )
+    engine = EngineConfig(ModelConfig(config.model.engine.model.model))
+    assert config == ServerConfig((ServedModelConfig(engine, (BUNDLED_MODEL_NAME,)),))
     assert (Path(config.model.engine.model.model) / "tokenizer.json").is_file()
 
 

@@ -152,7 +152,7 @@ class ServedModel:
 
     @property
     def down_reason(self) -> str | None:
-        """Why the model is down; None if it is not."""
+        """The reason why the model is down; None if it is not."""
         return self.failure or self.engine.down_reason
 
     @property
