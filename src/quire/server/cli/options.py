@@ -5,7 +5,6 @@ A choice is parsed by the enum that owns it. Defaults are those of the configura
 
 from quire.cache.block_hash import HashAlgorithm
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE
-from quire.engine.config import LogFormat, LogLevel
 from quire.models.config import (
     AttentionBackendName,
     KVCacheDtype,
@@ -23,29 +22,22 @@ from quire.server.cli.option_values import (
     count,
     fraction,
     gibibytes,
-    host_list,
     http_url,
     integer,
-    key_list,
     name_list,
     named,
     one_number_of,
     one_of,
-    origin_list,
     seconds,
-    seconds_or_none,
     some_of,
-    some_seconds,
     text,
     threads,
 )
-from quire.server.config import AUTO, NO_PARSER, GenerationConfig, MetricsCompat
-from quire.server.parsers.formats import ReasoningFormatName, ToolFormatName
+from quire.server.cli.server_options import SERVER_OPTIONS
 
 MODEL, MEMORY = ConfigSection.MODEL, ConfigSection.MEMORY
 SCHEDULING, TRACING = ConfigSection.SCHEDULING, ConfigSection.TRACING
-SERVER, RESOLVED = ConfigSection.SERVER, ConfigSection.RESOLVED
-SERVED_MODEL = ConfigSection.SERVED_MODEL
+RESOLVED = ConfigSection.RESOLVED
 
 OPTIONS: tuple[Option, ...] = (
     Option(
@@ -248,152 +240,5 @@ OPTIONS: tuple[Option, ...] = (
         "Tell at `/v1/kv_events` which blocks the prefix cache gains and loses. Any API key may "
         "read it, and it shows the token ids of everyone's prompts.",
     ),
-    Option("host", SERVER, text, "Address to listen on."),
-    Option("port", SERVER, integer(0, 65535), "Port to listen on; 0 takes a free one."),
-    Option(
-        "api-key",
-        RESOLVED,
-        key_list,
-        "Key that clients must send; repeat the flag (commas in the variable) for several.",
-        shown="open",
-        guards=True,
-    ),
-    Option(
-        "api-key-file",
-        RESOLVED,
-        text,
-        "File with a line `KEY [NAME [WEIGHT]]` for each API key: the name is told in metrics, the "
-        "weight (1 if not said) is the key's share under a fair policy. Lines that begin with `#` "
-        "are comments.",
-        shown="none",
-        guards=True,
-    ),
-    Option(
-        "tenant-secret",
-        SERVER,
-        text,
-        "Secret that, with its key, sets a tenant's cached blocks apart; better given as the "
-        "variable. Replicas that share blocks need the same.",
-        shown="random at each start",
-    ),
-    Option(
-        "shared-prefix-file",
-        SERVED_MODEL,
-        text,
-        'JSON Lines, each `{"text": ...}` or `{"messages": [...]}`: prompt beginnings whose '
-        "blocks all tenants may share.",
-    ),
-    Option(
-        "timeline-requests",
-        SERVER,
-        integer(0),
-        "How many of the last requests `/v1/requests/{id}` can tell of; 0 keeps none.",
-    ),
-    Option(
-        "allowed-origins",
-        SERVER,
-        origin_list,
-        "Origins of web pages that may call and read the answers (CORS), as "
-        "`https://chat.example.com`, or `*`; repeat the flag (commas in the variable) for several.",
-        shown="its own pages alone",
-    ),
-    Option(
-        "allowed-hosts",
-        SERVER,
-        host_list,
-        "Names, beside those of loopback, that requests may have in `Host`, ports left out, or "
-        "`*`; asked of a server without API keys that listens on loopback, else if said.",
-        shown="loopback's",
-    ),
-    Option("max-body-bytes", SERVER, byte_count, "Largest request body."),
-    Option(
-        "max-half-read-bytes",
-        SERVER,
-        byte_count,
-        "Largest sum of all request bodies that have not come whole; above it the one that has "
-        "been coming for longest is answered 503.",
-    ),
-    Option(
-        "batch-dir",
-        SERVER,
-        text,
-        "Directory for the files of `/v1/files` and `/v1/batches`, which want one; batches go on "
-        "after a restart with the same.",
-    ),
-    Option("batch-quota", SERVER, byte_count, "Bytes of all files that an API key may keep."),
-    Option("max-upload-bytes", SERVER, byte_count, "Largest file that is uploaded."),
-    Option(
-        "shutdown-timeout",
-        SERVER,
-        seconds,
-        "Seconds that running requests get to finish after SIGTERM.",
-        field="shutdown_timeout_s",
-    ),
-    Option(
-        "stuck-after",
-        SERVER,
-        some_seconds,
-        "Seconds without progress under work before `/readyz` turns red.",
-        field="stuck_after_s",
-    ),
-    Option(
-        "sse-keep-alive-interval",
-        SERVER,
-        seconds_or_none,
-        "Seconds of silence before a stream gets a comment line; 0 sends none.",
-        field="sse_keep_alive_interval_s",
-    ),
-    Option(
-        "tool-call-parser",
-        SERVED_MODEL,
-        one_of(AUTO, NO_PARSER, *ToolFormatName.__members__),
-        "Format of the model's tool calls: `auto` the one that its chat template shows, `none` "
-        "takes no tools, or one of "
-        f"{', '.join(f'`{name}`' for name in ToolFormatName.__members__)}.",
-    ),
-    Option(
-        "reasoning-parser",
-        SERVED_MODEL,
-        one_of(AUTO, NO_PARSER, *ReasoningFormatName.__members__),
-        "Format of the model's reasoning: `auto` the one whose tags its chat template has, `none` "
-        "leaves reasoning in the content, or one of "
-        f"{', '.join(f'`{name}`' for name in ReasoningFormatName.__members__)}.",
-    ),
-    Option(
-        "trust-request-chat-template",
-        SERVER,
-        boolean,
-        "Render the `chat_template` of requests, in a sandbox and a process of its own.",
-    ),
-    Option(
-        "max-logprobs",
-        SERVER,
-        integer(0, 20),
-        "The likeliest tokens that a request may ask for at each position of prompt and output.",
-    ),
-    Option(
-        "generation-config",
-        SERVED_MODEL,
-        one_of(*GenerationConfig),
-        "Sampling where a client says nothing: `auto` as the model's `generation_config.json` "
-        "states, `none` OpenAI's defaults.",
-    ),
-    Option(
-        "metrics-compat",
-        SERVER,
-        one_of(*MetricsCompat),
-        "`vllm` also exposes each metric under its vLLM name; `none` does not.",
-    ),
-    Option(
-        "log-level",
-        SERVER,
-        one_of(*LogLevel),
-        "Least level that is logged.",
-    ),
-    Option(
-        "log-format",
-        SERVER,
-        one_of(*LogFormat),
-        "Lines of the log for people (`text`), or a JSON object each (`json`).",
-    ),
+    *SERVER_OPTIONS,
 )
