@@ -84,12 +84,15 @@ class ServerConfig:
     """The configuration of one server, with those of its models.
 
     api_keys: empty means that everyone may call.
+    admin_key: the key that the routes of administration then ask for; None leaves them to all who
+        may call.
 
     Fields without a repr are secret: they are not logged, and `/v1/server_info` leaves them out.
     """
 
     models: tuple[ServedModelConfig, ...]
     api_keys: tuple[ApiKey, ...] = field(default=(), repr=False)
+    admin_key: str | None = field(default=None, repr=False)
     tenant_secret: str | None = field(default=None, repr=False)
     timeline_requests: int = 1000
     batch_dir: str | None = None

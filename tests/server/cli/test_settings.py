@@ -86,6 +86,7 @@ EVERY_FLAG = (
     *("--prefix-caching-hash-algo", "sha256_cbor", "--prefix-caching-seed", "7"),
     *("--async-scheduling", "--enforce-eager", "--disable-optimizations", "huge-pages,amx"),
     *("--enable-kv-cache-events", "--timeline-requests", "0", "--tenant-secret", "of the house"),
+    *("--admin-key", "of the master"),
     *("--shared-prefix-file", "prefixes.jsonl"),
     *("--no-enable-prefix-caching", "--served-model-name", "a", "--served-model-name", "b"),
     *("--api-key", "k1", "--api-key", "k,2", "--host", "::1", "--port", "0"),
@@ -144,6 +145,7 @@ EVERY_MODEL_OPTION = ServedModelConfig(
 EVERY_OPTION = ServerConfig(
     (EVERY_MODEL_OPTION,),
     api_keys=(ApiKey("k1"), ApiKey("k,2")),
+    admin_key="of the master",
     tenant_secret="of the house",
     timeline_requests=0,
     host="::1",
@@ -328,7 +330,7 @@ def test_line_numbers_of_the_key_file_count_comments(tmp_path: Path) -> None:
         config_of("--api-key-file", str(file))
 
 
-@pytest.mark.parametrize("variable", ["QUIRE_API_KEY", "QUIRE_API_KEY_FILE"])
+@pytest.mark.parametrize("variable", ["QUIRE_API_KEY", "QUIRE_API_KEY_FILE", "QUIRE_ADMIN_KEY"])
 def test_a_key_variable_that_is_empty_does_not_open_the_server(variable: str) -> None:
     with pytest.raises(InvalidOption, match=f"^{variable} is set but empty, .*or unset it$"):
         config_of(**{variable: ""})
@@ -336,12 +338,20 @@ def test_a_key_variable_that_is_empty_does_not_open_the_server(variable: str) ->
         config_of(**{variable: " "})
 
 
+def test_the_admin_key_is_no_clients_key() -> None:
+    assert config_of(QUIRE_ADMIN_KEY="house").admin_key == "house"
+    assert config_of("--admin-key", "one", QUIRE_ADMIN_KEY="").admin_key == "one"
+    with pytest.raises(InvalidOption, match="--admin-key is one of the API keys too") as refused:
+        config_of("--api-key", "house", QUIRE_ADMIN_KEY="house")
+    assert "house" not in str(refused.value)
+
+
 def test_a_key_flag_beats_its_empty_variable() -> None:
     assert config_of("--api-key", "one", QUIRE_API_KEY="").api_keys == (ApiKey("one"),)
 
 
 def test_any_other_variable_that_is_empty_counts_as_not_set() -> None:
-    guards = {"QUIRE_API_KEY", "QUIRE_API_KEY_FILE"}
+    guards = {"QUIRE_API_KEY", "QUIRE_API_KEY_FILE", "QUIRE_ADMIN_KEY"}
     assert config_of(**{o.variable: "" for o in OPTIONS if o.variable not in guards}) == config_of()
 
 

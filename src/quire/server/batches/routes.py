@@ -14,6 +14,7 @@ from quire.server.batches.store import INPUT, StoredBatch
 from quire.server.batches.upload import Upload, UploadLimits, uploaded
 from quire.server.errors import NOT_FOUND, TOO_MANY, Overloaded, RequestError, ShuttingDown
 from quire.server.http.json_responses import json_response
+from quire.server.http.query import query_of
 from quire.server.openai.protocol.batches import (
     MAX_KEPT_S,
     MIN_KEPT_S,
@@ -73,7 +74,7 @@ class BatchRoutes:
         store, owner = self._queue.store, _owner(request)
         if request.method == "POST":
             return await self._upload(request, owner)
-        query = _query(request, "after", "limit", "order", "purpose")
+        query = query_of(request, "after", "limit", "order", "purpose")
         found = [each.file for each in store.files.values() if each.owner == owner]
         purpose = query.get("purpose", "")
         found = [each for each in found if purpose in ("", each.purpose)]
@@ -136,7 +137,7 @@ class BatchRoutes:
         store, owner = self._queue.store, _owner(request)
         if request.method == "POST":
             return await self._create(request, owner)
-        query = _query(request, "after", "limit")
+        query = query_of(request, "after", "limit")
         found = [each.batch for each in store.batches.values() if each.owner == owner]
         found.sort(key=lambda each: (each.created_at, each.id), reverse=True)
         page, has_more = _page(found, query, _limit(query, BATCHES_LISTED, MAX_BATCHES_LISTED))
@@ -226,18 +227,6 @@ def _kept_s(fields: Mapping[str, str], most: int) -> int:
             f"'{seconds}' must be a number from {MIN_KEPT_S} to {MAX_KEPT_S}.", param=seconds
         )
     return int(given)
-
-
-def _query(request: Request, *known: str) -> Mapping[str, str]:
-    """Return the parameters of the URL. Raises RequestError for one that is unknown."""
-    unknown = next((name for name in request.query_params if name not in known), None)
-    if unknown is not None:
-        raise RequestError(
-            f"Unknown parameter '{unknown[:64]}'; known are {', '.join(known)}.",
-            param=unknown[:64],
-            code="unknown_parameter",
-        )
-    return request.query_params
 
 
 def _limit(query: Mapping[str, str], default: int, most: int) -> int:

@@ -28,8 +28,8 @@ class Option:
 
     field: the configuration's field where it differs from the flag.
     shown: the default in words.
-    guards: a variable that is set but empty is refused, since the server would be open to everyone;
-        that of any other option counts as not set.
+    guards: a variable that is set but empty is refused, since what it guards would be open to
+        everyone; that of any other option counts as not set.
     """
 
     flag: str

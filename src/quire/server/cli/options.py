@@ -238,7 +238,7 @@ OPTIONS: tuple[Option, ...] = (
         TRACING,
         boolean,
         "Tell at `/v1/kv_events` which blocks the prefix cache gains and loses. Any API key may "
-        "read it, and it shows the token ids of everyone's prompts.",
+        "read it unless there is an admin key, and it shows the token ids of everyone's prompts.",
     ),
     *SERVER_OPTIONS,
 )

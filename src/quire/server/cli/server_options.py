@@ -46,6 +46,15 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         guards=True,
     ),
     Option(
+        "admin-key",
+        SERVER,
+        text,
+        "Key that `/v1/server_info`, `/v1/kv_events` and `/reset_prefix_cache` then ask for, and "
+        "that sees and cancels the requests of all; better given as the variable.",
+        shown="none: all who may call may call these",
+        guards=True,
+    ),
+    Option(
         "tenant-secret",
         SERVER,
         text,

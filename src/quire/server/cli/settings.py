@@ -87,7 +87,7 @@ def parse_values(flags: Mapping[str, object], environ: Mapping[str, str]) -> dic
             values[option.key] = _parse(option.parse, environ[option.variable], option.variable)
         elif option.guards and option.variable in environ:
             raise InvalidOption(
-                f"{option.variable} is set but empty, which would leave the server open to "
+                f"{option.variable} is set but empty, which would leave what it guards open to "
                 "everyone: give it a value, or unset it"
             )
     return values
@@ -155,6 +155,10 @@ def _section(values: Mapping[str, OptionValue], section: ConfigSection) -> dict[
 
 def _check(config: ServerConfig) -> None:
     """Check what no option can tell by itself. Raises InvalidOption."""
+    if config.admin_key in [each.key for each in config.api_keys]:
+        raise InvalidOption(
+            "--admin-key is one of the API keys too: give it a key that no client has"
+        )
     if config.max_half_read_bytes < config.max_body_bytes:
         raise InvalidOption(
             f"--max-half-read-bytes is {config.max_half_read_bytes}, less than --max-body-bytes, "

@@ -56,7 +56,9 @@ def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Source
     """Build what the application needs. It must be called inside a running event loop."""
     secret = config.tenant_secret
     tenants = build_tenants(
-        config.api_keys, sources.random_bytes(32) if secret is None else secret.encode()
+        config.api_keys,
+        sources.random_bytes(32) if secret is None else secret.encode(),
+        config.admin_key,
     )
     timelines = Timelines(config.timeline_requests, are_apart=tenants.are_apart)
 

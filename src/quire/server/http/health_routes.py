@@ -22,6 +22,7 @@ from quire.server.http.openapi.routes import OPENMETRICS
 from quire.server.observability.exposition import EngineProcess, MetricsCollector, expose
 from quire.server.openai.protocol.wire import Health, ServerInfo, StartProgress, Startup, Version
 from quire.server.service import Service
+from quire.server.tenancy.tenants import arrival_of
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_1 = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
@@ -106,6 +107,7 @@ class HealthRoutes:
 
     async def server_info(self, request: Request) -> Response:
         """Answer with facts and configuration, without what is secret."""
+        self._service.tenants.check_admin(arrival_of(request).tenant)
         config, model = self._service.config, self._service.default_model
         return json_response(
             ServerInfo(

@@ -6,6 +6,7 @@ from starlette.routing import Route
 
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.http.json_responses import json_response
+from quire.server.http.query import flag_of, query_of
 from quire.server.observability.kv_event_stream import KVEventStream, last_event_id
 from quire.server.observability.timeline_view import TimelineList, show, summary
 from quire.server.observability.timelines import Timeline
@@ -42,10 +43,17 @@ class IntrospectionRoutes:
         )
 
     async def timelines(self, request: Request) -> Response:
-        """Answer with the client's own requests, the newest first."""
-        now = self._service.sources.clock()
-        own = self._service.timelines.of(arrival_of(request).tenant.name)
-        return json_response(TimelineList(tuple(summary(each, now) for each in own)))
+        """Answer with the client's own requests, or those of all, the newest first."""
+        service, tenant = self._service, arrival_of(request).tenant
+        wants_all = flag_of(query_of(request, "all"), "all")
+        if wants_all:
+            service.tenants.check_sees_all(tenant)
+        now = service.sources.clock()
+        listed = service.timelines.of(None if wants_all else tenant.name)
+        names_tenant = wants_all and service.tenants.are_apart
+        return json_response(
+            TimelineList(tuple(summary(each, now, names_tenant=names_tenant) for each in listed))
+        )
 
     async def loads(self, request: Request) -> Response:
         service = self._service
@@ -78,11 +86,14 @@ class IntrospectionRoutes:
         return json_response(Cancelled(timeline.id, state))
 
     def _own(self, request: Request) -> Timeline:
-        """Return the client's own request that the path names. Raises RequestError."""
-        name = str(request.path_params["name"])
-        timeline = self._service.timelines.find(arrival_of(request).tenant.name, name)
-        if timeline is not None:
-            return timeline
+        """Return the client's own request that the path names, of an administrator anyone's. Raises
+        RequestError."""
+        name, tenant = str(request.path_params["name"]), arrival_of(request).tenant
+        owners = self._service.tenants.all_names if tenant.is_admin else ()
+        for owner in (tenant.name, *owners):
+            timeline = self._service.timelines.find(owner, name)
+            if timeline is not None:
+                return timeline
         most = self._service.config.timeline_requests
         kept = f"the last {most} are kept" if most else "--timeline-requests 0 keeps none"
         raise RequestError(
@@ -92,6 +103,7 @@ class IntrospectionRoutes:
         )
 
     async def kv_events(self, request: Request) -> Response:
+        self._service.tenants.check_admin(arrival_of(request).tenant)
         model = self._service.default_model
         if not model.config.engine.tracing.enable_kv_cache_events:
             raise RequestError(
@@ -104,6 +116,7 @@ class IntrospectionRoutes:
 
     async def reset_prefix_cache(self, request: Request) -> Response:
         service = self._service
+        service.tenants.check_admin(arrival_of(request).tenant)
         body = await service.bodies.read(request, MAX_RESET_BYTES)
         model = service.serving_state().model
         if body:

@@ -60,7 +60,8 @@ class TimelineOut(msgspec.Struct, frozen=True):
 
 
 class TimelineSummary(msgspec.Struct, frozen=True):
-    """`prompt_tokens` and `output_tokens` are those of all choices."""
+    """`prompt_tokens` and `output_tokens` are those of all choices; `tenant` is told where the
+    requests of all keys are listed."""
 
     id: str
     request_id: str
@@ -72,6 +73,7 @@ class TimelineSummary(msgspec.Struct, frozen=True):
     prompt_tokens: int
     output_tokens: int
     object: str = "request"
+    tenant: str | UnsetType = UNSET
 
 
 class TimelineList(msgspec.Struct, frozen=True):
@@ -79,7 +81,7 @@ class TimelineList(msgspec.Struct, frozen=True):
     object: str = "list"
 
 
-def summary(timeline: Timeline, now: float) -> TimelineSummary:
+def summary(timeline: Timeline, now: float, *, names_tenant: bool = False) -> TimelineSummary:
     """Return the line of a timeline in a list; `now` stands for the end of a request that runs."""
     end_s = now if timeline.ended_s is None else timeline.ended_s
     return TimelineSummary(
@@ -92,6 +94,7 @@ def summary(timeline: Timeline, now: float) -> TimelineSummary:
         len(timeline.choices),
         sum(choice.num_prompt_tokens for choice in timeline.choices),
         sum(choice.num_outputs for choice in timeline.choices),
+        tenant=timeline.tenant if names_tenant else UNSET,
     )
 
 

@@ -111,9 +111,9 @@ class Timelines:
         header; None if none is kept."""
         return self._by_name.get((tenant, name))
 
-    def of(self, tenant: str) -> list[Timeline]:
-        """Return the newest timelines of a tenant, the last one first."""
-        own = (each for each in reversed(self._ring) if each.tenant == tenant)
+    def of(self, tenant: str | None) -> list[Timeline]:
+        """Return the newest timelines of a tenant, or with None of all, the last one first."""
+        own = (each for each in reversed(self._ring) if tenant in (None, each.tenant))
         return list(islice(own, MAX_LISTED))
 
     def on_output(self, output: EngineOutput) -> None:

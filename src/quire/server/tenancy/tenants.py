@@ -5,12 +5,13 @@ salt of a block's hash is made from the key and a secret that no client knows.
 import hashlib
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from starlette.requests import Request
 
 from quire.server.config import ApiKey
+from quire.server.errors import FORBIDDEN, RequestError
 from quire.server.observability.request_log import RequestFigures
 from quire.server.observability.trace_context import TraceContext
 
@@ -21,12 +22,13 @@ ARRIVAL = "quire.arrival"
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """Whoever shares an API key, and so blocks and a queue; `is_named` says that the name was
-    chosen by the operator, not made from the key."""
+    chosen by the operator, not made from the key, and `is_admin` that the key was the admin's."""
 
     name: str = ""
     weight: float = 1.0
     own_salt: bytes = field(default=b"", repr=False)
     is_named: bool = False
+    is_admin: bool = False
 
     def salt(self, cache_salt: str | None) -> bytes:
         """Return the salt of the tenant's blocks with what the client adds, `cache_salt`. The
@@ -38,6 +40,8 @@ class Tenant:
 
 
 EVERYONE = Tenant()
+ADMIN_NAME = "(admin)"
+"""The name of who has the admin key, where there are API keys: no key of a file can have it."""
 
 
 class Arrival(NamedTuple):
@@ -59,44 +63,82 @@ def arrival_of(request: Request) -> Arrival:
     return arrival
 
 
+class AdminKeyRequired(RequestError):
+    """The request is for the administrator, and brings another key or none."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="admin_key_required", status=FORBIDDEN)
+
+
 class Tenants:
     """The tenants of a server. Keys are kept as digests, and compared in a time that does not
-    depend on them."""
+    depend on them. `admin` is who has the admin key, with its digest, where there is one."""
 
-    def __init__(self, by_digest: Sequence[tuple[bytes, Tenant]]) -> None:
-        self._by_digest = by_digest
+    def __init__(
+        self,
+        by_digest: Sequence[tuple[bytes, Tenant]],
+        admin: tuple[bytes, Tenant] | None = None,
+    ) -> None:
+        self._tenants = tuple(tenant for _, tenant in by_digest)
+        self._by_digest = (*by_digest, *(() if admin is None else (admin,)))
+        self._has_admin = admin is not None
 
     @property
     def are_apart(self) -> bool:
         """False where no keys are asked for: everyone is one tenant."""
-        return bool(self._by_digest)
+        return bool(self._tenants)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names that the operator chose."""
-        return tuple(tenant.name for _, tenant in self._by_digest if tenant.is_named)
+        return tuple(tenant.name for tenant in self._tenants if tenant.is_named)
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """The names of all whose requests there may be."""
+        if not self._tenants:
+            return (EVERYONE.name,)
+        return tuple(tenant.name for _, tenant in self._by_digest)
 
     def named(self, name: str) -> Tenant | None:
         """Return the tenant of this name; None for a key that is no longer one of the server."""
-        if not self._by_digest:
+        if not self._tenants:
             return EVERYONE if name == EVERYONE.name else None
         return next((tenant for _, tenant in self._by_digest if tenant.name == name), None)
 
     def authenticate(self, headers: Sequence[tuple[bytes, bytes]]) -> Tenant | None:
         """Return the tenant whose key the headers hold; None for a missing or wrong key."""
+        found = None if self._tenants else EVERYONE
         if not self._by_digest:
-            return EVERYONE
+            return found
         given = _digest(_key_in(headers))
-        found = None
         for digest, tenant in self._by_digest:
             if hmac.compare_digest(given, digest):
                 found = tenant
         return found
 
+    def check_admin(self, tenant: Tenant) -> None:
+        """Raise AdminKeyRequired where there is an admin key and the tenant has not brought it."""
+        if self._has_admin and not tenant.is_admin:
+            raise AdminKeyRequired("This route wants the admin key of this server (--admin-key).")
 
-def build_tenants(keys: Sequence[ApiKey], secret: bytes) -> Tenants:
-    """Return the tenants of these keys, with salts made from each key and `secret`."""
-    return Tenants([(_digest(each.key.encode()), _tenant(each, secret)) for each in keys])
+    def check_sees_all(self, tenant: Tenant) -> None:
+        """Raise AdminKeyRequired for a tenant that has no right to the requests of others."""
+        if self.are_apart and not tenant.is_admin:
+            raise AdminKeyRequired(
+                "The requests of all keys are shown to the admin key of a server (--admin-key) "
+                "alone; without 'all' your own are listed."
+            )
+
+
+def build_tenants(keys: Sequence[ApiKey], secret: bytes, admin_key: str | None = None) -> Tenants:
+    """Return the tenants of these keys, with salts made from each key and `secret`. Without keys
+    the administrator is everyone too, as far as blocks and requests go."""
+    admin = None
+    if admin_key is not None:
+        tenant = _tenant(ApiKey(admin_key, ADMIN_NAME), secret) if keys else EVERYONE
+        admin = _digest(admin_key.encode()), replace(tenant, is_named=False, is_admin=True)
+    return Tenants([(_digest(each.key.encode()), _tenant(each, secret)) for each in keys], admin)
 
 
 def _tenant(key: ApiKey, secret: bytes) -> Tenant:

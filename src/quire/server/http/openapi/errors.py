@@ -63,7 +63,8 @@ ERROR_DOCS: Mapping[int, ErrorDoc] = dict(
             ),
         ),
         _error(
-            "The `Origin` or the `Host` of the request is not one that this server answers to.",
+            "The `Origin` or the `Host` of the request is not one that this server answers to, or "
+            "what it asks for wants the admin key.",
             RequestError(
                 "The origin 'https://example.com' is not allowed.",
                 code="origin_not_allowed",

@@ -151,7 +151,8 @@ ROUTES: Mapping[str, RouteDoc] = {
     ),
     "/version": RouteDoc("The version of the server.", _ok(ResponseDoc(Version(__version__)))),
     "/v1/server_info": RouteDoc(
-        "Facts of the model and the engine, and the configuration without what is secret.",
+        "Facts of the model and the engine, and the configuration without what is secret; for the "
+        "admin key, where there is one.",
         _ok(ResponseDoc(examples.SERVER_INFO)),
     ),
     "/v1/models": RouteDoc("The models.", _ok(ResponseDoc(ModelList((examples.CARD,))))),
@@ -164,6 +165,15 @@ ROUTES: Mapping[str, RouteDoc] = {
     "/v1/requests": RouteDoc(
         "One's own requests that run or ran last, the newest first.",
         _ok(ResponseDoc(TimelineList((examples.SUMMARY,)))),
+        parameters=(
+            Parameter(
+                "all",
+                "query",
+                "`true`: those of all keys, for the admin key.",
+                "false",
+                "^(true|false)$",
+            ),
+        ),
     ),
     "/v1/loads": RouteDoc(
         "The load of the engine, for balancers.",
@@ -187,7 +197,8 @@ ROUTES: Mapping[str, RouteDoc] = {
         ),
     ),
     "/v1/kv_events": RouteDoc(
-        "The events of the prefix cache, where `--enable-kv-cache-events` is set.",
+        "The events of the prefix cache, where `--enable-kv-cache-events` is set; for the admin "
+        "key, where there is one.",
         _ok(
             ResponseDoc(
                 examples.KV_EVENTS,
@@ -265,7 +276,7 @@ ROUTES: Mapping[str, RouteDoc] = {
         examples.DETOKENIZE_REQUESTS,
     ),
     "/reset_prefix_cache": RouteDoc(
-        "Empty the prefix cache.",
+        "Empty the prefix cache; for the admin key, where there is one.",
         _ok(ResponseDoc(ResetSent())),
         READS_A_BODY,
         examples.RESET_REQUESTS,
