@@ -296,40 +296,6 @@ def test_a_revision_of_a_local_folder_is_refused(tmp_path: Path) -> None:
         config_of("--revision", "abc")
 
 
-def test_keys_come_from_a_file_too(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text("one\n\n two ann\nthree  b-1  0.5\n")
-    assert config_of("--api-key-file", str(file), QUIRE_API_KEY="zero").api_keys == (
-        ApiKey("zero"),
-        ApiKey("one"),
-        ApiKey("two", "ann"),
-        ApiKey("three", "b-1", 0.5),
-    )
-    file.write_text("")
-    with pytest.raises(InvalidOption, match="no key"):
-        config_of("--api-key-file", str(file))
-    with pytest.raises(InvalidOption, match="cannot read"):
-        config_of("--api-key-file", str(tmp_path / "none"))
-
-
-def test_comments_and_a_byte_order_mark_are_no_keys(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    text = "one\n# of the team\n  #two\n#three x 1 2\nfour#4 dan\n"
-    file.write_bytes(text.encode("utf-8-sig"))
-    keys = config_of("--api-key-file", str(file)).api_keys
-    assert keys == (ApiKey("one"), ApiKey("four#4", "dan"))
-    file.write_bytes(b"\xef\xbb\xbf# nothing but a comment\n")
-    with pytest.raises(InvalidOption, match="no key"):
-        config_of("--api-key-file", str(file))
-
-
-def test_line_numbers_of_the_key_file_count_comments(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text("# first\n\nhush ann x\n")
-    with pytest.raises(InvalidOption, match="line 3: a weight is a number above 0"):
-        config_of("--api-key-file", str(file))
-
-
 @pytest.mark.parametrize("variable", ["QUIRE_API_KEY", "QUIRE_API_KEY_FILE", "QUIRE_ADMIN_KEY"])
 def test_a_key_variable_that_is_empty_does_not_open_the_server(variable: str) -> None:
     with pytest.raises(InvalidOption, match=f"^{variable} is set but empty, .*or unset it$"):
@@ -353,29 +319,6 @@ def test_a_key_flag_beats_its_empty_variable() -> None:
 def test_any_other_variable_that_is_empty_counts_as_not_set() -> None:
     guards = {"QUIRE_API_KEY", "QUIRE_API_KEY_FILE", "QUIRE_ADMIN_KEY"}
     assert config_of(**{o.variable: "" for o in OPTIONS if o.variable not in guards}) == config_of()
-
-
-@pytest.mark.parametrize(
-    ("lines", "number", "why"),
-    [
-        ("hush ann\ntwo ann\n", 2, "the name is that of another key"),
-        ("hush\n\nhush\n", 3, "the key is given twice"),
-        ("zero\n", 1, "the key is given twice"),
-        ("hush a 1 2\n", 1, "got 4 words"),
-        ("hush a/b\n", 1, "a name has"),
-        ("hush a 0\n", 1, "above 0"),
-        ("hush a inf\n", 1, "above 0"),
-        ("two\nhush b x\n", 2, "above 0"),
-    ],
-)
-def test_bad_line_of_the_key_file_is_named_without_the_key(
-    tmp_path: Path, lines: str, number: int, why: str
-) -> None:
-    file = tmp_path / "keys"
-    file.write_text(lines)
-    with pytest.raises(InvalidOption, match=f"line {number}: .*{why}") as wrong:
-        config_of("--api-key-file", str(file), "--api-key", "zero")
-    assert "hush" not in str(wrong.value)
 
 
 def test_unknown_variables_are_told() -> None:

@@ -39,9 +39,9 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "api-key-file",
         RESOLVED,
         text,
-        "File with a line `KEY [NAME [WEIGHT]]` for each API key: the name is told in metrics, the "
-        "weight (1 if not said) is the key's share under a fair policy. Lines that begin with `#` "
-        "are comments.",
+        "File with a line `KEY [NAME [WEIGHT]] [rpm=N] [tpm=N]` for each API key: the name is told "
+        "in metrics, the weight (1 if not said) is the key's share under a fair policy, the last "
+        "two are the most requests and tokens a minute. Lines that begin with `#` are comments.",
         shown="none",
         guards=True,
     ),

@@ -37,12 +37,13 @@ from quire.server.observability.trace_context import TRACEPARENT
 from quire.server.openai.text_routes import TextRoutes
 from quire.server.service import Observers, Service
 from quire.server.sources import Sources
+from quire.server.tenancy.rates import RATE_HEADERS
 from quire.server.tenancy.tenants import build_tenants
 
 logger = logging.getLogger(__name__)
 
 CORS_METHODS = ("GET", "HEAD", "POST", "DELETE")
-EXPOSED_HEADERS = ("x-request-id", TRACEPARENT, "retry-after", REPORT_HEADER)
+EXPOSED_HEADERS = ("x-request-id", TRACEPARENT, "retry-after", REPORT_HEADER, *RATE_HEADERS)
 """Headers of answers that pages of allowed origins may read, beside those that all pages may."""
 PREFLIGHT_AGE_S = 600
 """A browser asks again after so long whether it may call."""

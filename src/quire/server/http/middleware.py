@@ -22,6 +22,7 @@ from quire.server.observability.request_log import RequestFigures, as_text
 from quire.server.observability.trace_context import TRACEPARENT, trace_context
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.service import Service
+from quire.server.tenancy.rates import RATES
 from quire.server.tenancy.tenants import ARRIVAL, EVERYONE, Arrival
 
 logger = logging.getLogger("quire.access")
@@ -121,6 +122,9 @@ class _Exchange:
             headers[REQUEST_ID] = self.id
             if self.trace is not None:
                 headers[TRACEPARENT] = self.trace.header
+            rates = self._scope.get(RATES)
+            if rates is not None:
+                headers.update(dict(rates.headers(self._clock())))
             report = self._load_report()
             if report is not None:
                 headers[REPORT_HEADER] = report

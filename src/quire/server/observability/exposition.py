@@ -88,6 +88,7 @@ def _server_rows(service: Service) -> dict[str, Rows]:
     return {
         "http_half_read_bytes": [((), metrics.num_half_read_bytes)],
         "http_refused_total": _labelled(metrics.num_refused),
+        "rate_limited_total": _labelled(metrics.num_rate_limited),
         "traces_dropped_total": _labelled(metrics.dropped_traces),
         "event_loop_longest_hold_seconds": [((), metrics.longest_hold.value())],
         "input_bodies_waiting": _labelled(

@@ -220,6 +220,15 @@ METRICS: tuple[Metric, ...] = (
         twin=False,
         of_server=True,
     ),
+    Metric(
+        "rate_limited_total",
+        MetricKind.COUNTER,
+        "Requests not taken because their API key has had its requests or tokens of a minute.",
+        ("reason",),
+        common=("model_name",),
+        twin=False,
+        of_server=True,
+    ),
     _counter(
         "deadline_exceeded_total",
         "Requests whose `deadline_ms` ran out: not taken (refused) or ended (unfinished).",

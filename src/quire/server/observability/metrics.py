@@ -24,6 +24,7 @@ from quire.server.observability.metric_table import (
     buckets_up_to,
 )
 from quire.server.observability.request_spans import Drop
+from quire.server.tenancy.rates import Rate
 from quire.server.tenancy.tenants import Arrival
 
 NO_STATS = Stats(*(0,) * len(Stats._fields))
@@ -84,6 +85,7 @@ class ServerMetrics:
 
     def __init__(self, paths: Collection[str]) -> None:
         self.histograms = _histograms(of_server=True)
+        self.num_rate_limited = dict.fromkeys(Rate, 0)
         self.num_refused: Counter[str] = Counter()
         self.num_half_read_bytes = 0
         self.http = HttpMetrics(paths)

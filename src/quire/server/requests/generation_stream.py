@@ -66,6 +66,7 @@ class GenerationStream:
         self._clock = service.sources.clock
         self._timelines = service.timelines
         self._spans = service.spans
+        self._rates = context.arrival.tenant.rates
         self._timeline: Timeline | None = None
         self._tokenizer = serving.tokenizer
         self._choices: list[ChoiceOutput] = []  # once the engine has taken the requests
@@ -77,7 +78,16 @@ class GenerationStream:
         self._streams: list[TokenStream] = []
 
     async def start(self) -> None:
-        """Return once the scheduler has taken every request. Raises RequestError if it has not."""
+        """Return once the scheduler has taken every request. Raises RequestError if it has not: the
+        prompts are given back to the key's rate then."""
+        try:
+            await self._start()
+        except RequestError:
+            if self._rates is not None:
+                self._rates.give_back_prompt(self.context.num_prompt_tokens)
+            raise
+
+    async def _start(self) -> None:
         now = self._clock()
         self._timeline = self._timelines.open(self.context, now)
         requests = self._in_time(now)
@@ -223,6 +233,8 @@ class GenerationStream:
             raise DeadlineExceeded("The deadline passed before the output was complete.")
         if delta.token_ids:
             self._meters[index].tokens(len(delta.token_ids), self._clock())
+            if self._rates is not None:
+                self._rates.charge_output(self._clock(), len(delta.token_ids))
         choice = self._choices[index]
         num_before = choice.num_reasoning_tokens or 0
         output = await choice.add(delta)

@@ -3,7 +3,8 @@ same on every route.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from starlette.requests import Request
@@ -18,6 +19,7 @@ from quire.server.requests.input_parser import InputKind, TokenizedRequest
 from quire.server.requests.input_processor import InputProcessor
 from quire.server.requests.input_reader import INLINE_BYTES
 from quire.server.service import Service
+from quire.server.tenancy.rates import RATES, RateLimited
 from quire.server.tenancy.tenants import arrival_of
 
 Made = TypeVar("Made")
@@ -58,6 +60,7 @@ class RequestIntake:
         model = tokenized.request.model or serving.model.name
         processor = InputProcessor(model, serving, self._service.sources, arrival_of(request))
         context = processor.process(tokenized, id_prefix)
+        self.admit_prompt(request, context.num_prompt_tokens, context.prompts[0].field)
         if tokenized.grammar is not None:
             serving.model.metrics.on_structured(tokenized.grammar.kind, tokenized.check_s)
         return context
@@ -77,9 +80,34 @@ class RequestIntake:
         That the server is not ready is said before the body is checked, but after it is read: a
         client that still sends would not read the answer.
         """
+        self._admit(request)
         body = await self._service.bodies.read(request, self._service.config.max_body_bytes)
         await self._service.work_throttle.wait(arrival_of(request).tenant.name)
         return body, self._service.serving_state()
+
+    def _admit(self, request: Request) -> None:
+        """Charge a request to the rates of its key, if it has any. Raises RequestError."""
+        rates = arrival_of(request).tenant.rates
+        if rates is not None:
+            request.scope[RATES] = rates
+            with self._counted():
+                rates.admit_request(self._service.sources.clock())
+
+    def admit_prompt(self, request: Request, num_tokens: int, field: str) -> None:
+        """Charge the tokens of a request's prompts, which came in `field`, to the rates of its key,
+        if it has any. Raises RequestError."""
+        rates = arrival_of(request).tenant.rates
+        if rates is not None:
+            with self._counted():
+                rates.admit_prompt(self._service.sources.clock(), num_tokens, field)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
+        except RateLimited as limited:
+            self._service.metrics.num_rate_limited[limited.rate] += 1
+            raise
 
     async def _unless_cancelled(
         self, request: Request, body: bytes, reading: Awaitable[Made]

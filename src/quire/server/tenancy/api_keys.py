@@ -1,5 +1,5 @@
-"""Reads API keys from flags and from a file of `KEY [NAME [WEIGHT]]` lines. Errors never show a
-key.
+"""Reads API keys from flags and from a file of `KEY [NAME [WEIGHT]] [rpm=N] [tpm=N]` lines. Errors
+never show a key.
 
 Blank lines of the file, lines that begin with `#`, and a byte-order mark are passed over.
 """
@@ -11,6 +11,9 @@ from pathlib import Path
 from quire.server.cli.option_values import InvalidOption
 from quire.server.config import ApiKey
 
+RATES = ("rpm", "tpm")
+"""Requests and tokens a minute, the only words of a line with a `=`, the key left out."""
+_RATE = re.compile(r"[1-9][0-9]{,11}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -38,16 +41,34 @@ def read_api_keys(from_options: tuple[str, ...], path: str | None) -> tuple[ApiK
 
 
 def _read_line(words: list[str], before: list[ApiKey]) -> ApiKey:
-    if len(words) > 3:
-        raise ValueError(f"expected KEY [NAME [WEIGHT]], got {len(words)} words")
-    key, name, weight = (*words, None, None)[:3]
+    key, *others = words
+    rates = _rates([word for word in others if "=" in word])
+    named = [word for word in others if "=" not in word]
+    if len(named) > 2:
+        raise ValueError(f"expected KEY [NAME [WEIGHT]] and rates, got {1 + len(named)} words")
+    name, weight = (*named, None, None)[:2]
     if key in [each.key for each in before]:
         raise ValueError("the key is given twice")
     if name is not None and not _NAME.fullmatch(name):
         raise ValueError("a name has up to 64 letters, digits, '.', '_' and '-'")
     if name is not None and name in [each.name for each in before]:
         raise ValueError("the name is that of another key")
-    return ApiKey(key or "", name, _weight(weight))
+    return ApiKey(key, name, _weight(weight), rates.get("rpm"), rates.get("tpm"))
+
+
+def _rates(words: list[str]) -> dict[str, int]:
+    """Return the rates by their names, from words such as `rpm=60`."""
+    rates: dict[str, int] = {}
+    for word in words:
+        name, _, given = word.partition("=")
+        if name not in RATES:
+            raise ValueError(f"known rates are {', '.join(f'{each}=N' for each in RATES)}")
+        if name in rates:
+            raise ValueError(f"{name} is given twice")
+        if not _RATE.fullmatch(given):
+            raise ValueError(f"{name} is an integer of 1 or more, in 12 digits at most")
+        rates[name] = int(given)
+    return rates
 
 
 def _weight(given: str | None) -> float:

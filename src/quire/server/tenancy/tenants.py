@@ -14,6 +14,7 @@ from quire.server.config import ApiKey
 from quire.server.errors import FORBIDDEN, RequestError
 from quire.server.observability.request_log import RequestFigures
 from quire.server.observability.trace_context import TraceContext
+from quire.server.tenancy.rates import KeyRates, build_rates
 
 ARRIVAL = "quire.arrival"
 """The key under which the ASGI scope of a request holds its `Arrival`."""
@@ -22,13 +23,15 @@ ARRIVAL = "quire.arrival"
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """Whoever shares an API key, and so blocks and a queue; `is_named` says that the name was
-    chosen by the operator, not made from the key, and `is_admin` that the key was the admin's."""
+    chosen by the operator, not made from the key, and `is_admin` that the key was the admin's.
+    `rates` are the account of its limits, where it has any."""
 
     name: str = ""
     weight: float = 1.0
     own_salt: bytes = field(default=b"", repr=False)
     is_named: bool = False
     is_admin: bool = False
+    rates: KeyRates | None = field(default=None, repr=False, compare=False)
 
     def salt(self, cache_salt: str | None) -> bytes:
         """Return the salt of the tenant's blocks with what the client adds, `cache_salt`. The
@@ -145,7 +148,8 @@ def _tenant(key: ApiKey, secret: bytes) -> Tenant:
     raw = key.key.encode()
     name = key.name or "key-" + hashlib.sha256(b"tenant of " + raw).hexdigest()[:12]
     salt = hmac.digest(secret, raw, "sha256")
-    return Tenant(name, key.weight, salt, is_named=key.name is not None)
+    rates = build_rates(key.requests_per_minute, key.tokens_per_minute)
+    return Tenant(name, key.weight, salt, is_named=key.name is not None, rates=rates)
 
 
 def _digest(key: bytes) -> bytes:

@@ -9,7 +9,7 @@ import msgspec
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from quire.server.errors import UNAUTHORIZED, ErrorBody
+from quire.server.errors import TOO_MANY, UNAUTHORIZED, ErrorBody
 from quire.server.http.json_responses import JSON
 from quire.server.http.middleware import OPEN_PATHS
 from quire.server.http.openapi.bodies import (
@@ -27,6 +27,7 @@ from quire.server.http.openapi.routes import (
     RouteDoc,
     route_key,
 )
+from quire.server.tenancy.rates import RATE_HEADERS
 
 DESCRIPTION = """Quire serves language models over OpenAI-style APIs.
 
@@ -153,7 +154,7 @@ def _request_examples(path: str, route: RouteDoc, model_name: str) -> dict[str, 
 def _answer(route: RouteDoc, responses: Sequence[ResponseDoc]) -> dict[str, object]:
     return {
         "description": " ".join(answer.description for answer in responses),
-        "headers": headers(*route.headers),
+        "headers": headers(*route.headers, *(RATE_HEADERS if TOO_MANY in route.errors else ())),
         "content": {answer.media_type: _content(answer) for answer in responses},
     }
 

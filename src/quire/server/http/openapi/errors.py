@@ -24,6 +24,7 @@ from quire.server.errors import (
     error_headers,
 )
 from quire.server.http.json_responses import JSON
+from quire.server.tenancy.rates import RATE_HEADERS, Rate
 
 NO_SUCH_METHOD = 405
 TARGET_TOO_LONG = 414
@@ -118,7 +119,8 @@ ERROR_DOCS: Mapping[int, ErrorDoc] = dict(
             ),
         ),
         _error(
-            "The API key has its share of the waiting queue.",
+            "The API key has its share of the waiting queue, or has had all that its rates let it "
+            "have.",
             Overloaded(
                 "The server is full: 256 requests of this tenant wait.",
                 2,
@@ -161,6 +163,15 @@ HEADERS: Mapping[str, str] = {
     "endpoint-load-metrics": "The ORCA load report, where a completion or a chat asked for it.",
     "retry-after": "Seconds to wait before the request is sent again.",
     "traceparent": "The span of this request, where it came with a trace or is traced.",
+    **{
+        f"x-ratelimit-limit-{rate}": f"The {rate} a minute that the key may have, if it has a rate."
+        for rate in Rate
+    },
+    **{f"x-ratelimit-remaining-{rate}": f"The {rate} that it may have now." for rate in Rate},
+    **{
+        f"x-ratelimit-reset-{rate}": f"The time until all these {rate} are left again, as `1m2s`."
+        for rate in Rate
+    },
     "www-authenticate": "How to bring an API key.",
     "x-quire-warnings": "What of the request was accepted and has no effect.",
     "x-request-id": "The id of the request in the server's log, and in `/v1/requests/{name}`.",
@@ -178,9 +189,9 @@ def headers(*names: str) -> dict[str, object]:
 
 
 def _headers_of(status: int, error: RequestError) -> tuple[str, ...]:
-    load_report = () if status == UNAUTHORIZED else ("endpoint-load-metrics",)
+    with_a_key = () if status == UNAUTHORIZED else ("endpoint-load-metrics", *RATE_HEADERS)
     methods = ("allow",) if status == NO_SUCH_METHOD else ()
-    return (*error_headers(error), *load_report, *methods)
+    return (*error_headers(error), *with_a_key, *methods)
 
 
 def response_name(status: int) -> str:

@@ -50,7 +50,8 @@ OK = 200
 STREAMED = "With `stream`: events, an error that comes late among them."
 READS_A_BODY = (TOO_LARGE, UNSUPPORTED_MEDIA, UNAVAILABLE)
 """Errors of the routes that read a body, beside those of all."""
-GENERATES = (*READS_A_BODY, NOT_FOUND, TOO_MANY, TOO_LATE)
+TOKENIZES = (*READS_A_BODY, NOT_FOUND, TOO_MANY)
+GENERATES = (*TOKENIZES, TOO_LATE)
 
 
 class ResponseDoc(NamedTuple):
@@ -251,28 +252,28 @@ ROUTES: Mapping[str, RouteDoc] = {
     f"{COMPLETIONS}/render": RouteDoc(
         "The prompts of a completion, without running it.",
         _ok(ResponseDoc(examples.RENDERED)),
-        (*READS_A_BODY, NOT_FOUND),
+        TOKENIZES,
         examples.COMPLETION_REQUESTS,
         headers=("x-quire-warnings",),
     ),
     f"{CHAT}/render": RouteDoc(
         "The prompt of a conversation, without running it.",
         _ok(ResponseDoc(examples.RENDERED)),
-        (*READS_A_BODY, NOT_FOUND),
+        TOKENIZES,
         examples.CHAT_REQUESTS,
         headers=("x-quire-warnings",),
     ),
     "/tokenize": RouteDoc(
         "The tokens of a text or a conversation.",
         _ok(ResponseDoc(Tokenized(3, 2048, (5, 6, 7)))),
-        (*READS_A_BODY, NOT_FOUND),
+        TOKENIZES,
         examples.TOKENIZE_REQUESTS,
         headers=("x-quire-warnings",),
     ),
     "/detokenize": RouteDoc(
         "The text of tokens.",
         _ok(ResponseDoc(Detokenized("Once upon a time"))),
-        (*READS_A_BODY, NOT_FOUND),
+        TOKENIZES,
         examples.DETOKENIZE_REQUESTS,
     ),
     "/reset_prefix_cache": RouteDoc(
