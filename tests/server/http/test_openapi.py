@@ -16,7 +16,14 @@ from quire.server.http.openapi.bodies import BODIES
 from quire.server.http.openapi.document import describe, described_routes
 from quire.server.http.openapi.errors import ANYWHERE, ERROR_DOCS
 from quire.server.http.openapi.routes import ROUTE_PATHS, ROUTES, route_key
-from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS, Support, capabilities_of
+from quire.server.openai.protocol.capabilities import (
+    CHAT,
+    COMPLETIONS,
+    RESPONSES,
+    Support,
+    capabilities_of,
+)
+from quire.server.responses.stream_events import EVENT_TYPES
 from tests.server.documented import held_to_document, resolve, responses
 from tests.server.served import MODEL, Served
 
@@ -153,12 +160,14 @@ def test_the_events_of_streams_are_described(document: dict[str, object]) -> Non
         assert isinstance(responses_of, dict)
         content = responses_of["200"]["content"]
         if "text/event-stream" in content:
-            data = content["text/event-stream"]["itemSchema"]["properties"]["data"]["anyOf"]
-            references_in = data[1]["contentSchema"]["anyOf"]
+            data = content["text/event-stream"]["itemSchema"]["properties"]["data"]
+            data = data["anyOf"][1] if "anyOf" in data else data
+            references_in = data["contentSchema"]["anyOf"]
             kinds[path] = {str(each["$ref"]).rpartition("/")[2] for each in references_in}
     assert kinds == {
         COMPLETIONS: {"CompletionBody", "ErrorBody"},
         CHAT: {"ChatChunk", "ErrorBody"},
+        RESPONSES: {each.__name__ for each in EVENT_TYPES},
         "/v1/kv_events": {"BlockStored", "BlockRemoved", "AllBlocksCleared", "Gap"},
     }
 

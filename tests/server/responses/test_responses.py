@@ -56,6 +56,17 @@ def test_a_turn_of_the_assistant_is_one_message() -> None:
     assert [call["id"] for call in calls] == ["call_1", "call_2"]
 
 
+def test_text_after_calls_is_of_the_turn_that_called() -> None:
+    messages = messages_of(ASKED, SAID, CALL, {"role": "assistant", "content": "Soon."}, RESULT)
+    assert [each["role"] for each in messages] == ["user", "assistant", "tool"]
+    assert messages[1]["content"] == "Yes?\nSoon."
+    assert [each["role"] for each in messages_of(ASKED, SAID, SAID)] == [
+        "user",
+        "assistant",
+        "assistant",
+    ]
+
+
 def test_it_says_what_the_chat_says(served: Served) -> None:
     shared = {"temperature": 0, "top_logprobs": 2}
     chat = served.chat(messages=[ASKED], max_tokens=4, logprobs=True, **shared).json()
@@ -107,7 +118,10 @@ def test_the_openai_client_reads_it(served: Served) -> None:
         ({"max_output_tokens": 10**6}, "max_output_tokens"),
         ({"input": "word " * 5000}, "input"),
         ({"temperature": 3}, "temperature"),
-        ({"stream": True}, "stream"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        ({"stream_options": {"include_usage": True}}, "stream_options.include_usage"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
         ({"store": True}, "store"),
         ({"previous_response_id": "resp-1"}, "previous_response_id"),
         ({"max_tokens": 3}, "max_tokens"),
@@ -126,7 +140,7 @@ def test_a_fault_is_named_as_the_client_wrote_it(
 
 def test_null_is_not_given(served: Served) -> None:
     fields = dict.fromkeys(set(ResponsesRequest.model_fields) - {"input"})
-    asked = {"input": "x", "stream": None, "store": None, **fields}
+    asked = {"input": "x", "store": None, **fields}
     served.client.post(RESPONSES, json=asked).raise_for_status()
 
 

@@ -35,6 +35,7 @@ from quire.server.observability.metrics import ModelMetrics, ServerMetrics
 from quire.server.observability.timelines import Timelines
 from quire.server.observability.trace_context import TRACEPARENT
 from quire.server.openai.text_routes import TextRoutes
+from quire.server.responses.routes import ResponseRoutes
 from quire.server.service import Observers, Service
 from quire.server.sources import Sources
 from quire.server.tenancy.rates import RATE_HEADERS
@@ -111,6 +112,7 @@ def build_app(
         HealthRoutes(service),
         IntrospectionRoutes(service),
         TextRoutes(service),
+        ResponseRoutes(service),
         BatchRoutes(service, queue),
     ):
         app.router.routes.extend(routes.routes())

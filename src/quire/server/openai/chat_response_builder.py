@@ -112,8 +112,12 @@ class ChatResponseBuilder:
             return None if ending is None else ending.finish_reason
         return "function_call" if self._context.text_options.old_calls else "tool_calls"
 
+    def token_infos(self, logprobs: Sequence[LogprobEntry]) -> tuple[TokenInfo, ...]:
+        """Return log probabilities as they are sent."""
+        return tuple(self._info(each) for each in logprobs)
+
     def _logprobs(self, logprobs: Sequence[LogprobEntry]) -> ChatLogprobs:
-        return ChatLogprobs(tuple(self._info(each) for each in logprobs))
+        return ChatLogprobs(self.token_infos(logprobs))
 
     def _info(self, logprobs: LogprobEntry) -> TokenInfo:
         raw = self._token_bytes.of(logprobs.token_id)

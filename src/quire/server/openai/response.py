@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 MAX_INLINE_PARTS = 500
 """More parts (deltas, log probability entries, token ids of a prompt) are joined and encoded in a
 thread: the event loop serves others meanwhile."""
+MAX_INLINE_LOGPROBS = 20_000
+"""Once a stream had more, what closes a part of it, which may hold them all again, is made in a
+thread."""
 KEEP_ALIVE = b": keep-alive\n\n"
 STREAM_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -60,6 +63,7 @@ class GenerationResponse(Response):
         self._keep_alive_s = service.config.sse_keep_alive_interval_s or None
         self._streaming = False
         self._num_sent = 0
+        self._num_logprobs = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         produced = self._stream(send) if self._context.delivery.stream else self._answer(send)
@@ -146,10 +150,17 @@ class GenerationResponse(Response):
                 chunk = await self._chunk(choice, delta)
                 if chunk:
                     await self._send(send, chunk)
-        await self._send(send, self._writer.closing(), more=False)
+        closing = await _encoded(self._num_heavy_parts, self._writer.closing)
+        await self._send(send, closing, more=False)
 
     async def _chunk(self, choice: int, delta: OutputDelta) -> bytes:
-        return await _encoded(len(delta.logprobs), lambda: self._writer.chunk(choice, delta))
+        self._num_logprobs += len(delta.logprobs)
+        num_parts = max(len(delta.logprobs), self._num_heavy_parts)
+        return await _encoded(num_parts, lambda: self._writer.chunk(choice, delta))
+
+    @property
+    def _num_heavy_parts(self) -> int:
+        return self._num_logprobs if self._num_logprobs > MAX_INLINE_LOGPROBS else 0
 
     async def _begin(self, send: Send, *headers: tuple[bytes, bytes]) -> None:
         warnings = "; ".join(self._context.warnings).encode("ascii", "replace")

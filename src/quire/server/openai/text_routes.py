@@ -9,13 +9,12 @@ from quire.server.models.served_model import ServedModel
 from quire.server.openai.answer_writer import ChunkWriter
 from quire.server.openai.chat_response_builder import ChatResponseBuilder
 from quire.server.openai.completion_response_builder import CompletionResponseBuilder
-from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS, RESPONSES
+from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.openai.protocol.wire import ModelCard, ModelList
 from quire.server.openai.response import GenerationResponse
 from quire.server.requests.generation_stream import GenerationStream
 from quire.server.requests.input_parser import InputKind, model_not_found
 from quire.server.requests.intake import RequestIntake
-from quire.server.responses.writer import ItemWriter
 from quire.server.service import Service
 
 
@@ -34,7 +33,6 @@ class TextRoutes:
             Route("/v1/models/{name:path}", self.model, methods=["GET"]),
             Route(COMPLETIONS, self.completions, methods=["POST"]),
             Route(CHAT, self.chat, methods=["POST"]),
-            Route(RESPONSES, self.response, methods=["POST"]),
             Route(f"{COMPLETIONS}/render", self.render_completion, methods=["POST"]),
             Route(f"{CHAT}/render", self.render_chat, methods=["POST"]),
             Route("/tokenize", self.tokenize, methods=["POST"]),
@@ -71,16 +69,6 @@ class TextRoutes:
         generation = GenerationStream(context, self._service, serving)
         builder = ChatResponseBuilder(context, serving.tokenizer.token_bytes)
         return GenerationResponse(generation, ChunkWriter(generation, builder), self._service)
-
-    async def response(self, request: Request) -> Response:
-        tokenized, serving = await self._intake.tokenized(request, InputKind.RESPONSE)
-        asked = tokenized.asked
-        assert asked is not None
-        context = self._intake.processed(request, tokenized, serving, "resp")
-        builder = ChatResponseBuilder(context, serving.tokenizer.token_bytes)
-        generation = GenerationStream(context, self._service, serving)
-        writer = ItemWriter(generation, builder, asked)
-        return GenerationResponse(generation, writer, self._service)
 
     async def render_completion(self, request: Request) -> Response:
         return await self._intake.answer(request, InputKind.RENDER_COMPLETION)

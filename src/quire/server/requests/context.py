@@ -25,6 +25,7 @@ class TextOptions:
     names_tool: the client has named the tool to call, so that the call is no reason of its own for
         the output to end.
     logprobs: log probabilities are sent. Where they come without it, they only rank the choices.
+    keeps_order: of a parsed output it is kept in which order its parts came.
     prompt_logprobs: how many alternatives each token of the prompt is sent with, None for no log
         probabilities of the prompt.
     names_tokens: tokens beside log probabilities are written as their ids.
@@ -45,6 +46,7 @@ class TextOptions:
     include_reasoning: bool = True
     old_calls: bool = False
     names_tool: bool = False
+    keeps_order: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ class InputProcessor(NamedTuple):
             include_reasoning=request.include_reasoning is not False,
             old_calls=request.functions is not None,
             names_tool=isinstance(request.tool_choice, NamedTool),
+            keeps_order=tokenized.asked is not None,
         )
         return self._build(
             id_prefix,
@@ -107,7 +108,7 @@ class InputProcessor(NamedTuple):
             bad_words=tokenized.bad_words,
         )
         requests = builder.build(completion_id, prompts)
-        keeps_output = text_options.logprobs and not text_options.drop_output and not request.stream
+        keeps_output = text_options.logprobs and _is_answered_whole(request, text_options)
         sends_prompts = text_options.prompt_logprobs is not None
         check_num_logprobs(requests, keeps_output=keeps_output, sends_prompts=sends_prompts)
         options = request.stream_options
@@ -142,6 +143,13 @@ class InputProcessor(NamedTuple):
         if bos is None or all(prompt.token_ids[:2] != (bos, bos) for prompt in prompts):
             return ()
         return ("the prompt begins with two beginning-of-sequence tokens",)
+
+
+def _is_answered_whole(request: GenerationFields, text_options: TextOptions) -> bool:
+    """Return whether all of an output is in memory at its end. The stream of a response ends with
+    the whole of it."""
+    is_whole = not request.stream or text_options.keeps_order
+    return is_whole and not text_options.drop_output
 
 
 def _text_options(request: GenerationFields) -> TextOptions:

@@ -1,9 +1,10 @@
 """Parts of an output as text: what a stream sends chunk by chunk, and a whole answer joined."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from quire.scheduler.request import TokenLogprobs
 from quire.server.openai.protocol.wire import PromptProgress, Timing
+from quire.server.parsers.events import Event
 
 
 class LogprobEntry(NamedTuple):
@@ -40,11 +41,22 @@ class CallDelta(NamedTuple):
     name: str | None = None
 
 
+class TokenRead(NamedTuple):
+    """A token has come; `is_reasoning` where the text before or after it is."""
+
+    is_reasoning: bool
+
+
+OrderedPart: TypeAlias = Event | TokenRead
+
+
 class OutputDelta(NamedTuple):
     """A part of one output, or all of it: deltas joined in their order are the output. Where the
     output is parsed, `text` is its content. `prompt_logprobs` are those of the whole prompt but its
     first token, in one delta. `progress` says how far the prompt is computed. `timing`
-    comes with an ending that the engine made; of one by a stop string it is known later."""
+    comes with an ending that the engine made; of one by a stop string it is known later. `parts`
+    are the text, the reasoning and the calls of a parsed output in the order in which they came,
+    where that is kept."""
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
@@ -55,6 +67,7 @@ class OutputDelta(NamedTuple):
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     progress: PromptProgress | None = None
     timing: Timing | None = None
+    parts: tuple[OrderedPart, ...] = ()
 
 
 class GatheredOutput:
@@ -72,6 +85,7 @@ class GatheredOutput:
         self._reasoning: list[str] = []
         self._calls: list[tuple[CallDelta, list[str]]] = []
         self._prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+        self._parts: list[OrderedPart] = []
 
     def add(self, delta: OutputDelta) -> None:
         """Take the next delta of the output."""
@@ -82,6 +96,7 @@ class GatheredOutput:
             if call.number == len(self._calls):
                 self._calls.append((call, []))
             self._calls[call.number][1].append(call.arguments)
+        self._parts += delta.parts
         self._texts.append(delta.text)
         self._token_ids += delta.token_ids
         self._logprobs += delta.logprobs
@@ -100,4 +115,5 @@ class GatheredOutput:
             reasoning,
             calls,
             self._prompt_logprobs,
+            parts=tuple(self._parts),
         )

@@ -7,12 +7,11 @@ from quire.server.parsers.events import (
     CallBegun,
     CallEnded,
     ContentDelta,
-    Event,
     ReasoningDelta,
 )
 from quire.server.parsers.output_parser import OutputParser
 from quire.server.requests.context import TextOptions
-from quire.server.requests.output_delta import CallDelta, OutputDelta
+from quire.server.requests.output_delta import CallDelta, OrderedPart, OutputDelta, TokenRead
 
 ID_CHARS = 24
 
@@ -31,8 +30,9 @@ class ParsedOutput:
         self._id_length = None if form is None else form.id_length
         self._names_tool = options.names_tool
         self._keeps_reasoning = options.include_reasoning
+        self._keeps_order = options.keeps_order
         self._num_begun = self._num_whole = 0
-        self._events: list[Event] = []
+        self._events: list[OrderedPart] = []
         self._ids: set[str] = set()
 
     @property
@@ -44,8 +44,11 @@ class ParsedOutput:
         """Take the text of the next token; of none, what was held back."""
         was_reasoning = self._parser.in_reasoning
         self._events += self._parser.feed(text)
-        if was_reasoning or self._parser.in_reasoning:
+        is_reasoning = was_reasoning or self._parser.in_reasoning
+        if is_reasoning:
             self.num_reasoning_tokens += num_tokens
+        if self._keeps_order:
+            self._events += [TokenRead(is_reasoning)] * num_tokens
 
     def take(self, output: OutputDelta) -> OutputDelta:
         """Return `output` with what was made of the text since the last call, in place of the
@@ -53,7 +56,8 @@ class ParsedOutput:
         ending = output.ending
         if ending is not None:
             self._events += self._parser.end()
-        events, self._events = self._events, []
+        events = [self._named(event) for event in self._events]
+        self._events = []
         self._num_begun += sum(isinstance(event, CallBegun) for event in events)
         self._num_whole += sum(isinstance(event, CallEnded) for event in events)
         if ending is not None:
@@ -69,14 +73,19 @@ class ParsedOutput:
             reasoning="".join(reasoning) if self._keeps_reasoning else "",
             calls=self._calls(events),
             ending=ending,
+            parts=tuple(events) if self._keeps_order else (),
         )
 
-    def _calls(self, events: list[Event]) -> tuple[CallDelta, ...]:
+    def _named(self, event: OrderedPart) -> OrderedPart:
+        """Return an event; that of a call's beginning has its id."""
+        return event._replace(id=self._id(event)) if isinstance(event, CallBegun) else event
+
+    def _calls(self, events: list[OrderedPart]) -> tuple[CallDelta, ...]:
         """Return the calls' parts, those of one call joined."""
         deltas: list[CallDelta] = []
         for event in events:
             if isinstance(event, CallBegun):
-                deltas.append(CallDelta(event.number, "", self._id(event), event.name))
+                deltas.append(CallDelta(event.number, "", event.id, event.name))
             elif isinstance(event, ArgumentsDelta):
                 if not deltas:
                     deltas.append(CallDelta(event.number))

@@ -1,52 +1,54 @@
-"""The answer to a request for a response, made of that of the chat it became."""
+"""The object of a response: what the client asked, what came of it so far, and how it ended."""
 
-import msgspec
+from typing import NamedTuple
 
-from quire.server.http.sliced_json import SLICE, sliced_struct
-from quire.server.openai.protocol.wire import (
-    CachedTokens,
-    ChatBody,
-    ChatChoice,
-    CompletionBody,
-    CompletionTokensDetails,
-    Usage,
-)
+from quire.server.openai.protocol.wire import CachedTokens, CompletionTokensDetails, Usage
 from quire.server.responses.protocol import (
-    CallItem,
+    Anything,
+    FailureDetails,
     IncompleteDetails,
-    MessageItem,
-    OutputItem,
-    OutputText,
-    ReasoningItem,
-    ReasoningText,
     ResponseBody,
     ResponsesRequest,
     ResponseUsage,
 )
 
-PREFIX = "resp"
+
+class Origin(NamedTuple):
+    """The id of a response, when it was created (seconds since 1970), and the name of its model;
+    whether it is stored, and whether it runs without a connection."""
+
+    id: str
+    created_s: int
+    model: str
+    is_stored: bool = False
+    in_background: bool = False
 
 
-class ResponseRewriter:
-    """Makes a response of a whole chat completion."""
+class BodyBuilder:
+    """Builds the object of one response, again for each time that it is told."""
 
-    def __init__(self, request: ResponsesRequest) -> None:
+    def __init__(self, request: ResponsesRequest, origin: Origin) -> None:
+        self.origin = origin
         self._request = request
 
-    def rewrite(self, body: CompletionBody | ChatBody) -> ResponseBody:
-        """Return the response that says what the chat completion says."""
-        assert isinstance(body, ChatBody)
-        request, choice = self._request, body.choices[0]
-        is_cut = choice.finish_reason == "length"
+    def body(
+        self,
+        status: str,
+        output: tuple[Anything, ...] = (),
+        usage: Usage | None = None,
+        failure: FailureDetails | None = None,
+    ) -> ResponseBody:
+        """Return the response as it is now."""
+        request, origin = self._request, self.origin
         reasoning, text = request.reasoning, request.text
-        items = _items(choice, body.id.removeprefix(PREFIX), is_cut=is_cut)
+        is_cut = status == "incomplete"
         return ResponseBody(
-            id=body.id,
-            created_at=body.created,
-            model=body.model,
-            status=_status(is_cut=is_cut),
-            output=tuple(items),
-            usage=_usage(body.usage),
+            id=origin.id,
+            created_at=origin.created_s,
+            model=origin.model,
+            status=status,
+            output=output,
+            usage=None if usage is None else _usage(usage),
             incomplete_details=IncompleteDetails("max_output_tokens") if is_cut else None,
             instructions=request.instructions,
             metadata=request.metadata or {},
@@ -60,32 +62,10 @@ class ResponseRewriter:
             reasoning={"effort": reasoning.effort if reasoning else None, "summary": None},
             text={"format": (text and text.format) or {"type": "text"}},
             user=request.user,
+            error=failure,
+            background=origin.in_background,
+            store=origin.is_stored,
         )
-
-
-def _status(*, is_cut: bool) -> str:
-    return "incomplete" if is_cut else "completed"
-
-
-def _items(choice: ChatChoice, suffix: str, *, is_cut: bool) -> list[OutputItem]:
-    """Return the items of an output in their order. Where it was cut off, its last one is
-    incomplete."""
-    message, items = choice.message, list[OutputItem]()
-    calls = message.tool_calls or ()
-    if message.reasoning_content:
-        parts = (ReasoningText(message.reasoning_content),)
-        items.append(ReasoningItem(f"rs{suffix}", "completed", parts))
-    if message.content or not (calls or items):
-        logprobs = choice.logprobs.content if choice.logprobs else ()
-        text = OutputText(message.content or "", logprobs)
-        content = (sliced_struct(text) if len(logprobs) > SLICE else text,)
-        items.append(MessageItem(f"msg{suffix}", "completed", content))
-    for index, call in enumerate(calls):
-        call_id, name = str(call.id), str(call.function.name)
-        item_id = f"fc{suffix}-{index}"
-        items.append(CallItem(item_id, "completed", call_id, name, call.function.arguments))
-    items[-1] = msgspec.structs.replace(items[-1], status=_status(is_cut=is_cut))
-    return items
 
 
 def _usage(usage: Usage) -> ResponseUsage:

@@ -48,6 +48,8 @@ def as_chat(request: ResponsesRequest) -> tuple[ChatRequest, ClientNames]:
         "top_p": request.top_p,
         "logprobs": has_logprobs,
         "top_logprobs": request.top_logprobs,
+        "stream": request.stream,
+        "stream_options": request.stream_options and request.stream_options.model_dump(),
     }
     try:
         return validate(fields, ChatRequest), names

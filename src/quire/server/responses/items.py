@@ -48,20 +48,21 @@ class Conversation:
         self.origins[f"messages[{len(self.messages)}]"] = where
         self.messages.append(message)
 
-    def _turn(self, *taken: str) -> dict[str, object] | None:
-        """Return the assistant's message that goes on, unless it has one of the fields."""
+    def _turn(self) -> dict[str, object] | None:
+        """Return the assistant's message that goes on, None where there is none."""
         last = self.messages[-1] if self.messages else {}
-        goes_on = last.get("role") == "assistant" and not any(each in last for each in taken)
-        return last if goes_on else None
+        return last if last.get("role") == "assistant" else None
 
     def _add_message(self, item: Mapping[str, object], where: str) -> None:
         _check_fields(item, _MESSAGE_FIELDS, where)
         content = _text_of(item.get("content"), f"{where}.content")
-        turn = self._turn("content", "tool_calls") if item.get("role") == "assistant" else None
-        if turn is None:
-            self.add_text(_string(item, "role", where), content, where)
-        else:
+        turn = self._turn() if item.get("role") == "assistant" else None
+        if turn is not None and "content" not in turn:
             turn["content"] = content
+        elif turn is not None and "tool_calls" in turn:  # text after calls whose results follow
+            turn["content"] = [*_parts(turn["content"]), *_parts(content)]
+        else:
+            self.add_text(_string(item, "role", where), content, where)
 
     def _add_call(self, item: Mapping[str, object], where: str) -> None:
         _check_fields(item, _CALL_FIELDS, where)
@@ -99,6 +100,10 @@ class Conversation:
         if texts:
             reasoning = "\n".join(map(str, texts))
             self._add({"role": "assistant", "reasoning_content": reasoning}, where)
+
+
+def _parts(content: object) -> list[object]:
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
 def _check_fields(item: Mapping[str, object], known: Sequence[str], where: str) -> None:

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from quire.server.openai.protocol.chat import MAX_MESSAGES, Effort
 from quire.server.openai.protocol.fields import MAX_LOGPROBS, Positive, StrictModel, at_most
-from quire.server.openai.protocol.wire import CachedTokens, CompletionTokensDetails, TokenInfo
+from quire.server.openai.protocol.wire import CachedTokens, CompletionTokensDetails
 
 
 def _read_input(given: object) -> str | list[dict[str, object]]:
@@ -57,8 +57,14 @@ class TextFields(StrictModel):
     verbosity: Literal["medium"] | None = None
 
 
+class ResponseStreamOptions(StrictModel):
+    """Options of a stream. Events are never padded (obfuscation)."""
+
+    include_obfuscation: Literal[False] | None = None
+
+
 class ResponsesRequest(StrictModel):
-    """The body of a request for a response. Its answer is not stored."""
+    """The body of a request for a response."""
 
     model: str | None = None
     input: Input
@@ -75,11 +81,13 @@ class ResponsesRequest(StrictModel):
     include: Annotated[list[Included], Field(max_length=16)] | None = None
     metadata: Annotated[dict[str, str], at_most(16)] | None = None
     user: str | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
 
 
 class OutputText(msgspec.Struct, frozen=True):
     text: str
-    logprobs: tuple[TokenInfo, ...] = ()
+    logprobs: Anything = ()
     annotations: tuple[object, ...] = ()
     type: str = "output_text"
 
@@ -129,15 +137,22 @@ class IncompleteDetails(msgspec.Struct, frozen=True):
     reason: str
 
 
+class FailureDetails(msgspec.Struct, frozen=True):
+    """The reason why a response failed, by one of OpenAI's codes."""
+
+    code: str
+    message: str
+
+
 class ResponseBody(msgspec.Struct, frozen=True):
-    """The answer, with what the client asked beside it."""
+    """The answer, with what the client asked beside it. `usage` is null until it has ended."""
 
     id: str
     created_at: int
     model: str
     status: str
     output: tuple[Anything, ...]
-    usage: ResponseUsage
+    usage: ResponseUsage | None
     incomplete_details: IncompleteDetails | None
     instructions: str | None
     metadata: dict[str, str]
@@ -152,7 +167,7 @@ class ResponseBody(msgspec.Struct, frozen=True):
     text: dict[str, Anything]
     user: str | None
     object: str = "response"
-    error: None = None
+    error: FailureDetails | None = None
     previous_response_id: None = None
     truncation: str = "disabled"
     background: bool = False

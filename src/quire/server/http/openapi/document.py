@@ -162,7 +162,7 @@ def _answer(route: RouteDoc, responses: Sequence[ResponseDoc]) -> dict[str, obje
 def _content(answer: ResponseDoc) -> dict[str, object]:
     example = answer.example
     if answer.events:
-        return {"itemSchema": _event_schema(answer.events), "example": example}
+        return {"itemSchema": _event_schema(answer), "example": example}
     if isinstance(example, str):
         return {"schema": {"type": "string"}, "example": example}
     if isinstance(example, Mapping):
@@ -171,10 +171,10 @@ def _content(answer: ResponseDoc) -> dict[str, object]:
     return {"schema": schema, "example": msgspec.to_builtins(example)}
 
 
-def _event_schema(types: Sequence[type[msgspec.Struct]]) -> dict[str, object]:
+def _event_schema(answer: ResponseDoc) -> dict[str, object]:
     """Return the schema of one server-sent event as OpenAPI 3.2 has it; FastAPI writes it in
     documents of 3.1 too."""
-    body = {"anyOf": [{"$ref": SCHEMA_PATH + each.__name__} for each in types]}
+    body = {"anyOf": [{"$ref": SCHEMA_PATH + each.__name__} for each in answer.events]}
     data = {"type": "string", "contentMediaType": JSON, "contentSchema": body}
     done = {"const": "[DONE]", "description": "After the last event of a generation."}
     return {
@@ -182,7 +182,7 @@ def _event_schema(types: Sequence[type[msgspec.Struct]]) -> dict[str, object]:
         "properties": {
             "id": {"type": "string"},
             "event": {"type": "string"},
-            "data": {"anyOf": [done, data]},
+            "data": {"anyOf": [done, data]} if answer.has_done else data,
         },
     }
 

@@ -36,8 +36,6 @@ from quire.server.openai.protocol.wire import (
     Usage,
 )
 from quire.server.requests.sampling_defaults import SamplingDefaults
-from quire.server.responses.builder import ResponseRewriter
-from quire.server.responses.protocol import ResponsesRequest
 
 CREATED_S = 1767225600
 _CHAT_ID, _COMPLETION_ID = "chatcmpl-0123456789abcdef", "cmpl-0123456789abcdef"
@@ -136,17 +134,6 @@ CHAT_COMPLETION = ChatBody(
     choices=(ChatChoice(0, ChatMessageOut("Hello."), None, "stop", None),),
     usage=_USAGE,
     quire=_ACCOUNT,
-)
-RESPONSE_REQUESTS: Mapping[str, Mapping[str, object]] = {
-    "text": {"input": "Say hello.", "max_output_tokens": 16},
-    "items": {
-        "instructions": "Be brief.",
-        "input": [{"role": "user", "content": [{"type": "input_text", "text": "Say hello."}]}],
-        "max_output_tokens": 16,
-    },
-}
-RESPONSE = ResponseRewriter(ResponsesRequest(input="Say hello.")).rewrite(
-    msgspec.structs.replace(CHAT_COMPLETION, id="resp-0123456789abcdef")
 )
 SUMMARY = TimelineSummary(_COMPLETION_ID, "my-request-1", CREATED_S, MODEL, "ended", 93.5, 1, 5, 16)
 LOADS = Loads(

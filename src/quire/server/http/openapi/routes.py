@@ -18,7 +18,7 @@ from quire.server.errors import (
     ErrorBody,
 )
 from quire.server.http.json_responses import JSON
-from quire.server.http.openapi import examples
+from quire.server.http.openapi import examples, response_examples
 from quire.server.observability.kv_event_feed import (
     AllBlocksCleared,
     BlockRemoved,
@@ -41,6 +41,7 @@ from quire.server.openai.protocol.wire import (
     Tokenized,
     Version,
 )
+from quire.server.responses.stream_events import EVENT_TYPES
 
 EVENTS = "text/event-stream"
 HTML = "text/html"
@@ -56,12 +57,14 @@ GENERATES = (*TOKENIZES, TOO_LATE)
 
 class ResponseDoc(NamedTuple):
     """An answer that is not an error. Text stands for itself; a body is shown as its type's
-    schema, with itself as the example. `events` are the types of a stream's data."""
+    schema, with itself as the example. `events` are the types of a stream's data, after which
+    `[DONE]` comes with `has_done`."""
 
     example: msgspec.Struct | Mapping[str, object] | str
     media_type: str = JSON
     description: str = "The answer."
     events: tuple[type[msgspec.Struct], ...] = ()
+    has_done: bool = True
 
 
 class Parameter(NamedTuple):
@@ -242,10 +245,15 @@ ROUTES: Mapping[str, RouteDoc] = {
         headers=("x-quire-warnings", "endpoint-load-metrics"),
     ),
     RESPONSES: RouteDoc(
-        "A response to a text or to items of a conversation; it is not stored.",
-        _ok(ResponseDoc(examples.RESPONSE)),
+        "A response to a text or to items of a conversation.",
+        _ok(
+            ResponseDoc(response_examples.RESPONSE),
+            ResponseDoc(
+                response_examples.RESPONSE_EVENTS, EVENTS, STREAMED, EVENT_TYPES, has_done=False
+            ),
+        ),
         GENERATES,
-        examples.RESPONSE_REQUESTS,
+        response_examples.RESPONSE_REQUESTS,
         (_LOAD_REPORT,),
         headers=("x-quire-warnings", "endpoint-load-metrics"),
     ),

@@ -127,8 +127,6 @@ CAPABILITIES: tuple[Capability, ...] = (
         previous_response_id=(),
         prompt=(),
         store=(False,),
-        stream=(False,),
-        stream_options=(),
         truncation=("disabled",),
     ),
 )
