@@ -28,6 +28,8 @@ def guarded() -> Iterator[Served]:
         ({"authorization": "Bearer alpha"}, 200),
         ({"authorization": "bearer alpha"}, 200),
         ({"x-api-key": "alpha"}, 200),
+        ({"x-api-key": "alpha", "authorization": "Bearer alpha"}, 200),
+        ({"x-api-key": "alpha", "authorization": "Bearer beta"}, 401),
     ],
 )
 def test_key_is_asked_for(guarded: Served, headers: dict[str, str], status: int) -> None:

@@ -11,6 +11,8 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.server.anthropic.errors import MessageError
+from quire.server.anthropic.wire import EVENTS
 from quire.server.http.middleware import OPEN_PATHS
 from quire.server.http.openapi.bodies import BODIES
 from quire.server.http.openapi.document import describe, described_routes
@@ -19,6 +21,7 @@ from quire.server.http.openapi.routes import ROUTE_PATHS, ROUTES, route_key
 from quire.server.openai.protocol.capabilities import (
     CHAT,
     COMPLETIONS,
+    MESSAGES,
     RESPONSES,
     Support,
     capabilities_of,
@@ -27,6 +30,8 @@ from quire.server.responses.stream_events import EVENT_TYPES
 from tests.server.documented import held_to_document, resolve, responses
 from tests.server.served import MODEL, Served
 
+OPENAI_ERROR = {"message", "type", "param", "code"}
+ANTHROPIC_ERROR = {"type", "message", "details"}
 EXAMPLES = [(path, name) for path, route in ROUTES.items() for name in route.requests]
 
 
@@ -103,7 +108,7 @@ def test_the_examples_of_bodies_work(
     assert reply.status_code == 200, reply.text
 
 
-def test_every_answer_has_an_example_and_every_error_the_one_shape(
+def test_every_answer_has_an_example_and_every_error_the_shape_of_its_api(
     document: dict[str, object],
 ) -> None:
     for method, path, operation in operations(document):
@@ -120,7 +125,7 @@ def test_every_answer_has_an_example_and_every_error_the_one_shape(
             if status in ROUTES[route_key(method, path)].responses:
                 continue
             example = content["application/json"]["example"]["error"]
-            assert set(example) == {"message", "type", "param", "code"}
+            assert set(example) == (ANTHROPIC_ERROR if MESSAGES in path else OPENAI_ERROR)
     assert all(status == each.example.status for status, each in ERROR_DOCS.items())
 
 
@@ -168,6 +173,7 @@ def test_the_events_of_streams_are_described(document: dict[str, object]) -> Non
         COMPLETIONS: {"CompletionBody", "ErrorBody"},
         CHAT: {"ChatChunk", "ErrorBody"},
         RESPONSES: {each.__name__ for each in EVENT_TYPES},
+        MESSAGES: {each.__name__ for each in (*EVENTS, MessageError)},
         "/v1/kv_events": {"BlockStored", "BlockRemoved", "AllBlocksCleared", "Gap"},
     }
 

@@ -16,6 +16,7 @@ from quire.server.openai.protocol.capabilities import (
     CAPABILITIES,
     CHAT,
     COMPLETIONS,
+    MESSAGES,
     RESPONSES,
     Capability,
     Support,
@@ -33,11 +34,16 @@ BASE: dict[str, dict[str, object]] = {
     COMPLETIONS: {"prompt": "x", "max_tokens": 1},
     CHAT: {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
     RESPONSES: {"input": "x", "max_output_tokens": 1},
+    MESSAGES: {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
 }
 
 
 def error_of(reply: httpx.Response) -> dict[str, object]:
+    """The error of an answer; one in Anthropic's shape as OpenAI's has it."""
     error: dict[str, object] = reply.json()["error"]
+    details = error.pop("details", None)
+    if isinstance(details, dict):
+        error |= {"param": details["param"], "code": details["error_code"]}
     assert set(error) == {"message", "type", "param", "code"}
     assert isinstance(error["message"], str) and error["message"]
     assert isinstance(error["type"], str)

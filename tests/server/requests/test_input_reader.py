@@ -27,6 +27,8 @@ BODIES: list[tuple[InputKind, dict[str, object]]] = [
     (InputKind.COMPLETION, {"prompt": [[5, 6], [7]], "user": "me", "seed": 3}),
     (InputKind.CHAT, {"messages": [HELLO], "chat_template_kwargs": {"nobody": 1}}),
     (InputKind.RESPONSE, {"input": [HELLO], "instructions": "Be brief."}),
+    (InputKind.MESSAGE, {"messages": [HELLO], "max_tokens": 9, "system": "Be brief."}),
+    (InputKind.COUNT_TOKENS, {"messages": [HELLO], "system": "Be brief."}),
     (InputKind.TOKENIZE, {"prompt": "sweet prince", "return_token_strs": True}),
     (InputKind.TOKENIZE, {"messages": [HELLO]}),
     (InputKind.DETOKENIZE, {"tokens": [300, 301]}),
@@ -35,6 +37,7 @@ WRONG: list[tuple[InputKind, dict[str, object]]] = [
     (InputKind.COMPLETION, {"prompt": "x", "promt": 1}),
     (InputKind.COMPLETION, {"prompt": [5, -1]}),
     (InputKind.CHAT, {"messages": [HELLO, {"role": "king", "content": ""}]}),
+    (InputKind.MESSAGE, {"messages": [HELLO | {"role": "king"}], "max_tokens": 9}),
     (InputKind.DETOKENIZE, {"tokens": [FACTS.vocab_size]}),
 ]
 Made = TypeVar("Made")
@@ -63,7 +66,7 @@ def padded(fields: dict[str, object], length: int) -> bytes:
 async def read(
     reader: InputReader, kind: InputKind, body: bytes, context: InputContext, tenant: str = ""
 ) -> TokenizedRequest | DirectResponse:
-    if kind in (InputKind.COMPLETION, InputKind.CHAT, InputKind.RESPONSE):
+    if kind in (InputKind.COMPLETION, InputKind.CHAT, InputKind.RESPONSE, InputKind.MESSAGE):
         return await reader.prompts(kind, body, context, tenant)
     return await reader.answer(kind, body, context, tenant)
 

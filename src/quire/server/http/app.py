@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire import __version__
+from quire.server.anthropic.routes import MessageRoutes
 from quire.server.batches.line_runner import LineRunner
 from quire.server.batches.queue import BatchQueue
 from quire.server.batches.routes import BatchRoutes
@@ -39,12 +40,14 @@ from quire.server.responses.routes import ResponseRoutes
 from quire.server.service import Observers, Service
 from quire.server.sources import Sources
 from quire.server.tenancy.rates import RATE_HEADERS
-from quire.server.tenancy.tenants import build_tenants
+from quire.server.tenancy.tenants import ARRIVAL, Arrival, build_tenants
 
 logger = logging.getLogger(__name__)
 
 CORS_METHODS = ("GET", "HEAD", "POST", "DELETE")
-EXPOSED_HEADERS = ("x-request-id", TRACEPARENT, "retry-after", REPORT_HEADER, *RATE_HEADERS)
+EXPOSED_HEADERS = (
+    *("x-request-id", "request-id", TRACEPARENT, "retry-after", REPORT_HEADER, *RATE_HEADERS),
+)
 """Headers of answers that pages of allowed origins may read, beside those that all pages may."""
 PREFLIGHT_AGE_S = 600
 """A browser asks again after so long whether it may call."""
@@ -113,6 +116,7 @@ def build_app(
         IntrospectionRoutes(service),
         TextRoutes(service),
         ResponseRoutes(service),
+        MessageRoutes(service),
         BatchRoutes(service, queue),
     ):
         app.router.routes.extend(routes.routes())
@@ -178,7 +182,7 @@ async def _start(
 
 async def _on_request_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return error_response(error)
+    return _error_response(request, error)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -187,6 +191,13 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     where = f"{request.method} {request.url.path}"
     message = f"There is no {where}." if error.status_code == NOT_FOUND else str(error.detail)
     code = "not_found" if error.status_code == NOT_FOUND else "method_not_allowed"
-    response = error_response(RequestError(message, code=code, status=error.status_code))
+    refusal = RequestError(message, code=code, status=error.status_code)
+    response = _error_response(request, refusal)
     response.headers.update(error.headers or {})
     return response
+
+
+def _error_response(request: Request, error: RequestError) -> Response:
+    arrival = request.scope.get(ARRIVAL)
+    request_id = arrival.request_id if isinstance(arrival, Arrival) else ""
+    return error_response(error, request.scope["path"], request_id)

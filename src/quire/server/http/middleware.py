@@ -12,15 +12,16 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.logs import FIELDS
+from quire.server.anthropic.errors import is_of_messages
 from quire.server.errors import SERVER_ERROR, UNAUTHORIZED, RequestError
 from quire.server.http.json_responses import error_response
-from quire.server.http.request_ids import REQUEST_ID, sent_request_id
+from quire.server.http.request_ids import MESSAGE_REQUEST_ID, REQUEST_ID, sent_request_id
 from quire.server.http.web_access import WebAccess
 from quire.server.observability.http_metrics import HttpExchange
 from quire.server.observability.load_header import REPORT_HEADER, load_report
 from quire.server.observability.request_log import RequestFigures, as_text
 from quire.server.observability.trace_context import TRACEPARENT, trace_context
-from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
+from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from quire.server.service import Service
 from quire.server.tenancy.rates import RATES
 from quire.server.tenancy.tenants import ARRIVAL, EVERYONE, Arrival
@@ -33,6 +34,9 @@ OPEN_PATHS = PROBES | {"/metrics", "/version", "/docs", "/openapi.json"}
 """Paths that need no key, are not logged, and do not keep a draining server up. The files of
 `/docs` are such too."""
 DOCS_ASSETS = "/docs/assets"
+
+_REPORTING = frozenset((COMPLETIONS, CHAT, RESPONSES, MESSAGES))
+"""Paths whose answers tell the load of the engine, where they are asked to."""
 
 _PLAIN = "/:@!$&'()*+,;=-._~%"
 """Characters that a path keeps in the log; all others, line ends too, are escaped as in a URL."""
@@ -79,7 +83,8 @@ class RequestMiddleware:
 
 
 _NO_KEY = RequestError(
-    "Missing or wrong API key: send it as 'Authorization: Bearer KEY'.",
+    "Missing or wrong API key: send it as 'Authorization: Bearer KEY' or as 'X-API-Key: KEY', and "
+    "where both are sent the same in both.",
     code="invalid_api_key",
     status=UNAUTHORIZED,
 )
@@ -113,13 +118,16 @@ class _Exchange:
                 await self.refuse(error, receive)
 
     async def refuse(self, error: RequestError, receive: Receive) -> None:
-        await error_response(error)(self._scope, receive, self.send)
+        response = error_response(error, self._scope["path"], self.id)
+        await response(self._scope, receive, self.send)
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
             headers = MutableHeaders(scope=message)
             headers[REQUEST_ID] = self.id
+            if is_of_messages(self._scope["path"]):
+                headers[MESSAGE_REQUEST_ID] = self.id
             if self.trace is not None:
                 headers[TRACEPARENT] = self.trace.header
             rates = self._scope.get(RATES)
@@ -132,7 +140,7 @@ class _Exchange:
         await self._send(message)
 
     def _load_report(self) -> str | None:
-        if self._scope["path"] not in (COMPLETIONS, CHAT) or self._status == UNAUTHORIZED:
+        if self._scope["path"] not in _REPORTING or self._status == UNAUTHORIZED:
             return None
         return load_report(self._scope["headers"], self._service.default_model.metrics.stats)
 

@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 
 REQUEST_ID = "x-request-id"
+MESSAGE_REQUEST_ID = "request-id"
+"""The name that Anthropic's clients read, of answers of their API alone."""
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 

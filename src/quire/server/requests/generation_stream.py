@@ -199,7 +199,7 @@ class GenerationStream:
         context = self.context
         return RequestRecord(
             trace,
-            "chat" if context.id.startswith("chatcmpl") else "text_completion",
+            "text_completion" if context.id.startswith("cmpl") else "chat",
             context.id,
             context.model,
             context.num_prompt_tokens,

@@ -14,10 +14,20 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.scheduler.request import ThinkingBudget
+from quire.server.anthropic.conversion import ModelReasoning
+from quire.server.anthropic.conversion import as_chat as message_as_chat
+from quire.server.anthropic.protocol import CountTokensRequest, MessagesRequest
+from quire.server.anthropic.wire import TokenCount
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.grammars.client_names import OWN_NAMES, ClientNames
 from quire.server.grammars.compose import Grammar
-from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS, RESPONSES
+from quire.server.openai.protocol.capabilities import (
+    CHAT,
+    COMPLETIONS,
+    COUNT_TOKENS,
+    MESSAGES,
+    RESPONSES,
+)
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
 from quire.server.openai.protocol.parse import parse_object, parse_request, validate
@@ -65,6 +75,8 @@ class InputKind(StrEnum):
     COMPLETION = "completion"
     CHAT = "chat"
     RESPONSE = "response"
+    MESSAGE = "message"
+    COUNT_TOKENS = "count tokens"
     TOKENIZE = "tokenize"
     DETOKENIZE = "detokenize"
     RENDER_COMPLETION = "render completion"
@@ -79,7 +91,8 @@ class TokenizedRequest:
     `thinking_budget` says how long they may reason, `bad_words` which tokens in a row they never
     hold. `check_s` is how long the grammar's check took.
     `names` are those that the client has for the fields. `asked` is the request of `/v1/responses`
-    that became this chat, without its input, where it is one.
+    that became this chat, without its input, where it is one. With `keeps_order` the answer tells
+    in which order the parts of the output came.
     """
 
     request: CompletionRequest | ChatRequest
@@ -92,6 +105,7 @@ class TokenizedRequest:
     bad_words: tuple[tuple[int, ...], ...] = ()
     names: ClientNames = OWN_NAMES
     asked: ResponsesRequest | None = None
+    keeps_order: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +162,43 @@ def _read_named(
         raise names.error(error) from None
     grammar = None if read.grammar is None else names.grammar(read.grammar)
     prompts = tuple(prompt._replace(field=names.of(prompt.field)) for prompt in read.prompts)
-    return replace(read, prompts=prompts, grammar=grammar, names=replace(names, origins={}))
+    return replace(
+        read,
+        prompts=prompts,
+        warnings=tuple(map(names.of, read.warnings)),
+        grammar=grammar,
+        names=replace(names, origins={}),
+    )
 
 
 def _parse_response(body: bytes, context: InputContext) -> TokenizedRequest:
     given, no_effect = parse_request(body, ResponsesRequest, RESPONSES)
     chat, names = as_chat(given)
     read = _read_named(chat, names, (*no_effect, *without_effect(given)), context)
-    return replace(read, asked=given.model_copy(update={"input": ""}))
+    return replace(read, asked=given.model_copy(update={"input": ""}), keeps_order=True)
+
+
+def _parse_message(body: bytes, context: InputContext) -> TokenizedRequest:
+    given, no_effect = parse_request(body, MessagesRequest, MESSAGES)
+    chat, names, ignored = message_as_chat(given, _reasoning_of(context))
+    read = _read_named(chat, names, (*no_effect, *ignored), context)
+    return replace(read, keeps_order=True)
+
+
+def _count_tokens(body: bytes, context: InputContext) -> DirectResponse:
+    given, no_effect = parse_request(body, CountTokensRequest, COUNT_TOKENS)
+    chat, names, ignored = message_as_chat(given, _reasoning_of(context))
+    _check_model(chat.model, context)
+    try:
+        token_ids = _chat_tokens(chat, context)
+    except RequestError as error:
+        raise names.error(error) from None
+    body = msgspec.json.encode(TokenCount(len(token_ids)))
+    return DirectResponse(body, _no_effect_warnings((*no_effect, *ignored)))
+
+
+def _reasoning_of(context: InputContext) -> ModelReasoning:
+    return ModelReasoning(context.tokenizer.template, context.limits.reasoning_format is not None)
 
 
 def _read_chat(
@@ -213,14 +256,16 @@ def _tokenize_chat(fields: Mapping[str, object], context: InputContext) -> Direc
     request = validate(fields, TokenizeChatRequest)
     _check_model(request.model, context)
     chat = with_tools(request.as_chat())
+    body = _tokenized(_chat_tokens(chat, context), request.return_token_strs, context)
+    return DirectResponse(body, unread_kwargs(chat, context))
+
+
+def _chat_tokens(chat: ChatRequest, context: InputContext) -> tuple[int, ...]:
+    """Return the tokens of a conversation, which may be somewhat too long for the context."""
     check_chat(chat)
     check_tools(chat, context)
     text = render_chat(chat, context)
-    token_ids = encode_any(
-        text, "messages", context, add_special_tokens=bool(chat.add_special_tokens)
-    )
-    body = _tokenized(token_ids, request.return_token_strs, context)
-    return DirectResponse(body, unread_kwargs(chat, context))
+    return encode_any(text, "messages", context, add_special_tokens=bool(chat.add_special_tokens))
 
 
 def _tokenized(token_ids: tuple[int, ...], wants_strs: bool | None, context: InputContext) -> bytes:
@@ -278,6 +323,8 @@ _PARSERS: Mapping[InputKind, Callable[[bytes, InputContext], ParsedInput]] = {
     InputKind.COMPLETION: _parse_completion,
     InputKind.CHAT: _parse_chat,
     InputKind.RESPONSE: _parse_response,
+    InputKind.MESSAGE: _parse_message,
+    InputKind.COUNT_TOKENS: _count_tokens,
     InputKind.TOKENIZE: _tokenize,
     InputKind.DETOKENIZE: _detokenize,
     InputKind.RENDER_COMPLETION: _render_completion,

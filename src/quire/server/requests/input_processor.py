@@ -73,7 +73,7 @@ class InputProcessor(NamedTuple):
             include_reasoning=request.include_reasoning is not False,
             old_calls=request.functions is not None,
             names_tool=isinstance(request.tool_choice, NamedTool),
-            keeps_order=tokenized.asked is not None,
+            keeps_order=tokenized.keeps_order,
         )
         return self._build(
             id_prefix,

@@ -157,9 +157,13 @@ def _digest(key: bytes) -> bytes:
 
 
 def _key_in(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return the key that the headers hold; none where two headers hold different ones, since it is
+    not known then whose request it is."""
+    keys: set[bytes] = set()
     for name, value in headers:
         if name == b"authorization" and value[:7].lower() == b"bearer ":
-            return value[7:].strip()
+            keys.add(value[7:].strip())
         if name == b"x-api-key":
-            return value
-    return b""
+            keys.add(value)
+    keys.discard(b"")
+    return keys.pop() if len(keys) == 1 else b""

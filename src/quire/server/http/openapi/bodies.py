@@ -5,11 +5,14 @@ from collections.abc import Mapping
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from quire.server.anthropic.protocol import CountTokensRequest, MessagesRequest
 from quire.server.observability.introspection_routes import ResetRequest
 from quire.server.openai.protocol.batches import BatchRequest
 from quire.server.openai.protocol.capabilities import (
     CHAT,
     COMPLETIONS,
+    COUNT_TOKENS,
+    MESSAGES,
     RESPONSES,
     Capability,
     Support,
@@ -30,11 +33,13 @@ BODIES: Mapping[str, type[BaseModel]] = {
     COMPLETIONS: CompletionRequest,
     CHAT: ChatRequest,
     RESPONSES: ResponsesRequest,
+    MESSAGES: MessagesRequest,
 }
 ALL_BODIES: Mapping[str, tuple[type[BaseModel], ...]] = {
     **{path: (model,) for path, model in BODIES.items()},
     f"{COMPLETIONS}/render": (CompletionRequest,),
     f"{CHAT}/render": (ChatRequest,),
+    COUNT_TOKENS: (CountTokensRequest,),
     "/tokenize": (TokenizeRequest, TokenizeChatRequest),
     "/detokenize": (DetokenizeRequest,),
     "/reset_prefix_cache": (ResetRequest,),
@@ -62,11 +67,12 @@ def request_schemas() -> dict[str, dict[str, object]]:
         ref_template=SCHEMA_PATH + "{model}",
     )
     schemas: dict[str, dict[str, object]] = definitions["$defs"]
-    for path, model in BODIES.items():
-        properties = schemas[model.__name__]["properties"]
-        assert isinstance(properties, dict)
-        for field, capability in capabilities_of(path, model).items():
-            properties[field] = _without_effect(capability)
+    for path, models in ALL_BODIES.items():
+        for model in models:
+            properties = schemas[model.__name__]["properties"]
+            assert isinstance(properties, dict)
+            for field, capability in capabilities_of(path, model).items():
+                properties[field] = _without_effect(capability)
     return schemas
 
 

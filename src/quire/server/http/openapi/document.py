@@ -9,7 +9,7 @@ import msgspec
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from quire.server.errors import TOO_MANY, UNAUTHORIZED, ErrorBody
+from quire.server.errors import TOO_MANY, UNAUTHORIZED
 from quire.server.http.json_responses import JSON
 from quire.server.http.middleware import OPEN_PATHS
 from quire.server.http.openapi.bodies import (
@@ -18,23 +18,25 @@ from quire.server.http.openapi.bodies import (
     body_schema,
     request_schemas,
 )
-from quire.server.http.openapi.errors import ANYWHERE, error_responses, headers, response_name
-from quire.server.http.openapi.routes import (
-    REQUEST_ID,
-    ROUTES,
-    Parameter,
-    ResponseDoc,
-    RouteDoc,
-    route_key,
+from quire.server.http.openapi.errors import (
+    ANYWHERE,
+    SHAPES,
+    error_responses,
+    headers,
+    response_name,
+    shape_of,
 )
+from quire.server.http.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
+from quire.server.http.openapi.routes import REQUEST_ID, ROUTES, route_key
 from quire.server.tenancy.rates import RATE_HEADERS
 
 DESCRIPTION = """Quire serves language models over OpenAI-style APIs.
 
-Every error has one shape, `{"error": {"message", "type", "param", "code"}}`. A path that is not
-here is answered 404, another method of a path 405 with `Allow`, in that shape too; `HEAD` is
-answered as `GET` is, without the body. A server that was started with API keys wants one of them
-wherever a lock is shown."""
+Every error has one shape, `{"error": {"message", "type", "param", "code"}}`, on the paths of
+Anthropic's API `{"type": "error", "error": {"type", "message", "details"}, "request_id"}`. A path
+that is not here is answered 404, another method of a path 405 with `Allow`, in that shape too;
+`HEAD` is answered as `GET` is, without the body. A server that was started with API keys wants one
+of them wherever a lock is shown."""
 KEYS = {
     "Bearer": {"type": "http", "scheme": "bearer"},
     "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -80,14 +82,18 @@ def _document(app: FastAPI, model_name: str) -> dict[str, object]:
             }
         paths.setdefault(path, {})[method] = operation
     answer_types = sorted(set(_answer_types()), key=lambda each: each.__name__)
-    (error_schema, *_), answer_schemas = _schemas([ErrorBody, *answer_types])
+    of_errors = [shape.body for shape in SHAPES]
+    references, answer_schemas = _schemas([*of_errors, *answer_types])
+    errors: dict[str, object] = {}
+    for shape, error_schema in zip(SHAPES, references, strict=False):
+        errors |= error_responses(shape, error_schema)
     return {
         "openapi": app.openapi_version,
         "info": {"title": app.title, "version": app.version, "description": DESCRIPTION},
         "paths": paths,
         "components": {
             "schemas": answer_schemas | request_schemas(),
-            "responses": error_responses(error_schema),
+            "responses": errors,
             "securitySchemes": KEYS,
         },
     }
@@ -122,7 +128,7 @@ def _operation(path: str, route: RouteDoc) -> dict[str, object]:
     responses = {str(status): _answer(route, each) for status, each in route.responses.items()}
     errors = sorted({*ANYWHERE, *route.errors, *(() if is_open else (UNAUTHORIZED,))})
     references = {
-        str(status): {"$ref": f"#/components/responses/{response_name(status)}"}
+        str(status): {"$ref": f"#/components/responses/{response_name(status, shape_of(path))}"}
         for status in errors
     }
     return {

@@ -1,11 +1,12 @@
 """The table of every error status: when it is answered, with which headers, and an example."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
 import msgspec
 
+from quire.server.anthropic.errors import MessageError, is_of_messages, message_error
 from quire.server.errors import (
     BAD_REQUEST,
     FORBIDDEN,
@@ -17,6 +18,7 @@ from quire.server.errors import (
     UNAUTHORIZED,
     UNSUPPORTED_MEDIA,
     DeadlineExceeded,
+    ErrorBody,
     ModelLoading,
     Overloaded,
     RequestError,
@@ -58,7 +60,8 @@ ERROR_DOCS: Mapping[int, ErrorDoc] = dict(
         _error(
             "The server has API keys, and the request brings none of them.",
             RequestError(
-                "Missing or wrong API key: send it as 'Authorization: Bearer KEY'.",
+                "Missing or wrong API key: send it as 'Authorization: Bearer KEY' or as "
+                "'X-API-Key: KEY', and where both are sent the same in both.",
                 code="invalid_api_key",
                 status=UNAUTHORIZED,
             ),
@@ -161,6 +164,7 @@ HEADERS: Mapping[str, str] = {
     "allow": "The methods of this path.",
     "connection": "The connection is closed after this answer.",
     "endpoint-load-metrics": "The ORCA load report, where a completion or a chat asked for it.",
+    "request-id": "The same as `x-request-id`, for Anthropic's clients.",
     "retry-after": "Seconds to wait before the request is sent again.",
     "traceparent": "The span of this request, where it came with a trace or is traced.",
     **{
@@ -194,21 +198,46 @@ def _headers_of(status: int, error: RequestError) -> tuple[str, ...]:
     return (*error_headers(error), *with_a_key, *methods)
 
 
-def response_name(status: int) -> str:
+class ErrorShape(NamedTuple):
+    """The form in which an API has its errors; `prefix` begins the names of its responses."""
+
+    prefix: str
+    body: type[msgspec.Struct]
+    encode: Callable[[RequestError], bytes]
+    headers: tuple[str, ...] = ()
+
+
+_OPENAI = ErrorShape("", ErrorBody, error_body)
+_ANTHROPIC = ErrorShape(
+    "Message",
+    MessageError,
+    lambda error: msgspec.json.encode(message_error(error, "req-0123456789abcdef01234567")),
+    ("request-id",),
+)
+SHAPES = (_OPENAI, _ANTHROPIC)
+
+
+def shape_of(path: str) -> ErrorShape:
+    """Return the form of the errors of a path."""
+    return _ANTHROPIC if is_of_messages(path) else _OPENAI
+
+
+def response_name(status: int, shape: ErrorShape = _OPENAI) -> str:
     """Return the name of the status among the shared responses of the document, as `BadRequest`."""
-    return "".join(character for character in HTTPStatus(status).phrase if character.isalpha())
+    phrase = HTTPStatus(status).phrase
+    return shape.prefix + "".join(character for character in phrase if character.isalpha())
 
 
-def error_responses(error_schema: Mapping[str, object]) -> dict[str, object]:
-    """Return the shared responses of the document, by their names."""
+def error_responses(shape: ErrorShape, error_schema: Mapping[str, object]) -> dict[str, object]:
+    """Return the shared responses of the document that have a form, by their names."""
     return {
-        response_name(status): {
+        response_name(status, shape): {
             "description": answer.description,
-            "headers": headers(*_headers_of(status, answer.example)),
+            "headers": headers(*_headers_of(status, answer.example), *shape.headers),
             "content": {
                 JSON: {
                     "schema": error_schema,
-                    "example": msgspec.json.decode(error_body(answer.example)),
+                    "example": msgspec.json.decode(shape.encode(answer.example)),
                 }
             },
         }

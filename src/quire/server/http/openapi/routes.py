@@ -2,10 +2,6 @@
 several methods has a row for each, which begins with the method, as `POST /v1/files`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
-
-import msgspec
 
 from quire import __version__
 from quire.server.errors import (
@@ -17,8 +13,8 @@ from quire.server.errors import (
     UNSUPPORTED_MEDIA,
     ErrorBody,
 )
-from quire.server.http.json_responses import JSON
-from quire.server.http.openapi import examples, response_examples
+from quire.server.http.openapi import examples, message_examples, response_examples
+from quire.server.http.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.observability.kv_event_feed import (
     AllBlocksCleared,
     BlockRemoved,
@@ -27,7 +23,13 @@ from quire.server.observability.kv_event_feed import (
 )
 from quire.server.observability.timeline_view import TimelineList
 from quire.server.openai.protocol.batches import FileDeleted
-from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS, RESPONSES
+from quire.server.openai.protocol.capabilities import (
+    CHAT,
+    COMPLETIONS,
+    COUNT_TOKENS,
+    MESSAGES,
+    RESPONSES,
+)
 from quire.server.openai.protocol.wire import (
     Cancelled,
     ChatChunk,
@@ -55,44 +57,6 @@ TOKENIZES = (*READS_A_BODY, NOT_FOUND, TOO_MANY)
 GENERATES = (*TOKENIZES, TOO_LATE)
 
 
-class ResponseDoc(NamedTuple):
-    """An answer that is not an error. Text stands for itself; a body is shown as its type's
-    schema, with itself as the example. `events` are the types of a stream's data, after which
-    `[DONE]` comes with `has_done`."""
-
-    example: msgspec.Struct | Mapping[str, object] | str
-    media_type: str = JSON
-    description: str = "The answer."
-    events: tuple[type[msgspec.Struct], ...] = ()
-    has_done: bool = True
-
-
-class Parameter(NamedTuple):
-    """A parameter in the path or in a header; `place` is OpenAPI's `in`."""
-
-    name: str
-    place: str
-    description: str
-    example: str
-    pattern: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RouteDoc:
-    """`responses` by status; `errors` are the statuses that the route has beside those that every
-    request may be answered with; `requests` are bodies by name; `headers` come with the answers.
-    `form` is the schema of a body that is a form."""
-
-    summary: str
-    responses: Mapping[int, tuple[ResponseDoc, ...]]
-    errors: tuple[int, ...] = ()
-    requests: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    parameters: tuple[Parameter, ...] = ()
-    headers: tuple[str, ...] = ()
-    body_required: bool = True
-    form: Mapping[str, object] | None = None
-
-
 def _ok(*responses: ResponseDoc) -> Mapping[int, tuple[ResponseDoc, ...]]:
     return {OK: responses}
 
@@ -117,6 +81,12 @@ _LOAD_REPORT = Parameter(
     "header",
     "`text` or `json`: the answer's head tells the load of the engine, for balancers.",
     "text",
+)
+_BETAS = Parameter(
+    "anthropic-beta",
+    "header",
+    "Betas of Anthropic's API; Quire acts on none, and X-Quire-Warnings names them.",
+    "interleaved-thinking-2025-05-14",
 )
 REQUEST_ID = Parameter(
     "x-request-id", "header", "The id of the request, if the client gives it one.", "my-request-1"
@@ -256,6 +226,31 @@ ROUTES: Mapping[str, RouteDoc] = {
         response_examples.RESPONSE_REQUESTS,
         (_LOAD_REPORT,),
         headers=("x-quire-warnings", "endpoint-load-metrics"),
+    ),
+    MESSAGES: RouteDoc(
+        "The next message of a conversation, as Anthropic's API has it.",
+        _ok(
+            ResponseDoc(message_examples.MESSAGE),
+            ResponseDoc(
+                message_examples.MESSAGE_EVENTS,
+                EVENTS,
+                STREAMED,
+                message_examples.EVENT_TYPES,
+                has_done=False,
+            ),
+        ),
+        GENERATES,
+        message_examples.MESSAGE_REQUESTS,
+        (_LOAD_REPORT, _BETAS),
+        headers=("x-quire-warnings", "endpoint-load-metrics", "request-id"),
+    ),
+    COUNT_TOKENS: RouteDoc(
+        "The number of tokens that a conversation has as a prompt.",
+        _ok(ResponseDoc(message_examples.COUNT)),
+        TOKENIZES,
+        message_examples.COUNT_REQUESTS,
+        (_BETAS,),
+        headers=("x-quire-warnings", "request-id"),
     ),
     f"{COMPLETIONS}/render": RouteDoc(
         "The prompts of a completion, without running it.",

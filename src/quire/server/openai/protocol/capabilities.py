@@ -1,5 +1,5 @@
-"""The table of the fields of OpenAI's and vLLM's requests, with those that routers add, and what
-becomes of those that Quire does not act on.
+"""The table of the fields of OpenAI's, Anthropic's and vLLM's requests, with those that routers
+add, and what becomes of those that Quire does not act on.
 
 A field that the model of an endpoint's requests defines is acted on there, whatever the table says
 of it. Models and table together are the whole vocabulary: any other field is unknown and refused.
@@ -17,6 +17,8 @@ from pydantic import BaseModel
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
+COUNT_TOKENS = f"{MESSAGES}/count_tokens"
 BOTH = (COMPLETIONS, CHAT)
 
 
@@ -57,6 +59,9 @@ def _unsupported(
         for field, values in passing.items()
     )
 
+
+_KEEP_THINKING = {"type": "clear_thinking_20251015", "keep": "all"}
+"""The edit that changes nothing: all reasoning of a conversation is kept."""
 
 CAPABILITIES: tuple[Capability, ...] = (
     *_no_effect(BOTH, "request_id", "user"),
@@ -128,6 +133,20 @@ CAPABILITIES: tuple[Capability, ...] = (
         prompt=(),
         store=(False,),
         truncation=("disabled",),
+    ),
+    *_no_effect((MESSAGES,), "diagnostics", "metadata", "service_tier"),
+    *_unsupported(
+        (MESSAGES, COUNT_TOKENS),
+        billing_policy=(),
+        compaction=(),
+        container=(),
+        context_management=({}, {"edits": []}, {"edits": [_KEEP_THINKING]}),
+        fallback_credit_token=(),
+        fallbacks=([],),
+        inference_geo=(),
+        mcp_servers=([],),
+        speed=("standard",),
+        thread=(),
     ),
 )
 

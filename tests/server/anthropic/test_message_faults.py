@@ -1,0 +1,166 @@
+"""What is wrong with a request for a message is said in Anthropic's shape, of the client's own
+fields."""
+
+from dataclasses import replace
+
+import pytest
+
+from quire.scheduler.reasons import Reason
+from quire.server.config import ApiKey
+from tests.server.anthropic.test_messages import (
+    ASKED,
+    COUNT,
+    MESSAGES,
+    RESULT,
+    TOOL,
+    USE,
+    text,
+    turn,
+)
+from tests.server.served import Served, plain_config, serving
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": None}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 10**6}, "max_tokens"),
+        ({"messages": []}, "messages"),
+        ({"messages": "Hello"}, "messages"),
+        ({"messages": [3]}, "messages[0]"),
+        ({"messages": [ASKED] * 5000}, "messages"),
+        ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [turn("user")]}, "messages[0].content"),
+        ({"messages": [ASKED | {"name": "x"}]}, "messages[0].name"),
+        (
+            {"messages": [turn("user", text("x"), {"type": "image", "source": {}})]},
+            "messages[0].content[1].type",
+        ),
+        ({"messages": [turn("user", {"type": "document"})]}, "messages[0].content[0].type"),
+        ({"messages": [turn("user", {"type": "text"})]}, "messages[0].content[0].text"),
+        (
+            {"messages": [turn("user", text("x") | {"citations": [{}]})]},
+            "messages[0].content[0].citations",
+        ),
+        (
+            {"messages": [turn("user", text("x") | {"cache_control": {"type": "y"}})]},
+            "messages[0].content[0].cache_control.type",
+        ),
+        ({"messages": [turn("user", USE)]}, "messages[0].content[0].type"),
+        ({"messages": [turn("assistant", RESULT)]}, "messages[0].content[0].type"),
+        ({"messages": [turn("assistant", USE | {"input": "{}"})]}, "messages[0].content[0].input"),
+        (
+            {"messages": [turn("assistant", USE | {"name": ""}), turn("user", RESULT)]},
+            "messages[0].content[0].name",
+        ),
+        ({"messages": [turn("assistant", USE)]}, "messages[0]"),
+        ({"messages": [turn("user", text("x"), RESULT)]}, "messages[0].content[1].tool_use_id"),
+        ({"messages": [turn("user", RESULT | {"is_error": 1})]}, "messages[0].content[0].is_error"),
+        (
+            {"messages": [turn("user", RESULT | {"content": [{"type": "image"}]})]},
+            "messages[0].content[0].content[0].type",
+        ),
+        ({"messages": [ASKED | {"content": "word " * 5000}]}, "messages"),
+        ({"system": [{"type": "image"}]}, "system[0].type"),
+        ({"system": 3}, "system"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"name": "find"}]}, "tools[0].input_schema"),
+        ({"tools": [{"input_schema": {}}]}, "tools[0].name"),
+        ({"tools": [TOOL, TOOL]}, "tools[1].name"),
+        ({"tools": [TOOL | {"input_schema": {"type": "array"}}]}, "tools[0].input_schema.type"),
+        ({"tools": [TOOL | {"defer_loading": True}]}, "tools[0].defer_loading"),
+        ({"tools": [TOOL | {"parameters": {}}]}, "tools[0].parameters"),
+        ({"tool_choice": {"type": "auto"}}, "tool_choice"),
+        ({"tool_choice": {"type": "required"}}, "tool_choice.type"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name"),
+        ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "adaptive", "budget_tokens": 3}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "between_tools"}}, "thinking.type"),
+        ({"output_config": {"effort": "huge"}}, "output_config.effort"),
+        ({"output_config": {"task_budget": {}}}, "output_config.task_budget"),
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+        ({"output_format": {"type": "json_schema", "schema": 3}}, "output_format.schema"),
+        ({"stop_sequences": [""]}, "stop_sequences[0]"),
+        ({"temperature": 3}, "temperature"),
+        ({"container": "x"}, "container"),
+        ({"mcp_servers": [{}]}, "mcp_servers"),
+        (
+            {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+            "context_management",
+        ),
+        ({"max_completion_tokens": 3}, "max_completion_tokens"),
+    ],
+    ids=lambda each: str(each)[:60],
+)
+def test_a_fault_is_named_as_the_client_wrote_it(
+    served: Served, fields: dict[str, object], param: str
+) -> None:
+    asked = {"messages": [ASKED], "max_tokens": 4, **fields}
+    reply = served.client.post(MESSAGES, json=asked)
+    assert reply.status_code == 400, reply.text
+    body = reply.json()
+    assert set(body) == {"type", "error", "request_id"}
+    assert (body["type"], body["request_id"]) == ("error", reply.headers["request-id"])
+    error = body["error"]
+    assert (error["type"], error["details"]["param"]) == ("invalid_request_error", param)
+    for word in ("function", "tool_call", "response_format", "reasoning_effort"):
+        assert word not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "kind"),
+    [(Reason.QUEUE_FULL, 503, "overloaded_error"), (Reason.OVER_SHARE, 429, "rate_limit_error")],
+)
+def test_a_full_server_says_when_to_come_again(
+    served: Served, reason: Reason, status: int, kind: str
+) -> None:
+    served.engine.refuses = reason
+    reply = served.client.post(MESSAGES, json={"messages": [ASKED], "max_tokens": 1})
+    assert (reply.status_code, reply.json()["error"]["type"]) == (status, kind)
+    assert int(reply.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "kind"),
+    [
+        (MESSAGES, {"model": "x", "messages": [ASKED], "max_tokens": 1}, 404, "not_found_error"),
+        (COUNT, {"model": "x", "messages": [ASKED]}, 404, "not_found_error"),
+        (f"{MESSAGES}/batches", {}, 404, "not_found_error"),
+        (MESSAGES, None, 405, "invalid_request_error"),
+    ],
+)
+def test_errors_of_its_paths_have_its_shape(
+    served: Served, path: str, body: object, status: int, kind: str
+) -> None:
+    reply = served.client.request("POST" if body is not None else "GET", path, json=body)
+    error = reply.json()
+    assert (reply.status_code, error["type"], error["error"]["type"]) == (status, "error", kind)
+    assert error["request_id"] == reply.headers["request-id"] == reply.headers["x-request-id"]
+
+
+def test_keys_and_sizes_are_refused_in_its_shape() -> None:
+    config = replace(
+        plain_config(), api_keys=(ApiKey("alpha"), ApiKey("beta")), max_body_bytes=5000
+    )
+    asked = {"messages": [ASKED], "max_tokens": 1}
+    with serving(config) as served:
+
+        def status(body: object, **headers: str) -> tuple[int, object]:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            reply = served.client.post(MESSAGES, json=body, headers=named)
+            return reply.status_code, reply.json().get("error", {}).get("type")
+
+        assert status(asked) == (401, "authentication_error")
+        assert status(asked, x_api_key="alpha") == (200, None)
+        assert status(asked, authorization="Bearer alpha") == (200, None)
+        assert status(asked, authorization="Bearer alpha", x_api_key="alpha") == (200, None)
+        assert status(asked, authorization="Bearer alpha", x_api_key="beta") == (
+            401,
+            "authentication_error",
+        )
+        large = asked | {"system": "x" * 6000}
+        assert status(large, x_api_key="alpha") == (413, "request_too_large")
