@@ -20,7 +20,7 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test search fuzz check fmt bench schemas clients deploy-check batch-kills hostile wheel gpu-wheels gpu-faults readme clean
+.PHONY: help serve install test search fuzz check fmt bench schemas clients deploy-check batch-kills overload hostile wheel gpu-wheels gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ deploy-check: $(TESTS) .deploy/.ready  ## hold deploy/ to Helm, Compose, Kuberne
 
 batch-kills: $(TESTS)  ## kill a batch of 1,000 lines five times at random; every line is answered once
 	$(BIN)/python -m tests.e2e.batch_kills $(ARGS)
+
+overload: $(TESTS)  ## 500 requests at once against a queue of 64, and how true Retry-After is
+	$(BIN)/python -m tests.e2e.overload $(ARGS)
 
 hostile: $(TESTS)  ## attack a real server in every known way, and print what it did
 	$(BIN)/python -m tests.e2e.hostile $(ARGS)

@@ -47,3 +47,17 @@ def test_a_step_counts_from_the_end_of_its_forerunner() -> None:
     assert throughput.end(Step(1, (), (), (), 10), 4.0) == 4.0
     assert throughput.end(Step(2, (), (), (), 10), 6.0) == 2.0
     assert throughput.num_under_way == 0
+
+
+def test_the_pace_tells_of_what_is_between_steps() -> None:
+    throughput = ThroughputEstimate()
+    assert throughput.pace == 1
+    for number in range(1, 5):
+        throughput.begin(number, 10.0 * number, leaves_someone=True)
+        throughput.end(Step(number, (), (), (), 10), 10.0 * number + 8)
+    assert throughput.pace == pytest.approx(10 / 8)
+    throughput.begin(5, 1000.0, leaves_someone=False)
+    throughput.end(Step(5, (), (), (), 10), 1001.0)
+    throughput.begin(6, 2000.0, leaves_someone=True)
+    throughput.end(Step(6, (), (), (), 10), 2001.0)
+    assert throughput.pace == pytest.approx(10 / 8)

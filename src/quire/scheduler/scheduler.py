@@ -16,6 +16,7 @@ from quire.cache.kv_cache import KVCache
 from quire.cache.kv_events import KVEvent
 from quire.scheduler.accounts import Counters, finish_of, prefill_of, stats_of
 from quire.scheduler.admission import Admission, Blocker
+from quire.scheduler.appointments import Appointments
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
@@ -50,6 +51,7 @@ class Scheduler:
         self._deadlines = Deadlines()
         self._throughput = ThroughputEstimate()
         self._cost = CostModel(config.preemption_mode)
+        self._appointments = Appointments(self._cost, self._throughput)
         self._finished_requests: list[str] = []
         self._expired: list[Delta] = []
         self._journal: list[tuple[str, Event]] = []
@@ -70,7 +72,8 @@ class Scheduler:
         """The accounts of this moment."""
         usage, host = self._cache.usage, self._cache.host_usage
         stats = stats_of(self._counters, len(self._running), self._waiting, usage, host)
-        return stats._replace(predicted_wait_s=self._predicted_wait_s or 0.0)
+        wait_s = self._throughput.seconds_for(self._waiting.num_tokens)
+        return stats._replace(predicted_wait_s=wait_s)
 
     def take_events(self) -> tuple[tuple[str, Event], ...]:
         """Return by request id what is new in all timelines since the last call."""
@@ -81,7 +84,7 @@ class Scheduler:
     def add(self, new: NewRequest, now: float, *, is_ready: bool = True) -> Refusal | None:
         """Take the request into the waiting queue, or return why not, with the numbers. One that is
         not ready is not admitted before `make_ready`."""
-        refusal = self._refusal(new)
+        refusal = self._refusal(new, now)
         if refusal is not None:
             return refusal
         self._num_added += 1
@@ -367,6 +370,7 @@ class Scheduler:
         return finish_of(request, reason, now)
 
     def _leave(self, request: Request) -> None:
+        self._appointments.note_end(request)
         del self._requests[request.id]
         self._prefix_waits.drop(request)
         if request not in self._running:
@@ -377,23 +381,20 @@ class Scheduler:
         self._cache.release(request.table)
         self._finished_requests.append(request.id)
 
-    def _refusal(self, new: NewRequest) -> Refusal | None:
+    def _refusal(self, new: NewRequest, now: float) -> Refusal | None:
         if new.id in self._requests:
             return Refusal(new.id, Reason.DUPLICATE_ID, f"a request {new.id!r} is still running")
         source = self._requests.get(new.fork_of) if new.fork_of else None
         return (
             never_served(new, self._config, self._cache)
             or fork_differs(new, source)
-            or self._full(new)
+            or self._full(new, now)
         )
 
-    def _full(self, new: NewRequest) -> Refusal | None:
+    def _full(self, new: NewRequest, now: float) -> Refusal | None:
         tenant, num_running = self._policy.tenant(new), len(self._running)
         refusal = queue_full(new, tenant, self._config, self._waiting, num_running=num_running)
-        return None if refusal is None else refusal._replace(wait_s=self._predicted_wait_s)
-
-    @property
-    def _predicted_wait_s(self) -> float | None:
-        """The seconds until what waits now is computed; None while that is not known."""
-        tokens_per_s = self._throughput.tokens_per_s
-        return None if tokens_per_s is None else self._waiting.num_tokens / tokens_per_s
+        if refusal is not None:
+            return refusal._replace(wait_s=self._appointments.give(new, now, self._running))
+        self._appointments.note_room(len(self._waiting), self._config.max_num_queued_reqs)
+        return None

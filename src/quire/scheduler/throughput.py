@@ -19,11 +19,25 @@ class ThroughputEstimate:
         self._ended_s = 0.0
         self._num_tokens = 0.0
         self._seconds = 0.0
+        self._was_busy = False
+        self._busy_steps_s = 0.0
+        self._busy_s = 0.0
 
     @property
     def tokens_per_s(self) -> float | None:
         """Tokens a second; None while it is not known."""
         return self._num_tokens / self._seconds if self._seconds > 0 else None
+
+    def seconds_for(self, num_tokens: int) -> float:
+        """Return how long so many tokens take; 0 while it is not known."""
+        tokens_per_s = self.tokens_per_s
+        return 0.0 if tokens_per_s is None else num_tokens / tokens_per_s
+
+    @property
+    def pace(self) -> float:
+        """The time that passes for each second of steps while someone waits: what is between steps
+        counts too."""
+        return self._busy_s / self._busy_steps_s if self._busy_steps_s > 0 else 1.0
 
     @property
     def num_under_way(self) -> int:
@@ -38,6 +52,10 @@ class ThroughputEstimate:
         """Return the seconds that the step took."""
         began_s, left_someone = self._began.pop(step.number, (now, False))
         seconds = now - max(began_s, self._ended_s)
+        if left_someone and self._was_busy:
+            self._busy_steps_s = DECAY * self._busy_steps_s + seconds
+            self._busy_s = DECAY * self._busy_s + now - self._ended_s
+        self._was_busy = left_someone
         if left_someone and step.num_tokens:
             self._num_tokens = DECAY * self._num_tokens + step.num_tokens
             self._seconds = DECAY * self._seconds + seconds

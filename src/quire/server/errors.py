@@ -39,12 +39,14 @@ class RequestError(Exception):
         self.retry_after_s = retry_after_s
 
 
-MIN_RETRY_S, MAX_RETRY_S = 2, 600
+MIN_RETRY_S, UNKNOWN_RETRY_S, MAX_RETRY_S = 1, 2, 600
 
 
 def retry_after_s(wait_s: float | None) -> int:
-    """Return `Retry-After` in whole seconds for a queue that takes `wait_s`; None: not known."""
-    return max(MIN_RETRY_S, min(math.ceil(wait_s or 0), MAX_RETRY_S))
+    """Return `Retry-After` in whole seconds where there is room in `wait_s`; None: not known."""
+    if wait_s is None:
+        return UNKNOWN_RETRY_S
+    return max(MIN_RETRY_S, min(math.ceil(wait_s), MAX_RETRY_S))
 
 
 class Overloaded(RequestError):
