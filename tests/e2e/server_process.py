@@ -1,6 +1,7 @@
 """The real server in its own process, with a hard end to every wait."""
 
 import os
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -24,11 +25,17 @@ MODEL = "quire-bundled"
 class ServerProcess:
     """`url` is where it listens; `log` what it has said so far."""
 
-    def __init__(self, process: subprocess.Popen[str], url: str, log_path: Path) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[str],
+        url: str,
+        log_path: Path,
+        trust: ssl.SSLContext | bool = True,
+    ) -> None:
         self.process = process
         self.url = url
-        hold = held_to_document(url)
-        self.client = httpx.Client(base_url=url, timeout=60, event_hooks={"response": [hold]})
+        hooks = {"response": [held_to_document(url, trust)]}
+        self.client = httpx.Client(base_url=url, verify=trust, timeout=60, event_hooks=hooks)
         self._log_path = log_path
 
     def log(self) -> str:
@@ -76,8 +83,11 @@ def eventually(holds: Callable[[], bool], within_s: float) -> bool:
 
 
 @contextmanager
-def server_process(*flags: str, ready: bool = True) -> Iterator[ServerProcess]:
-    """`quire serve` on a free port; it is ended, by force if need be, with the block."""
+def server_process(
+    *flags: str, ready: bool = True, trust: ssl.SSLContext | bool = True
+) -> Iterator[ServerProcess]:
+    """`quire serve` on a free port; it is ended, by force if need be, with the block. `trust` is
+    what the client trusts over TLS."""
     with tempfile.TemporaryDirectory() as folder:
         log_path = Path(folder) / "server.log"
         with log_path.open("w") as log:
@@ -91,9 +101,9 @@ def server_process(*flags: str, ready: bool = True) -> Iterator[ServerProcess]:
         assert process.stdout is not None
         with process, process.stdout as said:
             line = said.readline()
-            words = [word for word in line.split() if word.startswith("http://")]
+            words = [word for word in line.split() if word.startswith(("http://", "https://"))]
             assert words, f"the server said {line!r}:\n{log_path.read_text()}"
-            server = ServerProcess(process, words[0], log_path)
+            server = ServerProcess(process, words[0], log_path, trust)
             try:
                 if ready:
                     server.wait_ready()

@@ -3,6 +3,7 @@ and its headers must be described for the route.
 """
 
 import re
+import ssl
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import NamedTuple
@@ -59,14 +60,16 @@ def _described(text: str) -> Mapping[tuple[str, str], Mapping[int, Description]]
     }
 
 
-def held_to_document(url: str) -> Callable[[httpx.Response], None]:
+def held_to_document(
+    url: str, trust: ssl.SSLContext | bool = True
+) -> Callable[[httpx.Response], None]:
     """A hook for a client of the server at `url`. Raises AssertionError for what its document does
     not tell of."""
     documents: list[str] = []
 
     def hold(response: httpx.Response) -> None:
         if not documents:
-            documents.append(httpx.get(f"{url}/openapi.json").raise_for_status().text)
+            documents.append(httpx.get(f"{url}/openapi.json", verify=trust).raise_for_status().text)
         _hold(response, _described(documents[0]))
 
     return hold

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from quire.server.http.app import build_app, build_queue, build_service
 from quire.server.http.listen import bind, url_of
 from quire.server.http.plain_http import PlainHttp
 from quire.server.http.serve import DrainingServer
+from quire.server.http.tls import build_tls
 from quire.server.sources import Sources
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from tests.server.documented import held_to_document
@@ -48,12 +50,18 @@ def bundled_tokenizer() -> TextTokenizer:
 class Served:
     """A running server: `engine` is its scripted engine, `client` talks to it."""
 
-    def __init__(self, server: DrainingServer, engine: ScriptedEngine, url: str) -> None:
+    def __init__(
+        self,
+        server: DrainingServer,
+        engine: ScriptedEngine,
+        url: str,
+        trust: ssl.SSLContext | bool = True,
+    ) -> None:
         self.server = server
         self.engine = engine
         self.url = url
-        hold = held_to_document(url)
-        self.client = httpx.Client(base_url=url, timeout=30, event_hooks={"response": [hold]})
+        hooks = {"response": [held_to_document(url, trust)]}
+        self.client = httpx.Client(base_url=url, verify=trust, timeout=30, event_hooks=hooks)
         self._loop = asyncio.get_running_loop()
 
     def do(self, action: Callable[[], Made]) -> Made:
@@ -108,10 +116,14 @@ def hold_after_first_token(served: Served) -> None:
 
 @contextmanager
 def serving(
-    config: ServerConfig, *, loaded: bool = True, send_buffer: int | None = None
+    config: ServerConfig,
+    *,
+    loaded: bool = True,
+    send_buffer: int | None = None,
+    trust: ssl.SSLContext | bool = True,
 ) -> Iterator[Served]:
     """`loaded` False leaves the engine loading until the test sets `engine.starts`; `send_buffer`
-    is how many bytes the system keeps of an answer that is not read."""
+    is how many bytes the system keeps of an answer that is not read; `trust` is over TLS."""
     made: list[Served] = []
     up = threading.Event()
 
@@ -119,7 +131,7 @@ def serving(
         listener = bind("127.0.0.1", 0)
         if send_buffer is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-        served = _build(config, url_of(listener))
+        served = _build(config, url_of(listener, config.scheme), trust)
         if not loaded:
             served.engine.starts.clear()
         made.append(served)
@@ -145,7 +157,7 @@ def serving(
         assert not thread.is_alive()
 
 
-def _build(config: ServerConfig, url: str) -> Served:
+def _build(config: ServerConfig, url: str, trust: ssl.SSLContext | bool) -> Served:
     """It must be called inside the event loop that will run the server."""
     engines: list[ScriptedEngine] = []
 
@@ -156,7 +168,7 @@ def _build(config: ServerConfig, url: str) -> Served:
     sources = Sources(time.monotonic, time.time, lambda size: bytes(range(size)))
     service = build_service(config, open_engine, _fresh_ids(sources))
     app = build_app(service, queue=build_queue(service))
-    return Served(DrainingServer(app, service), engines[0], url)
+    return Served(DrainingServer(app, service, build_tls(config)), engines[0], url, trust)
 
 
 def _fresh_ids(sources: Sources) -> Sources:

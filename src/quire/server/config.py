@@ -26,6 +26,14 @@ class GenerationConfig(StrEnum):
     NONE = "none"
 
 
+class CertReqs(StrEnum):
+    """The rules for certificates that clients bring over TLS."""
+
+    NONE = "none"
+    OPTIONAL = "optional"
+    REQUIRED = "required"
+
+
 @dataclass(frozen=True, slots=True)
 class ApiKey:
     """An API key, which is a tenant. Without a name a digest of the key stands for it; `weight` is
@@ -89,6 +97,8 @@ class ServerConfig:
     admin_key: the key that the routes of administration then ask for; None leaves them to all who
         may call.
 
+    ssl_certfile: in PEM; None means that the server speaks plain HTTP.
+
     Fields without a repr are secret: they are not logged, and `/v1/server_info` leaves them out.
     """
 
@@ -102,6 +112,11 @@ class ServerConfig:
     max_upload_bytes: int = 200 * 1024 * 1024
     host: str = "127.0.0.1"
     port: int = 8000
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    ssl_keyfile_password: str | None = field(default=None, repr=False)
+    ssl_ca_certs: str | None = None
+    ssl_cert_reqs: CertReqs = CertReqs.NONE
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     max_body_bytes: int = 8 * 1024 * 1024
@@ -115,6 +130,10 @@ class ServerConfig:
     log_level: LogLevel = LogLevel.INFO
     log_format: LogFormat = LogFormat.TEXT
     http: HttpLimits = HttpLimits()
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.ssl_certfile is None else "https"
 
     @property
     def model(self) -> ServedModelConfig:

@@ -24,6 +24,7 @@ from quire.server.cli.settings import build_config, parse_values, unknown_variab
 from quire.server.config import ServerConfig
 from quire.server.http.host_names import exposure_warning
 from quire.server.http.listen import CannotListen, bind, url_of
+from quire.server.http.tls import TLSError, build_tls
 from quire.server.text.tokenizer_files import TokenizerError, find_folder
 
 logger = logging.getLogger(__name__)
@@ -62,11 +63,14 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
     if exposure is not None:
         logger.warning(exposure)
     try:
+        tls = build_tls(config)
         listener = bind(config.host, config.port)
-    except CannotListen as error:
+    except (TLSError, CannotListen) as error:
         raise InvalidOption(str(error)) from None
     names = ", ".join(config.model.served_model_names)
-    print_line(f"Quire {__version__} listens on {url_of(listener)} and loads {names}")
+    print_line(
+        f"Quire {__version__} listens on {url_of(listener, config.scheme)} and loads {names}"
+    )
     try:
         launched = launch(config.model.engine)
     except OSError as error:
@@ -75,7 +79,7 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
     with uncollected():  # a web server takes a while, and `quire --help` needs none
         from quire.server.http.serve import run
 
-    return run(config, listener, launched)
+    return run(config, listener, launched, tls)
 
 
 def batch_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:

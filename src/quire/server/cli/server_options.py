@@ -11,6 +11,7 @@ from quire.server.cli.option_values import (
     host_list,
     integer,
     key_list,
+    named,
     one_of,
     origin_list,
     seconds,
@@ -18,7 +19,7 @@ from quire.server.cli.option_values import (
     some_seconds,
     text,
 )
-from quire.server.config import AUTO, NO_PARSER, GenerationConfig, MetricsCompat
+from quire.server.config import AUTO, NO_PARSER, CertReqs, GenerationConfig, MetricsCompat
 from quire.server.parsers.formats import ReasoningFormatName, ToolFormatName
 
 SERVER, RESOLVED = ConfigSection.SERVER, ConfigSection.RESOLVED
@@ -27,6 +28,29 @@ SERVED_MODEL = ConfigSection.SERVED_MODEL
 SERVER_OPTIONS: tuple[Option, ...] = (
     Option("host", SERVER, text, "Address to listen on."),
     Option("port", SERVER, integer(0, 65535), "Port to listen on; 0 takes a free one."),
+    Option(
+        "ssl-certfile",
+        SERVER,
+        text,
+        "Certificate of the server in PEM, with those between it and its authority: the server "
+        "then speaks HTTPS alone.",
+    ),
+    Option("ssl-keyfile", SERVER, text, "Its private key in PEM.", shown="in the same file"),
+    Option(
+        "ssl-keyfile-password",
+        SERVER,
+        text,
+        "Password of the private key; better given as the variable.",
+    ),
+    Option(
+        "ssl-ca-certs", SERVER, text, "Authorities, in PEM, of the certificates that clients bring."
+    ),
+    Option(
+        "ssl-cert-reqs",
+        SERVER,
+        named(one_of(*CertReqs), **{str(i): str(each) for i, each in enumerate(CertReqs)}),
+        "Whether clients bring a certificate: `none`, `optional` or `required` (0, 1, 2).",
+    ),
     Option(
         "api-key",
         RESOLVED,

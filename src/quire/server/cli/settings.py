@@ -24,7 +24,7 @@ from quire.server.cli.option_values import (
 )
 from quire.server.cli.options import OPTIONS
 from quire.server.cli.suggestion import closest
-from quire.server.config import BUNDLED_MODEL_NAME, ServerConfig
+from quire.server.config import BUNDLED_MODEL_NAME, CertReqs, ServerConfig
 from quire.server.tenancy.api_keys import read_api_keys
 
 PLAIN_LISTS = (key_list, name_list)
@@ -155,6 +155,7 @@ def _section(values: Mapping[str, OptionValue], section: ConfigSection) -> dict[
 
 def _check(config: ServerConfig) -> None:
     """Check what no option can tell by itself. Raises InvalidOption."""
+    _check_tls(config)
     if config.admin_key in [each.key for each in config.api_keys]:
         raise InvalidOption(
             "--admin-key is one of the API keys too: give it a key that no client has"
@@ -173,6 +174,24 @@ def _check(config: ServerConfig) -> None:
         raise InvalidOption(
             f"--revision is {source.revision}, but {source.model} is a local folder, which has no "
             "revisions: leave it out"
+        )
+
+
+def _check_tls(config: ServerConfig) -> None:
+    """Check which options of TLS go together. Raises InvalidOption."""
+    given = {
+        "--ssl-keyfile": config.ssl_keyfile,
+        "--ssl-keyfile-password": config.ssl_keyfile_password,
+        "--ssl-ca-certs": config.ssl_ca_certs,
+        "--ssl-cert-reqs": config.ssl_cert_reqs is not CertReqs.NONE or None,
+    }
+    alone = [option for option, value in given.items() if value is not None]
+    if alone and config.ssl_certfile is None:
+        raise InvalidOption(f"{alone[0]} is given without --ssl-certfile")
+    if config.ssl_cert_reqs is not CertReqs.NONE and config.ssl_ca_certs is None:
+        raise InvalidOption(
+            f"--ssl-cert-reqs is {config.ssl_cert_reqs}: --ssl-ca-certs is to say whose "
+            "certificates are taken"
         )
 
 

@@ -35,18 +35,18 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def local_url_of(listener: socket.socket) -> str:
+def local_url_of(listener: socket.socket, scheme: str = "http") -> str:
     """Return the URL for a client on this machine, also where the socket listens on all
     addresses."""
     host, port = listener.getsockname()[:2]
-    return _url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
+    return _url(scheme, {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, scheme: str = "http") -> str:
     """Return the URL of the address that the socket is bound to."""
     host, port = listener.getsockname()[:2]
-    return _url(host, port)
+    return _url(scheme, host, port)
 
 
-def _url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _url(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

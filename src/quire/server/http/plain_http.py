@@ -341,7 +341,8 @@ class PlainHttp(HttpToolsProtocol):
 
     def _answer_fault(self, error: RequestError) -> None:
         """Send the error, and take what still comes for a while: closing over unread bytes would
-        reset the connection before the client has read it."""
+        reset the connection before the client has read it. TLS has no half of a connection to
+        close: there the client ends it, who knows the answer's length, or the time does."""
         body = error_body(error)
         request_id = f"{REQUEST_ID}: {self._fault_id}\r\n" if self._fault_id else ""
         head = (
@@ -350,7 +351,8 @@ class PlainHttp(HttpToolsProtocol):
             f"{request_id}connection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
-        self.transport.write_eof()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
         self.flow.release()
         self._await(self._limits.linger_s, self.transport.abort)
 

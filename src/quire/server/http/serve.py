@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import socket
+import ssl
 import sys
 import time
 from contextlib import closing
@@ -46,12 +47,12 @@ a crowd is let in faster, and a client behind it does not wait for all that the 
 class DrainingServer(uvicorn.Server):
     """uvicorn stops taking connections at the first signal; this one first stops taking work."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        rules = ConnectionRules(service.config.http, service.metrics.on_refused)
+    def __init__(self, app: ASGIApp, service: Service, tls: ssl.SSLContext | None = None) -> None:
+        self._rules = ConnectionRules(service.config.http, service.metrics.on_refused)
         super().__init__(
             uvicorn.Config(
                 app,
-                http=partial(PlainHttp, rules),  # type: ignore[arg-type]
+                http=partial(PlainHttp, self._rules),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -62,9 +63,35 @@ class DrainingServer(uvicorn.Server):
             )
         )
         self.service = service
+        self._tls = tls
         self._deadline_s: float | None = None
         self._num_signals = 0
         self.loading = Progress(sys.stderr, _log_phase, unit="")
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to take connections, as uvicorn does, but for the times of TLS, which it leaves at
+        a minute for the handshake and half of one for the farewell."""
+        if self._tls is None:
+            await super().startup(sockets)
+            return
+        await self.lifespan.startup()
+        assert not self.lifespan.should_exit and sockets is not None
+        limits, loop = self.service.config.http, asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                self._build_protocol,
+                sock=each,
+                ssl=self._tls,
+                backlog=BACKLOG,
+                ssl_handshake_timeout=limits.head_timeout_s,
+                ssl_shutdown_timeout=limits.linger_s,
+            )
+            for each in sockets
+        ]
+        self.started = True
+
+    def _build_protocol(self) -> PlainHttp:
+        return PlainHttp(self._rules, self.config, self.server_state, self.lifespan.state)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Note the signal; the next tick acts on it."""
@@ -105,7 +132,12 @@ def _log_phase(phase: str) -> None:
     logger.info("loading: %s", phase)
 
 
-async def serve(config: ServerConfig, listener: socket.socket, launched: LaunchedEngine) -> int:
+async def serve(
+    config: ServerConfig,
+    listener: socket.socket,
+    launched: LaunchedEngine,
+    tls: ssl.SSLContext | None = None,
+) -> int:
     """Serve until a signal or a failed start. Return the exit code."""
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
     service = build_service(config, partial(EngineClient, launched=launched), sources)
@@ -120,14 +152,16 @@ async def serve(config: ServerConfig, listener: socket.socket, launched: Launche
         gc.collect()
         gc.freeze()  # what was set up stays: no collection need look at it again
         server.loading.close()
-        text = ready_text(config, local_url_of(listener), service.default_model.startup_s)
+        text = ready_text(
+            config, local_url_of(listener, config.scheme), service.default_model.startup_s
+        )
         logger.info("%s", text)
 
     def stop() -> None:
         server.should_exit = True
 
     app = build_app(service, on_ready, on_failed_start=stop, queue=queue)
-    server = DrainingServer(app, service)
+    server = DrainingServer(app, service, tls)
     with closing(server.loading):
         await server.serve(sockets=[listener, *(listener.dup() for _ in range(NUM_LISTENERS - 1))])
     if server.force_exit:
@@ -135,8 +169,13 @@ async def serve(config: ServerConfig, listener: socket.socket, launched: Launche
     return FAILED_START if service.failure is not None else 0
 
 
-def run(config: ServerConfig, listener: socket.socket, launched: LaunchedEngine) -> int:
+def run(
+    config: ServerConfig,
+    listener: socket.socket,
+    launched: LaunchedEngine,
+    tls: ssl.SSLContext | None = None,
+) -> int:
     """Serve in an event loop of its own. Return the exit code."""
     return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(config, listener, launched))
+        return runner.run(serve(config, listener, launched, tls))
