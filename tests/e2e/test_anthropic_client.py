@@ -122,19 +122,6 @@ def test_tools_make_a_round_trip(client: anthropic.Anthropic) -> None:
     assert use.input["thing"] in ("sword", "crown")
     number = use.input["number"]
     assert isinstance(number, int) and 1 <= number <= 9
-    with client.messages.stream(
-        model=MODEL,
-        messages=HELLO,
-        max_tokens=200,
-        tools=[FIND],
-        tool_choice={"type": "any"},
-        extra_body={"seed": 3},
-    ) as stream:
-        parts = [each.partial_json for each in stream if each.type == "input_json"]
-        streamed = stream.get_final_message()
-    assert len(parts) > 1
-    (first, *_) = streamed.content
-    assert first.type == "tool_use" and first.input["thing"] in ("sword", "crown")
     answer = client.messages.create(
         model=MODEL,
         max_tokens=8,
@@ -167,6 +154,22 @@ def test_an_output_is_parsed_as_a_model_of_pydantic(client: anthropic.Anthropic)
     )
     assert done.stop_reason == "end_turn"
     assert isinstance(done.parsed_output, Person)
+
+
+def test_a_call_is_streamed_as_it_is_made(client: anthropic.Anthropic) -> None:
+    with client.messages.stream(
+        model=MODEL,
+        messages=HELLO,
+        max_tokens=200,
+        tools=[FIND],
+        tool_choice={"type": "any"},
+        extra_body={"seed": 3},
+    ) as stream:
+        parts = [each.partial_json for each in stream if each.type == "input_json"]
+        streamed = stream.get_final_message()
+    assert len(parts) > 1
+    (first, *_) = streamed.content
+    assert first.type == "tool_use" and first.input["thing"] in ("sword", "crown")
 
 
 def test_reasoning_is_a_block_that_can_be_sent_back(thinking: anthropic.Anthropic) -> None:

@@ -3,6 +3,7 @@ fields."""
 
 from dataclasses import replace
 
+import anthropic
 import pytest
 
 from quire.scheduler.reasons import Reason
@@ -17,7 +18,7 @@ from tests.server.anthropic.test_messages import (
     text,
     turn,
 )
-from tests.server.served import Served, plain_config, serving
+from tests.server.served import MODEL, Served, plain_config, serving
 
 
 @pytest.mark.parametrize(
@@ -112,16 +113,47 @@ def test_a_fault_is_named_as_the_client_wrote_it(
 
 
 @pytest.mark.parametrize(
-    ("reason", "status", "kind"),
-    [(Reason.QUEUE_FULL, 503, "overloaded_error"), (Reason.OVER_SHARE, 429, "rate_limit_error")],
+    ("fields", "said"),
+    [
+        ({"max_tokens": 300}, "exceed context limit: {} + 300 > 256"),
+        ({"messages": [ASKED] * 100}, "prompt is too long: "),
+        ({"messages": [ASKED | {"content": "x" * 100_000}]}, "prompt is too long: at least "),
+    ],
+)
+def test_what_is_too_long_is_said_in_the_words_that_agents_look_for(
+    served: Served, fields: dict[str, object], said: str
+) -> None:
+    asked = {"messages": [ASKED], "max_tokens": 4, **fields}
+    count = served.client.post(COUNT, json={"messages": [ASKED]}).json()["input_tokens"]
+    error = served.client.post(MESSAGES, json=asked).json()["error"]
+    assert said.format(count) in error["message"]
+    assert "256" in error["message"]
+    assert error["details"]["error_code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "raised"),
+    [
+        (Reason.QUEUE_FULL, 503, anthropic.ServiceUnavailableError),
+        (Reason.OVER_SHARE, 429, anthropic.RateLimitError),
+    ],
 )
 def test_a_full_server_says_when_to_come_again(
-    served: Served, reason: Reason, status: int, kind: str
+    served: Served, reason: Reason, status: int, raised: type[anthropic.APIStatusError]
 ) -> None:
+    kind = {503: "overloaded_error", 429: "rate_limit_error"}[status]
     served.engine.refuses = reason
     reply = served.client.post(MESSAGES, json={"messages": [ASKED], "max_tokens": 1})
     assert (reply.status_code, reply.json()["error"]["type"]) == (status, kind)
     assert int(reply.headers["retry-after"]) > 0
+    with (
+        anthropic.Anthropic(base_url=served.url, api_key="none", max_retries=0) as client,
+        pytest.raises(raised) as caught,
+    ):
+        client.messages.create(
+            model=MODEL, messages=[{"role": "user", "content": "x"}], max_tokens=1
+        )
+    assert caught.value.type == kind
 
 
 @pytest.mark.parametrize(

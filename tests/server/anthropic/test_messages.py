@@ -1,6 +1,7 @@
 """`POST /v1/messages`: it runs what the same chat runs, and names faults in its own fields."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,14 @@ from tests.profiles import cases
 from tests.server.openai.test_chat import prompt_text
 from tests.server.openai.test_reasoning import model_with
 from tests.server.openai.test_tools import says
-from tests.server.served import MODEL, Served, plain_config, serving
+from tests.server.served import (
+    MODEL,
+    Served,
+    eventually,
+    hold_after_first_token,
+    plain_config,
+    serving,
+)
 
 MESSAGES = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"
@@ -239,6 +247,31 @@ def test_what_has_no_effect_is_reported(served: Served) -> None:
     for name in (*told, "tools[0].eager_input_streaming", "interleaved-thinking-2025-05-14"):
         assert name in warnings
     assert "anthropic-version" not in warnings
+
+
+def test_few_of_many_are_named(served: Served) -> None:
+    redacted: dict[str, object] = {"type": "redacted_thinking", "data": "x"}
+    turns = [ASKED, turn("assistant", *[redacted] * 4000), ASKED]
+    reply = served.client.post(MESSAGES, json={"messages": turns, "max_tokens": 1})
+    assert reply.status_code == 200
+    assert "messages[1].content[7], 3992 more" in reply.headers["x-quire-warnings"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_message_that_is_cancelled_says_so(served: Served, stream: bool) -> None:
+    name = f"message-{stream}"
+    asked = {"messages": [ASKED], "max_tokens": 90, "stream": stream}
+    hold_after_first_token(served)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            headers = {"x-request-id": name}
+            reply = pool.submit(served.client.post, MESSAGES, json=asked, headers=headers)
+            path = f"/v1/requests/{name}/cancel"
+            assert eventually(lambda: served.client.post(path).status_code == 200)
+            text = reply.result(20).text
+    finally:
+        served.do(served.engine.may_step.set)
+    assert '"stop_reason":"abort"' in text
 
 
 def test_what_agents_send_along_asks_for_nothing(served: Served) -> None:

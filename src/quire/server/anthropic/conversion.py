@@ -1,7 +1,7 @@
 """A request for a message becomes a chat request, whose owners check and run it; errors name the
 fields as the client of `/v1/messages` wrote them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from quire.server.anthropic.protocol import CountTokensRequest, MessagesRequest
@@ -22,6 +22,26 @@ _NAMES = (
     (r"\btool_call_id\b", "tool_use_id"),
     (r"\bthinking_token_budget\b", "thinking.budget_tokens"),
 )
+_LENGTHS = (
+    (
+        r"^The model's context is (\d+) tokens and 'messages' has (\d+): .*",
+        r"prompt is too long: \2 tokens > \1 maximum",
+    ),
+    (
+        r"^The model's context is (\d+) tokens; a text of \d+ characters has at least (\d+)\.",
+        r"prompt is too long: at least \2 tokens > \1 maximum",
+    ),
+    (
+        r"^The model's context is (\d+) tokens; 'messages' has (\d+) and the output is asked to "
+        r"have up to (\d+): .*",
+        r"input length and `max_tokens` exceed context limit: \2 + \3 > \1, decrease input length "
+        r"or `max_tokens` and try again",
+    ),
+)
+"""Says in Anthropic's words what does not fit the context: agents look for them, and ask for
+less."""
+MAX_NAMED = 8
+"""Paths of what changes nothing that are named."""
 _FORMAT = r"\bresponse_format(\.json_schema)?\b"
 _FORMAT_NAME = "output"
 _ALIKE = (
@@ -74,7 +94,13 @@ def as_chat(request: CountTokensRequest, model: ModelReasoning) -> AsChat:
         chat = validate(fields, ChatRequest)
     except RequestError as error:
         raise names.error(error) from None
-    return AsChat(chat, names, (*conversation.no_effect, *offered.no_effect, *unread))
+    return AsChat(chat, names, _named([*unread, *offered.no_effect, *conversation.no_effect]))
+
+
+def _named(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return the first paths, and how many there are besides."""
+    num_more = len(paths) - MAX_NAMED
+    return (*paths[:MAX_NAMED], *((f"{num_more} more",) if num_more > 0 else ()))
 
 
 def _conversation(request: CountTokensRequest) -> Conversation:
@@ -109,6 +135,7 @@ def _patterns(request: CountTokensRequest) -> tuple[tuple[str, str], ...]:
     has_config = config is not None and config.format is not None
     return (
         *_NAMES,
+        *_LENGTHS,
         (_FORMAT, "output_config.format" if has_config else "output_format"),
         (r"\breasoning_effort\b", "thinking" if is_off else "output_config.effort"),
     )
