@@ -20,7 +20,7 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test search fuzz check fmt bench schemas clients deploy-check batch-kills overload hostile wheel gpu-wheels gpu-faults readme clean
+.PHONY: help serve install test search fuzz check fmt bench schemas clients deploy-check image-check batch-kills overload hostile wheel gpu-wheels gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ clients: $(TESTS) .clients/.ready  ## run frameworks for agents against a real s
 deploy-check: $(TESTS) .deploy/.ready  ## hold deploy/ to Helm, Compose, Kubernetes' schemas, promtool and Prometheus
 	$(BIN)/python -m pytest tests/deploy -rs $(ARGS)
 
+image-check: $(TESTS)  ## build the Dockerfile and run the image; needs root, buildah and debootstrap
+	$(BIN)/python -m tools.image .image $(addprefix --torch-index ,$(TORCH_INDEX)) $(ARGS)
+
 batch-kills: $(TESTS)  ## kill a batch of 1,000 lines five times at random; every line is answered once
 	$(BIN)/python -m tests.e2e.batch_kills $(ARGS)
 
@@ -90,7 +93,7 @@ readme: $(TESTS)  ## refresh the generated tables in docs/
 	$(BIN)/python -m tools.generated_docs
 
 clean:  ## remove everything that was made here
-	rm -rf $(VENV) .gpu-wheels .schemas .clients .deploy build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	rm -rf $(VENV) .gpu-wheels .schemas .clients .deploy .image build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 		src/quire/models/native/*.so
 
 # Python 3.11 or newer, then Quire and its dependencies at the versions of constraints.txt.

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -124,6 +125,13 @@ def test_version_of_the_image_is_the_package_s() -> None:
     assert f'org.opencontainers.image.version="{__version__}"' in " ".join(last_stage("LABEL"))
 
 
+def test_label_says_the_health_check_to_formats_that_have_none() -> None:
+    (label,) = [text for text in last_stage("LABEL") if text.startswith("quire.healthcheck=")]
+    (check,) = last_stage("HEALTHCHECK")
+    (as_a_shell_writes_it,) = shlex.split(label.partition("=")[2])
+    assert shlex.split(as_a_shell_writes_it) == json.loads(check[check.index("CMD ") + 4 :])
+
+
 def test_build_context_holds_what_the_build_copies() -> None:
     allowed = {
         line.removeprefix("!")
@@ -180,3 +188,13 @@ def test_health_check_asks_livez_on_the_configured_port(
             timeout=30,
         )
     assert (answer.returncode == 0) is healthy
+
+
+def test_check_of_the_image_is_skipped_with_the_reason_where_programs_are_missing() -> None:
+    command = [sys.executable, "-m", "tools.image", ".image"]
+    done = subprocess.run(
+        command, cwd=ROOT, env={"PATH": "/nowhere"}, capture_output=True, text=True, check=True
+    )
+    assert re.fullmatch(
+        r"image-check skipped: (it needs root, .*|buildah is not installed: .*)\n", done.stdout
+    )
