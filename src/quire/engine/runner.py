@@ -20,13 +20,14 @@ from torch import Tensor
 
 from quire.engine.grammar.grammars import Grammars
 from quire.engine.host_to_device import to_device
+from quire.engine.pooling import PendingVectors, PooledSpans, PromptPooling, pool
 from quire.engine.sampling.build_sampler import build_sampler
 from quire.engine.sampling.device_to_host import build_device_to_host
 from quire.engine.sampling.logits_processor import ProcessorContext
 from quire.engine.sampling.requested_tokens import PendingTokenLogits, fetch_requested
 from quire.engine.sampling.sampler import PendingSample, SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState, build_sampling_state
-from quire.models.batch import Batch, Model, split_batch
+from quire.models.batch import Batch, Model, StepRows, split_batch
 from quire.models.optimizations import Disabled, Optimization
 from quire.scheduler.request import TokenLogprobs
 from quire.scheduler.step import BlockIds, Chunk, NewRequestData, Step, StepResult
@@ -53,16 +54,19 @@ class RunnerConfig:
 class RequestRow:
     """One running request: the index of its row of block ids, how many of them are in each group,
     and what its next token is sampled from. `prompt_logprobs` is None or how many top tokens are
-    scored at each token of the prompt."""
+    scored at each token of the prompt. With `pooling` it samples nothing."""
 
     index: int
     num_blocks: list[int]
     sampling: SamplingState
     prompt_logprobs: int | None
+    pooling: PromptPooling | None = None
 
     @property
     def is_greedy_only(self) -> bool:
-        """Whether the request needs no more of its logits than the argmax."""
+        """Whether the request needs no more of its logits than the argmax, or not even that."""
+        if self.pooling is not None:
+            return True
         return self.prompt_logprobs is None and self.sampling.is_greedy_only
 
 
@@ -73,6 +77,8 @@ class LaunchedStep:
     rows: the request of each chunk.
     spans: the first row and the end of each chunk's rows in the logits.
     logits: [rows, vocab_size], until they are sampled.
+    pooled: which states are part of vectors; `states` are these, until they are pooled.
+    vectors: those of the prompts that are complete, on their way.
     sampled_chunks: the indices of the chunks that sample a token.
     pending: the sampled tokens, one for each of these chunks.
     requested: the logits of tokens that requests name.
@@ -83,6 +89,9 @@ class LaunchedStep:
     rows: list[RequestRow] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
     logits: Tensor | None = None
+    pooled: PooledSpans = field(default_factory=PooledSpans)
+    states: Tensor | None = None
+    vectors: PendingVectors | None = None
     sampled_chunks: list[int] = field(default_factory=list)
     pending: PendingSample | None = None
     requested: PendingTokenLogits | None = None
@@ -134,16 +143,18 @@ class Runner:
                     self._extend(self._rows[chunk.request_id], chunk.new_block_ids)
             launched.rows = [self._rows[chunk.request_id] for chunk in step.chunks]
             batch = self._batch(launched)
-            launched.logits = self._forward(batch)
+            launched.logits, launched.states = self._forward(batch)
         self._last = launched
         return launched
 
     def sample(self, launched: LaunchedStep) -> None:
         """Sample the next tokens. The step launched before must have been collected, since
         penalties depend on its tokens."""
-        logits = launched.logits
+        logits, states = launched.logits, launched.states
         if logits is None:
             return
+        if states is not None:
+            launched.vectors = pool(launched.pooled, states, self._to_host)
         launched.scored = self._score(launched, logits)
         if launched.sampled_chunks:
             ends = [launched.spans[index][1] - 1 for index in launched.sampled_chunks]
@@ -155,7 +166,7 @@ class Runner:
             launched.requested = fetch_requested(
                 logits, rows, launched.pending.token_ids, self._to_host
             )
-        launched.logits = None
+        launched.logits = launched.states = None
 
     def collect(self, launched: LaunchedStep) -> StepResult:
         """Wait for a step's tokens, append them to their requests, and return the result.
@@ -171,6 +182,9 @@ class Runner:
             prompt_logprobs=launched.scored,
             copy_time=self._model.take_copy_time(),
         )
+        if launched.vectors is not None:
+            vectors, not_finite = launched.vectors.result()
+            result = replace(result, vectors=vectors, not_finite=not_finite)
         if sampled is None:
             return result
         if launched.requested is not None:
@@ -197,6 +211,8 @@ class Runner:
         sampling = build_sampling_state(context, constraint=grammar)
         num_blocks = [0] * self._config.num_groups
         row = RequestRow(self._free_rows.pop(), num_blocks, sampling, new.prompt_logprobs)
+        if new.pooling is not None:
+            row.pooling = PromptPooling(new.pooling, len(new.prompt_token_ids))
         self._rows[new.id] = row
         self._extend(row, join.block_ids)
 
@@ -220,13 +236,17 @@ class Runner:
         tables = self._block_ids[:, [row.index for row in rows], :longest]
         query_starts = starts.tolist()
         logits_indices, launched.spans = _logits_indices(step.chunks, rows, query_starts)
+        for chunk, row, first in zip(step.chunks, rows, query_starts[:-1], strict=True):
+            if row.pooling is not None:
+                launched.pooled.add(chunk, row.pooling, first)
+        states_indices = _numbers(launched.pooled.indices)
         launched.sampled_chunks = [
             index for index, chunk in enumerate(step.chunks) if chunk.samples
         ]
         token_ids, awaited = _token_ids(step.chunks, rows, self._last)
         num_groups = self._config.num_groups
         slots = [self._slots(table, owners, positions) for table in tables]
-        arrays = (token_ids, positions, logits_indices, *awaited, *slots, *tables)
+        arrays = (token_ids, positions, logits_indices, *awaited, states_indices, *slots, *tables)
         sent = to_device([torch.from_numpy(array) for array in arrays], self._device)
         if len(awaited[0]):
             assert self._last is not None and self._last.pending is not None
@@ -235,18 +255,21 @@ class Runner:
         return Batch(
             input_ids=sent[0],
             positions=sent[1],
-            slots=tuple(sent[5 : 5 + num_groups]),
-            block_tables=tuple(sent[5 + num_groups :]),
+            slots=tuple(sent[6 : 6 + num_groups]),
+            block_tables=tuple(sent[6 + num_groups :]),
             query_starts=tuple(query_starts),
             context_lens=tuple((firsts + counts).tolist()),
             logits_indices=sent[2],
             greedy_only=all(row.is_greedy_only for row in rows),
+            states_indices=sent[5] if launched.pooled.spans else None,
         )
 
-    def _forward(self, batch: Batch) -> Tensor:
-        """Return the logits of a batch; if memory runs out, compute it in two parts."""
+    def _forward(self, batch: Batch) -> StepRows:
+        """Return the rows of a batch; if memory runs out, compute it in two parts."""
         try:
-            return self._model.forward(batch)
+            if batch.states_indices is not None:
+                return self._model.forward_with_states(batch)
+            return StepRows(self._model.forward(batch))
         except torch.OutOfMemoryError:
             parts = split_batch(batch)
             if parts is None:
@@ -257,7 +280,9 @@ class Runner:
             )
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-        return torch.cat([self._forward(part) for part in parts])
+        logits, states = zip(*(self._forward(part) for part in parts), strict=True)
+        found = [each for each in states if each is not None]
+        return StepRows(torch.cat(logits), torch.cat(found) if found else None)
 
     def _slots(self, table: NDArray[np.int32], owners: Numbers, positions: Numbers) -> Numbers:
         """Return the slot of each token in one group; `owners` are the tokens' rows of `table`."""
@@ -360,5 +385,5 @@ def _with_sampled(result: StepResult, request_ids: list[str], sampled: SamplerOu
         result,
         token_ids=tuple(sampled.token_ids),
         logprobs={request_id: logprobs for request_id, logprobs in pairs if logprobs is not None},
-        not_finite=frozenset(request_id for request_id, bad in flags if bad),
+        not_finite=result.not_finite | {request_id for request_id, bad in flags if bad},
     )

@@ -5,7 +5,7 @@ block tables that say where their keys and values lie.
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -25,6 +25,8 @@ class Batch:
     logits_indices: int64 [R], rising: the tokens whose logits are needed.
     greedy_only: all R rows are sampled greedily, so that only the largest logit of each, and what
         equals it, must be right; any other may be -inf.
+    states_indices: int64, rising, none of them among `logits_indices`: the tokens whose states are
+        needed, as the model's head would read them. None for none.
     """
 
     input_ids: Tensor
@@ -35,6 +37,7 @@ class Batch:
     context_lens: tuple[int, ...]
     logits_indices: Tensor
     greedy_only: bool = False
+    states_indices: Tensor | None = None
 
 
 def split_batch(batch: Batch) -> tuple[Batch, Batch] | None:
@@ -47,7 +50,9 @@ def split_batch(batch: Batch) -> tuple[Batch, Batch] | None:
     if num_tokens < 2:
         return None
     middle = num_tokens // 2
-    num_rows = int((batch.logits_indices < middle).sum())
+    logits_indices = _split_indices(batch.logits_indices, middle)
+    states = batch.states_indices
+    states_indices = (None, None) if states is None else _split_indices(states, middle)
     first_end = bisect_left(starts, middle)
     second = bisect_right(starts, middle) - 1
     left_out = starts[first_end] - middle  # of the chunk that is cut, if one is
@@ -62,7 +67,8 @@ def split_batch(batch: Batch) -> tuple[Batch, Batch] | None:
             block_tables=tuple(table[:first_end] for table in batch.block_tables),
             query_starts=(*starts[:first_end], middle),
             context_lens=tuple(first_lens),
-            logits_indices=batch.logits_indices[:num_rows],
+            logits_indices=logits_indices[0],
+            states_indices=states_indices[0],
         ),
         replace(
             batch,
@@ -72,9 +78,27 @@ def split_batch(batch: Batch) -> tuple[Batch, Batch] | None:
             block_tables=tuple(table[second:] for table in batch.block_tables),
             query_starts=(0, *(start - middle for start in starts[second + 1 :])),
             context_lens=batch.context_lens[second:],
-            logits_indices=batch.logits_indices[num_rows:] - middle,
+            logits_indices=logits_indices[1],
+            states_indices=states_indices[1],
         ),
     )
+
+
+def _split_indices(indices: Tensor, middle: int) -> tuple[Tensor, Tensor]:
+    """Return the rising indices below `middle`, and the others as they count from there."""
+    num_rows = int((indices < middle).sum())
+    return indices[:num_rows], indices[num_rows:] - middle
+
+
+class StepRows(NamedTuple):
+    """The rows of a step that were asked for.
+
+    logits: [R, vocab_size], of the tokens of `logits_indices`.
+    states: [S, hidden_size], of the tokens of `states_indices`; None where these are None.
+    """
+
+    logits: Tensor
+    states: Tensor | None = None
 
 
 class Model(Protocol):
@@ -100,5 +124,13 @@ class Model(Protocol):
 
         They are [R, vocab_size], of a float dtype. With `batch.greedy_only` the largest of each row
         are right and the others may be -inf.
+        """
+        ...
+
+    def forward_with_states(self, batch: Batch) -> StepRows:
+        """Do as `forward` does for a batch with `states_indices`, and return these states too.
+
+        They are what the model's head reads, after the last norm, of a float dtype. Raises
+        RuntimeError where the model does not show them.
         """
         ...

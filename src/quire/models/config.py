@@ -227,6 +227,7 @@ class ModelFacts:
 
     max_model_len: the longest context that the weights were made for, prompt and output together.
     dtype: float32, float16 or bfloat16, of the weights and, unless quantised, of K and V.
+    hidden_size: elements of a state that the head reads; 0 where the model shows none.
     """
 
     model_type: str
@@ -236,6 +237,7 @@ class ModelFacts:
     eos_token_ids: tuple[int, ...]
     dtype: str
     dtype_bytes: int
+    hidden_size: int = 0
 
     @property
     def num_layers(self) -> int:

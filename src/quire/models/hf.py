@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from quire.cache.block_copies import BlockCopy, CopyTime
 from quire.models.attention.backend import AttentionBackend, AttentionStep
 from quire.models.attention.hook import AttentionContext, AttentionHook
-from quire.models.batch import Batch
+from quire.models.batch import Batch, StepRows
 from quire.models.config import LayerFacts
 from quire.models.kv.block_copier import BlockCopier
 from quire.models.layers.latent import is_latent, keep_latent, latent_hook
@@ -83,6 +83,18 @@ class HFModel:
             return self.compute(batch.input_ids, batch.positions, batch.logits_indices, attention)
         finally:
             self.context.greedy_only = False
+
+    @torch.inference_mode()
+    def forward_with_states(self, batch: Batch) -> StepRows:
+        self.context.states_indices = batch.states_indices
+        try:
+            logits = self.forward(batch)
+            states = self.context.states
+        finally:
+            self.context.states_indices = self.context.states = None
+        if states is None:
+            raise RuntimeError("the module does not show the states that its head reads")
+        return StepRows(logits, states)
 
     def compute(
         self, input_ids: Tensor, positions: Tensor, logits_indices: Tensor, attention: AttentionStep

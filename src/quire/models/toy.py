@@ -17,7 +17,7 @@ from torch import Tensor
 from quire.cache.block_copies import BlockCopy, CopyKind, CopyTime
 from quire.cache.layout import Layout, build_layout
 from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, TokenKV
-from quire.models.batch import Batch
+from quire.models.batch import Batch, StepRows
 from quire.models.config import KVSize
 
 Words = NDArray[np.uint64]
@@ -31,6 +31,8 @@ MIX_A = 0xBF58476D1CE4E5B9
 MIX_B = 0x94D049BB133111EB
 LOGIT_RANGE = 8.0
 """Logits are spread evenly over this width: greedy has a winner, sampling many candidates."""
+TOY_HIDDEN_SIZE = 8
+"""A state has an element for each byte of a word."""
 TWO_FULL = (FULL, FULL)
 """The least with which a stored value depends on the whole prefix."""
 
@@ -87,6 +89,21 @@ class ToyModel:
         return CopyTime(num_copied)
 
     def forward(self, batch: Batch) -> Tensor:
+        return self._logits(self._hidden(batch), batch)
+
+    def forward_with_states(self, batch: Batch) -> StepRows:
+        hidden, indices = self._hidden(batch), batch.states_indices
+        assert indices is not None
+        return StepRows(self._logits(hidden, batch), toy_states(hidden[indices.numpy()]))
+
+    def _logits(self, hidden: Words, batch: Batch) -> Tensor:
+        logits = _logits(hidden[batch.logits_indices.numpy()], self._vocab_size)
+        if batch.greedy_only:  # no more than is asked for
+            logits[logits < logits.amax(-1, keepdim=True)] = -torch.inf
+        return logits
+
+    def _hidden(self, batch: Batch) -> Words:
+        """Store what the step's tokens keep, and return a word for each of them."""
         positions = batch.positions.numpy()
         starts = np.asarray(batch.query_starts, dtype=np.int64)
         owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
@@ -104,10 +121,7 @@ class ToyModel:
             before = offsets[owners] - begins[owners]
             read = sums[before + positions + 1] - sums[before + seen]
             hidden = _mix(hidden + read)
-        logits = _logits(hidden[batch.logits_indices.numpy()], self._vocab_size)
-        if batch.greedy_only:  # no more than is asked for
-            logits[logits < logits.amax(-1, keepdim=True)] = -torch.inf
-        return logits
+        return hidden
 
     def _running_sums(
         self, store: Words, tables: NDArray[np.int32], begins: Indices, ends: Indices
@@ -146,9 +160,19 @@ class ToyText:
             hidden = _mix_int((hidden + read) & MASK)
         self._hidden = hidden
 
+    def states(self) -> Tensor:
+        """Return the states [TOY_HIDDEN_SIZE] of the last token."""
+        return toy_states(np.array([self._hidden], dtype=np.uint64))[0]
+
     def logits(self) -> Tensor:
         """Return the logits [vocab_size] after the last token."""
         return _logits(np.array([self._hidden], dtype=np.uint64), self._vocab_size)[0]
+
+
+def toy_states(hidden: Words) -> Tensor:
+    """Return the bytes of words as states [words, TOY_HIDDEN_SIZE]: small whole numbers, whose sums
+    are exact."""
+    return torch.from_numpy(hidden.copy()).view(torch.uint8).view(-1, TOY_HIDDEN_SIZE).float()
 
 
 def toy_logits(

@@ -86,9 +86,13 @@ class Counters:
         self.num_generation_tokens += num_tokens
         self.num_forced_tokens += num_tokens - 1
         if request.first_token_s is None:
-            request.first_token_s = now
-            self.num_prompt_tokens += request.num_prompt_tokens
+            self.note_prompt(request, now)
             request.note(now, Reason.FIRST_TOKEN)
+
+    def note_prompt(self, request: Request, now: float) -> None:
+        """Count a prompt that is computed."""
+        request.first_token_s = now
+        self.num_prompt_tokens += request.num_prompt_tokens
 
 
 def stats_of(

@@ -43,6 +43,7 @@ class Admission:
         counters: Counters,
     ) -> None:
         self.prefix_waits = PrefixWaits(cache, is_enabled=config.wait_for_prefix)
+        self._config = config
         self._cache = cache
         self._running = running
         self._cost = cost
@@ -61,6 +62,21 @@ class Admission:
         self._cache.offloads = self._cost.prefers_offload(
             self._cache.block_recompute_cost, self._counters.recent.rate
         )
+
+    def blocker(self, request: Request, draft: StepDraft) -> Blocker | None:
+        """Return what the step lacks for any request, or for this one beside those that were set
+        aside. For those a sequence is kept, and nobody passes them whose prompt would take of the
+        next step's tokens.
+        """
+        if draft.num_preempted:
+            return Blocker(Reason.WAITS_AFTER_PREEMPTION, draft.num_preempted)
+        if len(self._running) + draft.num_aside >= self._config.max_num_seqs:
+            return Blocker(Reason.WAITS_FOR_SEQUENCE, len(self._running))
+        if not draft.tokens_left or (
+            draft.num_aside and len(request.token_ids) > draft.tokens_left
+        ):
+            return Blocker(Reason.WAITS_FOR_BUDGET, self._config.max_num_batched_tokens)
+        return None
 
     def admit(self, request: Request, draft: StepDraft, now: float, number: int) -> int | Blocker:
         """Take blocks for everything known of the request, and return how many of its tokens are
@@ -90,7 +106,7 @@ class Admission:
         take over.
         """
         new = request.new
-        if new.fork_of is None or new.prompt_logprobs is not None or request.num_preemptions:
+        if new.fork_of is None or new.needs_all_rows or request.num_preemptions:
             return None
         return self._running.get(new.fork_of) if request.num_prompt_tokens > 1 else None
 
@@ -115,7 +131,7 @@ class Admission:
         waiting for that: after the steps under way, and this one if it could be done with its
         prompt in it. What was preempted has waited enough.
         """
-        if request.new.prompt_logprobs is not None or request.num_preemptions:
+        if request.new.needs_all_rows or request.num_preemptions:
             return None
         awaited = self.prefix_waits.awaited(request, use_host=self._uses_host(request))
         if awaited is None:
@@ -143,7 +159,7 @@ class Admission:
             request.table,
             request.token_ids,
             keep_free=num_spare,
-            use_cache=request.new.prompt_logprobs is None,
+            use_cache=not request.new.needs_all_rows,
             use_host=self._uses_host(request),
         )
         if isinstance(admitted, BlocksMissing):
@@ -156,6 +172,6 @@ class Admission:
         """Return why no more of its prompt was found, or None where the request declined to
         look.
         """
-        if request.new.prompt_logprobs is not None:
+        if request.new.needs_all_rows:
             return None
         return self._cache.explain_miss(request.table, request.token_ids, request.num_cached)

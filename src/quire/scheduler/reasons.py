@@ -40,6 +40,7 @@ class Reason(StrEnum):
     STOP_TOKEN = "stop_token"  # (token id)
     END_OF_SEQUENCE = "end_of_sequence"  # (token id)
     MAX_TOKENS = "max_tokens"
+    PROMPT_COMPUTED = "prompt_computed"  # and no output is wanted
     CONTEXT_END = "context_end"
     ABORTED = "aborted"
     NOT_FINITE = "not_finite"  # the model's logits held NaN or infinity

@@ -3,6 +3,7 @@ scheduler edits.
 """
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from quire.cache.block_table import BlockTable
@@ -59,10 +60,37 @@ class Sampling:
     thinking_budget: ThinkingBudget | None = None
 
 
+class PoolingKind(StrEnum):
+    """The tokens of a prompt whose states become its vector: the last, all in equal parts, or the
+    first."""
+
+    LAST = "last"
+    MEAN = "mean"
+    CLS = "cls"
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """How the states of a prompt, which the model's head would read, become one vector.
+
+    Of the pooled state the first `num_dimensions` elements are kept, all if that is None; with
+    `is_normalized` these are divided by their Euclidean length.
+    """
+
+    kind: PoolingKind
+    num_dimensions: int | None = None
+    is_normalized: bool = True
+
+    @property
+    def needs_all_states(self) -> bool:
+        """Whether the states of all tokens of the prompt are part of the vector."""
+        return self.kind is not PoolingKind.LAST
+
+
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """The token ids and counts by which a request ends. `max_tokens` is 1 or more. `eos_token_ids`
-    is empty where end-of-sequence is ignored.
+    """The token ids and counts by which a request ends. With `max_tokens` 0 it ends with its
+    prompt. `eos_token_ids` is empty where end-of-sequence is ignored.
     """
 
     max_tokens: int
@@ -76,7 +104,8 @@ class NewRequest:
     """A request as it is handed over: tokens and numbers, never text.
 
     `sharing` says with whom it shares blocks. `prompt_logprobs` None is off; n asks for each prompt
-    token's log probability and the n likeliest. `tenant` and `weight` (above 0) say who is served,
+    token's log probability and the n likeliest. With `pooling`, which goes with `max_tokens` 0, it
+    ends with a vector. `tenant` and `weight` (above 0) say who is served,
     and with what share, under the fair policy. Less `priority` is sooner. It must have ended
     `time_limit_s` seconds after it is added. `fork_of` is another request with the same prompt and
     sharing, whose blocks it takes over. With `reports_prefill` its deltas say how far its prompt is
@@ -95,6 +124,15 @@ class NewRequest:
     time_limit_s: float | None = None
     fork_of: str | None = None
     reports_prefill: bool = False
+    pooling: Pooling | None = None
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether the model's rows of all tokens of the prompt are part of the result, so that none
+        may be left out because its keys and values are known."""
+        return self.prompt_logprobs is not None or (
+            self.pooling is not None and self.pooling.needs_all_states
+        )
 
 
 class TokenLogprobs(NamedTuple):
@@ -169,6 +207,11 @@ class Request:
     @property
     def num_outputs(self) -> int:
         return len(self.token_ids) - len(self.new.prompt_token_ids)
+
+    @property
+    def samples_none(self) -> bool:
+        """Whether the request ends with its prompt."""
+        return self.new.stopping.max_tokens == 0
 
     def take_scores(
         self, start: int, scores: tuple[TokenLogprobs, ...]

@@ -245,8 +245,11 @@ class Scheduler:
 
     def _swap_out(self, victim: Request) -> int | None:
         """Return how many tokens the host keeps, or None if it keeps nothing. What awaits its
-        result is computed again, so that the result can be dropped.
+        result is computed again, so that the result can be dropped; and so is all of a prompt whose
+        rows are needed together.
         """
+        if victim.samples_none and victim.new.needs_all_rows:
+            return None
         num_kept = min(victim.num_computed, len(victim.token_ids) - 1)
         recompute_cost = self._cache.recompute_cost(victim.table, num_kept)
         if self._cost.prefers_swap(recompute_cost) and self._cache.swap_out(victim.table, num_kept):
@@ -260,7 +263,7 @@ class Scheduler:
         """
         aside = []
         while (head := self._waiting.head) is not None:
-            blocker = self._blocker(head, draft) or self._admit(head, draft, now)
+            blocker = self._admission.blocker(head, draft) or self._admit(head, draft, now)
             if blocker is None:
                 continue
             head.note(now, *blocker)
@@ -282,7 +285,7 @@ class Scheduler:
             if holder is not None:
                 request.note(now, Reason.WAITS_FOR_SKIPPED, holder.num_skips, holder.id)
                 continue
-            blocker = self._blocker(request, draft) or self._admit(request, draft, now)
+            blocker = self._admission.blocker(request, draft) or self._admit(request, draft, now)
             if blocker is not None:
                 request.note(now, blocker.reason, blocker.number, blocker.other or head.id)
                 if request.is_ready:
@@ -296,21 +299,6 @@ class Scheduler:
         preempted.
         """
         return request.num_preemptions > 0 or request.num_skips >= self._config.max_skips
-
-    def _blocker(self, request: Request, draft: StepDraft) -> Blocker | None:
-        """Return what the step lacks for any request, or for this one beside those that were set
-        aside. For those a sequence is kept, and nobody passes them whose prompt would take of the
-        next step's tokens.
-        """
-        if draft.num_preempted:
-            return Blocker(Reason.WAITS_AFTER_PREEMPTION, draft.num_preempted)
-        if len(self._running) + draft.num_aside >= self._config.max_num_seqs:
-            return Blocker(Reason.WAITS_FOR_SEQUENCE, len(self._running))
-        if not draft.tokens_left or (
-            draft.num_aside and len(request.token_ids) > draft.tokens_left
-        ):
-            return Blocker(Reason.WAITS_FOR_BUDGET, self._config.max_num_batched_tokens)
-        return None
 
     def _admit(self, request: Request, draft: StepDraft, now: float) -> Blocker | None:
         """Take blocks for everything known of the request and schedule its first chunk, or return
@@ -351,6 +339,10 @@ class Scheduler:
         if chunk.num_tokens > 1:
             self._prefix_waits.advance(request, num_computed)
         prefill = prefill_of(request, num_computed)
+        if request.samples_none and num_computed >= request.num_prompt_tokens:
+            self._counters.note_prompt(request, now)
+            finish, vector = self._finish(request, Reason.PROMPT_COMPUTED, now), result.vectors
+            return Delta(request.id, (), (), scored, finish, prefill, vector.get(request.id, b""))
         if token_id is None:
             is_told = scored or prefill is not None
             return Delta(request.id, (), (), scored, prefill=prefill) if is_told else None

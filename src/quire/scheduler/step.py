@@ -31,7 +31,8 @@ class Chunk(NamedTuple):
     """The tokens `start .. start + num_tokens` of one request, computed in one step.
 
     `new_block_ids` are the blocks that its table got since its last chunk. `samples` is true when
-    the chunk reaches the last known token, so that the next one is sampled from its logits.
+    the chunk reaches the last known token, so that the next one is sampled from its logits; never
+    where the request ends with its prompt.
     """
 
     request_id: str
@@ -64,6 +65,8 @@ class StepResult:
 
     `forced` are tokens by request id that follow the sampled one whatever the model says of them.
     `prompt_logprobs` of a chunk are those of the prompt tokens `start + 1 ...` that it predicts.
+    `vectors` are those of the requests whose pooled prompts are complete, in float32 as it lies in
+    memory.
     `not_finite` names requests whose logits held NaN, `grammar_failed` those whose grammar left no
     token; their token id means nothing. `copy_time` is
     that of block copies, the step's own or those of steps before it, that were found to be done
@@ -75,6 +78,7 @@ class StepResult:
     forced: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    vectors: Mapping[str, bytes] = field(default_factory=dict)
     not_finite: frozenset[str] = frozenset()
     grammar_failed: frozenset[str] = frozenset()
     copy_time: CopyTime = CopyTime()
@@ -112,7 +116,8 @@ class PrefillProgress(NamedTuple):
 
 class Delta(NamedTuple):
     """The tokens that one step adds to one request's output. `prompt_logprobs` come as the prompt
-    is computed, and so does `prefill` where the request asks for it.
+    is computed, and so does `prefill` where the request asks for it. A request that pools its
+    prompt ends with a `vector` of float32, as it lies in memory.
     """
 
     request_id: str
@@ -121,6 +126,7 @@ class Delta(NamedTuple):
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     finish: Finish | None = None
     prefill: PrefillProgress | None = None
+    vector: bytes = b""
 
 
 class Refusal(NamedTuple):

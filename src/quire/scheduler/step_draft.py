@@ -39,11 +39,12 @@ class StepDraft:
 
     def add_chunk(self, request: Request, num_tokens: int, new_block_ids: BlockIds) -> None:
         """Compute the request's next `num_tokens`. If the last known one is among them, the next is
-        sampled.
+        sampled, unless the request ends with its prompt.
         """
         start = request.num_computed
         end = start + num_tokens
-        samples = end == len(request.token_ids) + request.num_pending
+        is_last = end == len(request.token_ids) + request.num_pending
+        samples = is_last and not request.samples_none
         self._chunks.append(Chunk(request.id, start, num_tokens, new_block_ids, samples))
         request.num_computed = end
         if samples:

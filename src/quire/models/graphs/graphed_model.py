@@ -14,7 +14,7 @@ from torch import Tensor
 from quire.cache.block_copies import BlockCopy, CopyTime
 from quire.models.attention.backend import AttentionStep
 from quire.models.attention.triton.inputs import StepInputs
-from quire.models.batch import Batch
+from quire.models.batch import Batch, StepRows
 from quire.models.graphs.buffers import Buffers
 from quire.models.graphs.capture import GraphDevice, GraphRecorder, Launch, capture_sizes
 from quire.models.graphs.crossings import reason
@@ -69,6 +69,10 @@ class GraphedModel:
         self._buffers.fill(batch, size)
         self._launches[size]()
         return self._logits[: len(batch.context_lens)]
+
+    def forward_with_states(self, batch: Batch) -> StepRows:
+        """Launch the step operation by operation: what was captured computes logits alone."""
+        return self._model.forward_with_states(batch)
 
     def _size(self, batch: Batch) -> int | None:
         """Return the batch size of the graph to replay, or None if the step must be launched."""

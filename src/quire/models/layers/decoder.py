@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from quire.models.attention.cpu import CPUStep
@@ -44,14 +45,28 @@ class DecoderForward:
         states = self.embedding(input_ids)
         rotary = self.rotary(states, position_ids)
         context = self.layers[0].attention.hook.context
-        step = context.attention
-        if self.native is not None and isinstance(step, CPUStep):
-            last = self.native.run(step, states, rotary, logits_to_keep)
+        wanted = context.states_indices
+        if wanted is None:
+            last = self._normed(states, rotary, logits_to_keep)
         else:
-            last = self._one_by_one(states, rotary, logits_to_keep)
+            indices, order = torch.cat((logits_to_keep, wanted)).sort()
+            rows = torch.empty_like(order)
+            rows[order] = torch.arange(len(order), device=order.device)
+            normed = self._normed(states, rotary, indices)
+            context.states = normed[0, rows[len(logits_to_keep) :]]
+            last = normed[:, rows[: len(logits_to_keep)]]
         if context.greedy_only and self.greedy_head is not None:
             return LogitsOutput(self.greedy_head(last))
         return LogitsOutput(self.head(last))
+
+    def _normed(
+        self, states: Tensor, rotary: RotaryEmbeddings, logits_indices: Tensor
+    ) -> Tensor:
+        """Return the normed states [1, R, hidden_size] of these tokens; `states` is overwritten."""
+        step = self.layers[0].attention.hook.context.attention
+        if self.native is not None and isinstance(step, CPUStep):
+            return self.native.run(step, states, rotary, logits_indices)
+        return self._one_by_one(states, rotary, logits_indices)
 
     def _one_by_one(
         self, states: Tensor, rotary: RotaryEmbeddings, logits_indices: Tensor

@@ -5,6 +5,7 @@ wrong text without any error; this check finds it.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -48,6 +49,16 @@ def is_batch_invariant(
     )
     model.forward(before)
     return is_close(model.forward(beside)[0], alone, tolerance)
+
+
+def hidden_size(model: Model, device: torch.device) -> int:
+    """Return the size of the states that the model shows, 0 if it shows none."""
+    batch = _batch([_Chunk(1, 0, OTHER_TOKENS)], (0,), device)
+    try:
+        _, states = model.forward_with_states(replace(batch, states_indices=batch.positions[1:]))
+    except RuntimeError:
+        return 0
+    return 0 if states is None else states.shape[1]
 
 
 class _Chunk(NamedTuple):

@@ -53,6 +53,7 @@ from quire.models.loading.batch_invariance import (
     NUM_BLOCKS,
     OWN_TOLERANCE,
     TOLERANCE,
+    hidden_size,
     is_batch_invariant,
     is_close,
 )
@@ -71,6 +72,7 @@ from quire.models.loading.quantised import TOLERANCE as QUANTISED_TOLERANCE
 from quire.models.loading.quantised import check_quantised, log_quantised
 from quire.models.loading.support import Layering, layering, max_model_len, refuse_unsupported
 from quire.models.loading.weight_files import read_headers
+from quire.models.states import show_states
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -269,6 +271,8 @@ def _probed(
         dtype_bytes=measured.kv_dtype.itemsize,
     )
     loaded = _with_hooks(module, facts, measured.kv_dtype, device)
+    facts = replace(facts, hidden_size=hidden_size(_attach_small(loaded), device))
+    loaded = replace(loaded, facts=facts)
     with OtherUses() as uses:
         if not _is_batch_invariant(loaded, measured.logits):
             raise UnsupportedModel(
@@ -356,4 +360,5 @@ def _with_hooks(
     for index, attention in attention_modules(module):
         if index < facts.num_layers:
             attach_hook(attention, PagedAttentionHook(facts.layers[index], context), context)
+    show_states(module, context)
     return LoadedModel(module, context, facts, kv_dtype, device)
