@@ -16,7 +16,7 @@ from quire.cache.block_copies import BlockCopy, CopyTime
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.engine.runner import Runner, RunnerConfig
-from quire.models.batch import Batch
+from quire.models.batch import Batch, StepRows
 from quire.models.config import KVSize
 from quire.models.toy import ToyModel
 from quire.scheduler.config import SchedulerConfig
@@ -50,6 +50,9 @@ class TimedModel:
         logits = self._model.forward(batch)
         self.forward_s = time.perf_counter() - began
         return logits
+
+    def forward_with_states(self, batch: Batch) -> StepRows:
+        return self._model.forward_with_states(batch)
 
 
 def build(num_running: int, num_steps: int) -> tuple[Scheduler, Runner, TimedModel]:

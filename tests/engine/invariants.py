@@ -10,7 +10,7 @@ from quire.models.toy import TWO_FULL
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import Event, NewRequest, Sampling, Stopping
+from quire.scheduler.request import Event, NewRequest, Pooling, PoolingKind, Sampling, Stopping
 from tests.engine.toy_engine import (
     GRAMMARS,
     MAX_MODEL_LEN,
@@ -20,6 +20,7 @@ from tests.engine.toy_engine import (
     World,
     alone,
     play,
+    vector_alone,
 )
 
 TOKENS = st.integers(0, VOCAB_SIZE - 1)
@@ -48,6 +49,10 @@ GRAMMAR_SAMPLINGS = st.builds(
 )
 """Those with a grammar may ban tokens that it forces."""
 
+
+POOLINGS = st.builds(
+    Pooling, st.sampled_from(PoolingKind), st.sampled_from([None, 1, 5]), st.booleans()
+)
 
 layer_stacks = st.lists(
     st.one_of(
@@ -148,6 +153,22 @@ def bursts(draw: st.DrawFn) -> list[Arrival]:
     return found
 
 
+@st.composite
+def pooled_arrivals(draw: st.DrawFn) -> list[Arrival]:
+    """Requests of which about half end with a vector of their prompt."""
+    script = draw(st.one_of(arrivals(), bursts()))
+    return [
+        arrival if pooling is None else replace(arrival, new=pooled(arrival.new, pooling))
+        for arrival in script
+        for pooling in [draw(st.none() | POOLINGS)]
+    ]
+
+
+def pooled(new: NewRequest, pooling: Pooling) -> NewRequest:
+    """A request like `new` that ends with a vector of its prompt."""
+    return replace(new, stopping=Stopping(max_tokens=0), pooling=pooling)
+
+
 def check_invariants(shape: Shape, script: list[Arrival]) -> None:
     num_tokens = sum(len(a.new.prompt_token_ids) + a.new.stopping.max_tokens for a in script)
     world = play(shape, script, max_steps=100 + 30 * num_tokens)
@@ -179,6 +200,10 @@ def check_outcome(
         assert said == wanted[: len(said)]
     elif finish.reason is Reason.DEADLINE_EXCEEDED:
         assert said == wanted[: len(said)]
+    elif new.pooling is not None:
+        assert finish.reason is Reason.PROMPT_COMPUTED
+        assert said == ()
+        assert world.deltas[new.id][-1].vector == vector_alone(new, layers)
     else:
         assert said == wanted
     check_swaps(finish.timeline)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quire.cache.block_copies import BlockCopy, CopyTime
 from quire.engine.runner import Runner, RunnerConfig
-from quire.models.batch import Batch
+from quire.models.batch import Batch, StepRows
 from quire.models.config import KVSize
 from quire.models.toy import ToyModel
 from quire.scheduler.request import NewRequest, Sampling, Stopping
@@ -37,9 +37,16 @@ class Narrow:
         return self._toy.take_copy_time()
 
     def forward(self, batch: Batch) -> Tensor:
+        self._check(batch)
+        return self._toy.forward(batch)
+
+    def forward_with_states(self, batch: Batch) -> StepRows:
+        self._check(batch)
+        return self._toy.forward_with_states(batch)
+
+    def _check(self, batch: Batch) -> None:
         if len(batch.positions) > self._num_tokens:
             raise torch.OutOfMemoryError("no memory for so many tokens")
-        return self._toy.forward(batch)
 
 
 def step_of(lengths: Sequence[int], scored: Sequence[bool]) -> Step:

@@ -11,7 +11,7 @@ from quire.cache.block_copies import BlockCopy, CopyTime
 from quire.engine.engine import Engine
 from quire.engine.runner import Runner, RunnerConfig
 from quire.models.attention.choice import build_attention
-from quire.models.batch import Batch, Model
+from quire.models.batch import Batch, Model, StepRows
 from quire.models.config import AttentionBackendName, KVCacheDtype, KVOptions, KVSize
 from quire.models.hf import HFModel
 from quire.models.kv.block_copier import BlockCopier
@@ -88,6 +88,9 @@ class LateToTell:
 
     def forward(self, batch: Batch) -> torch.Tensor:
         return self._toy.forward(batch)
+
+    def forward_with_states(self, batch: Batch) -> StepRows:
+        return self._toy.forward_with_states(batch)
 
 
 def engine_over(model: Model, shape: Shape) -> tuple[Engine, NotingScheduler]:

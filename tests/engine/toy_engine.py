@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 
 from quire.cache.config import CacheConfig
@@ -18,7 +19,7 @@ from quire.models.toy import TWO_FULL, ToyModel, ToyText, toy_layout
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
-from quire.scheduler.request import NewRequest
+from quire.scheduler.request import NewRequest, PoolingKind
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Refusal
 from tests.engine.toy_grammars import ToyGrammars
@@ -160,6 +161,24 @@ def alone(new: NewRequest, layers: tuple[AttentionPattern, ...] = TWO_FULL) -> t
     """The request's whole output by the oracle: no cache, no blocks, no batch, one token a time."""
     text = NewRequest("", new.prompt_token_ids, new.sampling, new.stopping)
     return _alone(text, layers)
+
+
+def vector_alone(new: NewRequest, layers: tuple[AttentionPattern, ...] = TWO_FULL) -> bytes:
+    """The vector of a request that pools its prompt, by the oracle. The toy's states are small
+    whole numbers: their sums are exact, whatever their order."""
+    assert new.pooling is not None
+    text, states = ToyText(VOCAB_SIZE, layers), []
+    for token in new.prompt_token_ids:
+        text.append(token)
+        states.append(text.states().numpy().astype(np.float64))
+    pooled = {
+        PoolingKind.LAST: states[-1],
+        PoolingKind.CLS: states[0],
+        PoolingKind.MEAN: np.sum(states, axis=0) / len(states),
+    }[new.pooling.kind][: new.pooling.num_dimensions]
+    length = np.sqrt((pooled * pooled).sum())
+    vector = pooled / length if new.pooling.is_normalized and length else pooled
+    return bytes(vector.astype(np.float32).data)
 
 
 @lru_cache(maxsize=100_000)

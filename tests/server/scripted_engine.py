@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -16,6 +17,7 @@ from quire.cache.kv_events import KVEvent
 from quire.engine.client import EngineDown, Phase, Refused, TokenStream
 from quire.engine.config import EngineConfig
 from quire.engine.messages import (
+    EmbeddingFacts,
     EngineFacts,
     EngineOutput,
     LayerGroupFacts,
@@ -23,7 +25,7 @@ from quire.engine.messages import (
     ReceiptLine,
 )
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import Event, NewRequest, TokenLogprobs
+from quire.scheduler.request import Event, NewRequest, PoolingKind, TokenLogprobs
 from quire.scheduler.step import Delta, Finish, PrefillProgress, Refusal, Stats
 
 Script: TypeAlias = Callable[[NewRequest], Iterator[int]]
@@ -58,6 +60,7 @@ FACTS = EngineFacts(
         why_max_num_batched_tokens="as --max-num-batched-tokens says",
     ),
     startup_s={"load": 0.5},
+    embeddings=EmbeddingFacts(PoolingKind.LAST, is_normalized=True, size=8, max_len=200),
 )
 
 
@@ -69,6 +72,14 @@ def logprobs_of(token_id: int, num_top: int) -> TokenLogprobs:
     """Made-up numbers that a test can compute again; the likeliest tokens are others than drawn."""
     top = tuple((token_id + 1 + rank, -0.5 - rank) for rank in range(num_top))
     return TokenLogprobs(token_id, -token_id / 1000, top, num_top + 7)
+
+
+def vector_of(request: NewRequest) -> bytes:
+    """Made-up numbers that tell prompts and ways of pooling apart."""
+    assert request.pooling is not None
+    size = request.pooling.num_dimensions or 8
+    last, factor = request.prompt_token_ids[-1], 0.5 if request.pooling.is_normalized else 3.0
+    return array("f", [factor * (last + index) for index in range(size)]).tobytes()
 
 
 @dataclass
@@ -206,6 +217,11 @@ class ScriptedEngine:
         request = live.request
         if live.is_late:
             delta = Delta(request.id, (), finish=self._finish(live, Reason.DEADLINE_EXCEEDED, 0))
+            live.stream.put(delta)
+            return delta
+        if request.pooling is not None:
+            ended = self._finish(live, Reason.PROMPT_COMPUTED, 0)
+            delta = Delta(request.id, (), finish=ended, vector=vector_of(request))
             live.stream.put(delta)
             return delta
         sampling = request.sampling

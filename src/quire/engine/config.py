@@ -43,6 +43,16 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class PoolingName(StrEnum):
+    """The tokens whose states become a text's embedding. `AUTO`: as the checkpoint's files say,
+    else the last of a causal model."""
+
+    AUTO = "auto"
+    LAST = "last"
+    MEAN = "mean"
+    CLS = "cls"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """The configuration of the model: which one, on which device, in which numbers, by which
@@ -64,6 +74,7 @@ class ModelConfig:
     attention_backend: AttentionBackendName = AttentionBackendName.AUTO
     linear_backend: LinearBackend = LinearBackend.AUTO
     quantization: Quantization = Quantization.NONE
+    pooling: PoolingName = PoolingName.AUTO
     enforce_eager: bool = False
     disable_optimizations: tuple[Optimization, ...] = ()
 

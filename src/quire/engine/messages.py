@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from quire.cache.kv_events import KVEvent
-from quire.scheduler.request import Event, NewRequest
+from quire.scheduler.request import Event, NewRequest, PoolingKind
 from quire.scheduler.step import Delta, Refusal, Stats
 
 
@@ -73,6 +73,21 @@ class MemoryFacts(msgspec.Struct, frozen=True):
     why_max_num_batched_tokens: str
 
 
+class EmbeddingFacts(msgspec.Struct, frozen=True):
+    """Facts of how the embeddings of the model are made.
+
+    is_normalized: an embedding is divided by its length, unless a request says otherwise.
+    size: the elements of one. max_len: the most tokens of a text.
+    why_not: why the model gives none, in words; empty where it does.
+    """
+
+    pooling: PoolingKind
+    is_normalized: bool
+    size: int
+    max_len: int
+    why_not: str = ""
+
+
 class EngineFacts(msgspec.Struct, frozen=True):
     """Facts of a loaded engine that the server needs to know.
 
@@ -103,6 +118,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     """The format of the weights: none or int8."""
     async_scheduling: bool = False
     """Whether a step is scheduled while the device computes the one before."""
+    embeddings: EmbeddingFacts | None = None
+    """How embeddings are made; None where the model gives none."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):

@@ -89,7 +89,7 @@ class PendingVectors(NamedTuple):
     def result(self) -> Vectors:
         """Wait for the states and return the vectors made from them."""
         states: NDArray[np.float64] = self.states.wait().numpy()
-        finite = np.isfinite(states).all(axis=1)
+        finite: list[bool] = [bool(np.isfinite(state).all()) for state in states]
         pairs = zip(self.request_ids, finite, strict=True)
         complete = {
             request_id: vector_bytes(state, pooling)

@@ -24,8 +24,11 @@ class StatesHook:
 def show_states(module: nn.Module, context: AttentionContext) -> None:
     """Let forwards of a transformers module show the states that its head reads.
 
-    A module whose inner module is not found as transformers names it shows none.
+    Families differ in which inner module their head's input comes from, and in what they call it. A
+    module without any that is known shows none.
     """
-    inner = getattr(module, "base_model", None)
-    if isinstance(inner, nn.Module):
-        inner.register_forward_hook(StatesHook(context))
+    get_decoder = getattr(module, "get_decoder", None)
+    named = [getattr(module, name, None) for name in ("base_model", "model")]
+    inner = [*named, get_decoder() if callable(get_decoder) else None]
+    for each in {id(each): each for each in inner if isinstance(each, nn.Module)}.values():
+        each.register_forward_hook(StatesHook(context))

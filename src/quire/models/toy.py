@@ -172,7 +172,8 @@ class ToyText:
 def toy_states(hidden: Words) -> Tensor:
     """Return the bytes of words as states [words, TOY_HIDDEN_SIZE]: small whole numbers, whose sums
     are exact."""
-    return torch.from_numpy(hidden.copy()).view(torch.uint8).view(-1, TOY_HIDDEN_SIZE).float()
+    flat = np.frombuffer(hidden.tobytes(), dtype=np.uint8).reshape(len(hidden), TOY_HIDDEN_SIZE)
+    return torch.from_numpy(flat.astype(np.float32))
 
 
 def toy_logits(

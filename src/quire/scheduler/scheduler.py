@@ -341,8 +341,9 @@ class Scheduler:
         prefill = prefill_of(request, num_computed)
         if request.samples_none and num_computed >= request.num_prompt_tokens:
             self._counters.note_prompt(request, now)
-            finish, vector = self._finish(request, Reason.PROMPT_COMPUTED, now), result.vectors
-            return Delta(request.id, (), (), scored, finish, prefill, vector.get(request.id, b""))
+            ended = self._finish(request, Reason.PROMPT_COMPUTED, now)
+            vector = result.vectors.get(request.id, b"")
+            return Delta(request.id, (), (), scored, ended, prefill, vector)
         if token_id is None:
             is_told = scored or prefill is not None
             return Delta(request.id, (), (), scored, prefill=prefill) if is_told else None

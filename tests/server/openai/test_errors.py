@@ -16,6 +16,7 @@ from quire.server.openai.protocol.capabilities import (
     CAPABILITIES,
     CHAT,
     COMPLETIONS,
+    EMBEDDINGS,
     MESSAGES,
     RESPONSES,
     Capability,
@@ -34,6 +35,7 @@ BASE: dict[str, dict[str, object]] = {
     COMPLETIONS: {"prompt": "x", "max_tokens": 1},
     CHAT: {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
     RESPONSES: {"input": "x", "max_output_tokens": 1},
+    EMBEDDINGS: {"input": "x"},
     MESSAGES: {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
 }
 

@@ -29,10 +29,15 @@ BODIES: list[tuple[InputKind, dict[str, object]]] = [
     (InputKind.RESPONSE, {"input": [HELLO], "instructions": "Be brief."}),
     (InputKind.MESSAGE, {"messages": [HELLO], "max_tokens": 9, "system": "Be brief."}),
     (InputKind.COUNT_TOKENS, {"messages": [HELLO], "system": "Be brief."}),
+    (InputKind.EMBEDDING, {"input": ["the king", "my lord"], "dimensions": 4}),
     (InputKind.TOKENIZE, {"prompt": "sweet prince", "return_token_strs": True}),
     (InputKind.TOKENIZE, {"messages": [HELLO]}),
     (InputKind.DETOKENIZE, {"tokens": [300, 301]}),
 ]
+PROMPTS = (
+    *(InputKind.COMPLETION, InputKind.CHAT, InputKind.RESPONSE, InputKind.MESSAGE),
+    InputKind.EMBEDDING,
+)
 WRONG: list[tuple[InputKind, dict[str, object]]] = [
     (InputKind.COMPLETION, {"prompt": "x", "promt": 1}),
     (InputKind.COMPLETION, {"prompt": [5, -1]}),
@@ -66,7 +71,7 @@ def padded(fields: dict[str, object], length: int) -> bytes:
 async def read(
     reader: InputReader, kind: InputKind, body: bytes, context: InputContext, tenant: str = ""
 ) -> TokenizedRequest | DirectResponse:
-    if kind in (InputKind.COMPLETION, InputKind.CHAT, InputKind.RESPONSE, InputKind.MESSAGE):
+    if kind in PROMPTS:
         return await reader.prompts(kind, body, context, tenant)
     return await reader.answer(kind, body, context, tenant)
 

@@ -20,6 +20,7 @@ from quire.engine.messages import EngineFacts, ReceiptLine
 from quire.engine.sampling.build_sampler import sampler_bytes
 from quire.engine.startup.assemble import Clock, OnProgress, assemble
 from quire.engine.startup.early_check import check_before_load, least_token_bytes
+from quire.engine.startup.embeddings import embedding_facts
 from quire.engine.startup.graphs import graph_bytes, with_graphs
 from quire.engine.startup.kv_plan import AvailableMemory, KVPlan, Limits, plan_kv
 from quire.engine.startup.memory import DeviceMemory, measure, peak_bytes, step_budget
@@ -89,7 +90,11 @@ def build_model_engine(
         timer.end("graphs")
     receipt = _receipt(config, loaded, footprint, plan, memory)
     facts = _facts(config, loaded, plan, receipt, timer.seconds)
-    facts = msgspec.structs.replace(facts, decode=recorded.decode)
+    facts = msgspec.structs.replace(
+        facts,
+        decode=recorded.decode,
+        embeddings=embedding_facts(folder, config.model.pooling, loaded.facts, facts.max_model_len),
+    )
     _log_facts(facts, plan.capacity.layout)
     local = replace(config, model=replace(config.model, model=str(folder)))
     return assemble(local, facts, plan.capacity.layout, recorded.model, clock), facts

@@ -5,13 +5,14 @@ import psutil
 from quire.cache.sizing import KVCapacity
 from quire.engine.config import TOY_MODEL, EngineConfig
 from quire.engine.engine import Engine
-from quire.engine.messages import EngineFacts
+from quire.engine.messages import EmbeddingFacts, EngineFacts
 from quire.engine.startup.assemble import Clock, assemble
 from quire.engine.startup.kv_plan import Limits, Reasons
 from quire.engine.startup.receipt import memory_facts
 from quire.engine.startup.swap_space import swap_space
 from quire.models.config import KVSize
-from quire.models.toy import ToyModel, toy_layout
+from quire.models.toy import TOY_HIDDEN_SIZE, ToyModel, toy_layout
+from quire.scheduler.request import PoolingKind
 
 TOY_VOCAB_SIZE = 512
 TOY_CONTEXT = 2048
@@ -52,6 +53,9 @@ def build_toy_engine(config: EngineConfig, clock: Clock) -> tuple[Engine, Engine
         memory=memory_facts(capacity, limits, reasons, kv_dtype="uint64"),
         startup_s={},
         async_scheduling=bool(scheduling.async_scheduling),
+        embeddings=EmbeddingFacts(
+            PoolingKind.LAST, is_normalized=True, size=TOY_HIDDEN_SIZE, max_len=limits.max_model_len
+        ),
     )
     model = ToyModel(TOY_VOCAB_SIZE, KVSize(capacity.num_blocks, size, space.num_blocks))
     return assemble(config, facts, TOY_LAYOUT, model, clock), facts

@@ -59,9 +59,7 @@ class DecoderForward:
             return LogitsOutput(self.greedy_head(last))
         return LogitsOutput(self.head(last))
 
-    def _normed(
-        self, states: Tensor, rotary: RotaryEmbeddings, logits_indices: Tensor
-    ) -> Tensor:
+    def _normed(self, states: Tensor, rotary: RotaryEmbeddings, logits_indices: Tensor) -> Tensor:
         """Return the normed states [1, R, hidden_size] of these tokens; `states` is overwritten."""
         step = self.layers[0].attention.hook.context.attention
         if self.native is not None and isinstance(step, CPUStep):

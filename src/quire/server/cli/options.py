@@ -5,6 +5,7 @@ A choice is parsed by the enum that owns it. Defaults are those of the configura
 
 from quire.cache.block_hash import HashAlgorithm
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE
+from quire.engine.config import PoolingName
 from quire.models.config import (
     AttentionBackendName,
     KVCacheDtype,
@@ -135,6 +136,13 @@ OPTIONS: tuple[Option, ...] = (
         MODEL,
         one_of(*Quantization),
         Quantization.described(),
+    ),
+    Option(
+        "pooling",
+        MODEL,
+        one_of(*PoolingName),
+        "The tokens whose states become an embedding: `last`, `mean` of all, `cls` the first; "
+        "`auto` as the checkpoint says, else the last.",
     ),
     Option(
         "max-model-len",

@@ -20,6 +20,7 @@ from quire.server.batches.queue import BatchQueue
 from quire.server.batches.routes import BatchRoutes
 from quire.server.batches.store import StoreLimits, open_store
 from quire.server.config import ServedModelConfig, ServerConfig
+from quire.server.embeddings.routes import EmbeddingRoutes
 from quire.server.engine_protocol import OpenEngine
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.http.health_routes import HealthRoutes
@@ -117,6 +118,7 @@ def build_app(
         TextRoutes(service),
         ResponseRoutes(service),
         MessageRoutes(service),
+        EmbeddingRoutes(service),
         BatchRoutes(service, queue),
     ):
         app.router.routes.extend(routes.routes())

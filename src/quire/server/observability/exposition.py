@@ -103,6 +103,7 @@ def _model_rows(model: ServedModel) -> dict[str, Rows]:
     rows = _stats_rows(metrics.stats) | {
         "request_success_total": _labelled(metrics.num_finished),
         "admission_rejections_total": [(("max_num_queued_reqs",), metrics.num_rejected)],
+        "pooled_prompts_total": [((), metrics.num_pooled_prompts)],
         "reasoning_tokens_total": [((), metrics.num_reasoning_tokens)],
         "structured_requests_total": _labelled(metrics.num_structured),
         "tool_calls_total": _labelled(metrics.num_calls),

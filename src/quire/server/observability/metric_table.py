@@ -124,6 +124,11 @@ METRICS: tuple[Metric, ...] = (
         "Tokens of reasoning, its tags among them, as the usage of answers counts them.",
         twin=False,
     ),
+    _counter(
+        "pooled_prompts_total",
+        "Prompts that were answered with a vector, as embeddings.",
+        twin=False,
+    ),
     _counter("num_preemptions_total", "Times a running request was put back."),
     _counter("request_success_total", "Ended requests by why they ended.", "finished_reason"),
     Metric(

@@ -115,6 +115,7 @@ class ModelMetrics:
         self.num_structured: Counter[str] = Counter()
         self.num_calls = dict.fromkeys(("whole", "broken"), 0)
         self.num_reasoning_tokens = 0
+        self.num_pooled_prompts = 0
         self.num_late = dict.fromkeys(DeadlineMiss, 0)
         self.tenant_tokens = dict.fromkeys(product(tenants, TenantTokens), 0)
         self._step_tokens = self.histograms["iteration_tokens_total"]
@@ -198,6 +199,12 @@ class RequestMeter:
         self._num_tokens += num_tokens
         self._metrics.count_tokens(self._tenant, TenantTokens.OUTPUT, num_tokens)
 
+    def vector(self, now: float) -> None:
+        """Count a pooled prompt whose vector has come, at the time `now`."""
+        self._last_s = now
+        self._metrics.num_pooled_prompts += 1
+        self._metrics.count_tokens(self._tenant, TenantTokens.PROMPT, self._num_prompt_tokens)
+
     def succeed(self, reason: FinishReason, finish: Finish) -> None:
         """Count the end of a request whose output is complete."""
         if self._ended:
@@ -207,8 +214,10 @@ class RequestMeter:
         metrics, num_tokens = self._metrics, self._num_tokens
         metrics.observe("e2e_request_latency_seconds", self._last_s - self._arrived_s)
         metrics.observe("request_prompt_tokens", self._num_prompt_tokens)
-        metrics.observe("request_generation_tokens", num_tokens)
-        metrics.observe("request_params_max_tokens", self._max_tokens)
+        if self._max_tokens:
+            metrics.observe("request_generation_tokens", num_tokens)
+            metrics.observe("request_params_max_tokens", self._max_tokens)
+            metrics.observe("request_decode_time_seconds", finish.decode_s)
         num_computed = self._num_prompt_tokens - finish.num_cached_tokens
         metrics.observe("request_prefill_kv_computed_tokens", num_computed)
         metrics.observe("request_num_preemptions", finish.num_preemptions)
@@ -217,7 +226,6 @@ class RequestMeter:
             metrics.observe("request_time_per_output_token_seconds", mean_s)
         metrics.observe("request_queue_time_seconds", finish.queue_s)
         metrics.observe("request_prefill_time_seconds", finish.prefill_s)
-        metrics.observe("request_decode_time_seconds", finish.decode_s)
         metrics.observe("request_inference_time_seconds", finish.prefill_s + finish.decode_s)
 
     def end(self, reason: FinishReason | None) -> None:

@@ -54,6 +54,7 @@ MEANINGS: Mapping[Reason, Meaning] = {
     Reason.STOP_TOKEN: Meaning("token_id", TimelinePart.DELIVERED),
     Reason.END_OF_SEQUENCE: Meaning("token_id", TimelinePart.DELIVERED),
     Reason.MAX_TOKENS: _ENDED,
+    Reason.PROMPT_COMPUTED: _ENDED,
     Reason.CONTEXT_END: _ENDED,
     Reason.ABORTED: _ENDED,
     Reason.NOT_FINITE: _ENDED,

@@ -91,6 +91,8 @@ class ChoiceOutput:
                 code="grammar_failed",
                 status=SERVER_ERROR,
             )
+        if delta.finish is not None and delta.finish.reason is Reason.PROMPT_COMPUTED:
+            return OutputDelta(ending=Ending("stop"), vector=delta.vector)
         self._prompt_logprobs += delta.prompt_logprobs
         scores = self._take_prompt_logprobs()
         echo = await self._echo_when_ready()

@@ -70,7 +70,8 @@ class EngineRequestBuilder:
         """Yield the choices of one prompt. Those after the first fork from it, unless each must
         compute all of the prompt again to score it."""
         stopping = self._stopping(prompt)
-        sharing = self._sharing(prompt.token_ids)
+        cache_salt = self.request.cache_salt
+        sharing = sharing_terms(cache_salt, prompt.token_ids, self.serving, self.tenant)
         forks = self.logprobs.prompt is None
         for index, sampling in enumerate(samplings):
             yield NewRequest(
@@ -86,14 +87,6 @@ class EngineRequestBuilder:
                 fork_of=f"{prefix}{first}" if forks and index else None,
                 reports_prefill=bool(self.request.return_progress),
             )
-
-    def _sharing(self, token_ids: tuple[int, ...]) -> SharingTerms:
-        """Return with whom the request shares blocks: a client's own salt shares nothing beyond
-        it."""
-        cache_salt = self.request.cache_salt
-        is_private = cache_salt is not None
-        num_public = 0 if is_private else self.serving.shared_prefixes.num_shared(token_ids)
-        return SharingTerms(self.tenant.salt(cache_salt), num_public)
 
     @property
     def _num_logprobs(self) -> int | None:
@@ -117,6 +110,15 @@ class EngineRequestBuilder:
             eos_token_ids=() if request.ignore_eos else self.serving.facts.eos_token_ids,
             stop_token_ids=tuple(request.stop_token_ids or ()),
         )
+
+
+def sharing_terms(
+    cache_salt: str | None, token_ids: tuple[int, ...], serving: ServingState, tenant: Tenant
+) -> SharingTerms:
+    """Return with whom a request shares blocks: a client's own salt shares nothing beyond it."""
+    is_private = cache_salt is not None
+    num_public = 0 if is_private else serving.shared_prefixes.num_shared(token_ids)
+    return SharingTerms(tenant.salt(cache_salt), num_public)
 
 
 def choice_seed(seed: int, index: int) -> int:

@@ -43,6 +43,8 @@ _REFUSAL_CODES = {
 }
 CHOICES_PER_ITERATION = 64
 """Choices that are submitted or set up in one iteration of the event loop: some milliseconds."""
+_OPERATIONS = {"cmpl": "text_completion", "embd": "embeddings"}
+"""OpenTelemetry's names of what was done, by what the id of the answer begins with; else chat."""
 _FULL = frozenset((Reason.QUEUE_FULL, Reason.OVER_SHARE))
 
 
@@ -199,7 +201,7 @@ class GenerationStream:
         context = self.context
         return RequestRecord(
             trace,
-            "text_completion" if context.id.startswith("cmpl") else "chat",
+            _OPERATIONS.get(context.id.partition("-")[0], "chat"),
             context.id,
             context.model,
             context.num_prompt_tokens,
@@ -235,6 +237,8 @@ class GenerationStream:
             self._meters[index].tokens(len(delta.token_ids), self._clock())
             if self._rates is not None:
                 self._rates.charge_output(self._clock(), len(delta.token_ids))
+        if delta.vector:
+            self._meters[index].vector(self._clock())
         choice = self._choices[index]
         num_before = choice.num_reasoning_tokens or 0
         output = await choice.add(delta)
@@ -265,6 +269,8 @@ class GenerationStream:
     def _close(self, index: int, reason: FinishReason, finish: Finish) -> None:
         self._finishes[index] = finish
         self._meters[index].succeed(reason, finish)
+        if self.context.requests[index].pooling is not None:
+            return
         self._count_prompt(index // self.context.num_choices * self.context.num_choices)
 
     def _count_prompt(self, first: int) -> None:

@@ -18,6 +18,7 @@ from quire.server.anthropic.conversion import ModelReasoning
 from quire.server.anthropic.conversion import as_chat as message_as_chat
 from quire.server.anthropic.protocol import CountTokensRequest, MessagesRequest
 from quire.server.anthropic.wire import TokenCount
+from quire.server.embeddings.inputs import check_embedding, read_inputs
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.grammars.client_names import OWN_NAMES, ClientNames
 from quire.server.grammars.compose import Grammar
@@ -25,11 +26,13 @@ from quire.server.openai.protocol.capabilities import (
     CHAT,
     COMPLETIONS,
     COUNT_TOKENS,
+    EMBEDDINGS,
     MESSAGES,
     RESPONSES,
 )
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
+from quire.server.openai.protocol.embeddings import EmbeddingRequest
 from quire.server.openai.protocol.parse import parse_object, parse_request, validate
 from quire.server.openai.protocol.tokenize import (
     DetokenizeRequest,
@@ -75,6 +78,7 @@ class InputKind(StrEnum):
     COMPLETION = "completion"
     CHAT = "chat"
     RESPONSE = "response"
+    EMBEDDING = "embedding"
     MESSAGE = "message"
     COUNT_TOKENS = "count tokens"
     TOKENIZE = "tokenize"
@@ -95,7 +99,7 @@ class TokenizedRequest:
     in which order the parts of the output came.
     """
 
-    request: CompletionRequest | ChatRequest
+    request: CompletionRequest | ChatRequest | EmbeddingRequest
     prompts: tuple[Prompt, ...]
     warnings: tuple[str, ...] = ()
     parsing: ParserOptions = ParserOptions()
@@ -201,6 +205,15 @@ def _reasoning_of(context: InputContext) -> ModelReasoning:
     return ModelReasoning(context.tokenizer.template, context.limits.reasoning_format is not None)
 
 
+def _parse_embedding(body: bytes, context: InputContext) -> TokenizedRequest:
+    request, no_effect = parse_request(body, EmbeddingRequest, EMBEDDINGS)
+    _check_model(request.model, context)
+    check_embedding(request, context)
+    prompts = read_inputs(request, context)
+    warnings = _no_effect_warnings(no_effect) + truncation_warnings(prompts)
+    return TokenizedRequest(request.model_copy(update={"input": ()}), prompts, warnings)
+
+
 def _read_chat(
     request: ChatRequest, no_effect: tuple[str, ...], context: InputContext
 ) -> TokenizedRequest:
@@ -294,6 +307,7 @@ def _render_chat(body: bytes, context: InputContext) -> DirectResponse:
 
 def _rendered(read: TokenizedRequest, context: InputContext) -> DirectResponse:
     """Answer with what a request would run with, as the model is given it."""
+    assert not isinstance(read.request, EmbeddingRequest)
     reply = rendered(read.request, read.prompts, context)
     grammar = () if read.grammar is None else read.grammar.warnings
     return DirectResponse(msgspec.json.encode(reply), read.warnings + grammar)
@@ -323,6 +337,7 @@ _PARSERS: Mapping[InputKind, Callable[[bytes, InputContext], ParsedInput]] = {
     InputKind.COMPLETION: _parse_completion,
     InputKind.CHAT: _parse_chat,
     InputKind.RESPONSE: _parse_response,
+    InputKind.EMBEDDING: _parse_embedding,
     InputKind.MESSAGE: _parse_message,
     InputKind.COUNT_TOKENS: _count_tokens,
     InputKind.TOKENIZE: _tokenize,

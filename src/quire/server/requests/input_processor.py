@@ -6,11 +6,13 @@ What the client left out is filled in, and what needs the whole request is check
 from dataclasses import replace
 from typing import NamedTuple
 
+from quire.server.embeddings.engine_requests import embedding_requests
 from quire.server.errors import RequestError
 from quire.server.grammars.compose import ANYTHING
 from quire.server.models.served_model import ServingState
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
+from quire.server.openai.protocol.embeddings import EmbeddingRequest
 from quire.server.openai.protocol.fields import GenerationFields
 from quire.server.openai.protocol.tools import NamedTool
 from quire.server.requests.context import Delivery, Prompt, RequestContext, TextOptions
@@ -40,6 +42,8 @@ class InputProcessor(NamedTuple):
         try:
             if isinstance(tokenized.request, ChatRequest):
                 return self._chat(tokenized.request, tokenized, id_prefix)
+            if isinstance(tokenized.request, EmbeddingRequest):
+                return self._embedding(tokenized.request, tokenized, id_prefix)
             return self._completion(tokenized.request, tokenized, id_prefix)
         except RequestError as error:
             raise tokenized.names.error(error) from None
@@ -82,6 +86,31 @@ class InputProcessor(NamedTuple):
             text_options,
         )
 
+    def _embedding(
+        self, request: EmbeddingRequest, tokenized: TokenizedRequest, id_prefix: str
+    ) -> RequestContext:
+        check_priority(request.priority, self.serving.policy)
+        answer_id, prompts = self._answer_id(id_prefix), tokenized.prompts
+        return RequestContext(
+            id=answer_id,
+            arrival=self.arrival,
+            created_s=int(self.sources.now()),
+            model=self.model,
+            prompts=prompts,
+            num_choices=1,
+            num_returned=1,
+            requests=embedding_requests(
+                request, answer_id, prompts, self.serving, self.arrival.tenant
+            ),
+            text_options=TextOptions(),
+            delivery=Delivery(),
+            time_limit_s=_time_limit_s(request.deadline_ms),
+            warnings=tokenized.warnings,
+        )
+
+    def _answer_id(self, prefix: str) -> str:
+        return f"{prefix}-{self.sources.random_bytes(16).hex()}"
+
     def _request_builder(
         self, request: GenerationFields, limit: OutputLimit, logprobs: NumLogprobs
     ) -> EngineRequestBuilder:
@@ -98,8 +127,8 @@ class InputProcessor(NamedTuple):
         text_options: TextOptions,
     ) -> RequestContext:
         request, prompts = builder.request, tokenized.prompts
-        check_priority(request, self.serving.policy)
-        completion_id = f"{id_prefix}-{self.sources.random_bytes(16).hex()}"
+        check_priority(request.priority, self.serving.policy)
+        completion_id = self._answer_id(id_prefix)
         grammar = tokenized.grammar or ANYTHING
         builder = replace(
             builder,
@@ -127,7 +156,7 @@ class InputProcessor(NamedTuple):
                 include_usage=options is not None and bool(options.include_usage),
                 continuous_usage=options is not None and bool(options.continuous_usage_stats),
             ),
-            time_limit_s=None if request.deadline_ms is None else request.deadline_ms / 1000,
+            time_limit_s=_time_limit_s(request.deadline_ms),
             warnings=tokenized.warnings + grammar.warnings + self._doubled_bos(prompts),
         )
 
@@ -150,6 +179,10 @@ def _is_answered_whole(request: GenerationFields, text_options: TextOptions) -> 
     the whole of it."""
     is_whole = not request.stream or text_options.keeps_order
     return is_whole and not text_options.drop_output
+
+
+def _time_limit_s(deadline_ms: float | None) -> float | None:
+    return None if deadline_ms is None else deadline_ms / 1000
 
 
 def _text_options(request: GenerationFields) -> TextOptions:

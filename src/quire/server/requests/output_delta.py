@@ -6,6 +6,8 @@ from quire.scheduler.request import TokenLogprobs
 from quire.server.openai.protocol.wire import PromptProgress, Timing
 from quire.server.parsers.events import Event
 
+FLOAT_BYTES = 4
+
 
 class LogprobEntry(NamedTuple):
     """One token with its log probabilities; the first token of a prompt has none.
@@ -56,7 +58,8 @@ class OutputDelta(NamedTuple):
     first token, in one delta. `progress` says how far the prompt is computed. `timing`
     comes with an ending that the engine made; of one by a stop string it is known later. `parts`
     are the text, the reasoning and the calls of a parsed output in the order in which they came,
-    where that is kept."""
+    where that is kept. `vector` is what a pooled prompt has in place of a text: float32 as it lies
+    in memory."""
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
@@ -68,12 +71,14 @@ class OutputDelta(NamedTuple):
     progress: PromptProgress | None = None
     timing: Timing | None = None
     parts: tuple[OrderedPart, ...] = ()
+    vector: bytes = b""
 
 
 class GatheredOutput:
     """Gathers the deltas of one output, to be joined at its end.
 
-    `num_parts` counts deltas and log probability entries: what joining and encoding will cost.
+    `num_parts` counts deltas, log probability entries and numbers of vectors: what joining and
+    encoding will cost.
     """
 
     def __init__(self) -> None:
@@ -86,11 +91,14 @@ class GatheredOutput:
         self._calls: list[tuple[CallDelta, list[str]]] = []
         self._prompt_logprobs: tuple[TokenLogprobs, ...] = ()
         self._parts: list[OrderedPart] = []
+        self._vector = b""
 
     def add(self, delta: OutputDelta) -> None:
         """Take the next delta of the output."""
         self.num_parts += 1 + len(delta.logprobs) + len(delta.calls) + len(delta.prompt_logprobs)
+        self.num_parts += len(delta.vector) // FLOAT_BYTES
         self._prompt_logprobs += delta.prompt_logprobs
+        self._vector += delta.vector
         self._reasoning.append(delta.reasoning)
         for call in delta.calls:
             if call.number == len(self._calls):
@@ -116,4 +124,5 @@ class GatheredOutput:
             calls,
             self._prompt_logprobs,
             parts=tuple(self._parts),
+            vector=self._vector,
         )

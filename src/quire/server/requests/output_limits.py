@@ -96,11 +96,11 @@ def check_logprobs(request: GenerationFields, most: int) -> None:
         )
 
 
-def check_priority(request: GenerationFields, policy: PolicyName) -> None:
+def check_priority(priority: int | None, policy: PolicyName) -> None:
     """Raise RequestError for a priority that the policy of this server would ignore."""
-    if request.priority and policy is not PolicyName.PRIORITY:
+    if priority and policy is not PolicyName.PRIORITY:
         raise RequestError(
-            f"'priority' is {request.priority}, but this server serves by {policy}: only "
+            f"'priority' is {priority}, but this server serves by {policy}: only "
             "--scheduling-policy priority looks at it.",
             param="priority",
         )

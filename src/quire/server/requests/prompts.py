@@ -53,7 +53,7 @@ def _infilled(
             param="suffix",
             code="unsupported_parameter",
         )
-    _refuse_longer(suffix, "suffix", context, at_least=0)
+    refuse_longer(suffix, "suffix", context, at_least=0)
     suffix_ids = encode_suffix(suffix, context.tokenizer)
     bos, most = context.tokenizer.bos_token_id, context.facts.max_model_len
     made = []
@@ -181,7 +181,7 @@ def encode(
     add_special_tokens: bool,
 ) -> Prompt:
     """Return a text in tokens, at least one. Raises RequestError."""
-    _refuse_longer(text, field, context, at_least=MIN_COUNTED_CHARS if truncation else 0)
+    refuse_longer(text, field, context, at_least=MIN_COUNTED_CHARS if truncation else 0)
     token_ids = context.tokenizer.encode(text, add_special_tokens=add_special_tokens)
     if not token_ids:
         raise RequestError(f"Invalid '{field}': it has no tokens.", param=field)
@@ -204,7 +204,7 @@ def encode_any(
 ) -> tuple[int, ...]:
     """Return the tokens of a text, which may be empty or somewhat too long for the context.
     Raises RequestError."""
-    _refuse_longer(text, field, context, at_least=MIN_COUNTED_CHARS)
+    refuse_longer(text, field, context, at_least=MIN_COUNTED_CHARS)
     return context.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 
@@ -215,7 +215,7 @@ def decode_tokens(token_ids: tuple[int, ...], context: InputContext) -> str:
     return context.tokenizer.decode(token_ids, skip_special_tokens=False)
 
 
-def _refuse_longer(text: str, field: str, context: InputContext, *, at_least: int) -> None:
+def refuse_longer(text: str, field: str, context: InputContext, *, at_least: int) -> None:
     """Raise RequestError for a text that cannot fit the context, however well it is encoded: the
     work of encoding it would be lost.
 

@@ -12,6 +12,7 @@ from quire.server.openai.protocol.capabilities import (
     CHAT,
     COMPLETIONS,
     COUNT_TOKENS,
+    EMBEDDINGS,
     MESSAGES,
     RESPONSES,
     Capability,
@@ -20,6 +21,7 @@ from quire.server.openai.protocol.capabilities import (
 )
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
+from quire.server.openai.protocol.embeddings import EmbeddingRequest
 from quire.server.openai.protocol.tokenize import (
     DetokenizeRequest,
     TokenizeChatRequest,
@@ -34,6 +36,7 @@ BODIES: Mapping[str, type[BaseModel]] = {
     CHAT: ChatRequest,
     RESPONSES: ResponsesRequest,
     MESSAGES: MessagesRequest,
+    EMBEDDINGS: EmbeddingRequest,
 }
 ALL_BODIES: Mapping[str, tuple[type[BaseModel], ...]] = {
     **{path: (model,) for path, model in BODIES.items()},

@@ -13,7 +13,12 @@ from quire.server.errors import (
     UNSUPPORTED_MEDIA,
     ErrorBody,
 )
-from quire.server.http.openapi import examples, message_examples, response_examples
+from quire.server.http.openapi import (
+    embedding_examples,
+    examples,
+    message_examples,
+    response_examples,
+)
 from quire.server.http.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.observability.kv_event_feed import (
     AllBlocksCleared,
@@ -27,6 +32,7 @@ from quire.server.openai.protocol.capabilities import (
     CHAT,
     COMPLETIONS,
     COUNT_TOKENS,
+    EMBEDDINGS,
     MESSAGES,
     RESPONSES,
 )
@@ -251,6 +257,13 @@ ROUTES: Mapping[str, RouteDoc] = {
         message_examples.COUNT_REQUESTS,
         (_BETAS,),
         headers=("x-quire-warnings", "request-id"),
+    ),
+    EMBEDDINGS: RouteDoc(
+        "A vector for each text.",
+        _ok(ResponseDoc(embedding_examples.EMBEDDINGS)),
+        GENERATES,
+        embedding_examples.EMBEDDING_REQUESTS,
+        headers=("x-quire-warnings",),
     ),
     f"{COMPLETIONS}/render": RouteDoc(
         "The prompts of a completion, without running it.",

@@ -19,6 +19,7 @@ CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = f"{MESSAGES}/count_tokens"
+EMBEDDINGS = "/v1/embeddings"
 BOTH = (COMPLETIONS, CHAT)
 
 
@@ -147,6 +148,24 @@ CAPABILITIES: tuple[Capability, ...] = (
         mcp_servers=([],),
         speed=("standard",),
         thread=(),
+    ),
+    *_no_effect((EMBEDDINGS,), "request_id", "user"),
+    *_unsupported(
+        (EMBEDDINGS,),
+        add_generation_prompt=(False,),
+        chat_template=(),
+        chat_template_kwargs=({},),
+        continue_final_message=(False,),
+        embed_dtype=("float32",),
+        embedding_type=(),
+        endianness=("native", "little"),
+        input_type=(),
+        instruction=("",),
+        late_chunking=(False,),
+        messages=(),
+        mm_processor_kwargs=(),
+        prompt_name=(),
+        task=("embed",),
     ),
 )
 

@@ -21,29 +21,33 @@ class GivenPrompt(NamedTuple):
 
 
 def _read_prompts(given: object) -> tuple[GivenPrompt, ...]:
+    return read_given_prompts(given, "prompt")
+
+
+def read_given_prompts(given: object, field: str) -> tuple[GivenPrompt, ...]:
     """Read a text, a list of texts, token ids, or a list of lists of token ids, which are always
-    told apart."""
+    told apart; they stand in `field`. Raises PydanticCustomError."""
     if isinstance(given, str):
-        return (GivenPrompt(_read_text(given, "")),)
+        return (GivenPrompt(_read_text(given, ""), field),)
     if not isinstance(given, list):
         raise _prompt_error("must be a string, a list of strings, token ids, or lists of token ids")
     if not given:
         raise _prompt_error("must not be empty")
     if isinstance(given[0], int):
-        return (GivenPrompt(_read_token_ids(given, "")),)
+        return (GivenPrompt(_read_token_ids(given, ""), field),)
     if len(given) > MAX_PROMPTS:
-        raise _prompt_error(f"holds {len(given)} prompts, at most {MAX_PROMPTS} are allowed")
+        raise _prompt_error(f"holds {len(given)} {field}s, at most {MAX_PROMPTS} are allowed")
     read = _read_text if isinstance(given[0], str) else _read_token_ids
     places = [f"[{index}]" for index in range(len(given))]
     return tuple(
-        GivenPrompt(read(each, place), f"prompt{place}")
+        GivenPrompt(read(each, place), f"{field}{place}")
         for each, place in zip(given, places, strict=True)
     )
 
 
 def _read_text(given: object, where: str) -> str:
     if not isinstance(given, str):
-        raise _prompt_error("must be a string, as the first prompt is", where)
+        raise _prompt_error("must be a string, as the first one is", where)
     return given
 
 
@@ -64,7 +68,7 @@ def _prompt_error(message: str, where: str = "") -> PydanticCustomError:
 
 _TEXT_SCHEMA = {"type": "string"}
 _TOKENS_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-_PROMPT_SCHEMA = {
+PROMPT_SCHEMA = {
     "anyOf": [
         _TEXT_SCHEMA,
         _TOKENS_SCHEMA,
@@ -74,7 +78,7 @@ _PROMPT_SCHEMA = {
 }
 
 Prompts: TypeAlias = Annotated[
-    tuple[GivenPrompt, ...], PlainValidator(_read_prompts), WithJsonSchema(_PROMPT_SCHEMA)
+    tuple[GivenPrompt, ...], PlainValidator(_read_prompts), WithJsonSchema(PROMPT_SCHEMA)
 ]
 
 

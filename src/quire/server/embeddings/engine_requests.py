@@ -1,0 +1,38 @@
+"""The engine requests of one embedding request: one for each input, which ends with its vector."""
+
+from quire.scheduler.request import NewRequest, Pooling, Sampling, Stopping
+from quire.server.embeddings.inputs import embeddings_of
+from quire.server.models.served_model import ServingState
+from quire.server.openai.protocol.embeddings import EmbeddingRequest
+from quire.server.requests.context import Prompt
+from quire.server.requests.engine_requests import sharing_terms
+from quire.server.tenancy.tenants import Tenant
+
+NO_OUTPUT = Stopping(max_tokens=0)
+
+
+def embedding_requests(
+    request: EmbeddingRequest,
+    answer_id: str,
+    prompts: tuple[Prompt, ...],
+    serving: ServingState,
+    tenant: Tenant,
+) -> tuple[NewRequest, ...]:
+    """Return one request for each input, in their order."""
+    facts = embeddings_of(serving.input)
+    is_normalized = facts.is_normalized if request.normalize is None else request.normalize
+    pooling = Pooling(facts.pooling, request.dimensions, is_normalized)
+    return tuple(
+        NewRequest(
+            f"{answer_id}-{index}",
+            prompt.token_ids,
+            Sampling(),
+            NO_OUTPUT,
+            sharing_terms(request.cache_salt, prompt.token_ids, serving, tenant),
+            tenant=tenant.name,
+            weight=tenant.weight,
+            priority=request.priority or 0,
+            pooling=pooling,
+        )
+        for index, prompt in enumerate(prompts)
+    )

@@ -1,0 +1,96 @@
+"""The whole engine gives the vectors that transformers' states are pooled to, beside texts of the
+same prompts, a budget that cuts prompts into chunks, and so few blocks that requests are preempted.
+"""
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from quire.engine.engine import Engine
+from quire.scheduler.request import NewRequest, Pooling, PoolingKind, Sampling, Stopping
+from tests.engine.test_fidelity import build
+from tests.models.reference import PROVEN, References, fidelity_prompts, ordinary
+
+CLOSE = 1e-5
+"""Of vectors of length 1. What other orders of the same sums come to was 3e-6 at most."""
+KINDS = (PoolingKind.LAST, PoolingKind.MEAN)
+FAMILIES = ("llama", "gemma2", "gpt2")
+
+Vectors = dict[str, NDArray[np.float32]]
+
+
+def vectors_of(engine: Engine, requests: list[NewRequest]) -> Vectors:
+    """Of the requests that have one."""
+    for new in requests:
+        assert engine.submit(new) is None
+    vectors = {}
+    while engine.has_work:
+        for delta in engine.step().deltas:
+            if delta.vector:
+                vectors[delta.request_id] = np.frombuffer(delta.vector, np.float32)
+    return vectors
+
+
+def pooled(prompt: list[int], kind: PoolingKind, number: int) -> NewRequest:
+    name = f"{kind} {number}"
+    return NewRequest(name, tuple(prompt), Sampling(), Stopping(0), pooling=Pooling(kind))
+
+
+def states_of(model: PreTrainedModel, prompt: list[int]) -> torch.Tensor:
+    """What the head reads, [tokens, hidden_size]. A few families do not name their inner module as
+    the others do: there it is the last of all hidden states."""
+    ids = torch.tensor([prompt])
+    states = getattr(model.base_model(ids, use_cache=False), "last_hidden_state", None)
+    if isinstance(states, torch.Tensor):
+        return states[0]
+    last: torch.Tensor = model(ids, output_hidden_states=True).hidden_states[-1]
+    return last[0]
+
+
+def expected(states: torch.Tensor, kind: PoolingKind) -> NDArray[np.float64]:
+    """The vector of one prompt's states [tokens, hidden_size]."""
+    pooled = states[-1] if kind is PoolingKind.LAST else states.double().mean(0)
+    vector: NDArray[np.float64] = torch.nn.functional.normalize(pooled.double(), dim=0).numpy()
+    return vector
+
+
+@pytest.mark.parametrize("family", PROVEN)
+@torch.inference_mode()
+def test_vectors_are_those_of_the_states_that_transformers_has(
+    family: str, references: References
+) -> None:
+    checkpoint = references.checkpoint(family)
+    engine, prompts = build(checkpoint), fidelity_prompts()
+    texts = [
+        NewRequest(f"text {number}", tuple(prompt), Sampling(temperature=0.0), Stopping(16))
+        for number, prompt in enumerate(prompts)
+    ]
+    pools = [pooled(p, kind, n) for n, p in enumerate(prompts) for kind in KINDS]
+    found = vectors_of(engine, texts[:8] + pools + texts[8:])
+    assert len(found) == len(pools)
+    assert engine.stats.num_preemptions > 0
+    assert engine.stats.num_blocks_active == 0
+    model = ordinary(checkpoint)
+    for number, prompt in enumerate(prompts):
+        states = states_of(model, prompt)
+        for kind in KINDS:
+            error = np.abs(found[f"{kind} {number}"] - expected(states, kind)).max()
+            assert error < CLOSE, (kind, number)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_vectors_hardly_depend_on_the_batch(family: str, references: References) -> None:
+    """Alone in one step, in company and in chunks, and over a cached prefix."""
+    checkpoint = references.checkpoint(family)
+    prompts = fidelity_prompts()
+    pools = [pooled(p, kind, n) for n, p in enumerate(prompts) for kind in KINDS]
+    whole = build(checkpoint, is_tight=False)
+    alone = {name: vector for new in pools for name, vector in vectors_of(whole, [new]).items()}
+    again = vectors_of(whole, pools)
+    assert whole.stats.num_prefix_hits > 0
+    together = vectors_of(build(checkpoint, is_overlapped=True), pools)
+    for name, vector in alone.items():
+        assert np.abs(vector - again[name]).max() < CLOSE
+        assert np.abs(vector - together[name]).max() < CLOSE
