@@ -23,7 +23,7 @@ from quire.server.requests.input_context import InputContext, InputLimits, Token
 from quire.server.text.tokenizer import TextTokenizer
 from tests.profiles import cases
 from tests.server.scripted_engine import FACTS, vector_of
-from tests.server.served import BUNDLED, MODEL, Served, plain_config, serving
+from tests.server.served import BUNDLED, MODEL, Served, plain_config, serving, with_model
 
 EMBEDDINGS = "/v1/embeddings"
 SOURCE = TokenizerSource(BUNDLED, None)
@@ -180,7 +180,7 @@ def test_the_tenant_the_salt_and_the_deadline_reach_the_engine() -> None:
     plain = plain_config()
     scheduling = SchedulingConfig(scheduling_policy=PolicyName.PRIORITY)
     engine = replace(plain.model.engine, scheduling=scheduling)
-    with serving(replace(plain, model=replace(plain.model, engine=engine))) as served:
+    with serving(with_model(plain, engine=engine)) as served:
         fields = {"cache_salt": "s", "priority": -3, "deadline_ms": 60_000}
         embed(served, input="x", **fields).raise_for_status()
         (new,) = served.engine.submitted
