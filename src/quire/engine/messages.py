@@ -119,7 +119,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     async_scheduling: bool = False
     """Whether a step is scheduled while the device computes the one before."""
     embeddings: EmbeddingFacts | None = None
-    """How embeddings are made; None where the model gives none."""
+    """The way embeddings are made; None where the model gives none."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):

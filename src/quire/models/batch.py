@@ -5,7 +5,7 @@ block tables that say where their keys and values lie.
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -51,13 +51,11 @@ def split_batch(batch: Batch) -> tuple[Batch, Batch] | None:
         return None
     middle = num_tokens // 2
     logits_indices = _split_indices(batch.logits_indices, middle)
-    states = batch.states_indices
-    states_indices = (None, None) if states is None else _split_indices(states, middle)
+    states_indices = _split_indices(batch.states_indices, middle)
     first_end = bisect_left(starts, middle)
     second = bisect_right(starts, middle) - 1
-    left_out = starts[first_end] - middle  # of the chunk that is cut, if one is
     first_lens = list(batch.context_lens[:first_end])
-    first_lens[-1] -= left_out
+    first_lens[-1] -= starts[first_end] - middle  # left out of the chunk that is cut, if one is
     return (
         replace(
             batch,
@@ -84,8 +82,13 @@ def split_batch(batch: Batch) -> tuple[Batch, Batch] | None:
     )
 
 
-def _split_indices(indices: Tensor, middle: int) -> tuple[Tensor, Tensor]:
+Indices = TypeVar("Indices", Tensor, Tensor | None)
+
+
+def _split_indices(indices: Indices, middle: int) -> tuple[Indices, Indices]:
     """Return the rising indices below `middle`, and the others as they count from there."""
+    if indices is None:
+        return None, None
     num_rows = int((indices < middle).sum())
     return indices[:num_rows], indices[num_rows:] - middle
 

@@ -71,7 +71,7 @@ class PoolingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """How the states of a prompt, which the model's head would read, become one vector.
+    """The way in which states of a prompt, which the model's head would read, become one vector.
 
     Of the pooled state the first `num_dimensions` elements are kept, all if that is None; with
     `is_normalized` these are divided by their Euclidean length.

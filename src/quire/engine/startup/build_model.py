@@ -90,11 +90,8 @@ def build_model_engine(
         timer.end("graphs")
     receipt = _receipt(config, loaded, footprint, plan, memory)
     facts = _facts(config, loaded, plan, receipt, timer.seconds)
-    facts = msgspec.structs.replace(
-        facts,
-        decode=recorded.decode,
-        embeddings=embedding_facts(folder, config.model.pooling, loaded.facts, facts.max_model_len),
-    )
+    embeddings = embedding_facts(folder, config.model.pooling, loaded.facts, facts.max_model_len)
+    facts = msgspec.structs.replace(facts, decode=recorded.decode, embeddings=embeddings)
     _log_facts(facts, plan.capacity.layout)
     local = replace(config, model=replace(config.model, model=str(folder)))
     return assemble(local, facts, plan.capacity.layout, recorded.model, clock), facts

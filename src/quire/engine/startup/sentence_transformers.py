@@ -13,7 +13,7 @@ from quire.scheduler.request import PoolingKind
 MODULES, TEXTS = "modules.json", "sentence_bert_config.json"
 PROMPTS = "config_sentence_transformers.json"
 POOLING = "1_Pooling"
-"""Where the pooling lies, unless `modules.json` says otherwise."""
+"""The folder of the pooling, unless `modules.json` says otherwise."""
 MODES: Mapping[str, PoolingKind] = {
     "pooling_mode_lasttoken": PoolingKind.LAST,
     "pooling_mode_mean_tokens": PoolingKind.MEAN,
@@ -29,7 +29,7 @@ Fields = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class SentenceFiles:
-    """What the files say; each is None where they say nothing of it.
+    """The facts in the files; each is None where they say nothing of it.
 
     why_not: why embeddings as they describe them cannot be computed, empty where they can.
     default_prompt: the text that the library puts before every input.

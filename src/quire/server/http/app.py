@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from quire import __version__
 from quire.server.anthropic.routes import MessageRoutes
@@ -112,6 +113,16 @@ def build_app(
         redoc_url=None,
         static_url=DOCS_ASSETS,
     )
+    app.router.routes.extend(_routes(service, queue))
+    describe(app, service.config.model.name)
+    app.add_exception_handler(RequestError, _on_request_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_middleware(RequestMiddleware, service=service)
+    _allow_pages(app, service.config.allowed_origins)
+    return app
+
+
+def _routes(service: Service, queue: BatchQueue | None) -> Iterator[Route]:
     for routes in (
         HealthRoutes(service),
         IntrospectionRoutes(service),
@@ -121,13 +132,7 @@ def build_app(
         EmbeddingRoutes(service),
         BatchRoutes(service, queue),
     ):
-        app.router.routes.extend(routes.routes())
-    describe(app, service.config.model.name)
-    app.add_exception_handler(RequestError, _on_request_error)
-    app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_middleware(RequestMiddleware, service=service)
-    _allow_pages(app, service.config.allowed_origins)
-    return app
+        yield from routes.routes()
 
 
 def _allow_pages(app: FastAPI, origins: tuple[str, ...]) -> None:
