@@ -24,6 +24,7 @@ from quire.server.config import ServedModelConfig, ServerConfig
 from quire.server.embeddings.routes import EmbeddingRoutes
 from quire.server.engine_protocol import OpenEngine
 from quire.server.errors import NOT_FOUND, RequestError
+from quire.server.http.compression import Compression
 from quire.server.http.health_routes import HealthRoutes
 from quire.server.http.json_responses import error_response
 from quire.server.http.middleware import DOCS_ASSETS, RequestMiddleware
@@ -117,8 +118,7 @@ def build_app(
     describe(app, service.config.model.name)
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_middleware(RequestMiddleware, service=service)
-    _allow_pages(app, service.config.allowed_origins)
+    _add_layers(app, service)
     return app
 
 
@@ -133,6 +133,13 @@ def _routes(service: Service, queue: BatchQueue | None) -> Iterator[Route]:
         BatchRoutes(service, queue),
     ):
         yield from routes.routes()
+
+
+def _add_layers(app: FastAPI, service: Service) -> None:
+    """Put the layers around the routes, the innermost first."""
+    app.add_middleware(Compression)
+    app.add_middleware(RequestMiddleware, service=service)
+    _allow_pages(app, service.config.allowed_origins)
 
 
 def _allow_pages(app: FastAPI, origins: tuple[str, ...]) -> None:

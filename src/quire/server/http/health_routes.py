@@ -16,6 +16,7 @@ from quire import __version__
 from quire.engine.messages import EngineFacts
 from quire.server.config import ServedModelConfig, ServerConfig
 from quire.server.errors import UNAVAILABLE
+from quire.server.http.compression import GZIP, LEVEL
 from quire.server.http.json_responses import json_response
 from quire.server.http.negotiation import takes
 from quire.server.http.openapi.routes import OPENMETRICS
@@ -26,9 +27,6 @@ from quire.server.tenancy.tenants import arrival_of
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_1 = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
-GZIP = "gzip"
-GZIP_LEVEL = 1
-"""Metrics repeat themselves: what higher levels save is little, and their time is the server's."""
 
 
 class HealthRoutes:
@@ -97,7 +95,7 @@ class HealthRoutes:
         body = expose(self._collectors, as_openmetrics=as_openmetrics)
         headers = {"vary": "accept, accept-encoding"}
         if takes(request.headers.get("accept-encoding", ""), GZIP):
-            body = await asyncio.to_thread(gzip.compress, body, GZIP_LEVEL)
+            body = await asyncio.to_thread(gzip.compress, body, LEVEL)
             headers["content-encoding"] = GZIP
         media_type = OPENMETRICS_1 if as_openmetrics else PROMETHEUS
         return Response(body, media_type=media_type, headers=headers)
