@@ -137,4 +137,39 @@ def test_models_are_listed(served: Served) -> None:
     body = served.client.get("/v1/models").json()
     assert [card["id"] for card in body["data"]] == [MODEL, "other-name"]
     assert body["data"][0]["max_model_len"] == 256
+    assert body["data"][0]["kind"] == "generate"
+    assert body["data"][0]["capabilities"] == {
+        "completion": True,
+        "chat": True,
+        "tools": True,
+        "reasoning": False,
+        "structured_outputs": True,
+        "embeddings": True,
+    }
     assert served.client.get(f"/v1/models/{MODEL}").json()["id"] == MODEL
+
+
+def test_models_that_load_have_no_capabilities_yet() -> None:
+    with serving(plain_config(), loaded=False) as served:
+        (card, _) = served.client.get("/v1/models").json()["data"]
+        assert (card["max_model_len"], card["capabilities"]) == (None, None)
+
+
+def test_what_load_balancers_ask_is_answered_to_head_too(served: Served) -> None:
+    paths = ("/livez", "/readyz", "/health", "/ping", "/startupz", "/version", "/v1/models")
+    for path in (*paths, f"/v1/models/{MODEL}", "/v1/models/none", "/metrics", "/openapi.json"):
+        whole = served.client.get(path, headers={"accept-encoding": "identity"})
+        head = served.client.head(path, headers={"accept-encoding": "identity"})
+        assert (head.status_code, head.content) == (whole.status_code, b"")
+        assert head.headers["content-type"] == whole.headers["content-type"]
+        if path != "/metrics":
+            assert head.headers["content-length"] == str(len(whole.content))
+    assert served.client.head("/v1/completions").status_code == 405
+
+
+def test_capabilities_are_those_of_the_options() -> None:
+    config = plain_config()
+    plain = replace(config.model, tool_call_parser="none", reasoning_parser="deepseek_r1")
+    with serving(replace(config, models=(plain,))) as served:
+        (card, _) = served.client.get("/v1/models").json()["data"]
+        assert not card["capabilities"]["tools"] and card["capabilities"]["reasoning"]

@@ -75,7 +75,7 @@ class ServedModel:
         self.submit_lock = asyncio.Lock()
         self._server = server
         self._sources = sources
-        self._output_formats = OutputFormats(None, None)
+        self.output_formats = OutputFormats(None, None)
         self._is_stuck_logged = False
 
     @property
@@ -112,7 +112,7 @@ class ServedModel:
         if self.config.shared_prefix_file is not None:
             self.shared_prefixes = load_shared_prefixes(self.config.shared_prefix_file, tokenizer)
         template = "" if tokenizer.template is None else tokenizer.template.source
-        self._output_formats = output_formats(self.config, template)
+        self.output_formats = output_formats(self.config, template)
         self.tokenizer = tokenizer
 
     async def close(self) -> None:
@@ -133,7 +133,7 @@ class ServedModel:
             facts,
             max_outputs,
             self.config.served_model_names,
-            *self._output_formats,
+            *self.output_formats,
             max_logprobs=self._server.max_logprobs,
             defaults=self.defaults,
             trusts_chat_template=self._server.trust_request_chat_template,

@@ -26,6 +26,7 @@ from quire.server.openai.protocol.wire import (
     CompletionBody,
     CompletionChoice,
     Loads,
+    ModelAbilities,
     ModelCard,
     QuireAccount,
     Rendered,
@@ -116,7 +117,20 @@ TOKENIZE_REQUESTS: Mapping[str, Mapping[str, object]] = {
 DETOKENIZE_REQUESTS: Mapping[str, Mapping[str, object]] = {"tokens": {"tokens": [5, 6, 7]}}
 RESET_REQUESTS: Mapping[str, Mapping[str, object]] = {"all": {}}
 
-CARD = ModelCard(MODEL, CREATED_S, MODEL, 2048)
+CARD = ModelCard(
+    MODEL,
+    CREATED_S,
+    MODEL,
+    2048,
+    ModelAbilities(
+        completion=True,
+        chat=True,
+        tools=True,
+        reasoning=False,
+        structured_outputs=True,
+        embeddings=True,
+    ),
+)
 _USAGE = Usage(4, 3, 7, CachedTokens(0))
 _ACCOUNT = QuireAccount((Timing(0, 0.0005, 0.011, 0.0096, 0, 0),))
 COMPLETION = CompletionBody(

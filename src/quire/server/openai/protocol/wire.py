@@ -198,11 +198,28 @@ class ChatChunk(msgspec.Struct, frozen=True):
     prompt_progress: PromptProgress | UnsetType = UNSET
 
 
+class ModelAbilities(msgspec.Struct, frozen=True):
+    """What a model can be asked for: `chat` wants a chat template, `tools` one that shows them and
+    a known format of calls, `reasoning` that it comes apart from the content."""
+
+    completion: bool
+    chat: bool
+    tools: bool
+    reasoning: bool
+    structured_outputs: bool
+    embeddings: bool
+
+
 class ModelCard(msgspec.Struct, frozen=True):
+    """`max_model_len` is the context in tokens, prompt and output; it and `capabilities` are null
+    until the model is loaded."""
+
     id: str
     created: int
     root: str
     max_model_len: int | None
+    capabilities: ModelAbilities | None = None
+    kind: str = "generate"
     object: str = "model"
     owned_by: str = "quire"
     parent: None = None
