@@ -80,6 +80,10 @@ def test_a_message_and_its_stream(client: anthropic.Anthropic) -> None:
     assert whole._request_id
 
 
+def test_models(client: anthropic.Anthropic) -> None:
+    assert [model.id for model in client.models.list()] == [MODEL]
+
+
 def test_cached_tokens_are_apart_from_the_others(client: anthropic.Anthropic) -> None:
     asked: list[MessageParam] = [{"role": "user", "content": "My lord, I know not. " * 12}]
     counted = client.messages.count_tokens(model=MODEL, messages=asked).input_tokens

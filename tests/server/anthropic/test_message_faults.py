@@ -1,13 +1,21 @@
 """What is wrong with a request for a message is said in Anthropic's shape, of the client's own
 fields."""
 
+import json
 from dataclasses import replace
 
 import anthropic
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quire.scheduler.reasons import Reason
 from quire.server.config import ApiKey
+from quire.server.errors import RequestError
+from quire.server.requests.input_context import InputContext, InputLimits, TokenizerSource
+from quire.server.requests.input_parser import InputKind, TokenizedRequest, parse_input
+from quire.server.text.tokenizer import TextTokenizer
+from tests.profiles import cases
 from tests.server.anthropic.test_messages import (
     ASKED,
     COUNT,
@@ -18,7 +26,64 @@ from tests.server.anthropic.test_messages import (
     text,
     turn,
 )
-from tests.server.served import MODEL, Served, plain_config, serving
+from tests.server.scripted_engine import FACTS
+from tests.server.served import BUNDLED, MODEL, Served, plain_config, serving
+
+FORM = {"type": "json_schema", "schema": {"type": "object"}}
+WORDS = (
+    *("type", "role", "content", "text", "id", "name", "input", "tool_use_id", "is_error"),
+    *("cache_control", "citations", "thinking", "signature", "data", "input_schema", "caller"),
+    *("tool_use", "tool_result", "user", "assistant", "system", "redacted_thinking", "custom"),
+    *("tool_choice", "auto", "any", "tool", "ephemeral", "json_schema", "schema", "image"),
+)
+SCALARS = st.none() | st.booleans() | st.integers() | st.sampled_from(WORDS) | st.text(max_size=3)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(WORDS) | st.text(max_size=3), inner, max_size=5)
+    ),
+    max_leaves=25,
+)
+OBJECTS = st.dictionaries(st.text(max_size=3), VALUES, max_size=3)
+WHOLE_BLOCKS = st.one_of(
+    st.builds(text, st.text(max_size=3)),
+    st.builds(lambda given: USE | {"input": given}, OBJECTS),
+    st.builds(lambda said: RESULT | {"content": said}, st.none() | st.text(max_size=3)),
+    st.builds(lambda said: {"type": "thinking", "thinking": said}, st.text(max_size=3)),
+    st.just({"type": "redacted_thinking", "data": "x"}),
+)
+BLOCKS = WHOLE_BLOCKS | st.fixed_dictionaries(
+    {"type": st.sampled_from(WORDS)}, optional={word: VALUES for word in WORDS[3:15]}
+)
+CONTENTS = VALUES | st.text() | st.lists(WHOLE_BLOCKS, max_size=4) | st.lists(BLOCKS, max_size=4)
+ROLES = st.sampled_from(["user", "assistant"])
+TURNS = st.fixed_dictionaries({"role": ROLES, "content": CONTENTS})
+FIELDS = {
+    "system": CONTENTS,
+    "tools": st.lists(VALUES | BLOCKS | st.just(TOOL), max_size=3),
+    "tool_choice": VALUES | st.just({"type": "auto"}),
+    "thinking": VALUES | st.just({"type": "adaptive"}),
+    "output_config": VALUES | st.just({"effort": "low"}),
+    "output_format": st.none() | VALUES,
+}
+
+
+@given(st.fixed_dictionaries({"messages": st.lists(TURNS, max_size=4)}, optional=FIELDS))
+@cases(200)
+def test_nothing_that_is_sent_is_the_servers_fault(
+    tokenizer: TextTokenizer, fields: dict[str, object]
+) -> None:
+    body = json.dumps({"max_tokens": 1, **fields}).encode()
+    limits, source = InputLimits(FACTS, 1024, (MODEL,)), TokenizerSource(BUNDLED, None)
+    context = InputContext(limits, tokenizer, source)
+    try:
+        read = parse_input(InputKind.MESSAGE, body, context)
+    except RequestError as error:
+        assert error.status == 400
+        assert error.message
+    else:
+        assert isinstance(read, TokenizedRequest)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +150,8 @@ from tests.server.served import MODEL, Served, plain_config, serving
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
         ({"output_format": {"type": "json_schema", "schema": 3}}, "output_format.schema"),
+        ({"output_format": {}}, "output_format.type"),
+        ({"output_format": FORM, "output_config": {"format": FORM}}, "output_format"),
         ({"stop_sequences": [""]}, "stop_sequences[0]"),
         ({"temperature": 3}, "temperature"),
         ({"container": "x"}, "container"),

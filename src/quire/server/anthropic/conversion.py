@@ -177,15 +177,15 @@ def _effort(effort: str | None) -> str | None:
 
 def _format(request: CountTokensRequest) -> dict[str, object] | None:
     """Return the form that the text must have, as a chat's. Raises RequestError."""
-    newer = request.output_config and request.output_config.format
+    newer = request.output_config.format if request.output_config else None
     older = request.output_format
-    if newer and older:
+    if newer is not None and older is not None:
         raise RequestError(
             "'output_format' is the older name of 'output_config.format'; give one of them.",
             param="output_format",
         )
-    given, path = newer or older, "output_config.format" if newer else "output_format"
-    if not given:
+    given, path = (older, "output_format") if newer is None else (newer, "output_config.format")
+    if given is None:
         return None
     if given.get("type") != "json_schema":
         raise RequestError(f"Invalid '{path}.type': must be 'json_schema'.", param=f"{path}.type")
