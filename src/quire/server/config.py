@@ -110,6 +110,8 @@ class ServerConfig:
     batch_dir: str | None = None
     batch_quota: int = 4 * 1024 * 1024 * 1024
     max_upload_bytes: int = 200 * 1024 * 1024
+    response_store_bytes: int = 64 * 1024 * 1024
+    response_store_ttl_s: float = 3600.0
     host: str = "127.0.0.1"
     port: int = 8000
     ssl_certfile: str | None = None

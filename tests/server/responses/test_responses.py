@@ -80,7 +80,7 @@ def test_it_says_what_the_chat_says(served: Served) -> None:
     assert body["usage"]["output_tokens"] == chat["usage"]["completion_tokens"] == 4
     assert (body["status"], item["status"]) == ("incomplete", "incomplete")
     assert body["incomplete_details"] == {"reason": "max_output_tokens"}
-    assert (body["object"], body["store"], body["metadata"]) == ("response", False, {"a": "b"})
+    assert (body["object"], body["store"], body["metadata"]) == ("response", True, {"a": "b"})
 
 
 def test_the_openai_client_reads_it(served: Served) -> None:
@@ -99,7 +99,9 @@ def test_the_openai_client_reads_it(served: Served) -> None:
     ("fields", "param"),
     [
         ({"input": []}, "input"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [ASKED, {"type": "item_reference", "id": "x"}]}, "input[1].id"),
+        ({"input": [{"type": "item_reference"}]}, "input[0].id"),
+        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
         ({"input": [ASKED, {"role": "king", "content": ""}]}, "input[1].role"),
         ({"input": [ASKED, {"role": "user"}]}, "input[1].content"),
         (
@@ -122,7 +124,8 @@ def test_the_openai_client_reads_it(served: Served) -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options.include_usage"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
-        ({"store": True}, "store"),
+        ({"background": True, "store": False}, "store"),
+        ({"background": True, "stream": True}, "stream"),
         ({"previous_response_id": "resp-1"}, "previous_response_id"),
         ({"max_tokens": 3}, "max_tokens"),
     ],

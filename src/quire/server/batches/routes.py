@@ -14,7 +14,7 @@ from quire.server.batches.store import INPUT, StoredBatch
 from quire.server.batches.upload import Upload, UploadLimits, uploaded
 from quire.server.errors import NOT_FOUND, TOO_MANY, Overloaded, RequestError, ShuttingDown
 from quire.server.http.json_responses import json_response
-from quire.server.http.query import query_of
+from quire.server.http.query import is_newest_first, limit_of, page_of, query_of
 from quire.server.openai.protocol.batches import (
     MAX_KEPT_S,
     MIN_KEPT_S,
@@ -78,9 +78,9 @@ class BatchRoutes:
         found = [each.file for each in store.files.values() if each.owner == owner]
         purpose = query.get("purpose", "")
         found = [each for each in found if purpose in ("", each.purpose)]
-        found.sort(key=lambda each: (each.created_at, each.id), reverse=_newest_first(query))
-        limit = _limit(query, MAX_FILES_LISTED, MAX_FILES_LISTED)
-        page, has_more = _page(found, query, limit)
+        found.sort(key=lambda each: (each.created_at, each.id), reverse=is_newest_first(query))
+        limit = limit_of(query, MAX_FILES_LISTED, MAX_FILES_LISTED)
+        page, has_more = page_of(found, query, limit)
         first, last = _ends(page)
         return json_response(
             FileList(data=tuple(page), has_more=has_more, first_id=first, last_id=last)
@@ -140,7 +140,7 @@ class BatchRoutes:
         query = query_of(request, "after", "limit")
         found = [each.batch for each in store.batches.values() if each.owner == owner]
         found.sort(key=lambda each: (each.created_at, each.id), reverse=True)
-        page, has_more = _page(found, query, _limit(query, BATCHES_LISTED, MAX_BATCHES_LISTED))
+        page, has_more = page_of(found, query, limit_of(query, BATCHES_LISTED, MAX_BATCHES_LISTED))
         first, last = _ends(page)
         return json_response(
             BatchList(data=tuple(page), has_more=has_more, first_id=first, last_id=last)
@@ -227,35 +227,6 @@ def _kept_s(fields: Mapping[str, str], most: int) -> int:
             f"'{seconds}' must be a number from {MIN_KEPT_S} to {MAX_KEPT_S}.", param=seconds
         )
     return int(given)
-
-
-def _limit(query: Mapping[str, str], default: int, most: int) -> int:
-    given = query.get("limit", str(default))
-    if not (given.isascii() and given.isdigit() and 1 <= int(given[:9]) <= most):
-        raise RequestError(f"'limit' must be a number from 1 to {most}.", param="limit")
-    return int(given)
-
-
-def _newest_first(query: Mapping[str, str]) -> bool:
-    order = query.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise RequestError("'order' must be 'asc' or 'desc'.", param="order")
-    return order == "desc"
-
-
-def _page(
-    found: Sequence[Listed], query: Mapping[str, str], limit: int
-) -> tuple[Sequence[Listed], bool]:
-    """Return the items behind `after`, and whether there are more. Raises RequestError."""
-    after, begin = query.get("after"), 0
-    if after is not None:
-        ids = [each.id for each in found]
-        if after not in ids:
-            raise RequestError(
-                f"'after' is {after[:128]!r}, which is not in the list.", param="after"
-            )
-        begin = ids.index(after) + 1
-    return found[begin : begin + limit], begin + limit < len(found)
 
 
 def _ends(page: Sequence[FileObject] | Sequence[BatchObject]) -> tuple[str | None, str | None]:

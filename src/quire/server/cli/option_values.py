@@ -74,6 +74,11 @@ def byte_count(given: str) -> int:
     return value
 
 
+def byte_count_or_none(given: str) -> int:
+    """Return a number of bytes, which may be 0."""
+    return 0 if given.strip() == "0" else byte_count(given)
+
+
 def _number(given: str) -> float:
     try:
         value = float(given)

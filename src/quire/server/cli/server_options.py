@@ -8,6 +8,7 @@ from quire.server.cli.option import ConfigSection, Option
 from quire.server.cli.option_values import (
     boolean,
     byte_count,
+    byte_count_or_none,
     host_list,
     integer,
     key_list,
@@ -132,6 +133,19 @@ SERVER_OPTIONS: tuple[Option, ...] = (
     ),
     Option("batch-quota", SERVER, byte_count, "Bytes of all files that an API key may keep."),
     Option("max-upload-bytes", SERVER, byte_count, "Largest file that is uploaded."),
+    Option(
+        "response-store-bytes",
+        SERVER,
+        byte_count_or_none,
+        "Memory for the stored responses of `/v1/responses` of each API key; 0 stores none.",
+    ),
+    Option(
+        "response-store-ttl",
+        SERVER,
+        some_seconds,
+        "Seconds that a response is stored after it was last asked for.",
+        field="response_store_ttl_s",
+    ),
     Option(
         "shutdown-timeout",
         SERVER,

@@ -18,7 +18,7 @@ from quire.server.config import MetricsCompat
 from quire.server.models.served_model import ServedModel
 from quire.server.observability.histogram import Histogram
 from quire.server.observability.metric_table import METRICS, Metric, MetricKind
-from quire.server.observability.metrics import BatchCounts
+from quire.server.observability.metrics import BatchCounts, ResponseCounts
 from quire.server.service import Service
 
 Rows: TypeAlias = list[tuple[tuple[str, ...], float]]
@@ -95,6 +95,7 @@ def _server_rows(service: Service) -> dict[str, Rows]:
             {each.name: each.queue.num_waiting for each in service.inputs.size_classes}
         ),
         **_batch_rows(metrics.batches),
+        **_response_rows(metrics.responses),
     }
 
 
@@ -141,6 +142,14 @@ def _batch_rows(counts: BatchCounts) -> dict[str, Rows]:
         "batch_lines_total": _labelled(counts.num_lines),
         "batch_lines_running": [((), counts.num_running_lines)],
         "batch_file_bytes": [((), counts.num_file_bytes)],
+    }
+
+
+def _response_rows(counts: ResponseCounts) -> dict[str, Rows]:
+    return {
+        "stored_responses": [((), counts.num_stored)],
+        "stored_response_bytes": [((), counts.num_bytes)],
+        "stored_responses_evicted_total": _labelled(counts.num_evicted),
     }
 
 

@@ -286,6 +286,15 @@ METRICS: tuple[Metric, ...] = (
         twin=False,
         of_server=True,
     ),
+    _gauge("stored_responses", "Responses that are stored.", twin=False, of_server=True),
+    _gauge("stored_response_bytes", "Bytes of the stored responses.", twin=False, of_server=True),
+    _counter(
+        "stored_responses_evicted_total",
+        "Responses that gave way to others of their key, expired, or had no room.",
+        "reason",
+        twin=False,
+        of_server=True,
+    ),
     _gauge(
         "input_bodies_waiting",
         "Request bodies that wait to be parsed and tokenised, by how large they are.",

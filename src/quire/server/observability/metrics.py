@@ -71,6 +71,24 @@ class BatchCounts:
     num_file_bytes: int = 0
 
 
+class Eviction(StrEnum):
+    """The reasons why a stored response is no longer kept, or never was."""
+
+    QUOTA = "quota"
+    EXPIRED = "expired"
+    TOO_LARGE = "too_large"
+
+
+@dataclass(slots=True)
+class ResponseCounts:
+    """Counts of stored responses: how many there are, what they take, and those that went without
+    being deleted."""
+
+    num_stored: int = 0
+    num_bytes: int = 0
+    num_evicted: dict[Eviction, int] = field(default_factory=lambda: dict.fromkeys(Eviction, 0))
+
+
 def _histograms(*, of_server: bool) -> dict[str, Histogram]:
     return {
         metric.name: Histogram(metric.buckets)
@@ -90,6 +108,7 @@ class ServerMetrics:
         self.num_half_read_bytes = 0
         self.http = HttpMetrics(paths)
         self.batches = BatchCounts()
+        self.responses = ResponseCounts()
         self.longest_hold = RecentMaximum()
         self.dropped_traces = dict.fromkeys(Drop, 0)
         self._loop_lag = self.histograms["event_loop_lag_seconds"]

@@ -45,6 +45,20 @@ async def _encoded(num_parts: int, make: Callable[[], bytes]) -> bytes:
     return make() if num_parts <= MAX_INLINE_PARTS else await asyncio.to_thread(make)
 
 
+async def whole_answer(generation: GenerationStream, writer: AnswerWriter) -> bytes:
+    """Return the answer of a generation that has started, once it has ended. Raises RequestError if
+    it fails."""
+    outputs = [GatheredOutput() for _ in generation.context.requests]
+    async with aclosing(generation.deltas()) as deltas:
+        async for choice, delta in deltas:
+            outputs[choice].add(delta)
+            if len(delta.logprobs) > MAX_INLINE_PARTS:
+                await asyncio.sleep(0)
+    best = [outputs[index] for index in generation.best()]
+    num_parts = sum(each.num_parts for each in best)
+    return await _encoded(num_parts, lambda: writer.whole([each.joined() for each in best]))
+
+
 class GenerationResponse(Response):
     """Runs a generation and sends its answer until the client goes away; `writer` gives it the form
     of its protocol."""
@@ -117,26 +131,14 @@ class GenerationResponse(Response):
                 return
 
     async def _answer(self, send: Send) -> None:
-        generation = self._generation
-        await generation.start()
-        outputs = [GatheredOutput() for _ in self._context.requests]
-        async with aclosing(generation.deltas()) as deltas:
-            async for choice, delta in deltas:
-                outputs[choice].add(delta)
-                if len(delta.logprobs) > MAX_INLINE_PARTS:
-                    await asyncio.sleep(0)
-        best = [outputs[index] for index in generation.best()]
-        num_parts = sum(each.num_parts for each in best)
-        body = await _encoded(num_parts, lambda: self._whole(best))
+        await self._generation.start()
+        body = await whole_answer(self._generation, self._writer)
         await self._begin(
             send,
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
         )
         await self._send(send, body, more=False)
-
-    def _whole(self, best: list[GatheredOutput]) -> bytes:
-        return self._writer.whole([each.joined() for each in best])
 
     async def _stream(self, send: Send) -> None:
         await self._generation.start()

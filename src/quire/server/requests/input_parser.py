@@ -66,7 +66,9 @@ from quire.server.requests.structured_outputs import check_structured, output_gr
 from quire.server.requests.token_bans import bad_word_tokens
 from quire.server.requests.tools.checks import check_tools, parser_options
 from quire.server.requests.tools.old_functions import names_of, with_tools
-from quire.server.responses.conversion import as_chat, without_effect
+from quire.server.responses.asked import AskedResponse, asked_of
+from quire.server.responses.conversion import as_chat, input_items, without_effect
+from quire.server.responses.history import NO_HISTORY, History, decode_continued, needed_history
 from quire.server.responses.protocol import ResponsesRequest
 
 MAX_SHOWN_CHARS = 200
@@ -79,6 +81,7 @@ class InputKind(StrEnum):
     CHAT = "chat"
     RESPONSE = "response"
     EMBEDDING = "embedding"
+    CONTINUED_RESPONSE = "continued response"
     MESSAGE = "message"
     COUNT_TOKENS = "count tokens"
     TOKENIZE = "tokenize"
@@ -94,9 +97,9 @@ class TokenizedRequest:
     parsed for, `grammar` what they must be of, if anything: it is not checked yet.
     `thinking_budget` says how long they may reason, `bad_words` which tokens in a row they never
     hold. `check_s` is how long the grammar's check took.
-    `names` are those that the client has for the fields. `asked` is the request of `/v1/responses`
-    that became this chat, without its input, where it is one. With `keeps_order` the answer tells
-    in which order the parts of the output came.
+    `names` are those that the client has for the fields. `asked` is what the answer to a
+    request of `/v1/responses` tells of it again, where this chat was one. With `keeps_order` the
+    answer tells in which order the parts of the output came.
     """
 
     request: CompletionRequest | ChatRequest | EmbeddingRequest
@@ -108,7 +111,7 @@ class TokenizedRequest:
     check_s: float = 0.0
     bad_words: tuple[tuple[int, ...], ...] = ()
     names: ClientNames = OWN_NAMES
-    asked: ResponsesRequest | None = None
+    asked: AskedResponse | None = None
     keeps_order: bool = False
 
 
@@ -176,10 +179,26 @@ def _read_named(
 
 
 def _parse_response(body: bytes, context: InputContext) -> TokenizedRequest:
+    return _read_response(body, None, context)
+
+
+def _parse_continued(body: bytes, context: InputContext) -> TokenizedRequest:
+    continued = decode_continued(body)
+    return _read_response(continued.body, continued.history, context)
+
+
+def _read_response(body: bytes, history: History | None, context: InputContext) -> TokenizedRequest:
+    """Read a request for a response. Raises NeedsHistory for one that needs a history and comes
+    without."""
     given, no_effect = parse_request(body, ResponsesRequest, RESPONSES)
-    chat, names = as_chat(given)
+    needed = needed_history(given) if history is None else None
+    if needed is not None:
+        raise needed
+    history = history or NO_HISTORY
+    chat, names = as_chat(given, history)
     read = _read_named(chat, names, (*no_effect, *without_effect(given)), context)
-    return replace(read, asked=given.model_copy(update={"input": ""}), keeps_order=True)
+    asked = asked_of(given, input_items(given, history))
+    return replace(read, asked=asked, keeps_order=True)
 
 
 def _parse_message(body: bytes, context: InputContext) -> TokenizedRequest:
@@ -338,6 +357,7 @@ _PARSERS: Mapping[InputKind, Callable[[bytes, InputContext], ParsedInput]] = {
     InputKind.CHAT: _parse_chat,
     InputKind.RESPONSE: _parse_response,
     InputKind.EMBEDDING: _parse_embedding,
+    InputKind.CONTINUED_RESPONSE: _parse_continued,
     InputKind.MESSAGE: _parse_message,
     InputKind.COUNT_TOKENS: _count_tokens,
     InputKind.TOKENIZE: _tokenize,

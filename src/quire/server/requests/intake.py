@@ -3,7 +3,7 @@ same on every route.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -11,13 +11,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from quire.server.errors import RequestError, ShuttingDown
+from quire.server.errors import TOO_LARGE, RequestError, ShuttingDown
 from quire.server.http.json_responses import JSON
 from quire.server.models.served_model import ServingState
 from quire.server.requests.context import RequestContext
 from quire.server.requests.input_parser import InputKind, TokenizedRequest
 from quire.server.requests.input_processor import InputProcessor
 from quire.server.requests.input_reader import INLINE_BYTES
+from quire.server.responses.history import (
+    ContinuedBody,
+    History,
+    NeedsHistory,
+    encode_continued,
+)
 from quire.server.service import Service
 from quire.server.tenancy.rates import RATES, RateLimited
 from quire.server.tenancy.tenants import arrival_of
@@ -44,9 +50,36 @@ class RequestIntake:
     ) -> tuple[TokenizedRequest, ServingState]:
         """Return a request with its prompts in tokens. Raises RequestError."""
         body, serving = await self._read(request)
+        return await self._tokenize(request, kind, body, serving), serving
+
+    async def response(
+        self, request: Request, look_up: Callable[[NeedsHistory], History]
+    ) -> tuple[TokenizedRequest, ServingState]:
+        """Return a request for a response with its prompt in tokens; `look_up` finds what it needs
+        of stored responses. Raises RequestError."""
+        body, serving = await self._read(request)
+        try:
+            return await self._tokenize(request, InputKind.RESPONSE, body, serving), serving
+        except NeedsHistory as needed:
+            continued = encode_continued(ContinuedBody(body, look_up(needed)))
+        most = self._service.config.max_body_bytes
+        if len(continued) > most:
+            raise RequestError(
+                f"The request and what it goes on from have {len(continued)} bytes; this server "
+                f"reads at most {most} (--max-body-bytes).",
+                param="previous_response_id",
+                code="request_too_large",
+                status=TOO_LARGE,
+            )
+        kind = InputKind.CONTINUED_RESPONSE
+        return await self._tokenize(request, kind, continued, serving), serving
+
+    async def _tokenize(
+        self, request: Request, kind: InputKind, body: bytes, serving: ServingState
+    ) -> TokenizedRequest:
         tenant = arrival_of(request).tenant.name
         reading = self._service.inputs.prompts(kind, body, serving.input, tenant)
-        return await self._unless_cancelled(request, body, reading), serving
+        return await self._unless_cancelled(request, body, reading)
 
     def processed(
         self,

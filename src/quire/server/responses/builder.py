@@ -2,34 +2,35 @@
 
 from typing import NamedTuple
 
+import msgspec
+
 from quire.server.openai.protocol.wire import CachedTokens, CompletionTokensDetails, Usage
+from quire.server.responses.asked import AskedResponse
 from quire.server.responses.protocol import (
     Anything,
     FailureDetails,
     IncompleteDetails,
     ResponseBody,
-    ResponsesRequest,
     ResponseUsage,
 )
 
 
 class Origin(NamedTuple):
     """The id of a response, when it was created (seconds since 1970), and the name of its model;
-    whether it is stored, and whether it runs without a connection."""
+    whether it is stored."""
 
     id: str
     created_s: int
     model: str
     is_stored: bool = False
-    in_background: bool = False
 
 
 class BodyBuilder:
     """Builds the object of one response, again for each time that it is told."""
 
-    def __init__(self, request: ResponsesRequest, origin: Origin) -> None:
+    def __init__(self, asked: AskedResponse, origin: Origin) -> None:
         self.origin = origin
-        self._request = request
+        self._asked = asked
 
     def body(
         self,
@@ -39,8 +40,7 @@ class BodyBuilder:
         failure: FailureDetails | None = None,
     ) -> ResponseBody:
         """Return the response as it is now."""
-        request, origin = self._request, self.origin
-        reasoning, text = request.reasoning, request.text
+        asked, origin, raw = self._asked, self.origin, msgspec.Raw
         is_cut = status == "incomplete"
         return ResponseBody(
             id=origin.id,
@@ -50,20 +50,21 @@ class BodyBuilder:
             output=output,
             usage=None if usage is None else _usage(usage),
             incomplete_details=IncompleteDetails("max_output_tokens") if is_cut else None,
-            instructions=request.instructions,
-            metadata=request.metadata or {},
-            parallel_tool_calls=request.parallel_tool_calls is not False,
-            tool_choice=request.tool_choice or "auto",
-            tools=request.tools or [],
-            temperature=request.temperature,
-            top_p=request.top_p,
-            top_logprobs=request.top_logprobs or 0,
-            max_output_tokens=request.max_output_tokens,
-            reasoning={"effort": reasoning.effort if reasoning else None, "summary": None},
-            text={"format": (text and text.format) or {"type": "text"}},
-            user=request.user,
+            instructions=raw(asked.instructions),
+            metadata=raw(asked.metadata),
+            parallel_tool_calls=asked.parallel_tool_calls,
+            tool_choice=raw(asked.tool_choice),
+            tools=raw(asked.tools),
+            temperature=asked.temperature,
+            top_p=asked.top_p,
+            top_logprobs=asked.top_logprobs,
+            max_output_tokens=asked.max_output_tokens,
+            reasoning={"effort": asked.effort, "summary": None},
+            text=raw(asked.text),
+            user=raw(asked.user),
             error=failure,
-            background=origin.in_background,
+            previous_response_id=asked.previous_response_id,
+            background=asked.background,
             store=origin.is_stored,
         )
 

@@ -5,6 +5,7 @@ from quire.server.errors import RequestError
 from quire.server.grammars.client_names import ClientNames
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.parse import validate
+from quire.server.responses.history import NO_HISTORY, History, read_item, with_named
 from quire.server.responses.items import Conversation, unsupported
 from quire.server.responses.protocol import ResponsesRequest
 
@@ -20,17 +21,27 @@ _NAMES = (
 )
 
 
-def as_chat(request: ResponsesRequest) -> tuple[ChatRequest, ClientNames]:
-    """Return the request as a chat's, and the names that the client has for its fields. Raises
-    RequestError."""
+def input_items(request: ResponsesRequest, history: History) -> list[dict[str, object]]:
+    """Return the items of the input, those that it names among them."""
+    if isinstance(request.input, str):
+        return [{"role": "user", "content": request.input}]
+    return with_named(request.input, history.named)
+
+
+def as_chat(
+    request: ResponsesRequest, history: History = NO_HISTORY
+) -> tuple[ChatRequest, ClientNames]:
+    """Return the request as a chat's, what was stored before it first, and the names that the
+    client has for its fields. Raises RequestError."""
+    _check_background(request)
     conversation = Conversation()
     if request.instructions:
         conversation.add_text("system", request.instructions, "instructions")
-    if isinstance(request.input, str):
-        conversation.add_text("user", request.input, "input")
-    else:
-        for index, item in enumerate(request.input):
-            conversation.add_item(item, f"input[{index}]")
+    for raw in history.items:
+        conversation.add_item(read_item(raw), "previous_response_id")
+    is_text = isinstance(request.input, str)
+    for index, item in enumerate(input_items(request, history)):
+        conversation.add_item(item, "input" if is_text else f"input[{index}]")
     names = ClientNames(_NAMES, conversation.origins, "input")
     if not conversation.messages:
         raise RequestError("Invalid 'input': holds nothing to answer.", param="input")
@@ -55,6 +66,15 @@ def as_chat(request: ResponsesRequest) -> tuple[ChatRequest, ClientNames]:
         return validate(fields, ChatRequest), names
     except RequestError as error:
         raise names.error(error) from None
+
+
+def _check_background(request: ResponsesRequest) -> None:
+    if request.background and request.store is False:
+        raise RequestError(
+            "'background' needs the response to be stored: leave 'store' out.", param="store"
+        )
+    if request.background and request.stream:
+        raise unsupported("stream", "with 'background'; ask for the response until it has ended")
 
 
 def without_effect(request: ResponsesRequest) -> tuple[str, ...]:

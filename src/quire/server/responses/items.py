@@ -12,10 +12,10 @@ _RESULT_FIELDS = ("type", "call_id", "output", "id", "status")
 _REASONING_FIELDS = ("type", "summary", "content", "encrypted_content", "id", "status")
 
 
-def unsupported(where: str) -> RequestError:
-    """Return the error for what Quire cannot do."""
+def unsupported(where: str, how: str = "yet") -> RequestError:
+    """Return the error for what Quire cannot do, or not `how` it is asked."""
     return RequestError(
-        f"Quire does not support '{where}' yet.", param=where, code="unsupported_parameter"
+        f"Quire does not support '{where}' {how}.", param=where, code="unsupported_parameter"
     )
 
 

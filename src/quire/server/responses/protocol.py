@@ -81,6 +81,9 @@ class ResponsesRequest(StrictModel):
     include: Annotated[list[Included], Field(max_length=16)] | None = None
     metadata: Annotated[dict[str, str], at_most(16)] | None = None
     user: str | None = None
+    store: bool | None = None
+    previous_response_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    background: bool | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
 
@@ -144,6 +147,11 @@ class FailureDetails(msgspec.Struct, frozen=True):
     message: str
 
 
+def _schema(*types: str) -> msgspec.Meta:
+    """Return what the document says of a field that may be JSON already."""
+    return msgspec.Meta(extra_json_schema={"type": list(types)})
+
+
 class ResponseBody(msgspec.Struct, frozen=True):
     """The answer, with what the client asked beside it. `usage` is null until it has ended."""
 
@@ -154,21 +162,37 @@ class ResponseBody(msgspec.Struct, frozen=True):
     output: tuple[Anything, ...]
     usage: ResponseUsage | None
     incomplete_details: IncompleteDetails | None
-    instructions: str | None
-    metadata: dict[str, str]
+    instructions: Annotated[Anything, _schema("string", "null")]
+    metadata: Annotated[Anything, _schema("object")]
     parallel_tool_calls: bool
     tool_choice: Anything
-    tools: Anything
+    tools: Annotated[Anything, _schema("array")]
     temperature: float | None
     top_p: float | None
     top_logprobs: int
     max_output_tokens: int | None
     reasoning: dict[str, str | None]
-    text: dict[str, Anything]
-    user: str | None
+    text: Annotated[Anything, _schema("object")]
+    user: Annotated[Anything, _schema("string", "null")]
     object: str = "response"
     error: FailureDetails | None = None
-    previous_response_id: None = None
+    previous_response_id: str | None = None
     truncation: str = "disabled"
     background: bool = False
     store: bool = False
+
+
+class ResponseDeleted(msgspec.Struct, frozen=True):
+    id: str
+    object: str = "response"
+    deleted: bool = True
+
+
+class ItemList(msgspec.Struct, frozen=True):
+    """A page of the items of an input."""
+
+    data: tuple[Anything, ...]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: str = "list"

@@ -12,7 +12,7 @@ from quire.server.requests.output_delta import Ending, OutputDelta
 from quire.server.responses import stream_events as events
 from quire.server.responses.builder import BodyBuilder
 from quire.server.responses.output import OutputItems
-from quire.server.responses.protocol import FailureDetails
+from quire.server.responses.protocol import FailureDetails, ResponseBody
 from quire.server.responses.stream_events import StreamEvent, encode_event
 
 PREFIX = "resp"
@@ -23,13 +23,14 @@ _STATUSES = {"length": "incomplete", "abort": "cancelled"}
 class ItemWriter:
     """Writes the response of one generation.
 
-    whole_body: the response as JSON, once it has ended.
+    ended: the object of the response once it has ended, and `whole_body` the same as JSON.
     items: the JSON of the items of the output that are complete.
     """
 
     def __init__(
         self, generation: GenerationStream, tokens: ChatResponseBuilder, body: BodyBuilder
     ) -> None:
+        self.ended: ResponseBody | None = None
         self.whole_body: bytes | None = None
         self._generation = generation
         self._body = body
@@ -70,7 +71,16 @@ class ItemWriter:
         failed = events.ResponseEvent(next(self._numbers), body, "response.failed")
         return encode_event(told) + encode_event(failed)
 
-    def failed(self, error: RequestError) -> msgspec.Struct:
+    def running(self) -> ResponseBody:
+        """Return the object of the response while it runs, or waits for its first token."""
+        usage = self._generation.usage()
+        return self._body.body("in_progress" if usage.completion_tokens else "queued")
+
+    def stopped(self) -> ResponseBody:
+        """Return the object of the response where it was cancelled, and nothing of it is kept."""
+        return self._body.body("cancelled", usage=self._generation.usage())
+
+    def failed(self, error: RequestError) -> ResponseBody:
         """Return the object of the response where it fails."""
         details = FailureDetails("server_error", error.message)
         return self._body.body("failed", self.items, self._generation.usage(), details)
@@ -94,8 +104,8 @@ class ItemWriter:
         """End the output and make the whole body."""
         status = self._status
         yield from self._output.end("completed" if status == "completed" else "incomplete")
-        body = self._body.body(status, self.items, self._generation.usage())
-        self.whole_body = msgspec.json.encode(body)
+        self.ended = self._body.body(status, self.items, self._generation.usage())
+        self.whole_body = msgspec.json.encode(self.ended)
 
 
 def _joined(made: Iterator[StreamEvent]) -> bytes:

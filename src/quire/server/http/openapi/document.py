@@ -174,7 +174,7 @@ def _content(answer: ResponseDoc) -> dict[str, object]:
     if isinstance(example, Mapping):
         return {"schema": {"type": "object"}, "example": example}
     schema = {"$ref": SCHEMA_PATH + type(example).__name__}
-    return {"schema": schema, "example": msgspec.to_builtins(example)}
+    return {"schema": schema, "example": msgspec.json.decode(msgspec.json.encode(example))}
 
 
 def _event_schema(answer: ResponseDoc) -> dict[str, object]:

@@ -6,8 +6,9 @@ from itertools import count
 from quire.server.config import BUNDLED_MODEL_NAME as MODEL
 from quire.server.openai.protocol.wire import CachedTokens, Usage
 from quire.server.responses import stream_events as events
+from quire.server.responses.asked import asked_of
 from quire.server.responses.builder import BodyBuilder, Origin
-from quire.server.responses.protocol import MessageItem, OutputText, ResponsesRequest
+from quire.server.responses.protocol import ItemList, MessageItem, OutputText, ResponsesRequest
 from quire.server.responses.stream_events import StreamEvent, encode_event
 
 CREATED_S = 1767225600
@@ -18,6 +19,7 @@ _TEXT = "Hello."
 RESPONSE_REQUESTS: Mapping[str, Mapping[str, object]] = {
     "text": {"input": "Say hello.", "max_output_tokens": 16},
     "stream": {"input": "Say hello.", "max_output_tokens": 16, "stream": True},
+    "background": {"input": "Say hello.", "max_output_tokens": 16, "background": True},
     "items": {
         "instructions": "Be brief.",
         "input": [{"role": "user", "content": [{"type": "input_text", "text": "Say hello."}]}],
@@ -25,10 +27,21 @@ RESPONSE_REQUESTS: Mapping[str, Mapping[str, object]] = {
     },
 }
 _BUILDER = BodyBuilder(
-    ResponsesRequest(input="Say hello."), Origin(RESPONSE_ID, CREATED_S, MODEL, is_stored=True)
+    asked_of(ResponsesRequest(input="Say hello.")),
+    Origin(RESPONSE_ID, CREATED_S, MODEL, is_stored=True),
 )
 _MESSAGE = MessageItem(_ITEM_ID, "completed", (OutputText(_TEXT),))
 RESPONSE = _BUILDER.body("completed", (_MESSAGE,), Usage(4, 3, 7, CachedTokens(0)))
+
+INPUT_ID = "msg-0123456789abcdef0123456789abcdef-in0"
+_INPUT_ITEM = {
+    "id": INPUT_ID,
+    "type": "message",
+    "status": "completed",
+    "role": "user",
+    "content": [{"type": "input_text", "text": "Say hello."}],
+}
+INPUT_ITEMS = ItemList((_INPUT_ITEM,), INPUT_ID, INPUT_ID, has_more=False)
 
 
 def _stream() -> Iterator[StreamEvent]:

@@ -20,6 +20,7 @@ from quire.server.http.openapi import (
     response_examples,
 )
 from quire.server.http.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
+from quire.server.http.openapi.stored_response_docs import STORED_RESPONSE_ROUTES
 from quire.server.observability.kv_event_feed import (
     AllBlocksCleared,
     BlockRemoved,
@@ -233,6 +234,7 @@ ROUTES: Mapping[str, RouteDoc] = {
         (_LOAD_REPORT,),
         headers=("x-quire-warnings", "endpoint-load-metrics"),
     ),
+    **STORED_RESPONSE_ROUTES,
     MESSAGES: RouteDoc(
         "The next message of a conversation, as Anthropic's API has it.",
         _ok(

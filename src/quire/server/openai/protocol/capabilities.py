@@ -126,13 +126,10 @@ CAPABILITIES: tuple[Capability, ...] = (
     ),
     *_unsupported(
         (RESPONSES,),
-        background=(False,),
         context_management=([],),
         conversation=(),
         max_tool_calls=(),
-        previous_response_id=(),
         prompt=(),
-        store=(False,),
         truncation=("disabled",),
     ),
     *_no_effect((MESSAGES,), "diagnostics", "metadata", "service_tier"),

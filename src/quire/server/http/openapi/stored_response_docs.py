@@ -1,0 +1,59 @@
+"""The rows of the document of the API for the routes of stored responses."""
+
+from collections.abc import Mapping
+
+from quire.server.errors import NOT_FOUND
+from quire.server.http.openapi import response_examples as examples
+from quire.server.http.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
+from quire.server.openai.protocol.capabilities import RESPONSES
+from quire.server.responses.protocol import ResponseDeleted
+
+_OK = 200
+_PATH = f"{RESPONSES}/{{name}}"
+_NAME = Parameter("name", "path", "The id of the response.", examples.RESPONSE_ID)
+_INCLUDE = Parameter(
+    "include",
+    "query",
+    "Accepted without effect: a response keeps what it was asked with.",
+    "message.output_text.logprobs",
+    r"^(message\.output_text\.logprobs|reasoning\.encrypted_content)$",
+)
+
+STORED_RESPONSE_ROUTES: Mapping[str, RouteDoc] = {
+    f"GET {_PATH}": RouteDoc(
+        "A stored response of one's own, as it is now.",
+        {_OK: (ResponseDoc(examples.RESPONSE),)},
+        (NOT_FOUND,),
+        parameters=(
+            _NAME,
+            _INCLUDE,
+            Parameter("stream", "query", "`true` is refused.", "false", "^(true|false)$"),
+        ),
+        headers=("x-quire-warnings",),
+    ),
+    f"DELETE {_PATH}": RouteDoc(
+        "Forget a stored response of one's own; one that runs ends.",
+        {_OK: (ResponseDoc(ResponseDeleted(examples.RESPONSE_ID)),)},
+        (NOT_FOUND,),
+        parameters=(_NAME,),
+    ),
+    f"{_PATH}/cancel": RouteDoc(
+        "End a response of one's own that runs in the background; what there is of it stays.",
+        {_OK: (ResponseDoc(examples.RESPONSE),)},
+        (NOT_FOUND,),
+        parameters=(_NAME,),
+    ),
+    f"{_PATH}/input_items": RouteDoc(
+        "The items of a stored response's own input.",
+        {_OK: (ResponseDoc(examples.INPUT_ITEMS),)},
+        (NOT_FOUND,),
+        parameters=(
+            _NAME,
+            _INCLUDE,
+            Parameter("limit", "query", "So many items at most.", "20", "^([1-9][0-9]?|100)$"),
+            Parameter("after", "query", "The id of the item before the first.", examples.INPUT_ID),
+            Parameter("order", "query", "Newest first: `desc`; or `asc`.", "asc", "^(asc|desc)$"),
+        ),
+        headers=("x-quire-warnings",),
+    ),
+}
