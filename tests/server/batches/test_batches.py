@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from quire.server.config import ApiKey
-from tests.server.batches.batch_files import COMPLETIONS, encode, line
+from tests.server.batches.batch_files import COMPLETIONS, RESPONSES, encode, line
 from tests.server.scripted_engine import repeat_prompt
 from tests.server.served import MODEL, Served, eventually, plain_config, serving
 
@@ -50,9 +50,9 @@ class Client:
         data = {"purpose": "batch"} | fields
         return self.ask("POST", "files", data=data, files={"file": ("in.jsonl", content)})
 
-    def begin(self, content: bytes) -> str:
+    def begin(self, content: bytes, endpoint: str = COMPLETIONS) -> str:
         file_id = self.upload(content).json()["id"]
-        body = {"input_file_id": file_id, "endpoint": COMPLETIONS, "completion_window": "24h"}
+        body = {"input_file_id": file_id, "endpoint": endpoint, "completion_window": "24h"}
         return str(self.ask("POST", "batches", json=body).json()["id"])
 
     def ended(self, batch_id: str) -> dict[str, object]:
@@ -101,6 +101,25 @@ def test_a_batch_is_answered_and_its_errors_are_apart(one: Client) -> None:
     assert answers_in(one, batch["output_file_id"]) == {"id-My lord": 200, "id-My lady": 200}
     assert answers_in(one, batch["error_file_id"]) == {"wrong": 404, "streamed": 400}
     assert one.ask("GET", f"files/{batch['output_file_id']}").json()["purpose"] == "batch_output"
+
+
+def test_lines_may_be_responses_which_are_stored_where_they_say_so(one: Client) -> None:
+    asked: dict[str, object] = {"model": MODEL, "input": "My lord", "max_output_tokens": 2}
+    content = encode(
+        [
+            line("plain", RESPONSES, **asked),
+            line("stored", RESPONSES, **asked, store=True),
+            line("background", RESPONSES, **asked, background=True),
+        ]
+    )
+    batch = one.ended(one.begin(content, RESPONSES))
+    assert answers_in(one, batch["error_file_id"]) == {"background": 400}
+    output = one.ask("GET", f"files/{batch['output_file_id']}/content").content
+    for each in map(json.loads, output.splitlines()):
+        body = each["response"]["body"]
+        assert body["store"] is (each["custom_id"] == "stored")
+        status = one.ask("GET", f"responses/{body['id']}").status_code
+        assert status == (200 if body["store"] else 404)
 
 
 def test_a_file_that_is_no_batch_fails_by_its_lines(one: Client) -> None:

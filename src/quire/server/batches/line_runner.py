@@ -29,8 +29,11 @@ class LineAnswer(NamedTuple):
     retry_after_s: int | None = None
 
 
-class _Streamed(msgspec.Struct):
+class _Unfit(msgspec.Struct):
+    """The fields that a line of a batch cannot have true."""
+
     stream: bool | None = None
+    background: bool | None = None
 
 
 @dataclass(slots=True)
@@ -58,10 +61,10 @@ class LineRunner:
         """Return the answer. Cancelling ends the line's requests in the engine."""
         sources = self._service.sources
         request_id = "req-" + sources.random_bytes(12).hex()
-        arrival = Arrival(tenant, request_id, sources.clock())
+        arrival = Arrival(tenant, request_id, sources.clock(), in_batch=True)
         gathered = _Gathered()
         try:
-            _refuse_stream(body)
+            _refuse_unfit(body)
             scope = _scope(url, len(body), arrival)
             await self._app(scope, _Body(body).receive, gathered.send)
         except RequestError as error:
@@ -87,15 +90,18 @@ class _Body:
         return {"type": "http.request", "body": body, "more_body": False}
 
 
-def _refuse_stream(body: bytes) -> None:
+def _refuse_unfit(body: bytes) -> None:
     try:
-        wants_stream = msgspec.json.decode(body, type=_Streamed).stream
+        unfit = msgspec.json.decode(body, type=_Unfit)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return  # the endpoint says what is wrong
-    if wants_stream:
+    if unfit.stream or unfit.background:
+        field, how = (
+            ("stream", "streamed") if unfit.stream else ("background", "run in the background")
+        )
         raise RequestError(
-            "A line of a batch is not streamed: leave 'stream' out.",
-            param="stream",
+            f"A line of a batch is not {how}: leave '{field}' out.",
+            param=field,
             code="unsupported_parameter",
         )
 

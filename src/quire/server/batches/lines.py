@@ -12,9 +12,9 @@ from typing import NamedTuple
 import msgspec
 
 from quire.server.openai.protocol.batches import BatchFault
-from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS, EMBEDDINGS
+from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES
 
-BATCH_URLS = (CHAT, COMPLETIONS, EMBEDDINGS)
+BATCH_URLS = (CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES)
 """The endpoints that a line may ask."""
 MAX_LINES = 50_000
 MAX_CUSTOM_ID_CHARS = 512

@@ -53,7 +53,7 @@ class ResponseRoutes:
         lookup = HistoryLookup(self._store, owner)
         tokenized, serving = await self._intake.response(request, lookup.find)
         assert tokenized.asked is not None
-        is_stored = self._is_stored(tokenized.asked)
+        is_stored = self._is_stored(tokenized.asked, in_batch=arrival_of(request).in_batch)
         generation, writer = self._begun(request, tokenized, serving, is_stored=is_stored)
         items = tokenized.asked.input_items
         keeper = ResponseKeeper(self._store, self._expiry, owner, items, writer)
@@ -62,11 +62,11 @@ class ResponseRoutes:
         answer = GenerationResponse(generation, writer, self._service)
         return StoredAnswer(answer, writer, keeper.keep) if is_stored else answer
 
-    def _is_stored(self, asked: AskedResponse) -> bool:
-        """Return whether the response is stored, which is the default where there is a store.
-        Raises RequestError."""
+    def _is_stored(self, asked: AskedResponse, *, in_batch: bool) -> bool:
+        """Return whether the response is stored, which is the default where there is a store, but
+        for lines of batches. Raises RequestError."""
         if self._store.is_on:
-            return asked.store is not False
+            return not in_batch if asked.store is None else asked.store
         if asked.store or asked.background:
             raise store_is_off("store" if asked.store else "background")
         return False

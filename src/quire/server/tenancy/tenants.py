@@ -50,13 +50,15 @@ ADMIN_NAME = "(admin)"
 class Arrival(NamedTuple):
     """A request of which the body has not been read yet; `arrived_s` is in seconds of the server's
     clock. `trace` is its place in a trace, if it has one; `figures` take what its line in the log
-    tells, if it gets one."""
+    tells, if it gets one. `in_batch` says that it is a line of a batch, for which nobody
+    connects."""
 
     tenant: Tenant
     request_id: str
     arrived_s: float
     trace: TraceContext | None = None
     figures: RequestFigures | None = None
+    in_batch: bool = False
 
 
 def arrival_of(request: Request) -> Arrival:

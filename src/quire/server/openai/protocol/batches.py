@@ -24,7 +24,7 @@ class BatchRequest(StrictModel):
     """The body of `POST /v1/batches`."""
 
     input_file_id: Annotated[str, Field(min_length=1, max_length=128)]
-    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
     completion_window: Literal["24h"]
     metadata: (
         Annotated[
