@@ -30,6 +30,10 @@ from tests.server.scripted_engine import FACTS
 from tests.server.served import BUNDLED, MODEL, Served, plain_config, serving
 
 FORM = {"type": "json_schema", "schema": {"type": "object"}}
+UNENFORCED = {
+    "type": "object",
+    "properties": {"a": {"type": "array", "uniqueItems": True}},
+}
 WORDS = (
     *("type", "role", "content", "text", "id", "name", "input", "tool_use_id", "is_error"),
     *("cache_control", "citations", "thinking", "signature", "data", "input_schema", "caller"),
@@ -136,6 +140,14 @@ def test_nothing_that_is_sent_is_the_servers_fault(
         ({"tools": [{"input_schema": {}}]}, "tools[0].name"),
         ({"tools": [TOOL, TOOL]}, "tools[1].name"),
         ({"tools": [TOOL | {"input_schema": {"type": "array"}}]}, "tools[0].input_schema.type"),
+        (
+            {"tools": [TOOL | {"input_schema": UNENFORCED, "strict": True}]},
+            "tools[0].input_schema.properties.a.uniqueItems",
+        ),
+        (
+            {"output_config": {"format": FORM | {"schema": UNENFORCED}}},
+            "output_config.format.schema.properties.a.uniqueItems",
+        ),
         ({"tools": [TOOL | {"defer_loading": True}]}, "tools[0].defer_loading"),
         ({"tools": [TOOL | {"parameters": {}}]}, "tools[0].parameters"),
         ({"tool_choice": {"type": "auto"}}, "tool_choice"),
