@@ -89,6 +89,20 @@ def test_what_was_said_before_comes_before_the_input(
     assert prompt_of(served) == chained
 
 
+@pytest.mark.parametrize("num_chars", [5_000, 100_000])
+def test_a_long_request_goes_on_too(served: Served, num_chars: int) -> None:
+    """It is read in a thread, or in a process that has no store."""
+    long = {"metadata": {"a": "x" * num_chars}}
+    first = ask(served, "Hello", **long)
+    ask(served, "More", previous_response_id=first["id"], **long)
+    prompt = prompt_of(served)
+    asked = {"role": "user", "content": "Hello"}
+    ask(served, [asked, *first["output"], {"role": "user", "content": "More"}], store=False)
+    assert prompt_of(served) == prompt
+    reply = served.client.post(RESPONSES, json={"input": "x", "previous_response_id": "y", **long})
+    assert refused(reply) == ("previous_response_id", "previous_response_not_found")
+
+
 def test_items_are_named_by_their_ids(served: Served) -> None:
     first = ask(served, [{"role": "user", "content": "Hello"}])
     listed = served.client.get(f"{RESPONSES}/{first['id']}/input_items").json()["data"]

@@ -166,4 +166,4 @@ EVENT_TYPES: tuple[type[msgspec.Struct], ...] = (
 def encode_event(event: StreamEvent) -> bytes:
     """Return an event as it is sent."""
     data = msgspec.json.encode(event)
-    return b"event: " + event.type.encode() + b"\ndata: " + data + b"\n\n"
+    return b"".join((b"event: ", event.type.encode(), b"\ndata: ", data, b"\n\n"))

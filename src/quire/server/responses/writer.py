@@ -12,7 +12,7 @@ from quire.server.requests.output_delta import Ending, OutputDelta
 from quire.server.responses import stream_events as events
 from quire.server.responses.builder import BodyBuilder
 from quire.server.responses.output import OutputItems
-from quire.server.responses.protocol import FailureDetails, ResponseBody
+from quire.server.responses.protocol import Anything, FailureDetails, ResponseBody
 from quire.server.responses.stream_events import StreamEvent, encode_event
 
 PREFIX = "resp"
@@ -36,6 +36,7 @@ class ItemWriter:
         self._body = body
         self._ending: Ending | None = None
         self._numbers = count()
+        self._is_begun = False
         options = generation.context.text_options
         self._output = OutputItems(
             generation.context.id.removeprefix(PREFIX),
@@ -49,27 +50,25 @@ class ItemWriter:
         return tuple(self._output.items)
 
     def opening(self) -> bytes:
-        body = self._body.body("in_progress")
-        kinds = ("response.created", "response.in_progress")
-        return _joined(events.ResponseEvent(next(self._numbers), body, kind) for kind in kinds)
+        return b"".join(self._told(self._body.body("in_progress"), "response.created"))
 
     def chunk(self, choice: int, delta: OutputDelta) -> bytes:
+        """Return the events of a delta. That the response is in progress comes with the first one,
+        apart from its creation, since both may be long."""
         self._ending = delta.ending or self._ending
-        return _joined(self._output.take(delta))
+        return b"".join((*self._begun(), *map(encode_event, self._output.take(delta))))
 
     def closing(self) -> bytes:
-        last = _joined(self._end())
+        parts = [*self._begun(), *map(encode_event, self._end())]
         assert self.whole_body is not None
         kind = "response.completed" if self._status == "completed" else "response.incomplete"
-        body = msgspec.Raw(self.whole_body)
-        return last + encode_event(events.ResponseEvent(next(self._numbers), body, kind))
+        return b"".join((*parts, *self._told(msgspec.Raw(self.whole_body), kind)))
 
     def failure(self, error: RequestError) -> bytes:
         """Return what went wrong, and then the response that failed, which keeps what is whole."""
         told = events.ErrorEvent(next(self._numbers), error.message, error.code, error.param)
-        body = self.failed(error)
-        failed = events.ResponseEvent(next(self._numbers), body, "response.failed")
-        return encode_event(told) + encode_event(failed)
+        failed = self._told(self.failed(error), "response.failed")
+        return b"".join((encode_event(told), *failed))
 
     def running(self) -> ResponseBody:
         """Return the object of the response while it runs, or waits for its first token."""
@@ -95,6 +94,15 @@ class ItemWriter:
         assert self.whole_body is not None
         return self.whole_body
 
+    def _begun(self) -> Iterator[bytes]:
+        """Yield that the response is in progress, once."""
+        if not self._is_begun:
+            self._is_begun = True
+            yield from self._told(self._body.body("in_progress"), "response.in_progress")
+
+    def _told(self, body: Anything, kind: str) -> Iterator[bytes]:
+        yield encode_event(events.ResponseEvent(next(self._numbers), body, kind))
+
     @property
     def _status(self) -> str:
         reason = "" if self._ending is None else self._ending.finish_reason
@@ -106,7 +114,3 @@ class ItemWriter:
         yield from self._output.end("completed" if status == "completed" else "incomplete")
         self.ended = self._body.body(status, self.items, self._generation.usage())
         self.whole_body = msgspec.json.encode(self.ended)
-
-
-def _joined(made: Iterator[StreamEvent]) -> bytes:
-    return b"".join(map(encode_event, made))
