@@ -148,7 +148,19 @@ def test_null_is_not_given(served: Served) -> None:
 
 
 def test_what_has_no_effect_is_reported(served: Served) -> None:
-    asked = {"input": "x", "max_output_tokens": 1, "reasoning": {"summary": "auto"}}
-    reply = served.client.post(RESPONSES, json={**asked, "service_tier": "auto"})
-    assert "service_tier" in reply.headers["x-quire-warnings"]
-    assert "reasoning.summary" in reply.headers["x-quire-warnings"]
+    asked = {
+        "input": "x",
+        "max_output_tokens": 1,
+        "reasoning": {"summary": "auto", "context": "auto"},
+        "text": {"verbosity": "low"},
+        "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
+        "service_tier": "auto",
+        "client_metadata": {"a": "b"},
+    }
+    told = served.client.post(RESPONSES, json=asked).headers["x-quire-warnings"]
+    for name in ("reasoning.summary", "text.verbosity", "encrypted_content", "service_tier"):
+        assert name in told
+    assert "client_metadata" in told
+    assert "logprobs" not in told
+    asked = {"input": "x", "max_output_tokens": 1, "text": {"verbosity": "medium"}}
+    assert "x-quire-warnings" not in served.client.post(RESPONSES, json=asked).headers

@@ -7,9 +7,8 @@ from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.parse import validate
 from quire.server.responses.history import NO_HISTORY, History, read_item, with_named
 from quire.server.responses.items import Conversation, unsupported
-from quire.server.responses.protocol import ResponsesRequest
+from quire.server.responses.protocol import LOGPROBS, ResponsesRequest
 
-LOGPROBS = "message.output_text.logprobs"
 _NAMES = (
     (r"\b(tools\[\d+\])\.function\b", r"\1"),
     (r"\btool_choice\.function\b", "tool_choice"),
@@ -79,13 +78,13 @@ def _check_background(request: ResponsesRequest) -> None:
 
 def without_effect(request: ResponsesRequest) -> tuple[str, ...]:
     """Return the fields that are taken and change nothing."""
-    reasoning = request.reasoning
+    reasoning, verbosity = request.reasoning, request.text and request.text.verbosity
     fields = {
         "reasoning.summary": reasoning and (reasoning.summary or reasoning.generate_summary),
-        "include reasoning.encrypted_content": "reasoning.encrypted_content"
-        in (request.include or ()),
+        "text.verbosity": verbosity not in (None, "medium"),
     }
-    return tuple(name for name, given in fields.items() if given)
+    included = (f"include {each}" for each in request.include or () if each != LOGPROBS)
+    return (*(name for name, given in fields.items() if given), *included)
 
 
 def _tools(request: ResponsesRequest) -> list[dict[str, object]] | None:

@@ -39,22 +39,36 @@ Input: TypeAlias = Annotated[
 ]
 Objects: TypeAlias = Annotated[list[dict[str, JsonValue]], at_most(MAX_MESSAGES)]
 Anything: TypeAlias = object
-Included: TypeAlias = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
+LOGPROBS = "message.output_text.logprobs"
+Included: TypeAlias = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "message.input_image.image_url",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
+"""All but log probabilities tell of what there never is here, and so change nothing."""
 
 
 class ReasoningFields(StrictModel):
-    """The extent of the reasoning, which is sent as it is, without a summary."""
+    """The extent of the reasoning, which is sent as it is, without a summary. How much of that of
+    earlier turns the model sees is the template's to say (`context`)."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    context: Literal["auto"] | None = None
+    mode: Literal["standard"] | None = None
 
 
 class TextFields(StrictModel):
-    """The form that the text must have."""
+    """The form that the text must have; how wordy it is, is the model's to say (`verbosity`)."""
 
     format: dict[str, JsonValue] | None = None
-    verbosity: Literal["medium"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class ResponseStreamOptions(StrictModel):

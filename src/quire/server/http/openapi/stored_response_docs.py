@@ -1,12 +1,14 @@
 """The rows of the document of the API for the routes of stored responses."""
 
+import re
 from collections.abc import Mapping
+from typing import get_args
 
 from quire.server.errors import NOT_FOUND
 from quire.server.http.openapi import response_examples as examples
 from quire.server.http.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.openai.protocol.capabilities import RESPONSES
-from quire.server.responses.protocol import ResponseDeleted
+from quire.server.responses.protocol import Included, ResponseDeleted
 
 _OK = 200
 _PATH = f"{RESPONSES}/{{name}}"
@@ -16,7 +18,7 @@ _INCLUDE = Parameter(
     "query",
     "Accepted without effect: a response keeps what it was asked with.",
     "message.output_text.logprobs",
-    r"^(message\.output_text\.logprobs|reasoning\.encrypted_content)$",
+    f"^({'|'.join(map(re.escape, get_args(Included)))})$",
 )
 
 STORED_RESPONSE_ROUTES: Mapping[str, RouteDoc] = {
