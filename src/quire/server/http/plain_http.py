@@ -24,6 +24,7 @@ from uvicorn.server import ServerState
 
 from quire.server.config import HttpLimits
 from quire.server.errors import TOO_SLOW, RequestError, error_body
+from quire.server.http.old_http import OLD, without_chunks
 from quire.server.http.request_ids import REQUEST_ID, sent_request_id
 
 logger = logging.getLogger(__name__)
@@ -231,6 +232,8 @@ class PlainHttp(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._active = cycle
+        if cycle.scope["http_version"] == OLD:
+            app = without_chunks(app, cycle)
         super()._start_asgi_task(cycle, app)
 
     @property

@@ -199,7 +199,7 @@ class ChatChunk(msgspec.Struct, frozen=True):
 
 
 class ModelAbilities(msgspec.Struct, frozen=True):
-    """What a model can be asked for: `chat` wants a chat template, `tools` one that shows them and
+    """The abilities of a model: `chat` wants a chat template, `tools` one that shows them and
     a known format of calls, `reasoning` that it comes apart from the content."""
 
     completion: bool
