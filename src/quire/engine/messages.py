@@ -118,6 +118,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     """The format of the weights: none or int8."""
     async_scheduling: bool = False
     """Whether a step is scheduled while the device computes the one before."""
+    is_causal: bool = True
+    """Whether the model continues texts; an encoder reads them whole and gives embeddings alone."""
     embeddings: EmbeddingFacts | None = None
     """The way embeddings are made; None where the model gives none."""
 

@@ -40,7 +40,8 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class RunnerConfig:
     """The sizes of a runner. `max_num_blocks` is the longest block table of one request, in each of
-    `num_groups` layer groups; `disabled` are the optimisations that are switched off."""
+    `num_groups` layer groups; `disabled` are the optimisations that are switched off. Unless it
+    `cuts_prompts`, a chunk is a whole prompt."""
 
     max_num_seqs: int
     max_num_blocks: int
@@ -48,6 +49,7 @@ class RunnerConfig:
     device: str
     num_groups: int = 1
     disabled: Disabled = ()
+    cuts_prompts: bool = True
 
 
 @dataclass(slots=True)
@@ -271,7 +273,7 @@ class Runner:
                 return self._model.forward_with_states(batch)
             return StepRows(self._model.forward(batch))
         except torch.OutOfMemoryError:
-            parts = split_batch(batch)
+            parts = split_batch(batch) if self._config.cuts_prompts else None
             if parts is None:
                 raise
             logger.warning(

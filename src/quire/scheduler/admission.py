@@ -72,9 +72,8 @@ class Admission:
             return Blocker(Reason.WAITS_AFTER_PREEMPTION, draft.num_preempted)
         if len(self._running) + draft.num_aside >= self._config.max_num_seqs:
             return Blocker(Reason.WAITS_FOR_SEQUENCE, len(self._running))
-        if not draft.tokens_left or (
-            draft.num_aside and len(request.token_ids) > draft.tokens_left
-        ):
+        is_whole = draft.num_aside or not self._config.cuts_prompts
+        if not draft.tokens_left or (is_whole and len(request.token_ids) > draft.tokens_left):
             return Blocker(Reason.WAITS_FOR_BUDGET, self._config.max_num_batched_tokens)
         return None
 

@@ -13,7 +13,7 @@ class SchedulerConfig:
     `watermark` is the share of the pool that an admission must leave to those running. Others may
     be admitted `max_skips` times before a head of the queue that lacks blocks. With
     `wait_for_prefix` a request waits while another computes the beginning of its prompt, where it
-    is sooner for it.
+    is sooner for it. Unless it `cuts_prompts`, a prompt is computed in one step or not at all.
     """
 
     max_num_seqs: int
@@ -26,6 +26,7 @@ class SchedulerConfig:
     max_skips: int = 16
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     wait_for_prefix: bool = True
+    cuts_prompts: bool = True
 
     @property
     def policy(self) -> Policy:

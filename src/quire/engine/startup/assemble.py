@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from quire.cache.block_hash import BlockHash, HashAlgorithm, build_block_hash
@@ -33,7 +34,7 @@ def assemble(
     cache_config = CacheConfig(
         facts.num_blocks,
         facts.block_size,
-        memory.enable_prefix_caching,
+        memory.enable_prefix_caching and facts.is_causal,
         groups=layout.patterns,
         max_chunk_tokens=facts.max_num_batched_tokens,
         num_host_blocks=facts.num_host_blocks,
@@ -43,7 +44,10 @@ def assemble(
     endpoint = tracing_config.otlp_traces_endpoint
     tracing = None if endpoint is None else open_tracing(endpoint)
     scheduler = Scheduler(
-        config.scheduling.scheduler_config(facts.max_num_batched_tokens, facts.max_model_len),
+        replace(
+            config.scheduling.scheduler_config(facts.max_num_batched_tokens, facts.max_model_len),
+            cuts_prompts=facts.is_causal,
+        ),
         KVCache(cache_config) if tracing is None else TracedKVCache(cache_config, tracing.tracer),
     )
     runner_config = RunnerConfig(
@@ -52,6 +56,7 @@ def assemble(
         block_size=facts.block_size,
         device=facts.device,
         num_groups=len(layout.groups),
+        cuts_prompts=facts.is_causal,
         disabled=config.model.disable_optimizations,
     )
     on_close = None if tracing is None else tracing.close

@@ -3,7 +3,7 @@ to measure it, and divide the memory that is left into blocks.
 """
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -19,6 +19,7 @@ from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts, ReceiptLine
 from quire.engine.sampling.build_sampler import sampler_bytes
 from quire.engine.startup.assemble import Clock, OnProgress, assemble
+from quire.engine.startup.build_encoder import build_encoder_engine
 from quire.engine.startup.early_check import check_before_load, least_token_bytes
 from quire.engine.startup.embeddings import embedding_facts
 from quire.engine.startup.graphs import graph_bytes, with_graphs
@@ -26,6 +27,12 @@ from quire.engine.startup.kv_plan import AvailableMemory, KVPlan, Limits, plan_k
 from quire.engine.startup.memory import DeviceMemory, measure, peak_bytes, step_budget
 from quire.engine.startup.placement import Placement, choose_placement, prepare_process
 from quire.engine.startup.receipt import memory_facts, padding_warning, receipt_text
+from quire.engine.startup.start import (
+    DEFAULT_BATCHED_TOKENS,
+    PhaseTimer,
+    Start,
+    is_overlapped,
+)
 from quire.engine.startup.swap_space import SwapSpace, swap_space
 from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
@@ -33,28 +40,11 @@ from quire.models.graphs.graphed_model import GraphedModel
 from quire.models.hf import HFModel
 from quire.models.kv.huge_pages import return_free_memory
 from quire.models.loading.checkpoint import ModelSource, locate
+from quire.models.loading.checkpoint_kind import is_encoder
 from quire.models.loading.loader import LoadedModel, load_model
 from quire.models.loading.preview import look_ahead
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_BATCHED_TOKENS = {"cpu": 512, "cuda": 2048}
-"""The default token budget of a step, at which matrix products are about as fast as they get."""
-
-
-@dataclass(slots=True)
-class PhaseTimer:
-    """Measures the seconds of each phase of the start; `last_s` is when the last one ended."""
-
-    clock: Clock
-    seconds: dict[str, float] = field(default_factory=dict)
-    last_s: float = 0.0
-
-    def end(self, phase: str) -> None:
-        """Record that `phase` ends now and the next one begins."""
-        now = self.clock()
-        self.seconds[phase] = now - self.last_s
-        self.last_s = now
 
 
 def build_model_engine(
@@ -70,8 +60,15 @@ def build_model_engine(
     placement = choose_placement(config.model)
     prepare_process(placement.device, config.model.num_threads)
     source = ModelSource(config.model.model, config.model.revision, config.model.trust_remote_code)
-    folder = locate(source, on_progress)
+    start = Start(config, locate(source, on_progress), placement, timer, on_progress)
     timer.end("files")
+    return build_encoder_engine(start) if is_encoder(start.folder) else _build_causal(start)
+
+
+def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
+    """Return an engine over a model that continues texts, and its facts."""
+    config, folder, placement = start.config, start.folder, start.placement
+    timer, on_progress = start.timer, start.on_progress
     limits = _limits_before_load(config, placement, folder, on_progress)
     timer.end("outline")
     loaded = _load(config.model, placement, folder, on_progress)
@@ -93,16 +90,8 @@ def build_model_engine(
     embeddings = embedding_facts(folder, config.model.pooling, loaded.facts, facts.max_model_len)
     facts = msgspec.structs.replace(facts, decode=recorded.decode, embeddings=embeddings)
     _log_facts(facts, plan.capacity.layout)
-    local = replace(config, model=replace(config.model, model=str(folder)))
-    return assemble(local, facts, plan.capacity.layout, recorded.model, clock), facts
-
-
-def is_overlapped(config: SchedulingConfig, device: torch.device) -> bool:
-    """Return whether steps overlap: as configured, else where the host is idle while the device
-    computes."""
-    if config.async_scheduling is None:
-        return device.type != "cpu"
-    return config.async_scheduling
+    engine = assemble(start.local_config, facts, plan.capacity.layout, recorded.model, timer.clock)
+    return engine, facts
 
 
 def choose_limits(config: SchedulingConfig, model_max_len: int, device: torch.device) -> Limits:

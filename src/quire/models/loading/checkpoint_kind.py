@@ -42,6 +42,10 @@ ENCODERS = frozenset(
     | {"tapas", "ultrabert", "xlm-roberta", "xlm-roberta-xl", "xmod", "yoso"}
 )
 """Model types that are decoders only where `is_decoder` says so, or never."""
+SERVED_ENCODERS = frozenset(
+    {"bert", "camembert", "distilbert", "modernbert", "roberta", "xlm-roberta"}
+)
+"""Those of them whose embeddings are served."""
 OTHER_SENSES = ("vision_config", "audio_config", "vision_tower", "mm_vision_tower", "speech_config")
 JUDGES = re.compile(
     r"For(Sequence|Token|Image|Audio|Video)Classification|ForQuestionAnswering|ForMultipleChoice"
@@ -79,6 +83,13 @@ def check_kind(folder: Path, *, trust_remote_code: bool) -> None:
     if not (trust_remote_code and CAUSAL_CLASS in _object(config.get("auto_map"))):
         _check_architecture(folder, config, architecture)
     _check_sizes(folder, config)
+
+
+def is_encoder(folder: Path) -> bool:
+    """Return whether a checkpoint, whose kind was checked, is an encoder: each of its tokens sees
+    those behind it. Raises CheckpointError."""
+    config = _read(folder / CONFIG)
+    return config.get("model_type") in SERVED_ENCODERS and _is_encoder(config)
 
 
 def check_weights(folder: Path) -> None:
@@ -189,8 +200,9 @@ def _check_architecture(folder: Path, config: Config, architecture: str) -> None
             f"{folder} holds a model of images or sound beside text ({named}), which Quire does "
             f"not serve; {INSTEAD}"
         )
-    is_masked = architecture.endswith("ForMaskedLM")
-    if is_masked or (model_type in ENCODERS and not config.get("is_decoder")):
+    if _is_encoder(config):
+        if model_type in SERVED_ENCODERS:
+            return
         raise UnsupportedModel(
             model_type or named,
             f"they are encoders, not causal: each token sees those behind it ({named}); {INSTEAD}",
@@ -200,6 +212,11 @@ def _check_architecture(folder: Path, config: Config, architecture: str) -> None
             f"{folder} holds {architecture}, a model without the head that turns its output into "
             f"tokens; {INSTEAD}"
         )
+
+
+def _is_encoder(config: Config) -> bool:
+    is_masked = _architecture(config).endswith("ForMaskedLM")
+    return is_masked or (config.get("model_type") in ENCODERS and not config.get("is_decoder"))
 
 
 def _check_sizes(folder: Path, config: Config) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 from transformers import (
     AttentionInterface,
     AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
     GenerationConfig,
     PretrainedConfig,
@@ -31,6 +32,8 @@ from quire.models.loading.weight_files import FLOATS, StoredTensor
 logger = logging.getLogger(__name__)
 
 PAGED = "quire_paged"
+POOLERS = frozenset({"bert", "camembert", "roberta", "xlm-roberta"})
+"""Encoders that have a layer behind the states which embeddings are not made of."""
 STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 TensorCount = Callable[[int, int], None]
@@ -67,6 +70,31 @@ def read_config(folder: Path, *, trust_remote_code: bool) -> PretrainedConfig:
             config.model_type, "transformers has no causal language model of this type"
         )
     return config
+
+
+def read_encoder_config(folder: Path) -> PretrainedConfig:
+    """Return the configuration of an encoder. Raises CheckpointError."""
+    with _as_checkpoint_error(folder, "its configuration cannot be used"):
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder)
+    return config
+
+
+def load_encoder_module(
+    folder: Path, config: PretrainedConfig, dtype: torch.dtype, on_tensor: TensorCount
+) -> PreTrainedModel:
+    """Load an encoder without heads on the CPU, whose attention modules want hooks."""
+    options = {"add_pooling_layer": False} if config.model_type in POOLERS else {}
+    with _loading(folder, config, on_tensor):
+        loaded: Loaded = AutoModel.from_pretrained(
+            folder,
+            output_loading_info=True,
+            attn_implementation=PAGED,
+            dtype=dtype,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # they are refused by name
+            **options,
+        )
+    return _for_inference(folder, loaded)
 
 
 def build_without_weights(folder: Path, config: PretrainedConfig) -> PreTrainedModel:
