@@ -134,6 +134,7 @@ def parse_input(kind: InputKind, body: bytes, context: InputContext) -> ParsedIn
 def _parse_completion(body: bytes, context: InputContext) -> TokenizedRequest:
     request, no_effect = parse_request(body, CompletionRequest, COMPLETIONS)
     _check_model(request.model, context)
+    _check_is_causal(context)
     check_shared(request, context.facts.vocab_size)
     check_logprobs(request, context.limits.max_logprobs)
     check_completion(request)
@@ -237,6 +238,7 @@ def _read_chat(
     request: ChatRequest, no_effect: tuple[str, ...], context: InputContext
 ) -> TokenizedRequest:
     _check_model(request.model, context)
+    _check_is_causal(context)
     check_shared(request, context.facts.vocab_size)
     check_logprobs(request, context.limits.max_logprobs)
     check_chat(request)
@@ -335,6 +337,17 @@ def _rendered(read: TokenizedRequest, context: InputContext) -> DirectResponse:
 def _check_model(name: str | None, context: InputContext) -> None:
     if name is not None and name not in context.limits.model_names:
         raise model_not_found(name, context.limits.model_names)
+
+
+def _check_is_causal(context: InputContext) -> None:
+    """Raise RequestError for an encoder."""
+    if not context.facts.is_causal:
+        raise RequestError(
+            f"The model is an encoder ({context.facts.model_type}): it continues no text and gives "
+            f"embeddings alone, at {EMBEDDINGS}.",
+            param="model",
+            code="unsupported_model",
+        )
 
 
 def model_not_found(name: str, model_names: tuple[str, ...]) -> RequestError:
