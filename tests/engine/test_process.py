@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 from quire.cache.kv_events import KVEventKind
+from quire.cache.sharing import SharingTerms
 from quire.engine.client import (
+    MAX_PROBES,
     MAX_UNREAD_BYTES,
     EngineClient,
     EngineDown,
@@ -296,6 +298,35 @@ async def test_a_reset_makes_the_cache_forget_and_events_tell_it() -> None:
         assert outputs[-1].stats.num_resets == 1
         kinds = [event.kind for output in outputs for event in output.kv_events]
         assert kinds == [KVEventKind.STORED, KVEventKind.CLEARED, KVEventKind.STORED]
+    finally:
+        await client.close()
+
+
+async def test_probes_tell_what_is_cached_and_end_with_the_engine() -> None:
+    client = EngineClient(CONFIG, lambda output: None)
+    prompt, sharing = tuple(range(1, 40)), SharingTerms(b"ann")
+    with pytest.raises(EngineDown):
+        await client.probe(prompt, sharing)
+    await client.start()
+    await ready(client)
+    try:
+        assert (await client.probe(prompt, sharing)).num_cached == 0
+        new = NewRequest("a", prompt, GREEDY, Stopping(max_tokens=1), sharing)
+        await collect(await submitted(client, new))
+        told = await client.probe(prompt, sharing)
+        assert (told.num_cached, told.num_on_device, told.miss) == (32, 32, None)
+        assert (await client.probe(prompt, SharingTerms(b"bob"))).num_cached == 0
+        for _ in range(2 * MAX_PROBES):  # one that nobody waits for any more takes no place
+            given_up = asyncio.create_task(client.probe(prompt, sharing))
+            await asyncio.sleep(0)
+            given_up.cancel()
+        assert (await client.probe(prompt, sharing)).num_cached == 32
+        os.kill(engine_pid(), signal.SIGSTOP)
+        probes = [asyncio.create_task(client.probe(prompt, sharing)) for _ in range(MAX_PROBES + 1)]
+        await asyncio.sleep(0.1)
+        os.kill(engine_pid(), signal.SIGKILL)
+        ends = await asyncio.wait_for(asyncio.gather(*probes, return_exceptions=True), 20)
+        assert [type(each) for each in ends] == [EngineDown] * MAX_PROBES + [Refused]
     finally:
         await client.close()
 

@@ -14,6 +14,7 @@ from itertools import cycle
 from typing import TypeAlias
 
 from quire.cache.kv_events import KVEvent
+from quire.cache.sharing import SharingTerms
 from quire.engine.client import EngineDown, Phase, Refused, TokenStream
 from quire.engine.config import EngineConfig
 from quire.engine.messages import (
@@ -24,6 +25,7 @@ from quire.engine.messages import (
     MemoryFacts,
     ReceiptLine,
 )
+from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, PoolingKind, TokenLogprobs
 from quire.scheduler.step import Delta, Finish, PrefillProgress, Refusal, Stats
@@ -113,6 +115,8 @@ class ScriptedEngine:
         self.submitted: list[NewRequest] = []
         self.aborted: list[str] = []
         self.num_resets = 0
+        self.probed: list[tuple[tuple[int, ...], SharingTerms]] = []
+        self.probe_answer = PrefixProbe(0, 0, None)
         self.process_id: int | None = os.getpid()
         self.wait_s: float | None = None
         self.progress_age_s = 0.0
@@ -163,6 +167,12 @@ class ScriptedEngine:
             delta = Delta(request_id, (), finish=self._finish(live, Reason.ABORTED, 0))
             live.stream.put(delta)
             self._report((delta,))
+
+    async def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
+        if self.refuses is not None:
+            raise Refused(Refusal("probe-1", self.refuses, "refused by the script"))
+        self.probed.append((token_ids, sharing))
+        return self.probe_answer
 
     def reset_prefix_cache(self) -> None:
         self.num_resets += 1

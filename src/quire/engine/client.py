@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import msgspec
 
+from quire.cache.sharing import SharingTerms
 from quire.engine.channel import LENGTH_BYTES, frame
 from quire.engine.config import EngineConfig
 from quire.engine.launch import LaunchedEngine, launch
@@ -24,10 +25,12 @@ from quire.engine.messages import (
     Failed,
     FromEngine,
     Loading,
+    Probe,
     Ready,
     ResetPrefixCache,
     Submit,
 )
+from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Refusal
@@ -36,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 READ_LIMIT_BYTES = 1 << 22
 ENDED_POLL_S = 0.01
+MAX_PROBES = 32
+"""So many probes of the prefix cache may be unanswered."""
 MAX_UNREAD_BYTES = 32 << 20
 """No request is sent while the engine has left more bytes than these unread."""
 
@@ -149,6 +154,8 @@ class EngineClient:
         self._on_output = on_output
         self._streams: dict[str, TokenStream] = {}
         self._accepting: dict[str, TokenStream] = {}
+        self._probes: dict[str, asyncio.Future[PrefixProbe]] = {}
+        self._num_probes = 0
         self._last_progress_s = time.monotonic()
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -229,6 +236,26 @@ class EngineClient:
             raise EngineDown(self.down_reason or f"the engine is {self.phase}")
         self._send(self._encoder.encode(ResetPrefixCache()))
 
+    async def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
+        """Return what of a prompt is cached when the engine has read this, between two steps.
+
+        Raises EngineDown; raises Refused if too many probes are unanswered already.
+        """
+        if self.phase is not Phase.READY:
+            raise EngineDown(self.down_reason or f"the engine is {self.phase}")
+        self._num_probes += 1
+        probe_id = f"probe-{self._num_probes}"
+        if len(self._probes) >= MAX_PROBES:
+            message = f"the engine has not answered {len(self._probes)} probes"
+            raise Refused(Refusal(probe_id, Reason.QUEUE_FULL, message))
+        answer: asyncio.Future[PrefixProbe] = asyncio.get_running_loop().create_future()
+        self._probes[probe_id] = answer
+        self._send(self._encoder.encode(Probe(probe_id, token_ids, sharing)))
+        try:
+            return await answer
+        finally:
+            del self._probes[probe_id]
+
     async def close(self) -> None:
         """End the engine process: close the socket, and kill it if it takes too long."""
         self._closing = True
@@ -281,6 +308,10 @@ class EngineClient:
             self._streams.pop(refusal.request_id, None)
             if stream is not None:
                 stream.refuse(refusal)
+        for probe_id, found in output.probes:
+            answer = self._probes.get(probe_id)
+            if answer is not None and not answer.done():
+                answer.set_result(found)
         for delta in output.deltas:
             stream = self._streams.get(delta.request_id)
             if stream is None:
@@ -299,6 +330,9 @@ class EngineClient:
             self.down_reason = "the engine process has ended"
         for stream in self._streams.values():
             stream.fail(self.down_reason)
+        for answer in self._probes.values():
+            if not answer.done():
+                answer.set_exception(EngineDown(self.down_reason))
         if self._writer is not None:
             self._writer.close()
         self._accepting.clear()

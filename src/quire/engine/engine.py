@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from quire.cache.kv_events import KVEvent
+from quire.cache.sharing import SharingTerms
 from quire.engine.runner import LaunchedStep, Runner
+from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest
 from quire.scheduler.scheduler import Scheduler
@@ -98,6 +100,10 @@ class Engine:
     def reset_prefix_cache(self) -> None:
         """Make everything that is cached now unfindable for later requests."""
         self._scheduler.reset_prefix_cache()
+
+    def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
+        """Return what of a prompt is cached now; nothing is touched."""
+        return self._scheduler.probe(token_ids, sharing)
 
     def take_kv_events(self) -> tuple[KVEvent, ...]:
         """Return the events of the KV cache since this was last called."""

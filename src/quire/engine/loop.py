@@ -6,17 +6,19 @@ import msgspec
 
 from quire.engine.channel import Channel
 from quire.engine.engine import NO_STEP, Engine
-from quire.engine.messages import Abort, EngineOutput, ResetPrefixCache, Submit, ToEngine
+from quire.engine.messages import Abort, EngineOutput, Probe, ResetPrefixCache, Submit, ToEngine
+from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.step import Delta, Refusal
 
 
 class MessageResults(NamedTuple):
     """The results of the messages of one iteration: ids accepted, refusals, deltas of the
-    aborted."""
+    aborted, answers to probes by their ids."""
 
     accepted: list[str]
     refused: list[Refusal]
     aborted: list[Delta]
+    probes: list[tuple[str, PrefixProbe]]
 
 
 IDLE_S = 1.0
@@ -30,7 +32,7 @@ class EngineLoop:
     def __init__(self, engine: Engine, channel: Channel) -> None:
         self._engine = engine
         self._channel = channel
-        self._decoder = msgspec.msgpack.Decoder[ToEngine](Submit | Abort | ResetPrefixCache)
+        self._decoder = msgspec.msgpack.Decoder[ToEngine](Submit | Abort | ResetPrefixCache | Probe)
 
     def run(self) -> None:
         """Serve until the channel closes. Raises ChannelClosed then."""
@@ -42,7 +44,7 @@ class EngineLoop:
         if not engine.has_work and not self._channel.wait(IDLE_S):
             engine.prepare_grammars()
         bodies = self._channel.receive(wait=not engine.has_work)
-        results = MessageResults([], [], [])
+        results = MessageResults([], [], [], [])
         for body in bodies:
             self._take(self._decoder.decode(body), results)
         output = engine.step() if engine.has_work else NO_STEP
@@ -57,6 +59,7 @@ class EngineLoop:
                 stats=engine.stats,
                 events=engine.take_events(),
                 kv_events=engine.take_kv_events(),
+                probes=tuple(results.probes),
             )
         )
 
@@ -68,6 +71,10 @@ class EngineLoop:
             return
         if isinstance(message, ResetPrefixCache):
             self._engine.reset_prefix_cache()
+            return
+        if isinstance(message, Probe):
+            probe = self._engine.probe(message.token_ids, message.sharing)
+            results.probes.append((message.id, probe))
             return
         refusal = self._engine.submit(message.request)
         if refusal is None:

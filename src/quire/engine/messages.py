@@ -8,6 +8,8 @@ from typing import TypeAlias
 import msgspec
 
 from quire.cache.kv_events import KVEvent
+from quire.cache.sharing import SharingTerms
+from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.request import Event, NewRequest, PoolingKind
 from quire.scheduler.step import Delta, Refusal, Stats
 
@@ -26,6 +28,14 @@ class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
 
 class ResetPrefixCache(msgspec.Struct, frozen=True, tag="reset_prefix_cache", array_like=True):
     """Server to engine: make what is cached now unfindable for later requests."""
+
+
+class Probe(msgspec.Struct, frozen=True, tag="probe", array_like=True):
+    """Server to engine: tell what of a prompt is cached, for a request that would share so."""
+
+    id: str
+    token_ids: tuple[int, ...]
+    sharing: SharingTerms
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading", array_like=True):
@@ -144,6 +154,7 @@ class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
     accepted, refused: the requests that the scheduler took or refused.
     deltas: new tokens and finishes of requests.
     events: new entries of request timelines, each with its request id.
+    probes: the answers to probes, each with its id.
     """
 
     step: int
@@ -155,7 +166,8 @@ class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
     stats: Stats
     events: tuple[tuple[str, Event], ...] = ()
     kv_events: tuple[KVEvent, ...] = ()
+    probes: tuple[tuple[str, PrefixProbe], ...] = ()
 
 
-ToEngine: TypeAlias = Submit | Abort | ResetPrefixCache
+ToEngine: TypeAlias = Submit | Abort | ResetPrefixCache | Probe
 FromEngine: TypeAlias = Loading | Ready | Failed | EngineOutput

@@ -14,12 +14,14 @@ ends.
 
 from quire.cache.kv_cache import KVCache
 from quire.cache.kv_events import KVEvent
+from quire.cache.sharing import SharingTerms
 from quire.scheduler.accounts import Counters, finish_of, prefill_of, stats_of
 from quire.scheduler.admission import Admission, Blocker
 from quire.scheduler.appointments import Appointments
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
+from quire.scheduler.prefix_probe import PrefixProbe, probe_prefix
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import HOLDING_NOBODY, Reason
 from quire.scheduler.refusals import deadline_unreachable, fork_differs, never_served, queue_full
@@ -126,6 +128,10 @@ class Scheduler:
         self._prefix_waits.clear()
         self._counters.num_resets += 1
         self._counters.recent.reset()
+
+    def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
+        """Return what of a prompt the prefix cache holds now; nothing is touched."""
+        return probe_prefix(self._cache, token_ids, sharing)
 
     def take_kv_events(self) -> tuple[KVEvent, ...]:
         """Return what was cached and evicted since the last call; nothing unless events are

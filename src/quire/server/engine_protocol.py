@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
+from quire.cache.sharing import SharingTerms
 from quire.engine.client import Phase, TokenStream
 from quire.engine.config import EngineConfig
 from quire.engine.messages import EngineFacts, EngineOutput
+from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.request import NewRequest
 
 
@@ -38,6 +40,8 @@ class EngineProtocol(Protocol):
     def abort(self, request_id: str) -> None: ...
 
     def reset_prefix_cache(self) -> None: ...
+
+    async def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe: ...
 
     def last_progress_age_s(self) -> float: ...
 

@@ -39,6 +39,7 @@ from quire.server.observability.metrics import ModelMetrics, ServerMetrics
 from quire.server.observability.timelines import Timelines
 from quire.server.observability.trace_context import TRACEPARENT
 from quire.server.openai.text_routes import TextRoutes
+from quire.server.requests.cache_routes import CacheRoutes
 from quire.server.responses.routes import ResponseRoutes
 from quire.server.service import Observers, Service
 from quire.server.sources import Sources
@@ -130,6 +131,7 @@ def _routes(service: Service, queue: BatchQueue | None) -> Iterator[Route]:
         ResponseRoutes(service),
         MessageRoutes(service),
         EmbeddingRoutes(service),
+        CacheRoutes(service),
         BatchRoutes(service, queue),
     ):
         yield from routes.routes()

@@ -88,6 +88,7 @@ class InputKind(StrEnum):
     DETOKENIZE = "detokenize"
     RENDER_COMPLETION = "render completion"
     RENDER_CHAT = "render chat"
+    CACHE_PROBE = "cache probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +319,18 @@ def _detokenize(body: bytes, context: InputContext) -> DirectResponse:
     return DirectResponse(msgspec.json.encode(reply))
 
 
+def _parse_probe(body: bytes, context: InputContext) -> TokenizedRequest:
+    """Read what is either a completion or, if it has messages, a chat, of one prompt."""
+    is_chat = "messages" in parse_object(body)
+    read = (_parse_chat if is_chat else _parse_completion)(body, context)
+    if len(read.prompts) > 1:
+        raise RequestError(
+            f"The prefix cache is asked about one prompt at a time, not {len(read.prompts)}.",
+            param="prompt",
+        )
+    return read
+
+
 def _render_completion(body: bytes, context: InputContext) -> DirectResponse:
     return _rendered(_parse_completion(body, context), context)
 
@@ -377,4 +390,5 @@ _PARSERS: Mapping[InputKind, Callable[[bytes, InputContext], ParsedInput]] = {
     InputKind.DETOKENIZE: _detokenize,
     InputKind.RENDER_COMPLETION: _render_completion,
     InputKind.RENDER_CHAT: _render_chat,
+    InputKind.CACHE_PROBE: _parse_probe,
 }

@@ -9,6 +9,7 @@ from quire.server.anthropic.protocol import CountTokensRequest, MessagesRequest
 from quire.server.observability.introspection_routes import ResetRequest
 from quire.server.openai.protocol.batches import BatchRequest
 from quire.server.openai.protocol.capabilities import (
+    CACHE_PROBE,
     CHAT,
     COMPLETIONS,
     COUNT_TOKENS,
@@ -45,6 +46,7 @@ ALL_BODIES: Mapping[str, tuple[type[BaseModel], ...]] = {
     COUNT_TOKENS: (CountTokensRequest,),
     "/tokenize": (TokenizeRequest, TokenizeChatRequest),
     "/detokenize": (DetokenizeRequest,),
+    CACHE_PROBE: (CompletionRequest, ChatRequest),
     "/reset_prefix_cache": (ResetRequest,),
     "/v1/batches": (BatchRequest,),
 }

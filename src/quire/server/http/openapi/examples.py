@@ -17,6 +17,8 @@ from quire.server.observability.timeline_view import (
 from quire.server.openai.protocol.batches import BatchList, BatchObject, FileList, FileObject
 from quire.server.openai.protocol.wire import (
     CachedTokens,
+    CacheMiss,
+    CacheProbe,
     ChatBody,
     ChatChoice,
     ChatChunk,
@@ -131,6 +133,11 @@ CARD = ModelCard(
         embeddings=True,
     ),
 )
+CACHE_PROBE = CacheProbe(MODEL, 100, 64, 48, CacheMiss("differs", 70))
+CACHE_PROBE_REQUESTS: Mapping[str, Mapping[str, object]] = {
+    "prompt": {"prompt": "Once upon a time"},
+    "conversation": {"messages": [{"role": "user", "content": "Hello"}]},
+}
 _USAGE = Usage(4, 3, 7, CachedTokens(0))
 _ACCOUNT = QuireAccount((Timing(0, 0.0005, 0.011, 0.0096, 0, 0),))
 COMPLETION = CompletionBody(

@@ -30,6 +30,7 @@ from quire.server.observability.kv_event_feed import (
 from quire.server.observability.timeline_view import TimelineList
 from quire.server.openai.protocol.batches import FileDeleted
 from quire.server.openai.protocol.capabilities import (
+    CACHE_PROBE,
     CHAT,
     COMPLETIONS,
     COUNT_TOKENS,
@@ -293,6 +294,13 @@ ROUTES: Mapping[str, RouteDoc] = {
         _ok(ResponseDoc(Detokenized("Once upon a time"))),
         TOKENIZES,
         examples.DETOKENIZE_REQUESTS,
+    ),
+    CACHE_PROBE: RouteDoc(
+        "What the prefix cache holds of the prompt of a completion or a conversation, now.",
+        _ok(ResponseDoc(examples.CACHE_PROBE)),
+        TOKENIZES,
+        examples.CACHE_PROBE_REQUESTS,
+        headers=("x-quire-warnings",),
     ),
     "/reset_prefix_cache": RouteDoc(
         "Empty the prefix cache; for the admin key, where there is one.",

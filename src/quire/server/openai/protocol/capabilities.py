@@ -20,6 +20,7 @@ RESPONSES = "/v1/responses"
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = f"{MESSAGES}/count_tokens"
 EMBEDDINGS = "/v1/embeddings"
+CACHE_PROBE = "/v1/cache/probe"
 BOTH = (COMPLETIONS, CHAT)
 
 

@@ -339,6 +339,26 @@ class Loads(msgspec.Struct, frozen=True):
     object: str = "loads"
 
 
+class CacheMiss(msgspec.Struct, frozen=True):
+    """`reason` is `too_short` (for one block), `differs`, `evicted`, `salt` or `new`; `token` is
+    the first of the prompt that it concerns, for `too_short` the prompt's length."""
+
+    reason: str
+    token: int
+
+
+class CacheProbe(msgspec.Struct, frozen=True):
+    """The leading tokens of a prompt that the prefix cache holds: `cached_tokens` in all,
+    `device_tokens` without a copy from the host. `miss` is null where no more could be."""
+
+    model: str
+    prompt_tokens: int
+    cached_tokens: int
+    device_tokens: int
+    miss: CacheMiss | None
+    object: str = "cache.probe"
+
+
 class Detokenized(msgspec.Struct, frozen=True):
     prompt: str
 

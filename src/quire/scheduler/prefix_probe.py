@@ -1,0 +1,29 @@
+"""Asks what of a prompt the prefix cache holds now, as an admission would find it, without taking,
+moving or renewing anything.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from quire.cache.kv_cache import KVCache
+from quire.cache.prefix_miss import Miss
+from quire.cache.sharing import SharingTerms
+
+
+class PrefixProbe(NamedTuple):
+    """The leading tokens of a prompt that need not be computed: `num_cached` in all, of them
+    `num_on_device` without a copy from the host. `miss` says why no more, None where no more may
+    be, since the last token is always computed, or where nothing is cached at all."""
+
+    num_cached: int
+    num_on_device: int
+    miss: Miss | None
+
+
+def probe_prefix(cache: KVCache, token_ids: Sequence[int], sharing: SharingTerms) -> PrefixProbe:
+    """Return what of a prompt is cached now for a request that shares as `sharing` says. It takes
+    as long as an admission: the hashes of the prompt's blocks."""
+    table = cache.open_table(sharing)
+    num_cached = cache.num_cached(table, token_ids)
+    num_on_device = cache.num_cached(table, token_ids, use_host=False)
+    return PrefixProbe(num_cached, num_on_device, cache.explain_miss(table, token_ids, num_cached))
