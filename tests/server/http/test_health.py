@@ -4,6 +4,7 @@ import re
 import time
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from quire.engine.client import Phase
@@ -173,3 +174,14 @@ def test_capabilities_are_those_of_the_options() -> None:
     with serving(replace(config, models=(plain,))) as served:
         (card, _) = served.client.get("/v1/models").json()["data"]
         assert not card["capabilities"]["tools"] and card["capabilities"]["reasoning"]
+
+
+def test_an_encoder_is_for_embeddings_alone() -> None:
+    with serving(plain_config()) as served:
+        facts = served.engine.facts
+        assert facts is not None
+        served.engine.facts = msgspec.structs.replace(facts, is_causal=False)
+        (card, _) = served.client.get("/v1/models").json()["data"]
+        assert card["kind"] == "embed"
+        able = [name for name, is_able in card["capabilities"].items() if is_able]
+        assert able == ["embeddings"]

@@ -10,11 +10,17 @@ def model_abilities(model: ServedModel) -> ModelAbilities | None:
     if facts is None or tokenizer is None:
         return None
     template, embeddings = tokenizer.template, facts.embeddings
+    chats = facts.is_causal and template is not None
     return ModelAbilities(
-        completion=True,
-        chat=template is not None,
-        tools=template is not None and template.takes_tools and formats.tools is not None,
-        reasoning=formats.reasoning is not None,
-        structured_outputs=bool(facts.eos_token_ids),
+        completion=facts.is_causal,
+        chat=chats,
+        tools=chats and template is not None and template.takes_tools and formats.tools is not None,
+        reasoning=chats and formats.reasoning is not None,
+        structured_outputs=facts.is_causal and bool(facts.eos_token_ids),
         embeddings=embeddings is not None and not embeddings.why_not,
     )
+
+
+def model_kind(model: ServedModel) -> str:
+    """Return what a model is for: `generate` or, of an encoder, `embed`."""
+    return "embed" if model.facts is not None and not model.facts.is_causal else "generate"

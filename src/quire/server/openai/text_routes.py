@@ -5,7 +5,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.server.http.json_responses import json_response
-from quire.server.models.abilities import model_abilities
+from quire.server.models.abilities import model_abilities, model_kind
 from quire.server.models.served_model import ServedModel
 from quire.server.openai.answer_writer import ChunkWriter
 from quire.server.openai.chat_response_builder import ChatResponseBuilder
@@ -57,7 +57,8 @@ class TextRoutes:
 
     def _card(self, name: str, model: ServedModel) -> ModelCard:
         max_model_len = None if model.facts is None else model.facts.max_model_len
-        return ModelCard(name, self._created_s, model.name, max_model_len, model_abilities(model))
+        abilities, kind = model_abilities(model), model_kind(model)
+        return ModelCard(name, self._created_s, model.name, max_model_len, abilities, kind)
 
     async def completions(self, request: Request) -> Response:
         context, serving = await self._intake.context(request, InputKind.COMPLETION, "cmpl")
