@@ -2,15 +2,23 @@
 same prompts, a budget that cuts prompts into chunks, and so few blocks that requests are preempted.
 """
 
+import json
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
+from quire.engine.config import EngineConfig, ModelConfig, SchedulingConfig
 from quire.engine.engine import Engine
+from quire.engine.startup.build import build_engine
+from quire.models.config import ModelDtype
 from quire.scheduler.request import NewRequest, Pooling, PoolingKind, Sampling, Stopping
 from tests.engine.test_fidelity import build
+from tests.models.driver import DEVICE
 from tests.models.reference import PROVEN, References, fidelity_prompts, ordinary
 
 CLOSE = 1e-5
@@ -94,3 +102,31 @@ def test_vectors_hardly_depend_on_the_batch(family: str, references: References)
     for name, vector in alone.items():
         assert np.abs(vector - again[name]).max() < CLOSE
         assert np.abs(vector - together[name]).max() < CLOSE
+
+
+@torch.inference_mode()
+def test_a_decoder_without_a_head_gives_vectors_alone(tmp_path: Path) -> None:
+    """As embedding models of decoders are stored; the states need no head."""
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12}
+    config = AutoConfig.for_model(
+        "qwen3", vocab_size=101, intermediate_size=64, num_hidden_layers=2, **sizes
+    )
+    inner = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+    inner.save_pretrained(tmp_path)
+    listed = [{"path": "", "type": f"sentence_transformers.models.{n}"} for n in ("Transformer",)]
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    model = ModelConfig(str(tmp_path), device=DEVICE, dtype=ModelDtype.FLOAT32)
+    scheduling = SchedulingConfig(max_model_len=96, max_num_seqs=8, max_num_batched_tokens=40)
+    engine, facts = build_engine(
+        EngineConfig(model, scheduling=scheduling),
+        on_progress=lambda *_: None,
+        clock=time.monotonic,
+    )
+    assert (facts.is_causal, facts.has_head, facts.generates) == (True, False, False)
+    prompts = fidelity_prompts()
+    found = vectors_of(engine, [pooled(p, PoolingKind.LAST, n) for n, p in enumerate(prompts)])
+    for number, prompt in enumerate(prompts):
+        states = inner(torch.tensor([prompt])).last_hidden_state[0]
+        error = np.abs(found[f"last {number}"] - expected(states, PoolingKind.LAST)).max()
+        assert error < CLOSE

@@ -141,7 +141,9 @@ class SchedulingConfig:
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     async_scheduling: bool | None = None
 
-    def scheduler_config(self, max_num_batched_tokens: int, max_model_len: int) -> SchedulerConfig:
+    def scheduler_config(
+        self, max_num_batched_tokens: int, max_model_len: int, *, cuts_prompts: bool = True
+    ) -> SchedulerConfig:
         """Return the configuration of the scheduler under limits that were derived. Raises
         ValueError if a value is out of its range."""
         return SchedulerConfig(
@@ -154,6 +156,7 @@ class SchedulingConfig:
             max_skips=self.max_skips,
             wait_for_prefix=self.wait_for_prefix,
             preemption_mode=self.preemption_mode,
+            cuts_prompts=cuts_prompts,
         )
 
 

@@ -129,9 +129,16 @@ class EngineFacts(msgspec.Struct, frozen=True):
     async_scheduling: bool = False
     """Whether a step is scheduled while the device computes the one before."""
     is_causal: bool = True
-    """Whether the model continues texts; an encoder reads them whole and gives embeddings alone."""
+    """Whether a token sees those before it alone; an encoder reads texts whole."""
+    has_head: bool = True
+    """Whether the model has a head that turns its states into tokens."""
     embeddings: EmbeddingFacts | None = None
     """The way embeddings are made; None where the model gives none."""
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model continues texts; one that does not gives embeddings alone."""
+        return self.is_causal and self.has_head
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):

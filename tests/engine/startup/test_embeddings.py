@@ -1,16 +1,18 @@
 """How a model's embeddings are made: as asked for, else as sentence-transformers' files say."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from quire.engine.config import PoolingName
 from quire.engine.startup.embeddings import embedding_facts
-from quire.models.config import CheckpointError, ModelFacts
+from quire.models.config import CheckpointError, LayerFacts, ModelFacts
 from quire.scheduler.request import PoolingKind
 
-MODEL = ModelFacts("llama", (), 100, 512, (), "float32", 4, hidden_size=48)
+LAYER = LayerFacts(0, 2, 12, 12, scale=1.0)
+MODEL = ModelFacts("llama", (LAYER,), 100, 512, (), "float32", 4, hidden_size=48)
 TYPE = "sentence_transformers.models."
 OLD = {"pooling_mode_cls_token": False, "word_embedding_dimension": 48}
 
@@ -78,6 +80,7 @@ def test_what_is_asked_for_comes_first(tmp_path: Path) -> None:
         ),
         ({"1_Pooling/config.json": {"pooling_mode_cls_token": True}}, "cls"),
         ({"sentence_bert_config.json": {"do_lower_case": True}}, "lower case"),
+        ({"modules.json": modules("Transformer", "Pooling")}, "no configuration"),
     ],
 )
 def test_what_cannot_be_computed_is_told(
@@ -93,7 +96,7 @@ def test_cls_of_a_causal_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_model_without_states_says_so(tmp_path: Path) -> None:
-    facts = ModelFacts("llama", (), 100, 512, (), "float32", 4)
+    facts = replace(MODEL, hidden_size=0)
     assert "do not show" in embedding_facts(tmp_path, PoolingName.AUTO, facts, 512).why_not
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import errors
+from huggingface_hub.utils._paths import filter_repo_objects
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 from quire.models.config import CheckpointError
@@ -60,6 +61,27 @@ def test_pickles_are_never_fetched_and_code_only_if_trusted(
     assert ("*.py" in patterns) == trusted
     assert not any(name in pattern for pattern in patterns for name in ("bin", "pt"))
     assert asked["revision"] == "v2"
+
+
+def test_of_subfolders_only_that_of_the_pooling_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = ["model.safetensors", "1_Pooling/config.json", "modules.json", "config.json"]
+    others = ["onnx/model.json", "2_Dense/config.json", "1_Dense/config.json", "16/config.json"]
+    fetched: list[str] = []
+
+    def download(
+        name: str, *, allow_patterns: list[str], ignore_patterns: list[str], **options: object
+    ) -> str:
+        found = filter_repo_objects(
+            [*files, *others], allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
+        )
+        fetched[:] = found
+        return a_model_folder(tmp_path)
+
+    replace_download(monkeypatch, download)
+    locate(ModelSource("some/model"), ignore_progress)
+    assert fetched == files
 
 
 def refused(kind: type[errors.HfHubHTTPError]) -> errors.HfHubHTTPError:

@@ -76,9 +76,9 @@ UNSERVABLE = {
     "lora beside a configuration": Unservable(
         "a LoRA adapter of some/base", LLAMA, ("adapter_model.safetensors",)
     ),
-    "bert": _other(ENCODER, "BertModel", "bert", hidden_size=32),
-    "bert for masks": _other(ENCODER, "BertForMaskedLM", "bert"),
-    "distilbert": _other(ENCODER, "DistilBertModel", "distilbert"),
+    "deberta": _other(ENCODER, "DebertaV2Model", "deberta-v2", hidden_size=32),
+    "electra for masks": _other(ENCODER, "ElectraForMaskedLM", "electra"),
+    "mpnet": _other(ENCODER, "MPNetModel", "mpnet"),
     "encoder of an unknown kind": _other(ENCODER, "PalimpsestForMaskedLM", "palimpsest"),
     "classifier": _llama(JUDGE, architectures=["LlamaForSequenceClassification"], num_labels=1),
     "bert classifier": _other(JUDGE, "BertForSequenceClassification", "bert"),

@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from quire.cache.block_hash import BlockHash, HashAlgorithm, build_block_hash
@@ -30,24 +29,14 @@ def assemble(
 ) -> Engine:
     """Return an engine with cache, scheduler and runner over a model that has its KV cache. The
     model that `config` names is a folder by now, or the toy."""
-    memory, tracing_config = config.memory, config.tracing
-    cache_config = CacheConfig(
-        facts.num_blocks,
-        facts.block_size,
-        memory.enable_prefix_caching and facts.is_causal,
-        groups=layout.patterns,
-        max_chunk_tokens=facts.max_num_batched_tokens,
-        num_host_blocks=facts.num_host_blocks,
-        block_hash=block_hash(memory),
-        enable_kv_cache_events=tracing_config.enable_kv_cache_events,
-    )
-    endpoint = tracing_config.otlp_traces_endpoint
+    endpoint = config.tracing.otlp_traces_endpoint
     tracing = None if endpoint is None else open_tracing(endpoint)
+    cache_config = _cache_config(config, facts, layout)
+    scheduling = config.scheduling.scheduler_config(
+        facts.max_num_batched_tokens, facts.max_model_len, cuts_prompts=facts.is_causal
+    )
     scheduler = Scheduler(
-        replace(
-            config.scheduling.scheduler_config(facts.max_num_batched_tokens, facts.max_model_len),
-            cuts_prompts=facts.is_causal,
-        ),
+        scheduling,
         KVCache(cache_config) if tracing is None else TracedKVCache(cache_config, tracing.tracer),
     )
     runner_config = RunnerConfig(
@@ -68,6 +57,20 @@ def assemble(
         clock,
         on_close,
         is_overlapped=facts.async_scheduling,
+    )
+
+
+def _cache_config(config: EngineConfig, facts: EngineFacts, layout: Layout) -> CacheConfig:
+    memory = config.memory
+    return CacheConfig(
+        facts.num_blocks,
+        facts.block_size,
+        memory.enable_prefix_caching and facts.is_causal,
+        groups=layout.patterns,
+        max_chunk_tokens=facts.max_num_batched_tokens,
+        num_host_blocks=facts.num_host_blocks,
+        block_hash=block_hash(memory),
+        enable_kv_cache_events=config.tracing.enable_kv_cache_events,
     )
 
 

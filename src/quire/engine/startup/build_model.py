@@ -302,6 +302,7 @@ def _facts(
         experts=loaded.experts,
         quantization=config.model.quantization,
         async_scheduling=is_overlapped(config.scheduling, loaded.device),
+        has_head=loaded.has_head,
     )
 
 

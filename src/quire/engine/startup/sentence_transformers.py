@@ -83,7 +83,8 @@ def _pooling(folder: Path, modules: Mapping[str, str]) -> tuple[PoolingKind | No
     if isinstance(named, str):
         modes = [named]
     if not modes:
-        return None, why_not
+        is_missing = "Pooling" in modules
+        return None, why_not or ("its pooling has no configuration" if is_missing else "")
     kind = MODES.get(modes[0]) if len(modes) == 1 else None
     if kind is None:
         why_not = why_not or f"its pooling is {', '.join(modes)}"

@@ -15,7 +15,7 @@ Progress = Callable[[str, int, int], None]
 """Called with (phase, done, total) during a load; within a phase `done` never falls."""
 
 FETCHED = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
-TELLING = ("config.json", "adapter_config.json")
+TELLING = ("config.json", "adapter_config.json", "modules.json")
 """Files that are fetched first: they tell whether the weights can be served at all."""
 
 
@@ -75,7 +75,7 @@ def _fetch(source: ModelSource, on_progress: Progress) -> Path:
 
     revision = source.revision or "main"
     folder = hub.fetch(source.model, revision, TELLING, lambda done, total: None)
-    if not any((folder / name).is_file() for name in TELLING):
+    if not any((folder / name).is_file() for name in TELLING[:2]):
         raise CheckpointError(
             f"{source.model} holds no config.json on the hub: it is not a model as transformers "
             "stores it (GGUF and other formats are not read)"

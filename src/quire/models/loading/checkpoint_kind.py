@@ -12,6 +12,8 @@ from types import MappingProxyType
 from quire.models.config import CheckpointError, UnsupportedModel
 
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
+SENTENCES = "modules.json"
+"""The file by which sentence-transformers knows its checkpoints."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 CAUSAL_CLASS = "AutoModelForCausalLM"
 
@@ -45,7 +47,7 @@ ENCODERS = frozenset(
 SERVED_ENCODERS = frozenset(
     {"bert", "camembert", "distilbert", "modernbert", "roberta", "xlm-roberta"}
 )
-"""Those of them whose embeddings are served."""
+"""The encoders whose embeddings are served."""
 OTHER_SENSES = ("vision_config", "audio_config", "vision_tower", "mm_vision_tower", "speech_config")
 JUDGES = re.compile(
     r"For(Sequence|Token|Image|Audio|Video)Classification|ForQuestionAnswering|ForMultipleChoice"
@@ -90,6 +92,12 @@ def is_encoder(folder: Path) -> bool:
     those behind it. Raises CheckpointError."""
     config = _read(folder / CONFIG)
     return config.get("model_type") in SERVED_ENCODERS and _is_encoder(config)
+
+
+def has_head(folder: Path) -> bool:
+    """Return whether a checkpoint has a head that turns states into tokens. Raises
+    CheckpointError."""
+    return HEADLESS.search(_architecture(_read(folder / CONFIG))) is None
 
 
 def check_weights(folder: Path) -> None:
@@ -207,10 +215,10 @@ def _check_architecture(folder: Path, config: Config, architecture: str) -> None
             model_type or named,
             f"they are encoders, not causal: each token sees those behind it ({named}); {INSTEAD}",
         )
-    if HEADLESS.search(architecture):
+    if HEADLESS.search(architecture) and not (folder / SENTENCES).is_file():
         raise CheckpointError(
             f"{folder} holds {architecture}, a model without the head that turns its output into "
-            f"tokens; {INSTEAD}"
+            f"tokens, and no {SENTENCES} that says how embeddings are made of it; {INSTEAD}"
         )
 
 

@@ -9,8 +9,9 @@ from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 from quire.models.config import CheckpointError
 
-NEVER_FETCHED = ("*/*", "consolidated*", "*.fp16.*")
-"""Patterns of subfolders of a repository, and of second copies of the weights."""
+NEVER_FETCHED = ("[!1]*/*", "1[!_]*/*", "1_[!P]*/*", "consolidated*", "*.fp16.*")
+"""Patterns of subfolders of a repository but 1_Pooling, which says how embeddings are made, and of
+second copies of the weights."""
 
 FileCount = Callable[[int, int], None]
 

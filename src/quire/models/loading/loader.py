@@ -58,6 +58,7 @@ from quire.models.loading.batch_invariance import (
     is_close,
 )
 from quire.models.loading.checkpoint import ModelSource, Progress, locate
+from quire.models.loading.checkpoint_kind import has_head
 from quire.models.loading.dtype_choice import choose_dtype, log_dtype
 from quire.models.loading.end_tokens import within_vocabulary
 from quire.models.loading.probe import (
@@ -94,6 +95,8 @@ class LoadedModel:
     device: torch.device
     experts: str = "none"
     """The name of what computes experts, for logs."""
+    has_head: bool = True
+    """Whether the checkpoint has the head that makes logits; else these mean nothing."""
 
     @property
     def weight_bytes(self) -> int:
@@ -176,7 +179,8 @@ def load_model(
     nn.Module.to(module, device)
     with _naming_dtype(stored, chosen):
         loaded, other_uses, logits = _probed(checkpoint.folder, config, module, device)
-    loaded = replace(loaded, experts=_choose_experts(loaded, logits))
+    heads = source.trust_remote_code or has_head(checkpoint.folder)
+    loaded = replace(loaded, experts=_choose_experts(loaded, logits), has_head=heads)
     if kernels is not None:
         return_free_memory()
         _replace_by_kernels(loaded, kernels, other_uses, logits)

@@ -25,7 +25,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.models.hf import paged_attention
 from quire.models.layers.lazy_upcast import lazy_state_dict
-from quire.models.loading.checkpoint_kind import zero_fields
+from quire.models.loading.checkpoint_kind import has_head, zero_fields
 from quire.models.loading.end_tokens import end_tokens
 from quire.models.loading.weight_files import FLOATS, StoredTensor
 
@@ -69,6 +69,9 @@ def read_config(folder: Path, *, trust_remote_code: bool) -> PretrainedConfig:
         raise UnsupportedModel(
             config.model_type, "transformers has no causal language model of this type"
         )
+    if not trust_remote_code and not has_head(folder):
+        # transformers' class has one, whose weights are not there: it is not used.
+        config.tie_word_embeddings = config.get_text_config().tie_word_embeddings = True
     return config
 
 

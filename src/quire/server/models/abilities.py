@@ -10,17 +10,18 @@ def model_abilities(model: ServedModel) -> ModelAbilities | None:
     if facts is None or tokenizer is None:
         return None
     template, embeddings = tokenizer.template, facts.embeddings
-    chats = facts.is_causal and template is not None
+    goes_on = facts.generates
+    takes_tools = template is not None and template.takes_tools
     return ModelAbilities(
-        completion=facts.is_causal,
-        chat=chats,
-        tools=chats and template is not None and template.takes_tools and formats.tools is not None,
-        reasoning=chats and formats.reasoning is not None,
-        structured_outputs=facts.is_causal and bool(facts.eos_token_ids),
+        completion=goes_on,
+        chat=goes_on and template is not None,
+        tools=goes_on and takes_tools and formats.tools is not None,
+        reasoning=goes_on and formats.reasoning is not None,
+        structured_outputs=goes_on and bool(facts.eos_token_ids),
         embeddings=embeddings is not None and not embeddings.why_not,
     )
 
 
 def model_kind(model: ServedModel) -> str:
     """Return what a model is for: `generate` or, of an encoder, `embed`."""
-    return "embed" if model.facts is not None and not model.facts.is_causal else "generate"
+    return "embed" if model.facts is not None and not model.facts.generates else "generate"

@@ -135,7 +135,7 @@ def parse_input(kind: InputKind, body: bytes, context: InputContext) -> ParsedIn
 def _parse_completion(body: bytes, context: InputContext) -> TokenizedRequest:
     request, no_effect = parse_request(body, CompletionRequest, COMPLETIONS)
     _check_model(request.model, context)
-    _check_is_causal(context)
+    _check_generates(context)
     check_shared(request, context.facts.vocab_size)
     check_logprobs(request, context.limits.max_logprobs)
     check_completion(request)
@@ -239,7 +239,7 @@ def _read_chat(
     request: ChatRequest, no_effect: tuple[str, ...], context: InputContext
 ) -> TokenizedRequest:
     _check_model(request.model, context)
-    _check_is_causal(context)
+    _check_generates(context)
     check_shared(request, context.facts.vocab_size)
     check_logprobs(request, context.limits.max_logprobs)
     check_chat(request)
@@ -352,12 +352,14 @@ def _check_model(name: str | None, context: InputContext) -> None:
         raise model_not_found(name, context.limits.model_names)
 
 
-def _check_is_causal(context: InputContext) -> None:
-    """Raise RequestError for an encoder."""
-    if not context.facts.is_causal:
+def _check_generates(context: InputContext) -> None:
+    """Raise RequestError for a model that gives embeddings alone."""
+    facts = context.facts
+    if not facts.generates:
+        what = "has no head that makes tokens" if facts.is_causal else "is an encoder"
         raise RequestError(
-            f"The model is an encoder ({context.facts.model_type}): it continues no text and gives "
-            f"embeddings alone, at {EMBEDDINGS}.",
+            f"The model {what} ({facts.model_type}): it continues no text and gives embeddings "
+            f"alone, at {EMBEDDINGS}.",
             param="model",
             code="unsupported_model",
         )

@@ -212,7 +212,8 @@ class ModelAbilities(msgspec.Struct, frozen=True):
 
 class ModelCard(msgspec.Struct, frozen=True):
     """`max_model_len` is the context in tokens, prompt and output; it and `capabilities` are null
-    until the model is loaded."""
+    until the model is loaded. `kind` is `generate`, or `embed` for a model that gives embeddings
+    alone, once it is loaded."""
 
     id: str
     created: int
