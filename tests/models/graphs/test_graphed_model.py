@@ -139,3 +139,26 @@ def test_without_memory_for_any_size_all_steps_are_launched(references: Referenc
     eager = recorded(loaded, paging, device)
     assert not isinstance(eager.model, GraphedModel)
     assert eager.why_not == NO_MEMORY
+
+
+def test_a_step_whose_states_are_needed_is_launched(references: References) -> None:
+    """What was captured makes logits alone."""
+    loaded, device = load(references.checkpoint("llama"), "float32"), StandInDevice()
+    graphed = recorded(loaded, Paging(1, MAX_LEN, block_size=BLOCK_SIZE), device)
+    assert isinstance(graphed.model, GraphedModel)
+    before = device.num_replays
+    one = torch.zeros(1, dtype=torch.int64)
+    batch = Batch(
+        input_ids=one + 5,
+        positions=one,
+        slots=(one + BLOCK_SIZE,),
+        block_tables=(torch.ones(1, 1, dtype=torch.int32),),
+        query_starts=(0, 1),
+        context_lens=(1,),
+        logits_indices=one[:0],
+        states_indices=one,
+    )
+    logits, states = graphed.model.forward_with_states(batch)
+    assert states is not None
+    assert (logits.shape[0], states.shape) == (0, (1, loaded.facts.hidden_size))
+    assert device.num_replays == before

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-RESPONSES = "/v1/responses"
+RESPONSES, EMBEDDINGS = "/v1/responses", "/v1/embeddings"
 
 
 def line(custom_id: str, url: str = COMPLETIONS, **body: object) -> dict[str, object]:

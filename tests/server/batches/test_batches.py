@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from quire.server.config import ApiKey
-from tests.server.batches.batch_files import COMPLETIONS, RESPONSES, encode, line
+from tests.server.batches.batch_files import COMPLETIONS, EMBEDDINGS, RESPONSES, encode, line
 from tests.server.scripted_engine import repeat_prompt
 from tests.server.served import MODEL, Served, eventually, plain_config, serving
 
@@ -120,6 +120,17 @@ def test_lines_may_be_responses_which_are_stored_where_they_say_so(one: Client) 
         assert body["store"] is (each["custom_id"] == "stored")
         status = one.ask("GET", f"responses/{body['id']}").status_code
         assert status == (200 if body["store"] else 404)
+
+
+def test_lines_may_ask_for_embeddings(one: Client) -> None:
+    lines = [
+        line(f"line-{n}", EMBEDDINGS, model=MODEL, input=["the king", "my lord"][: n + 1])
+        for n in (0, 1)
+    ]
+    batch = one.ended(one.begin(encode(lines), EMBEDDINGS))
+    output = one.ask("GET", f"files/{batch['output_file_id']}/content").content
+    answers = sorted(map(json.loads, output.splitlines()), key=lambda each: each["custom_id"])
+    assert [len(each["response"]["body"]["data"]) for each in answers] == [1, 2]
 
 
 def test_a_file_that_is_no_batch_fails_by_its_lines(one: Client) -> None:
