@@ -14,9 +14,9 @@ from tests.models.families import REFUSED, SERVED
 
 from quire.server.cli.config_table import config_table
 from quire.server.http.openapi.bodies import BODIES
+from quire.server.observability.http_metric_table import HTTP_METRICS
 from quire.server.observability.metric_table import (
     COMMON_LABELS,
-    HTTP_METRICS,
     METRICS,
     Metric,
     MetricKind,

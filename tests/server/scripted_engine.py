@@ -199,6 +199,7 @@ class ScriptedEngine:
         self._live.clear()
 
     async def close(self) -> None:
+        self.die(self.down_reason or "it was closed")
         if self._loop is not None:
             self._loop.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -5,11 +5,12 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.resources import files
 from itertools import repeat
+from types import MappingProxyType
 from typing import TypeVar
 
 import httpx
@@ -25,11 +26,12 @@ from quire.server.http.tls import build_tls
 from quire.server.sources import Sources
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from tests.server.documented import held_to_document
-from tests.server.scripted_engine import ScriptedEngine
+from tests.server.scripted_engine import Script, ScriptedEngine, repeat_prompt
 
 BUNDLED = str(files("quire.models") / "bundled")
 MODEL = "test-model"
 Made = TypeVar("Made")
+NO_SCRIPTS: Mapping[str, Script] = MappingProxyType({})
 
 
 def plain_config(model: str = BUNDLED) -> ServerConfig:
@@ -48,17 +50,19 @@ def bundled_tokenizer() -> TextTokenizer:
 
 
 class Served:
-    """A running server: `engine` is its scripted engine, `client` talks to it."""
+    """A running server: `engine` is its first scripted engine, `engines` are all that were opened
+    by now, and `client` talks to it."""
 
     def __init__(
         self,
         server: DrainingServer,
-        engine: ScriptedEngine,
+        engines: list[ScriptedEngine],
         url: str,
         trust: ssl.SSLContext | bool = True,
     ) -> None:
         self.server = server
-        self.engine = engine
+        self.engines = engines
+        self.engine = engines[0]
         self.url = url
         hooks = {"response": [held_to_document(url, trust)]}
         self.client = httpx.Client(base_url=url, verify=trust, timeout=30, event_hooks=hooks)
@@ -121,9 +125,11 @@ def serving(
     loaded: bool = True,
     send_buffer: int | None = None,
     trust: ssl.SSLContext | bool = True,
+    scripts: Mapping[str, Script] = NO_SCRIPTS,
 ) -> Iterator[Served]:
     """`loaded` False leaves the engine loading until the test sets `engine.starts`; `send_buffer`
-    is how many bytes the system keeps of an answer that is not read; `trust` is over TLS."""
+    is how many bytes the system keeps of an answer that is not read; `trust` is over TLS; `scripts`
+    are those of engines by the seeds of their prefix caches."""
     made: list[Served] = []
     up = threading.Event()
 
@@ -131,18 +137,14 @@ def serving(
         listener = bind("127.0.0.1", 0)
         if send_buffer is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-        served = _build(config, url_of(listener, config.scheme), trust)
+        served = _build(config, url_of(listener, config.scheme), trust, scripts)
         if not loaded:
             served.engine.starts.clear()
         made.append(served)
         up.set()
         await served.server.serve(sockets=[listener])
 
-    def run_as_in_production() -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run())
-
-    thread = threading.Thread(target=run_as_in_production, daemon=True)
+    thread = threading.Thread(target=_run_as_in_production, args=(run(),), daemon=True)
     thread.start()
     assert up.wait(10)
     (served,) = made
@@ -157,18 +159,30 @@ def serving(
         assert not thread.is_alive()
 
 
-def _build(config: ServerConfig, url: str, trust: ssl.SSLContext | bool) -> Served:
+def _run_as_in_production(run: Coroutine[None, None, None]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run)
+
+
+def _build(
+    config: ServerConfig,
+    url: str,
+    trust: ssl.SSLContext | bool,
+    scripts: Mapping[str, Script],
+) -> Served:
     """It must be called inside the event loop that will run the server."""
     engines: list[ScriptedEngine] = []
 
     def open_engine(engine_config: EngineConfig, on_output: Callable[..., None]) -> ScriptedEngine:
         engines.append(ScriptedEngine(engine_config, on_output))
-        return engines[0]
+        seed = engine_config.memory.prefix_caching_seed or ""
+        engines[-1].script = scripts.get(seed, repeat_prompt)
+        return engines[-1]
 
     sources = Sources(time.monotonic, time.time, lambda size: bytes(range(size)))
     service = build_service(config, open_engine, _fresh_ids(sources))
     app = build_app(service, queue=build_queue(service))
-    return Served(DrainingServer(app, service, build_tls(config)), engines[0], url, trust)
+    return Served(DrainingServer(app, service, build_tls(config)), engines, url, trust)
 
 
 def _fresh_ids(sources: Sources) -> Sources:

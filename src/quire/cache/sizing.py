@@ -33,6 +33,7 @@ def check_has_attention(layout: Layout) -> None:
 class Budget:
     """The size that KV memory shall have, given in one way at most: so many blocks, bytes, tokens
     of context, or a share of the device. Where nothing is given it is the share DEFAULT_SHARE.
+    `is_device_shared`: other programs have shares of their own, which this one leaves alone.
 
     Raises ValueError where it is given in two ways: none of them wins in silence.
     """
@@ -41,6 +42,7 @@ class Budget:
     num_bytes: int | None = None
     num_tokens: int | None = None
     share: float | None = None
+    is_device_shared: bool = False
 
     def __post_init__(self) -> None:
         if len(self._given) > 1:

@@ -181,7 +181,9 @@ class EngineClient:
     async def start(self) -> None:
         """Start the process unless it runs already, and return at once: `phase` and `progress` tell
         how far loading is."""
-        launched = self._launched or launch(self._config)
+        launched = self._launched
+        if launched is None:
+            launched = await asyncio.to_thread(launch, self._config)
         self._process = launched.process
         reader, self._writer = await asyncio.open_connection(
             sock=launched.socket, limit=READ_LIMIT_BYTES

@@ -87,6 +87,8 @@ class MemoryConfig:
         memory in blocks, bytes, tokens of context, or as the share of the device that the model
         and KV take together; at most one of them.
     swap_space: host memory for swapped blocks, in GiB; None for 4 beside a GPU, 0 on a CPU.
+    is_device_shared: engines of other models have their own shares of the device, so that what they
+        use is not taken from this one's.
     prefix_caching_seed: makes the digests of blocks the same in every process; None for a random
         one.
     """
@@ -102,6 +104,7 @@ class MemoryConfig:
     enable_prefix_caching: bool = True
     prefix_caching_hash_algo: HashAlgorithm = HashAlgorithm.SHA256
     prefix_caching_seed: str | None = None
+    is_device_shared: bool = False
 
     @property
     def budget(self) -> Budget:
@@ -111,6 +114,7 @@ class MemoryConfig:
             self.kv_cache_memory_bytes,
             self.kv_cache_tokens,
             self.gpu_memory_utilization,
+            self.is_device_shared,
         )
 
     @property

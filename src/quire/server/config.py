@@ -34,6 +34,13 @@ class CertReqs(StrEnum):
     REQUIRED = "required"
 
 
+class LoadTime(StrEnum):
+    """The time when a model is loaded: with the server, or when a request first names it."""
+
+    AT_START = "at-start"
+    ON_FIRST_USE = "on-first-use"
+
+
 @dataclass(frozen=True, slots=True)
 class ApiKey:
     """An API key, which is a tenant. Without a name a digest of the key stands for it; `weight` is
@@ -75,6 +82,7 @@ class ServedModelConfig:
 
     served_model_names: the names that clients may ask for; answers and metrics carry the first.
     tool_call_parser, reasoning_parser: the name of a format, or AUTO, or NO_PARSER.
+    unload_after_s: seconds without a request after which the model is unloaded; None: never.
     """
 
     engine: EngineConfig
@@ -83,6 +91,8 @@ class ServedModelConfig:
     reasoning_parser: str = AUTO
     generation_config: GenerationConfig = GenerationConfig.AUTO
     shared_prefix_file: str | None = None
+    load: LoadTime = LoadTime.AT_START
+    unload_after_s: float | None = None
 
     @property
     def name(self) -> str:

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from quire.server.config import ServerConfig
-from quire.server.errors import ShuttingDown
+from quire.server.errors import RequestError, ShuttingDown
 from quire.server.http.bodies import BodyReader
 from quire.server.http.loop_throttle import LoopThrottle
-from quire.server.models.served_model import ServedModel, ServingState
+from quire.server.models.lifecycle import ModelState
+from quire.server.models.served_model import ServedModel
 from quire.server.observability.metrics import ServerMetrics
 from quire.server.observability.request_spans import RequestSpans
 from quire.server.observability.timelines import Timelines
+from quire.server.requests.input_parser import model_not_found
 from quire.server.requests.input_reader import InputReader
 from quire.server.sources import Sources
 from quire.server.tenancy.tenants import Tenants
@@ -36,6 +38,7 @@ class Service:
         by each piece of the work for it: what comes at once is not done in one iteration of the
         event loop.
     spans: send what became of requests to a collector, if there is one.
+    failure: why the start failed.
     num_open: requests without a complete answer; `bodies` still reads the bodies of some.
     drains: done when no new request is taken. cut_off: done when those that still run must end.
     """
@@ -54,6 +57,7 @@ class Service:
         self.metrics, self.timelines = observers
         self.sources = sources
         self.spans = _request_spans(config, self.metrics, sources)
+        self.failure: str | None = None
         self.num_open = 0
         self.inputs = InputReader(
             max_body_bytes=config.max_body_bytes,
@@ -72,7 +76,7 @@ class Service:
 
     @property
     def default_model(self) -> ServedModel:
-        """The model of a request that names none."""
+        """The first model: that of a request that names none, where there is no other."""
         return self.models[0]
 
     @property
@@ -85,33 +89,50 @@ class Service:
         return next((each for each in self.models if name in each.config.served_model_names), None)
 
     async def start(self) -> None:
-        """Start the models; return when each is there or has failed."""
+        """Start the models; return when each that is loaded at the start is there or has failed.
+        The start has failed where none is there and none is to come."""
         await asyncio.gather(*(model.start() for model in self.models))
+        if self.is_down:
+            reasons = [f"{each.name}: {each.down_reason}" for each in self.models]
+            several = "; ".join(reasons)
+            self.failure = several if len(reasons) > 1 else self.default_model.down_reason
 
     async def close(self) -> None:
         """End the engines, and what reads bodies."""
         await self.inputs.close()
         await asyncio.gather(*(model.close() for model in self.models))
 
-    def serving_state(self) -> ServingState:
-        """Return what serving needs. Raises the RequestError that says why no request can be
-        taken."""
+    def check_open(self) -> None:
+        """Raise ShuttingDown where no request can be taken any more."""
         if self.draining:
             raise ShuttingDown
-        return self.default_model.serving_state()
+
+    def model_named(self, name: str | None) -> ServedModel:
+        """Return the model that is served under a name; without one, the only model. Raises
+        RequestError."""
+        if name is None:
+            if len(self.models) > 1:
+                names = ", ".join(self.model_names)
+                raise RequestError(
+                    f"Missing required field 'model': this server has {names}.",
+                    param="model",
+                    code="missing_required_parameter",
+                )
+            return self.default_model
+        model = self.find_model(name)
+        if model is None:
+            raise model_not_found(name, self.model_names)
+        return model
 
     @property
-    def failure(self) -> str | None:
-        """The reason why the start failed; None if it has not."""
-        return self.default_model.failure
-
-    @property
-    def is_loaded(self) -> bool:
-        return self.default_model.is_loaded
+    def starting_model(self) -> ServedModel | None:
+        """The first model that is not loaded yet but is to be before the server is ready."""
+        return next((each for each in self.models if each.is_starting), None)
 
     @property
     def is_down(self) -> bool:
-        return self.default_model.is_down
+        """Whether no model can be used."""
+        return all(model.state is ModelState.FAILED for model in self.models)
 
     @property
     def draining(self) -> bool:

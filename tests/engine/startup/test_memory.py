@@ -103,7 +103,19 @@ def test_in_use_on_a_gpu_is_the_most_that_anyone_knows_of(
         memory_reserved=reserved,
         get_device_properties=SimpleNamespace(is_integrated=0),
     ):
-        assert measure(CUDA) == DeviceMemory(1000, available, is_host=False, is_unified=False)
+        own = max(allocated, reserved)
+        assert measure(CUDA) == DeviceMemory(1000, available, False, False, own)
+
+
+def test_what_other_engines_use_of_a_gpu_is_not_taken_from_a_share_of_ones_own() -> None:
+    """Of 1000 bytes others use 450: half of the device is there, but not more than is free."""
+    gpu = DeviceMemory(1000, 450, is_host=False, is_unified=False, own=100)
+    shared = Budget(share=0.5, is_device_shared=True)
+    assert step_budget(gpu, shared) == 500 - 100
+    assert step_budget(gpu, Budget(share=0.5)) < 0
+    assert step_budget(gpu, shared, weight_bytes=50) == 500 - 100 - 50
+    assert step_budget(gpu, Budget(share=0.9, is_device_shared=True)) == 450
+    assert step_budget(gpu, Budget(num_blocks=9, is_device_shared=True)) == 450
 
 
 def test_an_integrated_gpu_shares_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

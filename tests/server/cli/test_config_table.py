@@ -12,7 +12,8 @@ from quire.server.cli.options import OPTIONS
 FILLED_OTHERWISE = {
     ConfigSection.MODEL: {"model"},
     ConfigSection.TRACING: {"log_level", "log_format"},
-    ConfigSection.SERVED_MODEL: {"engine", "served_model_names"},
+    ConfigSection.MEMORY: {"is_device_shared"},
+    ConfigSection.SERVED_MODEL: {"engine", "served_model_names", "load", "unload_after_s"},
     ConfigSection.SERVER: {"models", "api_keys", "http"},
 }
 """Fields without an option of their section: `settings.py` fills them from other options."""

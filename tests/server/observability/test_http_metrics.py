@@ -10,13 +10,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from quire.server.config import ApiKey
 from quire.server.http.middleware import OPEN_PATHS
 from quire.server.http.openapi.routes import ROUTE_PATHS
+from quire.server.observability.http_metric_table import HTTP_METRICS
 from quire.server.observability.http_metrics import (
     METHODS,
     NO_HANDLER,
     HttpExchange,
     HttpMetrics,
 )
-from quire.server.observability.metric_table import HTTP_METRICS
 from tests.server.served import MODEL, Served, eventually, plain_config, serving
 
 HANDLERS = {*ROUTE_PATHS, NO_HANDLER}

@@ -23,12 +23,14 @@ class DeviceMemory:
 
     is_host: the device is the CPU, whose memory other programs use too.
     is_unified: device and host share one memory, as on a CPU and on integrated GPUs.
+    own: bytes that this process uses.
     """
 
     total: int
     available: int
     is_host: bool
     is_unified: bool
+    own: int = 0
 
 
 def measure(device: torch.device) -> DeviceMemory:
@@ -50,15 +52,20 @@ def step_budget(memory: DeviceMemory, budget: Budget, *, weight_bytes: int = 0) 
     """Return the bytes for steps and KV, beside weights that are not yet loaded.
 
     On a GPU it is the budget's share of the whole device, less all that is in use; on a host that
-    share of half of what is available, since other programs need memory. If the budget is outright
-    (given in blocks, bytes or tokens), it is all that is available.
+    share of half of what is available, since other programs need memory. Where other engines have
+    shares of the GPU too, what they use counts only as far as it leaves less than the share. If the
+    budget is outright (given in blocks, bytes or tokens), it is all that is available.
     """
     if memory.is_host:
         rest = memory.available - weight_bytes
         return rest if budget.is_explicit else int(rest * budget.device_share / 2)
+    used = memory.total - memory.available
+    if budget.is_device_shared and not budget.is_explicit:
+        own = int(memory.total * budget.device_share) - memory.own
+        return min(own, memory.available) - weight_bytes
     each = budget_before_load(
         total=memory.total,
-        used=memory.total - memory.available,
+        used=used,
         share=budget.device_share,
         weight_bytes=weight_bytes,
     )
@@ -92,7 +99,8 @@ def _measure_cuda(device: torch.device) -> DeviceMemory:
     used = max(total - free, allocated, reserved)
     properties = torch.cuda.get_device_properties(device)
     is_integrated = bool(getattr(properties, "is_integrated", False))
-    return DeviceMemory(total, total - used, is_host=False, is_unified=is_integrated)
+    own = max(allocated, reserved)
+    return DeviceMemory(total, total - used, is_host=False, is_unified=is_integrated, own=own)
 
 
 def _forget_peak() -> bool:

@@ -11,6 +11,7 @@ import msgspec
 from starlette.types import ASGIApp, Message, Scope
 
 from quire.server.errors import SERVER_ERROR, RequestError, error_body
+from quire.server.models.model_use import used_model
 from quire.server.service import Service
 from quire.server.tenancy.tenants import ARRIVAL, Arrival, Tenant
 
@@ -66,7 +67,8 @@ class LineRunner:
         try:
             _refuse_unfit(body)
             scope = _scope(url, len(body), arrival)
-            await self._app(scope, _Body(body).receive, gathered.send)
+            with used_model(scope):
+                await self._app(scope, _Body(body).receive, gathered.send)
         except RequestError as error:
             return LineAnswer(error.status, error_body(error), request_id, error.retry_after_s)
         except Exception:

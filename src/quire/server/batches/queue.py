@@ -41,16 +41,18 @@ class BatchQueue:
 
     def start(self, runner: LineRunner) -> None:
         """Begin with the oldest; the service must be ready."""
-        facts = self._service.default_model.facts
-        assert facts is not None
-        max_lines = max(facts.max_num_seqs - facts.max_num_seqs // KEPT_FREE, 1)
+        num_seqs = sum(
+            model.config.engine.scheduling.max_num_seqs for model in self._service.models
+        )
+        max_lines = max(num_seqs - num_seqs // KEPT_FREE, 1)
         slots = LineSlots(max_lines, self._num_live_waiting, BURST)
         self._working = asyncio.create_task(self._work(runner, slots))
 
     def _num_live_waiting(self) -> int:
         """Return how many requests wait for room, never more than are open: lines of batches are
         among them, but not all of those that wait are lines where live requests are open."""
-        waiting = self._service.default_model.metrics.stats.num_waiting_for_capacity
+        models = self._service.models
+        waiting = sum(model.metrics.stats.num_waiting_for_capacity for model in models)
         return min(waiting, self._service.num_open)
 
     async def _work(self, runner: LineRunner, slots: LineSlots) -> None:

@@ -21,7 +21,7 @@ from quire.server.cli.exit_codes import FAILED_START, USAGE_ERROR
 from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.output import print_line
 from quire.server.cli.settings import build_config, parse_values, unknown_variables
-from quire.server.config import ServerConfig
+from quire.server.config import LoadTime, ServerConfig
 from quire.server.http.host_names import exposure_warning
 from quire.server.http.listen import CannotListen, bind, url_of
 from quire.server.http.tls import TLSError, build_tls
@@ -40,10 +40,13 @@ def read_config(arguments: Mapping[str, object], environ: Mapping[str, str]) -> 
     """Return the configuration of arguments and environment. Raises InvalidOption."""
     flags = dict(arguments)
     model = flags.pop("positional_model", None)
-    if model is not None and flags.get("model") not in (None, model):
-        raise InvalidOption(f"MODEL is given twice: {model} and --model {flags['model']}")
+    if model is not None and flags.get("model") not in (None, [model]):
+        raise InvalidOption(
+            f"MODEL is given twice: {model} and --model {flags['model']}; for several models "
+            "repeat --model"
+        )
     if model is not None:
-        flags["model"] = model
+        flags["model"] = [model]
     return build_config(parse_values(flags, environ))
 
 
@@ -57,7 +60,7 @@ def calm_threads(environ: MutableMapping[str, str]) -> None:
 def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:
     config = read_config(arguments, environ)
     begin_log(config, environ)
-    if not is_model("serve", config.model.engine.model):
+    if not all(is_model("serve", each.engine.model) for each in config.models):
         return FAILED_START
     exposure = exposure_warning(config)
     if exposure is not None:
@@ -67,12 +70,11 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
         listener = bind(config.host, config.port)
     except (TLSError, CannotListen) as error:
         raise InvalidOption(str(error)) from None
-    names = ", ".join(config.model.served_model_names)
-    print_line(
-        f"Quire {__version__} listens on {url_of(listener, config.scheme)} and loads {names}"
-    )
+    where = url_of(listener, config.scheme)
+    print_line(f"Quire {__version__} listens on {where} and {will_load(config)}")
+    at_start = [each.engine for each in config.models if each.load is LoadTime.AT_START]
     try:
-        launched = launch(config.model.engine)
+        launched = [(each, launch(each)) for each in at_start]
     except OSError as error:
         logger.error("cannot start: the engine process cannot be run: %s", error)
         return FAILED_START
@@ -82,9 +84,23 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
     return run(config, listener, launched, tls)
 
 
+def will_load(config: ServerConfig) -> str:
+    """Return a phrase of the models by when they are loaded."""
+
+    def names(load: LoadTime) -> str:
+        models = [each for each in config.models if each.load is load]
+        return ", ".join(name for each in models for name in each.served_model_names)
+
+    now, later = names(LoadTime.AT_START), names(LoadTime.ON_FIRST_USE)
+    loads = f"loads {now}" if now else "loads no model yet"
+    return f"{loads}; on first use {later}" if later else loads
+
+
 def batch_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:
     config = read_config(arguments, environ)
     begin_log(config, environ)
+    if len(config.models) > 1:
+        raise InvalidOption("--model names several models, but a batch file is run on one")
     if not is_model("run-batch", config.model.engine.model):
         return FAILED_START
     from quire.server.cli.run_batch import run_batch  # a web framework takes a while to import

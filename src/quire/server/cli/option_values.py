@@ -169,6 +169,11 @@ def name_list(given: str) -> tuple[str, ...]:
     return _parts(given)
 
 
+def model_list(given: str) -> tuple[str, ...]:
+    """Return the one model of a variable, whose path may hold a comma; the flag may come again."""
+    return (text(given),)
+
+
 def key_list(given: str) -> tuple[str, ...]:
     return _parts(given)
 

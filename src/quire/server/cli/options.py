@@ -25,6 +25,7 @@ from quire.server.cli.option_values import (
     gibibytes,
     http_url,
     integer,
+    model_list,
     name_list,
     named,
     one_number_of,
@@ -44,9 +45,18 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "model",
         RESOLVED,
-        text,
-        "Hugging Face id or local folder; also the positional MODEL.",
+        model_list,
+        "Hugging Face id or local folder; also the positional MODEL. Repeat the flag for several "
+        "models on one server, each with the same options.",
         shown="the bundled model",
+    ),
+    Option(
+        "models-config-file",
+        RESOLVED,
+        text,
+        "File in YAML with several models, each with options of its own, loaded at the start or on "
+        "first use (see [Several models](#several-models)). Flags are for all of them.",
+        shown="none",
     ),
     Option(
         "served-model-name",

@@ -17,6 +17,7 @@ def ready_text(config: ServerConfig, url: str, startup_s: Mapping[str, float]) -
     """Return two lines; the second can be pasted into a shell.
 
     startup_s: seconds by phase and in `total`; a phase that took next to nothing is left out.
+        Where no model is loaded yet it is empty.
     """
     model = config.model.name
     body = {"model": model, "prompt": PROMPT, "max_tokens": NUM_TOKENS}
@@ -27,5 +28,6 @@ def ready_text(config: ServerConfig, url: str, startup_s: Mapping[str, float]) -
     words += ["-d", json.dumps(body, ensure_ascii=False)]
     phases = [(phase, took_s) for phase, took_s in startup_s.items() if phase != "total"]
     where = ", ".join(f"{phase} {took_s:.1f}" for phase, took_s in phases if took_s >= MIN_SHOWN_S)
-    took = f"{startup_s['total']:.1f} s" + (f" ({where})" if where else "")
-    return f"ready at {url} after {took}; try\n  {shlex.join(words)}"
+    took = f" after {startup_s['total']:.1f} s" if startup_s else ""
+    took += f" ({where})" if where else ""
+    return f"ready at {url}{took}; try\n  {shlex.join(words)}"

@@ -3,14 +3,10 @@ default.
 """
 
 import argparse
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib.resources import files
-from pathlib import Path
 
 import msgspec
 
-from quire.engine.config import EngineConfig, check_options
 from quire.server.cli.config_table import shown_default
 from quire.server.cli.option import ConfigSection, Option, OptionValue
 from quire.server.cli.option_values import (
@@ -18,16 +14,18 @@ from quire.server.cli.option_values import (
     boolean,
     host_list,
     key_list,
+    model_list,
     name_list,
     origin_list,
     text,
 )
 from quire.server.cli.options import OPTIONS
+from quire.server.cli.served_models import section_of, served_models
 from quire.server.cli.suggestion import closest
-from quire.server.config import BUNDLED_MODEL_NAME, CertReqs, ServerConfig
+from quire.server.config import CertReqs, ServerConfig
 from quire.server.tenancy.api_keys import read_api_keys
 
-PLAIN_LISTS = (key_list, name_list)
+PLAIN_LISTS = (key_list, name_list, model_list)
 """Parsers of lists whose elements may hold a comma where they are given as flags."""
 SERVING = (ConfigSection.SERVER, ConfigSection.SERVED_MODEL, ConfigSection.RESOLVED)
 WITHOUT_HTTP = frozenset(
@@ -127,30 +125,11 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
 def build_config(values: Mapping[str, OptionValue]) -> ServerConfig:
     """Build the configuration of the options that were given. Raises InvalidOption."""
     api_keys = read_api_keys(_strings(values, "api_key"), _path(values, "api_key_file"))
-    given = values.get("model")
-    model = str(given) if given else str(files("quire.models") / "bundled")
-    names = _strings(values, "served_model_name") or (str(given) if given else BUNDLED_MODEL_NAME,)
-    server = _section(values, ConfigSection.SERVER)
-    engine = {
-        group.name: _section(values, ConfigSection(group.name))
-        for group in dataclasses.fields(EngineConfig)
-    }
-    engine["model"]["model"] = model
-    for name in ("log_level", "log_format"):
-        if name in server:
-            engine["tracing"][name] = server[name]
-    served = {
-        **_section(values, ConfigSection.SERVED_MODEL),
-        "engine": engine,
-        "served_model_names": names,
-    }
-    config = msgspec.convert({**server, "models": (served,), "api_keys": api_keys}, ServerConfig)
+    server = section_of(values, ConfigSection.SERVER)
+    models = served_models(values)
+    config = msgspec.convert({**server, "models": models, "api_keys": api_keys}, ServerConfig)
     _check(config)
     return config
-
-
-def _section(values: Mapping[str, OptionValue], section: ConfigSection) -> dict[str, OptionValue]:
-    return {o.target: values[o.key] for o in OPTIONS if o.section is section and o.key in values}
 
 
 def _check(config: ServerConfig) -> None:
@@ -164,16 +143,6 @@ def _check(config: ServerConfig) -> None:
         raise InvalidOption(
             f"--max-half-read-bytes is {config.max_half_read_bytes}, less than --max-body-bytes, "
             f"{config.max_body_bytes}: no body of that size could be read"
-        )
-    try:
-        check_options(config.model.engine)
-    except ValueError as error:
-        raise InvalidOption(str(error)) from None
-    source = config.model.engine.model
-    if source.revision is not None and Path(source.model).is_dir():
-        raise InvalidOption(
-            f"--revision is {source.revision}, but {source.model} is a local folder, which has no "
-            "revisions: leave it out"
         )
 
 

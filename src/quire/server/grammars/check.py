@@ -24,6 +24,8 @@ MAX_CPU_S = 1.0
 MAX_WRITTEN_OUT = 8_000_000
 """Bytes of which a check takes 0.2 s."""
 MAX_COUNTED = 100
+KEPT_TOKENIZERS = 8
+"""Tokenizers of so many models are kept."""
 _PREFIXES = re.compile(r"^(at \d+\(\d+\): )?(failed to compile JSON schema: )?")
 _EXCERPT = re.compile(r"\n +\d+ \| .*", re.DOTALL)
 _MARKED_LINE = re.compile(r"\n +\d+ \| (.*)\n +\^\n")
@@ -133,7 +135,7 @@ class _ByteTokens:
         return [self._first_byte + value for value in text]
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=KEPT_TOKENIZERS)
 def _tokenizer(vocabulary: Vocabulary) -> "LLTokenizer":
     from llguidance import LLTokenizer, TokenizerWrapper
 

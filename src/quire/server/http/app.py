@@ -30,6 +30,7 @@ from quire.server.http.json_responses import error_response
 from quire.server.http.middleware import DOCS_ASSETS, RequestMiddleware
 from quire.server.http.openapi.document import describe
 from quire.server.http.openapi.routes import ROUTE_PATHS
+from quire.server.models.routes import ModelRoutes
 from quire.server.models.served_model import ServedModel, Subscribers
 from quire.server.observability.introspection_routes import IntrospectionRoutes
 from quire.server.observability.kv_event_feed import KVEventFeed
@@ -123,10 +124,18 @@ def build_app(
     return app
 
 
+def _add_layers(app: FastAPI, service: Service) -> None:
+    """Put the layers around the routes, the innermost first."""
+    app.add_middleware(Compression)
+    app.add_middleware(RequestMiddleware, service=service)
+    _allow_pages(app, service.config.allowed_origins)
+
+
 def _routes(service: Service, queue: BatchQueue | None) -> Iterator[Route]:
-    for routes in (
+    for handlers in (
         HealthRoutes(service),
         IntrospectionRoutes(service),
+        ModelRoutes(service),
         TextRoutes(service),
         ResponseRoutes(service),
         MessageRoutes(service),
@@ -134,14 +143,7 @@ def _routes(service: Service, queue: BatchQueue | None) -> Iterator[Route]:
         CacheRoutes(service),
         BatchRoutes(service, queue),
     ):
-        yield from routes.routes()
-
-
-def _add_layers(app: FastAPI, service: Service) -> None:
-    """Put the layers around the routes, the innermost first."""
-    app.add_middleware(Compression)
-    app.add_middleware(RequestMiddleware, service=service)
-    _allow_pages(app, service.config.allowed_origins)
+        yield from handlers.routes()
 
 
 def _allow_pages(app: FastAPI, origins: tuple[str, ...]) -> None:
@@ -188,7 +190,7 @@ async def _start(
         await service.start()
     except Exception as error:  # a start that fails in a way nobody thought of is still failed
         logger.exception("the start failed")
-        service.default_model.failure = f"{type(error).__name__}: {error}"
+        service.failure = f"{type(error).__name__}: {error}"
     if service.failure is None:
         on_ready()
     elif not service.draining:

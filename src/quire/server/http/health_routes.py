@@ -7,6 +7,7 @@ import dataclasses
 import gzip
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from prometheus_client import PROCESS_COLLECTOR
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,13 +21,25 @@ from quire.server.http.compression import GZIP, LEVEL
 from quire.server.http.json_responses import json_response
 from quire.server.http.negotiation import takes
 from quire.server.http.openapi.routes import OPENMETRICS
-from quire.server.observability.exposition import EngineProcess, MetricsCollector, expose
-from quire.server.openai.protocol.wire import Health, ServerInfo, StartProgress, Startup, Version
+from quire.server.models.lifecycle import ModelState
+from quire.server.models.served_model import ServedModel
+from quire.server.observability.exposition import EngineProcesses, MetricsCollector, expose
+from quire.server.openai.protocol.wire import (
+    Health,
+    ModelInfo,
+    ServerInfo,
+    StartProgress,
+    Startup,
+    Version,
+)
 from quire.server.service import Service
 from quire.server.tenancy.tenants import arrival_of
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_1 = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
+READY = "ready"
+NOT_READY = ("down", "draining", "loading", "stuck")
+"""The states of a server that takes no requests, or not all: the first that holds is told."""
 
 
 class HealthRoutes:
@@ -39,7 +52,7 @@ class HealthRoutes:
             MetricsCollector(service),
             service.metrics.http,
             PROCESS_COLLECTOR,
-            EngineProcess(lambda: service.default_model.engine.process_id),
+            EngineProcesses(service),
         )
 
     def routes(self) -> tuple[Route, ...]:
@@ -56,32 +69,31 @@ class HealthRoutes:
         )
 
     async def livez(self, request: Request) -> Response:
+        """Ask for a restart where no model could be loaded, or the engine of any has ended."""
         service = self._service
-        if service.is_down:
-            return json_response(
-                Health("down", service.default_model.down_reason), status=UNAVAILABLE
-            )
-        return json_response(Health("alive"))
+        dead = {each.name: each.down_reason or "" for each in service.models if each.has_died}
+        reason = service.failure or next(iter(dead.values()), None)
+        if reason is None:
+            return json_response(Health("alive"))
+        return json_response(Health("down", reason, self._by_model(dead)), status=UNAVAILABLE)
 
     async def readyz(self, request: Request) -> Response:
-        status = self._readiness()
-        return json_response(Health(status), status=200 if status == "ready" else UNAVAILABLE)
+        by_model = {model.name: _readiness(model) for model in self._service.models}
+        ill = {name: status for name, status in by_model.items() if status != READY}
+        statuses = {*ill.values(), *(["draining"] if self._service.draining else ())}
+        status = next((each for each in NOT_READY if each in statuses), READY)
+        health = Health(status, models=self._by_model(ill))
+        return json_response(health, status=200 if status == READY else UNAVAILABLE)
 
-    def _readiness(self) -> str:
-        service = self._service
-        if service.is_down:
-            return "down"
-        if service.draining:
-            return "draining"
-        if not service.is_loaded:
-            return "loading"
-        return "stuck" if service.default_model.is_stuck else "ready"
+    def _by_model(self, told: dict[str, str]) -> dict[str, str] | UnsetType:
+        """Return what is told of models by their names, where there are several."""
+        return told if told and len(self._service.models) > 1 else UNSET
 
     async def startupz(self, request: Request) -> Response:
-        service = self._service
-        phase, done, total = service.default_model.engine.progress
-        if service.is_loaded and not service.is_down:
+        service, starting = self._service, self._service.starting_model
+        if starting is None and not service.is_down:
             return json_response(Startup("started"))
+        phase, done, total = (starting or service.default_model).engine.progress
         elapsed_s = round(service.sources.clock() - service.began_s, 3)
         progress = StartProgress(phase, done, total, elapsed_s)
         status = "down" if service.is_down else "starting"
@@ -89,7 +101,7 @@ class HealthRoutes:
 
     async def metrics(self, request: Request) -> Response:
         for model in self._service.models:
-            if model.is_down:
+            if model.state is ModelState.FAILED:
                 model.metrics.on_down()
         as_openmetrics = takes(request.headers.get("accept", ""), OPENMETRICS)
         body = expose(self._collectors, as_openmetrics=as_openmetrics)
@@ -107,22 +119,42 @@ class HealthRoutes:
         """Answer with facts and configuration, without what is secret."""
         self._service.tenants.check_admin(arrival_of(request).tenant)
         config, model = self._service.config, self._service.default_model
+        infos = tuple(_model_info(each) for each in self._service.models)
         return json_response(
             ServerInfo(
                 version=__version__,
                 phase=model.engine.phase,
-                facts=model.facts,
-                startup_s=model.startup_s,
-                memory=memory_receipt(model.facts),
-                sampling_defaults=model.defaults,
+                facts=infos[0].facts,
+                startup_s=infos[0].startup_s,
+                memory=infos[0].memory,
+                sampling_defaults=infos[0].sampling_defaults,
                 config=_shown(config, "models")
-                | _shown(model.config, "engine")
-                | {
-                    "engine": model.config.engine.options(),
-                    "num_api_keys": len(config.api_keys),
-                },
+                | infos[0].config
+                | {"num_api_keys": len(config.api_keys)},
+                models=infos,
             )
         )
+
+
+def _readiness(model: ServedModel) -> str:
+    """Return whether a model takes requests now: one that is not loaded does, and they wait."""
+    if model.state is ModelState.FAILED:
+        return "down"
+    if model.is_starting:
+        return "loading"
+    return "stuck" if model.is_stuck else READY
+
+
+def _model_info(model: ServedModel) -> ModelInfo:
+    return ModelInfo(
+        name=model.name,
+        status=model.state,
+        facts=model.facts,
+        startup_s=model.startup_s,
+        memory=memory_receipt(model.facts),
+        sampling_defaults=model.defaults,
+        config=_shown(model.config, "engine") | {"engine": model.config.engine.options()},
+    )
 
 
 def _shown(config: ServerConfig | ServedModelConfig, left_out: str) -> dict[str, object]:

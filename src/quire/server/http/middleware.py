@@ -17,6 +17,7 @@ from quire.server.errors import SERVER_ERROR, UNAUTHORIZED, RequestError
 from quire.server.http.json_responses import error_response
 from quire.server.http.request_ids import MESSAGE_REQUEST_ID, REQUEST_ID, sent_request_id
 from quire.server.http.web_access import WebAccess
+from quire.server.models.model_use import MODEL_USE, ModelUse, used_model
 from quire.server.observability.http_metrics import HttpExchange
 from quire.server.observability.load_header import REPORT_HEADER, load_report
 from quire.server.observability.request_log import RequestFigures, as_text
@@ -75,7 +76,8 @@ class RequestMiddleware:
                 scope[ARRIVAL] = Arrival(
                     tenant, exchange.id, exchange.began_s, exchange.trace, exchange.figures
                 )
-                await exchange.run(self._app, receive)
+                with used_model(scope):
+                    await exchange.run(self._app, receive)
         finally:
             self._service.num_open -= 1
             exchange.log()
@@ -142,7 +144,10 @@ class _Exchange:
     def _load_report(self) -> str | None:
         if self._scope["path"] not in _REPORTING or self._status == UNAUTHORIZED:
             return None
-        return load_report(self._scope["headers"], self._service.default_model.metrics.stats)
+        use = self._scope.get(MODEL_USE)
+        model = use.model if isinstance(use, ModelUse) else None
+        stats = (model or self._service.default_model).metrics.stats
+        return load_report(self._scope["headers"], stats)
 
     def log(self) -> None:
         """Log the request, with what it generated."""

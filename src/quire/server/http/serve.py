@@ -14,21 +14,26 @@ import socket
 import ssl
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from types import FrameType
+from typing import TypeAlias
 
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
 from quire.engine.client import EngineClient
+from quire.engine.config import EngineConfig
 from quire.engine.launch import LaunchedEngine
+from quire.engine.messages import EngineOutput
 from quire.progress import Progress
 from quire.server.batches.store import StoreError
 from quire.server.cli.exit_codes import FAILED_START
 from quire.server.cli.ready_message import ready_text
 from quire.server.config import ServerConfig
+from quire.server.engine_protocol import OpenEngine
 from quire.server.http.app import build_app, build_queue, build_service
 from quire.server.http.freed_memory import return_large_blocks
 from quire.server.http.listen import BACKLOG, local_url_of
@@ -42,6 +47,10 @@ CLOSE_PATIENCE_S = 5
 NUM_LISTENERS = 16
 """The event loop accepts one connection from each listener in one iteration. With so many listeners
 a crowd is let in faster, and a client behind it does not wait for all that the crowd asks."""
+
+
+Launched: TypeAlias = Sequence[tuple[EngineConfig, LaunchedEngine]]
+"""Engines that were launched before the server was imported, and their configurations."""
 
 
 class DrainingServer(uvicorn.Server):
@@ -107,8 +116,9 @@ class DrainingServer(uvicorn.Server):
         if leaves:
             self.service.drain()
             self.service.cut()
-        if not (self.service.is_loaded or self.service.is_down):
-            self.loading.show(*self.service.default_model.engine.progress)
+        starting = self.service.starting_model
+        if starting is not None and self.service.failure is None:
+            self.loading.show(*starting.engine.progress)
         for model in self.service.models:
             model.log_if_stuck()
         return leaves
@@ -132,15 +142,31 @@ def _log_phase(phase: str) -> None:
     logger.info("loading: %s", phase)
 
 
+def opener(launched: Launched) -> OpenEngine:
+    """Return what opens engines: those that were launched already, each once, and new ones."""
+    left = list(launched)
+
+    def open_engine(
+        config: EngineConfig, on_output: Callable[[EngineOutput], None]
+    ) -> EngineClient:
+        for index, (of_config, engine) in enumerate(left):
+            if of_config == config:
+                del left[index]
+                return EngineClient(config, on_output, engine)
+        return EngineClient(config, on_output)
+
+    return open_engine
+
+
 async def serve(
     config: ServerConfig,
     listener: socket.socket,
-    launched: LaunchedEngine,
+    launched: Launched,
     tls: ssl.SSLContext | None = None,
 ) -> int:
     """Serve until a signal or a failed start. Return the exit code."""
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
-    service = build_service(config, partial(EngineClient, launched=launched), sources)
+    service = build_service(config, opener(launched), sources)
     try:
         queue = build_queue(service)
     except StoreError as error:
@@ -152,10 +178,10 @@ async def serve(
         gc.collect()
         gc.freeze()  # what was set up stays: no collection need look at it again
         server.loading.close()
-        text = ready_text(
-            config, local_url_of(listener, config.scheme), service.default_model.startup_s
-        )
-        logger.info("%s", text)
+        loaded = [model for model in service.models if model.is_loaded]
+        startup_s = loaded[0].startup_s if loaded else {}
+        url = local_url_of(listener, config.scheme)
+        logger.info("%s", ready_text(config, url, startup_s))
 
     def stop() -> None:
         server.should_exit = True
@@ -172,7 +198,7 @@ async def serve(
 def run(
     config: ServerConfig,
     listener: socket.socket,
-    launched: LaunchedEngine,
+    launched: Launched,
     tls: ssl.SSLContext | None = None,
 ) -> int:
     """Serve in an event loop of its own. Return the exit code."""

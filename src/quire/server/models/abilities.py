@@ -5,8 +5,8 @@ from quire.server.openai.protocol.wire import ModelAbilities
 
 
 def model_abilities(model: ServedModel) -> ModelAbilities | None:
-    """Return what the model can be asked for; None while it is not loaded."""
-    facts, tokenizer, formats = model.facts, model.tokenizer, model.output_formats
+    """Return what the model can be asked for; None until it has been loaded once."""
+    facts, tokenizer, formats = model.known_facts, model.tokenizer, model.output_formats
     if facts is None or tokenizer is None:
         return None
     template, embeddings = tokenizer.template, facts.embeddings
@@ -23,5 +23,6 @@ def model_abilities(model: ServedModel) -> ModelAbilities | None:
 
 
 def model_kind(model: ServedModel) -> str:
-    """Return what a model is for: `generate` or, of an encoder, `embed`."""
-    return "embed" if model.facts is not None and not model.facts.generates else "generate"
+    """Return what a model is for: `generate`, or `embed` where it makes no tokens."""
+    facts = model.known_facts
+    return "embed" if facts is not None and not facts.generates else "generate"

@@ -3,16 +3,24 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from quire.engine.client import Phase
 from quire.engine.messages import EngineFacts, EngineOutput
 from quire.process_age import process_age_s
 from quire.scheduler.policy import PolicyName
-from quire.server.config import GenerationConfig, ServedModelConfig, ServerConfig
+from quire.server.config import GenerationConfig, LoadTime, ServedModelConfig, ServerConfig
 from quire.server.engine_protocol import EngineProtocol, OpenEngine
 from quire.server.errors import EngineGone, ModelLoading
 from quire.server.grammars.check import prepare_check
+from quire.server.models.lifecycle import (
+    Actions,
+    Lifecycle,
+    LoadFailed,
+    ModelState,
+    WaitLimits,
+)
 from quire.server.models.output_formats import OutputFormats, output_formats
 from quire.server.observability.kv_event_feed import KVEventFeed
 from quire.server.observability.metrics import ModelMetrics
@@ -31,6 +39,9 @@ from quire.server.text.tokenizer_files import TokenizerError
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.05
+WAITING_BODIES = 8
+"""So many of the largest bodies may wait for a model to load."""
+_READ_ERRORS = (TokenizerError, SharedPrefixError, OSError)
 
 
 class Subscribers(NamedTuple):
@@ -50,10 +61,12 @@ class Subscribers(NamedTuple):
 class ServedModel:
     """One model of a server.
 
+    lifecycle: loads and unloads it. Each load has an engine of its own; the tokenizer stays.
+    known_facts: those of the engine, or of the one before it.
     submit_lock: held by a request of many outputs while it submits them to the engine.
     startup_s: once the model is ready, the seconds of each phase of the engine's start and, as
-        `total`, those since this process began.
-    failure: why the start failed.
+        `total`, those of the whole load; of one at the server's start, since its process began.
+    is_starting: the server starts, and does not take requests for the model before it is loaded.
     """
 
     def __init__(
@@ -66,17 +79,28 @@ class ServedModel:
     ) -> None:
         self.config = config
         self.metrics, self.kv_events, _ = subscribers
-        self.engine: EngineProtocol = open_engine(config.engine, subscribers.on_output)
+        self._open_engine = partial(open_engine, config.engine, subscribers.on_output)
+        self.engine: EngineProtocol = self._open_engine()
+        self.known_facts: EngineFacts | None = None
         self.tokenizer: TextTokenizer | None = None
         self.defaults = SamplingDefaults()
         self.shared_prefixes = SharedPrefixes()
-        self.failure: str | None = None
+        self.is_starting = config.load is LoadTime.AT_START
         self.startup_s: dict[str, float] = {}
         self.submit_lock = asyncio.Lock()
         self._server = server
         self._sources = sources
         self.output_formats = OutputFormats(None, None)
         self._is_stuck_logged = False
+        self.lifecycle = Lifecycle(
+            Actions(self._load, self._unload),
+            unload_after_s=config.unload_after_s,
+            limits=WaitLimits(
+                config.engine.scheduling.max_num_queued_reqs,
+                WAITING_BODIES * server.max_body_bytes,
+            ),
+            clock=sources.clock,
+        )
 
     @property
     def name(self) -> str:
@@ -84,27 +108,51 @@ class ServedModel:
         return self.config.name
 
     async def start(self) -> None:
-        """Start engine and tokenizer side by side; return when both are there or one has failed."""
+        """Load the model, or what is the server's part of it; return when it is there or has
+        failed."""
+        if self.config.load is LoadTime.AT_START:
+            await self.lifecycle.load()
+            self.is_starting = False
+            return
+        try:
+            await asyncio.to_thread(self._read_files)
+        except _READ_ERRORS as error:
+            logger.warning("%s cannot be loaded yet: %s", self.name, error)
+
+    async def _load(self) -> None:
+        """Start an engine beside reading the model's files. Raises LoadFailed."""
+        began_s = self._sources.clock()
+        if self.engine.phase is not Phase.STARTING:
+            self.engine = self._open_engine()
+        try:
+            facts = await self._start_engine()
+        except LoadFailed:
+            await self.engine.close()
+            raise
+        if self.tokenizer is not None and facts.eos_token_ids:
+            prepare_check(vocabulary_of(facts, self.tokenizer))
+        total_s = self._sources.clock() - began_s
+        if self.is_starting:
+            total_s = process_age_s(self._sources.now())
+        self.startup_s = {**facts.startup_s, "total": total_s}
+        self.metrics.on_ready(facts)
+        self.known_facts = facts
+        logger.info("%s is loaded after %.1f s", self.name, total_s)
+
+    async def _start_engine(self) -> EngineFacts:
         try:
             await self.engine.start()
-            await asyncio.to_thread(self._load)
-        except (TokenizerError, SharedPrefixError, OSError) as error:
-            self.failure = str(error)
-            return
+            if self.tokenizer is None:
+                await asyncio.to_thread(self._read_files)
+        except _READ_ERRORS as error:
+            raise LoadFailed(str(error)) from None
         while self.engine.phase not in (Phase.READY, Phase.DOWN):
             await asyncio.sleep(POLL_S)
         if self.engine.facts is None:
-            self.failure = self.engine.down_reason or "the engine did not start"
-            return
-        if self.tokenizer is not None and self.engine.facts.eos_token_ids:
-            prepare_check(vocabulary_of(self.engine.facts, self.tokenizer))
-        self.startup_s = {
-            **self.engine.facts.startup_s,
-            "total": process_age_s(self._sources.now()),
-        }
-        self.metrics.on_ready(self.engine.facts)
+            raise LoadFailed(self.engine.down_reason or "the engine did not start")
+        return self.engine.facts
 
-    def _load(self) -> None:
+    def _read_files(self) -> None:
         source = self.config.engine.model
         if self.config.generation_config is GenerationConfig.AUTO:
             self.defaults = load_sampling_defaults(source.model, source.revision)
@@ -115,18 +163,25 @@ class ServedModel:
         self.output_formats = output_formats(self.config, template)
         self.tokenizer = tokenizer
 
+    async def _unload(self) -> None:
+        """End the engine; its cache is gone with it."""
+        await self.engine.close()
+        logger.info("%s is unloaded", self.name)
+        self.metrics.on_down()
+        self.kv_events.on_cleared()
+        self.engine = self._open_engine()
+
     async def close(self) -> None:
         """End the engine."""
+        await self.lifecycle.close()
         await self.engine.close()
 
     def serving_state(self) -> "ServingState":
-        """Return what serving needs. Raises the RequestError that says why no request can be
-        taken."""
-        if self.is_down:
-            raise EngineGone(f"The engine is down: {self.down_reason}")
-        if self.tokenizer is None or self.engine.facts is None:
-            phase, done, total = self.engine.progress
-            raise ModelLoading(f"The model is loading: {phase} {done}/{total}.")
+        """Return what serving needs, for a request that uses the model: it may be about to be
+        unloaded after that. Raises the RequestError that says why it cannot be served."""
+        if self.has_died or self.tokenizer is None or self.engine.facts is None:
+            self.check_is_loaded()
+        assert self.tokenizer is not None and self.engine.facts is not None
         facts, source = self.engine.facts, self.config.engine.model
         max_outputs = facts.max_num_seqs + self.config.engine.scheduling.max_num_queued_reqs
         limits = InputLimits(
@@ -145,23 +200,36 @@ class ServedModel:
             self.config.engine.scheduling.scheduling_policy,
         )
 
+    def check_is_loaded(self) -> None:
+        """Raise the RequestError that says why the model cannot be used now, if it cannot."""
+        if self.state is ModelState.FAILED:
+            raise EngineGone(f"The engine is down: {self.down_reason}")
+        if self.state is not ModelState.LOADED:
+            phase, done, total = self.engine.progress
+            raise ModelLoading(f"The model is loading: {phase} {done}/{total}.")
+
+    @property
+    def state(self) -> ModelState:
+        return ModelState.FAILED if self.has_died else self.lifecycle.state
+
+    @property
+    def is_loaded(self) -> bool:
+        return self.lifecycle.state is ModelState.LOADED
+
+    @property
+    def has_died(self) -> bool:
+        """Whether the engine has ended although nobody has ended it."""
+        return self.lifecycle.state is ModelState.LOADED and self.engine.phase is Phase.DOWN
+
     @property
     def facts(self) -> EngineFacts | None:
-        """The facts of the engine, once it is ready."""
+        """The facts of the engine, while it is ready."""
         return self.engine.facts
 
     @property
     def down_reason(self) -> str | None:
         """The reason why the model is down; None if it is not."""
-        return self.failure or self.engine.down_reason
-
-    @property
-    def is_loaded(self) -> bool:
-        return self.engine.facts is not None and self.tokenizer is not None
-
-    @property
-    def is_down(self) -> bool:
-        return self.failure is not None or self.engine.phase is Phase.DOWN
+        return self.engine.down_reason if self.has_died else self.lifecycle.failure
 
     @property
     def is_stuck(self) -> bool:
@@ -169,7 +237,7 @@ class ServedModel:
 
     def log_if_stuck(self) -> None:
         """Log once when the engine gets stuck and once when it moves on."""
-        if self.is_down or self.is_stuck == self._is_stuck_logged:
+        if self.state is ModelState.FAILED or self.is_stuck == self._is_stuck_logged:
             return
         self._is_stuck_logged = not self._is_stuck_logged
         if self._is_stuck_logged:

@@ -2,7 +2,7 @@
 OpenMetrics.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -15,6 +15,7 @@ from quire.engine.config import MemoryConfig
 from quire.engine.messages import EngineFacts
 from quire.scheduler.step import Stats
 from quire.server.config import MetricsCompat
+from quire.server.models.lifecycle import ModelState
 from quire.server.models.served_model import ServedModel
 from quire.server.observability.histogram import Histogram
 from quire.server.observability.metric_table import METRICS, Metric, MetricKind
@@ -112,6 +113,11 @@ def _model_rows(model: ServedModel) -> dict[str, Rows]:
         "tenant_tokens_total": [(labels, num) for labels, num in metrics.tenant_tokens.items()],
         "last_step_age_seconds": [((), model.engine.last_progress_age_s())],
     }
+    lifecycle, counts = model.lifecycle, model.lifecycle.counts
+    rows["model_state"] = [((state,), float(state is model.state)) for state in ModelState]
+    rows["model_loads_total"] = _labelled(counts.loads)
+    rows["model_unloads_total"] = _labelled(counts.unloads)
+    rows["requests_waiting_for_load"] = [((), lifecycle.num_waiting)]
     if model.facts is not None:
         rows |= _facts_rows(model.facts, model.config.engine.memory)
     return rows
@@ -218,18 +224,29 @@ def _prefix_rows(stats: Stats) -> dict[str, Rows]:
     }
 
 
-class EngineProcess(Collector):
-    """Collects the figures of the engine's process, as `process_*` has the server's; none while
-    there is no such process."""
+class EngineProcesses(Collector):
+    """Collects the figures of the engines' processes, as `process_*` has the server's; none while
+    there is no such process. Where there are several models each figure has the name of its own."""
 
-    def __init__(self, process_id: Callable[[], int | None]) -> None:
-        self._process_id = process_id
+    def __init__(self, service: Service) -> None:
+        self._service = service
 
     def collect(self) -> Iterable[PrometheusFamily]:
-        process_id = self._process_id()
-        if process_id is None:
-            return []
-        return ProcessCollector("quire:engine", pid=lambda: process_id, registry=None).collect()
+        models = self._service.models
+        families: dict[str, PrometheusFamily] = {}
+        for model in models:
+            labels = {"model_name": model.name} if len(models) > 1 else {}
+            for family in _process_figures(model.engine.process_id):
+                kept = families.setdefault(family.name, family)
+                samples = [each._replace(labels=each.labels | labels) for each in family.samples]
+                kept.samples = samples if kept is family else kept.samples + samples
+        return families.values()
+
+
+def _process_figures(process_id: int | None) -> Iterable[PrometheusFamily]:
+    if process_id is None:
+        return []
+    return ProcessCollector("quire:engine", pid=lambda: process_id, registry=None).collect()
 
 
 def expose(collectors: Iterable[Collector], *, as_openmetrics: bool) -> bytes:

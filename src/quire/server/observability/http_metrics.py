@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from quire.server.observability.histogram import Histogram
-from quire.server.observability.metric_table import HTTP_METRICS
+from quire.server.observability.http_metric_table import HTTP_METRICS
 
 HttpFamily: TypeAlias = CounterMetricFamily | SummaryMetricFamily | HistogramMetricFamily
 

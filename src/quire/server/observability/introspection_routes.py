@@ -1,5 +1,7 @@
 """Routes that show a client its own requests and the events of the prefix cache."""
 
+from collections import Counter
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -7,12 +9,14 @@ from starlette.routing import Route
 from quire.server.errors import NOT_FOUND, RequestError
 from quire.server.http.json_responses import json_response
 from quire.server.http.query import flag_of, query_of
+from quire.server.models.lifecycle import ModelState
+from quire.server.models.served_model import ServedModel
 from quire.server.observability.kv_event_stream import KVEventStream, last_event_id
 from quire.server.observability.timeline_view import TimelineList, show, summary
 from quire.server.observability.timelines import Timeline
 from quire.server.openai.protocol.fields import StrictModel
 from quire.server.openai.protocol.parse import parse_object, validate
-from quire.server.openai.protocol.wire import Cancelled, Loads, ResetSent
+from quire.server.openai.protocol.wire import Cancelled, Loads, ModelLoads, ResetSent
 from quire.server.service import Service
 from quire.server.tenancy.tenants import arrival_of
 
@@ -22,7 +26,9 @@ MAX_RESET_BYTES = 1024
 
 
 class ResetRequest(StrictModel):
-    """The body of `/reset_prefix_cache`, which may be left out."""
+    """The body of `/reset_prefix_cache`, which may be left out. Without `model` it is for all."""
+
+    model: str | None = None
 
 
 class IntrospectionRoutes:
@@ -57,18 +63,23 @@ class IntrospectionRoutes:
 
     async def loads(self, request: Request) -> Response:
         service = self._service
-        serving = service.serving_state()
-        model, facts = serving.model, serving.facts
-        stats = model.metrics.stats
+        service.check_open()
+        if all(model.is_starting or model.state is ModelState.FAILED for model in service.models):
+            service.default_model.check_is_loaded()
+        loads = tuple(map(_loads, service.models))
+        blocks: Counter[str] = Counter()
+        for each in loads:
+            blocks.update(each.blocks)
         return json_response(
             Loads(
-                stats.num_running,
-                stats.num_waiting,
-                facts.max_num_seqs,
-                model.config.engine.scheduling.max_num_queued_reqs,
-                stats.kv_usage,
-                stats.blocks_by_state,
-                stats.predicted_wait_s,
+                sum(each.num_running for each in loads),
+                sum(each.num_waiting for each in loads),
+                sum(each.max_num_seqs for each in loads),
+                sum(each.max_num_queued_reqs for each in loads),
+                max(each.kv_cache_usage for each in loads),
+                blocks,
+                max(each.predicted_wait_s for each in loads),
+                loads,
             )
         )
 
@@ -104,22 +115,46 @@ class IntrospectionRoutes:
 
     async def kv_events(self, request: Request) -> Response:
         self._service.tenants.check_admin(arrival_of(request).tenant)
-        model = self._service.default_model
+        service = self._service
+        model = service.model_named(query_of(request, "model").get("model"))
         if not model.config.engine.tracing.enable_kv_cache_events:
             raise RequestError(
-                "This server was started without --enable-kv-cache-events.",
+                f"{model.name} is served without --enable-kv-cache-events.",
                 code="kv_events_off",
                 status=NOT_FOUND,
             )
-        self._service.serving_state()  # raises where no request can be taken
-        return KVEventStream(model.kv_events, self._service, last_event_id(request))
+        service.check_open()
+        if model.is_starting or model.state is ModelState.FAILED:
+            model.check_is_loaded()
+        return KVEventStream(model.kv_events, service, last_event_id(request))
 
     async def reset_prefix_cache(self, request: Request) -> Response:
+        """Empty the prefix cache of one model, or of all; one that is not loaded has none."""
         service = self._service
         service.tenants.check_admin(arrival_of(request).tenant)
         body = await service.bodies.read(request, MAX_RESET_BYTES)
-        model = service.serving_state().model
-        if body:
-            validate(parse_object(body), ResetRequest)
-        model.engine.reset_prefix_cache()
+        service.check_open()
+        asked = validate(parse_object(body), ResetRequest) if body else ResetRequest()
+        models = service.models if asked.model is None else (service.model_named(asked.model),)
+        if all(model.is_starting or model.state is ModelState.FAILED for model in models):
+            models[0].check_is_loaded()
+        for model in models:
+            if model.state is ModelState.LOADED:
+                model.engine.reset_prefix_cache()
         return json_response(ResetSent())
+
+
+def _loads(model: ServedModel) -> ModelLoads:
+    stats, scheduling = model.metrics.stats, model.config.engine.scheduling
+    return ModelLoads(
+        model.name,
+        model.state,
+        stats.num_running,
+        stats.num_waiting,
+        model.lifecycle.num_waiting,
+        scheduling.max_num_seqs,
+        scheduling.max_num_queued_reqs,
+        stats.kv_usage,
+        stats.blocks_by_state,
+        stats.predicted_wait_s,
+    )

@@ -72,12 +72,21 @@ class KVEventFeed:
     def oldest_id(self) -> int:
         return self.next_id - len(self._frames)
 
+    def on_cleared(self) -> None:
+        """Tell that nothing is cached any more: the engine is gone."""
+        cleared = AllBlocksCleared()
+        self._append(b"id: %d\ndata: %s\n\n" % (self.next_id, msgspec.json.encode(cleared)))
+        self._tell()
+
     def on_output(self, output: EngineOutput) -> None:
         for event in output.kv_events:
             self._append(_frame(self.next_id, event))
         if output.kv_events:
-            self._news.set()
-            self._news = asyncio.Event()
+            self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
     def _append(self, frame: bytes) -> None:
         self._frames.append(frame)

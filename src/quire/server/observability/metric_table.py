@@ -4,7 +4,6 @@ Names are exposed as `quire:NAME`, and as `vllm:NAME` where `twin` says that vLL
 metric with the same type, labels and buckets. Those of HTTP have vLLM's plain names alone.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -322,6 +321,20 @@ METRICS: tuple[Metric, ...] = (
         twin=False,
         of_server=True,
     ),
+    _gauge(
+        "model_state",
+        "1 for the state that the model is in, 0 for all others.",
+        "state",
+        twin=False,
+    ),
+    _counter("model_loads_total", "Loads of the model by how they ended.", "end", twin=False),
+    _counter(
+        "model_unloads_total",
+        "Times the model was unloaded: nobody used it (idle), or it was asked for.",
+        "reason",
+        twin=False,
+    ),
+    _gauge("requests_waiting_for_load", "Requests that wait for the model to load.", twin=False),
     _gauge("memory_bytes", "The memory receipt.", "kind", twin=False),
     _gauge(
         "kv_cache_tokens",
@@ -337,52 +350,6 @@ METRICS: tuple[Metric, ...] = (
     _gauge("startup_seconds", "Time of each phase of the start.", "phase", twin=False),
 )
 
-
-def _http(
-    name: str, kind: MetricKind, help: str, *labels: str, buckets: tuple[float, ...] = ()
-) -> tuple[str, Metric]:
-    return name, Metric(name, kind, help, labels, common=(), buckets=buckets, twin=False)
-
-
-HTTP_METRICS: Mapping[str, Metric] = dict(
-    (
-        _http(
-            "http_requests_total",
-            MetricKind.COUNTER,
-            "Requests by method, status (2xx, 4xx ...) and route.",
-            *("method", "status", "handler"),
-        ),
-        _http(
-            "http_request_size_bytes",
-            MetricKind.SUMMARY,
-            "Bytes of bodies, as requests declare them.",
-            "handler",
-        ),
-        _http(
-            "http_response_size_bytes",
-            MetricKind.SUMMARY,
-            "Bytes of bodies that were sent.",
-            "handler",
-        ),
-        _http(
-            "http_request_duration_highr_seconds",
-            MetricKind.HISTOGRAM,
-            "Time from a request to the end of its answer.",
-            buckets=(
-                *(0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5),
-                *(4.0, 4.5, 5.0, 7.5, 10.0, 30.0, 60.0),
-            ),
-        ),
-        _http(
-            "http_request_duration_seconds",
-            MetricKind.HISTOGRAM,
-            "The same by method and route.",
-            *("method", "handler"),
-            buckets=(0.1, 0.5, 1.0),
-        ),
-    )
-)
-"""Their names stand alone, without the common labels."""
 
 METRIC_NAMES: tuple[str, ...] = tuple(metric.name for metric in METRICS)
 

@@ -128,6 +128,7 @@ class ModelMetrics:
 
     def __init__(self, tenants: Sequence[str]) -> None:
         self.stats = NO_STATS
+        self._max_model_len: int | None = None
         self.histograms = _histograms(of_server=False)
         self.num_finished = dict.fromkeys(FinishReason, 0)
         self.num_rejected = 0
@@ -142,6 +143,9 @@ class ModelMetrics:
 
     def on_ready(self, facts: EngineFacts) -> None:
         """Make the buckets that depend on the model length, which is known now."""
+        if facts.max_model_len == self._max_model_len:
+            return
+        self._max_model_len = facts.max_model_len
         for metric in METRICS:
             if metric.kind is MetricKind.HISTOGRAM and metric.buckets == UP_TO_MODEL_LENGTH:
                 self.histograms[metric.name] = Histogram(buckets_up_to(facts.max_model_len))

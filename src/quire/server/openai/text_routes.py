@@ -1,20 +1,16 @@
-"""Routes of OpenAI's API: models, completions, chat, and the tokenizer."""
+"""Routes of OpenAI's API: completions, chat, and the tokenizer."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire.server.http.json_responses import json_response
-from quire.server.models.abilities import model_abilities, model_kind
-from quire.server.models.served_model import ServedModel
 from quire.server.openai.answer_writer import ChunkWriter
 from quire.server.openai.chat_response_builder import ChatResponseBuilder
 from quire.server.openai.completion_response_builder import CompletionResponseBuilder
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
-from quire.server.openai.protocol.wire import ModelCard, ModelList
 from quire.server.openai.response import GenerationResponse
 from quire.server.requests.generation_stream import GenerationStream
-from quire.server.requests.input_parser import InputKind, model_not_found
+from quire.server.requests.input_parser import InputKind
 from quire.server.requests.intake import RequestIntake
 from quire.server.service import Service
 
@@ -25,13 +21,10 @@ class TextRoutes:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._intake = RequestIntake(service)
-        self._created_s = int(service.sources.now())
 
     def routes(self) -> tuple[Route, ...]:
         """Return the routes of the application that these handlers serve."""
         return (
-            Route("/v1/models", self.models, methods=["GET"]),
-            Route("/v1/models/{name:path}", self.model, methods=["GET"]),
             Route(COMPLETIONS, self.completions, methods=["POST"]),
             Route(CHAT, self.chat, methods=["POST"]),
             Route(f"{COMPLETIONS}/render", self.render_completion, methods=["POST"]),
@@ -39,26 +32,6 @@ class TextRoutes:
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
         )
-
-    async def models(self, request: Request) -> Response:
-        cards = [
-            self._card(name, model)
-            for model in self._service.models
-            for name in model.config.served_model_names
-        ]
-        return json_response(ModelList(tuple(cards)))
-
-    async def model(self, request: Request) -> Response:
-        name = str(request.path_params["name"])
-        model = self._service.find_model(name)
-        if model is None:
-            raise model_not_found(name, self._service.model_names)
-        return json_response(self._card(name, model))
-
-    def _card(self, name: str, model: ServedModel) -> ModelCard:
-        max_model_len = None if model.facts is None else model.facts.max_model_len
-        abilities, kind = model_abilities(model), model_kind(model)
-        return ModelCard(name, self._created_s, model.name, max_model_len, abilities, kind)
 
     async def completions(self, request: Request) -> Response:
         context, serving = await self._intake.context(request, InputKind.COMPLETION, "cmpl")

@@ -63,6 +63,8 @@ class GenerationStream:
         self.context = context
         self._engine = serving.model.engine
         self._submit_lock = serving.model.submit_lock
+        self._lifecycle = serving.model.lifecycle
+        self._holds_model = False
         self._throttle = service.work_throttle
         self._metrics = serving.model.metrics
         self._clock = service.sources.clock
@@ -80,14 +82,17 @@ class GenerationStream:
         self._streams: list[TokenStream] = []
 
     async def start(self) -> None:
-        """Return once the scheduler has taken every request. Raises RequestError if it has not: the
-        prompts are given back to the key's rate then."""
+        """Return once the scheduler has taken every request: the model is held from then on, until
+        `close`. Raises RequestError if it has not: the prompts are given back to the key's rate
+        then."""
         try:
             await self._start()
         except RequestError:
             if self._rates is not None:
                 self._rates.give_back_prompt(self.context.num_prompt_tokens)
             raise
+        self._lifecycle.hold()
+        self._holds_model = True
 
     async def _start(self) -> None:
         now = self._clock()
@@ -185,7 +190,10 @@ class GenerationStream:
             self._meters[index].end(FinishReason.STOP if index in self._stopped else reason)
 
     def close(self) -> None:
-        """Note that nothing more is sent to the client."""
+        """Note that nothing more is sent to the client, and hold the model no more."""
+        if self._holds_model:
+            self._holds_model = False
+            self._lifecycle.leave()
         if self._timeline is None:
             return
         self._timeline.ended_s = self._clock()

@@ -37,6 +37,7 @@ from quire.server.requests.input_parser import (
     parse_input,
 )
 from quire.server.requests.input_worker import PackedInput, ParseTask, run_task, unpack
+from quire.server.requests.named_model import NamedModel, named_model
 from quire.server.requests.prompts import NeedsWorker
 from quire.server.requests.structured_outputs import vocabulary_of
 from quire.server.text.bounded_work import MAX_CPU_S
@@ -106,6 +107,13 @@ class InputReader:
         num_bytes = len(read.grammar.text)
         check_s = await self._queued(self.size_classes[0], check, tenant, num_bytes)
         return replace(read, check_s=check_s)
+
+    async def named_model(self, body: bytes, tenant: str) -> NamedModel:
+        """Return which model a body names. Raises RequestError."""
+        if len(body) <= MEDIUM_BYTES:
+            return named_model(body)
+        read = partial(self._workers.name, body)
+        return await self._queued(self.size_classes[-1], read, tenant, len(body))
 
     async def _check(self, grammar: Grammar, context: InputContext) -> float:
         """Check a grammar in a thread or a process; return the seconds that it took."""
@@ -223,6 +231,10 @@ class WorkerPool:
                 code="internal",
                 status=SERVER_ERROR,
             ) from error
+
+    async def name(self, body: bytes) -> NamedModel:
+        """Read in a worker which model a body names. Raises RequestError."""
+        return await self._run(partial(named_model, body))
 
     async def _run_again_if_broken(self, task: ParseTask) -> PackedInput:
         """Run a task, again if its process has ended: somebody else may have ended an idle process,

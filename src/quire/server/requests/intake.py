@@ -11,13 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from quire.server.errors import TOO_LARGE, RequestError, ShuttingDown
+from quire.server.errors import TOO_LARGE, DeadlineExceeded, RequestError, ShuttingDown
 from quire.server.http.json_responses import JSON
-from quire.server.models.served_model import ServingState
+from quire.server.models.model_use import model_use_of
+from quire.server.models.served_model import ServedModel, ServingState
 from quire.server.requests.context import RequestContext
 from quire.server.requests.input_parser import InputKind, TokenizedRequest
 from quire.server.requests.input_processor import InputProcessor
 from quire.server.requests.input_reader import INLINE_BYTES
+from quire.server.requests.named_model import NamedModel
 from quire.server.responses.history import (
     ContinuedBody,
     History,
@@ -116,7 +118,45 @@ class RequestIntake:
         self._admit(request)
         body = await self._service.bodies.read(request, self._service.config.max_body_bytes)
         await self._service.work_throttle.wait(arrival_of(request).tenant.name)
-        return body, self._service.serving_state()
+        return body, await self._serving(request, body)
+
+    async def _serving(self, request: Request, body: bytes) -> ServingState:
+        """Return what serving the model needs that the body names, once it is loaded. A server of
+        one model does not look into the body for that."""
+        service = self._service
+        service.check_open()
+        named = None
+        if len(service.models) > 1:
+            named = await self._named(request, body)
+        model = service.default_model if named is None else service.model_named(named.name)
+        if model.is_starting:
+            model.check_is_loaded()
+        use = model_use_of(request)
+        if model.is_loaded:
+            await use.begin(model, len(body))
+        else:
+            await self._loaded(request, model, named or await self._named(request, body), len(body))
+        return model.serving_state()
+
+    async def _named(self, request: Request, body: bytes) -> NamedModel:
+        reading = self._service.inputs.named_model(body, arrival_of(request).tenant.name)
+        return await self._unless_cancelled(request, body, reading)
+
+    async def _loaded(
+        self, request: Request, model: ServedModel, named: NamedModel, num_bytes: int
+    ) -> None:
+        """Return once the model is loaded. Raises RequestError where it cannot be, or where the
+        client goes, its deadline passes or the server must stop before."""
+        service = self._service
+        left_s = None
+        if named.time_limit_s is not None:
+            left_s = arrival_of(request).arrived_s + named.time_limit_s - service.sources.clock()
+        beginning = model_use_of(request).begin(model, num_bytes)
+        try:
+            async with asyncio.timeout(left_s):
+                await self._unless_left(request, beginning, service.drains)
+        except TimeoutError:
+            raise DeadlineExceeded("The deadline passed while the model was loaded.") from None
 
     def _admit(self, request: Request) -> None:
         """Charge a request to the rates of its key, if it has any. Raises RequestError."""
@@ -149,10 +189,16 @@ class RequestIntake:
         RequestError then. A small body is read at once."""
         if len(body) <= INLINE_BYTES:
             return await reading
+        return await self._unless_left(request, reading, self._service.cut_off)
+
+    async def _unless_left(
+        self, request: Request, reading: Awaitable[Made], stops: asyncio.Future[None]
+    ) -> Made:
+        """Return what `reading` does, unless the client goes away or `stops` is done before."""
         working = asyncio.ensure_future(reading)
-        leaving, cut_off = asyncio.ensure_future(request.receive()), self._service.cut_off
+        leaving = asyncio.ensure_future(request.receive())
         ends: list[asyncio.Future[Made] | asyncio.Future[Message] | asyncio.Future[None]]
-        ends = [working, leaving, cut_off]
+        ends = [working, leaving, stops]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -160,6 +206,6 @@ class RequestIntake:
             is_read = not working.cancel()
         if is_read:
             return working.result()
-        if cut_off.done():
+        if stops.done():
             raise ShuttingDown
         raise RequestError("The client went away while its request was read.", code="client_gone")

@@ -9,6 +9,7 @@ import msgspec
 from quire.server.anthropic.errors import MessageError, is_of_messages, message_error
 from quire.server.errors import (
     BAD_REQUEST,
+    CONFLICT,
     FORBIDDEN,
     NOT_FOUND,
     SERVER_ERROR,
@@ -87,6 +88,14 @@ ERROR_DOCS: Mapping[int, ErrorDoc] = dict(
         _error(
             "The path has other methods; `Allow` names them.",
             RequestError("Method Not Allowed", code="method_not_allowed", status=NO_SUCH_METHOD),
+        ),
+        _error(
+            "The model is still used, so that it is not unloaded.",
+            RequestError(
+                "Requests still use the model after 30 s (--shutdown-timeout): it stays loaded.",
+                code="model_in_use",
+                status=CONFLICT,
+            ),
         ),
         _error(
             "The head or the body of the request did not come in time.",

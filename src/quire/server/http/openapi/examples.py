@@ -30,6 +30,10 @@ from quire.server.openai.protocol.wire import (
     Loads,
     ModelAbilities,
     ModelCard,
+    ModelChanged,
+    ModelInfo,
+    ModelLoads,
+    ModelStatus,
     QuireAccount,
     Rendered,
     RenderedPrompt,
@@ -119,11 +123,13 @@ TOKENIZE_REQUESTS: Mapping[str, Mapping[str, object]] = {
 DETOKENIZE_REQUESTS: Mapping[str, Mapping[str, object]] = {"tokens": {"tokens": [5, 6, 7]}}
 RESET_REQUESTS: Mapping[str, Mapping[str, object]] = {"all": {}}
 
+_LOADED = ModelStatus("loaded")
 CARD = ModelCard(
     MODEL,
     CREATED_S,
     MODEL,
     2048,
+    _LOADED,
     ModelAbilities(
         completion=True,
         chat=True,
@@ -138,6 +144,8 @@ CACHE_PROBE_REQUESTS: Mapping[str, Mapping[str, object]] = {
     "prompt": {"prompt": "Once upon a time"},
     "conversation": {"messages": [{"role": "user", "content": "Hello"}]},
 }
+MODEL_LOADED = ModelChanged(MODEL, _LOADED)
+MODEL_UNLOADED = ModelChanged(MODEL, ModelStatus("unloaded"))
 _USAGE = Usage(4, 3, 7, CachedTokens(0))
 _ACCOUNT = QuireAccount((Timing(0, 0.0005, 0.011, 0.0096, 0, 0),))
 COMPLETION = CompletionBody(
@@ -157,14 +165,16 @@ CHAT_COMPLETION = ChatBody(
     quire=_ACCOUNT,
 )
 SUMMARY = TimelineSummary(_COMPLETION_ID, "my-request-1", CREATED_S, MODEL, "ended", 93.5, 1, 5, 16)
+_BLOCKS = {"free": 100, "cached": 50, "active": 50, "swapped": 0}
 LOADS = Loads(
     num_running=2,
     num_waiting=1,
     max_num_seqs=256,
     max_num_queued_reqs=1024,
     kv_cache_usage=0.25,
-    blocks={"free": 100, "cached": 50, "active": 50, "swapped": 0},
+    blocks=_BLOCKS,
     predicted_wait_s=0.5,
+    models=(ModelLoads(MODEL, "loaded", 2, 1, 0, 256, 1024, 0.25, _BLOCKS, 0.5),),
 )
 RENDERED = Rendered(
     MODEL,
@@ -196,41 +206,58 @@ TIMELINE = TimelineOut(
         ),
     ),
 )
+_FACTS = EngineFacts(
+    model_type="llama",
+    dtype="float32",
+    device="cpu",
+    vocab_size=2048,
+    max_model_len=2048,
+    max_num_seqs=64,
+    max_num_batched_tokens=512,
+    block_size=16,
+    num_blocks=1000,
+    num_host_blocks=0,
+    eos_token_ids=(1,),
+    receipt=(ReceiptLine("weights", 4_000_000), ReceiptLine("kv_cache", 32_000_000)),
+    memory=MemoryFacts(
+        kv_dtype="float32",
+        kv_tokens=15_984,
+        kv_token_bytes=2048,
+        layer_groups=(LayerGroupFacts("full_attention", None, 4),),
+        padding_share=0.0,
+        max_model_len_fits=2048,
+        max_concurrency=7.8,
+        why_num_blocks="all that memory allows",
+        why_max_num_batched_tokens="measured",
+    ),
+    startup_s={"load": 0.5},
+)
+_STARTUP_S = {"imports": 1.5, "load": 0.5, "total": 2.3}
+_MEMORY: dict[str, object] = {
+    "lines": {"weights": 4_000_000, "kv_cache": 32_000_000},
+    "num_blocks": 1000,
+}
+_DEFAULTS = SamplingDefaults(temperature=0.7)
 SERVER_INFO = ServerInfo(
     version=__version__,
     phase="ready",
-    facts=EngineFacts(
-        model_type="llama",
-        dtype="float32",
-        device="cpu",
-        vocab_size=2048,
-        max_model_len=2048,
-        max_num_seqs=64,
-        max_num_batched_tokens=512,
-        block_size=16,
-        num_blocks=1000,
-        num_host_blocks=0,
-        eos_token_ids=(1,),
-        receipt=(ReceiptLine("weights", 4_000_000), ReceiptLine("kv_cache", 32_000_000)),
-        memory=MemoryFacts(
-            kv_dtype="float32",
-            kv_tokens=15_984,
-            kv_token_bytes=2048,
-            layer_groups=(LayerGroupFacts("full_attention", None, 4),),
-            padding_share=0.0,
-            max_model_len_fits=2048,
-            max_concurrency=7.8,
-            why_num_blocks="all that memory allows",
-            why_max_num_batched_tokens="measured",
-        ),
-        startup_s={"load": 0.5},
-    ),
-    startup_s={"imports": 1.5, "load": 0.5, "total": 2.3},
-    memory={"lines": {"weights": 4_000_000, "kv_cache": 32_000_000}, "num_blocks": 1000},
-    sampling_defaults=SamplingDefaults(temperature=0.7),
+    facts=_FACTS,
+    startup_s=_STARTUP_S,
+    memory=_MEMORY,
+    sampling_defaults=_DEFAULTS,
     config={"served_model_names": [MODEL], "host": "127.0.0.1", "port": 8000},
+    models=(
+        ModelInfo(
+            MODEL,
+            "loaded",
+            _FACTS,
+            _STARTUP_S,
+            _MEMORY,
+            _DEFAULTS,
+            {"served_model_names": [MODEL], "tool_call_parser": "auto"},
+        ),
+    ),
 )
-
 
 FILE = FileObject(
     id="file-0123456789abcdef",

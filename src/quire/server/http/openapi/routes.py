@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from quire import __version__
 from quire.server.errors import (
+    CONFLICT,
     NOT_FOUND,
     TOO_LARGE,
     TOO_LATE,
@@ -61,8 +62,8 @@ OK = 200
 STREAMED = "With `stream`: events, an error that comes late among them."
 READS_A_BODY = (TOO_LARGE, UNSUPPORTED_MEDIA, UNAVAILABLE)
 """Errors of the routes that read a body, beside those of all."""
-TOKENIZES = (*READS_A_BODY, NOT_FOUND, TOO_MANY)
-GENERATES = (*TOKENIZES, TOO_LATE)
+TOKENIZES = (*READS_A_BODY, NOT_FOUND, TOO_MANY, TOO_LATE)
+GENERATES = TOKENIZES
 
 
 def _ok(*responses: ResponseDoc) -> Mapping[int, tuple[ResponseDoc, ...]]:
@@ -144,6 +145,19 @@ ROUTES: Mapping[str, RouteDoc] = {
         (NOT_FOUND,),
         parameters=(Parameter("name", "path", "The model.", examples.CARD.id),),
     ),
+    "/v1/models/{name}/load": RouteDoc(
+        "Load a model, and wait until that is done; for the admin key, where there is one.",
+        _ok(ResponseDoc(examples.MODEL_LOADED)),
+        (NOT_FOUND, UNAVAILABLE),
+        parameters=(Parameter("name", "path", "The model.", examples.CARD.id),),
+    ),
+    "/v1/models/{name}/unload": RouteDoc(
+        "Unload a model once what runs has ended, and wait until that is done; for the admin key, "
+        "where there is one.",
+        _ok(ResponseDoc(examples.MODEL_UNLOADED)),
+        (NOT_FOUND, CONFLICT, UNAVAILABLE),
+        parameters=(Parameter("name", "path", "The model.", examples.CARD.id),),
+    ),
     "/v1/requests": RouteDoc(
         "One's own requests that run or ran last, the newest first.",
         _ok(ResponseDoc(TimelineList((examples.SUMMARY,)))),
@@ -191,6 +205,7 @@ ROUTES: Mapping[str, RouteDoc] = {
         ),
         (NOT_FOUND, UNAVAILABLE),
         parameters=(
+            Parameter("model", "query", "The model, of several.", examples.CARD.id),
             Parameter(
                 "last-event-id",
                 "header",
@@ -303,9 +318,9 @@ ROUTES: Mapping[str, RouteDoc] = {
         headers=("x-quire-warnings",),
     ),
     "/reset_prefix_cache": RouteDoc(
-        "Empty the prefix cache; for the admin key, where there is one.",
+        "Empty the prefix cache of a model, or of all; for the admin key, where there is one.",
         _ok(ResponseDoc(ResetSent())),
-        READS_A_BODY,
+        (*READS_A_BODY, NOT_FOUND),
         examples.RESET_REQUESTS,
         body_required=False,
     ),

@@ -210,15 +210,23 @@ class ModelAbilities(msgspec.Struct, frozen=True):
     embeddings: bool
 
 
+class ModelStatus(msgspec.Struct, frozen=True):
+    """`value` is unloaded, loading, loaded, unloading or failed; `reason` says why it failed."""
+
+    value: str
+    reason: str | UnsetType = UNSET
+
+
 class ModelCard(msgspec.Struct, frozen=True):
     """`max_model_len` is the context in tokens, prompt and output; it and `capabilities` are null
-    until the model is loaded. `kind` is `generate`, or `embed` for a model that gives embeddings
-    alone, once it is loaded."""
+    until the model has been loaded once. `kind` is `generate`, or `embed` for a model that gives
+    embeddings alone, once it is loaded."""
 
     id: str
     created: int
     root: str
     max_model_len: int | None
+    status: ModelStatus
     capabilities: ModelAbilities | None = None
     kind: str = "generate"
     object: str = "model"
@@ -232,10 +240,12 @@ class ModelList(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """`reason` says why a server is down."""
+    """`reason` says why a server is down. Where there are several models, `models` names those that
+    are at fault, with what is wrong with each."""
 
     status: str
     reason: str | None | UnsetType = UNSET
+    models: dict[str, str] | UnsetType = UNSET
 
 
 class StartProgress(msgspec.Struct, frozen=True):
@@ -258,9 +268,22 @@ class Version(msgspec.Struct, frozen=True):
     version: str
 
 
+class ModelInfo(msgspec.Struct, frozen=True):
+    """`facts` and `memory` are null while the model is not loaded. `startup_s` then has the seconds
+    of each phase of the engine's start and, as `total`, those of the whole load."""
+
+    name: str
+    status: str
+    facts: EngineFacts | None
+    startup_s: dict[str, float]
+    memory: dict[str, object] | None
+    sampling_defaults: SamplingDefaults
+    config: dict[str, object]
+
+
 class ServerInfo(msgspec.Struct, frozen=True):
-    """`facts` and `memory` are null until the model is loaded. `startup_s` then has the seconds of
-    each phase of the engine's start and, as `total`, those since the server's process began."""
+    """Everything about the server and its models; what stands beside `models` is about the first of
+    them, and `config` about the server and the first."""
 
     version: str
     phase: str
@@ -269,6 +292,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
     memory: dict[str, object] | None
     sampling_defaults: SamplingDefaults
     config: dict[str, object]
+    models: tuple[ModelInfo, ...]
 
 
 class Tokenized(msgspec.Struct, frozen=True):
@@ -325,10 +349,25 @@ class Cancelled(msgspec.Struct, frozen=True):
     object: str = "request.cancelled"
 
 
-class Loads(msgspec.Struct, frozen=True):
-    """The load after the last step. `blocks` are those of KV memory by their state;
+class ModelLoads(msgspec.Struct, frozen=True):
+    """The load of one model after its last step. `blocks` are those of KV memory by their state;
     `predicted_wait_s` are the seconds until what waits now is computed, 0 if that is not known;
-    `max_num_queued_reqs` may wait."""
+    `max_num_queued_reqs` may wait. `num_waiting_for_load` requests wait until it is loaded."""
+
+    model: str
+    status: str
+    num_running: int
+    num_waiting: int
+    num_waiting_for_load: int
+    max_num_seqs: int
+    max_num_queued_reqs: int
+    kv_cache_usage: float
+    blocks: dict[str, int]
+    predicted_wait_s: float
+
+
+class Loads(msgspec.Struct, frozen=True):
+    """The loads of all models, and together: sums, and of usage and wait the most."""
 
     num_running: int
     num_waiting: int
@@ -337,6 +376,7 @@ class Loads(msgspec.Struct, frozen=True):
     kv_cache_usage: float
     blocks: dict[str, int]
     predicted_wait_s: float
+    models: tuple[ModelLoads, ...]
     object: str = "loads"
 
 
@@ -364,7 +404,15 @@ class Detokenized(msgspec.Struct, frozen=True):
     prompt: str
 
 
+class ModelChanged(msgspec.Struct, frozen=True):
+    """The state of a model after it was to be loaded or unloaded."""
+
+    id: str
+    status: ModelStatus
+    object: str = "model.status"
+
+
 class ResetSent(msgspec.Struct, frozen=True):
-    """The engine has been told to empty the prefix cache."""
+    """The engines have been told to empty the prefix cache."""
 
     status: str = "sent"

@@ -1,0 +1,167 @@
+"""Two models in real processes on one server: none starves, and unloading loses nothing."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tests.e2e.server_process import ServerProcess, eventually, server_process
+
+BUNDLED = files("quire.models") / "bundled"
+PROMPT = "Once upon a time"
+NUM_TOKENS = 24
+MODELS = """
+- name: bundled
+  model: {folder}
+  dtype: float32
+  num-threads: 1
+  kv-cache-tokens: 4096
+- name: other
+  model: {other}
+  dtype: float32
+  num-threads: 1
+  kv-cache-tokens: 4096
+- name: lazy
+  model: {folder}
+  dtype: float32
+  num-threads: 1
+  kv-cache-tokens: 4096
+  load: on-first-use
+  unload-after-s: {unload_after_s}
+"""
+
+
+def models_file(folder: Path, unload_after_s: float) -> Path:
+    """Write the file, and a checkpoint that says something else."""
+    other = folder / "other"
+    shutil.copytree(str(BUNDLED), other)
+    weights = load_file(other / "model.safetensors")
+    weights["model.norm.weight"] = weights["model.norm.weight"].flip(0).contiguous()
+    save_file(weights, other / "model.safetensors", {"format": "pt"})
+    path = folder / "models.yaml"
+    path.write_text(MODELS.format(folder=BUNDLED, other=other, unload_after_s=unload_after_s))
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    path = models_file(tmp_path_factory.mktemp("models"), 0.3)
+    with server_process("--models-config-file", str(path)) as running:
+        yield running
+
+
+def body(model: str, num_tokens: int = NUM_TOKENS) -> dict[str, object]:
+    greedy = {"temperature": 0, "ignore_eos": True}
+    return {"model": model, "prompt": PROMPT, "max_tokens": num_tokens, **greedy}
+
+
+def text(server: ServerProcess, model: str, num_tokens: int = NUM_TOKENS) -> str:
+    reply = server.client.post("/v1/completions", json=body(model, num_tokens))
+    return str(reply.raise_for_status().json()["choices"][0]["text"])
+
+
+def states(server: ServerProcess) -> Mapping[str, str]:
+    cards = server.client.get("/v1/models").json()["data"]
+    return {card["id"]: card["status"]["value"] for card in cards}
+
+
+def engines(server: ServerProcess) -> list[psutil.Process]:
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    return [each for each in children if "quire.engine.process" in each.cmdline()]
+
+
+def test_each_model_is_a_process_and_answers_with_its_own_text(server: ServerProcess) -> None:
+    assert len(engines(server)) == 2
+    bundled, other = text(server, "bundled"), text(server, "other")
+    assert bundled != other
+    assert text(server, "lazy") == bundled
+    assert eventually(lambda: states(server)["lazy"] == "unloaded", 30)
+    assert len(engines(server)) == 2
+
+
+def test_unloading_and_loading_again_under_load_loses_nothing(server: ServerProcess) -> None:
+    """One model is unloaded whenever it is idle for a moment, and by hand at any moment."""
+    expected = {name: text(server, name) for name in ("bundled", "other")}
+    expected["lazy"] = expected["bundled"]
+
+    async def ask(client: httpx.AsyncClient, worker: int) -> list[tuple[str, httpx.Response]]:
+        replies = []
+        for turn in range(6):
+            name = ("bundled", "lazy", "other")[(worker + turn) % 3]
+            await asyncio.sleep(0.35 * (turn % 3))
+            replies.append((name, await client.post("/v1/completions", json=body(name))))
+        return replies
+
+    async def unload(client: httpx.AsyncClient) -> None:
+        for _ in range(4):
+            await asyncio.sleep(1.0)
+            reply = await client.post("/v1/models/lazy/unload")
+            assert reply.status_code == 200, reply.text
+
+    async def run() -> list[tuple[str, httpx.Response]]:
+        async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+            *answered, _ = await asyncio.gather(
+                *(ask(client, worker) for worker in range(6)), unload(client)
+            )
+        return [each for replies in answered if replies for each in replies]
+
+    replies = asyncio.run(run())
+    assert len(replies) == 36
+    for name, reply in replies:
+        assert reply.status_code == 200, reply.text
+        assert reply.json()["choices"][0]["text"] == expected[name]
+    unloads = server.metric('quire:model_unloads_total{engine="0",model_name="lazy"')
+    assert unloads >= 2
+    failed = 'quire:model_loads_total{end="failed",engine="0",model_name="lazy"}'
+    assert server.metric(failed) == 0
+
+
+def test_a_crowd_on_one_model_does_not_starve_the_other(server: ServerProcess) -> None:
+    """32 streams of one model never end while somebody asks the other again and again."""
+
+    async def crowd(client: httpx.AsyncClient, until: asyncio.Event) -> None:
+        while not until.is_set():
+            (await client.post("/v1/completions", json=body("bundled", 200))).raise_for_status()
+
+    async def run() -> list[float]:
+        limits = httpx.Limits(max_connections=64)
+        async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as client:
+            until = asyncio.Event()
+            others = [asyncio.create_task(crowd(client, until)) for _ in range(32)]
+            await asyncio.sleep(1.0)
+            times = []
+            for _ in range(12):
+                began = time.monotonic()
+                reply = await client.post("/v1/completions", json=body("other"))
+                times.append(time.monotonic() - began)
+                assert reply.status_code == 200
+            until.set()
+            await asyncio.gather(*others)
+        return times
+
+    assert text(server, "other")
+    times = sorted(asyncio.run(run()))
+    crowded = 'quire:generation_tokens_total{engine="0",model_name="bundled"}'
+    assert server.metric(crowded) > 32 * 200
+    assert times[len(times) // 2] < 10, times
+
+
+def test_a_model_whose_engine_is_killed_leaves_the_other_alone(tmp_path: Path) -> None:
+    path = models_file(tmp_path, 60)
+    with server_process("--models-config-file", str(path)) as running:
+        before = text(running, "bundled")
+        assert text(running, "lazy") == before
+        newest = max(engines(running), key=lambda each: each.create_time())
+        newest.kill()
+        assert eventually(lambda: states(running)["lazy"] == "failed", 10)
+        reply = running.client.get("/readyz")
+        assert (reply.status_code, reply.json()["models"]) == (503, {"lazy": "down"})
+        assert text(running, "bundled") == before
+        assert running.stop() == 0
