@@ -296,3 +296,17 @@ def test_who_was_let_in_is_served_although_the_model_is_to_be_unloaded(two: Serv
         assert eventually(unloading.done) and ends == [True] * number
         assert eventually(lambda: states(two)[TWO] in ("loaded", "unloaded"))
         two.client.post(f"/v1/models/{TWO}/unload").raise_for_status()
+
+
+def test_a_response_in_the_background_holds_its_model() -> None:
+    with serving_two(two_models(unload_after_s=0.05)) as served:
+        engine = newest(served)
+        served.do(engine.may_step.clear)
+        body = {"model": TWO, "input": "x", "max_output_tokens": 2, "background": True}
+        response = served.client.post("/v1/responses", json=body).raise_for_status().json()
+        time.sleep(HELD_S)
+        assert states(served)[TWO] == "loaded"
+        served.do(engine.may_step.set)
+        path = f"/v1/responses/{response['id']}"
+        assert eventually(lambda: served.client.get(path).json()["status"] != "in_progress")
+        assert becomes(served, "unloaded")
