@@ -169,12 +169,14 @@ class TracingConfig:
     """The configuration of what an engine tells of its work, beside its results.
 
     otlp_traces_endpoint: the URL of an OpenTelemetry collector; None sends it nothing.
+    log_name: the name of the engine in its lines of the log.
     """
 
     otlp_traces_endpoint: str | None = None
     enable_kv_cache_events: bool = False
     log_level: LogLevel = LogLevel.INFO
     log_format: LogFormat = LogFormat.TEXT
+    log_name: str = "engine"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import msgspec
 
 from quire.cache.sizing import TooLittleMemory
 from quire.engine.channel import Channel, ChannelClosed
-from quire.engine.config import TOY_MODEL, EngineConfig, LogFormat
+from quire.engine.config import TOY_MODEL, EngineConfig, LogFormat, TracingConfig
 from quire.engine.messages import Failed, Loading, Ready
 from quire.logs import JsonFormatter
 from quire.models.config import CheckpointError, UnsupportedModel
@@ -28,7 +28,7 @@ from quire.progress import log_format
 logger = logging.getLogger(__name__)
 
 FAILED = 1
-LOG_FORMAT = "%(asctime)s %(levelname)s engine: %(message)s"
+LOG_FORMAT = "%(asctime)s %(levelname)s {name}: %(message)s"
 EXPECTED = (CheckpointError, TooLittleMemory, UnsupportedModel, ValueError)
 """Errors that settings can lead to: their text is enough, no traceback is logged."""
 
@@ -42,9 +42,8 @@ def serve(channel: Channel) -> None:
     (body,) = channel.receive(wait=True)
     config = msgspec.msgpack.decode(body, type=EngineConfig)
     logging.getLogger().setLevel(config.tracing.log_level.upper())
-    if config.tracing.log_format is LogFormat.JSON:
-        for handler in logging.getLogger().handlers:
-            handler.setFormatter(JsonFormatter("quire.engine"))
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_formatter(config.tracing))
     began_s = time.monotonic() - process_age_s(time.time())
     report_progress("imports", 0, 1)
     with uncollected():
@@ -73,9 +72,18 @@ def serve(channel: Channel) -> None:
         EngineLoop(engine, channel).run()
 
 
+def _formatter(config: TracingConfig) -> logging.Formatter:
+    if config.log_format is LogFormat.JSON:
+        return JsonFormatter(f"quire.{config.log_name}")
+    text = LOG_FORMAT.format(name=config.log_name.replace("%", "%%"))
+    return logging.Formatter(log_format(sys.stderr, text))
+
+
 def main() -> None:
     """Run the engine process on the socket whose file descriptor is the first argument."""
-    logging.basicConfig(level=logging.INFO, format=log_format(sys.stderr, LOG_FORMAT))
+    logging.basicConfig(level=logging.INFO)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_formatter(TracingConfig()))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when to end
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     try:

@@ -11,7 +11,7 @@ from quire.server.cli.options import OPTIONS
 
 FILLED_OTHERWISE = {
     ConfigSection.MODEL: {"model"},
-    ConfigSection.TRACING: {"log_level", "log_format"},
+    ConfigSection.TRACING: {"log_level", "log_format", "log_name"},
     ConfigSection.MEMORY: {"is_device_shared"},
     ConfigSection.SERVED_MODEL: {"engine", "served_model_names", "load", "unload_after_s"},
     ConfigSection.SERVER: {"models", "api_keys", "http"},

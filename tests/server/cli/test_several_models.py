@@ -61,6 +61,8 @@ def test_a_file_tells_each_model_by_the_names_of_flags(tmp_path: Path) -> None:
     shares = [each.engine.memory.gpu_memory_utilization for each in config.models]
     assert shares == [None, 0.5, pytest.approx(0.4)]
     assert all(each.engine.memory.is_device_shared for each in config.models)
+    names = [each.engine.tracing.log_name for each in config.models]
+    assert names == ["engine of small", "engine of org/large", "engine of third"]
 
 
 def test_a_model_repeated_as_a_flag_has_the_same_options() -> None:

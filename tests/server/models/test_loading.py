@@ -141,6 +141,7 @@ def test_an_idle_model_is_unloaded_and_loaded_again_when_it_is_asked_for() -> No
             assert served.metric(f"quire:model_unloads_total{series}") == loads
             running = f'quire:num_requests_running{{engine="0",model_name="{TWO}"}}'
             assert served.metric(running) == 0
+            assert served.metric(f'quire:kv_blocks{{engine="0",model_name="{TWO}"') == 0
         assert served.client.get("/readyz").status_code == 200
         assert served.client.get(f"/v1/models/{TWO}").json()["max_model_len"] == 256
 

@@ -40,9 +40,17 @@ def served_models(values: Mapping[str, OptionValue]) -> tuple[ServedModelConfig,
     _check_names(models)
     configs = {model.names[0]: _config(model) for model in models}
     engines = with_shares({name: config.engine for name, config in configs.items()})
+    if len(engines) > 1:
+        engines = {name: _with_log_name(engine, name) for name, engine in engines.items()}
     return tuple(
         dataclasses.replace(config, engine=engines[name]) for name, config in configs.items()
     )
+
+
+def _with_log_name(engine: EngineConfig, name: str) -> EngineConfig:
+    """Let the lines that the engine logs tell whose they are."""
+    tracing = dataclasses.replace(engine.tracing, log_name=f"engine of {name}")
+    return dataclasses.replace(engine, tracing=tracing)
 
 
 def section_of(values: Mapping[str, OptionValue], section: ConfigSection) -> dict[str, OptionValue]:

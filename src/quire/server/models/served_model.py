@@ -167,7 +167,7 @@ class ServedModel:
         """End the engine; its cache is gone with it."""
         await self.engine.close()
         logger.info("%s is unloaded", self.name)
-        self.metrics.on_down()
+        self.metrics.on_unloaded()
         self.kv_events.on_cleared()
         self.engine = self._open_engine()
 

@@ -183,6 +183,11 @@ class ModelMetrics:
             num_blocks_on_host=0,
         )
 
+    def on_unloaded(self) -> None:
+        """Note that the engine was ended, and that its blocks are no more."""
+        self.on_down()
+        self.stats = self.stats._replace(num_blocks_free=0)
+
     def observe(self, name: str, value: float) -> None:
         self.histograms[name].observe(value)
 
