@@ -102,13 +102,15 @@ class Live:
 
 
 class ScriptedEngine:
-    """Runs a step only while `may_step` is set; `refuses` is the answer to the next submits."""
+    """Runs a step only while `may_step` is set; `refuses` is the answer to the next submits, and
+    `ready_facts` are its facts once it is loaded."""
 
     def __init__(self, config: EngineConfig, on_output: Callable[[EngineOutput], None]) -> None:
         self.config = config
         self.phase = Phase.STARTING
         self.progress = ("process", 0, 1)
         self.facts: EngineFacts | None = None
+        self.ready_facts = FACTS
         self.down_reason: str | None = None
         self.script: Script = repeat_prompt
         self.refuses: Reason | None = None
@@ -207,7 +209,7 @@ class ScriptedEngine:
 
     async def _run(self) -> None:
         await self.starts.wait()
-        self.facts = FACTS
+        self.facts = self.ready_facts
         self.phase = Phase.READY
         while True:
             await self._work.wait()

@@ -177,10 +177,11 @@ def test_capabilities_are_those_of_the_options() -> None:
 
 
 def test_an_encoder_is_for_embeddings_alone() -> None:
-    with serving(plain_config()) as served:
-        facts = served.engine.facts
-        assert facts is not None
-        served.engine.facts = msgspec.structs.replace(facts, is_causal=False)
+    with serving(plain_config(), loaded=False) as served:
+        engine = served.engine
+        engine.ready_facts = msgspec.structs.replace(engine.ready_facts, is_causal=False)
+        served.do(engine.starts.set)
+        assert eventually(lambda: served.client.get("/readyz").status_code == 200)
         (card, _) = served.client.get("/v1/models").json()["data"]
         assert card["kind"] == "embed"
         able = [name for name, is_able in card["capabilities"].items() if is_able]

@@ -1,7 +1,7 @@
 """Tells what a model can be asked for, from its engine, its chat template and its formats."""
 
 from quire.server.models.served_model import ServedModel
-from quire.server.openai.protocol.wire import ModelAbilities
+from quire.server.models.wire import ModelAbilities
 
 
 def model_abilities(model: ServedModel) -> ModelAbilities | None:

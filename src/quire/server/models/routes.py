@@ -10,7 +10,7 @@ from quire.server.http.json_responses import json_response
 from quire.server.models.abilities import model_abilities, model_kind
 from quire.server.models.lifecycle import ModelState
 from quire.server.models.served_model import ServedModel
-from quire.server.openai.protocol.wire import ModelCard, ModelChanged, ModelList, ModelStatus
+from quire.server.models.wire import ModelCard, ModelChanged, ModelList, ModelStatus
 from quire.server.service import Service
 from quire.server.tenancy.tenants import arrival_of
 

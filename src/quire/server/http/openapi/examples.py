@@ -7,6 +7,7 @@ import msgspec
 from quire import __version__
 from quire.engine.messages import EngineFacts, LayerGroupFacts, MemoryFacts, ReceiptLine
 from quire.server.config import BUNDLED_MODEL_NAME as MODEL
+from quire.server.models.wire import ModelAbilities, ModelCard, ModelChanged, ModelStatus
 from quire.server.observability.timeline_view import (
     ChoiceOut,
     Counts,
@@ -28,12 +29,8 @@ from quire.server.openai.protocol.wire import (
     CompletionBody,
     CompletionChoice,
     Loads,
-    ModelAbilities,
-    ModelCard,
-    ModelChanged,
     ModelInfo,
     ModelLoads,
-    ModelStatus,
     QuireAccount,
     Rendered,
     RenderedPrompt,

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 from quire import __version__
 from quire.server.errors import (
-    CONFLICT,
     NOT_FOUND,
     TOO_LARGE,
     TOO_LATE,
@@ -20,6 +19,7 @@ from quire.server.http.openapi import (
     message_examples,
     response_examples,
 )
+from quire.server.http.openapi.model_docs import MODEL_ROUTES
 from quire.server.http.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.http.openapi.stored_response_docs import STORED_RESPONSE_ROUTES
 from quire.server.observability.kv_event_feed import (
@@ -45,7 +45,6 @@ from quire.server.openai.protocol.wire import (
     CompletionBody,
     Detokenized,
     Health,
-    ModelList,
     ResetSent,
     StartProgress,
     Startup,
@@ -138,26 +137,7 @@ ROUTES: Mapping[str, RouteDoc] = {
         "admin key, where there is one.",
         _ok(ResponseDoc(examples.SERVER_INFO)),
     ),
-    "/v1/models": RouteDoc("The models.", _ok(ResponseDoc(ModelList((examples.CARD,))))),
-    "/v1/models/{name}": RouteDoc(
-        "One of the models.",
-        _ok(ResponseDoc(examples.CARD)),
-        (NOT_FOUND,),
-        parameters=(Parameter("name", "path", "The model.", examples.CARD.id),),
-    ),
-    "/v1/models/{name}/load": RouteDoc(
-        "Load a model, and wait until that is done; for the admin key, where there is one.",
-        _ok(ResponseDoc(examples.MODEL_LOADED)),
-        (NOT_FOUND, UNAVAILABLE),
-        parameters=(Parameter("name", "path", "The model.", examples.CARD.id),),
-    ),
-    "/v1/models/{name}/unload": RouteDoc(
-        "Unload a model once what runs has ended, and wait until that is done; for the admin key, "
-        "where there is one.",
-        _ok(ResponseDoc(examples.MODEL_UNLOADED)),
-        (NOT_FOUND, CONFLICT, UNAVAILABLE),
-        parameters=(Parameter("name", "path", "The model.", examples.CARD.id),),
-    ),
+    **MODEL_ROUTES,
     "/v1/requests": RouteDoc(
         "One's own requests that run or ran last, the newest first.",
         _ok(ResponseDoc(TimelineList((examples.SUMMARY,)))),

@@ -198,47 +198,6 @@ class ChatChunk(msgspec.Struct, frozen=True):
     prompt_progress: PromptProgress | UnsetType = UNSET
 
 
-class ModelAbilities(msgspec.Struct, frozen=True):
-    """The abilities of a model: `chat` wants a chat template, `tools` one that shows them and
-    a known format of calls, `reasoning` that it comes apart from the content."""
-
-    completion: bool
-    chat: bool
-    tools: bool
-    reasoning: bool
-    structured_outputs: bool
-    embeddings: bool
-
-
-class ModelStatus(msgspec.Struct, frozen=True):
-    """`value` is unloaded, loading, loaded, unloading or failed; `reason` says why it failed."""
-
-    value: str
-    reason: str | UnsetType = UNSET
-
-
-class ModelCard(msgspec.Struct, frozen=True):
-    """`max_model_len` is the context in tokens, prompt and output; it and `capabilities` are null
-    until the model has been loaded once. `kind` is `generate`, or `embed` for a model that gives
-    embeddings alone, once it is loaded."""
-
-    id: str
-    created: int
-    root: str
-    max_model_len: int | None
-    status: ModelStatus
-    capabilities: ModelAbilities | None = None
-    kind: str = "generate"
-    object: str = "model"
-    owned_by: str = "quire"
-    parent: None = None
-
-
-class ModelList(msgspec.Struct, frozen=True):
-    data: tuple[ModelCard, ...]
-    object: str = "list"
-
-
 class Health(msgspec.Struct, frozen=True):
     """`reason` says why a server is down. Where there are several models, `models` names those that
     are at fault, with what is wrong with each."""
@@ -402,14 +361,6 @@ class CacheProbe(msgspec.Struct, frozen=True):
 
 class Detokenized(msgspec.Struct, frozen=True):
     prompt: str
-
-
-class ModelChanged(msgspec.Struct, frozen=True):
-    """The state of a model after it was to be loaded or unloaded."""
-
-    id: str
-    status: ModelStatus
-    object: str = "model.status"
 
 
 class ResetSent(msgspec.Struct, frozen=True):

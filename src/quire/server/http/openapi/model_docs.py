@@ -1,0 +1,34 @@
+"""The rows of the document of the API for the routes of models."""
+
+from collections.abc import Mapping
+
+from quire.server.errors import CONFLICT, NOT_FOUND, UNAVAILABLE
+from quire.server.http.openapi import examples
+from quire.server.http.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
+from quire.server.models.wire import ModelList
+
+_OK = 200
+_NAME = Parameter("name", "path", "The model.", examples.CARD.id)
+
+MODEL_ROUTES: Mapping[str, RouteDoc] = {
+    "/v1/models": RouteDoc("The models.", {_OK: (ResponseDoc(ModelList((examples.CARD,))),)}),
+    "/v1/models/{name}": RouteDoc(
+        "One of the models.",
+        {_OK: (ResponseDoc(examples.CARD),)},
+        (NOT_FOUND,),
+        parameters=(_NAME,),
+    ),
+    "/v1/models/{name}/load": RouteDoc(
+        "Load a model, and wait until that is done; for the admin key, where there is one.",
+        {_OK: (ResponseDoc(examples.MODEL_LOADED),)},
+        (NOT_FOUND, UNAVAILABLE),
+        parameters=(_NAME,),
+    ),
+    "/v1/models/{name}/unload": RouteDoc(
+        "Unload a model once what runs has ended, and wait until that is done; for the admin key, "
+        "where there is one.",
+        {_OK: (ResponseDoc(examples.MODEL_UNLOADED),)},
+        (NOT_FOUND, CONFLICT, UNAVAILABLE),
+        parameters=(_NAME,),
+    ),
+}
