@@ -21,6 +21,7 @@ from tests.profiles import cases
 from tests.server.parsers.outputs import options
 from tests.server.parsers.test_output_parser import fragments
 
+CALL = '{"name": "now", "arguments": {}}'
 TEXT_DELTAS = (
     "response.output_text.delta",
     "response.reasoning_text.delta",
@@ -123,6 +124,27 @@ def test_a_stream_tells_the_whole_response_however_the_output_is_split(
     assert joined == "".join(text_of(item) for item in items if kind_of(item) == "message")
     by_chars = deltas_of([*"".join(tokens)], sizes, given)
     assert bare(told(by_chars)[0].items) == bare(items)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "of_messages"),
+    [
+        (["Hi", " ho", "<tool_call>", CALL, "</tool_call>", "Bye"], [["0", "1", "2"], ["5"]]),
+        (["<tool_call>", CALL, "</tool_call>", "Bye", "!"], [["3", "4"]]),
+        (["<think>", "Hm", "</think>", "Bye"], [["3"]]),
+        (["<think>", "Hm", "</think>", "<tool_call>", CALL, "</tool_call>"], []),
+    ],
+)
+def test_log_probabilities_are_those_of_a_messages_tokens(
+    tokens: list[str], of_messages: list[list[str]]
+) -> None:
+    heard, _ = told(deltas_of(tokens, [1] * len(tokens), options(ToolFormatName.hermes)))
+    kept = [
+        [str(each["token"]) for each in heard.logprobs[index]]
+        for index, item in enumerate(heard.items)
+        if kind_of(item) == "message"
+    ]
+    assert kept == of_messages
 
 
 def kind_of(item: object) -> object:

@@ -22,8 +22,9 @@ from tests.profiles import cases
 
 KEPT_S = 10.0
 MAX_BYTES = 4 * (OVERHEAD_BYTES + 100)
-OWNERS = st.sampled_from(["a", "b"])
-NAMES = st.sampled_from([f"resp-{number}" for number in range(6)])
+OWNERS = st.sampled_from(["a", "a", "b"])
+SIZES = st.sampled_from([2, 300, 1000, 5000])
+NAMES = st.sampled_from([f"resp-{number}" for number in range(5)])
 
 
 class Running(NamedTuple):
@@ -87,7 +88,7 @@ class Naive:
 
 
 STEPS = st.one_of(
-    st.tuples(st.just("put"), OWNERS, NAMES, st.integers(2, 5000), st.booleans()),
+    st.tuples(st.just("put"), OWNERS, NAMES, SIZES, st.sampled_from([False, False, True])),
     st.tuples(st.just("find"), OWNERS, NAMES),
     st.tuples(st.just("remove"), OWNERS, NAMES),
     st.tuples(st.just("wait"), st.integers(0, 6)),
@@ -96,7 +97,7 @@ STEPS = st.one_of(
 
 
 @cases(300)
-@given(st.lists(STEPS, max_size=40))
+@given(st.lists(STEPS, min_size=10, max_size=40))
 def test_it_keeps_what_a_naive_store_keeps(steps: list[tuple[object, ...]]) -> None:
     now, naive, counts = [0.0], Naive(), ResponseCounts()
     store = ResponseStore(StoreLimits(MAX_BYTES, KEPT_S), lambda: now[0], counts)
@@ -128,6 +129,10 @@ def test_it_keeps_what_a_naive_store_keeps(steps: list[tuple[object, ...]]) -> N
             naive.num_bytes("a") + naive.num_bytes("b"),
         )
         assert sum(counts.num_evicted.values()) == num_gone
+    for owner in "ab":
+        for number in range(5):
+            found = store.find(owner, f"resp-{number}")
+            assert (found is not None) == naive.find(owner, f"resp-{number}", now[0])
 
 
 def test_many_that_expire_at_once_go_in_turns() -> None:

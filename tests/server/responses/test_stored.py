@@ -263,6 +263,13 @@ def test_without_a_store_what_asks_for_one_is_refused() -> None:
         assert "--response-store-bytes" in json.dumps(reply.json())
 
 
+def test_a_history_has_no_more_items_than_an_input_may_have(served: Served) -> None:
+    nothing = {"type": "reasoning", "summary": []}
+    name = ask(served, [*[nothing] * 4095, {"role": "user", "content": "x"}])["id"]
+    reply = served.client.post(RESPONSES, json={"input": "x", "previous_response_id": name})
+    assert refused(reply, 413) == ("previous_response_id", "request_too_large")
+
+
 def test_a_history_is_no_longer_than_a_body_may_be() -> None:
     with serving(replace(plain_config(), max_body_bytes=3000)) as served:
         name = ask(served, [{"role": "user", "content": "a", "id": "x" * 2000}])["id"]

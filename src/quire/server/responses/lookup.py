@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from quire.server.errors import RequestError
+from quire.server.errors import TOO_LARGE, RequestError
+from quire.server.openai.protocol.chat import MAX_MESSAGES
 from quire.server.responses.history import (
     History,
     ItemName,
@@ -32,10 +33,12 @@ def input_item_id(response_id: str, kind: str, index: int) -> str:
 
 
 class HistoryLookup(NamedTuple):
-    """Looks up what one tenant has stored."""
+    """Looks up what one tenant has stored. A history has at most `max_bytes`, and no more items
+    than an input may have."""
 
     store: ResponseStore
     owner: str
+    max_bytes: int
 
     def find(self, needed: NeedsHistory) -> History:
         """Return what a request needs. Raises RequestError for what is not stored."""
@@ -44,9 +47,26 @@ class HistoryLookup(NamedTuple):
         named = {name.id: self._item(name) for name in needed.names}
         if needed.previous_id is None:
             return History((), named)
-        chain = [*self._chain(needed.previous_id)]
-        items = (item for each in reversed(chain) for item in _items_of(each))
-        return History(tuple(items), named)
+        turns = [*self._turns(needed.previous_id)]
+        return History(tuple(item for turn in reversed(turns) for item in turn), named)
+
+    def _turns(self, previous_id: str) -> Iterator[tuple[bytes, ...]]:
+        """Yield the items of the response of this id, and of those before it, the first one last.
+        Raises RequestError where they are too many."""
+        num_items = num_bytes = 0
+        for response in self._chain(previous_id):
+            items = (*response.input_items, *map(bytes, response.output_items))
+            num_items += len(items)
+            num_bytes += sum(map(len, items))
+            if num_items > MAX_MESSAGES or num_bytes > self.max_bytes:
+                raise RequestError(
+                    f"What was said before has more than {MAX_MESSAGES} items, or more than "
+                    f"{self.max_bytes} bytes (--max-body-bytes).",
+                    param="previous_response_id",
+                    code="request_too_large",
+                    status=TOO_LARGE,
+                )
+            yield items
 
     def _chain(self, previous_id: str) -> Iterator[StoredResponse]:
         """Yield the response of this id, and those before it, the first one last."""
@@ -84,8 +104,3 @@ def store_is_off(field: str) -> RequestError:
         param=field,
         code="unsupported_parameter",
     )
-
-
-def _items_of(response: StoredResponse) -> Iterator[bytes]:
-    yield from response.input_items
-    yield from map(bytes, response.output_items)

@@ -50,7 +50,7 @@ class ResponseRoutes:
 
     async def create(self, request: Request) -> Response:
         owner = arrival_of(request).tenant.name
-        lookup = HistoryLookup(self._store, owner)
+        lookup = HistoryLookup(self._store, owner, self._service.config.max_body_bytes)
         tokenized, serving = await self._intake.response(request, lookup.find)
         assert tokenized.asked is not None
         is_stored = self._is_stored(tokenized.asked, in_batch=arrival_of(request).in_batch)

@@ -160,9 +160,9 @@ class ResponseStore:
         if not kept:
             return None
         name, oldest = next(iter(kept.items()))
-        if oldest.response.run is not None:
+        while oldest.response.run is not None and oldest.used_s < now:
             self.find(owner, name)
-            return self.limits.kept_s
+            name, oldest = next(iter(kept.items()))
         return oldest.used_s + self.limits.kept_s - now
 
     def _has_expired(self, kept: _Kept, now: float) -> bool:
