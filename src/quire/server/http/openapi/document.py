@@ -28,6 +28,7 @@ from quire.server.http.openapi.errors import (
 )
 from quire.server.http.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.http.openapi.routes import REQUEST_ID, ROUTES, route_key
+from quire.server.http.openapi.served_document import ServedDocument
 from quire.server.tenancy.rates import RATE_HEADERS
 
 DESCRIPTION = """Quire serves language models over OpenAI-style APIs.
@@ -53,6 +54,11 @@ def describe(app: FastAPI, model_name: str) -> None:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way
+    for route in app.router.routes:
+        if isinstance(route, Route) and route.path == app.openapi_url:
+            app.router.routes.remove(route)  # it writes the document anew for each request
+            app.router.routes.append(Route(route.path, ServedDocument(openapi).answer))
+            break
 
 
 def described_routes(app: FastAPI) -> Iterator[tuple[str, str]]:
