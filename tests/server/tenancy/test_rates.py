@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from quire.scheduler.reasons import Reason
 from quire.server.config import ApiKey
 from quire.server.tenancy.rates import RATE_HEADERS, RateLimited, as_duration, build_rates
-from tests.server.served import Served, plain_config, serving
+from tests.server.served import MODEL, Served, plain_config, serving
 
 LIMITED = 'quire:rate_limited_total{model_name="test-model",reason='
 PER_MINUTE = 60
@@ -156,3 +156,26 @@ def test_after_a_refusal_for_tokens_both_rates_let_the_request_in() -> None:
     again_s = 60.0 + (refused.value.retry_after_s or 0)
     rates.admit_request(again_s)
     rates.admit_prompt(again_s, 60, "prompt")
+
+
+CHAT = {"messages": [{"role": "user", "content": "one two three"}]}
+BODIES: tuple[tuple[str, dict[str, object]], ...] = (
+    ("/v1/completions", {"prompt": "one two three", "max_tokens": 1}),
+    ("/v1/chat/completions", {**CHAT, "max_tokens": 1}),
+    ("/v1/responses", {"input": "one two three", "max_output_tokens": 1}),
+    ("/v1/messages", {**CHAT, "max_tokens": 1}),
+    ("/v1/embeddings", {"input": "one two three"}),
+)
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+def test_every_api_is_charged_for_prompts_and_requests(path: str, body: dict[str, object]) -> None:
+    key = ApiKey("key", requests_per_minute=2, tokens_per_minute=300)
+    with serving(replace(plain_config(), api_keys=(key,))) as served:
+        said = {"model": MODEL, **body}
+        headers = {"authorization": "Bearer key", "anthropic-version": "2023-06-01"}
+        replies = [served.client.post(path, json=said, headers=headers) for _ in range(3)]
+    assert [reply.status_code for reply in replies] == [200, 200, 429]
+    assert int(replies[1].headers["x-ratelimit-remaining-tokens"]) < 300 - 3
+    assert "retry-after" in replies[2].headers
+    assert "error" in replies[2].json()
