@@ -80,9 +80,10 @@ WORKDIR /cache
 USER 10001:0
 EXPOSE 8000
 STOPSIGNAL SIGTERM
-# Alive from process start on; whether requests are taken is /readyz. Change the port by QUIRE_PORT, so that this sees it.
+# Alive from process start on; whether requests are taken is /readyz. Change the port by QUIRE_PORT, and say
+# QUIRE_SSL_CERTFILE for TLS, so that this sees it.
 # The OCI format has no health checks, and Buildah drops it there: the label has the same command, as a shell writes it.
-LABEL quire.healthcheck="python -c \"import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['QUIRE_PORT'] + '/livez', timeout=4)\""
+LABEL quire.healthcheck="python -c \"import os, ssl, urllib.request as r; e = os.environ; s = 's' * ('QUIRE_SSL_CERTFILE' in e); r.urlopen(f'http{s}://127.0.0.1:' + e['QUIRE_PORT'] + '/livez', timeout=4, context=ssl._create_unverified_context())\""
 HEALTHCHECK --interval=10s --timeout=5s --start-period=15s --retries=3 \
-    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['QUIRE_PORT'] + '/livez', timeout=4)"]
+    CMD ["python", "-c", "import os, ssl, urllib.request as r; e = os.environ; s = 's' * ('QUIRE_SSL_CERTFILE' in e); r.urlopen(f'http{s}://127.0.0.1:' + e['QUIRE_PORT'] + '/livez', timeout=4, context=ssl._create_unverified_context())"]
 ENTRYPOINT ["quire", "serve"]

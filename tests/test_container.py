@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import ssl
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from tools.requirements import requirements
 
 from quire import __version__
 from quire.server.cli.options import OPTIONS
+from tests.tls_files import make_tls_files
 
 ROOT = Path(__file__).parent.parent
 CACHES = ("HF_HOME", "XDG_CACHE_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
@@ -115,7 +117,7 @@ def test_server_is_the_process_that_gets_the_signals() -> None:
 
 def test_every_variable_is_one_that_an_option_reads() -> None:
     named = set(re.findall(r"QUIRE_[A-Z_]+", (ROOT / "Dockerfile").read_text(encoding="utf-8")))
-    assert named == {"QUIRE_HOST", "QUIRE_PORT"}
+    assert named == {"QUIRE_HOST", "QUIRE_PORT", "QUIRE_SSL_CERTFILE"}
     assert named <= {option.variable for option in OPTIONS}
     assert last_stage("EXPOSE") == [environment()["QUIRE_PORT"]]
     assert environment()["QUIRE_HOST"] == "0.0.0.0"
@@ -164,8 +166,10 @@ class DeadHandler(LivezHandler):
 
 
 @contextmanager
-def serving(handler: type[LivezHandler]) -> Iterator[int]:
+def serving(handler: type[LivezHandler], tls: ssl.SSLContext | None = None) -> Iterator[int]:
     with HTTPServer(("127.0.0.1", 0), handler) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server.server_port
@@ -181,13 +185,24 @@ def test_health_check_asks_livez_on_the_configured_port(
     program, *arguments = json.loads(check[check.index("CMD ") + 4 :])
     assert program == "python"
     with serving(handler) as port:
-        answer = subprocess.run(
-            [sys.executable, *arguments],
-            env={"QUIRE_PORT": str(port)},
-            capture_output=True,
-            timeout=30,
-        )
-    assert (answer.returncode == 0) is healthy
+        assert (asked(arguments, QUIRE_PORT=str(port)) == 0) is healthy
+
+
+def asked(arguments: list[str], **environ: str) -> int:
+    """Ask for health as the image does; the exit code."""
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environ, capture_output=True, timeout=30).returncode
+
+
+def test_health_check_asks_by_tls_where_the_server_speaks_it(tmp_path: Path) -> None:
+    (check,) = last_stage("HEALTHCHECK")
+    _, *arguments = json.loads(check[check.index("CMD ") + 4 :])
+    files = make_tls_files(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.server_cert, files.server_key)
+    with serving(LivezHandler, context) as port:
+        assert asked(arguments, QUIRE_PORT=str(port), QUIRE_SSL_CERTFILE="any") == 0
+        assert asked(arguments, QUIRE_PORT=str(port)) != 0
 
 
 def test_check_of_the_image_is_skipped_with_the_reason_where_programs_are_missing() -> None:
