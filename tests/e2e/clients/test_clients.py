@@ -1,15 +1,17 @@
-"""Frameworks for agents talk to the real server as their users would have them: scripts that know
+"""Clients and frameworks talk to the real server as their users would have them: scripts that know
 nothing of Quire but its address. The model's weights are random, but for a lean towards ending what
 it has begun, so that grammars alone carry it.
 
-`make clients` installs the frameworks; without them these tests are skipped.
+`make clients` installs them; what is not installed is skipped.
 """
 
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,12 +19,20 @@ from bench.make_models import AGENT, write_checkpoint
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
+from tests.e2e.clients.clients import (
+    BEGINS,
+    CLIENTS,
+    DOCUMENT,
+    ENDS,
+    NODE,
+    REQUIREMENTS,
+    ROOT,
+    SCRIPTS,
+    Client,
+)
 from tests.e2e.server_process import ServerProcess, server_process
 
-FOLDER = Path(__file__).parent
-SCRIPTS = FOLDER / "scripts"
-INSTALLED = FOLDER.parents[2] / ".clients"
-PYTHON = INSTALLED / "venv" / "bin" / "python"
+INSTALLED = ROOT / ".clients"
 KEY = "key-of-the-tests"
 WITHIN_S = 240
 NOWHERE = "http://127.0.0.1:9"
@@ -52,54 +62,95 @@ def lean_towards_ending(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / AGENT
     write_checkpoint(AGENT, folder, (), seed=1234)
     lean_towards_ending(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    batches = str(tmp_path_factory.mktemp("batches"))
     flags = ("--served-model-name", AGENT, "--api-key", KEY, "--tool-call-parser", "hermes")
-    with server_process(str(folder), *flags) as running:
+    with server_process(str(model), *flags, "--batch-dir", batches) as running:
         yield running
 
 
-def environment(server: ServerProcess) -> Mapping[str, str]:
+def environment(server: ServerProcess, model: Path, home: Path) -> Mapping[str, str]:
+    """The variables of the clients: those that say where the server is, and that there is no other
+    host to ask."""
     return {
         "PATH": os.environ["PATH"],
-        "HOME": os.environ.get("HOME", "/"),
+        "HOME": str(home),
         "OPENAI_BASE_URL": f"{server.url}/v1",
         "OPENAI_API_KEY": KEY,
         "OPENAI_MODEL": AGENT,
+        "ANTHROPIC_BASE_URL": server.url,
+        "ANTHROPIC_API_KEY": KEY,
+        "MODEL_FOLDER": str(model),
         "HTTPS_PROXY": NOWHERE,
         "HTTP_PROXY": NOWHERE,
         "NO_PROXY": "127.0.0.1",
+        "HF_HUB_OFFLINE": "1",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }
 
 
-def run(command: list[str], server: ServerProcess, folder: Path) -> None:
-    """Run a script to its end. Its last words say what it could not do."""
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment(server),
-        capture_output=True,
-        text=True,
-        timeout=WITHIN_S,
-        check=False,
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+def run(command: list[str], variables: Mapping[str, str], folder: Path) -> None:
+    """Run a script to its end, and end what it leaves. Its last words say what it could not do."""
+    said = folder / "said"
+    with (
+        said.open("w") as output,
+        subprocess.Popen(
+            command,
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            code = process.wait(WITHIN_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert code == 0, said.read_text(errors="replace")[-4000:]
 
 
-@pytest.mark.skipif(not PYTHON.exists(), reason="the frameworks are not installed: make clients")
-@pytest.mark.parametrize("script", sorted(path.stem for path in SCRIPTS.glob("*.py")))
-def test_script_in_python_runs(server: ServerProcess, tmp_path: Path, script: str) -> None:
-    run([str(PYTHON), str(SCRIPTS / f"{script}.py")], server, tmp_path)
+def command_of(client: Client) -> list[str]:
+    """Skips where the client is not installed. Node looks for packages beside the script, so that
+    it is run where they are installed."""
+    if client.group == NODE:
+        if shutil.which("node") is None or not (INSTALLED / "node_modules").exists():
+            pytest.skip("node and its packages are not installed: make clients")
+        return ["node", shutil.copy(client.path, INSTALLED)]
+    python = INSTALLED / f"venv-{client.group}" / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"the clients of {client.group} are not installed: make clients")
+    return [str(python), str(client.path)]
 
 
-@pytest.mark.skipif(
-    shutil.which("node") is None or not (INSTALLED / "node_modules").exists(),
-    reason="node and the frameworks are not installed: make clients",
-)
-@pytest.mark.parametrize("script", sorted(path.stem for path in SCRIPTS.glob("*.mjs")))
-def test_script_in_node_runs(server: ServerProcess, script: str) -> None:
-    """Node looks for packages beside the script, so that this runs where they are installed."""
-    copied = shutil.copy(SCRIPTS / f"{script}.mjs", INSTALLED)
-    run(["node", str(copied)], server, INSTALLED)
+@pytest.mark.parametrize("script", [client.script for client in CLIENTS])
+def test_client_runs(request: pytest.FixtureRequest, tmp_path: Path, script: str) -> None:
+    (client,) = [each for each in CLIENTS if each.script == script]
+    command = command_of(client)
+    server: ServerProcess = request.getfixturevalue("server")
+    model: Path = request.getfixturevalue("model")
+    run(command, environment(server, model, tmp_path), tmp_path)
+
+
+def test_every_script_is_a_row_of_the_table_and_every_group_has_its_pins() -> None:
+    scripts = {path.relative_to(SCRIPTS).as_posix() for path in SCRIPTS.glob("*/*.*")}
+    assert {client.script for client in CLIENTS} == scripts
+    groups = {path.stem for path in REQUIREMENTS.glob("*.txt")} | {NODE}
+    assert {client.group for client in CLIENTS} == groups
+    assert all(client.versions() and client.purpose() for client in CLIENTS)
+
+
+def test_the_document_has_a_row_for_every_client() -> None:
+    recorded = DOCUMENT.read_text(encoding="utf-8").partition(BEGINS)[2].partition(ENDS)[0]
+    for client in CLIENTS:
+        assert f"| {client.versions()} | {client.purpose()} |" in recorded, client.script

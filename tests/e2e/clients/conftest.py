@@ -1,0 +1,40 @@
+"""`--record` puts what came of every client into docs/clients.md."""
+
+from collections.abc import Generator
+
+import pytest
+
+from tests.e2e.clients.clients import record
+from tests.skips import reason_of
+
+RESULTS = pytest.StashKey[dict[str, str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", action="store_true", help="write docs/clients.md")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[RESULTS] = {}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    script = item.callspec.params.get("script") if hasattr(item, "callspec") else None
+    if script is None:
+        return report
+    if report.skipped:
+        item.config.stash[RESULTS][script] = f"skipped: {reason_of(report)}"
+    elif report.failed:
+        item.config.stash[RESULTS][script] = "**failed**"
+    elif report.when == "call":
+        item.config.stash[RESULTS][script] = f"passed, {report.duration:.0f} s"
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.getoption("--record", default=False):
+        record(session.config.stash[RESULTS])
