@@ -15,7 +15,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[RESULTS] = {}
+    results: dict[str, str] = {}
+    config.stash[RESULTS] = results
 
 
 @pytest.hookimpl(wrapper=True)

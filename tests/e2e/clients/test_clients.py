@@ -126,7 +126,7 @@ def command_of(client: Client) -> list[str]:
     if client.group == NODE:
         if shutil.which("node") is None or not (INSTALLED / "node_modules").exists():
             pytest.skip("node and its packages are not installed: make clients")
-        return ["node", shutil.copy(client.path, INSTALLED)]
+        return ["node", str(shutil.copy(str(client.path), INSTALLED))]
     python = INSTALLED / f"venv-{client.group}" / "bin" / "python"
     if not python.exists():
         pytest.skip(f"the clients of {client.group} are not installed: make clients")

@@ -1,4 +1,4 @@
-"""LangChain over messages of Anthropic: invoke, a stream, bind_tools with its loop, a structured output."""
+"""LangChain over messages: invoke, a stream, bind_tools with its loop, a structured output."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""openai-agents with its defaults, responses: an answer, a tool, a stream, an output type, a handoff."""
+"""openai-agents with its defaults, responses: text, a tool, a stream, an output type, a handoff."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""aider: its check of the model, then a message about a file of a git repository, streamed or not."""
+"""aider: its check of the model, a message about a file of a git repository, streamed and not."""
 
 import os
 import re

@@ -17,4 +17,5 @@ several = client.embeddings.create(
     model=MODEL, input=["Once upon a time", "there was a king"], encoding_format="float"
 )
 assert [each.index for each in several.data] == [0, 1]
-assert all(math.isclose(a, b, abs_tol=1e-2) for a, b in zip(several.data[0].embedding, vector))
+pairs = zip(several.data[0].embedding, vector, strict=True)
+assert all(math.isclose(a, b, abs_tol=1e-2) for a, b in pairs)
