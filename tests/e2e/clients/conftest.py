@@ -38,4 +38,5 @@ def pytest_runtest_makereport(
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("--record", default=False):
-        record(session.config.stash[RESULTS])
+        results = session.config.stash[RESULTS]
+        record(results)

@@ -123,14 +123,11 @@ def run(command: list[str], variables: Mapping[str, str], folder: Path) -> None:
 def command_of(client: Client) -> list[str]:
     """Skips where the client is not installed. Node looks for packages beside the script, so that
     it is run where they are installed."""
-    if client.group == NODE:
-        if shutil.which("node") is None or not (INSTALLED / "node_modules").exists():
-            pytest.skip("node and its packages are not installed: make clients")
-        return ["node", str(shutil.copy(str(client.path), INSTALLED))]
-    python = INSTALLED / f"venv-{client.group}" / "bin" / "python"
-    if not python.exists():
+    if not (INSTALLED / f".ready-{client.group}").exists():
         pytest.skip(f"the clients of {client.group} are not installed: make clients")
-    return [str(python), str(client.path)]
+    if client.group == NODE:
+        return ["node", str(shutil.copy(str(client.path), INSTALLED))]
+    return [str(INSTALLED / f"venv-{client.group}" / "bin" / "python"), str(client.path)]
 
 
 @pytest.mark.parametrize("script", [client.script for client in CLIENTS])
