@@ -7,6 +7,7 @@ it has begun, so that grammars alone carry it.
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -35,6 +36,8 @@ from tests.e2e.server_process import ServerProcess, server_process
 INSTALLED = ROOT / ".clients"
 KEY = "key-of-the-tests"
 WITHIN_S = 240
+REFUSED = re.compile(r'.* "[A-Z]+ \S+" [45]\d\d .*')
+"""A line of the log on a request that was not answered as was asked."""
 NOWHERE = "http://127.0.0.1:9"
 """A proxy that nobody is: whatever asks another host fails."""
 
@@ -136,7 +139,9 @@ def test_client_runs(request: pytest.FixtureRequest, tmp_path: Path, script: str
     command = command_of(client)
     server: ServerProcess = request.getfixturevalue("server")
     model: Path = request.getfixturevalue("model")
+    before = len(server.log())
     run(command, environment(server, model, tmp_path), tmp_path)
+    assert REFUSED.findall(server.log()[before:]) == []  # not even what a client could do without
 
 
 def test_every_script_is_a_row_of_the_table_and_every_group_has_its_pins() -> None:
