@@ -8,6 +8,7 @@ from starlette.routing import Route
 from quire.server.errors import TOO_MANY, RequestError
 from quire.server.http.json_responses import JSON
 from quire.server.models.served_model import ServingState
+from quire.server.observability.metrics import FinishReason
 from quire.server.openai.chat_response_builder import ChatResponseBuilder
 from quire.server.openai.protocol.capabilities import RESPONSES
 from quire.server.openai.response import GenerationResponse
@@ -89,7 +90,7 @@ class ResponseRoutes:
 
 async def _in_background(generation: GenerationStream, keeper: ResponseKeeper) -> Response:
     """Answer with a response that goes on to run. Raises RequestError where it cannot."""
-    await generation.start()
+    await _start(generation)
     run = BackgroundRun(generation, keeper.writer, keeper.keep_ended)
     if not keeper.keep_running(run):
         run.stop()
@@ -101,3 +102,15 @@ async def _in_background(generation: GenerationStream, keeper: ResponseKeeper) -
     warnings = "; ".join(generation.context.warnings).encode("ascii", "replace").decode()
     headers = {"x-quire-warnings": warnings} if warnings else None
     return Response(msgspec.json.encode(run.body()), headers=headers, media_type=JSON)
+
+
+async def _start(generation: GenerationStream) -> None:
+    """Start a generation, which has ended where it could not. Raises RequestError."""
+    is_taken = False
+    try:
+        await generation.start()
+        is_taken = True
+    finally:
+        if not is_taken:
+            generation.abort(FinishReason.ABORT)
+            generation.close()
