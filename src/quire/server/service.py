@@ -3,6 +3,7 @@ take work now.
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from quire.server.requests.input_parser import model_not_found
 from quire.server.requests.input_reader import InputReader
 from quire.server.sources import Sources
 from quire.server.tenancy.tenants import Tenants
+
+logger = logging.getLogger(__name__)
 
 WAITING_BODIES = 8
 """So many of the largest bodies may wait in each size class."""
@@ -58,6 +61,7 @@ class Service:
         self.sources = sources
         self.spans = _request_spans(config, self.metrics, sources)
         self.failure: str | None = None
+        self._retries: list[asyncio.Task[None]] = []
         self.num_open = 0
         self.inputs = InputReader(
             max_body_bytes=config.max_body_bytes,
@@ -90,15 +94,24 @@ class Service:
 
     async def start(self) -> None:
         """Start the models; return when each that is loaded at the start is there or has failed.
-        The start has failed where none is there and none is to come."""
+        The start has failed where none is there and none is to come; else those that have failed
+        are tried again."""
         await asyncio.gather(*(model.start() for model in self.models))
         if self.is_down:
             reasons = [f"{each.name}: {each.down_reason}" for each in self.models]
             several = "; ".join(reasons)
             self.failure = several if len(reasons) > 1 else self.default_model.down_reason
+            return
+        for model in self.models:
+            if model.state is ModelState.FAILED:
+                logger.error("%s cannot be loaded: %s", model.name, model.down_reason)
+                self._retries.append(asyncio.create_task(model.lifecycle.keep_loading()))
 
     async def close(self) -> None:
         """End the engines, and what reads bodies."""
+        for retry in self._retries:
+            retry.cancel()
+        await asyncio.gather(*self._retries, return_exceptions=True)
         await self.inputs.close()
         await asyncio.gather(*(model.close() for model in self.models))
 

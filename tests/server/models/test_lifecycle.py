@@ -110,9 +110,8 @@ def test_any_order_ends_with_each_request_served_by_a_loaded_model(
             ends = await asyncio.gather(*tasks, return_exceptions=True)
             left = await asyncio.gather(*cancelled, return_exceptions=True)
         assert all(end is None or isinstance(end, bool | NotLoaded) for end in ends)
-        assert all(
-            end is None or isinstance(end, asyncio.CancelledError | NotLoaded) for end in left
-        )
+        given_up = asyncio.CancelledError | NotLoaded
+        assert all(end is None or isinstance(end, given_up) for end in left)
         assert (lifecycle.num_active, lifecycle.num_waiting, model.num_users) == (0, 0, 0)
         assert model.num_faults == 0
         assert sum(lifecycle.counts.loads.values()) <= model.num_loads

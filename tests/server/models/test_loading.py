@@ -29,7 +29,7 @@ from tests.server.models.several import (
     two_models,
 )
 from tests.server.scripted_engine import ScriptedEngine
-from tests.server.served import Served, eventually, plain_config, serving
+from tests.server.served import BUNDLED, Served, eventually, plain_config, serving
 
 HELD_S = 0.2
 PAUSES_MS = st.sampled_from((0, 0, 5, 30))
@@ -124,10 +124,9 @@ def test_a_load_that_fails_is_told_and_tried_again(two: Served) -> None:
     assert two.client.get("/livez").status_code == 200
     card = two.client.get(f"/v1/models/{TWO}").json()
     assert card["status"] == {"value": "failed", "reason": "too little memory"}
-    assert eventually(
-        lambda: two.complete(model=TWO, prompt="x", max_tokens=1).status_code == 200, 10
-    )
-    assert two.client.get("/readyz").status_code == 200
+    assert eventually(lambda: two.client.get("/readyz").status_code == 200)
+    assert states(two)[TWO] == "failed"
+    assert two.complete(model=TWO, prompt="x", max_tokens=1).status_code == 200
     assert two.metric(f'quire:model_loads_total{{end="failed",engine="0",model_name="{TWO}"}}') == 1
 
 
@@ -228,6 +227,19 @@ def test_a_model_that_cannot_be_read_keeps_no_other_from_its_work(tmp_path: Path
             reply = served.complete(model=TWO, prompt="x")
             assert reply.json()["error"]["code"] == "model_load_failed"
             assert served.client.get("/readyz").json()["models"] == {TWO: "down"}
+
+
+def test_what_could_not_be_loaded_at_the_start_is_tried_again_unasked(tmp_path: Path) -> None:
+    late = tmp_path / "late"
+    engine = replace(model_config(TWO).engine.model, model=str(late))
+    second = replace(model_config(TWO), engine=replace(model_config(TWO).engine, model=engine))
+    config = replace(plain_config(), models=(model_config(ONE), second))
+    with serving(config, loaded=False) as served:
+        served.do(served.engine.starts.set)
+        assert eventually(lambda: states(served) == {ONE: "loaded", TWO: "failed"})
+        late.symlink_to(BUNDLED)
+        assert becomes(served, "loaded")
+        assert served.client.get("/readyz").status_code == 200
 
 
 def test_lines_of_a_batch_go_to_the_models_that_they_name(tmp_path: Path) -> None:

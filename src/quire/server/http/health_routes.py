@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from quire import __version__
 from quire.engine.messages import EngineFacts
-from quire.server.config import ServedModelConfig, ServerConfig
+from quire.server.config import LoadTime, ServedModelConfig, ServerConfig
 from quire.server.errors import UNAVAILABLE
 from quire.server.http.compression import GZIP, LEVEL
 from quire.server.http.json_responses import json_response
@@ -137,8 +137,10 @@ class HealthRoutes:
 
 
 def _readiness(model: ServedModel) -> str:
-    """Return whether a model takes requests now: one that is not loaded does, and they wait."""
-    if model.state is ModelState.FAILED:
+    """Return whether a model takes requests now: one that is not loaded does, and they wait. One
+    that could not be loaded does again when the next request may try."""
+    is_asked = model.config.load is LoadTime.ON_FIRST_USE and not model.has_died
+    if model.state is ModelState.FAILED and not (is_asked and model.lifecycle.retry_in_s == 0):
         return "down"
     if model.is_starting:
         return "loading"

@@ -146,14 +146,25 @@ class Lifecycle:
         self._num_waiting_bytes += num_bytes
         try:
             while self.state is not ModelState.LOADED:
-                left_s = self._retry_s - self._clock()
-                if self.state is ModelState.FAILED and left_s > 0:
-                    raise NotLoaded(f"The model could not be loaded: {self.failure}", left_s)
+                if self.state is ModelState.FAILED and self.retry_in_s > 0:
+                    message = f"The model could not be loaded: {self.failure}"
+                    raise NotLoaded(message, self.retry_in_s)
                 await asyncio.shield(self._begin())
         finally:
             self.num_waiting -= 1
             self._num_waiting_bytes -= num_bytes
             self._watch_idle()
+
+    @property
+    def retry_in_s(self) -> float:
+        """The seconds in which a load that failed is tried again, if a request comes then."""
+        return max(self._retry_s - self._clock(), 0.0)
+
+    async def keep_loading(self) -> None:
+        """Try again to load the model, whether or not a request comes, until it is there."""
+        while self.state is ModelState.FAILED:
+            await asyncio.sleep(self.retry_in_s)
+            await self.load()
 
     async def load(self) -> None:
         """Load the model, at once also where the last load has just failed; `state` tells how it

@@ -126,7 +126,9 @@ class ServedModel:
             self.engine = self._open_engine()
         try:
             facts = await self._start_engine()
-        except LoadFailed:
+        except LoadFailed as error:
+            if not self.is_starting:
+                logger.error("%s cannot be loaded: %s", self.name, error)
             await self.engine.close()
             raise
         if self.tokenizer is not None and facts.eos_token_ids:
