@@ -126,3 +126,20 @@ def test_a_queue_with_much_room_has_no_appointments() -> None:
         crowd.come(f"d{index}", 20)
     (told,) = crowd.told_s["d5"]
     assert told is not None and told < longest / 10
+
+
+def test_who_gets_in_untold_takes_a_place_that_somebody_was_told_of() -> None:
+    crowd = Crowd(max_num_seqs=1, max_num_queued_reqs=4)
+    for index in range(5):
+        crowd.come(f"b{index}", 20)
+    crowd.step()
+    for index in range(40):
+        crowd.come(f"r{index:02}", 20)
+    before_last, last = (crowd.due[name][0] for name in ("r38", "r39"))
+    for index in range(10):  # as often a place is free somebody comes who was not told to
+        while crowd.scheduler.stats.num_waiting == 4:
+            crowd.step()
+        crowd.come(f"n{index}", 20)
+    assert set(crowd.let_in_s) >= {f"n{index}" for index in range(10)}
+    crowd.come("late", 20)
+    assert crowd.due["late"][0] - last > 1.5 * (last - before_last)

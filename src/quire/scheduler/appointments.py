@@ -5,6 +5,7 @@ The appointments are kept as the generic cell rate algorithm keeps its time (ITU
 the last one given is all that is known of them.
 """
 
+from collections import deque
 from itertools import islice
 
 from quire.scheduler.cost import CostModel
@@ -16,11 +17,13 @@ DECAY = 0.98
 """The weight of older requests when one more has ended: some fifty count."""
 MUCH_ROOM = 0.5
 """The share of a queue below which it is not full for long."""
-LATE = 1.1
+LATE = 1.25
 """Appointments are later by so much than places are expected: who comes too soon is refused again,
 behind all others, while those that wait keep the engine busy for who comes a little late."""
 MAX_SEEN = 64
 """So many of the running are looked at for one refusal."""
+MAX_GIVEN = 10_000
+"""So many appointments are remembered."""
 MAX_AHEAD_S = 600.0
 """No appointment is later than so many seconds from now: who asks too often makes many."""
 
@@ -37,6 +40,8 @@ class Appointments:
         self._cost = cost
         self._throughput = throughput
         self._last_s = 0.0
+        self._place_s = 0.0
+        self._given: deque[float] = deque(maxlen=MAX_GIVEN)
         self._num_ended = 0.0
         self._num_might = 0.0
         self._num_outputs = 0.0
@@ -50,11 +55,17 @@ class Appointments:
         num_computed = request.num_prompt_tokens - request.num_cached
         self._num_prompt = DECAY * self._num_prompt + num_computed
 
-    def note_room(self, num_waiting: int, num_may: int) -> None:
-        """Note that a request got in while so many waited of those that may. All appointments are
-        forgotten where these were few: whoever comes now gets in."""
+    def note_entry(self, now: float, num_waiting: int, num_may: int) -> None:
+        """Note that a request got in while so many waited of those that may. It is taken for one
+        whose time had come; where there is none, it took a place that somebody was told of. All
+        appointments are forgotten where few waited: whoever comes now gets in."""
         if num_waiting <= MUCH_ROOM * num_may:
             self._last_s = 0.0
+            self._given.clear()
+        elif self._given and self._given[0] <= now:
+            self._given.popleft()
+        elif self._last_s > now:
+            self._last_s += self._place_s
 
     def give(self, new: NewRequest, now: float, running: RunningSet) -> float | None:
         """Return in how many seconds a request that was refused may come again; None while nothing
@@ -72,7 +83,9 @@ class Appointments:
         if self._last_s <= now:
             left = (max(self._outputs(each.new) - each.num_outputs, 1.0) for each in some)
             self._last_s = now + (min(left, default=0.0) + 1) * per_output_s
-        self._last_s = min(self._last_s + LATE * per_place_s, now + MAX_AHEAD_S)
+        self._place_s = LATE * per_place_s
+        self._last_s = min(self._last_s + self._place_s, now + MAX_AHEAD_S)
+        self._given.append(self._last_s)
         return self._last_s - now
 
     def _outputs(self, new: NewRequest) -> float:

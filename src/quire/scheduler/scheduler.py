@@ -395,5 +395,5 @@ class Scheduler:
         refusal = queue_full(new, tenant, self._config, self._waiting, num_running=num_running)
         if refusal is not None:
             return refusal._replace(wait_s=self._appointments.give(new, now, self._running))
-        self._appointments.note_room(len(self._waiting), self._config.max_num_queued_reqs)
+        self._appointments.note_entry(now, len(self._waiting), self._config.max_num_queued_reqs)
         return None
