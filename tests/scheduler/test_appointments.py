@@ -130,6 +130,8 @@ def test_a_queue_with_much_room_has_no_appointments() -> None:
 
 def test_who_gets_in_untold_takes_a_place_that_somebody_was_told_of() -> None:
     crowd = Crowd(max_num_seqs=1, max_num_queued_reqs=4)
+    crowd.come("one", 20)
+    crowd.run()
     for index in range(5):
         crowd.come(f"b{index}", 20)
     crowd.step()
