@@ -32,11 +32,16 @@ def pytest_runtest_makereport(
     elif report.failed:
         item.config.stash[RESULTS][script] = "**failed**"
     elif report.when == "call":
-        item.config.stash[RESULTS][script] = f"passed, {report.duration:.0f} s"
+        item.config.stash[RESULTS][script] = "passed"
     return report
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if session.config.getoption("--record", default=False):
-        results = session.config.stash[RESULTS]
+    if not session.config.getoption("--record", default=False):
+        return
+    results = session.config.stash[RESULTS]
+    try:
         record(results)
+    except ValueError as error:
+        print(f"\n{error}")
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
