@@ -98,6 +98,12 @@ class EmbeddingFacts(msgspec.Struct, frozen=True):
     why_not: str = ""
 
 
+class ScoreFacts(msgspec.Struct, frozen=True):
+    """Facts of how a cross-encoder scores pairs: through a sigmoid, or as its head says."""
+
+    is_sigmoid: bool
+
+
 class EngineFacts(msgspec.Struct, frozen=True):
     """Facts of a loaded engine that the server needs to know.
 
@@ -134,6 +140,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     """Whether the model has a head that turns its states into tokens."""
     embeddings: EmbeddingFacts | None = None
     """The way embeddings are made; None where the model gives none."""
+    scores: ScoreFacts | None = None
+    """The way pairs of texts are scored; None where the model scores none."""
 
     @property
     def generates(self) -> bool:

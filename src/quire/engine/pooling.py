@@ -4,7 +4,7 @@ sums from chunk to chunk, and the vector that is sent.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 from quire.engine.sampling.device_to_host import DeviceToHost, HostCopy
 from quire.scheduler.request import Pooling, PoolingKind
 from quire.scheduler.step import Chunk
+
+Numbers: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -113,6 +115,21 @@ def pool(spans: PooledSpans, states: Tensor, to_host: DeviceToHost) -> PendingVe
     ids, poolings = zip(*complete, strict=True)
     means = torch.stack([each.mean() for each in poolings])
     return PendingVectors(ids, tuple(each.pooling for each in poolings), to_host.fetch(means))
+
+
+def token_types(
+    poolings: Sequence[PromptPooling | None], owners: Numbers, positions: Numbers
+) -> tuple[Numbers, ...]:
+    """Return 1 for each token of a second text and 0 for others, nothing where there is none.
+
+    owners, positions: for each token of a step, whose it is of `poolings`, and its place there.
+    """
+    seconds = [None if each is None else each.pooling.second_text for each in poolings]
+    if all(each is None for each in seconds):
+        return ()
+    never = np.iinfo(np.int64).max
+    starts = np.array([never if each is None else each for each in seconds])
+    return ((positions >= starts[owners]).astype(np.int64),)
 
 
 def vector_bytes(state: Sequence[float] | NDArray[np.float64], pooling: Pooling) -> bytes:

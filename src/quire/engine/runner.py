@@ -20,7 +20,14 @@ from torch import Tensor
 
 from quire.engine.grammar.grammars import Grammars
 from quire.engine.host_to_device import to_device
-from quire.engine.pooling import PendingVectors, PooledSpans, PromptPooling, pool
+from quire.engine.pooling import (
+    Numbers,
+    PendingVectors,
+    PooledSpans,
+    PromptPooling,
+    pool,
+    token_types,
+)
 from quire.engine.sampling.build_sampler import build_sampler
 from quire.engine.sampling.device_to_host import build_device_to_host
 from quire.engine.sampling.logits_processor import ProcessorContext
@@ -31,8 +38,6 @@ from quire.models.batch import Batch, Model, StepRows, split_batch
 from quire.models.optimizations import Disabled, Optimization
 from quire.scheduler.request import TokenLogprobs
 from quire.scheduler.step import BlockIds, Chunk, NewRequestData, Step, StepResult
-
-Numbers = NDArray[np.int64]
 
 logger = logging.getLogger(__name__)
 
@@ -248,7 +253,9 @@ class Runner:
         token_ids, awaited = _token_ids(step.chunks, rows, self._last)
         num_groups = self._config.num_groups
         slots = [self._slots(table, owners, positions) for table in tables]
-        arrays = (token_ids, positions, logits_indices, *awaited, states_indices, *slots, *tables)
+        types = token_types([row.pooling for row in rows], owners, positions)
+        given = (token_ids, positions, logits_indices, *awaited, states_indices)
+        arrays = (*given, *slots, *tables, *types)
         sent = to_device([torch.from_numpy(array) for array in arrays], self._device)
         if len(awaited[0]):
             assert self._last is not None and self._last.pending is not None
@@ -258,12 +265,13 @@ class Runner:
             input_ids=sent[0],
             positions=sent[1],
             slots=tuple(sent[6 : 6 + num_groups]),
-            block_tables=tuple(sent[6 + num_groups :]),
+            block_tables=tuple(sent[6 + num_groups : 6 + 2 * num_groups]),
             query_starts=tuple(query_starts),
             context_lens=tuple((firsts + counts).tolist()),
             logits_indices=sent[2],
             greedy_only=all(row.is_greedy_only for row in rows),
             states_indices=sent[5] if launched.pooled.spans else None,
+            token_types=sent[-1] if types else None,
         )
 
     def _forward(self, batch: Batch) -> StepRows:

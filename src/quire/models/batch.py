@@ -27,6 +27,7 @@ class Batch:
         equals it, must be right; any other may be -inf.
     states_indices: int64, rising, none of them among `logits_indices`: the tokens whose states are
         needed, as the model's head would read them. None for none.
+    token_types: int64 [T], 1 for the tokens of second texts, else 0; None where there is none.
     """
 
     input_ids: Tensor
@@ -38,6 +39,7 @@ class Batch:
     logits_indices: Tensor
     greedy_only: bool = False
     states_indices: Tensor | None = None
+    token_types: Tensor | None = None
 
 
 def split_batch(batch: Batch) -> tuple[Batch, Batch] | None:

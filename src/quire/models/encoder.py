@@ -4,7 +4,7 @@ nothing is kept from step to step.
 The texts of a step are packed into one row as chunks are, and attention runs text by text.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -62,12 +62,16 @@ class EncoderModel:
 
     texts: what the hooks read.
     first_position: the position of the first token of a text.
+    has_types: the module tells second texts from first ones.
+    head: makes what is returned of states, scores [rows, 1]; None for the states themselves.
     """
 
     module: nn.Module
     texts: PackedTexts
     vocab_size: int
     first_position: int = 0
+    has_types: bool = False
+    head: Callable[[Tensor], Tensor] | None = None
 
     def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:
         assert not copies, "an encoder has no blocks"
@@ -83,14 +87,24 @@ class EncoderModel:
         """Compute the texts of a step, each of them whole."""
         indices = batch.states_indices
         assert indices is not None
-        states = self.states(batch.input_ids, batch.positions, batch.query_starts)
-        return StepRows(states.new_empty(0, self.vocab_size), states.index_select(0, indices))
+        states = self.states(batch)
+        found = states.index_select(0, indices)
+        rows = found if self.head is None else self.head(found)
+        return StepRows(states.new_empty(0, self.vocab_size), rows)
 
-    def states(self, input_ids: Tensor, positions: Tensor, starts: tuple[int, ...]) -> Tensor:
-        """Return the states [T, hidden_size] of the T tokens of some texts; `starts` are where each
-        begins, and T."""
-        self.texts.starts = starts
+    def states(self, batch: Batch) -> Tensor:
+        """Return the states [T, hidden_size] of all tokens of a step."""
+        self.texts.starts = batch.query_starts
+        types = batch.token_types
+        if not self.has_types:
+            options = {}
+        elif types is None:
+            options = {"token_type_ids": torch.zeros_like(batch.input_ids)[None]}
+        else:
+            options = {"token_type_ids": types[None]}
         states: Tensor = self.module(
-            input_ids=input_ids[None], position_ids=positions[None] + self.first_position
+            input_ids=batch.input_ids[None],
+            position_ids=batch.positions[None] + self.first_position,
+            **options,
         ).last_hidden_state
         return states[0]

@@ -75,11 +75,14 @@ class Pooling:
 
     Of the pooled state the first `num_dimensions` elements are kept, all if that is None; with
     `is_normalized` these are divided by their Euclidean length.
+    The tokens from `second_text` on are those of the second of two texts, for models that tell
+    them apart.
     """
 
     kind: PoolingKind
     num_dimensions: int | None = None
     is_normalized: bool = True
+    second_text: int | None = None
 
     @property
     def needs_all_states(self) -> bool:

@@ -11,7 +11,7 @@ from quire.cache.layout import Layout
 from quire.cache.sizing import MIB, TooLittleMemory
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
-from quire.engine.messages import EngineFacts, MemoryFacts, ReceiptLine
+from quire.engine.messages import EngineFacts, MemoryFacts, ReceiptLine, ScoreFacts
 from quire.engine.startup.assemble import assemble
 from quire.engine.startup.embeddings import embedding_facts, encoder_length
 from quire.engine.startup.memory import measure, peak_bytes
@@ -19,6 +19,7 @@ from quire.engine.startup.start import DEFAULT_BATCHED_TOKENS, Start, is_overlap
 from quire.models.batch import Batch
 from quire.models.config import Quantization
 from quire.models.loading.encoder import LoadedEncoder, load_encoder
+from quire.models.loading.scoring import is_sigmoid
 
 logger = logging.getLogger(__name__)
 
@@ -127,8 +128,11 @@ def _facts(start: Start, loaded: LoadedEncoder, max_model_len: int, num_tokens: 
         startup_s=start.timer.seconds,
         attention="sdpa",
         async_scheduling=is_overlapped(config.scheduling, device),
-        embeddings=embedding_facts(start.folder, config.model.pooling, model, max_model_len),
+        embeddings=None
+        if loaded.is_scorer
+        else embedding_facts(start.folder, config.model.pooling, model, max_model_len),
         is_causal=False,
+        scores=ScoreFacts(is_sigmoid(start.folder)) if loaded.is_scorer else None,
     )
 
 

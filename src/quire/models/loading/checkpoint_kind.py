@@ -48,6 +48,8 @@ SERVED_ENCODERS = frozenset(
     {"bert", "camembert", "distilbert", "modernbert", "roberta", "xlm-roberta"}
 )
 """The encoders whose embeddings are served."""
+SCORERS = frozenset({"bert", "camembert", "distilbert", "roberta", "xlm-roberta"})
+"""The encoders that are served with a head of one score, as cross-encoders."""
 OTHER_SENSES = ("vision_config", "audio_config", "vision_tower", "mm_vision_tower", "speech_config")
 JUDGES = re.compile(
     r"For(Sequence|Token|Image|Audio|Video)Classification|ForQuestionAnswering|ForMultipleChoice"
@@ -77,7 +79,7 @@ def check_kind(folder: Path, *, trust_remote_code: bool) -> None:
             "checkpoint that they were made from, with --quantization int8 if memory is short"
         )
     architecture = _architecture(config)
-    if JUDGES.search(architecture):
+    if JUDGES.search(architecture) and not _is_scorer(config):
         raise CheckpointError(
             f"{folder} holds a model that judges texts and writes none ({architecture}: a reward "
             f"or classification head); {INSTEAD}"
@@ -92,6 +94,12 @@ def is_encoder(folder: Path) -> bool:
     those behind it. Raises CheckpointError."""
     config = _read(folder / CONFIG)
     return config.get("model_type") in SERVED_ENCODERS and _is_encoder(config)
+
+
+def is_scorer(folder: Path) -> bool:
+    """Return whether a checkpoint is a cross-encoder: it makes one score of two texts. Raises
+    CheckpointError."""
+    return _is_scorer(_read(folder / CONFIG))
 
 
 def has_head(folder: Path) -> bool:
@@ -220,6 +228,12 @@ def _check_architecture(folder: Path, config: Config, architecture: str) -> None
             f"{folder} holds {architecture}, a model without the head that turns its output into "
             f"tokens, and no {SENTENCES} that says how embeddings are made of it; {INSTEAD}"
         )
+
+
+def _is_scorer(config: Config) -> bool:
+    is_classifier = _architecture(config).endswith("ForSequenceClassification")
+    num_labels = len(_object(config.get("id2label"))) or config.get("num_labels")
+    return is_classifier and config.get("model_type") in SCORERS and num_labels == 1
 
 
 def _is_encoder(config: Config) -> bool:

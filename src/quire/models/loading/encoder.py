@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from quire.models.batch import Batch
 from quire.models.config import ModelDtype, ModelFacts, UnsupportedModel
 from quire.models.encoder import EncoderModel, PackedTexts, TextAttentionHook
 from quire.models.hf import HOOK
 from quire.models.loading.batch_invariance import TOLERANCE, is_close
 from quire.models.loading.checkpoint import Progress
+from quire.models.loading.checkpoint_kind import is_scorer
 from quire.models.loading.dtype_choice import DTYPES
 from quire.models.loading.probe import FORWARD_ERRORS
+from quire.models.loading.scoring import ScoringHead, scoring_head
 from quire.models.loading.support import OFFSET_POSITIONS, max_model_len
 from quire.models.loading.weight_files import read_headers
 
@@ -30,10 +33,12 @@ TEXT, OTHER = (1, 0, 1, 1, 0, 1), (0, 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class LoadedEncoder:
-    """A loaded encoder with its facts; it has no layers that keep anything."""
+    """A loaded encoder with its facts; it has no layers that keep anything. Where it `is_scorer`,
+    its states are one score each."""
 
     model: EncoderModel
     facts: ModelFacts
+    is_scorer: bool = False
 
     @property
     def weight_bytes(self) -> int:
@@ -50,29 +55,41 @@ def load_encoder(
 
     config = pretrained.read_encoder_config(folder)
     chosen = _dtype(dtype, pretrained.stored_dtype(config, read_headers(folder)), device)
-    module = pretrained.load_encoder_module(
-        folder, config, chosen, lambda done, total: on_progress("weights", done, total)
-    )
+    scores = is_scorer(folder)
+    load = pretrained.load_scorer_module if scores else pretrained.load_encoder_module
+    whole = load(folder, config, chosen, lambda done, total: on_progress("weights", done, total))
     on_progress("probe", 0, 1)
-    nn.Module.to(module, device)
-    first_position = _first_position(config)
-    texts = PackedTexts()
-    for part in module.modules():
-        setattr(part, HOOK, TextAttentionHook(texts))
-    model = EncoderModel(module, texts, config.vocab_size, first_position)
-    _check(model, module, config.model_type)
+    nn.Module.to(whole, device)
+    model = _with_hooks(whole, config, scoring_head(whole) if scores else None)
+    _check(model, whole, config.model_type)
     on_progress("probe", 1, 1)
     facts = ModelFacts(
         model_type=config.model_type,
         layers=(),
         vocab_size=config.vocab_size,
-        max_model_len=max_model_len(config) - first_position,
+        max_model_len=max_model_len(config) - model.first_position,
         eos_token_ids=(),
         dtype=str(chosen).removeprefix("torch."),
         dtype_bytes=chosen.itemsize,
-        hidden_size=config.hidden_size,
+        hidden_size=1 if scores else config.hidden_size,
     )
-    return LoadedEncoder(model, facts)
+    return LoadedEncoder(model, facts, scores)
+
+
+def _with_hooks(
+    whole: "PreTrainedModel", config: "PretrainedConfig", head: ScoringHead | None
+) -> EncoderModel:
+    texts = PackedTexts()
+    for part in whole.modules():
+        setattr(part, HOOK, TextAttentionHook(texts))
+    return EncoderModel(
+        module=whole.base_model,
+        texts=texts,
+        vocab_size=config.vocab_size,
+        first_position=_first_position(config),
+        has_types=(getattr(config, "type_vocab_size", None) or 1) > 1,
+        head=head,
+    )
 
 
 def _dtype(asked: ModelDtype, stored: torch.dtype | None, device: torch.device) -> torch.dtype:
@@ -99,26 +116,49 @@ def _check(model: EncoderModel, module: "PreTrainedModel", model_type: str) -> N
     device = next(module.parameters()).device
     ids = [each for each in range(3) if each != module.config.pad_token_id]
     text, other = ([ids[token] for token in each] for each in (TEXT, OTHER))
+    place = len(text) - 1 if model.head is None else 0
     try:
         with pretrained.own_attention(module):
-            row = torch.tensor([text], device=device)
-            own: Tensor = module(input_ids=row).last_hidden_state[0]
-        alone = _packed(model, [text], device)
-        beside = _packed(model, [other, text, other], device)[len(other) : -len(other)]
+            answer = module(input_ids=torch.tensor([text], device=device))
+            own = answer.last_hidden_state[0, -1] if model.head is None else answer.logits[0]
+        alone = _packed(model, [text], place, device)
+        beside = _packed(model, [other, text, other], len(other) + place, device)
     except FORWARD_ERRORS as error:
         raise UnsupportedModel(model_type, f"a first forward failed: {error!r}") from error
     if not torch.isfinite(own).all():
         raise UnsupportedModel(model_type, f"states overflow in {own.dtype}: use another dtype")
-    if not is_close(alone, own, TOLERANCE):
+    if not _are_close(alone, own):
         raise UnsupportedModel(
             model_type, "with their attention redirected and positions given they differ"
         )
-    if not is_close(beside, alone, TOLERANCE):
+    if not _are_close(beside, alone):
         raise UnsupportedModel(model_type, "texts packed into one row change each other")
 
 
-def _packed(model: EncoderModel, texts: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    ids = torch.tensor([token for text in texts for token in text], device=device)
-    places = [place for text in texts for place in range(len(text))]
-    starts = tuple(accumulate(map(len, texts), initial=0))
-    return model.states(ids, torch.tensor(places, device=device), starts)
+def _are_close(found: Tensor, expected: Tensor) -> bool:
+    """Return whether rows are equal but for rounding; a single score has no spread to go by."""
+    if len(expected) > 1:
+        return is_close(found, expected, TOLERANCE)
+    error, size = float((found - expected).abs()), float(expected.abs())
+    return error <= TOLERANCE[expected.dtype] * max(size, 1.0)
+
+
+def _packed(
+    model: EncoderModel, texts: Sequence[Sequence[int]], place: int, device: torch.device
+) -> Tensor:
+    """Return the row that the model gives for one token of some texts in a step."""
+    ids = [token for text in texts for token in text]
+    positions = [position for text in texts for position in range(len(text))]
+    batch = Batch(
+        input_ids=torch.tensor(ids, device=device),
+        positions=torch.tensor(positions, device=device),
+        slots=(),
+        block_tables=(),
+        query_starts=tuple(accumulate(map(len, texts), initial=0)),
+        context_lens=tuple(map(len, texts)),
+        logits_indices=torch.tensor([], dtype=torch.int64, device=device),
+        states_indices=torch.tensor([place], device=device),
+    )
+    rows = model.forward_with_states(batch).states
+    assert rows is not None
+    return rows[0]

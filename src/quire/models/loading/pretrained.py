@@ -16,6 +16,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
     GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
@@ -96,6 +97,22 @@ def load_encoder_module(
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # they are refused by name
             **options,
+        )
+    return _for_inference(folder, loaded)
+
+
+def load_scorer_module(
+    folder: Path, config: PretrainedConfig, dtype: torch.dtype, on_tensor: TensorCount
+) -> PreTrainedModel:
+    """Load a model for sequence classification on the CPU, as `load_encoder_module` does."""
+    with _loading(folder, config, on_tensor):
+        loaded: Loaded = AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            output_loading_info=True,
+            attn_implementation=PAGED,
+            dtype=dtype,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # they are refused by name
         )
     return _for_inference(folder, loaded)
 
