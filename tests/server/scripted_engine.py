@@ -24,6 +24,7 @@ from quire.engine.messages import (
     LayerGroupFacts,
     MemoryFacts,
     ReceiptLine,
+    ScoreFacts,
 )
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
@@ -63,6 +64,7 @@ FACTS = EngineFacts(
     ),
     startup_s={"load": 0.5},
     embeddings=EmbeddingFacts(PoolingKind.LAST, is_normalized=True, size=8, max_len=200),
+    scores=ScoreFacts(is_sigmoid=True),
 )
 
 
@@ -79,7 +81,8 @@ def logprobs_of(token_id: int, num_top: int) -> TokenLogprobs:
 def vector_of(request: NewRequest) -> bytes:
     """Made-up numbers that tell prompts and ways of pooling apart."""
     assert request.pooling is not None
-    size = request.pooling.num_dimensions or 8
+    is_score = request.pooling.kind is PoolingKind.CLS
+    size = 1 if is_score else request.pooling.num_dimensions or 8
     last, factor = request.prompt_token_ids[-1], 0.5 if request.pooling.is_normalized else 3.0
     return array("f", [factor * (last + index) for index in range(size)]).tobytes()
 

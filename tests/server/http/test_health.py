@@ -146,6 +146,7 @@ def test_models_are_listed(served: Served) -> None:
         "reasoning": False,
         "structured_outputs": True,
         "embeddings": True,
+        "rerank": True,
     }
     assert served.client.get(f"/v1/models/{MODEL}").json()["id"] == MODEL
 

@@ -16,9 +16,6 @@ from quire.server.openai.protocol.capabilities import (
     CAPABILITIES,
     CHAT,
     COMPLETIONS,
-    EMBEDDINGS,
-    MESSAGES,
-    RESPONSES,
     Capability,
     Support,
     capabilities_of,
@@ -28,16 +25,9 @@ from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
 from quire.server.openai.protocol.parse import parse_request
 from tests.profiles import cases
+from tests.server.openai.base_bodies import BASE
 from tests.server.scripted_engine import FACTS
 from tests.server.served import Served, plain_config, serving, with_model
-
-BASE: dict[str, dict[str, object]] = {
-    COMPLETIONS: {"prompt": "x", "max_tokens": 1},
-    CHAT: {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
-    RESPONSES: {"input": "x", "max_output_tokens": 1},
-    EMBEDDINGS: {"input": "x"},
-    MESSAGES: {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
-}
 
 
 def error_of(reply: httpx.Response) -> dict[str, object]:

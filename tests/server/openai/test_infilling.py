@@ -9,7 +9,8 @@ from tokenizers import Tokenizer
 
 from quire.server.openai.protocol.capabilities import CHAT
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
-from tests.server.openai.test_errors import BASE, error_of
+from tests.server.openai.base_bodies import BASE
+from tests.server.openai.test_errors import error_of
 from tests.server.served import BUNDLED, Served, plain_config, serving
 
 MARKS = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")

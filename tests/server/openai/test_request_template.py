@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from quire.server.openai.protocol.capabilities import CHAT
-from tests.server.openai.test_errors import BASE, error_of
+from tests.server.openai.base_bodies import BASE
+from tests.server.openai.test_errors import error_of
 from tests.server.served import Served, plain_config, serving
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}<{{ m.content }}>{% endfor %}{{ mood }}"

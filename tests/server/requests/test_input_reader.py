@@ -30,13 +30,15 @@ BODIES: list[tuple[InputKind, dict[str, object]]] = [
     (InputKind.MESSAGE, {"messages": [HELLO], "max_tokens": 9, "system": "Be brief."}),
     (InputKind.COUNT_TOKENS, {"messages": [HELLO], "system": "Be brief."}),
     (InputKind.EMBEDDING, {"input": ["the king", "my lord"], "dimensions": 4}),
+    (InputKind.RERANK, {"query": "the king", "documents": ["my lord", {"text": "a crown"}]}),
+    (InputKind.SCORE, {"text_1": "the king", "text_2": ["my lord", "a crown"]}),
     (InputKind.TOKENIZE, {"prompt": "sweet prince", "return_token_strs": True}),
     (InputKind.TOKENIZE, {"messages": [HELLO]}),
     (InputKind.DETOKENIZE, {"tokens": [300, 301]}),
 ]
 PROMPTS = (
     *(InputKind.COMPLETION, InputKind.CHAT, InputKind.RESPONSE, InputKind.MESSAGE),
-    InputKind.EMBEDDING,
+    *(InputKind.EMBEDDING, InputKind.RERANK, InputKind.SCORE),
 )
 WRONG: list[tuple[InputKind, dict[str, object]]] = [
     (InputKind.COMPLETION, {"prompt": "x", "promt": 1}),

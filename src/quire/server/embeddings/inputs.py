@@ -4,6 +4,7 @@ import msgspec
 
 from quire.engine.messages import EmbeddingFacts
 from quire.server.errors import RequestError
+from quire.server.openai.protocol.capabilities import RERANK, SCORE
 from quire.server.openai.protocol.completions import GivenPrompt
 from quire.server.openai.protocol.embeddings import EmbeddingRequest
 from quire.server.openai.protocol.fields import TruncationSide
@@ -20,7 +21,9 @@ def embeddings_of(context: InputContext) -> EmbeddingFacts:
     """Return how the model's embeddings are made. Raises RequestError for one that gives none."""
     facts = context.facts.embeddings
     if facts is None or facts.why_not:
-        why = "" if facts is None else f": {facts.why_not}"
+        why = f": {facts.why_not}" if facts is not None else ""
+        if context.facts.scores is not None:
+            why = f": it is a cross-encoder, which scores pairs of texts, at {RERANK} and {SCORE}"
         raise RequestError(
             f"The model gives no embeddings{why}.", param="model", code="unsupported_model"
         )

@@ -42,6 +42,7 @@ from quire.server.observability.trace_context import TRACEPARENT
 from quire.server.openai.text_routes import TextRoutes
 from quire.server.requests.cache_routes import CacheRoutes
 from quire.server.responses.routes import ResponseRoutes
+from quire.server.scoring.routes import ScoringRoutes
 from quire.server.service import Observers, Service
 from quire.server.sources import Sources
 from quire.server.tenancy.rates import RATE_HEADERS
@@ -140,6 +141,7 @@ def _routes(service: Service, queue: BatchQueue | None) -> Iterator[Route]:
         ResponseRoutes(service),
         MessageRoutes(service),
         EmbeddingRoutes(service),
+        ScoringRoutes(service),
         CacheRoutes(service),
         BatchRoutes(service, queue),
     ):

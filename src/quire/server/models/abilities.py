@@ -19,10 +19,13 @@ def model_abilities(model: ServedModel) -> ModelAbilities | None:
         reasoning=goes_on and formats.reasoning is not None,
         structured_outputs=goes_on and bool(facts.eos_token_ids),
         embeddings=embeddings is not None and not embeddings.why_not,
+        rerank=facts.scores is not None,
     )
 
 
 def model_kind(model: ServedModel) -> str:
-    """Return what a model is for: `generate`, or `embed` where it makes no tokens."""
+    """Return what a model is for: `generate`, `embed` where it makes no tokens, or `score`."""
     facts = model.known_facts
-    return "embed" if facts is not None and not facts.generates else "generate"
+    if facts is None or facts.generates:
+        return "generate"
+    return "embed" if facts.scores is None else "score"

@@ -14,6 +14,7 @@ class ModelAbilities(msgspec.Struct, frozen=True):
     reasoning: bool
     structured_outputs: bool
     embeddings: bool
+    rerank: bool
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
@@ -25,8 +26,8 @@ class ModelStatus(msgspec.Struct, frozen=True):
 
 class ModelCard(msgspec.Struct, frozen=True):
     """`max_model_len` is the context in tokens, prompt and output; it and `capabilities` are null
-    until the model has been loaded once. `kind` is `generate`, or `embed` for a model that gives
-    embeddings alone, once it is loaded."""
+    until the model has been loaded once. `kind` is `generate`, or once it is loaded
+    `embed` for a model that gives embeddings alone, `score` for a cross-encoder."""
 
     id: str
     created: int

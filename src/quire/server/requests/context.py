@@ -61,12 +61,14 @@ class Delivery:
 
 class Prompt(NamedTuple):
     """A prompt in tokens. `field` is the path of the field that the client wrote it in, `text` the
-    text that the client wrote, or None where it wrote token ids. `num_cut` tokens were cut off."""
+    text that the client wrote, or None where it wrote token ids. `num_cut` tokens were cut off. Of
+    a pair of texts the tokens from `second_text` on are of the second type, if there is one."""
 
     token_ids: tuple[int, ...]
     field: str
     text: str | None = None
     num_cut: int = 0
+    second_text: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

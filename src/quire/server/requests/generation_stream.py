@@ -43,7 +43,10 @@ _REFUSAL_CODES = {
 }
 CHOICES_PER_ITERATION = 64
 """Choices that are submitted or set up in one iteration of the event loop: some milliseconds."""
-_OPERATIONS = {"cmpl": "text_completion", "embd": "embeddings"}
+_OPERATIONS = {
+    "cmpl": "text_completion",
+    **dict.fromkeys(("embd", "rerank", "score"), "embeddings"),
+}
 """OpenTelemetry's names of what was done, by what the id of the answer begins with; else chat."""
 _FULL = frozenset((Reason.QUEUE_FULL, Reason.OVER_SHARE))
 

@@ -19,7 +19,7 @@ from quire.server.anthropic.conversion import as_chat as message_as_chat
 from quire.server.anthropic.protocol import CountTokensRequest, MessagesRequest
 from quire.server.anthropic.wire import TokenCount
 from quire.server.embeddings.inputs import check_embedding, read_inputs
-from quire.server.errors import NOT_FOUND, RequestError
+from quire.server.errors import RequestError
 from quire.server.grammars.client_names import OWN_NAMES, ClientNames
 from quire.server.grammars.compose import Grammar
 from quire.server.openai.protocol.capabilities import (
@@ -28,12 +28,15 @@ from quire.server.openai.protocol.capabilities import (
     COUNT_TOKENS,
     EMBEDDINGS,
     MESSAGES,
+    RERANK,
     RESPONSES,
+    SCORE,
 )
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
 from quire.server.openai.protocol.embeddings import EmbeddingRequest
 from quire.server.openai.protocol.parse import parse_object, parse_request, validate
+from quire.server.openai.protocol.scoring import RerankRequest, ScoreRequest
 from quire.server.openai.protocol.tokenize import (
     DetokenizeRequest,
     TokenizeChatRequest,
@@ -49,6 +52,7 @@ from quire.server.requests.field_checks import (
     check_shared,
 )
 from quire.server.requests.input_context import InputContext
+from quire.server.requests.model_checks import check_generates, check_model, no_effect_warnings
 from quire.server.requests.output_limits import check_logprobs
 from quire.server.requests.prompt_truncation import truncation_warnings
 from quire.server.requests.prompts import (
@@ -70,8 +74,7 @@ from quire.server.responses.asked import AskedResponse, asked_of
 from quire.server.responses.conversion import as_chat, input_items, without_effect
 from quire.server.responses.history import NO_HISTORY, History, decode_continued, needed_history
 from quire.server.responses.protocol import ResponsesRequest
-
-MAX_SHOWN_CHARS = 200
+from quire.server.scoring.inputs import check_scoring, read_pairs, rerank_pairs, score_pairs
 
 
 class InputKind(StrEnum):
@@ -81,6 +84,8 @@ class InputKind(StrEnum):
     CHAT = "chat"
     RESPONSE = "response"
     EMBEDDING = "embedding"
+    RERANK = "rerank"
+    SCORE = "score"
     CONTINUED_RESPONSE = "continued response"
     MESSAGE = "message"
     COUNT_TOKENS = "count tokens"
@@ -89,6 +94,10 @@ class InputKind(StrEnum):
     RENDER_COMPLETION = "render completion"
     RENDER_CHAT = "render chat"
     CACHE_PROBE = "cache probe"
+
+
+PooledRequest: TypeAlias = EmbeddingRequest | RerankRequest | ScoreRequest
+"""A request that is answered with numbers of its prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +112,7 @@ class TokenizedRequest:
     answer tells in which order the parts of the output came.
     """
 
-    request: CompletionRequest | ChatRequest | EmbeddingRequest
+    request: CompletionRequest | ChatRequest | PooledRequest
     prompts: tuple[Prompt, ...]
     warnings: tuple[str, ...] = ()
     parsing: ParserOptions = ParserOptions()
@@ -134,8 +143,8 @@ def parse_input(kind: InputKind, body: bytes, context: InputContext) -> ParsedIn
 
 def _parse_completion(body: bytes, context: InputContext) -> TokenizedRequest:
     request, no_effect = parse_request(body, CompletionRequest, COMPLETIONS)
-    _check_model(request.model, context)
-    _check_generates(context)
+    check_model(request.model, context)
+    check_generates(context)
     check_shared(request, context.facts.vocab_size)
     check_logprobs(request, context.limits.max_logprobs)
     check_completion(request)
@@ -147,7 +156,7 @@ def _parse_completion(body: bytes, context: InputContext) -> TokenizedRequest:
     kept = request.model_copy(update={"prompt": (), "suffix": None})
     grammar = output_grammar(request, ParserOptions(), "", context)
     bad_words = bad_word_tokens(request, grammar, context)
-    warnings = _no_effect_warnings(no_effect) + truncation_warnings(prompts)
+    warnings = no_effect_warnings(no_effect) + truncation_warnings(prompts)
     return TokenizedRequest(kept, prompts, warnings, grammar=grammar, bad_words=bad_words)
 
 
@@ -213,13 +222,13 @@ def _parse_message(body: bytes, context: InputContext) -> TokenizedRequest:
 def _count_tokens(body: bytes, context: InputContext) -> DirectResponse:
     given, no_effect = parse_request(body, CountTokensRequest, COUNT_TOKENS)
     chat, names, ignored = message_as_chat(given, _reasoning_of(context))
-    _check_model(chat.model, context)
+    check_model(chat.model, context)
     try:
         token_ids = _chat_tokens(chat, context)
     except RequestError as error:
         raise names.error(error) from None
     body = msgspec.json.encode(TokenCount(len(token_ids)))
-    return DirectResponse(body, _no_effect_warnings((*no_effect, *ignored)))
+    return DirectResponse(body, no_effect_warnings((*no_effect, *ignored)))
 
 
 def _reasoning_of(context: InputContext) -> ModelReasoning:
@@ -228,18 +237,42 @@ def _reasoning_of(context: InputContext) -> ModelReasoning:
 
 def _parse_embedding(body: bytes, context: InputContext) -> TokenizedRequest:
     request, no_effect = parse_request(body, EmbeddingRequest, EMBEDDINGS)
-    _check_model(request.model, context)
+    check_model(request.model, context)
     check_embedding(request, context)
     prompts = read_inputs(request, context)
-    warnings = _no_effect_warnings(no_effect) + truncation_warnings(prompts)
+    warnings = no_effect_warnings(no_effect) + truncation_warnings(prompts)
     return TokenizedRequest(request.model_copy(update={"input": ()}), prompts, warnings)
+
+
+def _parse_rerank(body: bytes, context: InputContext) -> TokenizedRequest:
+    request, no_effect = parse_request(body, RerankRequest, RERANK)
+    check_model(request.model, context)
+    check_scoring(request, context)
+    prompts = read_pairs(rerank_pairs(request), request, context)
+    kept = request if request.return_documents else request.model_copy(update={"documents": ()})
+    return _scored(kept, prompts, no_effect)
+
+
+def _parse_score(body: bytes, context: InputContext) -> TokenizedRequest:
+    request, no_effect = parse_request(body, ScoreRequest, SCORE)
+    check_model(request.model, context)
+    check_scoring(request, context)
+    prompts = read_pairs(score_pairs(request), request, context)
+    return _scored(request.model_copy(update={"text_1": (), "text_2": ()}), prompts, no_effect)
+
+
+def _scored(
+    request: RerankRequest | ScoreRequest, prompts: tuple[Prompt, ...], no_effect: tuple[str, ...]
+) -> TokenizedRequest:
+    warnings = no_effect_warnings(no_effect) + truncation_warnings(prompts)
+    return TokenizedRequest(request, prompts, warnings)
 
 
 def _read_chat(
     request: ChatRequest, no_effect: tuple[str, ...], context: InputContext
 ) -> TokenizedRequest:
-    _check_model(request.model, context)
-    _check_generates(context)
+    check_model(request.model, context)
+    check_generates(context)
     check_shared(request, context.facts.vocab_size)
     check_logprobs(request, context.limits.max_logprobs)
     check_chat(request)
@@ -248,7 +281,7 @@ def _read_chat(
     check_structured(request, context.facts)
     check_num_outputs(1, request, context.limits.max_outputs)
     warnings = (
-        *_no_effect_warnings(no_effect),
+        *no_effect_warnings(no_effect),
         *unread_kwargs(request, context),
         *effort_warnings(request, context),
     )
@@ -277,7 +310,7 @@ def _tokenize(body: bytes, context: InputContext) -> DirectResponse:
     if "messages" in fields:
         return _tokenize_chat(fields, context)
     request = validate(fields, TokenizeRequest)
-    _check_model(request.model, context)
+    check_model(request.model, context)
     token_ids = encode_any(
         request.prompt,
         "prompt",
@@ -289,7 +322,7 @@ def _tokenize(body: bytes, context: InputContext) -> DirectResponse:
 
 def _tokenize_chat(fields: Mapping[str, object], context: InputContext) -> DirectResponse:
     request = validate(fields, TokenizeChatRequest)
-    _check_model(request.model, context)
+    check_model(request.model, context)
     chat = with_tools(request.as_chat())
     body = _tokenized(_chat_tokens(chat, context), request.return_token_strs, context)
     return DirectResponse(body, unread_kwargs(chat, context))
@@ -314,7 +347,7 @@ def _tokenized(token_ids: tuple[int, ...], wants_strs: bool | None, context: Inp
 
 def _detokenize(body: bytes, context: InputContext) -> DirectResponse:
     request = validate(parse_object(body), DetokenizeRequest)
-    _check_model(request.model, context)
+    check_model(request.model, context)
     reply = Detokenized(decode_tokens(tuple(request.tokens), context))
     return DirectResponse(msgspec.json.encode(reply))
 
@@ -341,43 +374,10 @@ def _render_chat(body: bytes, context: InputContext) -> DirectResponse:
 
 def _rendered(read: TokenizedRequest, context: InputContext) -> DirectResponse:
     """Answer with what a request would run with, as the model is given it."""
-    assert not isinstance(read.request, EmbeddingRequest)
+    assert not isinstance(read.request, PooledRequest)
     reply = rendered(read.request, read.prompts, context)
     grammar = () if read.grammar is None else read.grammar.warnings
     return DirectResponse(msgspec.json.encode(reply), read.warnings + grammar)
-
-
-def _check_model(name: str | None, context: InputContext) -> None:
-    if name is not None and name not in context.limits.model_names:
-        raise model_not_found(name, context.limits.model_names)
-
-
-def _check_generates(context: InputContext) -> None:
-    """Raise RequestError for a model that gives embeddings alone."""
-    facts = context.facts
-    if not facts.generates:
-        what = "has no head that makes tokens" if facts.is_causal else "is an encoder"
-        raise RequestError(
-            f"The model {what} ({facts.model_type}): it continues no text and gives embeddings "
-            f"alone, at {EMBEDDINGS}.",
-            param="model",
-            code="unsupported_model",
-        )
-
-
-def model_not_found(name: str, model_names: tuple[str, ...]) -> RequestError:
-    """Return the error for a model that is not served."""
-    shown, names = name[:MAX_SHOWN_CHARS], ", ".join(model_names)
-    return RequestError(
-        f"The model {shown!r} does not exist; this server has {names}.",
-        param="model",
-        code="model_not_found",
-        status=NOT_FOUND,
-    )
-
-
-def _no_effect_warnings(fields: tuple[str, ...]) -> tuple[str, ...]:
-    return (f"accepted without effect: {', '.join(fields)}",) if fields else ()
 
 
 _PARSERS: Mapping[InputKind, Callable[[bytes, InputContext], ParsedInput]] = {
@@ -385,6 +385,8 @@ _PARSERS: Mapping[InputKind, Callable[[bytes, InputContext], ParsedInput]] = {
     InputKind.CHAT: _parse_chat,
     InputKind.RESPONSE: _parse_response,
     InputKind.EMBEDDING: _parse_embedding,
+    InputKind.RERANK: _parse_rerank,
+    InputKind.SCORE: _parse_score,
     InputKind.CONTINUED_RESPONSE: _parse_continued,
     InputKind.MESSAGE: _parse_message,
     InputKind.COUNT_TOKENS: _count_tokens,

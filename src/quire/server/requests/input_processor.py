@@ -17,13 +17,14 @@ from quire.server.openai.protocol.fields import GenerationFields
 from quire.server.openai.protocol.tools import NamedTool
 from quire.server.requests.context import Delivery, Prompt, RequestContext, TextOptions
 from quire.server.requests.engine_requests import EngineRequestBuilder, NumLogprobs, random_seed
-from quire.server.requests.input_parser import TokenizedRequest
+from quire.server.requests.input_parser import PooledRequest, TokenizedRequest
 from quire.server.requests.output_limits import (
     OutputLimit,
     check_num_logprobs,
     check_priority,
     output_limit,
 )
+from quire.server.scoring.engine_requests import scoring_requests
 from quire.server.sources import Sources
 from quire.server.tenancy.tenants import Arrival
 
@@ -42,8 +43,8 @@ class InputProcessor(NamedTuple):
         try:
             if isinstance(tokenized.request, ChatRequest):
                 return self._chat(tokenized.request, tokenized, id_prefix)
-            if isinstance(tokenized.request, EmbeddingRequest):
-                return self._embedding(tokenized.request, tokenized, id_prefix)
+            if isinstance(tokenized.request, PooledRequest):
+                return self._pooled(tokenized.request, tokenized, id_prefix)
             return self._completion(tokenized.request, tokenized, id_prefix)
         except RequestError as error:
             raise tokenized.names.error(error) from None
@@ -86,11 +87,16 @@ class InputProcessor(NamedTuple):
             text_options,
         )
 
-    def _embedding(
-        self, request: EmbeddingRequest, tokenized: TokenizedRequest, id_prefix: str
+    def _pooled(
+        self, request: PooledRequest, tokenized: TokenizedRequest, id_prefix: str
     ) -> RequestContext:
         check_priority(request.priority, self.serving.policy)
         answer_id, prompts = self._answer_id(id_prefix), tokenized.prompts
+        serving, tenant = self.serving, self.arrival.tenant
+        if isinstance(request, EmbeddingRequest):
+            requests = embedding_requests(request, answer_id, prompts, serving, tenant)
+        else:
+            requests = scoring_requests(request, answer_id, prompts, serving, tenant)
         return RequestContext(
             id=answer_id,
             arrival=self.arrival,
@@ -99,9 +105,7 @@ class InputProcessor(NamedTuple):
             prompts=prompts,
             num_choices=1,
             num_returned=1,
-            requests=embedding_requests(
-                request, answer_id, prompts, self.serving, self.arrival.tenant
-            ),
+            requests=requests,
             text_options=TextOptions(),
             delivery=Delivery(),
             time_limit_s=_time_limit_s(request.deadline_ms),

@@ -7,6 +7,7 @@ would cost the server process seconds and a torch it must not touch.
 from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
+from typing import NamedTuple
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -21,6 +22,15 @@ from quire.server.text.tokenizer_files import (
     read_chat_template,
     read_facts,
 )
+
+
+class PairTokens(NamedTuple):
+    """Two texts in one row of tokens: the first token of the `second` and the one behind its last;
+    from `type_starts` on they are of the second type, nowhere if that is None."""
+
+    token_ids: tuple[int, ...]
+    second: tuple[int, int]
+    type_starts: int | None
 
 
 class TextTokenizer:
@@ -70,6 +80,14 @@ class TextTokenizer:
             [text], add_special_tokens=add_special_tokens
         )
         return tuple(encoding.ids)
+
+    def encode_pair(self, first: str, second: str) -> PairTokens:
+        """Return the token ids of two texts, joined as the model has them joined."""
+        (encoding,) = self._tokenizer.encode_batch_fast([(first, second)])
+        texts, types = encoding.sequence_ids, encoding.type_ids
+        places = [place for place, text in enumerate(texts) if text == 1]
+        span = (places[0], places[-1] + 1) if places else (len(texts), len(texts))
+        return PairTokens(tuple(encoding.ids), span, types.index(1) if 1 in types else None)
 
     def decode(self, token_ids: tuple[int, ...], *, skip_special_tokens: bool) -> str:
         """Return the text of tokens that stand at the beginning of a text."""

@@ -15,7 +15,11 @@ from quire.server.openai.protocol.capabilities import (
     COUNT_TOKENS,
     EMBEDDINGS,
     MESSAGES,
+    RERANK,
+    RERANK_PATHS,
     RESPONSES,
+    SCORE,
+    SCORE_PATHS,
     Capability,
     Support,
     capabilities_of,
@@ -23,6 +27,7 @@ from quire.server.openai.protocol.capabilities import (
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
 from quire.server.openai.protocol.embeddings import EmbeddingRequest
+from quire.server.openai.protocol.scoring import RerankRequest, ScoreRequest
 from quire.server.openai.protocol.tokenize import (
     DetokenizeRequest,
     TokenizeChatRequest,
@@ -38,9 +43,13 @@ BODIES: Mapping[str, type[BaseModel]] = {
     RESPONSES: ResponsesRequest,
     MESSAGES: MessagesRequest,
     EMBEDDINGS: EmbeddingRequest,
+    RERANK: RerankRequest,
+    SCORE: ScoreRequest,
 }
 ALL_BODIES: Mapping[str, tuple[type[BaseModel], ...]] = {
     **{path: (model,) for path, model in BODIES.items()},
+    **{path: (RerankRequest,) for path in RERANK_PATHS},
+    **{path: (ScoreRequest,) for path in SCORE_PATHS},
     f"{COMPLETIONS}/render": (CompletionRequest,),
     f"{CHAT}/render": (ChatRequest,),
     COUNT_TOKENS: (CountTokensRequest,),

@@ -134,6 +134,7 @@ CARD = ModelCard(
         reasoning=False,
         structured_outputs=True,
         embeddings=True,
+        rerank=False,
     ),
 )
 CACHE_PROBE = CacheProbe(MODEL, 100, 64, 48, CacheMiss("differs", 70))

@@ -21,6 +21,7 @@ from quire.server.http.openapi import (
 )
 from quire.server.http.openapi.model_docs import MODEL_ROUTES
 from quire.server.http.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
+from quire.server.http.openapi.scoring_docs import SCORING_ROUTES
 from quire.server.http.openapi.stored_response_docs import STORED_RESPONSE_ROUTES
 from quire.server.observability.kv_event_feed import (
     AllBlocksCleared,
@@ -256,6 +257,7 @@ ROUTES: Mapping[str, RouteDoc] = {
         (_BETAS,),
         headers=("x-quire-warnings", "request-id"),
     ),
+    **SCORING_ROUTES,
     EMBEDDINGS: RouteDoc(
         "A vector for each text.",
         _ok(ResponseDoc(embedding_examples.EMBEDDINGS)),

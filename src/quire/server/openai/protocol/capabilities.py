@@ -21,6 +21,8 @@ MESSAGES = "/v1/messages"
 COUNT_TOKENS = f"{MESSAGES}/count_tokens"
 EMBEDDINGS = "/v1/embeddings"
 CACHE_PROBE = "/v1/cache/probe"
+RERANK_PATHS = (RERANK := "/v1/rerank", "/rerank", "/v2/rerank")
+SCORE_PATHS = (SCORE := "/v1/score", "/score")
 BOTH = (COMPLETIONS, CHAT)
 
 
@@ -152,7 +154,14 @@ CAPABILITIES: tuple[Capability, ...] = (
         speed=("standard",),
         thread=(),
     ),
-    *_no_effect((EMBEDDINGS,), "request_id", "user"),
+    *_no_effect((EMBEDDINGS, RERANK, SCORE), "request_id", "user"),
+    *_unsupported(
+        (RERANK,),
+        max_chunks_per_doc=(),
+        max_tokens_per_doc=(),
+        rank_fields=(),
+    ),
+    *_unsupported((SCORE,), data_1=(), data_2=()),
     *_unsupported(
         (EMBEDDINGS,),
         add_generation_prompt=(False,),

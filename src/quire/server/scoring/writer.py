@@ -1,0 +1,93 @@
+"""The wire form of scores."""
+
+import math
+from array import array
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from quire.engine.messages import ScoreFacts
+from quire.server.errors import RequestError, error_body
+from quire.server.openai.protocol.scoring import (
+    RerankBody,
+    RerankedDocument,
+    RerankRequest,
+    RerankResult,
+    Score,
+    ScoreList,
+    ScoreRequest,
+    ScoringUsage,
+)
+from quire.server.requests.context import RequestContext
+from quire.server.requests.output_delta import OutputDelta
+from quire.server.scoring.inputs import document_text
+
+FLOAT32 = "f"
+"""The code of an array of float32."""
+
+
+class ScoreWriter:
+    """Writes the scores of a request as one body. There is no stream of them."""
+
+    def __init__(
+        self, context: RequestContext, request: RerankRequest | ScoreRequest, facts: ScoreFacts
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._is_sigmoid = facts.is_sigmoid and request.use_activation is not False
+
+    def opening(self) -> bytes:
+        return b""
+
+    def chunk(self, choice: int, delta: OutputDelta) -> bytes:
+        return b""
+
+    def closing(self) -> bytes:
+        return b""
+
+    def failure(self, error: RequestError) -> bytes:
+        return error_body(error)
+
+    def whole(self, outputs: Sequence[OutputDelta]) -> bytes:
+        scores = [self._score(each.vector) for each in outputs]
+        if isinstance(self._request, RerankRequest):
+            return msgspec.json.encode(self._reranked(self._request, scores))
+        context = self._context
+        return msgspec.json.encode(
+            ScoreList(
+                id=context.id,
+                created=context.created_s,
+                model=context.model,
+                data=tuple(Score(index=index, score=each) for index, each in enumerate(scores)),
+                usage=self._usage(),
+            )
+        )
+
+    def _reranked(self, request: RerankRequest, scores: Sequence[float]) -> RerankBody:
+        """Return the best documents, the best first; of equals the first comes first."""
+        order = sorted(range(len(scores)), key=lambda index: -scores[index])[: request.top_n]
+        results = tuple(
+            RerankResult(index, scores[index], self._document(request, index)) for index in order
+        )
+        return RerankBody(self._context.id, self._context.model, results, self._usage())
+
+    def _document(self, request: RerankRequest, index: int) -> RerankedDocument | UnsetType:
+        if not request.return_documents:
+            return UNSET
+        return RerankedDocument(document_text(request.documents[index]))
+
+    def _usage(self) -> ScoringUsage:
+        num_tokens = self._context.num_prompt_tokens
+        return ScoringUsage(num_tokens, num_tokens)
+
+    def _score(self, vector: bytes) -> float:
+        (number,) = array(FLOAT32, vector)
+        return sigmoid(number) if self._is_sigmoid else number
+
+
+def sigmoid(number: float) -> float:
+    """Return 1 / (1 + exp(-number)), of any size of number."""
+    if number >= 0:
+        return 1 / (1 + math.exp(-number))
+    return math.exp(number) / (1 + math.exp(number))
