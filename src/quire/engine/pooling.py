@@ -102,6 +102,17 @@ class PendingVectors(NamedTuple):
         return Vectors(complete, frozenset(each for each, is_finite in pairs if not is_finite))
 
 
+def pooled_spans(
+    chunks: Sequence[Chunk], poolings: Sequence[PromptPooling | None], starts: Sequence[int]
+) -> PooledSpans:
+    """Return the states that the chunks of a step need; chunk i begins at its token `starts[i]`."""
+    spans = PooledSpans()
+    for chunk, pooling, first in zip(chunks, poolings, starts, strict=False):
+        if pooling is not None:
+            spans.add(chunk, pooling, first)
+    return spans
+
+
 def pool(spans: PooledSpans, states: Tensor, to_host: DeviceToHost) -> PendingVectors | None:
     """Add a step's states to the sums of their requests, and start to copy those of the prompts
     that are complete; None if none is."""

@@ -26,6 +26,7 @@ from quire.engine.pooling import (
     PooledSpans,
     PromptPooling,
     pool,
+    pooled_spans,
     token_types,
 )
 from quire.engine.sampling.build_sampler import build_sampler
@@ -243,9 +244,8 @@ class Runner:
         tables = self._block_ids[:, [row.index for row in rows], :longest]
         query_starts = starts.tolist()
         logits_indices, launched.spans = _logits_indices(step.chunks, rows, query_starts)
-        for chunk, row, first in zip(step.chunks, rows, query_starts[:-1], strict=True):
-            if row.pooling is not None:
-                launched.pooled.add(chunk, row.pooling, first)
+        poolings = [row.pooling for row in rows]
+        launched.pooled = pooled_spans(step.chunks, poolings, query_starts)
         states_indices = _numbers(launched.pooled.indices)
         launched.sampled_chunks = [
             index for index, chunk in enumerate(step.chunks) if chunk.samples
@@ -253,7 +253,7 @@ class Runner:
         token_ids, awaited = _token_ids(step.chunks, rows, self._last)
         num_groups = self._config.num_groups
         slots = [self._slots(table, owners, positions) for table in tables]
-        types = token_types([row.pooling for row in rows], owners, positions)
+        types = token_types(poolings, owners, positions)
         given = (token_ids, positions, logits_indices, *awaited, states_indices)
         arrays = (*given, *slots, *tables, *types)
         sent = to_device([torch.from_numpy(array) for array in arrays], self._device)

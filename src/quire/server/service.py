@@ -16,8 +16,8 @@ from quire.server.models.served_model import ServedModel
 from quire.server.observability.metrics import ServerMetrics
 from quire.server.observability.request_spans import RequestSpans
 from quire.server.observability.timelines import Timelines
+from quire.server.requests.field_checks import model_not_found
 from quire.server.requests.input_reader import InputReader
-from quire.server.requests.model_checks import model_not_found
 from quire.server.sources import Sources
 from quire.server.tenancy.tenants import Tenants
 

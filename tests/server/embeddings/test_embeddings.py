@@ -170,7 +170,7 @@ def test_a_cut_that_leaves_nothing_of_a_text_is_refused(served: Served) -> None:
 def test_a_model_that_gives_none_says_why(tokenizer: TextTokenizer) -> None:
     assert FACTS.embeddings is not None
     for told in (None, msgspec.structs.replace(FACTS.embeddings, why_not="its pooling is max")):
-        facts = msgspec.structs.replace(FACTS, embeddings=told)
+        facts = msgspec.structs.replace(FACTS, embeddings=told, scores=None)
         context = InputContext(InputLimits(facts, 1024, (MODEL,)), tokenizer, SOURCE)
         with pytest.raises(RequestError, match="max" if told else "no embeddings"):
             read_inputs(EmbeddingRequest.model_validate({"input": "x"}), context)

@@ -25,7 +25,7 @@ from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
 from quire.server.openai.protocol.parse import parse_request
 from tests.profiles import cases
-from tests.server.openai.base_bodies import BASE
+from tests.server.base_bodies import BASE
 from tests.server.scripted_engine import FACTS
 from tests.server.served import Served, plain_config, serving, with_model
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from quire.server.openai.protocol.capabilities import CHAT
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
-from tests.server.openai.base_bodies import BASE
+from tests.server.base_bodies import BASE
 from tests.server.openai.test_errors import error_of
 from tests.server.served import BUNDLED, Served, plain_config, serving
 

@@ -9,7 +9,7 @@ from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS, capabil
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
 from quire.server.openai.protocol.fields import StreamOptions
-from tests.server.openai.base_bodies import BASE
+from tests.server.base_bodies import BASE
 from tests.server.served import Served
 
 REQUIRED = {"prompt", "messages"}

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
-from tests.server.openai.base_bodies import BASE
+from tests.server.base_bodies import BASE
 from tests.server.openai.test_errors import error_of
 from tests.server.served import Served
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.text.tokenizer import TextTokenizer
 from tests.profiles import cases
-from tests.server.openai.base_bodies import BASE
+from tests.server.base_bodies import BASE
 from tests.server.openai.test_errors import error_of
 from tests.server.scripted_engine import FACTS
 from tests.server.served import Served

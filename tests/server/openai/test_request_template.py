@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from quire.server.openai.protocol.capabilities import CHAT
-from tests.server.openai.base_bodies import BASE
+from tests.server.base_bodies import BASE
 from tests.server.openai.test_errors import error_of
 from tests.server.served import Served, plain_config, serving
 

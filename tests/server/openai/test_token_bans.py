@@ -4,7 +4,7 @@ import pytest
 
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS
 from quire.server.text.tokenizer import TextTokenizer
-from tests.server.openai.base_bodies import BASE
+from tests.server.base_bodies import BASE
 from tests.server.openai.test_errors import error_of
 from tests.server.scripted_engine import FACTS
 from tests.server.served import Served

@@ -48,11 +48,13 @@ from quire.server.requests.context import Prompt
 from quire.server.requests.field_checks import (
     check_chat,
     check_completion,
+    check_generates,
+    check_model,
     check_num_outputs,
     check_shared,
+    no_effect_warnings,
 )
 from quire.server.requests.input_context import InputContext
-from quire.server.requests.model_checks import check_generates, check_model, no_effect_warnings
 from quire.server.requests.output_limits import check_logprobs
 from quire.server.requests.prompt_truncation import truncation_warnings
 from quire.server.requests.prompts import (
