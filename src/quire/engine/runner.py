@@ -254,9 +254,8 @@ class Runner:
         num_groups = self._config.num_groups
         slots = [self._slots(table, owners, positions) for table in tables]
         types = token_types(poolings, owners, positions)
-        given = (token_ids, positions, logits_indices, *awaited, states_indices)
-        arrays = (*given, *slots, *tables, *types)
-        sent = to_device([torch.from_numpy(array) for array in arrays], self._device)
+        given = (token_ids, positions, logits_indices, *awaited, states_indices, *slots, *tables)
+        sent = to_device([torch.from_numpy(array) for array in (*given, *types)], self._device)
         if len(awaited[0]):
             assert self._last is not None and self._last.pending is not None
             sampled = self._last.pending.token_ids.index_select(0, sent[4])
