@@ -1,7 +1,9 @@
-"""openai, responses: create, a stream, `parse`, a function tool and its result, a streamed call."""
+"""openai, responses: create, go on from it, retrieve, in the background, a stream, `parse`, a tool
+and its result, a streamed call."""
 
 import json
 import os
+import time
 
 from openai import OpenAI
 from pydantic import BaseModel
@@ -34,6 +36,23 @@ response = client.responses.create(
 assert response.status in ("completed", "incomplete")
 assert isinstance(response.output_text, str)
 assert response.usage.output_tokens > 0
+
+assert client.responses.retrieve(response.id).output_text == response.output_text
+more = client.responses.create(
+    model=MODEL, input="And then?", previous_response_id=response.id, max_output_tokens=40
+)
+assert more.previous_response_id == response.id
+assert more.usage.input_tokens > response.usage.input_tokens
+assert len(client.responses.input_items.list(more.id).data) >= 1
+client.responses.delete(response.id)
+
+later = client.responses.create(
+    model=MODEL, input="A story.", max_output_tokens=40, background=True
+)
+while later.status in ("queued", "in_progress"):
+    time.sleep(0.1)
+    later = client.responses.retrieve(later.id)
+assert later.status in ("completed", "incomplete")
 
 kinds = []
 with client.responses.stream(model=MODEL, input="Tell me a story.") as stream:
