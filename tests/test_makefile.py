@@ -57,3 +57,13 @@ def test_an_extra_that_does_not_exist_is_named() -> None:
     assert "opentelemetry-sdk" in "".join(requirements("otel"))
     with pytest.raises(ValueError, match="no extra 'otle': there is otel, "):
         requirements("otle")
+
+
+def test_clients_have_an_environment_for_each_group_of_pins(tmp_path: Path) -> None:
+    commands = dry_run("--always-make", "clients", venv=tmp_path)
+    groups = {path.stem for path in (ROOT / "tests/e2e/clients/requirements").glob("*.txt")}
+    made = re.findall(r"-m venv \.clients/venv-(\S+)", commands)
+    assert sorted(made) == sorted(groups)
+    for group in groups:
+        assert re.search(rf"venv-{group}/bin/pip install .*/{group}\.txt", commands)
+    assert "npm install --prefix .clients" in commands
