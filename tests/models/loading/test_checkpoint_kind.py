@@ -111,7 +111,7 @@ def test_no_weights_are_fetched_of_what_is_not_served(
     monkeypatch.setattr("quire.models.loading.hub.snapshot_download", download)
     with pytest.raises(CheckpointError, match="GPTQ"):
         locate(ModelSource("some/model"), ignore_progress)
-    assert fetched == ["config.json", "adapter_config.json"]
+    assert fetched == ["config.json", "adapter_config.json", "modules.json"]
 
 
 def test_a_repository_of_another_format_is_named(

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from quire.engine.client import Phase
+from quire.engine.messages import ScoreFacts
 from quire.server.config import ApiKey
 from tests.server.served import BUNDLED, MODEL, Served, eventually, plain_config, serving
 
@@ -177,13 +178,19 @@ def test_capabilities_are_those_of_the_options() -> None:
         assert not card["capabilities"]["tools"] and card["capabilities"]["reasoning"]
 
 
-def test_an_encoder_is_for_embeddings_alone() -> None:
+@pytest.mark.parametrize(("scores", "kind"), [(None, "embed"), (ScoreFacts(True), "score")])
+def test_an_encoder_is_for_embeddings_or_scores_alone(scores: ScoreFacts | None, kind: str) -> None:
     with serving(plain_config(), loaded=False) as served:
         engine = served.engine
-        engine.ready_facts = msgspec.structs.replace(engine.ready_facts, is_causal=False)
+        engine.ready_facts = msgspec.structs.replace(
+            engine.ready_facts,
+            is_causal=False,
+            embeddings=None if scores else engine.ready_facts.embeddings,
+            scores=scores,
+        )
         served.do(engine.starts.set)
         assert eventually(lambda: served.client.get("/readyz").status_code == 200)
         (card, _) = served.client.get("/v1/models").json()["data"]
-        assert card["kind"] == "embed"
+        assert card["kind"] == kind
         able = [name for name, is_able in card["capabilities"].items() if is_able]
-        assert able == ["embeddings"]
+        assert able == ["rerank" if scores else "embeddings"]
