@@ -288,12 +288,12 @@ def test_whatever_is_asked_in_whatever_order_is_answered_by_its_model(
 
 
 def test_who_was_let_in_is_served_although_the_model_is_to_be_unloaded(two: Served) -> None:
-    """It is unloaded by hand in the moment in which it is loaded."""
+    """It is unloaded by hand in the moment in which the first request may use it."""
     model = two.server.service.models[1]
     ends: list[bool] = []
 
     async def unload() -> None:
-        while not model.is_loaded:
+        while not model.lifecycle.num_active:
             await asyncio.sleep(0)
         ends.append(await model.lifecycle.unload(10))
 
