@@ -14,6 +14,7 @@ REQUIREMENTS = FOLDER / "requirements"
 ROOT = FOLDER.parents[2]
 DOCUMENT = ROOT / "docs" / "clients.md"
 NODE = "node"
+PASSED = "passed"
 BEGINS, ENDS = "<!-- results: make clients -->", "<!-- end of results -->"
 
 
@@ -42,10 +43,12 @@ class Client:
         assert found is not None, f"{self.script} does not say what it does"
         return " ".join((found[1] or found[2]).split()).rstrip(".")
 
-    def remark(self) -> str:
-        """A clause on what it was refused."""
+    def outcome(self, result: str) -> str:
+        """The result, and what the client was refused where it passed all the same."""
+        if result != PASSED or not self.without_key:
+            return result
         asked = " and ".join(f"`{each}`" for each in self.without_key)
-        return f"; it sends {asked} without its key, gets 401 and goes on" if asked else ""
+        return f"{result}; it sends {asked} without its key, gets 401 and goes on"
 
     def versions(self) -> str:
         """The packages as they are pinned."""
@@ -94,7 +97,7 @@ def pins(group: str) -> Mapping[str, str]:
 def table(results: Mapping[str, str]) -> str:
     """The rows of docs/clients.md. results: of a script, what came of it."""
     rows = [
-        f"| {client.versions()} | {client.purpose()} | {results[client.script]}{client.remark()} |"
+        f"| {client.versions()} | {client.purpose()} | {client.outcome(results[client.script])} |"
         for client in CLIENTS
     ]
     commit = subprocess.run(

@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.e2e.clients.clients import record
+from tests.e2e.clients.clients import PASSED, record
 from tests.skips import reason_of
 
 RESULTS = pytest.StashKey[dict[str, str]]()
@@ -32,7 +32,7 @@ def pytest_runtest_makereport(
     elif report.failed:
         item.config.stash[RESULTS][script] = "**failed**"
     elif report.when == "call":
-        item.config.stash[RESULTS][script] = "passed"
+        item.config.stash[RESULTS][script] = PASSED
     return report
 
 
