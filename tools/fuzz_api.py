@@ -20,7 +20,7 @@ from tests.e2e.server_process import server_process
 
 CONFIG = Path(__file__).parent / "schemathesis.toml"
 KEY = "fuzz-key"
-NUM_CASES = 2000
+NUM_CASES = 5000
 """At least; schemathesis is told how many each route gets."""
 DEFAULTS = ("--max-examples=60", "--seed=1", "--phases=examples,coverage,fuzzing")
 LONGEST_S = 1800
