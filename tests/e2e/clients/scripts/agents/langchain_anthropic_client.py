@@ -21,7 +21,7 @@ class Joke(BaseModel):
     punchline: str
 
 
-model = ChatAnthropic(model=os.environ["OPENAI_MODEL"], max_tokens=400)
+model = ChatAnthropic(model=os.environ["OPENAI_MODEL"], max_tokens=4000)
 messages = [HumanMessage("What is the weather in Paris?")]
 
 assert isinstance(model.invoke(messages).text, str)

@@ -28,7 +28,7 @@ llm = OpenAILike(
     api_key=os.environ["OPENAI_API_KEY"],
     is_chat_model=True,
     is_function_calling_model=True,
-    max_tokens=400,
+    max_tokens=4000,
 )
 message = ChatMessage(role="user", content="What is the weather in Paris?")
 

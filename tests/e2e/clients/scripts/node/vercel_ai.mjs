@@ -42,7 +42,7 @@ for (const [label, model] of Object.entries(models)) {
   assert.strictEqual(called.toolResults.length, called.toolCalls.length, label);
 
   const looped = await generateText({
-    model, tools, prompt: 'What is the weather in Paris?', maxOutputTokens: 200,
+    model, tools, prompt: 'What is the weather in Paris?', maxOutputTokens: 4000,
     prepareStep: ({ stepNumber }) => ({ toolChoice: stepNumber === 0 ? 'required' : 'auto' }),
     stopWhen: stepCountIs(2),
   });

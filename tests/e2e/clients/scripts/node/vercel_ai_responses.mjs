@@ -35,7 +35,7 @@ for await (const _ of streamed.partialObjectStream);
 recipe.parse(await streamed.object);
 
 const looped = await generateText({
-  model, tools, prompt, maxOutputTokens: 200, stopWhen: stepCountIs(2),
+  model, tools, prompt, maxOutputTokens: 4000, stopWhen: stepCountIs(2),
   prepareStep: ({ stepNumber }) => ({ toolChoice: stepNumber === 0 ? 'required' : 'auto' }),
 });
 assert.ok(looped.steps[0].toolCalls.length >= 1);

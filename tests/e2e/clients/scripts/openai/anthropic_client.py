@@ -28,7 +28,7 @@ with client.messages.stream(model=MODEL, max_tokens=40, messages=messages) as st
 
 called = client.messages.create(
     model=MODEL,
-    max_tokens=400,
+    max_tokens=4000,
     messages=messages,
     tools=[WEATHER],
     tool_choice={"type": "tool", "name": "get_weather"},
@@ -50,7 +50,7 @@ final = client.messages.create(
 assert final.stop_reason in ("end_turn", "max_tokens", "tool_use")
 
 with client.messages.stream(
-    model=MODEL, max_tokens=400, messages=messages, tools=[WEATHER], tool_choice={"type": "any"}
+    model=MODEL, max_tokens=4000, messages=messages, tools=[WEATHER], tool_choice={"type": "any"}
 ) as stream:
     assert "city" in stream.get_final_message().content[-1].input
 
