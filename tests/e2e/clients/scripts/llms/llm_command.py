@@ -35,8 +35,10 @@ def llm(*words: str) -> str:
 
 
 assert "local" in llm("models")
-assert llm("-m", "local", "Once upon a time", "-s", "Be brief.", "-o", "max_tokens", "40").strip()
-assert llm("-m", "local", "--no-stream", "Tell more.", "-c", "-o", "max_tokens", "40").strip()
+llm("-m", "local", "Once upon a time", "-s", "Be brief.", "-o", "max_tokens", "40")
+llm("-m", "local", "--no-stream", "Tell more.", "-c", "-o", "max_tokens", "40")
+first, second = json.loads(llm("logs", "--json", "-n", "0"))
+assert first["conversation_id"] == second["conversation_id"]
 city = json.loads(llm("-m", "local", "--schema", "name, population int", "Invent a city."))
 assert isinstance(city["population"], int)
 llm("-m", "local", "--tool", "llm_version", "Which version?", "-o", "max_tokens", "40")

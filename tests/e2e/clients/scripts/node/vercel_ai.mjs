@@ -1,4 +1,4 @@
-// Vercel's ai: generateObject, streamObject, generateText and streamText with tools.
+// Vercel ai on chats: generateObject, streamObject, generateText and streamText with tools.
 import assert from 'node:assert';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { createOpenAI } from '@ai-sdk/openai';

@@ -19,12 +19,12 @@ messages = [{"role": "user", "content": "What is the weather in Paris?"}]
 
 message = client.messages.create(model=MODEL, max_tokens=40, system="Be brief.", messages=messages)
 assert message.stop_reason in ("end_turn", "max_tokens")
-assert message.content[0].type == "text"
+assert {each.type for each in message.content} <= {"text"}
 assert message.usage.output_tokens > 0
 
 with client.messages.stream(model=MODEL, max_tokens=40, messages=messages) as stream:
     text = "".join(stream.text_stream)
-    assert stream.get_final_message().content[0].text == text
+    assert "".join(each.text for each in stream.get_final_message().content) == text
 
 called = client.messages.create(
     model=MODEL,

@@ -1,4 +1,4 @@
-"""The openai client: parse, a required tool, and its stream."""
+"""openai, chats: `parse`, a required tool and its result, streams of both."""
 
 import json
 import os
