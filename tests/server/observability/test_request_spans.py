@@ -3,6 +3,7 @@
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
+from threading import enumerate as enumerate_threads
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from quire.scheduler.step import Finish
 from quire.server.observability.request_record import RequestRecord, parts_of
 from quire.server.observability.request_spans import MAX_BATCH, MAX_QUEUED, Drop, RequestSpans
 from quire.server.observability.trace_context import TraceContext
+from tests.server.served import eventually
 
 TRACE = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", None, "00f067aa0ba902b7", is_sampled=True)
 
@@ -66,3 +68,5 @@ def test_a_collector_that_hangs_costs_records_alone() -> None:
         assert 10 <= dropped[Drop.QUEUE_FULL] <= MAX_BATCH + 10
         Hung.ends.set()
         server.shutdown()
+    spans.close()
+    assert eventually(lambda: "request spans" not in [each.name for each in enumerate_threads()])

@@ -10,9 +10,10 @@ OpenTelemetry's semantic conventions for generative AI.
 """
 
 import logging
+from contextlib import suppress
 from enum import StrEnum
 from queue import Empty, Full, Queue
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from quire.server.observability.request_record import RequestRecord
@@ -48,6 +49,8 @@ class RequestSpans:
         self._queue: Queue[RequestRecord | None] = Queue(MAX_QUEUED)
         self._thread = Thread(target=self._run, name="request spans", daemon=True)
         self._is_started = False
+        self._is_cut_off = Event()
+        self._export: SpanExport | None = None
 
     def record(self, record: RequestRecord) -> None:
         """Queue a request for its spans, if its trace is sampled."""
@@ -62,20 +65,21 @@ class RequestSpans:
             self._dropped[Drop.QUEUE_FULL] += 1
 
     def close(self) -> None:
-        """Send what is queued, for MAX_CLOSE_S at most."""
+        """Send what is queued, for about MAX_CLOSE_S; what is left then is not tried again."""
         if not self._is_started:
             return
-        try:
+        with suppress(Full):
             self._queue.put(None, timeout=MAX_CLOSE_S)
-        except Full:
-            return
         self._thread.join(MAX_CLOSE_S)
+        self._is_cut_off.set()
+        if self._thread.is_alive() and self._export is not None:
+            self._export.close()
 
     def _run(self) -> None:
         from quire.server.observability.span_export import SpanExport  # the extra `otel` has it
 
-        export = SpanExport(self._endpoint, self._epoch_s)
-        while True:
+        export = self._export = SpanExport(self._endpoint, self._epoch_s)
+        while not self._is_cut_off.is_set():
             batch = self._batch()
             self._send(export, [record for record in batch if record is not None])
             if None in batch:
