@@ -153,7 +153,9 @@ def test_every_script_is_a_row_of_the_table_and_every_group_has_its_pins() -> No
     assert all(client.versions() and client.purpose() for client in CLIENTS)
 
 
-def test_the_document_has_a_row_for_every_client() -> None:
+def test_the_document_has_a_row_for_every_client(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--record", default=False):
+        pytest.skip("the document is being written")
     recorded = DOCUMENT.read_text(encoding="utf-8").partition(BEGINS)[2].partition(ENDS)[0]
     for client in CLIENTS:
         assert f"| {client.versions()} | {client.purpose()} |" in recorded, client.script
