@@ -58,6 +58,7 @@ class Client:
 
 CLIENTS = (
     Client("openai/chat.py", ("openai",)),
+    Client("openai/completions.py", ("openai",)),
     Client("openai/responses.py", ("openai",)),
     Client("openai/embeddings.py", ("openai",)),
     Client("openai/batches.py", ("openai",)),
