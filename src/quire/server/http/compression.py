@@ -32,16 +32,16 @@ class Compression:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        encodings = Headers(scope=scope).get("accept-encoding", "")
-        await self._app(scope, receive, _Answer(send, is_taken=takes(encodings, GZIP)).send)
+        await self._app(scope, receive, _Answer(scope, send).send)
 
 
 class _Answer:
-    """One answer. Its head is held until its body, or the first part of it, is there."""
+    """The answer to one request. Its head is held until its body, or the first part of it, is
+    there. The layer is around every event of every stream: what can wait is not done before."""
 
-    def __init__(self, send: Send, *, is_taken: bool) -> None:
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._scope = scope
         self._send = send
-        self._is_taken = is_taken
         self._head: Message | None = None
 
     async def send(self, message: Message) -> None:
@@ -62,7 +62,7 @@ class _Answer:
             return message
         headers = MutableHeaders(scope=head)
         headers.add_vary_header("accept-encoding")
-        if not self._is_taken:
+        if not takes(Headers(scope=self._scope).get("accept-encoding", ""), GZIP):
             return message
         if len(body) <= MAX_INLINE_BYTES:
             body = gzip.compress(body, LEVEL)
@@ -74,6 +74,6 @@ class _Answer:
 
 
 def _is_plain_json(head: Message) -> bool:
-    headers = MutableHeaders(scope=head)
-    media_type = headers.get("content-type", "").partition(";")[0].strip()
-    return media_type == JSON and "content-encoding" not in headers
+    headers: dict[bytes, bytes] = dict(head["headers"])
+    is_json = headers.get(b"content-type", b"").partition(b";")[0] == JSON.encode()
+    return is_json and b"content-encoding" not in headers
