@@ -38,7 +38,7 @@ class Crowd:
 
 @dataclass(slots=True)
 class Visit:
-    """What one client was answered. `told_s` is the first `Retry-After`, `waited_s` the time from
+    """The answers to one client. `told_s` is the first `Retry-After`, `waited_s` the time from
     there until it was let in; None where it was never refused."""
 
     statuses: list[int] = field(default_factory=list)
@@ -125,7 +125,7 @@ async def visits(url: str, crowd: Crowd, mode: str) -> list[Visit]:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a crowd was answered, by status; the requests that were refused at first; quartiles of
+    """The answers to a crowd, by status; the requests that were refused at first; quartiles of
     what they were told, of what they waited, and of the one over the other."""
 
     mode: str
@@ -139,8 +139,8 @@ class Summary:
 
     @property
     def faults(self) -> list[str]:
-        """What does not hold of: only 200, 429 and 503; all answers whole; the median of what was
-        said within a factor of two of what came."""
+        """Return which of these do not hold: only 200, 429 and 503; all answers whole; the median of
+        what was said within a factor of two of what came."""
         found = []
         if set(self.statuses) - {200, *REFUSED}:
             found.append(f"statuses {self.statuses}")

@@ -146,7 +146,7 @@ def test_tools_make_a_round_trip(client: anthropic.Anthropic) -> None:
 
 
 class Person(BaseModel):
-    """What the model says of somebody."""
+    """Somebody as the model describes them."""
 
     title: Literal["lord", "duke"]
     is_king: bool

@@ -230,7 +230,7 @@ def test_a_deadline_is_an_error_that_is_not_tried_again(client: openai.OpenAI) -
 
 
 class Person(BaseModel):
-    """What the model says of somebody."""
+    """Somebody as the model describes them."""
 
     name: str = Field(max_length=12)
     age: int = Field(ge=0, le=130)
