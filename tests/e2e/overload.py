@@ -139,8 +139,8 @@ class Summary:
 
     @property
     def faults(self) -> list[str]:
-        """Return which of these do not hold: only 200, 429 and 503; all answers whole; the median of
-        what was said within a factor of two of what came."""
+        """Return which do not hold of: only 200, 429 and 503; all answers whole; the median of what
+        was said within a factor of two of what came."""
         found = []
         if set(self.statuses) - {200, *REFUSED}:
             found.append(f"statuses {self.statuses}")
