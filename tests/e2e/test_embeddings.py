@@ -65,7 +65,7 @@ def write_encoder(folder: Path, pooling: str) -> Path:
 
 @torch.inference_mode()
 def reference(folder: Path, pooling: str) -> list[list[float]]:
-    """What sentence-transformers does, in its steps."""
+    """Embed as sentence-transformers does, in its steps."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     rows = tokenizer(TEXTS, padding=True, return_tensors="pt")
     states = AutoModel.from_pretrained(folder)(**rows).last_hidden_state

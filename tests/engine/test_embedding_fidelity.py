@@ -22,7 +22,7 @@ from tests.models.driver import DEVICE
 from tests.models.reference import PROVEN, References, fidelity_prompts, ordinary
 
 CLOSE = 1e-5
-"""Of vectors of length 1. What other orders of the same sums come to was 3e-6 at most."""
+"""Vectors have length 1; other orders of the same sums came to 3e-6 at most."""
 KINDS = (PoolingKind.LAST, PoolingKind.MEAN)
 FAMILIES = ("llama", "gemma2", "gpt2")
 
@@ -30,7 +30,7 @@ Vectors = dict[str, NDArray[np.float32]]
 
 
 def vectors_of(engine: Engine, requests: list[NewRequest]) -> Vectors:
-    """Of the requests that have one."""
+    """Return the vectors of the requests that have one."""
     for new in requests:
         assert engine.submit(new) is None
     vectors = {}

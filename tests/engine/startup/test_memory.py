@@ -108,7 +108,7 @@ def test_in_use_on_a_gpu_is_the_most_that_anyone_knows_of(
 
 
 def test_what_other_engines_use_of_a_gpu_is_not_taken_from_a_share_of_ones_own() -> None:
-    """Of 1000 bytes others use 450: half of the device is there, but not more than is free."""
+    """Others use 450 of 1000 bytes: half of the device is there, but not more than is free."""
     gpu = DeviceMemory(1000, 450, is_host=False, is_unified=False, own=100)
     shared = Budget(share=0.5, is_device_shared=True)
     assert step_budget(gpu, shared) == 500 - 100

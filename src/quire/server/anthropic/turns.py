@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from quire.server.anthropic.protocol import CacheControl
 from quire.server.errors import RequestError
 from quire.server.openai.protocol.chat import MAX_PARTS
-from quire.server.openai.protocol.parse import validate
+from quire.server.openai.protocol.parse import string_of, validate
 
 _BLOCK_ROLES: Mapping[str, tuple[str, ...]] = {
     "text": ("user", "assistant", "system"),
@@ -200,18 +200,6 @@ def check_fields(holder: Mapping[str, object], known: Sequence[str], where: str)
             raise unsupported(path)
         if passing is None and value is not None:
             raise RequestError(f"Unknown field '{path}'.", param=path, code="unknown_parameter")
-
-
-def string_of(holder: Mapping[str, object], name: str, where: str) -> str:
-    """Return a field that must be a string. Raises RequestError."""
-    value, path = holder.get(name), f"{where}.{name}"
-    if value is None:
-        raise RequestError(
-            f"Missing required field '{path}'.", param=path, code="missing_required_parameter"
-        )
-    if not isinstance(value, str):
-        raise RequestError(f"Invalid '{path}': must be a string.", param=path)
-    return value
 
 
 def _text_of(content: object, path: str) -> str:

@@ -1,14 +1,12 @@
 """The engine requests of one embedding request: one for each input, which ends with its vector."""
 
-from quire.scheduler.request import NewRequest, Pooling, Sampling, Stopping
+from quire.scheduler.request import NewRequest, Pooling
 from quire.server.embeddings.inputs import embeddings_of
 from quire.server.models.served_model import ServingState
 from quire.server.openai.protocol.embeddings import EmbeddingRequest
 from quire.server.requests.context import Prompt
-from quire.server.requests.engine_requests import sharing_terms
+from quire.server.requests.engine_requests import pooled_requests
 from quire.server.tenancy.tenants import Tenant
-
-NO_OUTPUT = Stopping(max_tokens=0)
 
 
 def embedding_requests(
@@ -22,17 +20,5 @@ def embedding_requests(
     facts = embeddings_of(serving.input)
     is_normalized = facts.is_normalized if request.normalize is None else request.normalize
     pooling = Pooling(facts.pooling, request.dimensions, is_normalized)
-    return tuple(
-        NewRequest(
-            f"{answer_id}-{index}",
-            prompt.token_ids,
-            Sampling(),
-            NO_OUTPUT,
-            sharing_terms(request.cache_salt, prompt.token_ids, serving, tenant),
-            tenant=tenant.name,
-            weight=tenant.weight,
-            priority=request.priority or 0,
-            pooling=pooling,
-        )
-        for index, prompt in enumerate(prompts)
-    )
+    pooled = ((prompt, pooling) for prompt in prompts)
+    return pooled_requests(request, answer_id, pooled, serving, tenant)

@@ -1,19 +1,22 @@
 """The engine requests of one HTTP request: one for each choice of each prompt."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from quire.cache.sharing import SharingTerms
-from quire.scheduler.request import NewRequest, Sampling, Stopping, ThinkingBudget
+from quire.scheduler.request import NewRequest, Pooling, Sampling, Stopping, ThinkingBudget
 from quire.server.errors import RequestError
 from quire.server.models.served_model import ServingState
+from quire.server.openai.protocol.embeddings import EmbeddingRequest
 from quire.server.openai.protocol.fields import GenerationFields
+from quire.server.openai.protocol.scoring import ScoringFields
 from quire.server.requests.context import Prompt
 from quire.server.requests.output_limits import OutputLimit, num_output_tokens
 from quire.server.tenancy.tenants import Tenant
 
 _SEED_BITS = 63
+_NO_OUTPUT = Stopping(max_tokens=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,31 @@ class EngineRequestBuilder:
             eos_token_ids=() if request.ignore_eos else self.serving.facts.eos_token_ids,
             stop_token_ids=tuple(request.stop_token_ids or ()),
         )
+
+
+def pooled_requests(
+    request: EmbeddingRequest | ScoringFields,
+    answer_id: str,
+    pooled: Iterable[tuple[Prompt, Pooling]],
+    serving: ServingState,
+    tenant: Tenant,
+) -> tuple[NewRequest, ...]:
+    """Return a request for each prompt that ends with it and gives its pooled states, in their
+    order."""
+    return tuple(
+        NewRequest(
+            f"{answer_id}-{index}",
+            prompt.token_ids,
+            Sampling(),
+            _NO_OUTPUT,
+            sharing_terms(request.cache_salt, prompt.token_ids, serving, tenant),
+            tenant=tenant.name,
+            weight=tenant.weight,
+            priority=request.priority or 0,
+            pooling=pooling,
+        )
+        for index, (prompt, pooling) in enumerate(pooled)
+    )
 
 
 def sharing_terms(

@@ -4,6 +4,7 @@ assistant are items of their own, and become one message."""
 from collections.abc import Mapping, Sequence
 
 from quire.server.errors import RequestError
+from quire.server.openai.protocol.parse import string_of
 
 _TEXT_PARTS = ("input_text", "output_text", "text")
 _MESSAGE_FIELDS = ("type", "role", "content", "id", "status", "phase")
@@ -62,12 +63,12 @@ class Conversation:
         elif turn is not None and "tool_calls" in turn:  # text after calls whose results follow
             turn["content"] = [*_parts(turn["content"]), *_parts(content)]
         else:
-            self.add_text(_string(item, "role", where), content, where)
+            self.add_text(string_of(item, "role", where), content, where)
 
     def _add_call(self, item: Mapping[str, object], where: str) -> None:
         _check_fields(item, _CALL_FIELDS, where)
-        called = {name: _string(item, name, where) for name in ("name", "arguments")}
-        call = {"id": _string(item, "call_id", where), "type": "function", "function": called}
+        called = {name: string_of(item, name, where) for name in ("name", "arguments")}
+        call = {"id": string_of(item, "call_id", where), "type": "function", "function": called}
         turn = self._turn()
         if turn is None:
             turn = {"role": "assistant"}
@@ -80,7 +81,7 @@ class Conversation:
     def _add_result(self, item: Mapping[str, object], where: str) -> None:
         _check_fields(item, _RESULT_FIELDS, where)
         output = _text_of(item.get("output"), f"{where}.output")
-        call_id = _string(item, "call_id", where)
+        call_id = string_of(item, "call_id", where)
         self._add({"role": "tool", "tool_call_id": call_id, "content": output}, where)
 
     def _add_reasoning(self, item: Mapping[str, object], where: str) -> None:
@@ -111,17 +112,6 @@ def _check_fields(item: Mapping[str, object], known: Sequence[str], where: str) 
     if unknown is not None and item[unknown] is not None:
         path = f"{where}.{unknown[:100]}"
         raise RequestError(f"Unknown field '{path}'.", param=path, code="unknown_parameter")
-
-
-def _string(item: Mapping[str, object], name: str, where: str) -> str:
-    value, path = item.get(name), f"{where}.{name}"
-    if value is None:
-        raise RequestError(
-            f"Missing required field '{path}'.", param=path, code="missing_required_parameter"
-        )
-    if not isinstance(value, str):
-        raise RequestError(f"Invalid '{path}': must be a string.", param=path)
-    return value
 
 
 def _text_of(content: object, where: str) -> object:

@@ -1,13 +1,11 @@
 """The engine requests of a rerank or score request: one for each pair, which ends with a score."""
 
-from quire.scheduler.request import NewRequest, Pooling, PoolingKind, Sampling, Stopping
+from quire.scheduler.request import NewRequest, Pooling, PoolingKind
 from quire.server.models.served_model import ServingState
 from quire.server.openai.protocol.scoring import ScoringFields
 from quire.server.requests.context import Prompt
-from quire.server.requests.engine_requests import sharing_terms
+from quire.server.requests.engine_requests import pooled_requests
 from quire.server.tenancy.tenants import Tenant
-
-NO_OUTPUT = Stopping(max_tokens=0)
 
 
 def scoring_requests(
@@ -18,17 +16,8 @@ def scoring_requests(
     tenant: Tenant,
 ) -> tuple[NewRequest, ...]:
     """Return one request for each pair, in their order."""
-    return tuple(
-        NewRequest(
-            f"{answer_id}-{index}",
-            prompt.token_ids,
-            Sampling(),
-            NO_OUTPUT,
-            sharing_terms(request.cache_salt, prompt.token_ids, serving, tenant),
-            tenant=tenant.name,
-            weight=tenant.weight,
-            priority=request.priority or 0,
-            pooling=Pooling(PoolingKind.CLS, is_normalized=False, second_text=prompt.second_text),
-        )
-        for index, prompt in enumerate(prompts)
+    pooled = (
+        (prompt, Pooling(PoolingKind.CLS, is_normalized=False, second_text=prompt.second_text))
+        for prompt in prompts
     )
+    return pooled_requests(request, answer_id, pooled, serving, tenant)

@@ -137,3 +137,15 @@ def _path(loc: Sequence[int | str]) -> str:
         else:
             path += f".{part}" if path else part
     return path[:MAX_SHOWN_CHARS]
+
+
+def string_of(holder: Mapping[str, object], name: str, where: str) -> str:
+    """Return a field that must be a string. Raises RequestError."""
+    value, path = holder.get(name), f"{where}.{name}"
+    if value is None:
+        raise RequestError(
+            f"Missing required field '{path}'.", param=path, code="missing_required_parameter"
+        )
+    if not isinstance(value, str):
+        raise RequestError(f"Invalid '{path}': must be a string.", param=path)
+    return value
