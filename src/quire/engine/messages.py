@@ -10,14 +10,16 @@ import msgspec
 from quire.cache.kv_events import KVEvent
 from quire.cache.sharing import SharingTerms
 from quire.scheduler.prefix_probe import PrefixProbe
-from quire.scheduler.request import Event, NewRequest, PoolingKind
+from quire.scheduler.request import Event, NewRequest, PoolingKind, Resumed
 from quire.scheduler.step import Delta, Refusal, Stats
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
-    """Server to engine: schedule this request."""
+    """Server to engine: schedule this request, `resumed` behind what an engine that has ended
+    handed out of its output."""
 
     request: NewRequest
+    resumed: Resumed | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):

@@ -161,6 +161,21 @@ class Event(NamedTuple):
     other: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The part of an output that was handed out before the engine that computed it ended: another
+    engine goes on behind it.
+
+    `output_token_ids` follow the prompt. `num_scored` prompt tokens have had their log
+    probabilities handed out, the first counted. `timeline` has the events so far, in seconds of the
+    clock that all engines of a machine share; the first says when the request was queued.
+    """
+
+    output_token_ids: tuple[int, ...] = ()
+    num_scored: int = 1
+    timeline: tuple[Event, ...] = ()
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A live request, edited by the scheduler alone.
