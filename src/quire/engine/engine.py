@@ -12,7 +12,7 @@ from quire.cache.sharing import SharingTerms
 from quire.engine.runner import LaunchedStep, Runner
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import Event, NewRequest
+from quire.scheduler.request import Event, NewRequest, Resumed
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Refusal, Stats, StepResult
 
@@ -76,15 +76,19 @@ class Engine:
         """The scheduler's counters and gauges as they are now."""
         return self._scheduler.stats
 
-    def submit(self, new: NewRequest) -> Refusal | None:
-        """Add a request to the waiting queue; return the refusal if it was not accepted."""
+    def submit(self, new: NewRequest, resumed: Resumed | None = None) -> Refusal | None:
+        """Add a request to the waiting queue, `resumed` where an engine that has ended had accepted
+        it; return the refusal if it was not accepted."""
         grammars, grammar = self._grammars, new.sampling.grammar
-        if not grammar:
-            return self._scheduler.add(new, self._clock())
-        if grammars is None:
+        if grammar and grammars is None:
             return Refusal(new.id, Reason.GRAMMAR_FAILED, "this engine has no grammars")
-        refusal = self._scheduler.add(new, self._clock(), is_ready=False)
-        if refusal is None and grammars.hold(new.id, grammar):
+        now, is_ready = self._clock(), not grammar
+        refusal = (
+            self._scheduler.add(new, now, is_ready=is_ready)
+            if resumed is None
+            else self._scheduler.resume(new, resumed, now, is_ready=is_ready)
+        )
+        if refusal is None and grammars is not None and grammar and grammars.hold(new.id, grammar):
             self._scheduler.make_ready(new.id)
         return refusal
 

@@ -76,7 +76,7 @@ class EngineLoop:
             probe = self._engine.probe(message.token_ids, message.sharing)
             results.probes.append((message.id, probe))
             return
-        refusal = self._engine.submit(message.request)
+        refusal = self._engine.submit(message.request, message.resumed)
         if refusal is None:
             results.accepted.append(message.request.id)
         else:

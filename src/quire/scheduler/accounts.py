@@ -69,10 +69,12 @@ class Counters:
             request.note(now, Reason(f"miss_{miss.kind}"), miss.number)
 
     def note_fork(self, request: Request, source: Request, num_shared: int, now: float) -> None:
-        """Count an admission that took over the first `num_shared` tokens of `source`."""
-        request.admitted_s = now
-        request.num_cached = num_shared
-        self.num_forked_tokens += num_shared
+        """Count an admission that took over the first `num_shared` tokens of `source`. The tokens
+        are counted unless an engine that has ended admitted the request before."""
+        if request.admitted_s is None:
+            request.admitted_s = now
+            request.num_cached = num_shared
+            self.num_forked_tokens += num_shared
         request.note(now, Reason.FORKED, num_shared, source.id)
 
     def note_block_copies(self, block_copies: Iterable[BlockCopy]) -> None:
@@ -154,7 +156,7 @@ def finish_of(request: Request, reason: Reason, now: float) -> Finish:
         num_prompt_tokens=request.num_prompt_tokens,
         num_output_tokens=request.num_outputs,
         num_cached_tokens=request.num_cached,
-        num_preemptions=request.num_preemptions,
+        num_preemptions=request.num_earlier_preemptions + request.num_preemptions,
         queue_s=admitted_s - request.arrived_s,
         prefill_s=first_token_s - admitted_s,
         decode_s=now - first_token_s,

@@ -102,10 +102,12 @@ class Admission:
 
     def _source_of(self, request: Request) -> Request | None:
         """Return the running request whose blocks this one takes over, if there is something to
-        take over.
+        take over. One that has outputs to be computed again begins alone, with prefix hits.
         """
         new = request.new
         if new.fork_of is None or new.needs_all_rows or request.num_preemptions:
+            return None
+        if request.num_outputs:
             return None
         return self._running.get(new.fork_of) if request.num_prompt_tokens > 1 else None
 

@@ -36,6 +36,7 @@ class Reason(StrEnum):
     # put back
     PREEMPTED_FOR_BLOCKS = "preempted_for_blocks"  # (tokens thrown away; for whom)
     SWAPPED_OUT = "swapped_out"  # kept by the host (computed tokens; for whom)
+    ENGINE_RESTARTED = "engine_restarted"  # it goes on in a new engine (outputs kept)
     # ended
     STOP_TOKEN = "stop_token"  # (token id)
     END_OF_SEQUENCE = "end_of_sequence"  # (token id)

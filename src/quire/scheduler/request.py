@@ -181,14 +181,15 @@ class Request:
     """A live request, edited by the scheduler alone.
 
     `num_computed` counts the tokens that steps were scheduled to compute so far, `num_pending` the
-    sampled ones whose step has not come back. `admitted_step` is the first step since it was last
-    admitted: it tells a late result of an earlier admission apart. `num_discarded` tokens were
-    computed before the last preemption. `num_scored` prompt tokens have had their log probabilities
-    handed out; the first never gets one. `priority_key` orders the waiting requests of its
-    `tenant`, `running_order` the running ones. While it is not `is_ready` it waits and holds
-    nobody. At the head of the queue it was skipped `num_skips` times. `num_charged` prompt tokens
-    are on its tenant's account. The step `prompt_step` computes the last of its prompt. All
-    requests share one `journal` of what is new in their timelines.
+    sampled ones whose step has not come back. It was preempted `num_preemptions` times, and
+    `num_earlier_preemptions` times in engines that have ended. `admitted_step` is the first step
+    since it was last admitted: it tells a late result of an earlier admission apart.
+    `num_discarded` tokens were computed before the last preemption. `num_scored` prompt tokens have
+    had their log probabilities handed out; the first never gets one. `priority_key` orders the
+    waiting requests of its `tenant`, `running_order` the running ones. While it is not `is_ready`
+    it waits and holds nobody. At the head of the queue it was skipped `num_skips` times.
+    `num_charged` prompt tokens are on its tenant's account. The step `prompt_step` computes the
+    last of its prompt. All requests share one `journal` of what is new in their timelines.
     """
 
     new: NewRequest
@@ -202,6 +203,7 @@ class Request:
     num_pending: int = 0
     num_cached: int = 0
     num_preemptions: int = 0
+    num_earlier_preemptions: int = 0
     num_discarded: int = 0
     num_scored: int = 1
     num_skips: int = 0

@@ -15,6 +15,7 @@ ends.
 from quire.cache.kv_cache import KVCache
 from quire.cache.kv_events import KVEvent
 from quire.cache.sharing import SharingTerms
+from quire.scheduler.acceptance import Acceptance
 from quire.scheduler.accounts import Counters, finish_of, prefill_of, stats_of
 from quire.scheduler.admission import Admission, Blocker
 from quire.scheduler.appointments import Appointments
@@ -24,13 +25,14 @@ from quire.scheduler.deadlines import Deadlines
 from quire.scheduler.prefix_probe import PrefixProbe, probe_prefix
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import HOLDING_NOBODY, Reason
-from quire.scheduler.refusals import deadline_unreachable, fork_differs, never_served, queue_full
-from quire.scheduler.request import Event, NewRequest, Request
+from quire.scheduler.refusals import deadline_unreachable
+from quire.scheduler.request import Event, NewRequest, Request, Resumed
+from quire.scheduler.request_builder import RequestBuilder
 from quire.scheduler.running import RunningSet
 from quire.scheduler.shares import Shares
 from quire.scheduler.step import BlockIds, Chunk, Delta, Finish, Refusal, Stats, Step, StepResult
 from quire.scheduler.step_draft import StepDraft
-from quire.scheduler.stopping import append_outputs, num_uncomputed
+from quire.scheduler.stopping import append_outputs, num_uncomputed, reason_to_stop
 from quire.scheduler.throughput import ThroughputEstimate
 
 NUM_TRIED = 4
@@ -48,26 +50,29 @@ class Scheduler:
         self._policy = config.policy
         self._shares = Shares()
         self._requests: dict[str, Request] = {}
+        self._journal: list[tuple[str, Event]] = []
         self._waiting = WaitingQueue(self._shares)
         self._running = RunningSet(self._shares)
         self._deadlines = Deadlines()
         self._throughput = ThroughputEstimate()
         self._cost = CostModel(config.preemption_mode)
         self._appointments = Appointments(self._cost, self._throughput)
+        self._builder = RequestBuilder(cache, config.policy, self._journal)
         self._finished_requests: list[str] = []
-        self._expired: list[Delta] = []
-        self._journal: list[tuple[str, Event]] = []
+        self._ended: list[Delta] = []
         self._number = 0
-        self._num_added = 0
         self._num_admitted = 0
         self._counters = Counters()
         self._admission = Admission(config, cache, self._running, self._cost, self._counters)
         self._prefix_waits = self._admission.prefix_waits
+        self._acceptance = Acceptance(
+            config, cache, self._waiting, self._running, self._appointments
+        )
 
     @property
     def has_work(self) -> bool:
-        """Whether requests are left, or an update has yet to tell of one that ran out of time."""
-        return bool(self._requests or self._expired)
+        """Whether requests are left, or an update has yet to tell of one that ended before it."""
+        return bool(self._requests or self._ended)
 
     @property
     def stats(self) -> Stats:
@@ -86,28 +91,33 @@ class Scheduler:
     def add(self, new: NewRequest, now: float, *, is_ready: bool = True) -> Refusal | None:
         """Take the request into the waiting queue, or return why not, with the numbers. One that is
         not ready is not admitted before `make_ready`."""
-        refusal = self._refusal(new, now)
+        refusal = self._acceptance.refusal(new, self._requests, now)
         if refusal is not None:
             return refusal
-        self._num_added += 1
-        request = Request(
-            new,
-            self._cache.open_table(new.sharing),
-            list(new.prompt_token_ids),
-            self._policy.tenant(new),
-            self._policy.priority_key(new, arrived_s=now, number=self._num_added),
-            is_ready=is_ready,
-            arrived_s=now,
-            journal=self._journal,
-        )
+        request = self._builder.new(new, now, is_ready=is_ready)
         refusal = deadline_unreachable(request, self._waiting, self._throughput.tokens_per_s)
         if refusal is not None:
             return refusal
         ahead = self._waiting.ahead(request)
         request.note(now, Reason.QUEUED, ahead.num_requests, ahead.nearest)
-        self._requests[new.id] = request
-        self._deadlines.add(request)
-        self._waiting.add(request)
+        self._enter(request)
+        return None
+
+    def resume(
+        self, new: NewRequest, resumed: Resumed, now: float, *, is_ready: bool = True
+    ) -> Refusal | None:
+        """Take in a request that an engine which has ended had accepted. It waits like one that was
+        preempted, ahead of all that are new, and is refused only if its id is in use or if it could
+        never run. Should its output be complete, the next update tells of its end."""
+        refusal = self._acceptance.resumed_refusal(new, self._requests)
+        if refusal is not None:
+            return refusal
+        request = self._builder.resumed(new, resumed, now, is_ready=is_ready)
+        request.note(now, Reason.ENGINE_RESTARTED, request.num_outputs)
+        self._enter(request)
+        reason = reason_to_stop(request, self._config.max_model_len)
+        if request.num_outputs and reason is not None:
+            self._ended.append(Delta(new.id, (), finish=self._finish(request, reason, now)))
         return None
 
     def make_ready(self, request_id: str) -> None:
@@ -173,15 +183,20 @@ class Scheduler:
             if delta is not None:
                 deltas.append(delta)
         self._expire(now)
-        expired, self._expired = self._expired, []
-        return deltas + expired
+        ended, self._ended = self._ended, []
+        return deltas + ended
+
+    def _enter(self, request: Request) -> None:
+        self._requests[request.id] = request
+        self._deadlines.add(request)
+        self._waiting.add(request)
 
     def _expire(self, now: float) -> None:
         """End the requests that have run out of time; the next update tells of them."""
         for request in self._deadlines.passed(now):
             if self._requests.get(request.id) is request:
                 finish = self._finish(request, Reason.DEADLINE_EXCEEDED, now)
-                self._expired.append(Delta(request.id, (), finish=finish))
+                self._ended.append(Delta(request.id, (), finish=finish))
 
     def _schedule_running(self, draft: StepDraft, now: float) -> None:
         """Schedule the running requests in their order, while the token budget lasts."""
@@ -379,21 +394,3 @@ class Scheduler:
         self._running.remove(request)
         self._cache.release(request.table)
         self._finished_requests.append(request.id)
-
-    def _refusal(self, new: NewRequest, now: float) -> Refusal | None:
-        if new.id in self._requests:
-            return Refusal(new.id, Reason.DUPLICATE_ID, f"a request {new.id!r} is still running")
-        source = self._requests.get(new.fork_of) if new.fork_of else None
-        return (
-            never_served(new, self._config, self._cache)
-            or fork_differs(new, source)
-            or self._full(new, now)
-        )
-
-    def _full(self, new: NewRequest, now: float) -> Refusal | None:
-        tenant, num_running = self._policy.tenant(new), len(self._running)
-        refusal = queue_full(new, tenant, self._config, self._waiting, num_running=num_running)
-        if refusal is not None:
-            return refusal._replace(wait_s=self._appointments.give(new, now, self._running))
-        self._appointments.note_entry(now, len(self._waiting), self._config.max_num_queued_reqs)
-        return None

@@ -51,6 +51,7 @@ MEANINGS: Mapping[Reason, Meaning] = {
     Reason.MISS_NEW: Meaning(),  # from where is said by the tokens reused
     Reason.PREEMPTED_FOR_BLOCKS: Meaning("tokens_thrown", TimelinePart.PREEMPTED),
     Reason.SWAPPED_OUT: Meaning("tokens_kept", TimelinePart.PREEMPTED),
+    Reason.ENGINE_RESTARTED: Meaning("outputs_kept", TimelinePart.PREEMPTED),
     Reason.STOP_TOKEN: Meaning("token_id", TimelinePart.DELIVERED),
     Reason.END_OF_SEQUENCE: Meaning("token_id", TimelinePart.DELIVERED),
     Reason.MAX_TOKENS: _ENDED,

@@ -1,0 +1,73 @@
+"""Builds the live part of a request: of one that is new, or of one that an engine had accepted
+before it ended.
+
+What an engine hands out in one message belongs together: tokens, scores, events and counts. A
+request is therefore restored from its tokens and its events alone, and what its timeline names was
+counted by the engine that has ended.
+"""
+
+from quire.cache.kv_cache import KVCache
+from quire.scheduler.policy import Policy
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import Event, NewRequest, Request, Resumed
+
+BEFORE_ALL_NEW = 1 << 62
+"""The numbers of resumed requests are less by so much than those of new ones."""
+_FIRST_ADMISSIONS = (Reason.ADMITTED, Reason.FORKED)
+_PREEMPTIONS = (Reason.PREEMPTED_FOR_BLOCKS, Reason.SWAPPED_OUT)
+
+
+class RequestBuilder:
+    """Gives each request its table, its tenant and its priority key; all share one `journal`."""
+
+    def __init__(self, cache: KVCache, policy: Policy, journal: list[tuple[str, Event]]) -> None:
+        self._cache = cache
+        self._policy = policy
+        self._journal = journal
+        self._num_built = 0
+
+    def new(self, new: NewRequest, now: float, *, is_ready: bool) -> Request:
+        """Return a request that arrives `now`."""
+        self._num_built += 1
+        return self._request(new, self._num_built, now, is_ready=is_ready)
+
+    def resumed(self, new: NewRequest, resumed: Resumed, now: float, *, is_ready: bool) -> Request:
+        """Return a request where its client heard of it last: what was handed out is neither handed
+        out nor counted again. It keeps its time of arrival, `now` where no event tells that.
+        """
+        self._num_built += 1
+        number = self._num_built - BEFORE_ALL_NEW
+        arrived_s = resumed.timeline[0].time_s if resumed.timeline else now
+        request = self._request(new, number, arrived_s, is_ready=is_ready)
+        request.token_ids += resumed.output_token_ids
+        request.num_scored = resumed.num_scored
+        request.timeline += resumed.timeline
+        for event in resumed.timeline:
+            _restore(request, event)
+        if request.num_outputs:  # all before the last was computed, and the prompt paid for
+            request.num_discarded = len(request.token_ids) - 1
+            request.num_charged = request.num_prompt_tokens
+        return request
+
+    def _request(
+        self, new: NewRequest, number: int, arrived_s: float, *, is_ready: bool
+    ) -> Request:
+        return Request(
+            new,
+            self._cache.open_table(new.sharing),
+            list(new.prompt_token_ids),
+            self._policy.tenant(new),
+            self._policy.priority_key(new, arrived_s=arrived_s, number=number),
+            is_ready=is_ready,
+            arrived_s=arrived_s,
+            journal=self._journal,
+        )
+
+
+def _restore(request: Request, event: Event) -> None:
+    if event.reason in _FIRST_ADMISSIONS and request.admitted_s is None:
+        request.admitted_s, request.num_cached = event.time_s, event.number
+    elif event.reason is Reason.FIRST_TOKEN:
+        request.first_token_s = event.time_s
+    elif event.reason in _PREEMPTIONS:
+        request.num_earlier_preemptions += 1
