@@ -1,6 +1,7 @@
 """What the invariants are tried on, and how they are checked: any shape, any script."""
 
 from dataclasses import replace
+from typing import Protocol
 
 from hypothesis import strategies as st
 
@@ -11,13 +12,13 @@ from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Pooling, PoolingKind, Sampling, Stopping
+from quire.scheduler.step import Delta, Refusal
 from tests.engine.toy_engine import (
     GRAMMARS,
     MAX_MODEL_LEN,
     VOCAB_SIZE,
     Arrival,
     Shape,
-    World,
     alone,
     play,
     vector_alone,
@@ -73,6 +74,10 @@ def as_fork(new: NewRequest, source: Arrival) -> NewRequest:
     """A request like `new` that forks from the one of `source`."""
     of = source.new
     return replace(new, prompt_token_ids=of.prompt_token_ids, sharing=of.sharing, fork_of=of.id)
+
+
+BY_TIME = (Reason.ABORTED, Reason.DEADLINE_EXCEEDED)
+"""The ends that come sooner or later in the text, by when they happen."""
 
 
 @st.composite
@@ -164,6 +169,25 @@ def pooled_arrivals(draw: st.DrawFn) -> list[Arrival]:
     ]
 
 
+@st.composite
+def scored_arrivals(draw: st.DrawFn, scripts: st.SearchStrategy[list[Arrival]]) -> list[Arrival]:
+    """Requests of which some have their prompts scored, and some their prefill told."""
+    return [
+        replace(arrival, new=scored(arrival.new, num_top, reports_prefill=reports))
+        for arrival in draw(scripts)
+        for num_top, reports in [
+            draw(st.tuples(st.sampled_from([None, None, 0, 2]), st.booleans()))
+        ]
+    ]
+
+
+def scored(new: NewRequest, num_top: int | None, *, reports_prefill: bool) -> NewRequest:
+    """A request like `new` whose prompt is scored, unless it is pooled."""
+    if new.pooling is not None:
+        return new
+    return replace(new, prompt_logprobs=num_top, reports_prefill=reports_prefill)
+
+
 def pooled(new: NewRequest, pooling: Pooling) -> NewRequest:
     """A request like `new` that ends with a vector of its prompt."""
     return replace(new, stopping=Stopping(max_tokens=0), pooling=pooling)
@@ -180,11 +204,24 @@ def check_invariants(shape: Shape, script: list[Arrival]) -> None:
     assert world.cache.host_usage.swapped == 0
 
 
+class Outcomes(Protocol):
+    """What came of requests, by their ids."""
+
+    deltas: dict[str, list[Delta]]
+    refusals: dict[str, Refusal]
+
+    def tokens_of(self, request_id: str) -> tuple[int, ...]: ...
+
+
 def check_outcome(
-    world: World, arrival: Arrival, layers: tuple[AttentionPattern, ...] = TWO_FULL
+    world: Outcomes,
+    arrival: Arrival,
+    layers: tuple[AttentionPattern, ...] = TWO_FULL,
+    *,
+    down_s: float = 0.0,
 ) -> None:
     """Refused with numbers, or ended with the text it would have alone, or aborted or out of time
-    within that text. The parts of its time add up.
+    within that text. The parts of its time add up; for `down_s` of it there was no engine.
     """
     new = arrival.new
     refusal = world.refusals.get(new.id)
@@ -206,18 +243,28 @@ def check_outcome(
         assert world.deltas[new.id][-1].vector == vector_alone(new, layers)
     else:
         assert said == wanted
+    if new.prompt_logprobs is not None and finish.reason not in BY_TIME:
+        scores = [each for delta in world.deltas[new.id] for each in delta.prompt_logprobs]
+        assert [each.token_id for each in scores] == list(new.prompt_token_ids[1:])
     check_swaps(finish.timeline)
     assert finish.num_output_tokens == len(said)
     assert finish.queue_s >= 0 and finish.prefill_s >= 0 and finish.decode_s >= 0
     lived_s = finish.timeline[-1].time_s - finish.timeline[0].time_s
     assert finish.queue_s + finish.prefill_s + finish.decode_s == lived_s
     if new.time_limit_s is not None:
-        assert lived_s <= new.time_limit_s + 1.0, "a deadline is passed by one step at most"
+        assert lived_s <= new.time_limit_s + 1.0 + down_s, (
+            "a deadline is passed by one step at most"
+        )
 
 
 def check_swaps(timeline: tuple[Event, ...]) -> None:
     """What the host has promised to keep comes back."""
-    swaps = [e for e in timeline if e.reason in (Reason.SWAPPED_OUT, Reason.SWAPPED_IN)]
+    swaps: list[Event] = []
+    for event in timeline:
+        if event.reason in (Reason.SWAPPED_OUT, Reason.SWAPPED_IN):
+            swaps.append(event)
+        elif event.reason is Reason.ENGINE_RESTARTED and len(swaps) % 2:
+            swaps.pop()  # the host's memory went with the engine
     for kept, found in zip(swaps[::2], swaps[1::2], strict=False):
         assert (kept.reason, found.reason) == (Reason.SWAPPED_OUT, Reason.SWAPPED_IN)
         assert found.number >= kept.number

@@ -18,9 +18,12 @@ from tests.engine.invariants import (
     arrivals,
     bursts,
     check_invariants,
+    scored_arrivals,
     shapes,
 )
 from tests.engine.toy_engine import GRAMMARS, Arrival, Shape, World, alone, play
+
+TIGHT = Shape(2, 14, 6, 12, caches_prefixes=True, watermark=0.0, late=False)
 
 
 @given(shapes(), arrivals())
@@ -33,6 +36,23 @@ def test_forced_tokens_are_those_that_would_come_one_by_one(
     shape: Shape, script: list[Arrival]
 ) -> None:
     check_invariants(shape, script)
+
+
+@given(shapes(), scored_arrivals(arrivals()))
+def test_prompts_are_scored_whole_and_once(shape: Shape, script: list[Arrival]) -> None:
+    check_invariants(replace(shape, preemption_mode=PreemptionMode.SWAP), script)
+
+
+def test_a_prompt_that_is_swapped_out_before_its_scores_have_come_is_scored() -> None:
+    shape = replace(TIGHT, late=True, num_host_blocks=60, preemption_mode=PreemptionMode.SWAP)
+    for length in range(2, 9):
+        news = [
+            NewRequest(
+                f"r{n}", COMMON[n : n + length], Sampling(seed=n), Stopping(12), prompt_logprobs=0
+            )
+            for n in range(6)
+        ]
+        check_invariants(shape, [Arrival(new, step) for step, new in enumerate(news)])
 
 
 def test_forced_tokens_take_no_step_of_their_own() -> None:
@@ -64,7 +84,7 @@ def test_equal_prompts_that_arrive_together_are_computed_once(late: bool) -> Non
 
 
 def test_a_script_that_preempts_keeps_every_output() -> None:
-    shape = Shape(2, 14, 6, 12, caches_prefixes=True, watermark=0.0, late=False)
+    shape = TIGHT
     script = [
         Arrival(
             NewRequest(

@@ -19,7 +19,7 @@ from quire.models.toy import TWO_FULL, ToyModel, ToyText, toy_layout
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
-from quire.scheduler.request import NewRequest, PoolingKind
+from quire.scheduler.request import Event, NewRequest, PoolingKind, Resumed
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Refusal
 from tests.engine.toy_grammars import ToyGrammars
@@ -101,12 +101,12 @@ def runner_of(shape: Shape, *, num_groups: int) -> Runner:
 class World:
     """Turns a shape into cache, scheduler and runner; `late`: by an engine that is overlapped."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, now: float = 0.0) -> None:
         groups = toy_layout(shape.layers, hybrid=shape.hybrid).patterns
         self.cache = cache_of(shape, groups)
         self.scheduler = Scheduler(scheduler_config(shape), self.cache)
         runner = runner_of(shape, num_groups=len(groups))
-        self.now = 0.0
+        self.now = now
         self._engine = Engine(self.scheduler, runner, lambda: self.now, is_overlapped=shape.late)
         self.num_computed = 0
         self.deltas: dict[str, list[Delta]] = {}
@@ -116,8 +116,8 @@ class World:
     def has_work(self) -> bool:
         return self._engine.has_work
 
-    def add(self, new: NewRequest) -> None:
-        refusal = self._engine.submit(new)
+    def add(self, new: NewRequest, resumed: Resumed | None = None) -> None:
+        refusal = self._engine.submit(new, resumed)
         if refusal is None:
             self.deltas[new.id] = []
         else:
@@ -136,6 +136,9 @@ class World:
         for delta in output.deltas:
             self.deltas[delta.request_id].append(delta)
         self.cache.check()
+
+    def take_events(self) -> tuple[tuple[str, Event], ...]:
+        return self._engine.take_events()
 
     def tokens_of(self, request_id: str) -> tuple[int, ...]:
         return tuple(token for delta in self.deltas[request_id] for token in delta.token_ids)

@@ -267,9 +267,10 @@ class Scheduler:
     def _swap_out(self, victim: Request) -> int | None:
         """Return how many tokens the host keeps, or None if it keeps nothing. What awaits its
         result is computed again, so that the result can be dropped; and so is all of a prompt whose
-        rows are needed together.
+        rows are needed together, or still to be scored.
         """
-        if victim.samples_none and victim.new.needs_all_rows:
+        is_scored = victim.num_scored >= victim.num_prompt_tokens
+        if victim.new.needs_all_rows and (victim.samples_none or not is_scored):
             return None
         num_kept = min(victim.num_computed, len(victim.token_ids) - 1)
         recompute_cost = self._cache.recompute_cost(victim.table, num_kept)
