@@ -12,7 +12,7 @@ from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Pooling, PoolingKind, Sampling, Stopping
-from quire.scheduler.step import Delta, Refusal
+from quire.scheduler.step import Delta, Finish, Refusal
 from tests.engine.toy_engine import (
     GRAMMARS,
     MAX_MODEL_LEN,
@@ -246,15 +246,21 @@ def check_outcome(
     if new.prompt_logprobs is not None and finish.reason not in BY_TIME:
         scores = [each for delta in world.deltas[new.id] for each in delta.prompt_logprobs]
         assert [each.token_id for each in scores] == list(new.prompt_token_ids[1:])
+    check_account(finish, new.time_limit_s, len(said), down_s)
+
+
+def check_account(
+    finish: Finish, time_limit_s: float | None, num_outputs: int, down_s: float
+) -> None:
+    """The parts of a request's time add up to what lies between the first and last of its events,
+    and that is within its limit."""
     check_swaps(finish.timeline)
-    assert finish.num_output_tokens == len(said)
+    assert finish.num_output_tokens == num_outputs
     assert finish.queue_s >= 0 and finish.prefill_s >= 0 and finish.decode_s >= 0
     lived_s = finish.timeline[-1].time_s - finish.timeline[0].time_s
     assert finish.queue_s + finish.prefill_s + finish.decode_s == lived_s
-    if new.time_limit_s is not None:
-        assert lived_s <= new.time_limit_s + 1.0 + down_s, (
-            "a deadline is passed by one step at most"
-        )
+    if time_limit_s is not None:
+        assert lived_s <= time_limit_s + 1.0 + down_s, "a deadline is passed by one step at most"
 
 
 def check_swaps(timeline: tuple[Event, ...]) -> None:

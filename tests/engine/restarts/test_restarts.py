@@ -15,7 +15,13 @@ from quire.scheduler.request import NewRequest, Request, Resumed, Sampling, Stop
 from quire.scheduler.request_builder import RequestBuilder
 from quire.scheduler.running import RunningSet
 from tests.engine.invariants import COMMON, shapes
-from tests.engine.restarts import CRASHES, SCRIPTS, Crash, check_restarts, play_with_crashes
+from tests.engine.restarts.restarted_world import (
+    CRASHES,
+    SCRIPTS,
+    Crash,
+    check_restarts,
+    play_with_crashes,
+)
 from tests.engine.toy_engine import GRAMMARS, Arrival, Shape
 
 ROOMY = Shape(4, 80, 6, 64, caches_prefixes=True, watermark=0.0, late=False)
