@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from quire.cache.kv_events import KVEvent
 from quire.cache.sharing import SharingTerms
-from quire.engine.client import EngineDown, Phase, Refused, TokenStream
+from quire.engine.client import Phase
 from quire.engine.config import EngineConfig
 from quire.engine.messages import (
     EmbeddingFacts,
@@ -26,6 +26,8 @@ from quire.engine.messages import (
     ReceiptLine,
     ScoreFacts,
 )
+from quire.engine.supervision.subscriber import EngineSubscriber
+from quire.engine.token_stream import EngineDown, Refused, TokenStream
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, PoolingKind, TokenLogprobs
@@ -108,7 +110,7 @@ class ScriptedEngine:
     """Runs a step only while `may_step` is set; `refuses` is the answer to the next submits, and
     `ready_facts` are its facts once it is loaded."""
 
-    def __init__(self, config: EngineConfig, on_output: Callable[[EngineOutput], None]) -> None:
+    def __init__(self, config: EngineConfig, subscriber: EngineSubscriber) -> None:
         self.config = config
         self.phase = Phase.STARTING
         self.progress = ("process", 0, 1)
@@ -129,7 +131,7 @@ class ScriptedEngine:
         self.may_step = asyncio.Event()
         self._live: dict[str, Live] = {}
         self._news: list[tuple[str, Event]] = []
-        self._on_output = on_output
+        self._on_output = subscriber.on_output
         self._num_drawn = 0
         self._work = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None

@@ -17,6 +17,7 @@ import httpx
 import uvloop
 
 from quire.engine.config import EngineConfig, ModelConfig
+from quire.engine.supervision.subscriber import EngineSubscriber
 from quire.server.config import ServedModelConfig, ServerConfig
 from quire.server.http.app import build_app, build_queue, build_service
 from quire.server.http.listen import bind, url_of
@@ -173,8 +174,8 @@ def _build(
     """It must be called inside the event loop that will run the server."""
     engines: list[ScriptedEngine] = []
 
-    def open_engine(engine_config: EngineConfig, on_output: Callable[..., None]) -> ScriptedEngine:
-        engines.append(ScriptedEngine(engine_config, on_output))
+    def open_engine(engine_config: EngineConfig, subscriber: EngineSubscriber) -> ScriptedEngine:
+        engines.append(ScriptedEngine(engine_config, subscriber))
         seed = engine_config.memory.prefix_caching_seed or ""
         engines[-1].script = scripts.get(seed, repeat_prompt)
         return engines[-1]

@@ -180,6 +180,16 @@ class TracingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SupervisionConfig:
+    """The configuration of what becomes of a model whose engine ends.
+
+    max_engine_restarts: so many times within ten minutes another one is started.
+    """
+
+    max_engine_restarts: int = 20
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Everything that an engine is built from. Each field of a group has the name of its flag, and
     no two groups have a field of one name."""

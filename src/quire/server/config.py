@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from quire.engine.config import EngineConfig, LogFormat, LogLevel
+from quire.engine.config import EngineConfig, LogFormat, LogLevel, SupervisionConfig
 
 BUNDLED_MODEL_NAME = "quire-bundled"
 """The public name of the model that ships with Quire, served where no MODEL is given."""
@@ -135,6 +135,7 @@ class ServerConfig:
     max_half_read_bytes: int = 64 * 1024 * 1024
     shutdown_timeout_s: float = 30.0
     stuck_after_s: float = 120.0
+    max_engine_restarts: int = 20
     sse_keep_alive_interval_s: float = 15.0
     metrics_compat: MetricsCompat = MetricsCompat.VLLM
     max_logprobs: int = 20
@@ -146,6 +147,11 @@ class ServerConfig:
     @property
     def scheme(self) -> str:
         return "http" if self.ssl_certfile is None else "https"
+
+    @property
+    def supervision(self) -> SupervisionConfig:
+        """The configuration of what becomes of a model whose engine ends."""
+        return SupervisionConfig(self.max_engine_restarts)
 
     @property
     def model(self) -> ServedModelConfig:

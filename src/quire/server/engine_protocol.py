@@ -1,18 +1,20 @@
-"""The engine as the server sees it: an `EngineClient`, or a scripted engine in the tests."""
+"""The engine as the server sees it: an `EngineSupervisor`, or a scripted engine in the tests."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from quire.cache.sharing import SharingTerms
-from quire.engine.client import Phase, TokenStream
+from quire.engine.client import Phase
 from quire.engine.config import EngineConfig
-from quire.engine.messages import EngineFacts, EngineOutput
+from quire.engine.messages import EngineFacts
+from quire.engine.supervision.subscriber import EngineSubscriber
+from quire.engine.token_stream import TokenStream
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.request import NewRequest
 
 
 class EngineProtocol(Protocol):
-    """The part of an `EngineClient` that the server uses, whose docstrings say what each part
+    """The part of an `EngineSupervisor` that the server uses, whose docstrings say what each part
     means."""
 
     @property
@@ -48,4 +50,4 @@ class EngineProtocol(Protocol):
     async def close(self) -> None: ...
 
 
-OpenEngine: TypeAlias = Callable[[EngineConfig, Callable[[EngineOutput], None]], EngineProtocol]
+OpenEngine: TypeAlias = Callable[[EngineConfig, EngineSubscriber], EngineProtocol]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import uvloop
 
-from quire.engine.client import EngineClient
 from quire.engine.launch import launch
+from quire.engine.supervision.supervisor import EngineSupervisor
 from quire.progress import Progress
 from quire.server.batches.batch_run import BatchStopped
 from quire.server.batches.lines import BatchIndex, LineLimits
@@ -81,7 +81,8 @@ async def _run(job: Job, config: ServerConfig) -> int:
 async def _work(job: Job, config: ServerConfig) -> FileResult:
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
     launched = launch(config.model.engine)
-    service = build_service(config, partial(EngineClient, launched=launched), sources)
+    open_engine = partial(EngineSupervisor, supervision=config.supervision, launched=launched)
+    service = build_service(config, open_engine, sources)
     progress = Progress(sys.stderr, lambda part: print(part, file=sys.stderr), unit="line")
     show = partial(progress.show, "answering")
     try:

@@ -162,6 +162,13 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         field="stuck_after_s",
     ),
     Option(
+        "max-engine-restarts",
+        SERVER,
+        integer(0),
+        "How often within ten minutes an engine that has ended is followed by another; beyond it "
+        "the model is down.",
+    ),
+    Option(
         "sse-keep-alive-interval",
         SERVER,
         seconds_or_none,

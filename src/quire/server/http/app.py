@@ -75,7 +75,7 @@ def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Source
 
     def served(model: ServedModelConfig) -> ServedModel:
         feed = KVEventFeed(first_id=int(sources.now()) << EVENT_ID_BITS)
-        subscribers = Subscribers(ModelMetrics(tenants.names), feed, timelines.on_output)
+        subscribers = Subscribers(ModelMetrics(tenants.names), feed, timelines)
         return ServedModel(model, config, open_engine, subscribers, sources)
 
     observers = Observers(ServerMetrics(ROUTE_PATHS), timelines)

@@ -38,7 +38,7 @@ from quire.server.tenancy.tenants import arrival_of
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_1 = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
 READY = "ready"
-NOT_READY = ("down", "draining", "loading", "stuck")
+NOT_READY = ("down", "draining", "loading", "restarting", "stuck")
 """The states of a server that takes no requests, or not all: the first that holds is told."""
 
 
@@ -90,13 +90,16 @@ class HealthRoutes:
         return told if told and len(self._service.models) > 1 else UNSET
 
     async def startupz(self, request: Request) -> Response:
-        service, starting = self._service, self._service.starting_model
+        service = self._service
+        restarting = next((each for each in service.models if each.is_restarting), None)
+        starting = service.starting_model or restarting
         if starting is None and not service.is_down:
             return json_response(Startup("started"))
         phase, done, total = (starting or service.default_model).engine.progress
         elapsed_s = round(service.sources.clock() - service.began_s, 3)
         progress = StartProgress(phase, done, total, elapsed_s)
-        status = "down" if service.is_down else "starting"
+        status = "restarting" if restarting is not None else "starting"
+        status = "down" if service.is_down else status
         return json_response(Startup(status, progress), status=UNAVAILABLE)
 
     async def metrics(self, request: Request) -> Response:
@@ -144,6 +147,8 @@ def _readiness(model: ServedModel) -> str:
         return "down"
     if model.is_starting:
         return "loading"
+    if model.is_restarting:
+        return "restarting"
     return "stuck" if model.is_stuck else READY
 
 

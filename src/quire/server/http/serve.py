@@ -14,7 +14,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from types import FrameType
@@ -24,10 +24,10 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
-from quire.engine.client import EngineClient
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, SupervisionConfig
 from quire.engine.launch import LaunchedEngine
-from quire.engine.messages import EngineOutput
+from quire.engine.supervision.subscriber import EngineSubscriber
+from quire.engine.supervision.supervisor import EngineSupervisor
 from quire.progress import Progress
 from quire.server.batches.store import StoreError
 from quire.server.cli.exit_codes import FAILED_START
@@ -142,18 +142,16 @@ def _log_phase(phase: str) -> None:
     logger.info("loading: %s", phase)
 
 
-def opener(launched: Launched) -> OpenEngine:
+def opener(launched: Launched, supervision: SupervisionConfig) -> OpenEngine:
     """Return what opens engines: those that were launched already, each once, and new ones."""
     left = list(launched)
 
-    def open_engine(
-        config: EngineConfig, on_output: Callable[[EngineOutput], None]
-    ) -> EngineClient:
+    def open_engine(config: EngineConfig, subscriber: EngineSubscriber) -> EngineSupervisor:
         for index, (of_config, engine) in enumerate(left):
             if of_config == config:
                 del left[index]
-                return EngineClient(config, on_output, engine)
-        return EngineClient(config, on_output)
+                return EngineSupervisor(config, subscriber, supervision, engine)
+        return EngineSupervisor(config, subscriber, supervision)
 
     return open_engine
 
@@ -166,7 +164,7 @@ async def serve(
 ) -> int:
     """Serve until a signal or a failed start. Return the exit code."""
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
-    service = build_service(config, opener(launched), sources)
+    service = build_service(config, opener(launched, config.supervision), sources)
     try:
         queue = build_queue(service)
     except StoreError as error:

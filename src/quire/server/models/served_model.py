@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 from quire.engine.client import Phase
 from quire.engine.messages import EngineFacts, EngineOutput
+from quire.engine.supervision.end_cause import EndCause
 from quire.process_age import process_age_s
 from quire.scheduler.policy import PolicyName
+from quire.scheduler.step import Delta
 from quire.server.config import GenerationConfig, LoadTime, ServedModelConfig, ServerConfig
 from quire.server.engine_protocol import EngineProtocol, OpenEngine
 from quire.server.errors import EngineGone, ModelLoading
@@ -24,6 +25,7 @@ from quire.server.models.lifecycle import (
 from quire.server.models.output_formats import OutputFormats, output_formats
 from quire.server.observability.kv_event_feed import KVEventFeed
 from quire.server.observability.metrics import ModelMetrics
+from quire.server.observability.timelines import Timelines
 from quire.server.requests.input_context import InputContext, InputLimits, TokenizerSource
 from quire.server.requests.sampling_defaults import SamplingDefaults, load_sampling_defaults
 from quire.server.requests.structured_outputs import vocabulary_of
@@ -50,12 +52,25 @@ class Subscribers(NamedTuple):
 
     metrics: ModelMetrics
     kv_events: KVEventFeed
-    on_timelines: Callable[[EngineOutput], None]
+    timelines: Timelines
 
     def on_output(self, output: EngineOutput) -> None:
         self.metrics.on_output(output)
-        self.on_timelines(output)
+        self.timelines.on_output(output)
         self.kv_events.on_output(output)
+
+    def on_ended_here(self, delta: Delta) -> None:
+        """Take the last delta of a request that has ended while no engine had it."""
+        self.timelines.on_delta(delta)
+
+    def on_engine_lost(self, cause: EndCause) -> None:
+        """Note that an engine has ended, its cache with it, and that another follows."""
+        self.metrics.on_engine_lost(cause)
+        self.kv_events.on_cleared()
+
+    def on_engine_resumed(self, num_resumed: int, out_of_service_s: float) -> None:
+        """Note that another engine goes on with `num_resumed` requests."""
+        self.metrics.on_engine_resumed(num_resumed, out_of_service_s)
 
 
 class ServedModel:
@@ -79,7 +94,7 @@ class ServedModel:
     ) -> None:
         self.config = config
         self.metrics, self.kv_events, _ = subscribers
-        self._open_engine = partial(open_engine, config.engine, subscribers.on_output)
+        self._open_engine = partial(open_engine, config.engine, subscribers)
         self.engine: EngineProtocol = self._open_engine()
         self.known_facts: EngineFacts | None = None
         self.tokenizer: TextTokenizer | None = None
@@ -220,8 +235,13 @@ class ServedModel:
 
     @property
     def has_died(self) -> bool:
-        """Whether the engine has ended although nobody has ended it."""
+        """Whether the engine has ended although nobody has ended it, and none follows it."""
         return self.lifecycle.state is ModelState.LOADED and self.engine.phase is Phase.DOWN
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether the engine has ended and another one loads: requests wait."""
+        return self.engine.phase is Phase.RESTARTING
 
     @property
     def facts(self) -> EngineFacts | None:

@@ -103,6 +103,9 @@ def _server_rows(service: Service) -> dict[str, Rows]:
 def _model_rows(model: ServedModel) -> dict[str, Rows]:
     metrics = model.metrics
     rows = _stats_rows(metrics.stats) | {
+        "engine_restarts_total": _labelled(metrics.num_restarts),
+        "requests_resumed_total": [((), metrics.num_resumed)],
+        "engine_restarting": [((), model.is_restarting)],
         "request_success_total": _labelled(metrics.num_finished),
         "admission_rejections_total": [(("max_num_queued_reqs",), metrics.num_rejected)],
         "pooled_prompts_total": [((), metrics.num_pooled_prompts)],

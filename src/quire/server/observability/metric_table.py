@@ -26,6 +26,7 @@ STEP_TOKENS_BUCKETS = tuple(
 )
 LOOP_LAG_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 GRAMMAR_CHECK_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+OUTAGE_BUCKETS = (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
 PREEMPTIONS_BUCKETS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
 CHOICES_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0)
 UP_TO_MODEL_LENGTH = ()
@@ -99,6 +100,24 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "predicted_wait_seconds",
         "Seconds until what waits now is computed; 0 if not known.",
+        twin=False,
+    ),
+    _counter(
+        "engine_restarts_total",
+        "Engines that ended although nobody had ended them, by why, each followed by another.",
+        "cause",
+        twin=False,
+    ),
+    _counter(
+        "requests_resumed_total",
+        "Requests that went on in another engine, each time they did.",
+        twin=False,
+    ),
+    _gauge("engine_restarting", "1 while the engine has ended and another loads.", twin=False),
+    _histogram(
+        "out_of_service_seconds",
+        "From the end of an engine until the next one goes on.",
+        OUTAGE_BUCKETS,
         twin=False,
     ),
     _gauge("kv_cache_usage_perc", "Share of the KV blocks held by running requests, 0 to 1."),

@@ -12,6 +12,7 @@ from enum import StrEnum
 from itertools import product
 
 from quire.engine.messages import EngineFacts, EngineOutput
+from quire.engine.supervision.end_cause import EndCause
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Finish, Stats
 from quire.server.observability.histogram import Histogram
@@ -28,6 +29,24 @@ from quire.server.tenancy.rates import Rate
 from quire.server.tenancy.tenants import Arrival
 
 NO_STATS = Stats(*(0,) * len(Stats._fields))
+GAUGES = frozenset(
+    (
+        *("num_running", "num_waiting", "num_waiting_for_capacity", "predicted_wait_s"),
+        *("num_blocks_free", "num_blocks_cached", "num_blocks_active", "num_blocks_swapped"),
+        *("num_blocks_on_host", "num_recent_queries", "num_recent_hits"),
+    )
+)
+"""The fields of Stats that are as they are; all others count since an engine's start."""
+
+
+def _added(before: Stats, stats: Stats) -> Stats:
+    """Return `stats` with what engines before it counted added to what it counts."""
+    counts = {
+        name: past + value
+        for name, past, value in zip(Stats._fields, before, stats, strict=True)
+        if name not in GAUGES
+    }
+    return stats._replace(**counts)
 
 
 class FinishReason(StrEnum):
@@ -127,7 +146,10 @@ class ModelMetrics:
     labels of their own, so that labels stay few."""
 
     def __init__(self, tenants: Sequence[str]) -> None:
-        self.stats = NO_STATS
+        self._stats = NO_STATS
+        self._stats_before = NO_STATS
+        self.num_restarts = dict.fromkeys(EndCause, 0)
+        self.num_resumed = 0
         self._max_model_len: int | None = None
         self.histograms = _histograms(of_server=False)
         self.num_finished = dict.fromkeys(FinishReason, 0)
@@ -150,8 +172,15 @@ class ModelMetrics:
             if metric.kind is MetricKind.HISTOGRAM and metric.buckets == UP_TO_MODEL_LENGTH:
                 self.histograms[metric.name] = Histogram(buckets_up_to(facts.max_model_len))
 
+    @property
+    def stats(self) -> Stats:
+        """The accounts of the engine; what is counted includes the engines before it."""
+        if self._stats_before is NO_STATS:
+            return self._stats
+        return _added(self._stats_before, self._stats)
+
     def on_output(self, output: EngineOutput) -> None:
-        self.stats = output.stats
+        self._stats = output.stats
         if output.num_tokens:
             self._step_tokens.observe(output.num_tokens)
 
@@ -168,8 +197,8 @@ class ModelMetrics:
     def on_down(self) -> None:
         """Note that the engine is gone: nothing runs, waits or is kept, all its blocks are free.
         What it did stays counted."""
-        stats = self.stats
-        self.stats = stats._replace(
+        stats = self._stats
+        self._stats = stats._replace(
             num_running=0,
             num_waiting=0,
             num_waiting_for_capacity=0,
@@ -186,7 +215,24 @@ class ModelMetrics:
     def on_unloaded(self) -> None:
         """Note that the engine was ended, and that its blocks are no more."""
         self.on_down()
-        self.stats = self.stats._replace(num_blocks_free=0)
+        self._on_engine_gone(self._stats._replace(num_blocks_free=0))
+
+    def on_engine_lost(self, cause: EndCause) -> None:
+        """Note that the engine has ended, its cache with it, and that another follows."""
+        self.num_restarts[cause] += 1
+        self.on_down()
+        self._on_engine_gone(self._stats)
+
+    def _on_engine_gone(self, stats: Stats) -> None:
+        """Keep the counts of an engine for those of the next one to be added to; `stats` has what
+        else it leaves."""
+        self._stats_before = _added(self._stats_before, stats)
+        self._stats = NO_STATS._replace(num_blocks_free=stats.num_blocks_free)
+
+    def on_engine_resumed(self, num_resumed: int, out_of_service_s: float) -> None:
+        """Note that another engine goes on with `num_resumed` requests."""
+        self.num_resumed += num_resumed
+        self.observe("out_of_service_seconds", out_of_service_s)
 
     def observe(self, name: str, value: float) -> None:
         self.histograms[name].observe(value)

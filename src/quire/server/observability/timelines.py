@@ -122,9 +122,10 @@ class Timelines:
             if choice is not None and not choice.ended:
                 choice.note(self._as_visible_to(event, choice.tenant))
         for delta in output.deltas:
-            self._on_delta(delta)
+            self.on_delta(delta)
 
-    def _on_delta(self, delta: Delta) -> None:
+    def on_delta(self, delta: Delta) -> None:
+        """Take a delta of an output, and with the last one the account of the request."""
         choice = self._by_request.get(delta.request_id)
         if choice is None:
             return

@@ -5,7 +5,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.cache.prefix_miss import Miss, MissKind
-from quire.engine.client import EngineDown, Refused
+from quire.engine.token_stream import EngineDown, Refused
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.server.errors import EngineGone, Overloaded
 from quire.server.http.json_responses import json_response

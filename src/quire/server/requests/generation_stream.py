@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
 
-from quire.engine.client import EngineDown, Refused, TokenStream
+from quire.engine.token_stream import EngineDown, Refused, TokenStream
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Finish, PrefillProgress

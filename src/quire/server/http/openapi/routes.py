@@ -83,7 +83,9 @@ def _health(summary: str, well: str, *ill: str) -> RouteDoc:
 
 
 _READY = _health(
-    "Should this server get requests?", "ready", "loading", "draining", "stuck", "down"
+    "Should this server get requests?",
+    "ready",
+    *("loading", "draining", "restarting", "stuck", "down"),
 )
 _LOAD_REPORT = Parameter(
     "endpoint-load-metrics-format",
