@@ -60,8 +60,8 @@ def test_health_answers_while_the_model_loads() -> None:
         assert server.stop() == 0
 
 
-def test_death_of_the_engine_is_seen_and_told() -> None:
-    with server_process("--max-num-seqs", "8") as server:
+def test_death_of_an_engine_that_none_follows_is_seen_and_told() -> None:
+    with server_process("--max-num-seqs", "8", "--max-engine-restarts", "0") as server:
         readers = [Reader(server, {**LONG, "n": 1, "prompt": f"{index}"}) for index in range(12)]
         assert eventually(lambda: sum(reader.began.is_set() for reader in readers) == 8, 60)
         assert eventually(lambda: server.metric("quire:num_requests_waiting{") == 4, 10)

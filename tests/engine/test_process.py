@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -14,28 +14,25 @@ import pytest
 
 from quire.cache.kv_events import KVEventKind
 from quire.cache.sharing import SharingTerms
-from quire.engine.client import (
-    MAX_PROBES,
-    MAX_UNREAD_BYTES,
-    EngineClient,
-    EngineDown,
-    Phase,
-    Refused,
-    TokenStream,
-)
+from quire.engine.client import Phase
 from quire.engine.config import (
     TOY_MODEL,
     EngineConfig,
     MemoryConfig,
     ModelConfig,
     SchedulingConfig,
+    SupervisionConfig,
     TracingConfig,
 )
 from quire.engine.messages import EngineOutput
+from quire.engine.supervision.probes import MAX_PROBES
+from quire.engine.supervision.supervisor import MAX_UNREAD_BYTES, EngineSupervisor
+from quire.engine.token_stream import EngineDown, Refused, TokenStream
 from quire.models.toy import toy_logits
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.scheduler.step import Finish
+from tests.engine.recording_subscriber import RecordingSubscriber
 
 GREEDY = Sampling(temperature=0.0)
 CONFIG = EngineConfig(
@@ -58,10 +55,17 @@ async def collect(stream: TokenStream) -> tuple[list[int], Finish | None]:
     return token_ids, finish
 
 
+def supervisor(
+    config: EngineConfig = CONFIG, outputs: list[EngineOutput] | None = None
+) -> EngineSupervisor:
+    """An engine that no other follows."""
+    subscriber = RecordingSubscriber([] if outputs is None else outputs)
+    return EngineSupervisor(config, subscriber, SupervisionConfig(0))
+
+
 @asynccontextmanager
-async def running(outputs: list[EngineOutput] | None = None) -> AsyncIterator[EngineClient]:
-    seen: list[EngineOutput] = [] if outputs is None else outputs
-    client = EngineClient(CONFIG, seen.append)
+async def running(outputs: list[EngineOutput] | None = None) -> AsyncIterator[EngineSupervisor]:
+    client = supervisor(outputs=outputs)
     await client.start()
     try:
         await ready(client)
@@ -70,13 +74,13 @@ async def running(outputs: list[EngineOutput] | None = None) -> AsyncIterator[En
         await client.close()
 
 
-async def submitted(client: EngineClient, request: NewRequest) -> TokenStream:
+async def submitted(client: EngineSupervisor, request: NewRequest) -> TokenStream:
     stream = client.submit(request)
     await stream.accepted()
     return stream
 
 
-async def ready(client: EngineClient) -> None:
+async def ready(client: EngineSupervisor) -> None:
     async with asyncio.timeout(60):
         while client.phase is not Phase.READY:
             assert client.phase is not Phase.DOWN, client.down_reason
@@ -212,7 +216,7 @@ async def test_a_stopped_engine_shows_by_its_age() -> None:
 
 
 async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
-    client = EngineClient(EngineConfig(ModelConfig(str(tmp_path / "nothing"))), lambda output: None)
+    client = supervisor(EngineConfig(ModelConfig(str(tmp_path / "nothing"))))
     await client.start()
     async with asyncio.timeout(60):
         while client.phase is not Phase.DOWN:
@@ -238,10 +242,12 @@ async def test_files_beside_the_user_are_not_imported(
 
 
 async def test_a_report_that_cannot_be_used_ends_every_stream() -> None:
-    def refuse(output: EngineOutput) -> None:
-        raise KeyError("a defect of the listener")
+    @dataclass
+    class Refusing(RecordingSubscriber):
+        def on_output(self, output: EngineOutput) -> None:
+            raise KeyError("a defect of the listener")
 
-    client = EngineClient(CONFIG, refuse)
+    client = EngineSupervisor(CONFIG, Refusing(), SupervisionConfig(0))
     await client.start()
     await ready(client)
     async with asyncio.timeout(5):
@@ -253,7 +259,7 @@ async def test_a_report_that_cannot_be_used_ends_every_stream() -> None:
 
 async def test_an_abort_is_heard_behind_a_long_line() -> None:
     config = replace(CONFIG, scheduling=replace(CONFIG.scheduling, max_num_queued_reqs=1000))
-    client = EngineClient(config, lambda output: None)
+    client = supervisor(config)
     await client.start()
     await ready(client)
     try:
@@ -280,7 +286,7 @@ async def test_an_abort_is_heard_behind_a_long_line() -> None:
 async def test_a_reset_makes_the_cache_forget_and_events_tell_it() -> None:
     outputs: list[EngineOutput] = []
     config = replace(CONFIG, tracing=TracingConfig(enable_kv_cache_events=True))
-    client = EngineClient(config, outputs.append)
+    client = supervisor(config, outputs)
     with pytest.raises(EngineDown):
         client.reset_prefix_cache()
     await client.start()
@@ -303,7 +309,7 @@ async def test_a_reset_makes_the_cache_forget_and_events_tell_it() -> None:
 
 
 async def test_probes_tell_what_is_cached_and_end_with_the_engine() -> None:
-    client = EngineClient(CONFIG, lambda output: None)
+    client = supervisor()
     prompt, sharing = tuple(range(1, 40)), SharingTerms(b"ann")
     with pytest.raises(EngineDown):
         await client.probe(prompt, sharing)
@@ -334,7 +340,7 @@ async def test_probes_tell_what_is_cached_and_end_with_the_engine() -> None:
 async def test_an_engine_that_ends_as_patience_does_is_closed_in_silence() -> None:
     """It hangs, and is killed by someone while the loop is held up, just before it would be
     killed: whoever then kills it finds no process."""
-    client = EngineClient(CONFIG, lambda output: None)
+    client = supervisor()
     await client.start()
     await ready(client)
     os.kill(engine_pid(), signal.SIGSTOP)

@@ -19,20 +19,24 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from quire.cache.kv_cache import KVCache
-from quire.engine.client import EngineClient, Phase, TokenStream
+from quire.engine.client import Phase
 from quire.engine.config import (
     TOY_MODEL,
     EngineConfig,
     MemoryConfig,
     ModelConfig,
     SchedulingConfig,
+    SupervisionConfig,
     TracingConfig,
 )
 from quire.engine.startup.build import build_engine
+from quire.engine.supervision.supervisor import EngineSupervisor
+from quire.engine.token_stream import TokenStream
 from quire.engine.tracing import TracedKVCache
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.server.http.listen import bind
+from tests.engine.recording_subscriber import RecordingSubscriber
 
 CONFIG = EngineConfig(
     ModelConfig(TOY_MODEL),
@@ -112,7 +116,7 @@ class Served(NamedTuple):
 
 async def served(config: EngineConfig) -> Served:
     """The requests one after the other by an engine process that then ends."""
-    client = EngineClient(config, lambda output: None)
+    client = EngineSupervisor(config, RecordingSubscriber(), SupervisionConfig(0))
     await client.start()
     try:
         async with asyncio.timeout(60):

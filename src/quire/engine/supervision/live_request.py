@@ -26,7 +26,7 @@ class LiveRequest:
     request: NewRequest
     stream: TokenStream
     submitted_s: float
-    token_ids: array[int] = field(default_factory=lambda: array("l"))
+    token_ids: "array[int]" = field(default_factory=lambda: array("l"))
     num_scored: int = 1
     timeline: list[Event] = field(default_factory=list)
     is_handed_over: bool = False

@@ -1,4 +1,4 @@
-"""What a supervisor tells of its engines."""
+"""The protocol of whoever listens to a supervisor and its engines."""
 
 from typing import Protocol
 

@@ -215,6 +215,8 @@ class EngineSupervisor:
             following: EngineClient | None = client
             while following is not None:
                 following = await self._follow(following)
+            if self.phase is not Phase.DOWN:
+                self._give_up("the engine was closed")
         except Exception as error:  # no stream may hang for a defect of this
             logger.exception("the supervision of the engine failed")
             self._give_up(f"{type(error).__name__}: {error}")

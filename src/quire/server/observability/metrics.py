@@ -42,7 +42,7 @@ GAUGES = frozenset(
 def _added(before: Stats, stats: Stats) -> Stats:
     """Return `stats` with what engines before it counted added to what it counts."""
     counts = {
-        name: past + value
+        name: int(past + value)
         for name, past, value in zip(Stats._fields, before, stats, strict=True)
         if name not in GAUGES
     }

@@ -33,6 +33,7 @@ MAX_INLINE_LOGPROBS = 20_000
 """Once a stream had more, what closes a part of it, which may hold them all again, is made in a
 thread."""
 KEEP_ALIVE = b": keep-alive\n\n"
+PAUSED = b": the engine restarts, the answer goes on\n\n"
 STREAM_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -76,6 +77,7 @@ class GenerationResponse(Response):
         self._cut_off = service.cut_off
         self._keep_alive_s = service.config.sse_keep_alive_interval_s or None
         self._streaming = False
+        self._telling: asyncio.Task[None] | None = None
         self._num_sent = 0
         self._num_logprobs = 0
 
@@ -89,9 +91,10 @@ class GenerationResponse(Response):
         finally:
             self._generation.abort(FinishReason.ABORT)
             self._generation.close()
-            produce.cancel()
-            watch.cancel()
-            await asyncio.gather(produce, watch, return_exceptions=True)
+            tasks = (produce, watch, *([] if self._telling is None else [self._telling]))
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _finish(self, produce: asyncio.Task[None], send: Send) -> None:
         if produce.done():
@@ -144,6 +147,7 @@ class GenerationResponse(Response):
         await self._generation.start()
         await self._begin(send, *STREAM_HEADERS)
         self._streaming = True
+        self._generation.on_pause = lambda: self._tell_pause(send)
         wants_all = self._context.text_options.token_ids
         num_ids = self._context.num_prompt_tokens * self._context.num_choices if wants_all else 0
         await self._send(send, await _encoded(num_ids, self._writer.opening))
@@ -154,6 +158,11 @@ class GenerationResponse(Response):
                     await self._send(send, chunk)
         closing = await _encoded(self._num_heavy_parts, self._writer.closing)
         await self._send(send, closing, more=False)
+
+    def _tell_pause(self, send: Send) -> None:
+        """Send one comment line, however many outputs the answer has."""
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._send(send, PAUSED))
 
     async def _chunk(self, choice: int, delta: OutputDelta) -> bytes:
         self._num_logprobs += len(delta.logprobs)

@@ -5,7 +5,7 @@ However it ends, none of its engine requests outlives it in the engine.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import NamedTuple
@@ -51,6 +51,10 @@ _OPERATIONS = {
 _FULL = frozenset((Reason.QUEUE_FULL, Reason.OVER_SHARE))
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class IndexedDelta(NamedTuple):
     """A delta of the choice with this index."""
 
@@ -60,7 +64,7 @@ class IndexedDelta(NamedTuple):
 
 class GenerationStream:
     """Runs a generation: `start` it, then read `deltas` to the end; `abort` may come at any
-    time."""
+    time. `on_pause` is called when an engine has ended and another is to go on."""
 
     def __init__(self, context: RequestContext, service: Service, serving: ServingState) -> None:
         self.context = context
@@ -83,6 +87,7 @@ class GenerationStream:
         self._finishes: dict[int, Finish] = {}
         self._stopped: set[int] = set()
         self._streams: list[TokenStream] = []
+        self.on_pause: Callable[[], None] = _nothing
 
     async def start(self) -> None:
         """Return once the scheduler has taken every request: the model is held from then on, until
@@ -160,7 +165,11 @@ class GenerationStream:
             async with self._submit_lock:  # where two share what is left, neither gets in
                 await self._submit_many(requests)
         for stream in self._streams:
+            stream.on_pause = self._pause
             await stream.accepted()
+
+    def _pause(self) -> None:
+        self.on_pause()
 
     async def _submit_many(self, requests: tuple[NewRequest, ...]) -> None:
         """Submit the requests in several iterations of the event loop."""

@@ -1,0 +1,226 @@
+"""An engine that ends is followed by one that goes on with every request."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import psutil
+import pytest
+
+from quire.cache.sharing import SharingTerms
+from quire.engine.client import Phase
+from quire.engine.config import (
+    TOY_MODEL,
+    EngineConfig,
+    MemoryConfig,
+    ModelConfig,
+    SchedulingConfig,
+    SupervisionConfig,
+)
+from quire.engine.supervision.end_cause import EndCause
+from quire.engine.supervision.supervisor import EngineSupervisor
+from quire.engine.token_stream import EngineDown, Refused, TokenStream
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import NewRequest, Sampling, Stopping
+from quire.scheduler.step import Finish
+from tests.engine.recording_subscriber import RecordingSubscriber
+
+CONFIG = EngineConfig(
+    ModelConfig(TOY_MODEL),
+    memory=MemoryConfig(num_gpu_blocks_override=1000),
+    scheduling=SchedulingConfig(max_num_seqs=4, max_num_queued_reqs=8),
+)
+
+
+@dataclass
+class Running:
+    supervisor: EngineSupervisor
+    told: RecordingSubscriber
+
+    @property
+    def pid(self) -> int:
+        pid = self.supervisor.process_id
+        assert pid is not None
+        return pid
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    async def reaches(self, phase: Phase) -> None:
+        async with asyncio.timeout(60):
+            while self.supervisor.phase is not phase:
+                await asyncio.sleep(0.005)
+
+    async def is_killed(self) -> None:
+        """Kill the engine, and wait until that is noticed."""
+        self.kill()
+        await self.reaches(Phase.RESTARTING)
+
+
+@asynccontextmanager
+async def running(max_restarts: int = 20, config: EngineConfig = CONFIG) -> AsyncIterator[Running]:
+    told = RecordingSubscriber()
+    supervisor = EngineSupervisor(config, told, SupervisionConfig(max_restarts))
+    await supervisor.start()
+    try:
+        run = Running(supervisor, told)
+        await run.reaches(Phase.READY)
+        yield run
+    finally:
+        await supervisor.close()
+
+
+def request(name: str, max_tokens: int = 400, seed: int = 0) -> NewRequest:
+    prompt = tuple(range(1, 30 + seed))
+    return NewRequest(name, prompt, Sampling(seed=seed), Stopping(max_tokens=max_tokens))
+
+
+async def collect(stream: TokenStream) -> tuple[list[int], Finish | None]:
+    token_ids: list[int] = []
+    finish = None
+    async for delta in stream:
+        token_ids += delta.token_ids
+        finish = delta.finish
+    return token_ids, finish
+
+
+async def undisturbed(*requests: NewRequest) -> list[list[int]]:
+    async with running() as run:
+        streams = [run.supervisor.submit(each) for each in requests]
+        return [(await collect(stream))[0] for stream in streams]
+
+
+async def test_outputs_are_those_of_an_engine_that_never_ends() -> None:
+    requests = [request(f"r{seed}", seed=seed) for seed in range(8)]
+    expected = await undisturbed(*requests)
+    async with running() as run:
+        pauses: list[str] = []
+        streams = [run.supervisor.submit(each) for each in requests]
+        for stream in streams:
+            stream.on_pause = lambda name=stream.request_id: pauses.append(name)
+        collecting = [asyncio.create_task(collect(stream)) for stream in streams]
+        for _ in range(3):
+            num_outputs = len(run.told.outputs)
+            while len(run.told.outputs) < num_outputs + 20:
+                await asyncio.sleep(0.001)
+            await run.is_killed()
+            assert run.supervisor.last_progress_age_s() == 0.0
+        found = await asyncio.gather(*collecting)
+    assert [token_ids for token_ids, _ in found] == expected
+    finishes = [finish for _, finish in found if finish is not None]
+    assert {finish.num_output_tokens for finish in finishes} == {400}
+    assert all(finish.reason is Reason.MAX_TOKENS for finish in finishes)
+    assert run.told.causes == [EndCause.KILLED] * 3 and len(run.told.num_resumed) == 3
+    assert len(pauses) >= 3
+
+
+async def test_requests_that_come_meanwhile_wait_behind_those_that_go_on() -> None:
+    async with running() as run:
+        first = run.supervisor.submit(request("first"))
+        await anext(first)
+        await run.is_killed()
+        later = [run.supervisor.submit(request(f"later{i}", max_tokens=8)) for i in range(3)]
+        with pytest.raises(Refused, match="in use"):
+            run.supervisor.submit(request("first"))
+        with pytest.raises(EngineDown, match="restarts|restarting"):
+            await run.supervisor.probe((1, 2), SharingTerms())
+        run.supervisor.reset_prefix_cache()
+        ends = await asyncio.gather(*map(collect, later))
+        assert [len(token_ids) for token_ids, _ in ends] == [8] * 3
+        assert len((await collect(first))[0]) == 399
+        assert run.told.outputs[-1].stats.num_resets == 1
+
+
+async def test_no_more_waits_for_an_engine_than_it_could_accept() -> None:
+    async with running() as run:
+        await run.is_killed()
+        waiting = [run.supervisor.submit(request(f"r{i}", max_tokens=1)) for i in range(12)]
+        with pytest.raises(Refused) as caught:
+            run.supervisor.submit(request("one more"))
+        assert caught.value.refusal.reason is Reason.QUEUE_FULL
+        ends = await asyncio.gather(
+            *(stream.accepted() for stream in waiting), return_exceptions=True
+        )
+        assert sum(end is None for end in ends) >= 8
+
+
+async def test_aborts_end_at_once_without_an_engine_and_behind_one_that_ends() -> None:
+    async with running() as run:
+        streams = [run.supervisor.submit(request(f"r{i}")) for i in range(3)]
+        for stream in streams:
+            await anext(stream)
+        os.kill(run.pid, signal.SIGSTOP)
+        run.supervisor.abort("r0")
+        await run.is_killed()
+        run.supervisor.abort("r1")
+        run.supervisor.abort("nobody")
+        for stream in streams[:2]:
+            token_ids, finish = await asyncio.wait_for(collect(stream), 1)
+            assert finish is not None and finish.reason is Reason.ABORTED
+            assert finish.num_output_tokens == 1 + len(token_ids)
+            assert finish.num_prompt_tokens == 29
+            assert min(finish.queue_s, finish.prefill_s, finish.decode_s) >= 0
+        assert [delta.request_id for delta in run.told.ended_here] == ["r0", "r1"]
+        assert len((await collect(streams[2]))[0]) == 399
+
+
+async def test_time_limits_pass_while_there_is_no_engine() -> None:
+    async with running() as run:
+        timed = replace(request("timed", max_tokens=1500), time_limit_s=0.15)
+        endless = run.supervisor.submit(request("endless"))
+        await anext(endless)
+        accepted = run.supervisor.submit(timed)
+        await anext(accepted)
+        await run.is_killed()
+        waiting = run.supervisor.submit(replace(timed, id="waits", time_limit_s=0.05))
+        with pytest.raises(Refused) as caught:
+            await waiting.accepted()
+        assert caught.value.refusal.reason is Reason.DEADLINE_HOPELESS
+        finish = (await collect(accepted))[1]
+        assert finish is not None and finish.reason is Reason.DEADLINE_EXCEEDED
+        assert run.supervisor.phase is Phase.RESTARTING
+        assert len((await collect(endless))[0]) == 399
+
+
+async def test_an_engine_that_ends_too_often_is_given_up() -> None:
+    async with running(max_restarts=1) as run:
+        stream = run.supervisor.submit(request("a", max_tokens=1500))
+        await anext(stream)
+        await run.is_killed()
+        await run.reaches(Phase.READY)
+        run.kill()
+        with pytest.raises(EngineDown, match="killed.*after 1 restarts in ten minutes"):
+            await collect(stream)
+        assert run.supervisor.phase is Phase.DOWN
+        with pytest.raises(EngineDown, match="after 1 restarts"):
+            run.supervisor.submit(request("b"))
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.1])
+async def test_closing_while_it_restarts_leaves_no_process(wait_s: float) -> None:
+    async with running() as run:
+        stream = run.supervisor.submit(request("a"))
+        await anext(stream)
+        await run.is_killed()
+        await asyncio.sleep(wait_s)
+        began = time.monotonic()
+        await run.supervisor.close()
+        assert time.monotonic() - began < 10
+        with pytest.raises(EngineDown):
+            await collect(stream)
+    assert psutil.Process().children() == []
+
+
+async def test_idle_engines_that_end_again_are_started_after_a_while() -> None:
+    async with running() as run:
+        for _ in range(2):
+            await run.reaches(Phase.READY)
+            await run.is_killed()
+        began = time.monotonic()
+        await run.reaches(Phase.READY)
+        assert time.monotonic() - began > 0.5
+        assert len((await collect(run.supervisor.submit(request("a", max_tokens=3))))[0]) == 3
