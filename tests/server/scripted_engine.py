@@ -117,6 +117,7 @@ class ScriptedEngine:
         self.facts: EngineFacts | None = None
         self.ready_facts = FACTS
         self.down_reason: str | None = None
+        self.lacks_memory = False
         self.script: Script = repeat_prompt
         self.refuses: Reason | None = None
         self.submitted: list[NewRequest] = []

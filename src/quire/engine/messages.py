@@ -158,9 +158,11 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
-    """Engine to server: the last message before the process ends; `message` is for people."""
+    """Engine to server: the last message before the process ends; `message` is for people.
+    `lacks_memory` says that the same start may succeed once others have given memory back."""
 
     message: str
+    lacks_memory: bool = False
 
 
 class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):

@@ -63,13 +63,19 @@ def serve(channel: Channel) -> None:
             config, on_progress=report_progress, clock=time.monotonic, began_s=began_s
         )
     except EXPECTED as error:
-        channel.send(Failed(str(error)))  # the server logs it
+        channel.send(Failed(str(error), _lacks_memory(error)))  # the server logs it
         sys.exit(FAILED)
     with closing(engine):
         gc.collect()
         gc.freeze()  # what was loaded stays: no collection need look at it again
         channel.send(Ready(facts))
         EngineLoop(engine, channel).run()
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Return whether a start failed since the device or the host has too little memory now; what a
+    device raises for that is told by its text alone."""
+    return isinstance(error, TooLittleMemory | MemoryError) or "out of memory" in str(error)
 
 
 def _formatter(config: TracingConfig) -> logging.Formatter:
@@ -93,7 +99,7 @@ def main() -> None:
     except Exception as error:
         logger.exception("the engine ends")
         with suppress(ChannelClosed):
-            channel.send(Failed(f"{type(error).__name__}: {error}"))
+            channel.send(Failed(f"{type(error).__name__}: {error}", _lacks_memory(error)))
         sys.exit(FAILED)
 
 

@@ -8,6 +8,8 @@ from quire.engine.config import EngineConfig, LogFormat, LogLevel, SupervisionCo
 BUNDLED_MODEL_NAME = "quire-bundled"
 """The public name of the model that ships with Quire, served where no MODEL is given."""
 
+AFTER_SHUTDOWN_S = 30.0
+
 AUTO, NO_PARSER = "auto", "none"
 """A parser has a name, or is the one whose marks the chat template has, or is none."""
 
@@ -59,6 +61,8 @@ class HttpLimits:
 
     head_timeout_s: for a whole head, from its first byte.
     keep_alive_s: without a request, before the first or after an answer.
+    ending_idle_s: the same, once a server drains that refuses nobody. Most clients use a connection
+        no more that was idle for five seconds (httpx), and lose no request when it is closed.
     body_window_s: in which `min_body_rate` (bytes a second) must be kept, again and again.
     discard_s: for the rest of a body that was refused.
     write_timeout_s: in which the client must take some of the answer.
@@ -70,6 +74,7 @@ class HttpLimits:
     min_body_rate: int = 1024
     head_timeout_s: float = 30.0
     keep_alive_s: float = 75.0
+    ending_idle_s: float = 6.0
     body_window_s: float = 30.0
     discard_s: float = 30.0
     write_timeout_s: float = 60.0
@@ -108,6 +113,9 @@ class ServerConfig:
         may call.
 
     ssl_certfile: in PEM; None means that the server speaks plain HTTP.
+    is_socket_inherited: the listening socket is not the server's own. Others take connections from
+        it too, before and after: this one takes some when its models are loaded, and none from the
+        moment when it drains, and refuses no request of those that it has.
 
     Fields without a repr are secret: they are not logged, and `/v1/server_info` leaves them out.
     """
@@ -124,6 +132,7 @@ class ServerConfig:
     response_store_ttl_s: float = 3600.0
     host: str = "127.0.0.1"
     port: int = 8000
+    is_socket_inherited: bool = False
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
     ssl_keyfile_password: str | None = field(default=None, repr=False)
@@ -152,6 +161,12 @@ class ServerConfig:
     def supervision(self) -> SupervisionConfig:
         """The configuration of what becomes of a model whose engine ends."""
         return SupervisionConfig(self.max_engine_restarts)
+
+    @property
+    def predecessor_s(self) -> float:
+        """The seconds in which a server that drains on the same socket, with the same options, has
+        ended: so long this one waits for what that one has, such as memory."""
+        return self.shutdown_timeout_s + AFTER_SHUTDOWN_S
 
     @property
     def model(self) -> ServedModelConfig:

@@ -30,6 +30,9 @@ class EngineProtocol(Protocol):
     def down_reason(self) -> str | None: ...
 
     @property
+    def lacks_memory(self) -> bool: ...
+
+    @property
     def process_id(self) -> int | None: ...
 
     @property

@@ -43,7 +43,10 @@ class Service:
     spans: send what became of requests to a collector, if there is one.
     failure: why the start failed.
     num_open: requests without a complete answer; `bodies` still reads the bodies of some.
-    drains: done when no new request is taken. cut_off: done when those that still run must end.
+    has_started: the models that are loaded at the start are there, or are tried again.
+    drains: done when the server begins to end. cut_off: done when what still runs must end.
+    closes: done when no new request is taken: as soon as the server drains, or, where its socket is
+        inherited, when all must end.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Service:
         self.sources = sources
         self.spans = _request_spans(config, self.metrics, sources)
         self.failure: str | None = None
+        self.has_started = False
         self._retries: list[asyncio.Task[None]] = []
         self.num_open = 0
         self.inputs = InputReader(
@@ -72,6 +76,7 @@ class Service:
         loop = asyncio.get_running_loop()
         self.drains: asyncio.Future[None] = loop.create_future()
         self.cut_off: asyncio.Future[None] = loop.create_future()
+        self.closes = self.cut_off if config.is_socket_inherited else self.drains
         self.bodies = BodyReader(config, self.metrics, self.cut_off)
         self.arrival_throttle, self.work_throttle = (
             LoopThrottle(sources.clock),
@@ -102,6 +107,7 @@ class Service:
             several = "; ".join(reasons)
             self.failure = several if len(reasons) > 1 else self.default_model.down_reason
             return
+        self.has_started = True
         for model in self.models:
             if model.state is ModelState.FAILED:
                 logger.error("%s cannot be loaded: %s", model.name, model.down_reason)
@@ -117,7 +123,7 @@ class Service:
 
     def check_open(self) -> None:
         """Raise ShuttingDown where no request can be taken any more."""
-        if self.draining:
+        if self.closes.done():
             raise ShuttingDown
 
     def model_named(self, name: str | None) -> ServedModel:
@@ -152,7 +158,8 @@ class Service:
         return self.drains.done()
 
     def drain(self) -> None:
-        """Take no new request from now on."""
+        """Begin to end: no new connection is taken, and unless the socket is inherited no new
+        request."""
         if not self.drains.done():
             self.drains.set_result(None)
 

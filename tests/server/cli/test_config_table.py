@@ -14,9 +14,9 @@ FILLED_OTHERWISE = {
     ConfigSection.TRACING: {"log_level", "log_format", "log_name"},
     ConfigSection.MEMORY: {"is_device_shared"},
     ConfigSection.SERVED_MODEL: {"engine", "served_model_names", "load", "unload_after_s"},
-    ConfigSection.SERVER: {"models", "api_keys", "http"},
+    ConfigSection.SERVER: {"models", "api_keys", "http", "is_socket_inherited"},
 }
-"""Fields without an option of their section: `settings.py` fills them from other options."""
+"""Fields without an option of their section: they are filled from other options or variables."""
 
 
 @pytest.mark.parametrize("section", OWNERS)

@@ -48,7 +48,8 @@ class EngineSupervisor:
     """Runs engines with one configuration, one after another, on the running event loop.
 
     `phase`, `facts` (once an engine was ready) and `down_reason` may be read at any time. It is
-    DOWN where the first engine could not be loaded, or where engines have ended too often.
+    DOWN where the first engine could not be loaded, if for want of memory then it `lacks_memory`,
+    or where engines have ended too often.
     `launched` is an engine process that was started with `config`.
     """
 
@@ -62,6 +63,7 @@ class EngineSupervisor:
         self.phase = Phase.STARTING
         self.facts: EngineFacts | None = None
         self.down_reason: str | None = None
+        self.lacks_memory = False
         self._config = config
         self._subscriber = subscriber
         self._launched = launched
@@ -231,6 +233,7 @@ class EngineSupervisor:
             self._pause()
         end = await client.ended()
         if self._closing.is_set() or self.facts is None:
+            self.lacks_memory = end.failed is not None and end.failed.lacks_memory
             self._give_up(end.message)
             if not self._closing.is_set() and end.failed is None:
                 logger.error("%s (exit code %d)", self.down_reason, end.exit_code)

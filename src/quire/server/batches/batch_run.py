@@ -119,6 +119,8 @@ class BatchRun:
             slot.release()
 
     async def _ask(self, place: LinePlace, runner: LineRunner) -> LineAnswer:
+        if self._service.draining:
+            raise BatchStopped("the server is shutting down")
         raw = await asyncio.to_thread(read_place, self._files.lines, place)
         try:
             line = parse_line(raw, self._limits)
@@ -130,8 +132,6 @@ class BatchRun:
         service = self._service
         if service.is_down:
             raise BatchStopped(f"the engine is down: {service.default_model.down_reason}")
-        if service.draining:
-            raise BatchStopped("the server is shutting down")
         await asyncio.sleep(min(answer.retry_after_s or 0, MAX_RETRY_S))
 
     async def _write(self, place: LinePlace, answer: LineAnswer) -> None:

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from quire.server.batches.queue import BatchQueue
 from quire.server.batches.store import INPUT, StoredBatch
 from quire.server.batches.upload import Upload, UploadLimits, uploaded
-from quire.server.errors import NOT_FOUND, TOO_MANY, Overloaded, RequestError, ShuttingDown
+from quire.server.errors import NOT_FOUND, TOO_MANY, Overloaded, RequestError
 from quire.server.http.json_responses import json_response
 from quire.server.http.query import is_newest_first, limit_of, page_of, query_of
 from quire.server.openai.protocol.batches import (
@@ -87,8 +87,7 @@ class BatchRoutes:
         )
 
     async def _upload(self, request: Request, owner: str) -> Response:
-        if self._service.draining:
-            raise ShuttingDown
+        self._service.check_open()
         if len(self._uploads) >= MAX_UPLOADS or self._uploads.count(owner) >= MAX_OWN_UPLOADS:
             message = f"{len(self._uploads)} files are being uploaded: try again."
             raise Overloaded(message, None, code="rate_limit_exceeded", status=TOO_MANY)
@@ -148,8 +147,7 @@ class BatchRoutes:
 
     async def _create(self, request: Request, owner: str) -> Response:
         body = await self._service.bodies.read(request, MAX_BATCH_BYTES)
-        if self._service.draining:
-            raise ShuttingDown
+        self._service.check_open()
         store = self._queue.store
         given = validate(parse_object(body), BatchRequest)
         file = store.find_file(owner, given.input_file_id)

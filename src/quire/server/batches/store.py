@@ -34,6 +34,10 @@ class StoreError(Exception):
     """The directory cannot be used; the text names it and says why."""
 
 
+class StoreInUse(StoreError):
+    """Another server has the directory."""
+
+
 class StoreLimits(NamedTuple):
     """Limits of what one key may keep: bytes and number of its files, its unfinished batches, and
     seconds until a file or a finished batch expires."""
@@ -90,7 +94,8 @@ class BatchStore:
             self.batches |= self._batch_records.load()
             self._remove_strays()
         except BlockingIOError:
-            raise StoreError(f"--batch-dir: {self._folder} is in use by another server") from None
+            self.close()
+            raise StoreInUse(f"--batch-dir: {self._folder} is in use by another server") from None
         except (OSError, RecordError) as error:
             raise StoreError(f"--batch-dir: {error}") from None
 

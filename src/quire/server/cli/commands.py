@@ -3,8 +3,10 @@
 import logging
 import os
 import random
+import socket
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import replace
 
 from quire import __version__
 from quire.bench.options import read_options, split_serve_args
@@ -19,11 +21,14 @@ from quire.server.cli.arguments import build_parser, unknown_flag
 from quire.server.cli.config_table import config_table
 from quire.server.cli.exit_codes import FAILED_START, USAGE_ERROR
 from quire.server.cli.option_values import InvalidOption
+from quire.server.cli.options import OPTIONS
 from quire.server.cli.output import print_line
 from quire.server.cli.settings import build_config, parse_values, unknown_variables
+from quire.server.cli.systemd import inherited_socket, notify_target
 from quire.server.config import LoadTime, ServerConfig
 from quire.server.http.host_names import exposure_warning
 from quire.server.http.listen import CannotListen, bind, url_of
+from quire.server.http.notifier import Notifier
 from quire.server.http.tls import TLSError, build_tls
 from quire.server.text.tokenizer_files import TokenizerError, find_folder
 
@@ -57,8 +62,12 @@ def calm_threads(environ: MutableMapping[str, str]) -> None:
         environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 
 
-def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:
+def serve_command(arguments: Mapping[str, object], environ: MutableMapping[str, str]) -> int:
+    inherited = inherited_socket(environ, os.getpid())
+    notifier = Notifier(notify_target(environ, os.getpid()))
     config = read_config(arguments, environ)
+    if inherited is not None:
+        config = on_inherited(inherited, arguments, environ, config)
     begin_log(config, environ)
     if not all(is_model("serve", each.engine.model) for each in config.models):
         return FAILED_START
@@ -67,7 +76,7 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
         logger.warning(exposure)
     try:
         tls = build_tls(config)
-        listener = bind(config.host, config.port)
+        listener = inherited or bind(config.host, config.port)
     except (TLSError, CannotListen) as error:
         raise InvalidOption(str(error)) from None
     where = url_of(listener, config.scheme)
@@ -81,7 +90,27 @@ def serve_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -
     with uncollected():  # a web server takes a while, and `quire --help` needs none
         from quire.server.http.serve import run
 
-    return run(config, listener, launched, tls)
+    return run(config, listener, launched, tls, notifier)
+
+
+def on_inherited(
+    listener: socket.socket,
+    arguments: Mapping[str, object],
+    environ: Mapping[str, str],
+    config: ServerConfig,
+) -> ServerConfig:
+    """Return the configuration of a server that listens on an inherited socket. Raises
+    InvalidOption where an address is given too."""
+    for option in OPTIONS:
+        if option.key in ("host", "port"):
+            given = f"--{option.flag}" if option.key in arguments else option.variable
+            if option.key in arguments or environ.get(option.variable):
+                raise InvalidOption(
+                    f"{given} is given, but the server listens on the socket that it inherited "
+                    f"(LISTEN_FDS), {url_of(listener, config.scheme)}: leave it out"
+                )
+    host, port = listener.getsockname()[:2]
+    return replace(config, host=host, port=port, is_socket_inherited=True)
 
 
 def will_load(config: ServerConfig) -> str:

@@ -24,6 +24,7 @@ from uvicorn.server import ServerState
 
 from quire.server.config import HttpLimits
 from quire.server.errors import TOO_SLOW, RequestError, error_body
+from quire.server.http.head_checks import check_head, head_too_large, parse_error
 from quire.server.http.old_http import OLD, without_chunks
 from quire.server.http.request_ids import REQUEST_ID, sent_request_id
 
@@ -35,7 +36,6 @@ head is exact to one piece, and so many bytes of pipelined requests may wait in 
 BYTES_PER_ITERATION = 32 * 1024
 """So many bytes of one connection are parsed in one iteration of the event loop: a chunk of one
 byte costs a microsecond, and up to 256 KiB come at once."""
-VERSIONS = ("1.0", "1.1")
 
 
 class ParserState(Enum):
@@ -68,11 +68,16 @@ class HeldFlow(FlowControl):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRules:
-    """The rules that every connection of a server keeps to. `on_refused` is called with the code of
-    each error that a connection answers itself, where no application sees it."""
+    """The rules that every connection of a server keeps to.
+
+    on_refused: called with the code of each error that a connection answers itself, where no
+        application sees it.
+    is_ending: tells whether connections end with the next answer, which says so.
+    """
 
     limits: HttpLimits
     on_refused: Callable[[str], None]
+    is_ending: Callable[[], bool]
 
 
 class PlainHttp(HttpToolsProtocol):
@@ -91,6 +96,7 @@ class PlainHttp(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._limits = rules.limits
         self._on_refused = rules.on_refused
+        self._is_ending = rules.is_ending
         self._unparsed = b""
         self._num_parsed = 0  # bytes of `_unparsed` that the parser has had
         self._parser_state = ParserState.BETWEEN
@@ -99,6 +105,7 @@ class PlainHttp(HttpToolsProtocol):
         self._counts_anew = False  # within this piece a message began or ended, or body bytes came
         self._num_url_bytes = 0  # within this piece
         self._active: RequestResponseCycle | None = None  # the request that is being answered
+        self._last: RequestResponseCycle | None = None  # whose answer says that the connection ends
         self._fault: RequestError | None = None
         self._fault_id: str | None = None  # of the request at fault, where its client has sent one
         self._read_timer: asyncio.TimerHandle | None = None
@@ -107,7 +114,7 @@ class PlainHttp(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = HeldFlow(transport)
-        self._await(self._limits.keep_alive_s, transport.close)  # a balancer opens it for later
+        self._await(self._max_idle_s, transport.close)  # a balancer opens it for later
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._await_nothing()
@@ -121,6 +128,25 @@ class PlainHttp(HttpToolsProtocol):
             super().shutdown()
         else:
             self.transport.close()
+
+    def end_soon(self) -> None:
+        """Begin to end: the answer to the last request that comes says so, and where none comes for
+        a while the connection is closed. `is_ending` must hold from now on."""
+        if self._active is not None:
+            self._end_with_last()
+        if self._fault is None:
+            self._await_next()
+
+    def _end_with_last(self) -> None:
+        """Let the answer to the newest request say that the connection ends with it, unless that
+        answer has begun; those before it in a pipeline say so no more."""
+        before, newest = self._last, self.cycle
+        self._last = None
+        if before is not None and not before.response_started:
+            before.keep_alive = True
+        if newest.keep_alive and not newest.response_started:
+            newest.keep_alive = False
+            self._last = newest
 
     # What comes in, piece by piece.
 
@@ -165,11 +191,11 @@ class PlainHttp(HttpToolsProtocol):
                 self._num_parsed -= len(piece) - upgrade.args[0]
                 self._pass_over_upgrade()
         except httptools.HttpParserError as error:
-            self._refuse(_parse_error(error))
+            self._refuse(parse_error(error))
             return
         self._num_head_bytes = 0 if self._counts_anew else self._num_head_bytes + len(piece)
         if self._num_head_bytes > self._limits.max_head_bytes:
-            self._refuse(self._too_large(is_url=self._num_url_bytes == len(piece)))
+            self._refuse(head_too_large(self._limits, is_url=self._num_url_bytes == len(piece)))
 
     def _pass_over_upgrade(self) -> None:
         """Give a new parser the same head without the offer; what came after it is still to be
@@ -201,14 +227,16 @@ class PlainHttp(HttpToolsProtocol):
         if self._parser_state is ParserState.BODY:
             return  # a trailer says nothing that is acted on
         if len(self.headers) == self._limits.max_headers:
-            raise self._too_large(is_url=False)
+            raise head_too_large(self._limits, is_url=False)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             return
-        _check_head(self.parser.get_http_version(), self.headers)
+        check_head(self.parser.get_http_version(), self.headers)
         super().on_headers_complete()
+        if self._is_ending():
+            self._end_with_last()
         self._await_nothing()
         self._parser_state = ParserState.BODY
         lengths = [int(value) for name, value in self.headers if name == b"content-length"]
@@ -262,6 +290,13 @@ class PlainHttp(HttpToolsProtocol):
         self._await_nothing()
         self._read_timer = self.loop.call_later(patience_s, act)
 
+    @property
+    def _max_idle_s(self) -> float:
+        limits = self._limits
+        if self._is_ending():
+            return min(limits.ending_idle_s, limits.keep_alive_s)
+        return limits.keep_alive_s
+
     def _await_nothing(self) -> None:
         if self._read_timer is not None:
             self._read_timer.cancel()
@@ -273,7 +308,7 @@ class PlainHttp(HttpToolsProtocol):
         if self._parser_state is ParserState.BODY:
             self._await(self._limits.discard_s, self.transport.close)
         elif self._parser_state is ParserState.BETWEEN:
-            self._await(self._limits.keep_alive_s, self.transport.close)
+            self._await(self._max_idle_s, self.transport.close)
 
     def _on_slow_head(self) -> None:
         patience_s = self._limits.head_timeout_s
@@ -358,42 +393,3 @@ class PlainHttp(HttpToolsProtocol):
             self.transport.write_eof()
         self.flow.release()
         self._await(self._limits.linger_s, self.transport.abort)
-
-    def _too_large(self, *, is_url: bool) -> RequestError:
-        limits = self._limits
-        if is_url:
-            return RequestError(
-                f"The URL of the request is longer than {limits.max_head_bytes} bytes.",
-                code="uri_too_long",
-                status=HTTPStatus.REQUEST_URI_TOO_LONG,
-            )
-        return RequestError(
-            f"The head of the request has more than {limits.max_head_bytes} bytes or "
-            f"{limits.max_headers} header fields.",
-            code="head_too_large",
-            status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-        )
-
-
-def _check_head(version: str, headers: list[tuple[bytes, bytes]]) -> None:
-    """Check a head. Raises RequestError for what the parser lets pass."""
-    if version not in VERSIONS:
-        raise RequestError(f"HTTP/{version} is not spoken here: use 1.1.", code="invalid_http")
-    for name, value in headers:
-        if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-            raise RequestError(
-                f"The Transfer-Encoding {value[:64].decode('latin-1')!r} is not supported: send "
-                "the body as it is, 'chunked' or with a Content-Length.",
-                code="invalid_http",
-            )
-    num_hosts = sum(name == b"host" for name, _ in headers)
-    if num_hosts > 1 or (num_hosts == 0 and version == "1.1"):
-        raise RequestError(
-            f"The request has {num_hosts} Host headers: HTTP/1.1 wants one.", code="invalid_http"
-        )
-
-
-def _parse_error(error: httptools.HttpParserError) -> RequestError:
-    if isinstance(error.__context__, RequestError):
-        return error.__context__
-    return RequestError(f"The request is not valid HTTP/1.1: {error}.", code="invalid_http")

@@ -4,6 +4,10 @@ first signal    readiness turns red, new requests get 503, running ones finish
 time is up      what still runs gets an error event
 then            connections close, the engine ends, exit code 0
 second signal   everything ends at once
+
+A server whose listening socket is inherited refuses nobody: it takes connections once its models
+are loaded and none from the first signal on, when another takes them, and answers what comes over
+those it has until they end. What is not taken waits in the socket.
 """
 
 import asyncio
@@ -29,7 +33,8 @@ from quire.engine.launch import LaunchedEngine
 from quire.engine.supervision.subscriber import EngineSubscriber
 from quire.engine.supervision.supervisor import EngineSupervisor
 from quire.progress import Progress
-from quire.server.batches.store import StoreError
+from quire.server.batches.queue import BatchQueue
+from quire.server.batches.store import StoreError, StoreInUse
 from quire.server.cli.exit_codes import FAILED_START
 from quire.server.cli.ready_message import ready_text
 from quire.server.config import ServerConfig
@@ -37,6 +42,7 @@ from quire.server.engine_protocol import OpenEngine
 from quire.server.http.app import build_app, build_queue, build_service
 from quire.server.http.freed_memory import return_large_blocks
 from quire.server.http.listen import BACKLOG, local_url_of
+from quire.server.http.notifier import Notifier
 from quire.server.http.plain_http import ConnectionRules, PlainHttp
 from quire.server.service import Service
 from quire.server.sources import Sources
@@ -47,17 +53,29 @@ CLOSE_PATIENCE_S = 5
 NUM_LISTENERS = 16
 """The event loop accepts one connection from each listener in one iteration. With so many listeners
 a crowd is let in faster, and a client behind it does not wait for all that the crowd asks."""
-
+STORE_RETRY_S = 0.5
 
 Launched: TypeAlias = Sequence[tuple[EngineConfig, LaunchedEngine]]
 """Engines that were launched before the server was imported, and their configurations."""
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn stops taking connections at the first signal; this one first stops taking work."""
+    """uvicorn stops taking connections at the first signal; this one first stops taking work, or
+    with an inherited socket connections. `notifier` is told how the server is."""
 
-    def __init__(self, app: ASGIApp, service: Service, tls: ssl.SSLContext | None = None) -> None:
-        self._rules = ConnectionRules(service.config.http, service.metrics.on_refused)
+    def __init__(
+        self,
+        app: ASGIApp,
+        service: Service,
+        tls: ssl.SSLContext | None = None,
+        notifier: Notifier | None = None,
+    ) -> None:
+        self._is_inherited = service.config.is_socket_inherited
+        self._rules = ConnectionRules(
+            service.config.http,
+            service.metrics.on_refused,
+            is_ending=lambda: self._is_inherited and service.draining,
+        )
         super().__init__(
             uvicorn.Config(
                 app,
@@ -73,31 +91,40 @@ class DrainingServer(uvicorn.Server):
         )
         self.service = service
         self._tls = tls
+        self._notifier = notifier or Notifier(None)
+        self._listeners: list[socket.socket] = []
+        self._is_ready = False
         self._deadline_s: float | None = None
+        self._least_end_s = 0.0
         self._num_signals = 0
         self.loading = Progress(sys.stderr, _log_phase, unit="")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to take connections, as uvicorn does, but for the times of TLS, which it leaves at
-        a minute for the handshake and half of one for the farewell."""
-        if self._tls is None:
-            await super().startup(sockets)
-            return
+        """Begin to load, and to take connections unless others may take them meanwhile."""
         await self.lifespan.startup()
         assert not self.lifespan.should_exit and sockets is not None
+        self._listeners = sockets
+        self.servers = []
+        if not self._is_inherited:
+            await self._take_connections()
+        self.started = True
+
+    async def _take_connections(self) -> None:
+        """Begin to take connections, as uvicorn does, but for the times of TLS, which it leaves at
+        a minute for the handshake and half of one for the farewell."""
         limits, loop = self.service.config.http, asyncio.get_running_loop()
+        has_tls = self._tls is not None
         self.servers = [
             await loop.create_server(
                 self._build_protocol,
                 sock=each,
                 ssl=self._tls,
                 backlog=BACKLOG,
-                ssl_handshake_timeout=limits.head_timeout_s,
-                ssl_shutdown_timeout=limits.linger_s,
+                ssl_handshake_timeout=limits.head_timeout_s if has_tls else None,
+                ssl_shutdown_timeout=limits.linger_s if has_tls else None,
             )
-            for each in sockets
+            for each in self._listeners
         ]
-        self.started = True
 
     def _build_protocol(self) -> PlainHttp:
         return PlainHttp(self._rules, self.config, self.server_state, self.lifespan.state)
@@ -116,26 +143,67 @@ class DrainingServer(uvicorn.Server):
         if leaves:
             self.service.drain()
             self.service.cut()
-        starting = self.service.starting_model
-        if starting is not None and self.service.failure is None:
-            self.loading.show(*starting.engine.progress)
+        elif not self._num_signals and not self._is_ready:
+            await self._get_ready()
         for model in self.service.models:
             model.log_if_stuck()
         return leaves
 
+    async def _get_ready(self) -> None:
+        """Tell how far loading is; when it is done take connections, if that had to wait."""
+        service, starting = self.service, self.service.starting_model
+        if starting is not None and starting.waits_for_memory:
+            self._notifier.status(f"waits for memory: {starting.down_reason}")
+        elif starting is not None and service.failure is None:
+            self.loading.show(*starting.engine.progress)
+            phase, done, total = starting.engine.progress
+            self._notifier.status(f"loading {starting.name}: {phase} {done}/{total}")
+        if service.has_started:
+            self._is_ready = True
+            if self._is_inherited:
+                await self._take_connections()
+            self._notifier.ready()
+
     def _drained(self) -> bool:
-        service = self.service
-        now = service.sources.clock()
+        """Return whether nothing is left to answer. The first call begins the drain."""
+        service, now = self.service, self.service.sources.clock()
         if self._deadline_s is None:
-            service.drain()
             self._deadline_s = now + service.config.shutdown_timeout_s
-            logger.info("draining: %d requests are open", service.num_open)
-        num_taken = service.num_open - service.bodies.num_reading  # those will be refused anyway
-        if num_taken and now < self._deadline_s:
+            self._begin_drain(now)
+            if self._is_inherited:
+                return not self._is_ready
+        num_left = self._num_left(now)
+        self._notifier.status(_drain_status(service))
+        if num_left and now < self._deadline_s:
             return False
-        if num_taken:
-            logger.warning("out of time: ending %d requests", num_taken)
+        if num_left:
+            logger.warning("out of time: ending %d requests", service.num_open)
         return True
+
+    def _begin_drain(self, now_s: float) -> None:
+        self.service.drain()
+        logger.info("%s", _drain_status(self.service))
+        self._notifier.stopping(_drain_status(self.service))
+        if not self._is_inherited:
+            return
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection, PlainHttp)
+            connection.end_soon()
+        if self._tls is not None:  # a connection is known once its handshake is done
+            self._least_end_s = now_s + self.service.config.http.ending_idle_s
+
+    def _num_left(self, now_s: float) -> int:
+        """Return how much must still end: connections where nobody is refused, else the requests
+        that are not half read, which will be refused anyway."""
+        if self._is_inherited:
+            return len(self.server_state.connections) or int(now_s < self._least_end_s)
+        return self.service.num_open - self.service.bodies.num_reading
+
+
+def _drain_status(service: Service) -> str:
+    return f"draining: {service.num_open} requests are open"
 
 
 def _log_phase(phase: str) -> None:
@@ -161,12 +229,14 @@ async def serve(
     listener: socket.socket,
     launched: Launched,
     tls: ssl.SSLContext | None = None,
+    notifier: Notifier | None = None,
 ) -> int:
     """Serve until a signal or a failed start. Return the exit code."""
+    notifier = notifier or Notifier(None)
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
     service = build_service(config, opener(launched, config.supervision), sources)
     try:
-        queue = build_queue(service)
+        queue = await _opened_queue(service)
     except StoreError as error:
         logger.error("cannot start: %s", error)
         await service.close()
@@ -185,12 +255,32 @@ async def serve(
         server.should_exit = True
 
     app = build_app(service, on_ready, on_failed_start=stop, queue=queue)
-    server = DrainingServer(app, service, tls)
+    server = DrainingServer(app, service, tls, notifier)
+    watchdog = asyncio.create_task(notifier.keep_watchdog())
     with closing(server.loading):
         await server.serve(sockets=[listener, *(listener.dup() for _ in range(NUM_LISTENERS - 1))])
+    watchdog.cancel()
     if server.force_exit:
         await server.lifespan.shutdown()  # uvicorn leaves it out: the engine is to end, not to hang
-    return FAILED_START if service.failure is not None else 0
+    if service.failure is None:
+        return 0
+    notifier.status(f"cannot start: {service.failure}")
+    return FAILED_START
+
+
+async def _opened_queue(service: Service) -> BatchQueue | None:
+    """Build what runs batches, for which a server that drains on the same socket is waited for.
+    Raises StoreError."""
+    config, clock = service.config, service.sources.clock
+    until_s = clock() + (config.predecessor_s if config.is_socket_inherited else 0.0)
+    while True:
+        try:
+            return build_queue(service)
+        except StoreInUse as error:
+            if clock() >= until_s:
+                raise
+            logger.warning("waits for %.0f s at most: %s", until_s - clock(), error)
+        await asyncio.sleep(STORE_RETRY_S)
 
 
 def run(
@@ -198,8 +288,9 @@ def run(
     listener: socket.socket,
     launched: Launched,
     tls: ssl.SSLContext | None = None,
+    notifier: Notifier | None = None,
 ) -> int:
     """Serve in an event loop of its own. Return the exit code."""
     return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(config, listener, launched, tls))
+        return runner.run(serve(config, listener, launched, tls, notifier))

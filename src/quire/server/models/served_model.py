@@ -41,6 +41,7 @@ from quire.server.text.tokenizer_files import TokenizerError
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.05
+MAX_MEMORY_RETRY_S = 5.0
 WAITING_BODIES = 8
 """So many of the largest bodies may wait for a model to load."""
 _READ_ERRORS = (TokenizerError, SharedPrefixError, OSError)
@@ -127,12 +128,25 @@ class ServedModel:
         failed."""
         if self.config.load is LoadTime.AT_START:
             await self.lifecycle.load()
+            if self._server.is_socket_inherited:
+                await self._wait_for_memory()
             self.is_starting = False
             return
         try:
             await asyncio.to_thread(self._read_files)
         except _READ_ERRORS as error:
             logger.warning("%s cannot be loaded yet: %s", self.name, error)
+
+    async def _wait_for_memory(self) -> None:
+        """Load the model again and again while memory is what it lacks: a server that drains on the
+        same socket gives back its own when it ends, and requests wait in the socket."""
+        clock = self._sources.clock
+        until_s = clock() + self._server.predecessor_s
+        while self.waits_for_memory and clock() < until_s:
+            left_s, why = until_s - clock(), self.down_reason
+            logger.warning("%s waits for memory, %.0f s at most: %s", self.name, left_s, why)
+            await asyncio.sleep(min(self.lifecycle.retry_in_s, MAX_MEMORY_RETRY_S))
+            await self.lifecycle.load()
 
     async def _load(self) -> None:
         """Start an engine beside reading the model's files. Raises LoadFailed."""
@@ -242,6 +256,11 @@ class ServedModel:
     def is_restarting(self) -> bool:
         """Whether the engine has ended and another one loads: requests wait."""
         return self.engine.phase is Phase.RESTARTING
+
+    @property
+    def waits_for_memory(self) -> bool:
+        """Whether the model could not be loaded for want of memory, while the server starts."""
+        return self.is_starting and self.state is ModelState.FAILED and self.engine.lacks_memory
 
     @property
     def facts(self) -> EngineFacts | None:

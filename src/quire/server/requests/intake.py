@@ -154,7 +154,7 @@ class RequestIntake:
         beginning = model_use_of(request).begin(model, num_bytes)
         try:
             async with asyncio.timeout(left_s):
-                await self._unless_left(request, beginning, service.drains)
+                await self._unless_left(request, beginning, service.closes)
         except TimeoutError:
             raise DeadlineExceeded("The deadline passed while the model was loaded.") from None
 

@@ -5,7 +5,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire.server.errors import TOO_MANY, RequestError
+from quire.server.errors import TOO_MANY, RequestError, ShuttingDown
 from quire.server.http.json_responses import JSON
 from quire.server.models.served_model import ServingState
 from quire.server.observability.metrics import FinishReason
@@ -54,6 +54,8 @@ class ResponseRoutes:
         lookup = HistoryLookup(self._store, owner, self._service.config.max_body_bytes)
         tokenized, serving = await self._intake.response(request, lookup.find)
         assert tokenized.asked is not None
+        if tokenized.asked.background and self._service.draining:
+            raise ShuttingDown  # it would end with this server
         is_stored = self._is_stored(tokenized.asked, in_batch=arrival_of(request).in_batch)
         generation, writer = self._begun(request, tokenized, serving, is_stored=is_stored)
         items = tokenized.asked.input_items
