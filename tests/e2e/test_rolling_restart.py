@@ -1,0 +1,247 @@
+"""Servers that follow each other on one socket refuse and break off nothing, as the real `openai`
+client sees it, without a single retry.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, OpenAIError
+
+from tests.e2e.inherited_socket import FLAGS, SocketHolder, held_socket
+from tests.e2e.server_process import MODEL, STOP_WITHIN_S
+
+NUM_STREAMS, NUM_SHORT = 32, 4
+NUM_TOKENS, NUM_SHORT_TOKENS = 120, 4
+GO_ON_S = 2.0
+"""Seconds of load before a restart and after it."""
+TIMEOUT_S = 120.0
+
+
+@dataclass
+class Counts:
+    """The requests of a run: how many there were, what failed, and the longest wait in seconds for
+    a first token or a short answer."""
+
+    num_streams: int = 0
+    num_short: int = 0
+    failures: list[str] = field(default_factory=list)
+    longest_wait_s: float = 0.0
+
+    def waited(self, began_s: float) -> None:
+        self.longest_wait_s = max(self.longest_wait_s, time.monotonic() - began_s)
+
+
+class Load:
+    """Clients that ask again as soon as they are answered, until `ends`."""
+
+    def __init__(self, url: str) -> None:
+        self.counts = Counts()
+        self.texts: dict[int, set[str]] = {index: set() for index in range(NUM_STREAMS)}
+        self.ends = False
+        self._client = AsyncOpenAI(
+            base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=TIMEOUT_S
+        )
+
+    async def stream(self, index: int) -> None:
+        while not self.ends:
+            began_s, text, reason = time.monotonic(), "", None
+            try:
+                chunks = await self._client.completions.create(
+                    model=MODEL,
+                    prompt=f"Enter {index}, alone. My lord,",
+                    max_tokens=NUM_TOKENS,
+                    temperature=0,
+                    stream=True,
+                    extra_body={"ignore_eos": True},
+                )
+                async for chunk in chunks:
+                    if not text:
+                        self.counts.waited(began_s)
+                    text += chunk.choices[0].text
+                    reason = chunk.choices[0].finish_reason
+                assert reason == "length", reason
+            except (OpenAIError, httpx.HTTPError, AssertionError) as error:
+                self.counts.failures.append(f"stream {index}: {error!r}")
+            self.texts[index].add(text)
+            self.counts.num_streams += 1
+
+    async def ask(self) -> None:
+        while not self.ends:
+            began_s = time.monotonic()
+            try:
+                await self._client.completions.create(
+                    model=MODEL, prompt="Anon, sir.", max_tokens=NUM_SHORT_TOKENS
+                )
+                self.counts.waited(began_s)
+            except (OpenAIError, httpx.HTTPError) as error:
+                self.counts.failures.append(f"short: {error!r}")
+            self.counts.num_short += 1
+            await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+@asynccontextmanager
+async def load_on(url: str) -> AsyncIterator[Counts]:
+    """Clients that ask without pause during the block; at its end each stream must have said the
+    same each time, whichever server it came from."""
+    load = Load(url)
+    tasks = [asyncio.create_task(load.stream(index)) for index in range(NUM_STREAMS)]
+    tasks += [asyncio.create_task(load.ask()) for _ in range(NUM_SHORT)]
+    await asyncio.sleep(GO_ON_S)
+    yield load.counts
+    await asyncio.sleep(GO_ON_S)
+    load.ends = True
+    await asyncio.gather(*tasks)
+    await load.close()
+    assert load.counts.failures == []
+    assert all(len(texts) == 1 for texts in load.texts.values())
+    print(load.counts)
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[SocketHolder]:
+    with held_socket(tmp_path) as held:
+        yield held
+
+
+async def beside(action: Callable[[], object]) -> None:
+    """Do something that takes a while, while the clients go on."""
+    await asyncio.to_thread(action)
+
+
+Restart: TypeAlias = Callable[[SocketHolder], Coroutine[None, None, None]]
+
+
+async def overlapping(holder: SocketHolder) -> None:
+    """The new server is ready before the old one is told to end."""
+    old = holder.start()
+    await beside(lambda: old.wait_told("READY=1"))
+    async with load_on(holder.url):
+        new = holder.start()
+        await beside(lambda: new.wait_told("READY=1"))
+        assert await asyncio.to_thread(old.stop) == 0
+        assert "STOPPING=1" in old.told and "Traceback" not in old.log()
+    assert await asyncio.to_thread(new.stop) == 0
+
+
+async def one_after_the_other(holder: SocketHolder) -> None:
+    """There is no room for two: the new server begins to load when the old one has ended."""
+    old = holder.start()
+    await beside(lambda: old.wait_told("READY=1"))
+    async with load_on(holder.url):
+        assert await asyncio.to_thread(old.stop) == 0
+        new = holder.start()
+        await beside(lambda: new.wait_told("READY=1"))
+    assert await asyncio.to_thread(new.stop) == 0
+
+
+@pytest.mark.parametrize("restart", [overlapping, one_after_the_other])
+def test_a_restart_under_load_fails_no_request(holder: SocketHolder, restart: Restart) -> None:
+    asyncio.run(restart(holder))
+
+
+def post(body: dict[str, object]) -> bytes:
+    data = json.dumps({"model": MODEL, "prompt": "My lord,", "ignore_eos": True, **body}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}"
+    return head.encode() + b"\r\n\r\n" + data
+
+
+def read_to_end(client: socket.socket) -> bytes:
+    got = b""
+    while part := client.recv(65536):
+        got += part
+    return got
+
+
+def test_a_killed_server_loses_its_connections_and_nothing_that_waits(holder: SocketHolder) -> None:
+    address = ("127.0.0.1", holder.port)
+    old = holder.start()
+    with socket.create_connection(address, TIMEOUT_S) as waits:
+        waits.sendall(post({"max_tokens": 2}))  # the server still loads: it waits in the socket
+        old.wait_told("STATUS=loading quire-bundled: imports 0/1")
+        os.kill(old.process.pid, signal.SIGKILL)
+        old.process.wait(STOP_WITHIN_S)
+        new = holder.start()
+        new.wait_told("READY=1")
+        assert waits.recv(65536).startswith(b"HTTP/1.1 200")
+    with socket.create_connection(address, TIMEOUT_S) as taken:
+        taken.sendall(post({"max_tokens": 900, "stream": True}))
+        while b"data:" not in taken.recv(65536):
+            pass
+        os.kill(new.process.pid, signal.SIGKILL)
+        new.process.wait(STOP_WITHIN_S)
+        try:
+            assert b"[DONE]" not in read_to_end(taken)
+        except ConnectionResetError:
+            pass
+
+
+def test_a_start_without_memory_is_told_and_tried_again(holder: SocketHolder) -> None:
+    server = holder.start("--kv-cache-memory-bytes", "100000GiB")
+    server.wait_told("STATUS=loading quire-bundled: imports 0/1")
+    waits = "waits for memory, "
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while server.log().count(waits) < 2:
+        assert time.monotonic() < deadline_s and server.process.poll() is None, server.log()
+        time.sleep(0.05)
+    assert any(line.startswith("STATUS=waits for memory: ") for line in server.told)
+    assert "WATCHDOG=1" in server.told
+    assert server.stop() == 0
+
+
+def test_two_owners_of_the_address_are_refused(holder: SocketHolder) -> None:
+    server = holder.start("--port", "8001")
+    assert server.process.wait(STOP_WITHIN_S) == 2
+    told = "--port is given, but the server listens on the socket that it inherited (LISTEN_FDS), "
+    assert f"{told}{holder.url}: leave it out" in server.log()
+
+
+def test_systemd_hands_over_its_socket(tmp_path: Path) -> None:
+    activate = shutil.which("systemd-socket-activate")
+    if activate is None:
+        pytest.skip("systemd-socket-activate is not installed: Debian's package `systemd` has it")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    passed = [f"--setenv={name}" for name in ("PYTHONPATH", "PATH", "HOME") if name in os.environ]
+    serve = (sys.executable, "-m", "quire.server.cli", "serve", *FLAGS)
+    with open(tmp_path / "log", "w") as log:
+        process = subprocess.Popen(
+            [activate, "--listen", address, *passed, "--fdname=quire", *serve],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        assert _answer(address).status_code == 200, (tmp_path / "log").read_text()
+        process.terminate()
+        assert process.wait(STOP_WITHIN_S) == 0
+    finally:
+        process.kill()
+        process.wait(STOP_WITHIN_S)
+    assert f"Quire 0.1.0 listens on http://{address}" in (tmp_path / "log").read_text()
+
+
+def _answer(address: str) -> httpx.Response:
+    """The first answer that comes: activation begins with a connection."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return httpx.get(f"http://{address}/readyz", timeout=TIMEOUT_S)
+        except httpx.ConnectError:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
