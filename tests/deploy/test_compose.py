@@ -1,4 +1,4 @@
-"""`compose.yaml`, by Compose, and the unit, by systemd."""
+"""`compose.yaml`, by Compose, and the units, by systemd."""
 
 import json
 import os
@@ -32,17 +32,19 @@ def test_grafana_finds_the_dashboard_and_prometheus_the_server() -> None:
     assert any(f":{provider['options']['path']}:" in mount for mount in mounts)
 
 
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    """With the copy of the service that a rolling restart starts beside it."""
     analyze = tool("systemd-analyze", "Debian's package `systemd` has it")
-    unit = tmp_path / "quire.service"
-    text = (DEPLOY / "systemd" / "quire.service").read_text()
-    unit.write_text(text.replace("/opt/quire/bin/quire serve", "/bin/true"))
+    units = [tmp_path / each for each in ("quire.socket", "quire.service", "quire@next.service")]
+    for unit in (units[0], units[1], tmp_path / "quire@.service"):
+        text = (DEPLOY / "systemd" / unit.name.replace("@", "")).read_text()
+        unit.write_text(text.replace("/opt/quire/bin/quire serve", "/bin/true"))
     done = subprocess.run(
-        [analyze, "verify", "--man=no", str(unit)],
+        [analyze, "verify", "--man=no", *map(str, units)],
         capture_output=True,
         text=True,
         timeout=60,
-        env=os.environ | {"SYSTEMD_LOG_TARGET": "console"},
+        env=os.environ | {"SYSTEMD_LOG_TARGET": "console", "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
     )
     own = [line for line in done.stderr.splitlines() if "quire" in line]
     assert own == [], done.stderr
