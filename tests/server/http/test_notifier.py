@@ -71,9 +71,8 @@ def test_what_there_is_no_room_for_is_told_later(manager: Manager) -> None:
 
 def test_the_watchdog_is_told_while_the_loop_runs(manager: Manager) -> None:
     async def live(notifier: Notifier) -> None:
-        telling = asyncio.create_task(notifier.keep_watchdog())
-        await asyncio.sleep(0.5)
-        telling.cancel()
+        async with notifier.watched():
+            await asyncio.sleep(0.5)
 
     asyncio.run(live(manager.notifier()))
     assert manager.told() == []
@@ -86,7 +85,6 @@ def test_nobody_to_tell_is_well() -> None:
     notifier = Notifier(None)
     notifier.status("x")
     notifier.ready()
-    asyncio.run(notifier.keep_watchdog())
 
 
 def test_a_manager_that_is_gone_is_logged_once(

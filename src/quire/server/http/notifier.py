@@ -5,7 +5,8 @@ in datagrams to a socket of the manager.
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 logger = logging.getLogger(__name__)
@@ -43,13 +44,22 @@ class Notifier:
         if changed or self._unsent:
             self._send(changed)
 
-    async def keep_watchdog(self) -> None:
-        """Tell for ever that the event loop runs, twice in the time of the watchdog, if any."""
-        if self._target is None or self._target.watchdog_s is None:
-            return
-        while True:
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Tell during the block that the event loop runs, twice in the time of the watchdog, if
+        any."""
+        watchdog_s = None if self._target is None else self._target.watchdog_s
+        telling = asyncio.create_task(self._tell_watchdog(watchdog_s))
+        try:
+            yield
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+
+    async def _tell_watchdog(self, watchdog_s: float | None) -> None:
+        while watchdog_s is not None:
             self._send({"WATCHDOG": "1"})
-            await asyncio.sleep(self._target.watchdog_s / 2)
+            await asyncio.sleep(watchdog_s / 2)
 
     def _changed(self, status: str) -> Mapping[str, str]:
         line = " ".join(status.split())

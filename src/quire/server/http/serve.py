@@ -228,11 +228,10 @@ async def serve(
     config: ServerConfig,
     listener: socket.socket,
     launched: Launched,
-    tls: ssl.SSLContext | None = None,
-    notifier: Notifier | None = None,
+    tls: ssl.SSLContext | None,
+    notifier: Notifier,
 ) -> int:
     """Serve until a signal or a failed start. Return the exit code."""
-    notifier = notifier or Notifier(None)
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
     service = build_service(config, opener(launched, config.supervision), sources)
     try:
@@ -248,18 +247,17 @@ async def serve(
         server.loading.close()
         loaded = [model for model in service.models if model.is_loaded]
         startup_s = loaded[0].startup_s if loaded else {}
-        url = local_url_of(listener, config.scheme)
-        logger.info("%s", ready_text(config, url, startup_s))
+        logger.info("%s", ready_text(config, local_url_of(listener, config.scheme), startup_s))
 
     def stop() -> None:
         server.should_exit = True
 
     app = build_app(service, on_ready, on_failed_start=stop, queue=queue)
     server = DrainingServer(app, service, tls, notifier)
-    watchdog = asyncio.create_task(notifier.keep_watchdog())
+    listeners = [listener, *(listener.dup() for _ in range(NUM_LISTENERS - 1))]
     with closing(server.loading):
-        await server.serve(sockets=[listener, *(listener.dup() for _ in range(NUM_LISTENERS - 1))])
-    watchdog.cancel()
+        async with notifier.watched():
+            await server.serve(sockets=listeners)
     if server.force_exit:
         await server.lifespan.shutdown()  # uvicorn leaves it out: the engine is to end, not to hang
     if service.failure is None:
@@ -287,8 +285,8 @@ def run(
     config: ServerConfig,
     listener: socket.socket,
     launched: Launched,
-    tls: ssl.SSLContext | None = None,
-    notifier: Notifier | None = None,
+    tls: ssl.SSLContext | None,
+    notifier: Notifier,
 ) -> int:
     """Serve in an event loop of its own. Return the exit code."""
     return_large_blocks()
