@@ -8,10 +8,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from quire.cache.admission import BlocksMissing
 from quire.cache.block_pool import NULL_BLOCK, AccountsError
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
-from quire.cache.kv_cache import BlocksMissing, KVCache
+from quire.cache.kv_cache import KVCache
 from quire.cache.prefix_miss import MissKind
 from quire.cache.sharing import SharingTerms
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
@@ -66,6 +67,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.written_after: dict[int, int] = {}
         self.num_resets = 0
         self.told: set[tuple[int, bytes]] = set()
+        self.pinned: dict[str, tuple[SharingTerms, list[int]]] = {}
 
     @initialize(config=CONFIGS)
     def build(self, config: CacheConfig) -> None:
@@ -140,7 +142,9 @@ class CacheMachine(RuleBasedStateMachine):
         before = self.cache.usage
         self.cache.reset()
         self.num_resets += 1
-        assert self.cache.usage == (before.free + before.cached, 0, before.active)
+        self.pinned.clear()
+        owned = self._owned()
+        assert self.cache.usage == (sum(before) - len(owned), 0, len(owned), 0)
 
     @precondition(lambda self: len(self.live) > 1)
     @rule(pick=st.integers(0, 100))
@@ -173,6 +177,44 @@ class CacheMachine(RuleBasedStateMachine):
         live = self.live[pick % len(self.live)]
         self.cache.advance(live.table, live.tokens, int(share * live.num_computed))
 
+    def _owned(self) -> set[int]:
+        return {block_id for live in self.live for block_id in held_by(live.table)}
+
+    @precondition(lambda self: self.live)
+    @rule(
+        pick=st.integers(0, 100),
+        share=st.floats(0, 1),
+        name=st.sampled_from("abc"),
+        max_blocks=st.integers(0, 40),
+    )
+    def pin(self, pick: int, share: float, name: str, max_blocks: int) -> None:
+        """Pin the full blocks of what a request has computed and cached, or of a part of it."""
+        live = self.live[pick % len(self.live)]
+        num_full = int(share * live.num_computed) // self.block_size
+        tokens = live.tokens[: num_full * self.block_size]
+        before, held = self.cache.usage, self.cache.pins.num_blocks
+        num_new = self.cache.pins.num_new(self.cache.open_table(live.table.sharing), tokens)
+        pinned = self.cache.pins.pin(
+            name, self.cache.open_table(live.table.sharing), tokens, max_blocks=max_blocks
+        )
+        if pinned is None:
+            assert self.collides or self._find(live, tokens) < len(tokens)
+        elif isinstance(pinned, BlocksMissing):
+            assert self.collides or held + num_new == max_blocks + pinned.num_blocks
+        else:
+            assert self.collides or held + num_new <= max_blocks
+            self.pinned[name] = live.table.sharing, tokens
+            return
+        assert self.cache.usage == before, "a pin that is not made changes nothing"
+
+    def _find(self, live: Live, tokens: list[int]) -> int:
+        return self.cache.num_cached(self.cache.open_table(live.table.sharing), [*tokens, 0])
+
+    @rule(name=st.sampled_from("abcd"))
+    def unpin(self, name: str) -> None:
+        self.cache.pins.unpin(name)
+        self.pinned.pop(name, None)
+
     @precondition(lambda self: self.live)
     @rule(pick=st.integers(0, 100))
     def release(self, pick: int) -> None:
@@ -189,8 +231,16 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache.check()
         usage = self.cache.usage
         assert sum(usage) == self.cache.num_usable_blocks
-        owned = {block_id for live in self.live for block_id in held_by(live.table)}
-        assert usage.active == len(owned)
+        pinned = set(self.cache.pins.holders())
+        assert usage.pinned == self.cache.pins.num_blocks == len(pinned)
+        assert usage.active == len(self._owned() - pinned)
+
+    @invariant()
+    def what_is_pinned_is_found(self) -> None:
+        """Whole, by a prompt that goes on from it, whatever was released, evicted or computed."""
+        for sharing, tokens in self.pinned.values():
+            table = self.cache.open_table(sharing)
+            assert self.cache.num_cached(table, [*tokens, 0]) == len(tokens)
 
     @invariant()
     def events_tell_what_can_be_found(self) -> None:
@@ -199,7 +249,8 @@ class CacheMachine(RuleBasedStateMachine):
         for event in self.cache.take_kv_events():
             replay(event, self.told)
         usage = self.cache.usage
-        assert usage.cached <= len(self.told) <= usage.cached + usage.active
+        most = usage.cached + usage.active + usage.pinned
+        assert usage.cached <= len(self.told) <= most
 
     @invariant()
     def what_is_held_can_be_found(self) -> None:

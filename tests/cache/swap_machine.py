@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from quire.cache.admission import BlocksMissing
 from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_pool import NULL_BLOCK
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
-from quire.cache.kv_cache import BlocksMissing, KVCache
+from quire.cache.kv_cache import KVCache
 from quire.cache.sharing import SharingTerms
 from quire.cache.spec import FULL
 from tests.cache.cache_machine import GROUPS, OFTEN, held_by, take_all
@@ -64,6 +65,7 @@ class SwapMachine(RuleBasedStateMachine):
         self.device: dict[Slot, tuple[Content, int]] = {}
         self.host: dict[Slot, tuple[Content, int]] = {}
         self.num_resets = 0
+        self.pinned: dict[str, tuple[SharingTerms, list[int]]] = {}
 
     @initialize(config=CONFIGS, offloads=st.booleans())
     def build(self, config: CacheConfig, offloads: bool) -> None:
@@ -106,6 +108,7 @@ class SwapMachine(RuleBasedStateMachine):
     @rule()
     def reset(self) -> None:
         self.cache.reset()
+        self.pinned.clear()
         self.num_resets += 1
 
     @precondition(lambda self: self.swapped)
@@ -185,6 +188,29 @@ class SwapMachine(RuleBasedStateMachine):
         live = self.swapped.pop(pick % len(self.swapped))
         self.cache.forget(live.table)
         assert live.table.swap is None
+
+    @precondition(lambda self: self.without_chunk)
+    @rule(pick=st.integers(0, 100), share=st.floats(0, 1), name=st.sampled_from("ab"))
+    def pin(self, pick: int, share: float, name: str) -> None:
+        live = self.without_chunk[pick % len(self.without_chunk)]
+        num_full = int(share * live.num_computed) // self.block_size
+        tokens, sharing = live.tokens[: num_full * self.block_size], live.table.sharing
+        table = self.cache.open_table(sharing)
+        pinned = self.cache.pins.pin(name, table, tokens, max_blocks=self.cache.usage.active)
+        if isinstance(pinned, int):
+            self.pinned[name] = sharing, tokens
+
+    @rule(name=st.sampled_from("abc"))
+    def unpin(self, name: str) -> None:
+        self.cache.pins.unpin(name)
+        self.pinned.pop(name, None)
+
+    @invariant()
+    def what_is_pinned_is_on_the_device(self) -> None:
+        for sharing, tokens in self.pinned.values():
+            table = self.cache.open_table(sharing)
+            found = self.cache.num_cached(table, [*tokens, 0], use_host=False)
+            assert found == len(tokens)
 
     @rule()
     def step(self) -> None:

@@ -79,7 +79,7 @@ def test_of_duplicates_that_nobody_holds_one_is_kept() -> None:
     cache = build(num_blocks=20)
     for table in compute_twice(cache, [1, 2, 3, 4, 5]):
         cache.release(table)
-    assert cache.usage == (17, 2, 0)
+    assert cache.usage == (17, 2, 0, 0)
     assert admit(cache, [1, 2, 3, 4, 5])[1] == 4
 
 
@@ -90,9 +90,9 @@ def test_a_duplicate_of_an_evictable_block_is_found_instead() -> None:
         assert cache.admit(table, [1, 2, 3, 4, 5]) == 0
     cache.advance(early, [1, 2, 3, 4, 5], 5)
     cache.release(early)
-    assert cache.usage == (14, 2, 3)
+    assert cache.usage == (14, 2, 3, 0)
     cache.advance(late, [1, 2, 3, 4, 5], 5)
-    assert cache.usage == (16, 0, 3)
+    assert cache.usage == (16, 0, 3, 0)
     assert admit(cache, [1, 2, 3, 4, 6])[0].block_ids[0][:2] == late.block_ids[0][:2]
     cache.check()
 

@@ -9,11 +9,12 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_hash import group_key
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool
-from quire.cache.block_table import BlockTable, Swap
+from quire.cache.block_table import BlockTable, Swap, tail_first
 from quire.cache.config import CacheConfig
 from quire.cache.host_pool import HostPool
 from quire.cache.kv_cache import KVCache
 from quire.cache.sharing import OPEN
+from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from tests.cache.cache_machine import CacheMachine
 from tests.cache.swap_machine import SwapMachine
 
@@ -69,6 +70,15 @@ def retains_what_was_lost_with_its_duplicate(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(KVCache, "swap_out", swap_out_if_not_reset)
 
 
+def pins_the_first_group_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a group with a window needs of a pinned prefix may be evicted."""
+
+    def first_alone(block_ids: tuple[list[int], ...]) -> list[int]:
+        return tail_first(block_ids[:1])
+
+    monkeypatch.setattr("quire.cache.pins.tail_first", first_alone)
+
+
 def of_two_alike_one_is_evicted() -> None:
     """Two requests compute one prompt; one ends, and its blocks are taken for something else."""
     machine = CacheMachine()
@@ -100,9 +110,24 @@ def of_two_alike_one_is_evicted_and_one_swapped_out() -> None:
     machine.accounts_balance()
 
 
+def a_pinned_prompt_ends_and_all_is_taken() -> None:
+    """Only what is pinned is left of it."""
+    machine = CacheMachine()
+    window = AttentionPattern(AttentionType.SLIDING, 3)
+    machine.build(CacheConfig(21, 2, groups=(FULL, window), enable_kv_cache_events=True))
+    machine.admit_twice([0, 1, 0, 1, 0], OPEN)
+    machine.pin(pick=0, share=0.9, name="a", max_blocks=4)
+    machine.accounts_balance()
+    machine.release(pick=0)
+    machine.release_and_evict(pick=0)
+    machine.accounts_balance()
+    machine.what_is_pinned_is_found()
+
+
 @pytest.mark.parametrize(
     ("play", "plant"),
     [
+        (a_pinned_prompt_ends_and_all_is_taken, pins_the_first_group_alone),
         (of_two_alike_one_is_evicted, forgets_duplicates),
         (a_request_is_swapped_out_after_a_reset, retains_what_cannot_be_found),
         (
@@ -125,7 +150,11 @@ def test_planted_fault_is_seen_by_its_example(
 
 @pytest.mark.parametrize(
     ("machine", "plant"),
-    [(CacheMachine, forgets_duplicates), (SwapMachine, retains_what_cannot_be_found)],
+    [
+        (CacheMachine, forgets_duplicates),
+        (CacheMachine, pins_the_first_group_alone),
+        (SwapMachine, retains_what_cannot_be_found),
+    ],
 )
 def test_planted_fault_is_found_by_search(
     machine: type[RuleBasedStateMachine],

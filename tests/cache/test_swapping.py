@@ -1,9 +1,10 @@
 """Swap, offload and fork by the interface of the cache: as a state machine, and by example."""
 
+from quire.cache.admission import BlocksMissing
 from quire.cache.block_copies import CopyKind, copy_batches
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
-from quire.cache.kv_cache import BlocksMissing, KVCache
+from quire.cache.kv_cache import KVCache
 from quire.cache.swapping import RecomputeCost
 from tests.cache.cache_machine import take_all
 from tests.cache.swap_machine import SwapMachine

@@ -18,6 +18,12 @@ ON_HOST = -1
 """Stands in a table for a block that is still to be copied in from the host."""
 
 
+class BlocksMissing(NamedTuple):
+    """The answer where blocks run short: so many more would be needed."""
+
+    num_blocks: int
+
+
 class HostHit(NamedTuple):
     """A block of the host whose contents belong at `block_index` of group `group`'s
     table. A private block of a swapped request has no key.

@@ -29,12 +29,13 @@ class AccountsError(Exception):
 
 class BlockUsage(NamedTuple):
     """Numbers of blocks by state; their sum is the usable pool. `cached` counts the evictable
-    blocks.
+    blocks, `active` those that requests hold and that are not `pinned`.
     """
 
     free: int
     cached: int
     active: int
+    pinned: int = 0
 
 
 class BlockPool:

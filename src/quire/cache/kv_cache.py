@@ -8,10 +8,11 @@ last tokens (a window, a chunk) gives the blocks behind them back and goes on wi
     window     [0][0][0][8][6]          0: the null block, where the window has passed
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from quire.cache.admission import BlockFinder, ComputedBlocks, HostHit, Tiers
+from quire.cache.admission import BlockFinder, BlocksMissing, ComputedBlocks, HostHit, Tiers
 from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, BlockUsage
 from quire.cache.block_table import BlockTable, tail_first
@@ -20,18 +21,13 @@ from quire.cache.config import CacheConfig
 from quire.cache.full_blocks import cache_full_blocks
 from quire.cache.host_pool import HostPool
 from quire.cache.kv_events import KVEvent
+from quire.cache.pins import Pins
 from quire.cache.prefix_log import PrefixLog
 from quire.cache.prefix_miss import Miss
 from quire.cache.sharing import OPEN, SharingTerms
 from quire.cache.swapping import RecomputeCost, has_visible, recompute_cost_of, swap_out
 
 NO_BLOCKS: tuple[tuple[int, ...], ...] = ()
-
-
-class BlocksMissing(NamedTuple):
-    """The answer where blocks run short: so many more would be needed."""
-
-    num_blocks: int
 
 
 class HostUsage(NamedTuple):
@@ -46,7 +42,7 @@ class KVCache:
 
     A table is opened once per request and may be admitted again after a release. `offloads` may be
     set at any time: it says whether evicted blocks that no swapped request needs are copied to the
-    host as well.
+    host as well. `pins` hold prefixes that are never evicted.
     """
 
     def __init__(self, config: CacheConfig) -> None:
@@ -67,6 +63,7 @@ class KVCache:
         self._pool = BlockPool(config.num_blocks, self._evicted)
         self._epoch = 0
         self._finder = BlockFinder(self._pool, self._host, config.groups, config.block_size)
+        self.pins = Pins(self._finder)
         self._copies: list[BlockCopy] = []
         self.offloads = True
         self._held: set[BlockTable] = set()
@@ -74,7 +71,7 @@ class KVCache:
     @property
     def usage(self) -> BlockUsage:
         """The device's blocks by state."""
-        return self._pool.usage
+        return self.pins.usage
 
     @property
     def host_usage(self) -> HostUsage:
@@ -309,10 +306,11 @@ class KVCache:
         return self._log.explain_miss(table.chain, len(token_ids), num_found)
 
     def reset(self) -> None:
-        """Make nothing that is cached findable again, not even what a swapped request retains.
-        Tables that hold blocks go on, and what they compute is not found either, since it was
-        computed from what is to be forgotten.
+        """Make nothing that is cached findable again, not even what is pinned, which it is no more,
+        or what a swapped request retains. Tables that hold blocks go on, and what they compute is
+        not found either, since it was computed from what is to be forgotten.
         """
+        self.pins.clear()
         self._pool.forget()
         if self._host is not None:
             self._host.clear()
@@ -333,13 +331,12 @@ class KVCache:
         return copies
 
     def check(self) -> None:
-        """Raise AccountsError unless every block is free, evictable, or held by the tables that
-        list it, and what swapped requests retain is there.
+        """Raise AccountsError unless every block is free, evictable, or held by the tables and pins
+        that list it, and what swapped requests retain is there.
         """
-        holders: dict[int, int] = {}
+        holders = Counter(self.pins.holders())
         for table in self._held:
-            for block_id in tail_first(table.block_ids):
-                holders[block_id] = holders.get(block_id, 0) + 1
+            holders.update(tail_first(table.block_ids))
         self._pool.check(holders)
         if self._host is not None:
             self._host.check()

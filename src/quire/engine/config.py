@@ -141,6 +141,7 @@ class SchedulingConfig:
     scheduling_policy: PolicyName = PolicyName.FCFS
     priority_ageing_s: float = 30.0
     max_skips: int = 16
+    max_pinned_share: float = 0.5
     wait_for_prefix: bool = True
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     async_scheduling: bool | None = None
@@ -158,6 +159,7 @@ class SchedulingConfig:
             scheduling_policy=self.scheduling_policy,
             priority_ageing_s=self.priority_ageing_s,
             max_skips=self.max_skips,
+            max_pinned_share=self.max_pinned_share,
             wait_for_prefix=self.wait_for_prefix,
             preemption_mode=self.preemption_mode,
             cuts_prompts=cuts_prompts,

@@ -105,6 +105,10 @@ class Engine:
         """Make everything that is cached now unfindable for later requests."""
         self._scheduler.reset_prefix_cache()
 
+    def unpin(self, request_id: str) -> None:
+        """Let the blocks that a request has pinned be evicted."""
+        self._scheduler.unpin(request_id)
+
     def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
         """Return what of a prompt is cached now; nothing is touched."""
         return self._scheduler.probe(token_ids, sharing)

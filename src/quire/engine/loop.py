@@ -6,7 +6,15 @@ import msgspec
 
 from quire.engine.channel import Channel
 from quire.engine.engine import NO_STEP, Engine
-from quire.engine.messages import Abort, EngineOutput, Probe, ResetPrefixCache, Submit, ToEngine
+from quire.engine.messages import (
+    Abort,
+    EngineOutput,
+    Probe,
+    ResetPrefixCache,
+    Submit,
+    ToEngine,
+    Unpin,
+)
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.step import Delta, Refusal
 
@@ -32,7 +40,9 @@ class EngineLoop:
     def __init__(self, engine: Engine, channel: Channel) -> None:
         self._engine = engine
         self._channel = channel
-        self._decoder = msgspec.msgpack.Decoder[ToEngine](Submit | Abort | ResetPrefixCache | Probe)
+        self._decoder = msgspec.msgpack.Decoder[ToEngine](
+            Submit | Abort | ResetPrefixCache | Unpin | Probe
+        )
 
     def run(self) -> None:
         """Serve until the channel closes. Raises ChannelClosed then."""
@@ -71,6 +81,9 @@ class EngineLoop:
             return
         if isinstance(message, ResetPrefixCache):
             self._engine.reset_prefix_cache()
+            return
+        if isinstance(message, Unpin):
+            self._engine.unpin(message.request_id)
             return
         if isinstance(message, Probe):
             probe = self._engine.probe(message.token_ids, message.sharing)

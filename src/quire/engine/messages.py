@@ -32,6 +32,12 @@ class ResetPrefixCache(msgspec.Struct, frozen=True, tag="reset_prefix_cache", ar
     """Server to engine: make what is cached now unfindable for later requests."""
 
 
+class Unpin(msgspec.Struct, frozen=True, tag="unpin", array_like=True):
+    """Server to engine: let the blocks be evicted that a request has pinned, if they are."""
+
+    request_id: str
+
+
 class Probe(msgspec.Struct, frozen=True, tag="probe", array_like=True):
     """Server to engine: tell what of a prompt is cached, for a request that would share so."""
 
@@ -188,5 +194,5 @@ class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
     probes: tuple[tuple[str, PrefixProbe], ...] = ()
 
 
-ToEngine: TypeAlias = Submit | Abort | ResetPrefixCache | Probe
+ToEngine: TypeAlias = Submit | Abort | ResetPrefixCache | Unpin | Probe
 FromEngine: TypeAlias = Loading | Ready | Failed | EngineOutput

@@ -9,9 +9,10 @@ from importlib import import_module
 from threading import Thread
 from typing import TYPE_CHECKING, NamedTuple
 
+from quire.cache.admission import BlocksMissing
 from quire.cache.block_table import BlockTable
 from quire.cache.config import CacheConfig
-from quire.cache.kv_cache import BlocksMissing, KVCache
+from quire.cache.kv_cache import KVCache
 from quire.extras import how_to_install
 
 if TYPE_CHECKING:

@@ -135,6 +135,7 @@ def stats_of(
         num_misses_by_salt=misses[MissKind.SALT],
         num_misses_new=misses[MissKind.NEW],
         num_forced_tokens=counters.num_forced_tokens,
+        num_blocks_pinned=usage.pinned,
     )
 
 

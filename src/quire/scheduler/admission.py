@@ -4,7 +4,8 @@ request's.
 
 from typing import NamedTuple
 
-from quire.cache.kv_cache import BlocksMissing, KVCache
+from quire.cache.admission import BlocksMissing
+from quire.cache.kv_cache import KVCache
 from quire.cache.prefix_miss import Miss
 from quire.scheduler.accounts import Counters
 from quire.scheduler.config import SchedulerConfig

@@ -13,7 +13,8 @@ class SchedulerConfig:
     `watermark` is the share of the pool that an admission must leave to those running. Others may
     be admitted `max_skips` times before a head of the queue that lacks blocks. With
     `wait_for_prefix` a request waits while another computes the beginning of its prompt, where it
-    is sooner for it. Unless it `cuts_prompts`, a prompt is computed in one step or not at all.
+    is sooner for it. Unless it `cuts_prompts`, a prompt is computed in one step or not at all. Of
+    all blocks a share of up to `max_pinned_share` may be pinned.
     """
 
     max_num_seqs: int
@@ -27,6 +28,7 @@ class SchedulerConfig:
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     wait_for_prefix: bool = True
     cuts_prompts: bool = True
+    max_pinned_share: float = 0.5
 
     @property
     def policy(self) -> Policy:
@@ -52,3 +54,5 @@ class SchedulerConfig:
             raise ValueError(f"--priority-ageing-s is {self.priority_ageing_s}, must be 0 or more")
         if self.max_skips < 0:
             raise ValueError(f"--max-skips is {self.max_skips}, must be 0 or more")
+        if not 0 <= self.max_pinned_share <= 1:
+            raise ValueError(f"--max-pinned-share is {self.max_pinned_share}, must be in [0, 1]")

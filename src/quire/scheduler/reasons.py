@@ -33,6 +33,10 @@ class Reason(StrEnum):
     MISS_EVICTED = "miss_evicted"  # was cached once (first token of it)
     MISS_SALT = "miss_salt"  # is cached, but for others (first token of it)
     MISS_NEW = "miss_new"  # nothing like it is known (first token of it)
+    # of a prompt that is to be pinned, once it is computed
+    PINNED = "pinned"  # (blocks)
+    NOT_PINNED = "not_pinned"  # others were pinned meanwhile (blocks too many)
+    PIN_LOST = "pin_lost"  # the prefix cache was reset meanwhile
     # put back
     PREEMPTED_FOR_BLOCKS = "preempted_for_blocks"  # (tokens thrown away; for whom)
     SWAPPED_OUT = "swapped_out"  # kept by the host (computed tokens; for whom)
@@ -53,6 +57,7 @@ class Reason(StrEnum):
     PROMPT_EMPTY = "prompt_empty"
     CONTEXT_EXCEEDED = "context_exceeded"  # prompt and outputs exceed the model length
     NEVER_FITS = "never_fits"  # needs more blocks than the pool holds
+    PINS_FULL = "pins_full"  # more blocks would be pinned than may be
     QUEUE_FULL = "queue_full"
     OVER_SHARE = "over_share"  # the queue is full, and its tenant has more than its share of it
     DUPLICATE_ID = "duplicate_id"

@@ -3,6 +3,7 @@ numbers."""
 
 from quire.cache.kv_cache import KVCache
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.pinning import pins_full
 from quire.scheduler.policy import TenantId
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import HOLDING_NOBODY, Reason
@@ -28,7 +29,7 @@ def never_served(new: NewRequest, config: SchedulerConfig, cache: KVCache) -> Re
             f"blocks, more than the {cache.num_usable_blocks} there are"
         )
         return Refusal(new.id, Reason.NEVER_FITS, message, "max_tokens")
-    return None
+    return pins_full(new, config, cache)
 
 
 def fork_differs(new: NewRequest, source: Request | None) -> Refusal | None:

@@ -112,7 +112,8 @@ class NewRequest:
     and with what share, under the fair policy. Less `priority` is sooner. It must have ended
     `time_limit_s` seconds after it is added. `fork_of` is another request with the same prompt and
     sharing, whose blocks it takes over. With `reports_prefill` its deltas say how far its prompt is
-    computed.
+    computed. With `pins_prompt`, which goes with `max_tokens` 0, the full blocks of its prompt stay
+    in the prefix cache, under its id, until they are unpinned.
     """
 
     id: str
@@ -128,6 +129,7 @@ class NewRequest:
     fork_of: str | None = None
     reports_prefill: bool = False
     pooling: Pooling | None = None
+    pins_prompt: bool = False
 
     @property
     def needs_all_rows(self) -> bool:

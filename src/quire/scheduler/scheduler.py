@@ -22,6 +22,7 @@ from quire.scheduler.appointments import Appointments
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
+from quire.scheduler.pinning import pin_prompt
 from quire.scheduler.prefix_probe import PrefixProbe, probe_prefix
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import HOLDING_NOBODY, Reason
@@ -41,8 +42,7 @@ NUM_TRIED = 4
 
 class Scheduler:
     """Decides what each step computes. `schedule` and `update` alternate; an update may come one
-    step late.
-    """
+    step late."""
 
     def __init__(self, config: SchedulerConfig, cache: KVCache) -> None:
         self._config = config
@@ -133,20 +133,22 @@ class Scheduler:
         return Delta(request_id, (), finish=self._finish(request, reason, now))
 
     def reset_prefix_cache(self) -> None:
-        """Make nothing that is cached findable again."""
+        """Make nothing that is cached findable again; nothing is pinned any more."""
         self._cache.reset()
         self._prefix_waits.clear()
         self._counters.num_resets += 1
         self._counters.recent.reset()
+
+    def unpin(self, request_id: str) -> None:
+        """Let the blocks that a request has pinned be evicted, if it has pinned any."""
+        self._cache.pins.unpin(request_id)
 
     def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
         """Return what of a prompt the prefix cache holds now; nothing is touched."""
         return probe_prefix(self._cache, token_ids, sharing)
 
     def take_kv_events(self) -> tuple[KVEvent, ...]:
-        """Return what was cached and evicted since the last call; nothing unless events are
-        enabled.
-        """
+        """Return what was cached and evicted since the last call, if events are enabled."""
         return self._cache.take_kv_events()
 
     def schedule(self, now: float) -> Step:
@@ -317,9 +319,7 @@ class Scheduler:
                 each.num_skips += 1
 
     def _holds_back(self, request: Request) -> bool:
-        """Return whether nobody may pass the request: it was passed often enough, or it was
-        preempted.
-        """
+        """Return whether nobody may pass a request, which was passed too often, or preempted."""
         return request.num_preemptions > 0 or request.num_skips >= self._config.max_skips
 
     def _admit(self, request: Request, draft: StepDraft, now: float) -> Blocker | None:
@@ -363,6 +363,7 @@ class Scheduler:
         prefill = prefill_of(request, num_computed)
         if request.samples_none and num_computed >= request.num_prompt_tokens:
             self._counters.note_prompt(request, now)
+            pin_prompt(request, self._config, self._cache, now)
             ended = self._finish(request, Reason.PROMPT_COMPUTED, now)
             vector = result.vectors.get(request.id, b"")
             return Delta(request.id, (), (), scored, ended, prefill, vector)

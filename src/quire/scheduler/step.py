@@ -183,6 +183,7 @@ class Stats(NamedTuple):
     num_prefix_waits: int = 0
     num_forced_tokens: int = 0
     predicted_wait_s: float = 0.0
+    num_blocks_pinned: int = 0
 
     @property
     def blocks_by_state(self) -> dict[str, int]:
@@ -191,12 +192,13 @@ class Stats(NamedTuple):
             "free": self.num_blocks_free,
             "cached": self.num_blocks_cached,
             "active": self.num_blocks_active,
+            "pinned": self.num_blocks_pinned,
             "swapped": self.num_blocks_swapped,
             "host_cached": self.num_blocks_on_host,
         }
 
     @property
     def kv_usage(self) -> float:
-        """The share of blocks that requests hold."""
-        num_blocks = self.num_blocks_free + self.num_blocks_cached + self.num_blocks_active
-        return self.num_blocks_active / max(num_blocks, 1)
+        """The share of blocks that requests or pins hold."""
+        num_held = self.num_blocks_active + self.num_blocks_pinned
+        return num_held / max(num_held + self.num_blocks_free + self.num_blocks_cached, 1)

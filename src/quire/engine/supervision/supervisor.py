@@ -20,7 +20,7 @@ from quire.cache.sharing import SharingTerms
 from quire.engine.client import EngineClient, EngineEnd, Phase
 from quire.engine.config import EngineConfig, SupervisionConfig
 from quire.engine.launch import LaunchedEngine, launch
-from quire.engine.messages import Abort, EngineFacts, EngineOutput, ResetPrefixCache
+from quire.engine.messages import Abort, EngineFacts, EngineOutput, ResetPrefixCache, Unpin
 from quire.engine.supervision.end_cause import cause_of
 from quire.engine.supervision.limits import as_before
 from quire.engine.supervision.live_request import LiveRequest
@@ -173,6 +173,11 @@ class EngineSupervisor:
             self._is_reset_due = True
         else:
             self._ready_client().send(ResetPrefixCache())
+
+    def unpin(self, request_id: str) -> None:
+        """Let the blocks be evicted that a request has pinned in the engine, if it has."""
+        if self._client is not None:
+            self._client.send(Unpin(request_id))
 
     def _ready_client(self) -> EngineClient:
         """Return the engine. Raises EngineDown."""

@@ -49,6 +49,9 @@ MEANINGS: Mapping[Reason, Meaning] = {
     Reason.MISS_EVICTED: Meaning("first_token"),
     Reason.MISS_SALT: Meaning("first_token"),
     Reason.MISS_NEW: Meaning(),  # from where is said by the tokens reused
+    Reason.PINNED: Meaning("blocks"),
+    Reason.NOT_PINNED: Meaning("blocks_too_many"),
+    Reason.PIN_LOST: Meaning(),
     Reason.PREEMPTED_FOR_BLOCKS: Meaning("tokens_thrown", TimelinePart.PREEMPTED),
     Reason.SWAPPED_OUT: Meaning("tokens_kept", TimelinePart.PREEMPTED),
     Reason.ENGINE_RESTARTED: Meaning("outputs_kept", TimelinePart.PREEMPTED),
@@ -66,6 +69,7 @@ MEANINGS: Mapping[Reason, Meaning] = {
     Reason.PROMPT_EMPTY: _ENDED,
     Reason.CONTEXT_EXCEEDED: _ENDED,
     Reason.NEVER_FITS: _ENDED,
+    Reason.PINS_FULL: _ENDED,
     Reason.QUEUE_FULL: _ENDED,
     Reason.OVER_SHARE: _ENDED,
     Reason.DUPLICATE_ID: _ENDED,
