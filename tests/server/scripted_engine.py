@@ -108,7 +108,8 @@ class Live:
 
 class ScriptedEngine:
     """Runs a step only while `may_step` is set; `refuses` is the answer to the next submits, and
-    `ready_facts` are its facts once it is loaded."""
+    `ready_facts` are its facts once it is loaded. A prompt that is to be pinned ends so as `pins`
+    says; `pinned` are those that are."""
 
     def __init__(self, config: EngineConfig, subscriber: EngineSubscriber) -> None:
         self.config = config
@@ -125,6 +126,8 @@ class ScriptedEngine:
         self.num_resets = 0
         self.probed: list[tuple[tuple[int, ...], SharingTerms]] = []
         self.probe_answer = PrefixProbe(0, 0, None)
+        self.pins = Reason.PINNED
+        self.pinned: list[str] = []
         self.process_id: int | None = os.getpid()
         self.wait_s: float | None = None
         self.progress_age_s = 0.0
@@ -184,6 +187,11 @@ class ScriptedEngine:
 
     def reset_prefix_cache(self) -> None:
         self.num_resets += 1
+        self.pinned.clear()
+
+    def unpin(self, request_id: str) -> None:
+        if request_id in self.pinned:
+            self.pinned.remove(request_id)
 
     def tell(
         self,
@@ -241,6 +249,13 @@ class ScriptedEngine:
         if request.pooling is not None:
             ended = self._finish(live, Reason.PROMPT_COMPUTED, 0)
             delta = Delta(request.id, (), finish=ended, vector=vector_of(request))
+            live.stream.put(delta)
+            return delta
+        if request.pins_prompt:
+            self._note(live, self.pins, len(request.prompt_token_ids) // BLOCK_SIZE)
+            if self.pins is Reason.PINNED:
+                self.pinned.append(request.id)
+            delta = Delta(request.id, (), finish=self._finish(live, Reason.PROMPT_COMPUTED, 0))
             live.stream.put(delta)
             return delta
         sampling = request.sampling

@@ -102,6 +102,7 @@ def _amount(unit: str, least: float, most: float) -> Callable[[str], float]:
 seconds = _amount("seconds", 0, MAX_SECONDS)
 some_seconds = _amount("seconds", LEAST_SECONDS, MAX_SECONDS)
 gibibytes = _amount("GiB", 0, MAX_GIB)
+share = _amount("a share", 0, 1)
 
 
 def seconds_or_none(given: str) -> float:

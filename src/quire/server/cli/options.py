@@ -31,6 +31,7 @@ from quire.server.cli.option_values import (
     one_number_of,
     one_of,
     seconds,
+    share,
     some_of,
     text,
     threads,
@@ -221,6 +222,13 @@ OPTIONS: tuple[Option, ...] = (
         MEMORY,
         boolean,
         "Reuse the KV blocks of equal prompt beginnings.",
+    ),
+    Option(
+        "max-pinned-share",
+        SCHEDULING,
+        share,
+        "The share of KV blocks, 0 to 1, that pinned prefixes (`POST /v1/prefixes`) may hold; room "
+        "for one request of `--max-model-len` is left in any case. 0 pins none.",
     ),
     Option(
         "wait-for-prefix",

@@ -40,6 +40,8 @@ from quire.server.observability.metrics import ModelMetrics, ServerMetrics
 from quire.server.observability.timelines import Timelines
 from quire.server.observability.trace_context import TRACEPARENT
 from quire.server.openai.text_routes import TextRoutes
+from quire.server.prefixes.model_prefixes import ModelPrefixes
+from quire.server.prefixes.routes import PrefixRoutes
 from quire.server.requests.cache_routes import CacheRoutes
 from quire.server.responses.routes import ResponseRoutes
 from quire.server.scoring.routes import ScoringRoutes
@@ -75,7 +77,8 @@ def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Source
 
     def served(model: ServedModelConfig) -> ServedModel:
         feed = KVEventFeed(first_id=int(sources.now()) << EVENT_ID_BITS)
-        subscribers = Subscribers(ModelMetrics(tenants.names), feed, timelines)
+        metrics, prefixes = ModelMetrics(tenants.names), ModelPrefixes()
+        subscribers = Subscribers(metrics, feed, timelines, prefixes)
         return ServedModel(model, config, open_engine, subscribers, sources)
 
     observers = Observers(ServerMetrics(ROUTE_PATHS), timelines)
@@ -143,6 +146,7 @@ def _routes(service: Service, queue: BatchQueue | None) -> Iterator[Route]:
         EmbeddingRoutes(service),
         ScoringRoutes(service),
         CacheRoutes(service),
+        PrefixRoutes(service),
         BatchRoutes(service, queue),
     ):
         yield from handlers.routes()

@@ -26,6 +26,7 @@ from quire.server.models.output_formats import OutputFormats, output_formats
 from quire.server.observability.kv_event_feed import KVEventFeed
 from quire.server.observability.metrics import ModelMetrics
 from quire.server.observability.timelines import Timelines
+from quire.server.prefixes.model_prefixes import ModelPrefixes
 from quire.server.requests.input_context import InputContext, InputLimits, TokenizerSource
 from quire.server.requests.sampling_defaults import SamplingDefaults, load_sampling_defaults
 from quire.server.requests.structured_outputs import vocabulary_of
@@ -49,11 +50,12 @@ _READ_ERRORS = (TokenizerError, SharedPrefixError, OSError)
 
 class Subscribers(NamedTuple):
     """Subscribers to an engine: each gets every report of it. `timelines` are those of the
-    server."""
+    server; `prefixes` are told when an engine is ready."""
 
     metrics: ModelMetrics
     kv_events: KVEventFeed
     timelines: Timelines
+    prefixes: ModelPrefixes
 
     def on_output(self, output: EngineOutput) -> None:
         self.metrics.on_output(output)
@@ -72,6 +74,7 @@ class Subscribers(NamedTuple):
     def on_engine_resumed(self, num_resumed: int, out_of_service_s: float) -> None:
         """Note that another engine goes on with `num_resumed` requests."""
         self.metrics.on_engine_resumed(num_resumed, out_of_service_s)
+        self.prefixes.on_cache_empty()
 
 
 class ServedModel:
@@ -94,7 +97,7 @@ class ServedModel:
         sources: Sources,
     ) -> None:
         self.config = config
-        self.metrics, self.kv_events, _ = subscribers
+        self.metrics, self.kv_events, _, self.prefixes = subscribers
         self._open_engine = partial(open_engine, config.engine, subscribers)
         self.engine: EngineProtocol = self._open_engine()
         self.known_facts: EngineFacts | None = None
@@ -168,6 +171,7 @@ class ServedModel:
         self.startup_s = {**facts.startup_s, "total": total_s}
         self.metrics.on_ready(facts)
         self.known_facts = facts
+        self.prefixes.on_engine_ready(self.engine)
         logger.info("%s is loaded after %.1f s", self.name, total_s)
 
     async def _start_engine(self) -> EngineFacts:
@@ -202,9 +206,15 @@ class ServedModel:
         self.kv_events.on_cleared()
         self.engine = self._open_engine()
 
+    def reset_prefix_cache(self) -> None:
+        """Empty the prefix cache. What is pinned is computed again. Raises EngineDown."""
+        self.engine.reset_prefix_cache()
+        self.prefixes.on_cache_empty()
+
     async def close(self) -> None:
         """End the engine."""
         await self.lifecycle.close()
+        await self.prefixes.close()
         await self.engine.close()
 
     def serving_state(self) -> "ServingState":

@@ -115,6 +115,7 @@ def _model_rows(model: ServedModel) -> dict[str, Rows]:
         "deadline_exceeded_total": _labelled(metrics.num_late),
         "tenant_tokens_total": [(labels, num) for labels, num in metrics.tenant_tokens.items()],
         "last_step_age_seconds": [((), model.engine.last_progress_age_s())],
+        "pinned_prefixes": _labelled(model.prefixes.num_by_state),
     }
     lifecycle, counts = model.lifecycle, model.lifecycle.counts
     rows["model_state"] = [((state,), float(state is model.state)) for state in ModelState]

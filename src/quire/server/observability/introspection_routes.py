@@ -140,7 +140,7 @@ class IntrospectionRoutes:
             models[0].check_is_loaded()
         for model in models:
             if model.state is ModelState.LOADED:
-                model.engine.reset_prefix_cache()
+                model.reset_prefix_cache()
         return json_response(ResetSent())
 
 

@@ -190,7 +190,14 @@ METRICS: tuple[Metric, ...] = (
     _histogram("request_num_preemptions", "Preemptions of a request.", PREEMPTIONS_BUCKETS),
     _gauge(
         "kv_blocks",
-        "KV blocks by what they hold; of the host's, swapped requests and cached prefixes.",
+        "KV blocks by what they hold; of the host's, swapped requests and cached prefixes. Those "
+        "that are pinned are so, whether or not a request holds them too.",
+        "state",
+        twin=False,
+    ),
+    _gauge(
+        "pinned_prefixes",
+        "Prefixes that clients have pinned; those that are computing or lost hold no blocks now.",
         "state",
         twin=False,
     ),

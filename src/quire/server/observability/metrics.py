@@ -204,10 +204,14 @@ class ModelMetrics:
             num_waiting_for_capacity=0,
             predicted_wait_s=0.0,
             num_blocks_free=(
-                stats.num_blocks_free + stats.num_blocks_cached + stats.num_blocks_active
+                stats.num_blocks_free
+                + stats.num_blocks_cached
+                + stats.num_blocks_active
+                + stats.num_blocks_pinned
             ),
             num_blocks_cached=0,
             num_blocks_active=0,
+            num_blocks_pinned=0,
             num_blocks_swapped=0,
             num_blocks_on_host=0,
         )
@@ -275,8 +279,12 @@ class RequestMeter:
 
     def vector(self, now: float) -> None:
         """Count a pooled prompt whose vector has come, at the time `now`."""
-        self._last_s = now
         self._metrics.num_pooled_prompts += 1
+        self.prompt(now)
+
+    def prompt(self, now: float) -> None:
+        """Count a prompt without an output, which has ended at the time `now`."""
+        self._last_s = now
         self._metrics.count_tokens(self._tenant, TenantTokens.PROMPT, self._num_prompt_tokens)
 
     def succeed(self, reason: FinishReason, finish: Finish) -> None:

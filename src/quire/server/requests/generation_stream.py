@@ -44,7 +44,7 @@ _REFUSAL_CODES = {
 CHOICES_PER_ITERATION = 64
 """Choices that are submitted or set up in one iteration of the event loop: some milliseconds."""
 _OPERATIONS = {
-    "cmpl": "text_completion",
+    **dict.fromkeys(("cmpl", "prefix"), "text_completion"),
     **dict.fromkeys(("embd", "rerank", "score"), "embeddings"),
 }
 """OpenTelemetry's names of what was done, by what the id of the answer begins with; else chat."""
@@ -259,6 +259,8 @@ class GenerationStream:
                 self._rates.charge_output(self._clock(), len(delta.token_ids))
         if delta.vector:
             self._meters[index].vector(self._clock())
+        elif delta.finish is not None and self.context.requests[index].pins_prompt:
+            self._meters[index].prompt(self._clock())
         choice = self._choices[index]
         num_before = choice.num_reasoning_tokens or 0
         output = await choice.add(delta)
@@ -289,7 +291,7 @@ class GenerationStream:
     def _close(self, index: int, reason: FinishReason, finish: Finish) -> None:
         self._finishes[index] = finish
         self._meters[index].succeed(reason, finish)
-        if self.context.requests[index].pooling is not None:
+        if self.context.requests[index].stopping.max_tokens == 0:
             return
         self._count_prompt(index // self.context.num_choices * self.context.num_choices)
 
@@ -300,6 +302,10 @@ class GenerationStream:
             longest = max(self._choices[index].num_tokens for index in indices)
             self._metrics.observe("request_max_num_generation_tokens", longest)
             self._metrics.observe("request_params_n", self.context.num_returned)
+
+    def finish_of(self, index: int) -> Finish | None:
+        """Return the engine's account of a choice, once it has ended."""
+        return self._finishes.get(index)
 
     def best(self) -> list[int]:
         """Return the indices of the choices that are sent, prompt by prompt; where some are left

@@ -11,7 +11,6 @@ from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from quire.scheduler.request import ThinkingBudget
 from quire.server.anthropic.conversion import ModelReasoning
@@ -36,14 +35,16 @@ from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
 from quire.server.openai.protocol.embeddings import EmbeddingRequest
 from quire.server.openai.protocol.parse import parse_object, parse_request, validate
+from quire.server.openai.protocol.prefixes import PrefixFields
 from quire.server.openai.protocol.scoring import RerankRequest, ScoreRequest
 from quire.server.openai.protocol.tokenize import (
     DetokenizeRequest,
     TokenizeChatRequest,
     TokenizeRequest,
 )
-from quire.server.openai.protocol.wire import Detokenized, Tokenized
+from quire.server.openai.protocol.wire import Detokenized
 from quire.server.parsers.output_parser import ParserOptions
+from quire.server.prefixes.inputs import read_prefix
 from quire.server.requests.context import Prompt
 from quire.server.requests.field_checks import (
     check_chat,
@@ -67,7 +68,7 @@ from quire.server.requests.prompts import (
     with_own_template,
 )
 from quire.server.requests.reasoning_options import effort_warnings, thinking_budget
-from quire.server.requests.rendering import rendered
+from quire.server.requests.rendering import rendered, tokenized
 from quire.server.requests.structured_outputs import check_structured, output_grammar
 from quire.server.requests.token_bans import bad_word_tokens
 from quire.server.requests.tools.checks import check_tools, parser_options
@@ -96,10 +97,11 @@ class InputKind(StrEnum):
     RENDER_COMPLETION = "render completion"
     RENDER_CHAT = "render chat"
     CACHE_PROBE = "cache probe"
+    PREFIX = "prefix"
 
 
-PooledRequest: TypeAlias = EmbeddingRequest | RerankRequest | ScoreRequest
-"""A request that is answered with numbers of its prompts."""
+PooledRequest: TypeAlias = EmbeddingRequest | RerankRequest | ScoreRequest | PrefixFields
+"""A request that ends with its prompts: nothing is generated behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,15 +321,16 @@ def _tokenize(body: bytes, context: InputContext) -> DirectResponse:
         context,
         add_special_tokens=request.add_special_tokens is not False,
     )
-    return DirectResponse(_tokenized(token_ids, request.return_token_strs, context))
+    reply = tokenized(token_ids, request.return_token_strs, context)
+    return DirectResponse(msgspec.json.encode(reply))
 
 
 def _tokenize_chat(fields: Mapping[str, object], context: InputContext) -> DirectResponse:
     request = validate(fields, TokenizeChatRequest)
     check_model(request.model, context)
     chat = with_tools(request.as_chat())
-    body = _tokenized(_chat_tokens(chat, context), request.return_token_strs, context)
-    return DirectResponse(body, unread_kwargs(chat, context))
+    reply = tokenized(_chat_tokens(chat, context), request.return_token_strs, context)
+    return DirectResponse(msgspec.json.encode(reply), unread_kwargs(chat, context))
 
 
 def _chat_tokens(chat: ChatRequest, context: InputContext) -> tuple[int, ...]:
@@ -336,15 +339,6 @@ def _chat_tokens(chat: ChatRequest, context: InputContext) -> tuple[int, ...]:
     check_tools(chat, context)
     text = render_chat(chat, context)
     return encode_any(text, "messages", context, add_special_tokens=bool(chat.add_special_tokens))
-
-
-def _tokenized(token_ids: tuple[int, ...], wants_strs: bool | None, context: InputContext) -> bytes:
-    strs: tuple[str, ...] | UnsetType = UNSET
-    if wants_strs:
-        of = context.tokenizer.token_bytes.of
-        strs = tuple(of(token_id).decode(errors="replace") for token_id in token_ids)
-    reply = Tokenized(len(token_ids), context.facts.max_model_len, token_ids, strs)
-    return msgspec.json.encode(reply)
 
 
 def _detokenize(body: bytes, context: InputContext) -> DirectResponse:
@@ -364,6 +358,11 @@ def _parse_probe(body: bytes, context: InputContext) -> TokenizedRequest:
             param="prompt",
         )
     return read
+
+
+def _parse_prefix(body: bytes, context: InputContext) -> TokenizedRequest:
+    read = read_prefix(parse_object(body), context)
+    return TokenizedRequest(read.request, (read.prompt,), read.warnings)
 
 
 def _render_completion(body: bytes, context: InputContext) -> DirectResponse:
@@ -397,4 +396,5 @@ _PARSERS: Mapping[InputKind, Callable[[bytes, InputContext], ParsedInput]] = {
     InputKind.RENDER_COMPLETION: _render_completion,
     InputKind.RENDER_CHAT: _render_chat,
     InputKind.CACHE_PROBE: _parse_probe,
+    InputKind.PREFIX: _parse_prefix,
 }

@@ -14,7 +14,9 @@ from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
 from quire.server.openai.protocol.embeddings import EmbeddingRequest
 from quire.server.openai.protocol.fields import GenerationFields
+from quire.server.openai.protocol.prefixes import PrefixFields
 from quire.server.openai.protocol.tools import NamedTool
+from quire.server.prefixes.engine_requests import prefix_requests
 from quire.server.requests.context import Delivery, Prompt, RequestContext, TextOptions
 from quire.server.requests.engine_requests import EngineRequestBuilder, NumLogprobs, random_seed
 from quire.server.requests.input_parser import PooledRequest, TokenizedRequest
@@ -95,6 +97,8 @@ class InputProcessor(NamedTuple):
         serving, tenant = self.serving, self.arrival.tenant
         if isinstance(request, EmbeddingRequest):
             requests = embedding_requests(request, answer_id, prompts, serving, tenant)
+        elif isinstance(request, PrefixFields):
+            requests = prefix_requests(request, answer_id, prompts, serving, tenant)
         else:
             requests = scoring_requests(request, answer_id, prompts, serving, tenant)
         return RequestContext(

@@ -1,14 +1,32 @@
-"""The answer of `/render`: the prompts that a request would run with, its limits and its sampling,
-with all that the client left out."""
+"""Answers that show prompts: of `/render` those that a request would run with, its limits and its
+sampling, with all that the client left out; of `/tokenize` the tokens of a text."""
 
 from collections.abc import Sequence
 
+from msgspec import UNSET, UnsetType
+
 from quire.server.openai.protocol.fields import GenerationFields
-from quire.server.openai.protocol.wire import Rendered, RenderedPrompt, RenderedSampling
+from quire.server.openai.protocol.wire import (
+    Rendered,
+    RenderedPrompt,
+    RenderedSampling,
+    Tokenized,
+)
 from quire.server.requests.context import Prompt
 from quire.server.requests.input_context import InputContext
 from quire.server.requests.output_limits import num_output_tokens, output_limit
 from quire.server.requests.prompts import decode_tokens
+
+
+def tokenized(
+    token_ids: tuple[int, ...], wants_strs: bool | None, context: InputContext
+) -> Tokenized:
+    """Return the tokens of a text, with what each stands for if it is wanted."""
+    strs: tuple[str, ...] | UnsetType = UNSET
+    if wants_strs:
+        of = context.tokenizer.token_bytes.of
+        strs = tuple(of(token_id).decode(errors="replace") for token_id in token_ids)
+    return Tokenized(len(token_ids), context.facts.max_model_len, token_ids, strs)
 
 
 def rendered(

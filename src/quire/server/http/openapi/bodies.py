@@ -15,6 +15,7 @@ from quire.server.openai.protocol.capabilities import (
     COUNT_TOKENS,
     EMBEDDINGS,
     MESSAGES,
+    PREFIXES,
     RERANK,
     RERANK_PATHS,
     RESPONSES,
@@ -27,6 +28,7 @@ from quire.server.openai.protocol.capabilities import (
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest
 from quire.server.openai.protocol.embeddings import EmbeddingRequest
+from quire.server.openai.protocol.prefixes import PrefixChatRequest, PrefixTextRequest
 from quire.server.openai.protocol.scoring import RerankRequest, ScoreRequest
 from quire.server.openai.protocol.tokenize import (
     DetokenizeRequest,
@@ -56,6 +58,7 @@ ALL_BODIES: Mapping[str, tuple[type[BaseModel], ...]] = {
     "/tokenize": (TokenizeRequest, TokenizeChatRequest),
     "/detokenize": (DetokenizeRequest,),
     CACHE_PROBE: (CompletionRequest, ChatRequest),
+    PREFIXES: (PrefixTextRequest, PrefixChatRequest),
     "/reset_prefix_cache": (ResetRequest,),
     "/v1/batches": (BatchRequest,),
 }

@@ -20,6 +20,7 @@ from quire.server.http.openapi import (
     response_examples,
 )
 from quire.server.http.openapi.model_docs import MODEL_ROUTES
+from quire.server.http.openapi.prefix_docs import PREFIX_ROUTES
 from quire.server.http.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.http.openapi.scoring_docs import SCORING_ROUTES
 from quire.server.http.openapi.stored_response_docs import STORED_RESPONSE_ROUTES
@@ -301,6 +302,7 @@ ROUTES: Mapping[str, RouteDoc] = {
         examples.CACHE_PROBE_REQUESTS,
         headers=("x-quire-warnings",),
     ),
+    **PREFIX_ROUTES,
     "/reset_prefix_cache": RouteDoc(
         "Empty the prefix cache of a model, or of all; for the admin key, where there is one.",
         _ok(ResponseDoc(ResetSent())),

@@ -21,6 +21,7 @@ MESSAGES = "/v1/messages"
 COUNT_TOKENS = f"{MESSAGES}/count_tokens"
 EMBEDDINGS = "/v1/embeddings"
 CACHE_PROBE = "/v1/cache/probe"
+PREFIXES = "/v1/prefixes"
 RERANK_PATHS = (RERANK := "/v1/rerank", "/rerank", "/v2/rerank")
 SCORE_PATHS = (SCORE := "/v1/score", "/score")
 BOTH = (COMPLETIONS, CHAT)
