@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.scheduler.hit_rate import HitRate
+from quire.scheduler.accounts import HitRate
 
 
 def test_the_newest_thousand_requests_count() -> None:

@@ -252,12 +252,7 @@ class ScriptedEngine:
             live.stream.put(delta)
             return delta
         if request.pins_prompt:
-            self._note(live, self.pins, len(request.prompt_token_ids) // BLOCK_SIZE)
-            if self.pins is Reason.PINNED:
-                self.pinned.append(request.id)
-            delta = Delta(request.id, (), finish=self._finish(live, Reason.PROMPT_COMPUTED, 0))
-            live.stream.put(delta)
-            return delta
+            return self._pin(live)
         sampling = request.sampling
         token_id = next(live.tokens)
         if not live.drawn:
@@ -279,6 +274,15 @@ class ScriptedEngine:
         is_told = request.reports_prefill and len(live.drawn) == 1
         prefill = PrefillProgress(len(request.prompt_token_ids), 0) if is_told else None
         delta = Delta(request.id, (token_id,), logprobs, prompt_logprobs, finish, prefill)
+        live.stream.put(delta)
+        return delta
+
+    def _pin(self, live: Live) -> Delta:
+        self._note(live, self.pins, len(live.request.prompt_token_ids) // BLOCK_SIZE)
+        if self.pins is Reason.PINNED:
+            self.pinned.append(live.request.id)
+        ended = self._finish(live, Reason.PROMPT_COMPUTED, 0)
+        delta = Delta(live.request.id, (), finish=ended)
         live.stream.put(delta)
         return delta
 

@@ -1,5 +1,6 @@
 """The scheduler's counts, and the accounts of a request's end."""
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -7,7 +8,6 @@ from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_pool import BlockUsage
 from quire.cache.kv_cache import HostUsage
 from quire.cache.prefix_miss import Miss, MissKind
-from quire.scheduler.hit_rate import HitRate
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
@@ -19,6 +19,46 @@ _CAPACITY = (
     Reason.WAITS_AFTER_PREEMPTION,
     Reason.WAITS_FOR_SKIPPED,
 )
+
+
+NUM_RECENT = 1000
+
+
+class HitRate:
+    """The share of prompts that was found in the prefix cache, over the last `max_requests`
+    requests for which anything was looked up.
+    """
+
+    def __init__(self, max_requests: int = NUM_RECENT) -> None:
+        self.num_queries = 0
+        self.num_hits = 0
+        self._max_requests = max_requests
+        self._requests: deque[tuple[int, int]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    @property
+    def rate(self) -> float:
+        """The share of the tokens looked up that was found; 0 where nothing was."""
+        return self.num_hits / self.num_queries if self.num_queries else 0.0
+
+    def observe(self, num_queries: int, num_hits: int) -> None:
+        """Note one request: the tokens looked up, and those found."""
+        if num_queries == 0:
+            return
+        self._requests.append((num_queries, num_hits))
+        self.num_queries += num_queries
+        self.num_hits += num_hits
+        if len(self._requests) > self._max_requests:
+            oldest_queries, oldest_hits = self._requests.popleft()
+            self.num_queries -= oldest_queries
+            self.num_hits -= oldest_hits
+
+    def reset(self) -> None:
+        """Forget all requests."""
+        self._requests.clear()
+        self.num_queries = self.num_hits = 0
 
 
 @dataclass(slots=True)

@@ -116,6 +116,19 @@ def test_another_load_of_the_model_has_it_again(server: ServerProcess) -> None:
     server.client.delete(path).raise_for_status()
 
 
+def test_another_engine_pins_it_again(server: ServerProcess) -> None:
+    prefix = pinned(server, messages=CHAT).raise_for_status().json()
+    path = f"/v1/prefixes/{prefix['id']}"
+    server.engine_process().kill()
+    assert eventually(lambda: server.client.get(path).json()["state"] == "lost", 10)
+    assert eventually(lambda: server.client.get(path).json() == prefix, 60)
+    flood(server)
+    assert num_cached(server) >= prefix["num_pinned_tokens"]
+    assert blocks(server)["pinned"] == prefix["num_blocks"]
+    server.client.delete(path).raise_for_status()
+    assert eventually(lambda: num_cached(server) >= 0 and blocks(server)["pinned"] == 0, 10)
+
+
 def test_keys_have_nothing_of_each_other(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("key-of-ann ann\nkey-of-bob bob\n")

@@ -2,19 +2,18 @@
 
 from dataclasses import replace
 
-from quire.engine.client import EngineClient
 from quire.engine.messages import EngineOutput
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Stopping
 from quire.scheduler.step import Stats
-from tests.engine.test_process import CONFIG, GREEDY, collect, ready, request, submitted
+from tests.engine.test_process import CONFIG, GREEDY, collect, ready, request, submitted, supervisor
 
 SHORT = replace(CONFIG, scheduling=replace(CONFIG.scheduling, max_model_len=64))
 
 
 async def test_a_prompt_stays_pinned_until_a_message_lets_it_go() -> None:
     outputs: list[EngineOutput] = []
-    client = EngineClient(SHORT, outputs.append)
+    client = supervisor(SHORT, outputs=outputs)
     client.unpin("a")  # an engine that has not started has no pins
     await client.start()
     await ready(client)

@@ -46,7 +46,7 @@ def fresh() -> Iterator[Served]:
         yield served
 
 
-def pin(served: Served, key: str | None = None, **body: object) -> httpx.Response:
+def pin(served: Served, key: str | None = None, /, **body: object) -> httpx.Response:
     return served.client.post("/v1/prefixes", json=body, headers=_headers(key))
 
 
@@ -251,6 +251,16 @@ def test_what_cannot_be_pinned_again_is_lost_and_says_why(served: Served) -> Non
     served.client.delete(f"/v1/prefixes/{told['id']}").raise_for_status()
 
 
+def test_what_fails_when_it_is_computed_again_is_not_tried_for_ever(served: Served) -> None:
+    told = pin(served, prompt=LONG).raise_for_status().json()
+    served.engine.pins = Reason.NOT_FINITE
+    for _ in range(2):
+        served.client.post("/reset_prefix_cache").raise_for_status()
+        assert eventually(lambda: shown(served, told["id"])["state"] == "lost")
+    assert "its computation has ended" in str(shown(served, told["id"])["why"])
+    assert len(served.engine.submitted) == 2
+
+
 def test_a_prefix_that_is_deleted_is_not_pinned_again(served: Served) -> None:
     told = pin(served, prompt=LONG).raise_for_status().json()
     served.engine.may_step.clear()
@@ -365,8 +375,8 @@ def test_a_server_that_pins_nothing_says_so(config: EngineConfig) -> None:
 
 def test_a_prefix_of_a_body_that_a_worker_reads_is_pinned(served: Served) -> None:
     padded = [{"role": "system", "content": LONG, "name": "n"}]
-    kwargs = {"chat_template_kwargs": {"unread": "x" * 100_000}}
-    reply = pin(served, messages=padded, **kwargs).raise_for_status()
+    kwargs = {"unread": "x" * 100_000}
+    reply = pin(served, messages=padded, chat_template_kwargs=kwargs).raise_for_status()
     assert "unread" in reply.headers["x-quire-warnings"]
     assert reply.json()["state"] == "pinned"
     assert reply.json()["num_blocks"] < NUM_BLOCKS

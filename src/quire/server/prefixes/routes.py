@@ -37,13 +37,14 @@ class PrefixRoutes:
     def routes(self) -> tuple[Route, ...]:
         """Return the routes of the application that these handlers serve."""
         return (
-            Route(PREFIXES, self.create, methods=["POST"]),
-            Route(PREFIXES, self.list_all, methods=["GET"]),
-            Route(f"{PREFIXES}/{{name}}", self.retrieve, methods=["GET"]),
-            Route(f"{PREFIXES}/{{name}}", self.delete, methods=["DELETE"]),
+            Route(PREFIXES, self.prefixes, methods=["GET", "POST"]),
+            Route(f"{PREFIXES}/{{name}}", self.prefix, methods=["GET", "DELETE"]),
         )
 
-    async def create(self, request: Request) -> Response:
+    async def prefixes(self, request: Request) -> Response:
+        return await self._create(request) if request.method == "POST" else self._list(request)
+
+    async def _create(self, request: Request) -> Response:
         """Answer when the prefix is pinned. Raises RequestError where it cannot be."""
         tokenized, serving = await self._intake.tokenized(request, InputKind.PREFIX)
         asked = tokenized.request
@@ -56,7 +57,7 @@ class PrefixRoutes:
         generation = GenerationStream(context, self._service, serving)
         return PrefixAnswer(prefix, prefixes, generation, self._service)
 
-    async def list_all(self, request: Request) -> Response:
+    def _list(self, request: Request) -> Response:
         """Answer with the client's own prefixes, or those of all, by model the oldest first."""
         tenants, tenant = self._service.tenants, arrival_of(request).tenant
         wants_all = flag_of(query_of(request, "all"), "all")
@@ -71,18 +72,14 @@ class PrefixRoutes:
                 listed.append(shown)
         return json_response(PrefixList(tuple(listed)))
 
-    async def retrieve(self, request: Request) -> Response:
-        """Answer with a prefix as it is now."""
+    async def prefix(self, request: Request) -> Response:
+        """Answer with a prefix as it is now, or pin it no more; one that is being computed ends."""
         query_of(request)
         prefix, prefixes = self._own(request)
+        if request.method == "DELETE":
+            prefixes.remove(prefix.id)
+            return json_response(PrefixDeleted(prefix.id))
         return json_response(prefixes.shown(prefix))
-
-    async def delete(self, request: Request) -> Response:
-        """Pin a prefix no more; one that is being computed ends."""
-        query_of(request)
-        prefix, prefixes = self._own(request)
-        prefixes.remove(prefix.id)
-        return json_response(PrefixDeleted(prefix.id))
 
     def _own(self, request: Request) -> tuple[PinnedPrefix, ModelPrefixes]:
         """Return the client's own prefix that the path names, of an administrator anyone's, and
