@@ -190,8 +190,8 @@ METRICS: tuple[Metric, ...] = (
     _histogram("request_num_preemptions", "Preemptions of a request.", PREEMPTIONS_BUCKETS),
     _gauge(
         "kv_blocks",
-        "KV blocks by what they hold; of the host's, swapped requests and cached prefixes. Those "
-        "that are pinned are so, whether or not a request holds them too.",
+        "KV blocks by what they hold; of the host's, swapped requests and cached prefixes. A "
+        "pinned block counts as that alone, whoever else holds it.",
         "state",
         twin=False,
     ),

@@ -30,7 +30,7 @@ MAX_PREFIXES = 1024
 MAX_TOKENS = 1 << 24
 """Tokens of all pinned prefixes of one model that the server keeps: 64 MiB."""
 RETRY_S = 1.0
-"""A prefix for which the queue has no place is tried again after so long."""
+"""A prefix that could not be pinned, but may be soon, is tried again after so long."""
 _FULL = (Reason.QUEUE_FULL, Reason.OVER_SHARE)
 _NOT_READY = "no engine of the model is ready; it is pinned again in the next one"
 
@@ -160,8 +160,8 @@ class ModelPrefixes:
             await self._pin(prefix, self._engine)
 
     async def _pin(self, prefix: PinnedPrefix, engine: EngineProtocol) -> None:
-        """Pin a prefix again, in place of what it may have pinned in this engine; where the queue
-        is full, later."""
+        """Pin a prefix again, in place of what it may have pinned in this engine; later where the
+        queue is full, or where the cache is reset meanwhile."""
         engine.unpin(prefix.request_id)
         request = prefix.next_request()
         try:
@@ -179,6 +179,8 @@ class ModelPrefixes:
         prefix.take(outcome)
         if outcome.why is not None:
             logger.warning("the prefix %s could not be pinned again: %s", prefix.id, outcome.why)
+        elif outcome.state is PrefixState.COMPUTING:
+            await asyncio.sleep(RETRY_S)
 
     def _give_up(self, prefix: PinnedPrefix) -> None:
         """End the newest request of a prefix, and what it has pinned."""
