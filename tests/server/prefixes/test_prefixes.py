@@ -359,6 +359,20 @@ def test_what_the_server_keeps_of_them_is_bounded(
     pin(served, prompt=LONG).raise_for_status()
 
 
+def test_what_is_refused_costs_the_rate_of_a_key_no_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model_prefixes, "MAX_PER_TENANT", 1)
+    key = replace(ANN, tokens_per_minute=100)
+    with serving(replace(plain_config(), api_keys=(key,))) as served:
+        prompt = list(range(10, 50))
+        for code in (None, "too_many_prefixes", "too_many_prefixes", "too_many_prefixes"):
+            reply = pin(served, key.key, prompt=prompt)
+            assert reply.json().get("error", {}).get("code") == code
+        reply = pin(served, key.key, prompt=list(range(10, 90)))
+        assert reply.status_code == 429, "the first took 40 of 100"
+
+
 @pytest.mark.parametrize(
     "config",
     [

@@ -67,17 +67,15 @@ class ModelPrefixes:
             loop = asyncio.get_running_loop()
             prefix.expiry = loop.call_later(ttl_s, self.remove, prefix.id)
 
-    def remove(self, prefix_id: str) -> bool:
-        """Pin a prefix no more, and end the request that computes it; return False if it is not
-        here."""
+    def remove(self, prefix_id: str) -> None:
+        """Pin a prefix no more, and end the request that computes it, if it is here."""
         prefix = self._prefixes.pop(prefix_id, None)
         if prefix is None:
-            return False
+            return
         self._num_tokens -= len(prefix.pinned_token_ids)
         if prefix.expiry is not None:
             prefix.expiry.cancel()
         self._give_up(prefix)
-        return True
 
     def find(self, prefix_id: str) -> PinnedPrefix | None:
         """Return the prefix of this id, or None."""

@@ -52,8 +52,13 @@ class PrefixRoutes:
         _check_pins(serving.model.config.engine)
         context = self._intake.processed(request, tokenized, serving, "prefix")
         prefix = pinned_prefix(asked, context)
-        prefixes = serving.model.prefixes
-        prefixes.add(prefix, asked.ttl_s)
+        prefixes, rates = serving.model.prefixes, context.arrival.tenant.rates
+        try:
+            prefixes.add(prefix, asked.ttl_s)
+        except RequestError:
+            if rates is not None:
+                rates.give_back_prompt(context.num_prompt_tokens)
+            raise
         generation = GenerationStream(context, self._service, serving)
         return PrefixAnswer(prefix, prefixes, generation, self._service)
 
