@@ -15,6 +15,7 @@ class RecordingSubscriber:
     ended_here: list[Delta] = field(default_factory=list)
     causes: list[EndCause] = field(default_factory=list)
     num_resumed: list[int] = field(default_factory=list)
+    num_quarantined: int = 0
 
     def on_output(self, output: EngineOutput) -> None:
         self.outputs.append(output)
@@ -24,6 +25,9 @@ class RecordingSubscriber:
 
     def on_engine_lost(self, cause: EndCause) -> None:
         self.causes.append(cause)
+
+    def on_quarantined(self) -> None:
+        self.num_quarantined += 1
 
     def on_engine_resumed(self, num_resumed: int, out_of_service_s: float) -> None:
         self.num_resumed.append(num_resumed)

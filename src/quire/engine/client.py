@@ -4,6 +4,7 @@ tells how it ended. `supervision/supervisor.py` opens one after another.
 
 import asyncio
 import logging
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from quire.engine.messages import (
     Ready,
     ToEngine,
 )
+from quire.engine.running_record import RunningRecord
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +50,13 @@ class EngineEnd(NamedTuple):
     exit_code: the process's; -N where signal N ended it.
     failed: its last message, if it could send one.
     unusable: why its messages could not be used, if they could not.
+    ran: the requests that it was at work on; None if that is not known.
     """
 
     exit_code: int
-    failed: Failed | None
-    unusable: str | None
+    failed: Failed | None = None
+    unusable: str | None = None
+    ran: tuple[str, ...] | None = None
 
     @property
     def message(self) -> str:
@@ -78,6 +82,7 @@ class EngineClient:
         self._launch = launch
         self._on_output = on_output
         self._process: subprocess.Popen[bytes] | None = None
+        self._record: RunningRecord | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._is_settled = asyncio.Event()
@@ -100,7 +105,7 @@ class EngineClient:
         """Start the process, and return at once: `phase` and `progress` tell how far loading is.
         Raises OSError if it cannot be started."""
         launched = await asyncio.to_thread(self._launch)
-        self._process = launched.process
+        self._process, self._record = launched.process, launched.record
         reader, self._writer = await asyncio.open_connection(
             sock=launched.socket, limit=READ_LIMIT_BYTES
         )
@@ -133,14 +138,16 @@ class EngineClient:
     async def ended(self) -> EngineEnd:
         """Wait until the process has ended, which it must soon once it is disconnected."""
         await self.disconnected()
-        assert self._process is not None
+        assert self._process is not None and self._record is not None
         code = await _ended(self._process, EXIT_PATIENCE_S)
-        return EngineEnd(code, self._failed, self._unusable)
+        ran = self._record.read()
+        self._record.close()
+        return EngineEnd(code, self._failed, self._unusable, ran)
 
-    def kill(self) -> None:
-        """End the process at once."""
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, unless it has ended."""
         if self._process is not None:
-            self._process.kill()
+            self._process.send_signal(number)
 
     async def close(self) -> None:
         """End the engine process: close the socket, and kill it if it takes too long."""
@@ -150,6 +157,8 @@ class EngineClient:
             await _ended(self._process, EXIT_PATIENCE_S)
         if self._reading is not None:
             await asyncio.shield(self._reading)
+        if self._record is not None:
+            self._record.close()
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         """Read messages until the socket closes."""

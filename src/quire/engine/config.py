@@ -186,9 +186,11 @@ class SupervisionConfig:
     """The configuration of what becomes of a model whose engine ends.
 
     max_engine_restarts: so many times within ten minutes another one is started.
+    stuck_after_s: an engine that has work and does no step for so long is ended.
     """
 
     max_engine_restarts: int = 20
+    stuck_after_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from quire.cache.kv_events import KVEvent
 from quire.cache.sharing import SharingTerms
 from quire.engine.runner import LaunchedStep, Runner
+from quire.engine.running_record import RunningRequests
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Resumed
@@ -45,7 +46,7 @@ class Engine:
     `clock` returns seconds that never go back. `on_close` closes what was opened with the engine.
     `is_overlapped` schedules a step while the device computes the one before; it helps on devices
     that compute while the host goes on. A request with a grammar runs once that is compiled, by the
-    runner's `grammars`.
+    runner's `grammars`. `running`, if there is any, is told what it is at work on.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Engine:
         self._is_overlapped = is_overlapped
         self._in_flight: InFlightStep | None = None
         self._ended_s = clock()
+        self.running: RunningRequests | None = None
 
     @property
     def has_work(self) -> bool:
@@ -82,6 +84,8 @@ class Engine:
         grammars, grammar = self._grammars, new.sampling.grammar
         if grammar and grammars is None:
             return Refusal(new.id, Reason.GRAMMAR_FAILED, "this engine has no grammars")
+        if self.running is not None:
+            self.running.enter(new.id)
         now, is_ready = self._clock(), not grammar
         refusal = (
             self._scheduler.add(new, now, is_ready=is_ready)
@@ -90,6 +94,9 @@ class Engine:
         )
         if refusal is None and grammars is not None and grammar and grammars.hold(new.id, grammar):
             self._scheduler.make_ready(new.id)
+            is_ready = True
+        if self.running is not None and (is_ready or refusal is not None):
+            self.running.leave(new.id)
         return refusal
 
     def prepare_grammars(self) -> None:
@@ -134,7 +141,10 @@ class Engine:
 
     def _step(self) -> StepOutput:
         began = self._clock()
-        new = InFlightStep(self._runner.launch(self._scheduler.schedule(began)), began)
+        step = self._scheduler.schedule(began)
+        if self.running is not None:
+            self.running.note_step(step)
+        new = InFlightStep(self._runner.launch(step), began)
         if not new.launched.step.chunks and self._in_flight is None and self._grammars is not None:
             self._grammars.wait(WAIT_S)
         previous, self._in_flight = self._in_flight, None
@@ -163,6 +173,8 @@ class Engine:
         for request_id, has_failed in (
             () if self._grammars is None else self._grammars.take_compiled()
         ):
+            if self.running is not None:
+                self.running.leave(request_id)
             if not has_failed:
                 self._scheduler.make_ready(request_id)
                 continue
@@ -174,6 +186,8 @@ class Engine:
 
     def _released(self, delta: Delta | None) -> Delta | None:
         """Let go of the grammar of a request that has ended."""
+        if self.running is not None and delta is not None:
+            self.running.leave(delta.request_id)
         if self._grammars is not None and delta is not None and delta.finish is not None:
             self._grammars.release(delta.request_id)
         return delta

@@ -1,11 +1,12 @@
-"""The engine's own process: `python -m quire.engine.process FD`, started by `launch.py`.
+"""The engine's own process: `python -m quire.engine.process SOCKET RECORD`, started by `launch.py`.
 
-The socket FD is its only input and output. The first frame is the configuration; then the process
-loads the model, sends Ready, and takes steps until the socket closes. It sends an error as Failed
-before it ends; an unexpected one is logged here too, with its traceback. What is slow to import is
-imported once the configuration has arrived.
+The socket is its only input and output, but for the record of its requests. The first frame is the
+configuration; then the process loads the model, sends Ready, and takes steps until the socket
+closes. It sends an error as Failed before it ends; an unexpected one is logged here too, with its
+traceback. What is slow to import is imported once the configuration has arrived.
 """
 
+import faulthandler
 import gc
 import logging
 import signal
@@ -20,6 +21,7 @@ from quire.cache.sizing import TooLittleMemory
 from quire.engine.channel import Channel, ChannelClosed
 from quire.engine.config import TOY_MODEL, EngineConfig, LogFormat, TracingConfig
 from quire.engine.messages import Failed, Loading, Ready
+from quire.engine.running_record import RunningRecord, RunningRequests
 from quire.logs import JsonFormatter
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.process_age import process_age_s, uncollected
@@ -69,6 +71,7 @@ def serve(channel: Channel) -> None:
         gc.collect()
         gc.freeze()  # what was loaded stays: no collection need look at it again
         channel.send(Ready(facts))
+        engine.running = RunningRequests(RunningRecord(int(sys.argv[2])))
         EngineLoop(engine, channel).run()
 
 
@@ -86,7 +89,10 @@ def _formatter(config: TracingConfig) -> logging.Formatter:
 
 
 def main() -> None:
-    """Run the engine process on the socket whose file descriptor is the first argument."""
+    """Run the engine process. The arguments are file descriptors: its socket, and the memory for
+    the record of its requests. SIGUSR1 writes the stacks of all threads to the log."""
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     logging.basicConfig(level=logging.INFO)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_formatter(TracingConfig()))

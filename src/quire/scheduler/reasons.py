@@ -51,6 +51,7 @@ class Reason(StrEnum):
     NOT_FINITE = "not_finite"  # the model's logits held NaN or infinity
     GRAMMAR_FAILED = "grammar_failed"  # it could not be compiled, or no token was left
     DEADLINE_EXCEEDED = "deadline_exceeded"  # its time limit has passed
+    QUARANTINED = "quarantined"  # it crashes the engine; ended by the server, not the scheduler
     # refused
     DEADLINE_HOPELESS = "deadline_hopeless"  # those ahead take longer than there is time
     FORK_DIFFERS = "fork_differs"  # another prompt than the request it forks from

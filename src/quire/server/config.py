@@ -160,7 +160,7 @@ class ServerConfig:
     @property
     def supervision(self) -> SupervisionConfig:
         """The configuration of what becomes of a model whose engine ends."""
-        return SupervisionConfig(self.max_engine_restarts)
+        return SupervisionConfig(self.max_engine_restarts, self.stuck_after_s)
 
     @property
     def predecessor_s(self) -> float:

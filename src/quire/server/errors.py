@@ -78,6 +78,17 @@ class EngineGone(RequestError):
         super().__init__(message, code="engine_down", status=UNAVAILABLE, retry_after_s=10)
 
 
+class Quarantined(RequestError):
+    """The request crashes the engine, and is not run again."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The request crashed the engine again and again, alone at last: it is not run again.",
+            code="request_crashes_engine",
+            status=SERVER_ERROR,
+        )
+
+
 class DeadlineExceeded(RequestError):
     """The time that the client gave has passed, or would have."""
 

@@ -21,6 +21,7 @@ from quire.engine.config import (
     SchedulingConfig,
     SupervisionConfig,
 )
+from quire.engine.messages import EngineOutput
 from quire.engine.supervision.end_cause import EndCause
 from quire.engine.supervision.supervisor import EngineSupervisor
 from quire.engine.token_stream import EngineDown, Refused, TokenStream
@@ -62,9 +63,15 @@ class Running:
 
 
 @asynccontextmanager
-async def running(max_restarts: int = 20, config: EngineConfig = CONFIG) -> AsyncIterator[Running]:
-    told = RecordingSubscriber()
-    supervisor = EngineSupervisor(config, told, SupervisionConfig(max_restarts))
+async def running(
+    max_restarts: int = 20,
+    config: EngineConfig = CONFIG,
+    told: RecordingSubscriber | None = None,
+    stuck_after_s: float = 120.0,
+) -> AsyncIterator[Running]:
+    told = told or RecordingSubscriber()
+    supervision = SupervisionConfig(max_restarts, stuck_after_s)
+    supervisor = EngineSupervisor(config, told, supervision)
     await supervisor.start()
     try:
         run = Running(supervisor, told)
@@ -88,8 +95,8 @@ async def collect(stream: TokenStream) -> tuple[list[int], Finish | None]:
     return token_ids, finish
 
 
-async def undisturbed(*requests: NewRequest) -> list[list[int]]:
-    async with running() as run:
+async def undisturbed(*requests: NewRequest, config: EngineConfig = CONFIG) -> list[list[int]]:
+    async with running(config=config) as run:
         streams = [run.supervisor.submit(each) for each in requests]
         return [(await collect(stream))[0] for stream in streams]
 
@@ -224,3 +231,76 @@ async def test_idle_engines_that_end_again_are_started_after_a_while() -> None:
         await run.reaches(Phase.READY)
         assert time.monotonic() - began > 0.5
         assert len((await collect(run.supervisor.submit(request("a", max_tokens=3))))[0]) == 3
+
+
+async def test_an_engine_that_is_stopped_for_too_long_is_replaced() -> None:
+    async with running(stuck_after_s=0.6) as run:
+        stream = run.supervisor.submit(request("a"))
+        await anext(stream)
+        os.kill(run.pid, signal.SIGSTOP)
+        assert len((await asyncio.wait_for(collect(stream), 30))[0]) == 399
+        assert run.told.causes == [EndCause.STOPPED]
+
+
+class Crashing(RecordingSubscriber):
+    """Ends the engine by a fault whenever one of `bad` has got `after` tokens from it."""
+
+    def __init__(self, bad: dict[str, int]) -> None:
+        super().__init__()
+        self.bad = bad
+        self.num_tokens: dict[str, int] = {}
+        self.run: Running | None = None
+
+    def on_output(self, output: EngineOutput) -> None:
+        super().on_output(output)
+        for delta in output.deltas:
+            num = self.num_tokens.get(delta.request_id, 0) + len(delta.token_ids)
+            self.num_tokens[delta.request_id] = num
+            if delta.finish is None and num >= self.bad.get(delta.request_id, 10**9):
+                assert self.run is not None
+                os.kill(self.run.pid, signal.SIGABRT)
+
+
+async def test_a_request_that_crashes_engines_is_ended_and_the_others_go_on() -> None:
+    config = replace(CONFIG, scheduling=replace(CONFIG.scheduling, max_num_seqs=21))
+    requests = [request(f"r{seed}", seed=seed) for seed in range(21)]
+    expected = await undisturbed(*requests, config=config)
+    told = Crashing({"r13": 12})
+    async with running(config=config, told=told) as run:
+        told.run = run
+        streams = [run.supervisor.submit(each) for each in requests]
+        found = await asyncio.gather(*map(collect, streams))
+        num_causes = len(told.causes)
+        with pytest.raises(Refused) as caught:
+            run.supervisor.submit(replace(requests[13], id="again"))
+        assert caught.value.refusal.reason is Reason.QUARANTINED
+        later = run.supervisor.submit(request("later", max_tokens=3))
+        assert len((await collect(later))[0]) == 3
+    ends = [finish.reason for _, finish in found if finish is not None]
+    assert ends.pop(13) is Reason.QUARANTINED and set(ends) == {Reason.MAX_TOKENS}
+    assert len(found[13][0]) >= 12
+    assert told.num_quarantined == 1
+    assert set(told.causes) == {EndCause.CRASHED} and num_causes <= 7
+    for index, token_ids in enumerate(expected):
+        assert index == 13 or found[index][0] == token_ids
+    assert [delta.request_id for delta in told.ended_here] == ["r13"]
+
+
+async def test_requests_that_come_or_end_during_a_trial_are_held_or_let_go() -> None:
+    told = Crashing({"r0": 12})
+    async with running(told=told) as run:
+        told.run = run
+        streams = [run.supervisor.submit(request(f"r{i}", max_tokens=1500)) for i in range(4)]
+        async with asyncio.timeout(30):
+            while len(told.causes) < 2:
+                await asyncio.sleep(0.005)
+        later = run.supervisor.submit(request("later", max_tokens=5))
+        run.supervisor.abort("r3")
+        ends = await asyncio.wait_for(asyncio.gather(*map(collect, [*streams, later])), 60)
+        reasons = [finish.reason for _, finish in ends if finish is not None]
+    assert reasons == [
+        Reason.QUARANTINED,
+        *[Reason.MAX_TOKENS] * 2,
+        Reason.ABORTED,
+        Reason.MAX_TOKENS,
+    ]

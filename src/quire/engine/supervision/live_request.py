@@ -9,6 +9,9 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Resumed
 from quire.scheduler.step import Delta, Finish
 
+PASSED_BY = 8
+"""A request is past the point of a crash by so many tokens: what a step may add is one, or a few
+that its grammar decides."""
 _REUSES = (Reason.ADMITTED, Reason.FORKED)
 
 
@@ -21,6 +24,8 @@ class LiveRequest:
     num_scored: the prompt tokens whose log probabilities were, the first counted.
     timeline: its events so far.
     is_handed_over: the engine that runs now has it. is_aborted: and was told to end it.
+    is_withdrawn: it was told so, but the request is to go on later.
+    num_at_crash: the tokens of its output when an engine last ended.
     """
 
     request: NewRequest
@@ -31,6 +36,8 @@ class LiveRequest:
     timeline: list[Event] = field(default_factory=list)
     is_handed_over: bool = False
     is_aborted: bool = False
+    is_withdrawn: bool = False
+    num_at_crash: int = 0
 
     @property
     def id(self) -> str:
@@ -43,6 +50,11 @@ class LiveRequest:
         if delta.prompt_logprobs:
             self.num_scored += len(delta.prompt_logprobs)
         self.stream.put(delta)
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether it is some tokens past the point where it was when an engine last ended."""
+        return len(self.token_ids) >= self.num_at_crash + PASSED_BY
 
     def is_late(self, now: float) -> bool:
         """Return whether its time limit has passed."""

@@ -3,19 +3,33 @@
 import time
 from collections.abc import Callable
 
-from quire.engine.messages import EngineOutput
+import msgspec
+
+from quire.engine.messages import Abort, EngineOutput, Submit
 from quire.engine.supervision.live_request import LiveRequest
 from quire.engine.token_stream import Refused, TokenStream
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Refusal
 
+CRASHES = "the request crashes the engine"
 TOKEN_BYTES = 5
 """The bytes of a token in a message, at most."""
 
 
+_REFUSALS = {
+    Reason.DEADLINE_EXCEEDED: (
+        Reason.DEADLINE_HOPELESS,
+        "its time limit passed before an engine was there",
+    ),
+    Reason.QUARANTINED: (Reason.QUARANTINED, CRASHES),
+}
+"""The refusals of requests that end before any engine has accepted them."""
+
+
 class RequestTable:
-    """Every request that has not ended, by its id; those in `accepting` no engine has accepted yet.
+    """Every request that has not ended, by its id. Those in `accepting` no engine has accepted yet,
+    and those in `waiting` the engine that runs does not have.
 
     `on_ended_here` gets the last delta of a request that ends while no engine has it.
     """
@@ -23,6 +37,8 @@ class RequestTable:
     def __init__(self, on_ended_here: Callable[[Delta], None]) -> None:
         self.live: dict[str, LiveRequest] = {}
         self.accepting: dict[str, LiveRequest] = {}
+        self.waiting: dict[str, LiveRequest] = {}
+        self._num_withdrawn = 0
         self._on_ended_here = on_ended_here
 
     @property
@@ -37,8 +53,52 @@ class RequestTable:
         if request.id in self.live:
             raise Refused(Refusal(request.id, Reason.DUPLICATE_ID, "this request id is in use"))
         live = LiveRequest(request, TokenStream(request.id), now)
-        self.live[request.id] = self.accepting[request.id] = live
+        self.live[live.id] = self.accepting[live.id] = self.waiting[live.id] = live
         return live
+
+    def hand_over(self, live: LiveRequest, now: float) -> Submit:
+        """Return the message that hands the request to an engine, which has it from then on."""
+        live.is_handed_over = True
+        del self.waiting[live.id]
+        return live.submission(now)
+
+    def withdraw(self, live: LiveRequest) -> Abort:
+        """Return the message that takes the request from the engine, so that it can go on later."""
+        live.is_withdrawn = True
+        self._num_withdrawn += 1
+        return Abort(live.id)
+
+    def without_withdrawn(self, output: EngineOutput) -> EngineOutput:
+        """Return the output without the ends of requests that were withdrawn: they wait."""
+        if not self._num_withdrawn:
+            return output
+        back = {
+            delta.request_id: self.live[delta.request_id]
+            for delta in output.deltas
+            if delta.finish is not None and delta.finish.reason is Reason.ABORTED
+            if delta.request_id in self.live and self.live[delta.request_id].is_withdrawn
+        }
+        for live in back.values():
+            self._put_back(live)
+        deltas = tuple(
+            delta if delta.request_id not in back else delta._replace(finish=None)
+            for delta in output.deltas
+        )
+        events = tuple(
+            (request_id, event)
+            for request_id, event in output.events
+            if request_id not in back or event.reason is not Reason.ABORTED
+        )
+        return msgspec.structs.replace(output, deltas=deltas, events=events)
+
+    def _put_back(self, live: LiveRequest) -> None:
+        """Let a request that was withdrawn wait, or end it if that is wanted by now."""
+        self._num_withdrawn -= 1
+        live.is_withdrawn = live.is_handed_over = False
+        if live.is_aborted:
+            self.end(live, Reason.ABORTED)
+        else:
+            self.waiting[live.id] = live
 
     def take(self, output: EngineOutput) -> None:
         """Hand what an engine tells to the streams, and keep what another must know of it."""
@@ -58,6 +118,7 @@ class RequestTable:
             if live is not None:
                 if delta.finish is not None:
                     del live_requests[delta.request_id]
+                    self._num_withdrawn -= live.is_withdrawn
                 live.put(delta)
 
     def _take_refusal(self, refusal: Refusal) -> None:
@@ -73,10 +134,10 @@ class RequestTable:
     def end(self, live: LiveRequest, reason: Reason) -> None:
         """End a request that no engine has."""
         del self.live[live.id]
+        self.waiting.pop(live.id, None)
         is_new = self.accepting.pop(live.id, None) is not None
-        if is_new and reason is Reason.DEADLINE_EXCEEDED:
-            message = "its time limit passed before an engine was there"
-            live.stream.refuse(Refusal(live.id, Reason.DEADLINE_HOPELESS, message))
+        if is_new and reason in _REFUSALS:
+            live.stream.refuse(Refusal(live.id, *_REFUSALS[reason]))
             return
         delta = live.finish(reason, time.monotonic())
         self._on_ended_here(delta)
@@ -86,17 +147,20 @@ class RequestTable:
     def lose_engine(self) -> None:
         """Note that the engine has ended: nobody has the requests, and those that it was told to
         end have ended."""
+        self._num_withdrawn = 0
         for live in tuple(self.live.values()):
-            live.is_handed_over = False
+            live.is_handed_over = live.is_withdrawn = False
+            live.num_at_crash = len(live.token_ids)
             if live.is_aborted:
                 self.end(live, Reason.ABORTED)
             else:
                 live.stream.pause()
+        self.waiting = dict(self.live)
 
     def end_late(self, now: float) -> None:
         """End the requests whose time limits have passed while no engine has them."""
-        for live in tuple(self.live.values()):
-            if not live.is_handed_over and live.is_late(now):
+        for live in tuple(self.waiting.values()):
+            if live.is_late(now):
                 self.end(live, Reason.DEADLINE_EXCEEDED)
 
     def fail_all(self, down_reason: str) -> None:
@@ -105,3 +169,4 @@ class RequestTable:
             live.stream.fail(down_reason)
         self.live.clear()
         self.accepting.clear()
+        self.waiting.clear()

@@ -19,5 +19,8 @@ class EngineSubscriber(Protocol):
     def on_engine_lost(self, cause: EndCause) -> None:
         """Note that an engine has ended, its cache with it, and that another follows."""
 
+    def on_quarantined(self) -> None:
+        """Note that a request was ended because it crashes engines."""
+
     def on_engine_resumed(self, num_resumed: int, out_of_service_s: float) -> None:
         """Note that another engine goes on with `num_resumed` requests."""

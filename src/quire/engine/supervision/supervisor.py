@@ -12,7 +12,6 @@ Streams belong to the supervisor and outlive engines; their readers see a pause.
 import asyncio
 import logging
 import time
-from collections import deque
 from contextlib import suppress
 from functools import partial
 
@@ -21,13 +20,16 @@ from quire.engine.client import EngineClient, EngineEnd, Phase
 from quire.engine.config import EngineConfig, SupervisionConfig
 from quire.engine.launch import LaunchedEngine, launch
 from quire.engine.messages import Abort, EngineFacts, EngineOutput, ResetPrefixCache, Unpin
-from quire.engine.supervision.end_cause import cause_of
+from quire.engine.supervision.end_cause import EndCause
+from quire.engine.supervision.engine_watch import EngineWatch
 from quire.engine.supervision.limits import as_before
 from quire.engine.supervision.live_request import LiveRequest
 from quire.engine.supervision.probes import Probes
-from quire.engine.supervision.request_table import RequestTable
+from quire.engine.supervision.quarantine import Quarantine
+from quire.engine.supervision.request_table import CRASHES, RequestTable
 from quire.engine.supervision.restart_policy import RestartPolicy
 from quire.engine.supervision.subscriber import EngineSubscriber
+from quire.engine.supervision.trials import Trials
 from quire.engine.token_stream import EngineDown, Refused, TokenStream
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
@@ -40,8 +42,8 @@ MAX_UNREAD_BYTES = 32 << 20
 """No request is sent while the engine has left more bytes than these unread."""
 SENT_AT_ONCE = 16
 """So many requests are handed to a new engine in one iteration of the event loop."""
-EXPIRY_POLL_S = 0.05
-"""Time limits are looked after so often while there is no engine."""
+TICK_S = 0.05
+"""Time limits, trials and the engine's progress are looked after so often."""
 
 
 class EngineSupervisor:
@@ -70,14 +72,18 @@ class EngineSupervisor:
         self._policy = RestartPolicy(supervision.max_engine_restarts)
         self._client: EngineClient | None = None
         self._requests = RequestTable(subscriber.on_ended_here)
-        self._pending: deque[LiveRequest] = deque()
+        self._trials = Trials()
+        self._quarantine = Quarantine()
+        self._watch = EngineWatch(supervision.stuck_after_s)
         self._probes = Probes()
         self._has_stepped = False
         self._is_reset_due = False
         self._last_progress_s = time.monotonic()
         self._lost_s = 0.0
+        self._handed_over: tuple[str, ...] = ()
         self._supervising: asyncio.Task[None] | None = None
-        self._expiring: asyncio.Task[None] | None = None
+        self._ticking: asyncio.Task[None] | None = None
+        self._dispatching: asyncio.Task[int] | None = None
         self._closing = asyncio.Event()
 
     @property
@@ -108,6 +114,7 @@ class EngineSupervisor:
         await client.start()
         self.phase = Phase.LOADING
         self._supervising = asyncio.create_task(self._supervise(client))
+        self._ticking = asyncio.create_task(self._tick())
 
     def submit(self, request: NewRequest) -> TokenStream:
         """Hand a request to the engine, or to the next one while there is none; its stream tells
@@ -117,15 +124,16 @@ class EngineSupervisor:
         """
         if self.phase not in (Phase.READY, Phase.RESTARTING):
             raise EngineDown(self.down_reason or f"the engine is {self.phase}")
+        if request in self._quarantine:
+            raise Refused(Refusal(request.id, Reason.QUARANTINED, f"{CRASHES} as it did before"))
         self._refuse_beyond_bounds(request.id)
         now = time.monotonic()
         if not self._requests.live:
             self._last_progress_s = now
+        must_wait = bool(self._requests.waiting) or self._trials.group is not None
         live = self._requests.add(request, now)
-        if self.phase is Phase.READY:
-            self._hand_over(live, now)
-        else:
-            self._pending.append(live)
+        if self._client is not None and self.phase is Phase.READY and not must_wait:
+            self._client.send(self._requests.hand_over(live, now))
         return live.stream
 
     def _refuse_beyond_bounds(self, request_id: str) -> None:
@@ -146,11 +154,6 @@ class EngineSupervisor:
         )
         raise Refused(Refusal(request_id, Reason.QUEUE_FULL, message))
 
-    def _hand_over(self, live: LiveRequest, now: float) -> None:
-        if self._client is not None:
-            live.is_handed_over = True
-            self._client.send(live.submission(now))
-
     def abort(self, request_id: str) -> None:
         """End a request unless it has ended; its stream ends with a finish, a step after the engine
         has read this (behind megabytes of new prompts that may take some steps), or at once while
@@ -161,7 +164,8 @@ class EngineSupervisor:
             return
         if live.is_handed_over and self._client is not None:
             live.is_aborted = True
-            self._client.send(Abort(request_id))
+            if not live.is_withdrawn:
+                self._client.send(Abort(request_id))
         else:
             self._requests.end(live, Reason.ABORTED)
 
@@ -199,9 +203,8 @@ class EngineSupervisor:
         self._closing.set()
         if self._client is not None:
             await self._client.close()
-        for task in (self._supervising, self._expiring):
-            if task is not None:
-                await task
+        tasks = (self._supervising, self._ticking, self._dispatching)
+        await asyncio.gather(*(task for task in tasks if task is not None))
 
     def _open(self, launched: LaunchedEngine | None = None) -> EngineClient:
         if launched is not None:
@@ -212,6 +215,7 @@ class EngineSupervisor:
     def _take_output(self, output: EngineOutput) -> None:
         self._last_progress_s = time.monotonic()
         self._has_stepped |= output.step > 0
+        output = self._requests.without_withdrawn(output)
         self._subscriber.on_output(output)
         self._probes.take(output.probes)
         self._requests.take(output)
@@ -246,26 +250,36 @@ class EngineSupervisor:
         return await self._next(end)
 
     async def _hand_over_all(self, client: EngineClient) -> None:
-        """Hand everything that has not ended to an engine that is ready, in its order."""
-        num_sent = num_resumed = 0
+        """Hand everything that has not ended, or all that may run, to an engine that is ready."""
         if self._is_reset_due:
             self._is_reset_due = False
             client.send(ResetPrefixCache())
-        while self._pending and client.phase is Phase.READY:
-            live = self._pending.popleft()
-            if self._requests.live.get(live.id) is not live:
-                continue
-            self._hand_over(live, time.monotonic())
-            num_sent += 1
-            num_resumed += live.stream.is_accepted
-            if num_sent % SENT_AT_ONCE == 0:
-                await asyncio.sleep(0)
-                await client.drain()
+        num_resumed = await self._dispatch(client)
         if client.phase is Phase.READY:
             self._go_on(num_resumed)
 
+    async def _dispatch(self, client: EngineClient) -> int:
+        """Hand over the requests that wait and may run, in their order; return how many of them an
+        engine had accepted before."""
+        num_sent = num_resumed = 0
+        while client.phase is Phase.READY and (live := self._next_waiting()) is not None:
+            client.send(self._requests.hand_over(live, time.monotonic()))
+            num_resumed += live.stream.is_accepted
+            num_sent += 1
+            if num_sent % SENT_AT_ONCE == 0:
+                await asyncio.sleep(0)
+                await client.drain()
+        return num_resumed
+
+    def _next_waiting(self) -> LiveRequest | None:
+        """Return the first request that waits and may run now, if there is one."""
+        waiting, group = self._requests.waiting, self._trials.group
+        if group is None:
+            return next(iter(waiting.values()), None)
+        return next((waiting[request_id] for request_id in group if request_id in waiting), None)
+
     def _go_on(self, num_resumed: int) -> None:
-        """Note that the engine has all requests."""
+        """Note that the engine has all requests that may run."""
         self._has_stepped = False
         self._last_progress_s = now = time.monotonic()
         if self.phase is Phase.RESTARTING:
@@ -282,23 +296,46 @@ class EngineSupervisor:
             self._lost_s = time.monotonic()
         self.phase = Phase.RESTARTING
         self._probes.fail("the engine restarts")
+        self._handed_over = tuple(
+            live.id for live in self._requests.live.values() if live.is_handed_over
+        )
         self._requests.lose_engine()
-        self._pending = deque(self._requests.live.values())
-        if self._expiring is None or self._expiring.done():
-            self._expiring = asyncio.create_task(self._expire())
 
-    async def _expire(self) -> None:
-        """End the requests whose time limits pass while no engine has them."""
-        while self.phase is Phase.RESTARTING:
-            self._requests.end_late(time.monotonic())
-            await asyncio.sleep(EXPIRY_POLL_S)
+    async def _tick(self) -> None:
+        """Look after time limits, trials and the engine's progress until the supervisor ends."""
+        while not await self._is_closed_within(TICK_S) and self.phase is not Phase.DOWN:
+            now = time.monotonic()
+            self._requests.end_late(now)
+            self._judge_trial()
+            if self._client is not None:
+                has_work = self.last_progress_age_s() > 0
+                self._watch.look(self._client, now, self._last_progress_s if has_work else None)
+
+    def _judge_trial(self) -> None:
+        """Go on to the next suspects once those that run are cleared, or with all."""
+        client = self._client
+        is_busy = self._dispatching is not None and not self._dispatching.done()
+        if client is None or self.phase is not Phase.READY or is_busy:
+            return
+        group, live = self._trials.group, self._requests.live
+        if group and not any(id in live and not live[id].has_passed for id in group):
+            self._trials.pass_group()
+            if self._trials.group is not None:
+                for each in [live[id] for id in group if id in live and live[id].is_handed_over]:
+                    client.send(self._requests.withdraw(each))
+            num_left = self._trials.num_suspects
+            logger.warning("%d requests are cleared, %d suspects are left", len(group), num_left)
+        if self._next_waiting() is not None:
+            self._dispatching = asyncio.create_task(self._dispatch(client))
 
     async def _next(self, end: EngineEnd) -> EngineClient | None:
         """Start the engine that follows one that has ended, after a while; return None if there is
         none to follow."""
         while True:
-            cause = cause_of(end)
-            delay_s = self._policy.delay_s(time.monotonic(), has_progressed=self._has_stepped)
+            cause = self._watch.cause_of(end)
+            self._suspect(end, cause)
+            has_progressed = self._has_stepped or self._trials.group is not None
+            delay_s = self._policy.delay_s(time.monotonic(), has_progressed=has_progressed)
             self._has_stepped = False
             told = f"{end.message} ({cause}, exit code {end.exit_code})"
             if delay_s is None:
@@ -313,12 +350,29 @@ class EngineSupervisor:
             try:
                 await client.start()
             except OSError as error:
-                end = EngineEnd(0, None, str(error))
+                end = EngineEnd(0, unusable=str(error), ran=())
                 continue
             if self._closing.is_set():
                 await client.close()
                 return None
             return client
+
+    def _suspect(self, end: EngineEnd, cause: EndCause) -> None:
+        """Count a crash for those that ran in it; end the request that is found to bring it
+        about."""
+        if not cause.may_be_of_a_request:
+            return
+        ran, live = end.ran, self._requests.live
+        if ran is None:  # torn: it may have been any that the engine had
+            ran = self._handed_over
+        convicted = self._trials.on_crash(ran, live)
+        if convicted is not None:
+            logger.error("request %s crashes the engine: it is not run again", convicted)
+            self._quarantine.add(live[convicted].request, time.monotonic())
+            self._subscriber.on_quarantined()
+            self._requests.end(live[convicted], Reason.QUARANTINED)
+        elif self._trials.group is not None:
+            logger.warning("%d requests ran in two crashes", self._trials.num_suspects)
 
     async def _is_closed_within(self, delay_s: float) -> bool:
         """Wait for `delay_s` seconds; return whether the supervisor is closed by then."""
@@ -332,4 +386,3 @@ class EngineSupervisor:
         self.down_reason = reason
         self._requests.fail_all(reason)
         self._probes.fail(reason)
-        self._pending.clear()

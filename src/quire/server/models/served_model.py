@@ -71,6 +71,10 @@ class Subscribers(NamedTuple):
         self.metrics.on_engine_lost(cause)
         self.kv_events.on_cleared()
 
+    def on_quarantined(self) -> None:
+        """Note that a request was ended because it crashes engines."""
+        self.metrics.num_quarantined += 1
+
     def on_engine_resumed(self, num_resumed: int, out_of_service_s: float) -> None:
         """Note that another engine goes on with `num_resumed` requests."""
         self.metrics.on_engine_resumed(num_resumed, out_of_service_s)

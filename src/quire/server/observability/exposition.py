@@ -105,6 +105,7 @@ def _model_rows(model: ServedModel) -> dict[str, Rows]:
     rows = _stats_rows(metrics.stats) | {
         "engine_restarts_total": _labelled(metrics.num_restarts),
         "requests_resumed_total": [((), metrics.num_resumed)],
+        "requests_quarantined_total": [((), metrics.num_quarantined)],
         "engine_restarting": [((), model.is_restarting)],
         "request_success_total": _labelled(metrics.num_finished),
         "admission_rejections_total": [(("max_num_queued_reqs",), metrics.num_rejected)],

@@ -113,6 +113,11 @@ METRICS: tuple[Metric, ...] = (
         "Requests that went on in another engine, each time they did.",
         twin=False,
     ),
+    _counter(
+        "requests_quarantined_total",
+        "Requests that were found to crash the engine, and ended for it.",
+        twin=False,
+    ),
     _gauge("engine_restarting", "1 while the engine has ended and another loads.", twin=False),
     _histogram(
         "out_of_service_seconds",

@@ -150,6 +150,7 @@ class ModelMetrics:
         self._stats_before = NO_STATS
         self.num_restarts = dict.fromkeys(EndCause, 0)
         self.num_resumed = 0
+        self.num_quarantined = 0
         self._max_model_len: int | None = None
         self.histograms = _histograms(of_server=False)
         self.num_finished = dict.fromkeys(FinishReason, 0)

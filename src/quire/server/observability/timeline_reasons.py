@@ -63,6 +63,7 @@ MEANINGS: Mapping[Reason, Meaning] = {
     Reason.ABORTED: _ENDED,
     Reason.NOT_FINITE: _ENDED,
     Reason.GRAMMAR_FAILED: _ENDED,
+    Reason.QUARANTINED: _ENDED,
     Reason.DEADLINE_EXCEEDED: _ENDED,
     Reason.DEADLINE_HOPELESS: _ENDED,
     Reason.FORK_DIFFERS: _ENDED,

@@ -16,7 +16,14 @@ from quire.engine.token_stream import EngineDown, Refused, TokenStream
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Finish, PrefillProgress
-from quire.server.errors import TOO_MANY, DeadlineExceeded, EngineGone, Overloaded, RequestError
+from quire.server.errors import (
+    TOO_MANY,
+    DeadlineExceeded,
+    EngineGone,
+    Overloaded,
+    Quarantined,
+    RequestError,
+)
 from quire.server.models.served_model import ServingState
 from quire.server.observability.metrics import DeadlineMiss, FinishReason, RequestMeter
 from quire.server.observability.request_record import RequestRecord
@@ -51,10 +58,6 @@ _OPERATIONS = {
 _FULL = frozenset((Reason.QUEUE_FULL, Reason.OVER_SHARE))
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 class IndexedDelta(NamedTuple):
     """A delta of the choice with this index."""
 
@@ -87,7 +90,7 @@ class GenerationStream:
         self._finishes: dict[int, Finish] = {}
         self._stopped: set[int] = set()
         self._streams: list[TokenStream] = []
-        self.on_pause: Callable[[], None] = _nothing
+        self.on_pause: Callable[[], None] | None = None
 
     async def start(self) -> None:
         """Return once the scheduler has taken every request: the model is held from then on, until
@@ -169,7 +172,8 @@ class GenerationStream:
             await stream.accepted()
 
     def _pause(self) -> None:
-        self.on_pause()
+        if self.on_pause is not None:
+            self.on_pause()
 
     async def _submit_many(self, requests: tuple[NewRequest, ...]) -> None:
         """Submit the requests in several iterations of the event loop."""
@@ -184,6 +188,8 @@ class GenerationStream:
         self._note_refusal(refusal.reason)
         if refusal.reason is Reason.DEADLINE_HOPELESS:
             return DeadlineExceeded(message)
+        if refusal.reason is Reason.QUARANTINED:
+            return Quarantined()
         if refusal.reason in _FULL:
             num_taken = sum(stream.is_accepted for stream in self._streams)
             own = f", {num_taken} of them for this one" if num_taken else ""
@@ -253,6 +259,8 @@ class GenerationStream:
                 self._finishes
             )
             raise DeadlineExceeded("The deadline passed before the output was complete.")
+        if delta.finish is not None and delta.finish.reason is Reason.QUARANTINED:
+            raise Quarantined
         if delta.token_ids:
             self._meters[index].tokens(len(delta.token_ids), self._clock())
             if self._rates is not None:
