@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests.e2e.server_process import ServerProcess, eventually, server_process
 
 FLAGS = ("--dtype", "float32", "--max-num-seqs", "16")
+TOKENS = "quire:generation_tokens_total"
 PAUSED = ": the engine restarts, the answer goes on"
 SCHEMA = {
     "type": "object",
@@ -108,9 +110,8 @@ def kill_often(server: ServerProcess, num_kills: int) -> Iterator[None]:
 
     def kill() -> None:
         for _ in range(num_kills):
-            done = server.metric("quire:generation_tokens_total")
-            more = done + 150
-            if not eventually(lambda more=more: server.metric(TOKENS) > more, 20):
+            enough = server.metric(TOKENS) + 150
+            if not eventually(partial(has_made, server, enough), 20):
                 return
             server.engine_process().kill()
             eventually(lambda: server.client.get("/readyz").status_code != 200, 20)
@@ -122,7 +123,8 @@ def kill_often(server: ServerProcess, num_kills: int) -> Iterator[None]:
     killing.join(120)
 
 
-TOKENS = "quire:generation_tokens_total"
+def has_made(server: ServerProcess, num_tokens: float) -> bool:
+    return server.metric(TOKENS) > num_tokens
 
 
 def test_streams_and_whole_answers_are_those_of_an_undisturbed_server(
