@@ -9,6 +9,7 @@ import msgspec
 
 from quire.cache.kv_events import KVEvent
 from quire.cache.sharing import SharingTerms
+from quire.engine.failure_kind import FailureKind
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.request import Event, NewRequest, PoolingKind, Resumed
 from quire.scheduler.step import Delta, Refusal, Stats
@@ -164,11 +165,11 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
-    """Engine to server: the last message before the process ends; `message` is for people.
-    `lacks_memory` says that the same start may succeed once others have given memory back."""
+    """Engine to server: the last message before the process ends; `message` is for people, `kind`
+    tells what to do about it."""
 
     message: str
-    lacks_memory: bool = False
+    kind: FailureKind = FailureKind.OTHER
 
 
 class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):

@@ -20,6 +20,7 @@ import msgspec
 from quire.cache.sizing import TooLittleMemory
 from quire.engine.channel import Channel, ChannelClosed
 from quire.engine.config import TOY_MODEL, EngineConfig, LogFormat, TracingConfig
+from quire.engine.failure_kind import kind_of, start_failure_of
 from quire.engine.messages import Failed, Loading, Ready
 from quire.engine.running_record import RunningRecord, RunningRequests
 from quire.logs import JsonFormatter
@@ -65,7 +66,7 @@ def serve(channel: Channel) -> None:
             config, on_progress=report_progress, clock=time.monotonic, began_s=began_s
         )
     except EXPECTED as error:
-        channel.send(Failed(str(error), _lacks_memory(error)))  # the server logs it
+        channel.send(Failed(str(error), start_failure_of(error)))  # the server logs it
         sys.exit(FAILED)
     with closing(engine):
         gc.collect()
@@ -73,12 +74,6 @@ def serve(channel: Channel) -> None:
         channel.send(Ready(facts))
         engine.running = RunningRequests(RunningRecord(int(sys.argv[2])))
         EngineLoop(engine, channel).run()
-
-
-def _lacks_memory(error: Exception) -> bool:
-    """Return whether a start failed since the device or the host has too little memory now; what a
-    device raises for that is told by its text alone."""
-    return isinstance(error, TooLittleMemory | MemoryError) or "out of memory" in str(error)
 
 
 def _formatter(config: TracingConfig) -> logging.Formatter:
@@ -105,7 +100,7 @@ def main() -> None:
     except Exception as error:
         logger.exception("the engine ends")
         with suppress(ChannelClosed):
-            channel.send(Failed(f"{type(error).__name__}: {error}", _lacks_memory(error)))
+            channel.send(Failed(f"{type(error).__name__}: {error}", kind_of(error)))
         sys.exit(FAILED)
 
 

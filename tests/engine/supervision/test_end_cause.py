@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from quire.engine.client import EngineEnd
+from quire.engine.failure_kind import FailureKind
+from quire.engine.messages import Failed
 from quire.engine.supervision.end_cause import EndCause, OomKills, cause_of, is_stopped
 
 ENDS = [
@@ -21,6 +23,10 @@ ENDS = [
     (EngineEnd(-signal.SIGSEGV), True, None, EndCause.CRASHED),
     (EngineEnd(-signal.SIGABRT), False, None, EndCause.CRASHED),
     (EngineEnd(1), False, None, EndCause.CRASHED),
+    (EngineEnd(1, Failed("boom")), True, None, EndCause.CRASHED),
+    (EngineEnd(1, Failed("", FailureKind.START)), False, None, EndCause.CRASHED),
+    (EngineEnd(1, Failed("", FailureKind.DEVICE)), False, None, EndCause.DEVICE_ERROR),
+    (EngineEnd(1, Failed("", FailureKind.OUT_OF_MEMORY)), False, None, EndCause.OUT_OF_MEMORY),
     (EngineEnd(0), False, None, EndCause.CRASHED),
     (EngineEnd(0, unusable="no message"), False, None, EndCause.PROTOCOL_ERROR),
 ]

@@ -5,6 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from quire.engine.client import EngineEnd
+from quire.engine.failure_kind import FailureKind
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -17,6 +18,7 @@ class EndCause(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     """The system has killed it for its memory, or an allocation failed."""
     DEVICE_ERROR = "device_error"
+    """The device computes nothing any more for the process."""
     STUCK = "stuck"
     """It had work and did no step for too long."""
     STOPPED = "stopped"
@@ -32,6 +34,10 @@ class EndCause(StrEnum):
         return self not in (EndCause.KILLED, EndCause.STOPPED)
 
 
+_OF_FAILURES = {
+    FailureKind.OUT_OF_MEMORY: EndCause.OUT_OF_MEMORY,
+    FailureKind.DEVICE: EndCause.DEVICE_ERROR,
+}
 _SENT = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -42,6 +48,8 @@ def cause_of(end: EngineEnd, *, ended_for: EndCause | None, was_oom_killed: bool
         return ended_for
     if end.unusable is not None:
         return EndCause.PROTOCOL_ERROR
+    if end.failed is not None:
+        return _OF_FAILURES.get(end.failed.kind, EndCause.CRASHED)
     if end.exit_code == -signal.SIGKILL and was_oom_killed:
         return EndCause.OUT_OF_MEMORY
     if -end.exit_code in _SENT:

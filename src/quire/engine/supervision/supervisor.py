@@ -18,6 +18,7 @@ from functools import partial
 from quire.cache.sharing import SharingTerms
 from quire.engine.client import EngineClient, EngineEnd, Phase
 from quire.engine.config import EngineConfig, SupervisionConfig
+from quire.engine.failure_kind import FailureKind
 from quire.engine.launch import LaunchedEngine, launch
 from quire.engine.messages import Abort, EngineFacts, EngineOutput, ResetPrefixCache, Unpin
 from quire.engine.supervision.end_cause import EndCause
@@ -242,7 +243,9 @@ class EngineSupervisor:
             self._pause()
         end = await client.ended()
         if self._closing.is_set() or self.facts is None:
-            self.lacks_memory = end.failed is not None and end.failed.lacks_memory
+            self.lacks_memory = (
+                end.failed is not None and end.failed.kind is FailureKind.OUT_OF_MEMORY
+            )
             self._give_up(end.message)
             if not self._closing.is_set() and end.failed is None:
                 logger.error("%s (exit code %d)", self.down_reason, end.exit_code)

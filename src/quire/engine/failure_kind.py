@@ -1,0 +1,34 @@
+"""Tells why an engine process ends with an error. It needs no torch, which may be what fails."""
+
+from enum import StrEnum
+
+
+class FailureKind(StrEnum):
+    """The kinds of errors that end an engine process: memory ran out, the device is dead, settings
+    or checkpoint allow no start, or anything else."""
+
+    OUT_OF_MEMORY = "out_of_memory"
+    DEVICE = "device"
+    START = "start"
+    OTHER = "other"
+
+
+class DeviceFailed(RuntimeError):
+    """The device computes nothing any more: the process has to end."""
+
+
+def kind_of(error: BaseException) -> FailureKind:
+    """Return the kind of an error that ends the process. torch's errors are known by name."""
+    names = {each.__name__ for each in type(error).__mro__}
+    if names & {"DeviceFailed", "AcceleratorError"} or "CUDA error" in str(error):
+        return FailureKind.DEVICE
+    if names & {"OutOfMemoryError", "MemoryError", "TooLittleMemory"}:
+        return FailureKind.OUT_OF_MEMORY
+    return FailureKind.OTHER
+
+
+def start_failure_of(error: BaseException) -> FailureKind:
+    """Return the kind of an error of a start: where memory is short, the same start may succeed
+    once others have given memory back."""
+    kind = kind_of(error)
+    return FailureKind.START if kind is FailureKind.OTHER else kind
