@@ -6,7 +6,7 @@ A stream ends exactly once, whatever happens to the engine: with its finish, wit
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
 from quire.scheduler.step import Delta, Refusal
 
@@ -93,3 +93,35 @@ class TokenStream:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+async def merge(
+    streams: Sequence[AsyncIterator[Delta]],
+) -> AsyncGenerator[tuple[int, Delta], None]:
+    """Yield the deltas of all streams, each with its stream's index; the first error ends it."""
+    if len(streams) == 1:
+        async for delta in streams[0]:
+            yield 0, delta
+        return
+    queue: asyncio.Queue[tuple[int, Delta] | None] = asyncio.Queue()
+
+    async def pump(index: int, stream: AsyncIterator[Delta]) -> None:
+        try:
+            async for delta in stream:
+                queue.put_nowait((index, delta))
+        finally:
+            queue.put_nowait(None)
+
+    tasks = [asyncio.create_task(pump(index, each)) for index, each in enumerate(streams)]
+    try:
+        num_open = len(tasks)
+        while num_open:
+            item = await queue.get()
+            if item is not None:
+                yield item
+                continue
+            num_open -= 1
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -4,15 +4,14 @@ their outputs come back as one stream of deltas.
 However it ends, none of its engine requests outlives it in the engine.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
 
-from quire.engine.token_stream import EngineDown, Refused, TokenStream
+from quire.engine.token_stream import EngineDown, Refused, TokenStream, merge
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Finish, PrefillProgress
@@ -371,35 +370,3 @@ def _timing(index: int, finish: Finish) -> Timing:
         finish.num_cached_tokens,
         finish.num_preemptions,
     )
-
-
-async def merge(
-    streams: Sequence[AsyncIterator[Delta]],
-) -> AsyncGenerator[tuple[int, Delta], None]:
-    """Yield the deltas of all streams, each with its stream's index; the first error ends it."""
-    if len(streams) == 1:
-        async for delta in streams[0]:
-            yield 0, delta
-        return
-    queue: asyncio.Queue[tuple[int, Delta] | None] = asyncio.Queue()
-
-    async def pump(index: int, stream: AsyncIterator[Delta]) -> None:
-        try:
-            async for delta in stream:
-                queue.put_nowait((index, delta))
-        finally:
-            queue.put_nowait(None)
-
-    tasks = [asyncio.create_task(pump(index, each)) for index, each in enumerate(streams)]
-    try:
-        num_open = len(tasks)
-        while num_open:
-            item = await queue.get()
-            if item is not None:
-                yield item
-                continue
-            num_open -= 1
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.crashing_checkpoint import CRASHES, HANGS, write_crashing_checkpoint
+from tests.e2e.restarts.crashing_checkpoint import CRASHES, HANGS, write_crashing_checkpoint
 from tests.e2e.server_process import ServerProcess, server_process
 
 FLAGS = ("--trust-remote-code", "--dtype", "float32", "--max-num-seqs", "32")

@@ -21,7 +21,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
-from tests.e2e.inherited_socket import FLAGS, SocketHolder, held_socket
+from tests.e2e.restarts.inherited_socket import FLAGS, SocketHolder, held_socket
 from tests.e2e.server_process import MODEL, STOP_WITHIN_S
 
 NUM_STREAMS, NUM_SHORT = 32, 4
