@@ -186,11 +186,15 @@ def packages_brought_by(package: str) -> dict[str, set[str]]:
     return {module: set(brought) for module, *brought in lines}
 
 
+CHECKSUMS = {"quire.cache.persistence.block_file": {"xxhash"}}
+
+
 @pytest.mark.parametrize("package", ["quire.cache", "quire.scheduler"])
-def test_nothing_but_the_standard_library_is_needed(package: str) -> None:
+def test_nothing_but_the_standard_library_and_checksums_are_needed(package: str) -> None:
     brought = packages_brought_by(package)
     assert brought.keys() == {name for name in MODULES if f"{name}.".startswith(f"{package}.")}
-    assert {module: names for module, names in brought.items() if names} == {}
+    needed = {module: names for module, names in brought.items() if names}
+    assert needed == {name: each for name, each in CHECKSUMS.items() if name in brought}
 
 
 def test_a_package_that_a_module_brings_is_seen() -> None:

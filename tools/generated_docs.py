@@ -15,12 +15,8 @@ from tests.models.families import REFUSED, SERVED
 from quire.server.cli.config_table import config_table
 from quire.server.http.openapi.bodies import BODIES
 from quire.server.observability.http_metric_table import HTTP_METRICS
-from quire.server.observability.metric_table import (
-    COMMON_LABELS,
-    METRICS,
-    Metric,
-    MetricKind,
-)
+from quire.server.observability.metric import COMMON_LABELS, Metric, MetricKind
+from quire.server.observability.metric_table import METRICS
 from tools import metric_schema
 from tools.field_tables import field_table
 

@@ -5,7 +5,8 @@ unit, labels, help and buckets. `make readme` writes it anew.
 import json
 
 from quire.server.observability.http_metric_table import HTTP_METRICS
-from quire.server.observability.metric_table import METRICS, Metric, MetricKind
+from quire.server.observability.metric import Metric, MetricKind
+from quire.server.observability.metric_table import METRICS
 
 FILE = "docs/metrics.json"
 UNITS = ("seconds", "bytes", "tokens", "blocks", "requests")

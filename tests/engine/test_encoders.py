@@ -179,6 +179,13 @@ def test_options_that_an_encoder_does_not_have_are_refused(
         build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
 
 
+def test_an_encoder_has_no_blocks_to_keep_on_disk(folder: Path, tmp_path: Path) -> None:
+    memory = MemoryConfig(prefix_cache_dir=str(tmp_path), prefix_cache_bytes=1 << 20)
+    config = EngineConfig(ModelConfig(str(checkpoint(folder, "bert"))), memory=memory)
+    with pytest.raises(ValueError, match="--prefix-cache-dir does not go with it"):
+        build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
+
+
 def test_an_encoder_that_is_not_proven_is_refused_by_name(tmp_path: Path) -> None:
     fields = {"model_type": "funnel", "architectures": ["FunnelModel"]}
     (tmp_path / "config.json").write_text(json.dumps(fields))

@@ -160,7 +160,8 @@ def staged_model(
     queue = StagedQueue(gatherer, store.host, staging, Streams(PresentStream(streams), *streams))
     backend = build_attention(store, AttentionBackendName.AUTO)
     vocab_size = loaded.facts.vocab_size
-    return HFModel(loaded.module, loaded.context, BlockCopier(queue), backend, vocab_size), streams
+    model = HFModel(loaded.module, loaded.context, BlockCopier(queue), backend, vocab_size, store)
+    return model, streams
 
 
 @pytest.mark.parametrize("kept_as", [KVCacheDtype.AUTO, KVCacheDtype.INT8])

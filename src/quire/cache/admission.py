@@ -49,6 +49,11 @@ class ComputedBlocks(NamedTuple):
     host_hits: list[HostHit]
 
     @property
+    def num_host_hits(self) -> int:
+        """The number of blocks of the first group that were found on the host by their keys."""
+        return sum(1 for hit in self.host_hits if hit.group == 0 and hit.key is not None)
+
+    @property
     def shared(self) -> list[int]:
         """The blocks that lie on the device, over all groups."""
         return [

@@ -35,7 +35,8 @@ class BlockTable:
     The null block stands where a group needs its tokens no more: in the first `num_passed` entries
     of that group. Every group has `num_covered` entries. The leading `num_cached_blocks` blocks
     have entered the prefix cache; blocks that were taken before the cache was last reset (`epoch`)
-    never do. `swap` is set while the request is swapped out.
+    never do. `swap` is set while the request is swapped out. `num_from_host` tokens were found on
+    the host when it was admitted.
     """
 
     block_ids: tuple[list[int], ...]
@@ -45,6 +46,7 @@ class BlockTable:
     num_covered: int = 0
     epoch: int = 0
     swap: Swap | None = None
+    num_from_host: int = 0
 
     @property
     def sharing(self) -> SharingTerms:

@@ -77,6 +77,11 @@ class Chain:
         self._extras = other._extras[:num_blocks]
         self._known = other._known[:num_blocks]
 
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens in its blocks."""
+        return len(self.digests) * self._block_size
+
     def parent_digest(self, index: int) -> bytes:
         """Return the digest that block `index` is chained to: that of the block before it, or the
         root.

@@ -26,6 +26,7 @@ from quire.cache.prefix_log import PrefixLog
 from quire.cache.prefix_miss import Miss
 from quire.cache.sharing import OPEN, SharingTerms
 from quire.cache.swapping import RecomputeCost, has_visible, recompute_cost_of, swap_out
+from quire.cache.transfers import Transfers
 
 NO_BLOCKS: tuple[tuple[int, ...], ...] = ()
 
@@ -67,6 +68,11 @@ class KVCache:
         self._copies: list[BlockCopy] = []
         self.offloads = True
         self._held: set[BlockTable] = set()
+
+    @property
+    def transfers(self) -> Transfers:
+        """The way for blocks from and to a slower store."""
+        return Transfers(self._finder, self._log)
 
     @property
     def usage(self) -> BlockUsage:
@@ -154,6 +160,7 @@ class KVCache:
             table.block_ids[group].extend(ids)
             table.num_passed[group] = ids.count(NULL_BLOCK)
         table.epoch = self._epoch
+        table.num_from_host = self._block_size * found.num_host_hits
         for group, index, host_id, key in found.host_hits:
             block_id = taken.pop()
             table.block_ids[group][index] = block_id
@@ -318,9 +325,7 @@ class KVCache:
         self._epoch += 1
 
     def take_kv_events(self) -> tuple[KVEvent, ...]:
-        """Return what was cached and evicted since the last call; nothing unless events are
-        enabled.
-        """
+        """Return the events since the last call; none unless they are enabled."""
         return self._log.take_events()
 
     def take_block_copies(self) -> tuple[BlockCopy, ...]:
@@ -370,9 +375,7 @@ class KVCache:
         ]
 
     def _evicted(self, block_id: int, key: bytes, content: Content) -> None:
-        """Copy the contents of a device block that is used again to the host, if they are wanted
-        there.
-        """
+        """Copy a device block that is used again to the host, if it is wanted there."""
         self._log.evicted(key, content)
         host_id = None
         if self._host is not None and (self.offloads or self._host.is_retained(key)):

@@ -2,7 +2,7 @@
 found, and who follows the cache from outside.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from quire.cache.block_hash import group_of, ids_of
@@ -14,7 +14,8 @@ from quire.cache.prefix_miss import Miss, PrefixMisses
 
 class PrefixLog:
     """Notes what enters and leaves the prefix cache. Events are collected until they are taken, and
-    only if the configuration asks for them.
+    only if the configuration asks for them. `on_cached` is called with the content and group of
+    each block that can be found from now on.
     """
 
     def __init__(self, config: CacheConfig) -> None:
@@ -22,12 +23,16 @@ class PrefixLog:
         self._misses = PrefixMisses(config.num_blocks, config.block_size)
         self._keeps_events = config.enable_kv_cache_events
         self._events: list[KVEvent] = []
+        self.on_cached: Callable[[Content, int], None] | None = None
 
     def cached(self, chain: Chain, group: int, indices: Sequence[int]) -> None:
         """Note that these blocks of the chain, in order, can be found from now on."""
         if group == 0:
             for index in indices:
                 self._misses.cached(chain.content(index), chain.parent_digest(index))
+        if self.on_cached is not None:
+            for index in indices:
+                self.on_cached(chain.content(index), group)
         if self._keeps_events:
             self._events += _stored(chain, group, indices)
 

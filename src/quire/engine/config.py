@@ -91,6 +91,8 @@ class MemoryConfig:
         use is not taken from this one's.
     prefix_caching_seed: makes the digests of blocks the same in every process; None for a random
         one.
+    prefix_cache_dir, prefix_cache_bytes: the folder that keeps blocks beyond the engine's life, and
+        the most bytes in it; both or neither.
     """
 
     block_size: int = 16
@@ -104,6 +106,8 @@ class MemoryConfig:
     enable_prefix_caching: bool = True
     prefix_caching_hash_algo: HashAlgorithm = HashAlgorithm.SHA256
     prefix_caching_seed: str | None = None
+    prefix_cache_dir: str | None = None
+    prefix_cache_bytes: int | None = None
     is_device_shared: bool = False
 
     @property
@@ -228,6 +232,10 @@ def check_options(config: EngineConfig) -> None:
     the flag."""
     memory, scheduling = config.memory, config.scheduling
     _ = memory.budget
+    if (memory.prefix_cache_dir is None) != (memory.prefix_cache_bytes is None):
+        raise ValueError("--prefix-cache-dir and --prefix-cache-bytes are given both or neither")
+    if memory.prefix_cache_dir is not None and not memory.enable_prefix_caching:
+        raise ValueError("--prefix-cache-dir does not go with --no-enable-prefix-caching")
     if memory.block_size not in BLOCK_SIZES:
         sizes = ", ".join(map(str, BLOCK_SIZES))
         raise ValueError(f"--block-size is {memory.block_size}, must be one of {sizes}")

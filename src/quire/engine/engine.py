@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from quire.cache.kv_events import KVEvent
+from quire.cache.persistence.counts import DiskStats
 from quire.cache.sharing import SharingTerms
+from quire.engine.persistence.disk_cache import DiskCache
 from quire.engine.runner import LaunchedStep, Runner
 from quire.engine.running_record import RunningRequests
 from quire.scheduler.prefix_probe import PrefixProbe
@@ -35,18 +37,27 @@ class InFlightStep(NamedTuple):
     began_s: float
 
 
+class Beside(NamedTuple):
+    """The parts that an engine may have beside scheduler and runner: the prefix cache on disk, and
+    what closes all else that was opened with the engine."""
+
+    disk: DiskCache | None = None
+    on_close: Callable[[], None] | None = None
+
+
 WAIT_S = 0.01
-"""An engine whose requests all wait for grammars looks for messages this often."""
+"""An engine whose requests all wait for grammars or a disk looks for messages this often."""
+NOTHING = Beside()
 NO_STEP = StepOutput(0, 0, 0.0, [])
 
 
 class Engine:
     """Owns a scheduler and a runner, and takes their steps.
 
-    `clock` returns seconds that never go back. `on_close` closes what was opened with the engine.
-    `is_overlapped` schedules a step while the device computes the one before; it helps on devices
-    that compute while the host goes on. A request with a grammar runs once that is compiled, by the
-    runner's `grammars`. `running`, if there is any, is told what it is at work on.
+    `clock` returns seconds that never go back. `is_overlapped` schedules a step while the device
+    computes the one before; it helps on devices that compute while the host goes on. A request with
+    a grammar runs once that is compiled, by the runner's `grammars`. `running`, if there is any, is
+    told what it is at work on.
     """
 
     def __init__(
@@ -54,14 +65,14 @@ class Engine:
         scheduler: Scheduler,
         runner: Runner,
         clock: Callable[[], float],
-        on_close: Callable[[], None] | None = None,
+        beside: Beside = NOTHING,
         *,
         is_overlapped: bool = False,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._clock = clock
-        self._on_close = on_close
+        self._disk, self._on_close = beside
         self._grammars = runner.grammars
         self._is_overlapped = is_overlapped
         self._in_flight: InFlightStep | None = None
@@ -71,16 +82,30 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to do: a request to schedule or a result to collect."""
-        return self._scheduler.has_work or self._in_flight is not None
+        if self._scheduler.has_work or self._in_flight is not None:
+            return True
+        return self._disk is not None and self._disk.has_work
 
     @property
     def stats(self) -> Stats:
         """The scheduler's counters and gauges as they are now."""
         return self._scheduler.stats
 
+    @property
+    def disk_stats(self) -> DiskStats | None:
+        """The accounts of the prefix cache on disk, None where there is none."""
+        return None if self._disk is None else self._disk.stats
+
     def submit(self, new: NewRequest, resumed: Resumed | None = None) -> Refusal | None:
         """Add a request to the waiting queue, `resumed` where an engine that has ended had accepted
         it; return the refusal if it was not accepted."""
+        refusal = self._add(new, resumed)
+        if refusal is None and self._disk is not None:
+            self._disk.begin(new.id)
+        return refusal
+
+    def _add(self, new: NewRequest, resumed: Resumed | None) -> Refusal | None:
+        """Add a request, which waits until its grammar is compiled."""
         grammars, grammar = self._grammars, new.sampling.grammar
         if grammar and grammars is None:
             return Refusal(new.id, Reason.GRAMMAR_FAILED, "this engine has no grammars")
@@ -111,6 +136,8 @@ class Engine:
     def reset_prefix_cache(self) -> None:
         """Make everything that is cached now unfindable for later requests."""
         self._scheduler.reset_prefix_cache()
+        if self._disk is not None:
+            self._disk.reset()
 
     def unpin(self, request_id: str) -> None:
         """Let the blocks that a request has pinned be evicted."""
@@ -131,7 +158,12 @@ class Engine:
     def step(self) -> StepOutput:
         """Take one step: schedule, run, update. With overlap the outputs are those of the step
         before, and of this one too if it computes nothing. Where all requests wait for
-        grammars, it waits for one of them, WAIT_S at most."""
+        grammars or the disk, it waits for one of them, WAIT_S at most."""
+        if self._disk is not None:
+            self._disk.before_step(is_idle=not self._scheduler.has_work)
+            if not self._scheduler.has_work and self._in_flight is None:
+                self._disk.wait(WAIT_S)
+                return NO_STEP
         failed = self._take_compiled()
         output = self._step()
         if self._grammars is not None:
@@ -145,8 +177,8 @@ class Engine:
         if self.running is not None:
             self.running.note_step(step)
         new = InFlightStep(self._runner.launch(step), began)
-        if not new.launched.step.chunks and self._in_flight is None and self._grammars is not None:
-            self._grammars.wait(WAIT_S)
+        if not new.launched.step.chunks and self._in_flight is None:
+            self._wait()
         previous, self._in_flight = self._in_flight, None
         result = None if previous is None else self._runner.collect(previous.launched)
         self._runner.sample(new.launched)
@@ -158,6 +190,13 @@ class Engine:
             return output
         last = self._end(new, self._runner.collect(new.launched))
         return last if previous is None else output._replace(deltas=output.deltas + last.deltas)
+
+    def _wait(self) -> None:
+        """Wait for what requests wait for, WAIT_S at most."""
+        if self._disk is not None and self._disk.wait(WAIT_S):
+            return
+        if self._grammars is not None:
+            self._grammars.wait(WAIT_S)
 
     def _end(self, ended: InFlightStep, result: StepResult) -> StepOutput:
         step, now = ended.launched.step, self._clock()
@@ -196,5 +235,7 @@ class Engine:
         """Close what was opened with the engine; no step may follow."""
         if self._grammars is not None:
             self._grammars.close()
+        if self._disk is not None:
+            self._disk.close()
         if self._on_close is not None:
             self._on_close()

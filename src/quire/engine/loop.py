@@ -70,6 +70,7 @@ class EngineLoop:
                 events=engine.take_events(),
                 kv_events=engine.take_kv_events(),
                 probes=tuple(results.probes),
+                disk=engine.disk_stats,
             )
         )
 

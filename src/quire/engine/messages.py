@@ -8,6 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from quire.cache.kv_events import KVEvent
+from quire.cache.persistence.counts import DiskStats
 from quire.cache.sharing import SharingTerms
 from quire.engine.failure_kind import FailureKind
 from quire.scheduler.prefix_probe import PrefixProbe
@@ -181,6 +182,7 @@ class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
     deltas: new tokens and finishes of requests.
     events: new entries of request timelines, each with its request id.
     probes: the answers to probes, each with its id.
+    disk: the accounts of the prefix cache on disk, None where there is none.
     """
 
     step: int
@@ -193,6 +195,7 @@ class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
     events: tuple[tuple[str, Event], ...] = ()
     kv_events: tuple[KVEvent, ...] = ()
     probes: tuple[tuple[str, PrefixProbe], ...] = ()
+    disk: DiskStats | None = None
 
 
 ToEngine: TypeAlias = Submit | Abort | ResetPrefixCache | Unpin | Probe

@@ -15,8 +15,11 @@ from quire.cache.block_copies import BlockCopy, CopyTime
 from quire.models.attention.backend import AttentionBackend, AttentionStep
 from quire.models.attention.hook import AttentionContext, AttentionHook
 from quire.models.batch import Batch, StepRows
+from quire.models.block_rows import BlockRows
 from quire.models.config import LayerFacts
 from quire.models.kv.block_copier import BlockCopier
+from quire.models.kv.kv_rows import build_kv_rows
+from quire.models.kv.kv_store import KVStore
 from quire.models.layers.latent import is_latent, keep_latent, latent_hook
 from quire.models.layers.temperature import is_tempered, switch_off, temperature_hook
 
@@ -58,7 +61,7 @@ class PagedAttentionHook:
 class HFModel:
     """Implements `Model` over a transformers module.
 
-    `backend` and `copier` work on one KV store. Several models may share one `module`, but only one
+    `backend` and `copier` work on one `store`. Several models may share one `module`, but only one
     of them may run at a time.
     """
 
@@ -67,6 +70,10 @@ class HFModel:
     copier: BlockCopier
     backend: AttentionBackend
     vocab_size: int
+    store: KVStore
+
+    def block_rows(self) -> BlockRows:
+        return build_kv_rows(self.store, self.store.keys[0].elements.device)
 
     @torch.inference_mode()
     def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:

@@ -19,6 +19,7 @@ from quire.cache.layout import Layout, build_layout
 from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, TokenKV
 from quire.models.batch import Batch, StepRows
 from quire.models.config import KVSize
+from quire.models.kv.streams import Instant, Mark
 
 Words = NDArray[np.uint64]
 Indices = NDArray[np.int64]
@@ -83,6 +84,9 @@ class ToyModel:
             written[:, target] = read[:, source]
             self._num_copied += kind is not CopyKind.FORK
 
+    def block_rows(self) -> "ToyRows":
+        return ToyRows(self._store.reshape(len(self._store), -1, self._block_size))
+
     def take_copy_time(self) -> CopyTime:
         """Return how many blocks were copied, in no time."""
         num_copied, self._num_copied = self._num_copied, 0
@@ -137,6 +141,34 @@ class ToyModel:
         slots = blocks * self._block_size + positions % self._block_size
         words = _mix(store[slots] ^ _position_salt(positions))
         return np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(words)]), offsets[:-1]
+
+
+class ToyRows:
+    """Implements `BlockRows` over words [cache tensors, blocks, block_size]."""
+
+    max_rows = 8
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    @property
+    def row_bytes(self) -> int:
+        return self._words[:, 0].nbytes
+
+    def new_rows(self, num_rows: int) -> Tensor:
+        return torch.empty((num_rows, self.row_bytes), dtype=torch.uint8)
+
+    def read(self, blocks: Sequence[int], rows: Tensor) -> Mark:
+        self._as_words(rows)[: len(blocks)] = self._words[:, blocks].swapaxes(0, 1)
+        return Instant(0.0)
+
+    def write(self, rows: Tensor, blocks: Sequence[int]) -> None:
+        self._words[:, blocks] = self._as_words(rows)[: len(blocks)].swapaxes(0, 1)
+
+    def _as_words(self, rows: Tensor) -> Words:
+        num_tensors, _, block_size = self._words.shape
+        words: Words = rows.numpy().view(np.uint64)
+        return words.reshape(len(rows), num_tensors, block_size)
 
 
 class ToyText:

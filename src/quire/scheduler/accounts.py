@@ -70,6 +70,8 @@ class Counters:
     num_prefix_queries: int = 0
     num_prefix_hits: int = 0
     num_forked_tokens: int = 0
+    num_host_hits: int = 0
+    num_disk_hits: int = 0
     num_prefix_waits: int = 0
     num_preemptions: int = 0
     num_swaps: int = 0
@@ -103,6 +105,9 @@ class Counters:
         """Count what was found at the first admission, and why no more was."""
         self.num_prefix_queries += request.num_prompt_tokens
         self.num_prefix_hits += request.num_cached
+        from_host = min(request.table.num_from_host, request.num_cached)
+        self.num_host_hits += from_host
+        self.num_disk_hits += min(request.num_loaded, request.num_cached - from_host)
         self.recent.observe(request.num_prompt_tokens, request.num_cached)
         if miss is not None:
             self.misses[miss.kind] += 1
@@ -140,9 +145,8 @@ class Counters:
 def stats_of(
     counters: Counters, num_running: int, waiting: WaitingQueue, usage: BlockUsage, host: HostUsage
 ) -> Stats:
-    """Return the accounts of this moment. The head of the queue says what the queue waits for: few
-    are ever let past it.
-    """
+    """Return the accounts of this moment. The head of the queue says what it waits for: few are
+    ever let past it."""
     head, misses = waiting.head, counters.misses
     blocked = head is not None and bool(head.timeline) and head.timeline[-1].reason in _CAPACITY
     return Stats(
@@ -176,6 +180,8 @@ def stats_of(
         num_misses_new=misses[MissKind.NEW],
         num_forced_tokens=counters.num_forced_tokens,
         num_blocks_pinned=usage.pinned,
+        num_host_hits=counters.num_host_hits,
+        num_disk_hits=counters.num_disk_hits,
     )
 
 

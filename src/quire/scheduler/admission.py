@@ -82,9 +82,10 @@ class Admission:
         """Take blocks for everything known of the request, and return how many of its tokens are
         computed already, or the reason it must wait. `number` is that of the step before the draft.
         """
-        if not request.is_ready:
+        if request.is_loading or not request.is_ready:
             draft.num_unready += 1
-            return Blocker(Reason.WAITS_FOR_GRAMMAR, 0)
+            is_loading = request.is_loading
+            return Blocker(Reason.WAITS_FOR_DISK if is_loading else Reason.WAITS_FOR_GRAMMAR, 0)
         num_spare = self._num_spare(number) + draft.num_reserved
         source = self._source_of(request)
         if source is None:

@@ -5,12 +5,19 @@ Equal prompts that arrive together find nothing cached. One of them computes wha
 common; the others wait for the step that does, and find it. Only waiting requests wait, and only
 for running ones, so that there is no circle; and a result that comes, or a request that leaves,
 ends every wait for it.
+
+Others wait for a prefix that is read from a slower store.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from quire.cache.block_copies import BlockCopy
+from quire.cache.chain import Chain
 from quire.cache.kv_cache import KVCache
+from quire.scheduler.accounts import Counters
+from quire.scheduler.cost import CostModel
+from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
 
 MAX_STEPS = 8
@@ -131,3 +138,61 @@ class PrefixWaits:
     def _forget(self, request: Request) -> None:
         self._awaited.pop(request, None)
         self._num_steps.pop(request, None)
+
+
+class Loads:
+    """Knows which of the scheduler's `requests` wait while the beginning of their prompts is read
+    from a slower store. They are not admitted until that has ended, and hold nobody up.
+    """
+
+    def __init__(
+        self, requests: Mapping[str, Request], cost: CostModel, counters: Counters
+    ) -> None:
+        self._requests = requests
+        self._cost = cost
+        self._counters = counters
+
+    def chain_of(self, request_id: str) -> tuple[Chain, int] | None:
+        """Return the chain of a request and how many of its blocks may be found when it is
+        admitted; None where it is not here, looks for none, or takes those of another request."""
+        request = self._requests.get(request_id)
+        if request is None or request.new.needs_all_rows:
+            return None
+        if request.new.fork_of is not None and not request.num_outputs:
+            return None
+        chain = request.table.chain
+        chain.extend(request.token_ids)
+        num_blocks = len(chain.digests)
+        if num_blocks and chain.num_tokens == len(request.token_ids):
+            num_blocks -= 1  # the last token is always computed
+        return chain, num_blocks
+
+    def has(self, request_id: str) -> bool:
+        """Return whether the request is still here."""
+        return request_id in self._requests
+
+    def prefers_load(self, num_tokens: int, load_s: float) -> bool:
+        """Return whether so many tokens are loaded in less time than computing them takes; they are
+        where the latter was never measured."""
+        token_s = self._cost.token_s
+        return token_s is None or load_s < num_tokens * token_s
+
+    def begin(self, request_id: str) -> None:
+        """Let the request wait."""
+        if request_id in self._requests:
+            self._requests[request_id].is_loading = True
+
+    def end(self, request_id: str, num_tokens: int, now: float) -> None:
+        """Let the request be admitted, if it is still here, with `num_tokens` that were loaded for
+        it."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        request.is_loading = False
+        if num_tokens:
+            request.num_loaded += num_tokens
+            request.note(now, Reason.LOADED_FROM_DISK, num_tokens)
+
+    def note_copies(self, copies: Iterable[BlockCopy]) -> None:
+        """Count copies that were done for what is loaded."""
+        self._counters.note_block_copies(copies)

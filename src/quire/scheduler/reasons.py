@@ -20,7 +20,9 @@ class Reason(StrEnum):
     WAITS_FOR_PROMPT = "waits_for_prompt"  # of the request it forks from
     WAITS_FOR_PREFIX = "waits_for_prefix"  # it is being computed (tokens; by whom)
     WAITS_FOR_GRAMMAR = "waits_for_grammar"  # it is being compiled; nobody waits behind it
+    WAITS_FOR_DISK = "waits_for_disk"  # it is being read; nobody waits behind it
     WAITS_FOR_SKIPPED = "waits_for_skipped"  # one ahead may not be passed again (times it was)
+    LOADED_FROM_DISK = "loaded_from_disk"  # into the prefix cache (tokens)
     # scheduled
     ADMITTED = "admitted"  # (tokens reused from the prefix cache)
     RESUMED = "resumed"  # (tokens reused from the prefix cache)
@@ -69,5 +71,9 @@ class Reason(StrEnum):
         return self.value.startswith("waits")
 
 
-HOLDING_NOBODY = (Reason.WAITS_FOR_PREFIX, Reason.WAITS_FOR_GRAMMAR)
+HOLDING_NOBODY = (
+    Reason.WAITS_FOR_PREFIX,
+    Reason.WAITS_FOR_GRAMMAR,
+    Reason.WAITS_FOR_DISK,
+)
 """The reasons why the head of the queue may wait while those behind it are admitted."""

@@ -188,10 +188,11 @@ class Request:
     since it was last admitted: it tells a late result of an earlier admission apart.
     `num_discarded` tokens were computed before the last preemption. `num_scored` prompt tokens have
     had their log probabilities handed out; the first never gets one. `priority_key` orders the
-    waiting requests of its `tenant`, `running_order` the running ones. While it is not `is_ready`
-    it waits and holds nobody. At the head of the queue it was skipped `num_skips` times.
-    `num_charged` prompt tokens are on its tenant's account. The step `prompt_step` computes the
-    last of its prompt. All requests share one `journal` of what is new in their timelines.
+    waiting requests of its `tenant`, `running_order` the running ones. While it is not
+    `is_ready`, or `is_loading`, it waits and holds nobody; `num_loaded` tokens were loaded for it.
+    At the head of the queue it was skipped `num_skips` times. `num_charged` prompt tokens are on
+    its tenant's account. The step `prompt_step` computes the last of its prompt. All requests share
+    one `journal` of what is new in their timelines.
     """
 
     new: NewRequest
@@ -201,6 +202,8 @@ class Request:
     priority_key: SortKey
     running_order: SortKey = (0.0, 0)
     is_ready: bool = True
+    is_loading: bool = False
+    num_loaded: int = 0
     num_computed: int = 0
     num_pending: int = 0
     num_cached: int = 0

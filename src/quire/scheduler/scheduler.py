@@ -24,6 +24,7 @@ from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
 from quire.scheduler.pinning import pin_prompt
 from quire.scheduler.prefix_probe import PrefixProbe, probe_prefix
+from quire.scheduler.prefix_waits import Loads
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import HOLDING_NOBODY, Reason
 from quire.scheduler.refusals import deadline_unreachable
@@ -68,6 +69,7 @@ class Scheduler:
         self._acceptance = Acceptance(
             config, cache, self._waiting, self._running, self._appointments
         )
+        self.loads = Loads(self._requests, self._cost, self._counters)
 
     @property
     def has_work(self) -> bool:
@@ -312,7 +314,7 @@ class Scheduler:
             blocker = self._admission.blocker(request, draft) or self._admit(request, draft, now)
             if blocker is not None:
                 request.note(now, blocker.reason, blocker.number, blocker.other or head.id)
-                if request.is_ready:
+                if request.is_ready and not request.is_loading:
                     passed.append(request)
                 continue
             for each in passed:

@@ -150,7 +150,8 @@ class Stats(NamedTuple):
     and `num_copied_on_device` count block copies. `num_recent_*` are the tokens of prefix queries
     and hits of the newest requests; `num_misses_*` and `num_prefix_waits` count requests. Of
     `num_generation_tokens`, `num_forced_tokens` were not sampled. In about `predicted_wait_s` what
-    waits now is computed, as far as is known.
+    waits now is computed, as far as is known. Of `num_prefix_hits`, `num_host_hits` were copied in
+    from the host and `num_disk_hits` were loaded from disk.
     """
 
     num_running: int
@@ -184,6 +185,8 @@ class Stats(NamedTuple):
     num_forced_tokens: int = 0
     predicted_wait_s: float = 0.0
     num_blocks_pinned: int = 0
+    num_host_hits: int = 0
+    num_disk_hits: int = 0
 
     @property
     def blocks_by_state(self) -> dict[str, int]:

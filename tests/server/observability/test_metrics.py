@@ -10,13 +10,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from quire.server.config import MetricsCompat
 from quire.server.observability.histogram import Histogram
-from quire.server.observability.metric_table import METRIC_NAMES, METRICS, MetricKind, buckets_up_to
+from quire.server.observability.metric import MetricKind
+from quire.server.observability.metric_table import METRIC_NAMES, METRICS, buckets_up_to
 from tests.server.scripted_engine import FACTS
 from tests.server.served import MODEL, Served, plain_config, serving
 
 VLLM = """
 num_requests_running num_requests_waiting num_requests_waiting_by_reason kv_cache_usage_perc
 cache_config_info prefix_cache_queries_total prefix_cache_hits_total prompt_tokens_cached_total
+prompt_tokens_cached_by_source_total
 prompt_tokens_total generation_tokens_total num_preemptions_total request_success_total
 admission_rejections_total iteration_tokens_total time_to_first_token_seconds
 inter_token_latency_seconds request_time_per_output_token_seconds e2e_request_latency_seconds

@@ -10,10 +10,11 @@ from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.layout import Layout
 from quire.engine.config import TOY_MODEL, EngineConfig, MemoryConfig
-from quire.engine.engine import Engine
+from quire.engine.engine import Beside, Engine
 from quire.engine.grammar.grammars import build_grammars
 from quire.engine.messages import EngineFacts
 from quire.engine.runner import Runner, RunnerConfig
+from quire.engine.startup.disk import build_disk_cache, open_disk
 from quire.engine.tracing import TracedKVCache, open_tracing
 from quire.models.batch import Model
 from quire.scheduler.scheduler import Scheduler
@@ -31,14 +32,15 @@ def assemble(
     model that `config` names is a folder by now, or the toy."""
     endpoint = config.tracing.otlp_traces_endpoint
     tracing = None if endpoint is None else open_tracing(endpoint)
-    cache_config = _cache_config(config, facts, layout)
+    disk = open_disk(config, facts, layout, model)
+    cache_config = _cache_config(config, facts, layout, None if disk is None else disk.fingerprint)
     scheduling = config.scheduling.scheduler_config(
         facts.max_num_batched_tokens, facts.max_model_len, cuts_prompts=facts.is_causal
     )
-    scheduler = Scheduler(
-        scheduling,
-        KVCache(cache_config) if tracing is None else TracedKVCache(cache_config, tracing.tracer),
+    cache = (
+        KVCache(cache_config) if tracing is None else TracedKVCache(cache_config, tracing.tracer)
     )
+    scheduler = Scheduler(scheduling, cache)
     runner_config = RunnerConfig(
         max_num_seqs=facts.max_num_seqs,
         max_num_blocks=-(-facts.max_model_len // facts.block_size),
@@ -48,19 +50,25 @@ def assemble(
         cuts_prompts=facts.is_causal,
         disabled=config.model.disable_optimizations,
     )
-    on_close = None if tracing is None else tracing.close
+    root = cache_config.block_hash.root
+    beside = Beside(
+        build_disk_cache(disk, cache, scheduler, model, root),
+        None if tracing is None else tracing.close,
+    )
     folder = None if config.model.model == TOY_MODEL else Path(config.model.model)
     grammars = build_grammars(folder, facts.vocab_size, facts.eos_token_ids)
     return Engine(
         scheduler,
         Runner(runner_config, model, grammars),
         clock,
-        on_close,
+        beside,
         is_overlapped=facts.async_scheduling,
     )
 
 
-def _cache_config(config: EngineConfig, facts: EngineFacts, layout: Layout) -> CacheConfig:
+def _cache_config(
+    config: EngineConfig, facts: EngineFacts, layout: Layout, fingerprint: bytes | None
+) -> CacheConfig:
     memory = config.memory
     return CacheConfig(
         facts.num_blocks,
@@ -69,14 +77,17 @@ def _cache_config(config: EngineConfig, facts: EngineFacts, layout: Layout) -> C
         groups=layout.patterns,
         max_chunk_tokens=facts.max_num_batched_tokens,
         num_host_blocks=facts.num_host_blocks,
-        block_hash=block_hash(memory),
+        block_hash=block_hash(memory, fingerprint),
         enable_kv_cache_events=config.tracing.enable_kv_cache_events,
     )
 
 
-def block_hash(config: MemoryConfig) -> BlockHash:
-    """Return the hash of blocks. The parent of first blocks is random unless there is a seed."""
+def block_hash(config: MemoryConfig, fingerprint: bytes | None = None) -> BlockHash:
+    """Return the hash of blocks. The parent of first blocks is random unless there is a seed; an
+    engine that keeps blocks on disk has its `fingerprint` for one."""
     algorithm, seed = config.prefix_caching_hash_algo, config.prefix_caching_seed
+    if seed is None and fingerprint is not None:
+        seed = fingerprint.hex()
     if algorithm is HashAlgorithm.SHA256_CBOR and seed is None:
         logger.warning(
             "--prefix-caching-hash-algo %s without --prefix-caching-seed: the digests of blocks "

@@ -5,6 +5,7 @@ from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts
 from quire.engine.startup.assemble import Clock, OnProgress
 from quire.engine.startup.build_toy import build_toy_engine
+from quire.engine.startup.disk import check_disk
 from quire.engine.tracing import check_tracing
 
 
@@ -18,6 +19,7 @@ def build_engine(
     """
     check_options(config)
     check_tracing(config.tracing.otlp_traces_endpoint)
+    check_disk(config.memory)
     if config.model.model == TOY_MODEL:
         return build_toy_engine(config, clock)
     # torch and transformers are slow to import

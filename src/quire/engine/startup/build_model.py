@@ -20,6 +20,7 @@ from quire.engine.messages import EngineFacts, ReceiptLine
 from quire.engine.sampling.build_sampler import sampler_bytes
 from quire.engine.startup.assemble import Clock, OnProgress, assemble
 from quire.engine.startup.build_encoder import build_encoder_engine
+from quire.engine.startup.disk import staging_bytes
 from quire.engine.startup.early_check import check_before_load, least_token_bytes
 from quire.engine.startup.embeddings import embedding_facts
 from quire.engine.startup.graphs import graph_bytes, with_graphs
@@ -218,11 +219,15 @@ def _measure_step(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> 
     )
     scratch = loaded.scratch_bytes(step_limits, config.kv_options)
     sampler = sampler_bytes(facts.vocab_size, loaded.device, config.model.disable_optimizations)
+    swap = _swap_space(config, loaded)
+    staging = swap.staging_bytes + staging_bytes(
+        config.memory, swap.block_bytes, is_host=swap.is_host
+    )
     return Footprint(
         block_size=config.memory.block_size,
         block_bytes=layout.block_bytes(config.memory.block_size),
         token_bytes=token_bytes,
-        fixed_bytes=scratch + sampler + graphs + _swap_space(config, loaded).staging_bytes,
+        fixed_bytes=scratch + sampler + graphs + staging,
         graph_bytes=graphs,
     )
 

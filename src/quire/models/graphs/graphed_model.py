@@ -15,6 +15,7 @@ from quire.cache.block_copies import BlockCopy, CopyTime
 from quire.models.attention.backend import AttentionStep
 from quire.models.attention.triton.inputs import StepInputs
 from quire.models.batch import Batch, StepRows
+from quire.models.block_rows import BlockRows
 from quire.models.graphs.buffers import Buffers
 from quire.models.graphs.capture import GraphDevice, GraphRecorder, Launch, capture_sizes
 from quire.models.graphs.crossings import reason
@@ -57,6 +58,9 @@ class GraphedModel:
 
     def copy_blocks(self, copies: Sequence[BlockCopy], new_blocks: Collection[int]) -> None:
         self._model.copy_blocks(copies, new_blocks)
+
+    def block_rows(self) -> BlockRows:
+        return self._model.block_rows()
 
     def take_copy_time(self) -> CopyTime:
         return self._model.take_copy_time()

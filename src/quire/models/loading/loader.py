@@ -127,7 +127,7 @@ class LoadedModel:
             store, options.attention, options.disabled, self._site(options).features
         )
         copier = build_block_copier(store, self.device)
-        return HFModel(self.module, self.context, copier, backend, self.facts.vocab_size)
+        return HFModel(self.module, self.context, copier, backend, self.facts.vocab_size, store)
 
     def attention_name(self, options: KVOptions) -> str:
         """Return the name of the backend that `attach` would choose, to be logged."""

@@ -260,6 +260,21 @@ OPTIONS: tuple[Option, ...] = (
         shown="random",
     ),
     Option(
+        "prefix-cache-dir",
+        MEMORY,
+        text,
+        "Folder that keeps the blocks of the prefix cache beyond a restart, shared by the models "
+        "of a server and by replicas; needs `--prefix-cache-bytes`.",
+        shown="none",
+    ),
+    Option(
+        "prefix-cache-bytes",
+        MEMORY,
+        byte_count,
+        "Most bytes in `--prefix-cache-dir`, as in `20G`; the least recently used go first.",
+        shown="none",
+    ),
+    Option(
         "enable-kv-cache-events",
         TRACING,
         boolean,

@@ -11,6 +11,7 @@ from prometheus_client.core import Metric as PrometheusFamily
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from quire.cache.persistence.counts import DiskStats
 from quire.engine.config import MemoryConfig
 from quire.engine.messages import EngineFacts
 from quire.scheduler.step import Stats
@@ -18,7 +19,8 @@ from quire.server.config import MetricsCompat
 from quire.server.models.lifecycle import ModelState
 from quire.server.models.served_model import ServedModel
 from quire.server.observability.histogram import Histogram
-from quire.server.observability.metric_table import METRICS, Metric, MetricKind
+from quire.server.observability.metric import Metric, MetricKind
+from quire.server.observability.metric_table import METRICS
 from quire.server.observability.metrics import BatchCounts, ResponseCounts
 from quire.server.service import Service
 
@@ -123,6 +125,7 @@ def _model_rows(model: ServedModel) -> dict[str, Rows]:
     rows["model_loads_total"] = _labelled(counts.loads)
     rows["model_unloads_total"] = _labelled(counts.unloads)
     rows["requests_waiting_for_load"] = [((), lifecycle.num_waiting)]
+    rows |= _disk_rows(metrics.disk)
     if model.facts is not None:
         rows |= _facts_rows(model.facts, model.config.engine.memory)
     return rows
@@ -218,6 +221,12 @@ def _prefix_rows(stats: Stats) -> dict[str, Rows]:
         "salt": stats.num_misses_by_salt,
         "new": stats.num_misses_new,
     }
+    num_elsewhere = stats.num_host_hits + stats.num_disk_hits
+    sources = {
+        "device": stats.num_prefix_hits + stats.num_forked_tokens - num_elsewhere,
+        "host": stats.num_host_hits,
+        "disk": stats.num_disk_hits,
+    }
     return {
         "prefix_cache_queries_total": [((), stats.num_prefix_queries)],
         "prefix_cache_hits_total": [((), stats.num_prefix_hits)],
@@ -225,7 +234,37 @@ def _prefix_rows(stats: Stats) -> dict[str, Rows]:
         "prefix_cache_misses_total": _labelled(misses),
         "prefix_waits_total": [((), stats.num_prefix_waits)],
         "prefix_cache_resets_total": [((), stats.num_resets)],
-        "prompt_tokens_cached_total": [((), stats.num_prefix_hits + stats.num_forked_tokens)],
+        "prompt_tokens_cached_total": [((), sum(sources.values()))],
+        "prompt_tokens_cached_by_source_total": _labelled(sources),
+    }
+
+
+def _disk_rows(disk: DiskStats) -> dict[str, Rows]:
+    """Return what tells of the prefix cache on disk."""
+    blocks = {
+        "written": disk.num_written,
+        "read": disk.num_read,
+        "dropped": disk.num_dropped,
+        "failed": disk.num_failed,
+        "corrupt": disk.num_corrupt,
+        "evicted": disk.num_evicted,
+    }
+    lookups = {
+        "hit": disk.num_hits - disk.num_declined,
+        "declined": disk.num_declined,
+        "miss": disk.num_misses,
+    }
+    return {
+        "prefix_disk_held_blocks": [((), disk.num_blocks)],
+        "prefix_disk_held_bytes": [((), disk.num_bytes)],
+        "prefix_disk_paused": [((), disk.is_paused)],
+        "prefix_disk_lookups_total": _labelled(lookups),
+        "prefix_disk_blocks_total": _labelled(blocks),
+        "prefix_disk_loaded_tokens_total": [((), disk.num_loaded_tokens)],
+        "prefix_disk_moved_bytes_total": _labelled(
+            {"read": disk.read_bytes, "write": disk.written_bytes}
+        ),
+        "prefix_disk_seconds_total": _labelled({"read": disk.read_s, "write": disk.write_s}),
     }
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from quire.server.observability.metric_table import Metric, MetricKind
+from quire.server.observability.metric import Metric, MetricKind
 
 
 def _http(

@@ -4,10 +4,10 @@ Names are exposed as `quire:NAME`, and as `vllm:NAME` where `twin` says that vLL
 metric with the same type, labels and buckets. Those of HTTP have vLLM's plain names alone.
 """
 
-from dataclasses import dataclass
-from enum import StrEnum
-
-COMMON_LABELS = ("model_name", "engine")
+from quire.server.observability.metric import UP_TO_MODEL_LENGTH, Metric, MetricKind
+from quire.server.observability.metric import counter as _counter
+from quire.server.observability.metric import gauge as _gauge
+from quire.server.observability.metric import histogram as _histogram
 
 TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
@@ -29,57 +29,6 @@ GRAMMAR_CHECK_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1
 OUTAGE_BUCKETS = (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
 PREEMPTIONS_BUCKETS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
 CHOICES_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0)
-UP_TO_MODEL_LENGTH = ()
-"""Buckets 1, 2, 5, 10, 20, 50 ... up to the model length, which is known once it is loaded."""
-
-
-class MetricKind(StrEnum):
-    """Prometheus types. A counter's name ends in `_total`."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-    SUMMARY = "summary"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """`labels` come after the common ones, `model_name` and `engine`, or replace them. What is
-    `of_server` a server has once, under the name of its first model; all else each model has."""
-
-    name: str
-    kind: MetricKind
-    help: str
-    labels: tuple[str, ...] = ()
-    common: tuple[str, ...] = COMMON_LABELS
-    buckets: tuple[float, ...] = UP_TO_MODEL_LENGTH
-    twin: bool = True
-    of_server: bool = False
-
-
-def _counter(
-    name: str, help: str, *labels: str, twin: bool = True, of_server: bool = False
-) -> Metric:
-    return Metric(name, MetricKind.COUNTER, help, labels, twin=twin, of_server=of_server)
-
-
-def _gauge(
-    name: str, help: str, *labels: str, twin: bool = True, of_server: bool = False
-) -> Metric:
-    return Metric(name, MetricKind.GAUGE, help, labels, twin=twin, of_server=of_server)
-
-
-def _histogram(
-    name: str,
-    help: str,
-    buckets: tuple[float, ...],
-    *,
-    twin: bool = True,
-    of_server: bool = False,
-) -> Metric:
-    kind = MetricKind.HISTOGRAM
-    return Metric(name, kind, help, buckets=buckets, twin=twin, of_server=of_server)
-
 
 CACHE_CONFIG_LABELS = (
     "block_size",
@@ -132,6 +81,43 @@ METRICS: tuple[Metric, ...] = (
     _counter(
         "prompt_tokens_cached_total",
         "Prompt tokens not computed: from the prefix cache, or those of the choice forked from.",
+    ),
+    _counter(
+        "prompt_tokens_cached_by_source_total",
+        "The same by where they came from: memory of the device, of the host, or disk.",
+        "source",
+    ),
+    _gauge("prefix_disk_held_blocks", "Blocks in the folder of the prefix cache.", twin=False),
+    _gauge("prefix_disk_held_bytes", "Bytes in the folder of the prefix cache.", twin=False),
+    _gauge(
+        "prefix_disk_paused",
+        "1 while nothing is written to the folder of the prefix cache, since the disk has failed.",
+        twin=False,
+    ),
+    _counter(
+        "prefix_disk_lookups_total",
+        "Blocks of prompts that memory lacked: on disk, on disk but sooner computed, or not.",
+        "result",
+        twin=False,
+    ),
+    _counter(
+        "prefix_disk_blocks_total",
+        "Blocks of the prefix cache on disk by what was done with them, or failed.",
+        "event",
+        twin=False,
+    ),
+    _counter("prefix_disk_loaded_tokens_total", "Tokens loaded from disk into memory.", twin=False),
+    _counter(
+        "prefix_disk_moved_bytes_total",
+        "Bytes of blocks read from disk and written to it.",
+        "operation",
+        twin=False,
+    ),
+    _counter(
+        "prefix_disk_seconds_total",
+        "Seconds that threads read blocks from disk and wrote them to it.",
+        "operation",
+        twin=False,
     ),
     _counter("prompt_tokens_total", "Prompt tokens of requests that began to answer."),
     _counter(

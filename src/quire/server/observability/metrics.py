@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import product
 
+from quire.cache.persistence.counts import NO_DISK, DiskStats
 from quire.engine.messages import EngineFacts, EngineOutput
 from quire.engine.supervision.end_cause import EndCause
 from quire.scheduler.request import NewRequest
@@ -18,12 +19,8 @@ from quire.scheduler.step import Finish, Stats
 from quire.server.observability.histogram import Histogram
 from quire.server.observability.http_metrics import HttpMetrics
 from quire.server.observability.loop_lag import RecentMaximum
-from quire.server.observability.metric_table import (
-    METRICS,
-    UP_TO_MODEL_LENGTH,
-    MetricKind,
-    buckets_up_to,
-)
+from quire.server.observability.metric import UP_TO_MODEL_LENGTH, MetricKind
+from quire.server.observability.metric_table import METRICS, buckets_up_to
 from quire.server.observability.request_spans import Drop
 from quire.server.tenancy.rates import Rate
 from quire.server.tenancy.tenants import Arrival
@@ -148,6 +145,8 @@ class ModelMetrics:
     def __init__(self, tenants: Sequence[str]) -> None:
         self._stats = NO_STATS
         self._stats_before = NO_STATS
+        self._disk = NO_DISK
+        self._disk_before = NO_DISK
         self.num_restarts = dict.fromkeys(EndCause, 0)
         self.num_resumed = 0
         self.num_quarantined = 0
@@ -180,8 +179,15 @@ class ModelMetrics:
             return self._stats
         return _added(self._stats_before, self._stats)
 
+    @property
+    def disk(self) -> DiskStats:
+        """The accounts of the prefix cache on disk, as `stats`."""
+        return self._disk.after(self._disk_before)
+
     def on_output(self, output: EngineOutput) -> None:
         self._stats = output.stats
+        if output.disk is not None:
+            self._disk = output.disk
         if output.num_tokens:
             self._step_tokens.observe(output.num_tokens)
 
@@ -233,6 +239,7 @@ class ModelMetrics:
         else it leaves."""
         self._stats_before = _added(self._stats_before, stats)
         self._stats = NO_STATS._replace(num_blocks_free=stats.num_blocks_free)
+        self._disk_before, self._disk = self.disk, NO_DISK
 
     def on_engine_resumed(self, num_resumed: int, out_of_service_s: float) -> None:
         """Note that another engine goes on with `num_resumed` requests."""

@@ -38,6 +38,8 @@ MEANINGS: Mapping[Reason, Meaning] = {
     Reason.WAITS_FOR_PROMPT: Meaning(),
     Reason.WAITS_FOR_PREFIX: Meaning("tokens_awaited"),
     Reason.WAITS_FOR_GRAMMAR: Meaning(),
+    Reason.WAITS_FOR_DISK: Meaning(),
+    Reason.LOADED_FROM_DISK: Meaning("tokens_loaded"),
     Reason.WAITS_FOR_SKIPPED: Meaning("times_passed"),
     Reason.ADMITTED: Meaning("tokens_reused", TimelinePart.PREFILL),
     Reason.RESUMED: Meaning("tokens_reused", TimelinePart.PREFILL),

@@ -1,0 +1,68 @@
+"""The accounts of a store of blocks on disk."""
+
+from dataclasses import dataclass, fields, replace
+from threading import Lock
+
+GAUGES = frozenset(("num_blocks", "num_bytes", "is_paused"))
+"""The fields that tell of the moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskStats:
+    """The accounts of the prefix cache on disk: what its folder holds as far as is known, and what
+    was done since the start.
+
+    `num_hits` and `num_misses` count the blocks that prompts lacked in memory and that were, or
+    were not, in the index. `num_declined` of those found were not read, since computing costs less.
+    `num_loaded_tokens` came into memory. Of blocks, `num_written` were written, `num_dropped` were
+    not since the disk was behind or they were evicted first, `num_failed` failed, `num_corrupt`
+    could not be used and `num_evicted` were deleted for others. `is_paused` says that nothing is
+    written for a while, since the disk has failed.
+    """
+
+    num_blocks: int = 0
+    num_bytes: int = 0
+    num_hits: int = 0
+    num_misses: int = 0
+    num_declined: int = 0
+    num_loaded_tokens: int = 0
+    num_read: int = 0
+    num_written: int = 0
+    num_dropped: int = 0
+    num_failed: int = 0
+    num_corrupt: int = 0
+    num_evicted: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    read_s: float = 0.0
+    write_s: float = 0.0
+    is_paused: bool = False
+
+    def after(self, before: "DiskStats") -> "DiskStats":
+        """Return these accounts with what was done `before` added."""
+        names = [each.name for each in fields(self) if each.name not in GAUGES]
+        sums = {name: getattr(self, name) + getattr(before, name) for name in names}
+        return replace(self, **sums)
+
+
+NO_DISK = DiskStats()
+
+
+class DiskCounts:
+    """Counts that several threads add to."""
+
+    def __init__(self) -> None:
+        self._stats = DiskStats()
+        self._lock = Lock()
+
+    def add(self, **counts: float) -> None:
+        """Add to the fields of `DiskStats` of these names."""
+        with self._lock:
+            old = self._stats
+            self._stats = replace(
+                old, **{name: getattr(old, name) + count for name, count in counts.items()}
+            )
+
+    def stats(self, *, num_blocks: int, num_bytes: int, is_paused: bool) -> DiskStats:
+        """Return the accounts of this moment."""
+        return replace(self._stats, num_blocks=num_blocks, num_bytes=num_bytes, is_paused=is_paused)

@@ -1,0 +1,139 @@
+"""Writes blocks in the background. What does not fit in its queue is not written: whoever hands
+blocks over never waits.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from threading import Condition, Thread
+from typing import NamedTuple
+
+from quire.cache.chain import Content
+from quire.cache.persistence.block_file import BlockIdentity
+from quire.cache.persistence.store import BlockStore
+
+MAX_QUEUED_BYTES = 64 << 20
+MAX_BYTES_S = 256 << 20
+"""No more is written in the long run, so that a cache that changes all the time does not wear its
+disk out."""
+RESCAN_S = 60.0
+"""The folder is scanned again after so long, for what others have written and deleted."""
+CLOSE_S = 2.0
+"""An engine that ends waits so long for what is queued."""
+
+
+class UnsavedBlock(NamedTuple):
+    """A block to be written: what it is, its bytes, and its content, whose parents are of use too
+    where it is."""
+
+    identity: BlockIdentity
+    content: Content
+    row: memoryview
+
+
+class WriteBehind:
+    """One thread that writes to a store, and scans its folder at the start and now and then."""
+
+    def __init__(self, store: BlockStore, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._queue: deque[tuple[int, UnsavedBlock]] = deque()
+        self._stale: deque[Content] = deque()
+        self._changed = Condition()
+        self._queued_bytes = 0
+        self._allowance = float(MAX_BYTES_S)
+        self._allowed_s = clock()
+        self._is_scanned = False
+        self._is_closed = False
+        self._thread = Thread(target=self._run, name="prefix cache writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def room(self) -> int:
+        """The bytes that may be offered now; 0 while the disk is behind or writing pauses."""
+        if self._store.is_paused:
+            return 0
+        self._allow()
+        return max(min(MAX_QUEUED_BYTES - self._queued_bytes, int(self._allowance)), 0)
+
+    def offer(self, blocks: Iterable[UnsavedBlock]) -> None:
+        """Queue blocks to be written, which are of the store's epoch now. Their rows must not
+        change."""
+        with self._changed:
+            for block in blocks:
+                self._queue.append((self._store.epoch, block))
+                self._queued_bytes += len(block.row)
+                self._allowance -= len(block.row)
+            self._changed.notify_all()
+
+    def renew(self, content: Content) -> None:
+        """Note in the background that a block and those before it are of use."""
+        with self._changed:
+            self._stale.append(content)
+            self._changed.notify_all()
+
+    def wait_for_room(self, num_bytes: int, seconds: float) -> None:
+        """Wait until so many bytes may be offered, or writing pauses, for at most so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.room >= num_bytes or self._store.is_paused, seconds)
+
+    def wait_until_scanned(self, seconds: float) -> bool:
+        """Wait for the first scan, at most so long; return whether it has ended."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_scanned, seconds)
+
+    def wait_until_written(self, seconds: float) -> bool:
+        """Wait until nothing is queued, at most so long; return whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._queued_bytes, seconds)
+
+    def close(self) -> None:
+        """Write what is queued, for CLOSE_S at most, and nothing after it."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join(CLOSE_S)
+
+    def _allow(self) -> None:
+        now = self._clock()
+        grown = self._allowance + (now - self._allowed_s) * MAX_BYTES_S
+        self._allowance, self._allowed_s = min(grown, float(MAX_BYTES_S)), now
+
+    def _run(self) -> None:
+        """Scan, and write what is queued, until all is written after `close`."""
+        next_scan_s = self._clock()
+        while True:
+            if self._clock() >= next_scan_s and not self._is_closed:
+                self._store.rescan()
+                next_scan_s = self._clock() + RESCAN_S
+                with self._changed:
+                    self._is_scanned = True
+                    self._changed.notify_all()
+            with self._changed:
+                while not self._queue and not self._stale and not self._is_closed:
+                    if not self._changed.wait(max(next_scan_s - self._clock(), 0.0)):
+                        break
+                if self._is_closed and not self._queue:
+                    return
+                taken = self._queue.popleft() if self._queue else None
+                stale = self._stale.popleft() if self._stale else None
+            if stale is not None:
+                self._renew_all(stale)
+            if taken is not None:
+                self._write(*taken)
+
+    def _write(self, epoch: int, block: UnsavedBlock) -> None:
+        if self._store.is_paused or epoch != self._store.epoch:
+            self._store.counts.add(num_dropped=1)
+        elif self._store.put(block.identity, block.row, epoch) and block.content.parent:
+            self._renew_all(block.content.parent)
+        with self._changed:
+            self._queued_bytes -= len(block.row)
+            self._changed.notify_all()
+
+    def _renew_all(self, content: Content) -> None:
+        """Note that a block and those before it are of use, down to one of which that is known."""
+        above: Content | None = content
+        while above is not None and self._store.is_stale(above.digest):
+            self._store.renew(above.digest)
+            above = above.parent

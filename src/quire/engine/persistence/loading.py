@@ -1,0 +1,265 @@
+"""Loads the beginnings of prompts from disk while their requests wait.
+
+Threads read and check parts of some megabytes; between steps the parts that are read go into blocks
+of the prefix cache, where requests find them as any others. A load ends at the first block that is
+not what it should be: what is behind it is computed.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor
+
+from quire.cache.chain import Chain, Content
+from quire.cache.persistence.block_file import identity_of
+from quire.cache.persistence.store import BlockStore
+from quire.cache.persistence.write_behind import WriteBehind
+from quire.cache.transfers import Place
+from quire.engine.persistence.block_port import BlockPort, row_views
+
+logger = logging.getLogger(__name__)
+
+NUM_THREADS = 2
+MAX_READING_BYTES = 64 << 20
+"""The most bytes that are read, or wait to go into blocks, at a time."""
+TAKE_IN_S = 0.004
+"""Between two steps no part is begun after so long."""
+MAX_LOAD_S = 10.0
+"""A request waits no longer for a disk that hangs."""
+LATENCY_S = 0.001
+DECAY = 0.9
+RETRIED = 32
+"""One of so many loads that would cost more than computing is done, to see whether the disk has
+become faster."""
+
+
+class _Read(NamedTuple):
+    """The number of leading blocks of a part that are whole, and the seconds it took."""
+
+    num_blocks: int
+    seconds: float
+
+
+class _Part(NamedTuple):
+    places: Sequence[Place]
+    rows: Tensor
+    read: "Future[_Read]"
+
+    @property
+    def num_bytes(self) -> int:
+        return self.rows.nbytes
+
+
+@dataclass(slots=True)
+class _Load:
+    """A load for the first of `requests`; the others wait for some of its blocks."""
+
+    chain: Chain
+    max_blocks: int
+    num_here: int
+    missing: Sequence[Place]
+    requests: list[str]
+    began_s: float = 0.0
+    num_begun: int = 0
+    num_bytes: int = 0
+    read_s: float = 0.0
+    take_in_s: float = 0.0
+    parts: deque[_Part] = field(default_factory=deque)
+
+    @property
+    def is_done(self) -> bool:
+        return not self.parts and self.num_begun >= len(self.missing)
+
+    def hangs(self, now: float) -> bool:
+        """Return whether its first part is read for too long."""
+        is_read = bool(self.parts) and self.parts[0].read.done()
+        return bool(self.parts) and not is_read and now - self.began_s > MAX_LOAD_S
+
+    def stop(self) -> None:
+        """Load no more."""
+        self.num_begun = len(self.missing)
+        for part in self.parts:
+            part.read.cancel()
+        self.parts.clear()
+
+
+class Loading:
+    """Decides what is loaded, and does it. `root` is the parent's digest of every first block."""
+
+    def __init__(
+        self,
+        store: BlockStore,
+        writer: WriteBehind,
+        port: BlockPort,
+        root: bytes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._port = port
+        self._root = root
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="prefix cache reader")
+        self._under_way: list[_Load] = []
+        self._reading: list[_Part] = []
+        self._hangs = False
+        self._seconds = self._bytes = 0.0
+        self._num_declined = 0
+
+    @property
+    def is_loading(self) -> bool:
+        return bool(self._under_way)
+
+    def begin(self, request_id: str, *, is_first: bool = True) -> None:
+        """Let the request wait, if the disk has more of its prompt than memory has and reading that
+        costs less than computing it."""
+        asked = self._port.loads.chain_of(request_id) if self._store.num_blocks else None
+        if asked is None:
+            return
+        chain, max_blocks = asked
+        found = self._port.transfers.find(chain, max_blocks, self._store.has)
+        if is_first:
+            num_hits = found.num_blocks - found.num_here
+            self._store.counts.add(num_hits=num_hits, num_misses=max_blocks - found.num_blocks)
+        if found.num_here and self._store.is_stale(chain.digests[found.num_here - 1]):
+            self._writer.renew(chain.content(found.num_here - 1))
+        if not found.missing:
+            return
+        other = self._load_of(found.missing)
+        if other is not None:
+            other.requests.append(request_id)
+        elif self._is_worth(found.num_blocks - found.num_here, len(found.missing)):
+            self._under_way.append(
+                _Load(chain, max_blocks, found.num_here, found.missing, [request_id])
+            )
+            self._begin_parts()
+        else:
+            self._store.counts.add(num_declined=found.num_blocks - found.num_here)
+            return
+        self._port.loads.begin(request_id)
+
+    def take_in(self) -> None:
+        """Take in what was read, and let the requests go on whose loads have ended."""
+        now = self._clock()
+        end_s = now + TAKE_IN_S
+        for load in tuple(self._under_way):
+            if load.hangs(now):
+                logger.warning("the disk of the prefix cache hangs: prompts are computed instead")
+                self._hangs = True
+            if self._hangs or not any(map(self._port.loads.has, load.requests)):
+                load.stop()
+            while load.parts and load.parts[0].read.done() and self._clock() < end_s:
+                self._take_in_part(load, load.parts.popleft())
+            if load.is_done:
+                self._end(load)
+        self._begin_parts()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a part is read, for at most so many seconds."""
+        firsts = [load.parts[0].read for load in self._under_way if load.parts]
+        wait(firsts, seconds, FIRST_COMPLETED)
+
+    def stop(self) -> None:
+        """Load nothing more of what is under way; the requests go on."""
+        for load in tuple(self._under_way):
+            load.stop()
+            self._end(load, is_over=True)
+
+    def close(self) -> None:
+        """Read nothing more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _load_of(self, missing: Sequence[Place]) -> _Load | None:
+        """Return a load of some of these blocks."""
+        keys = {place.key for place in missing}
+        return next(
+            (load for load in self._under_way if any(place.key in keys for place in load.missing)),
+            None,
+        )
+
+    def _is_worth(self, num_blocks: int, num_missing: int) -> bool:
+        """Return whether to read `num_missing` blocks for `num_blocks` of a prompt: not while the
+        disk hangs, nor where computing these costs less."""
+        if self._hangs:
+            if any(not part.read.done() for part in self._reading):
+                return False
+            self._hangs = False
+        if not self._bytes:
+            return True
+        num_bytes = num_missing * self._port.rows.row_bytes
+        load_s = LATENCY_S + num_bytes * self._seconds / self._bytes
+        num_tokens = num_blocks * self._port.transfers.block_size
+        if self._port.loads.prefers_load(num_tokens, load_s):
+            return True
+        self._num_declined += 1
+        return self._num_declined % RETRIED == 0
+
+    def _begin_parts(self) -> None:
+        """Read on, as far as memory for it goes."""
+        rows = self._port.rows
+        self._reading = [part for part in self._reading if not part.read.done()]
+        held = {id(part): part for load in self._under_way for part in load.parts}
+        held |= {id(part): part for part in self._reading}
+        num_bytes = sum(part.num_bytes for part in held.values())
+        for load in self._under_way:
+            while load.num_begun < len(load.missing):
+                places = load.missing[load.num_begun : load.num_begun + rows.max_rows]
+                num_bytes += len(places) * rows.row_bytes
+                if held and num_bytes > MAX_READING_BYTES:
+                    return
+                if not load.num_begun:
+                    load.began_s = self._clock()
+                part = self._part(load.chain, places)
+                held[id(part)] = part
+                load.parts.append(part)
+                load.num_begun += len(places)
+                self._reading.append(part)
+
+    def _part(self, chain: Chain, places: Sequence[Place]) -> _Part:
+        contents = [chain.content(place.block_index) for place in places]
+        rows = self._port.rows.new_rows(len(places))
+        return _Part(places, rows, self._threads.submit(self._read, contents, places, rows))
+
+    def _read(self, contents: Sequence[Content], places: Sequence[Place], rows: Tensor) -> _Read:
+        """Read blocks up to the first that is not there; this runs in a thread."""
+        began = time.perf_counter()
+        num_read = 0
+        blocks = zip(contents, places, row_views(rows, len(places)), strict=True)
+        for content, place, row in blocks:
+            if not self._store.get(identity_of(content, place.group, self._root), row):
+                break
+            num_read += 1
+        return _Read(num_read, time.perf_counter() - began)
+
+    def _take_in_part(self, load: _Load, part: _Part) -> None:
+        began, read = time.perf_counter(), part.read.result()
+        places = part.places[: read.num_blocks]
+        num_here = self._port.take_in(load.chain, places, part.rows)
+        load.num_bytes += read.num_blocks * self._port.rows.row_bytes
+        load.read_s += read.seconds
+        load.take_in_s += time.perf_counter() - began
+        if num_here < len(part.places):
+            load.stop()
+
+    def _end(self, load: _Load, *, is_over: bool = False) -> None:
+        """Let the requests of a load go on. Those that waited beside the first may find more to
+        load, unless all `is_over`."""
+        self._under_way.remove(load)
+        if load.num_bytes:
+            seconds = load.read_s / NUM_THREADS + load.take_in_s
+            self._seconds = self._seconds * DECAY + seconds
+            self._bytes = self._bytes * DECAY + load.num_bytes
+        transfers, loads, now = self._port.transfers, self._port.loads, self._clock()
+        num_here = transfers.find(load.chain, load.max_blocks, lambda key: False).num_here
+        num_tokens = max(num_here - load.num_here, 0) * transfers.block_size
+        self._store.counts.add(num_loaded_tokens=num_tokens)
+        for request_id in load.requests:
+            loads.end(request_id, num_tokens if request_id == load.requests[0] else 0, now)
+        if not is_over:
+            for request_id in load.requests[1:]:
+                self.begin(request_id, is_first=False)

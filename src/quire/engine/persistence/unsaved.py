@@ -1,0 +1,139 @@
+"""The blocks that are in the prefix cache and not yet on disk.
+
+All are written soon after they can be found, prompts and outputs: an engine that is killed writes
+nothing more, and what it had computed is what the next one is asked for. Each is written once. They
+are copied between steps, many at a time; one that is evicted before is left out.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from quire.cache.block_hash import group_key
+from quire.cache.chain import Content
+from quire.cache.persistence.block_file import BlockIdentity, identity_of
+from quire.cache.persistence.store import BlockStore
+from quire.cache.persistence.write_behind import UnsavedBlock, WriteBehind
+from quire.engine.persistence.block_port import BlockPort, row_views
+from quire.models.kv.streams import Mark
+
+PATIENCE_S = 0.25
+"""Blocks wait so long for others, so that a step copies many or none."""
+COPY_S = 0.001
+"""A device copies some megabytes in about so long."""
+MAX_UNSAVED = 1 << 16
+"""The most blocks that wait; the oldest go without being written."""
+
+
+class _Block(NamedTuple):
+    content: Content
+    group: int
+
+
+class _Copied(NamedTuple):
+    """Blocks whose rows are right once the mark is reached."""
+
+    blocks: list[tuple[BlockIdentity, Content]]
+    rows: Tensor
+    mark: Mark
+
+
+class Unsaved:
+    """Hands new blocks to `writer`. `root` is the parent's digest of every first block."""
+
+    def __init__(
+        self,
+        store: BlockStore,
+        writer: WriteBehind,
+        port: BlockPort,
+        root: bytes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._port = port
+        self._root = root
+        self._clock = clock
+        self._waiting: dict[bytes, _Block] = {}
+        self._since_s = 0.0
+        self._copied: deque[_Copied] = deque()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether blocks wait to be copied, or are being copied."""
+        return bool(self._waiting or self._copied)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until `flush` can go on, for at most so many seconds."""
+        if self._copied:
+            time.sleep(min(seconds, COPY_S))
+        elif self._waiting:
+            self._writer.wait_for_room(self._port.rows.row_bytes, seconds)
+
+    def note(self, content: Content, group: int) -> None:
+        """Note that a block of this group can be found from now on."""
+        key = group_key(content.digest, group)
+        if self._store.has(key):
+            return
+        if not self._waiting:
+            self._since_s = self._clock()
+        self._waiting[key] = _Block(content, group)
+        if len(self._waiting) > MAX_UNSAVED:
+            del self._waiting[next(iter(self._waiting))]
+            self._store.counts.add(num_dropped=1)
+
+    def flush(self, *, is_idle: bool) -> None:
+        """Copy some of the blocks that wait, and write those that are copied."""
+        while self._copied and self._copied[0].mark.is_reached:
+            self._write(self._copied.popleft())
+        if not self._waiting:
+            return
+        if self._store.is_paused:
+            self._store.counts.add(num_dropped=len(self._waiting))
+            self._waiting.clear()
+            return
+        is_due = self._clock() - self._since_s >= PATIENCE_S
+        if is_idle or is_due or len(self._waiting) >= self._port.rows.max_rows:
+            self._copy(self._max_rows())
+
+    def clear(self) -> None:
+        """Forget all that waits."""
+        self._waiting.clear()
+        self._copied.clear()
+
+    def _max_rows(self) -> int:
+        rows = self._port.rows
+        return min(self._writer.room // rows.row_bytes, rows.max_rows)
+
+    def _copy(self, max_rows: int) -> None:
+        """Copy the oldest blocks that wait to rows; count those that are gone."""
+        block_ids: list[int] = []
+        blocks: list[tuple[BlockIdentity, Content]] = []
+        num_gone = 0
+        while self._waiting and len(blocks) < max_rows:
+            key = next(iter(self._waiting))
+            content, group = self._waiting.pop(key)
+            block_id = self._port.transfers.block_under(key, content)
+            if block_id is None:
+                num_gone += 1
+            else:
+                block_ids.append(block_id)
+                blocks.append((identity_of(content, group, self._root), content))
+        self._since_s = self._clock()
+        if num_gone:
+            self._store.counts.add(num_dropped=num_gone)
+        if blocks:
+            rows = self._port.rows.new_rows(len(blocks))
+            self._copied.append(_Copied(blocks, rows, self._port.rows.read(block_ids, rows)))
+            if self._copied[0].mark.is_reached:
+                self._write(self._copied.popleft())
+
+    def _write(self, copied: _Copied) -> None:
+        views = row_views(copied.rows, len(copied.blocks))
+        self._writer.offer(
+            UnsavedBlock(identity, content, row)
+            for (identity, content), row in zip(copied.blocks, views, strict=True)
+        )

@@ -1,0 +1,101 @@
+"""Opens the prefix cache on disk, if one is configured."""
+
+import logging
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from quire.cache.kv_cache import KVCache
+from quire.cache.layout import Layout
+from quire.cache.persistence.files import open_folder
+from quire.cache.persistence.store import BlockStore
+from quire.cache.persistence.write_behind import WriteBehind
+from quire.engine.config import EngineConfig, MemoryConfig
+from quire.engine.messages import EngineFacts
+from quire.engine.persistence.block_port import BlockPort
+from quire.engine.persistence.disk_cache import DiskCache
+from quire.engine.startup.fingerprint import fingerprint_of
+from quire.models.batch import Model
+from quire.models.block_rows import KeepsBlocks
+from quire.models.kv.kv_rows import staging_rows
+from quire.scheduler.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+SCAN_S = 1.0
+"""A start waits so long for the list of what is there; a larger folder is listed beside serving."""
+
+
+class OpenedDisk(NamedTuple):
+    """A store, and what writes to it and scans it."""
+
+    store: BlockStore
+    writer: WriteBehind
+    fingerprint: bytes
+
+
+def check_disk(config: MemoryConfig) -> None:
+    """Check before a model is loaded. Raises ValueError if the folder cannot be used."""
+    folder = config.prefix_cache_dir
+    if folder is None:
+        return
+    try:
+        open_folder(Path(folder))
+    except OSError as error:
+        raise ValueError(
+            f"--prefix-cache-dir is {folder}, which cannot be used: {error.strerror or error}. "
+            "It must be a folder that can be made, read and written"
+        ) from None
+
+
+def staging_bytes(config: MemoryConfig, row_bytes: int, *, is_host: bool) -> int:
+    """Return what rows on their way take of a device that is not the host."""
+    if config.prefix_cache_dir is None or is_host or not row_bytes:
+        return 0
+    return staging_rows(row_bytes) * row_bytes
+
+
+def open_disk(
+    config: EngineConfig, facts: EngineFacts, layout: Layout, model: Model
+) -> OpenedDisk | None:
+    """Return the store of this model, which is being scanned; None if there is none. Raises
+    ValueError for a model that has no blocks, or larger ones than the folder may hold."""
+    memory = config.memory
+    if memory.prefix_cache_dir is None or memory.prefix_cache_bytes is None:
+        return None
+    if not layout.groups or not facts.is_causal or not isinstance(model, KeepsBlocks):
+        raise ValueError(
+            "--prefix-cache-dir does not go with this model, which keeps no keys and values of "
+            "prompts"
+        )
+    row_bytes = model.block_rows().row_bytes
+    if memory.prefix_cache_bytes < 2 * row_bytes:
+        raise ValueError(
+            f"--prefix-cache-bytes is {memory.prefix_cache_bytes}, but a block of this model takes "
+            f"{row_bytes} bytes: give it room for many"
+        )
+    root, began = Path(memory.prefix_cache_dir), time.monotonic()
+    fingerprint = fingerprint_of(config, facts, layout, root)
+    logger.info(
+        "prefix cache on disk: %s, fingerprint %s (%.2f s)",
+        root,
+        fingerprint[:16].hex(),
+        time.monotonic() - began,
+    )
+    store = BlockStore(root, fingerprint, memory.prefix_cache_bytes)
+    return OpenedDisk(store, WriteBehind(store), fingerprint)
+
+
+def build_disk_cache(
+    opened: OpenedDisk | None, cache: KVCache, scheduler: Scheduler, model: Model, root: bytes
+) -> DiskCache | None:
+    """Return the prefix cache on disk of an engine; `root` is the parent's digest of every first
+    block."""
+    if opened is None or not isinstance(model, KeepsBlocks):
+        return None
+    port = BlockPort(cache, cache.transfers, scheduler.loads, model, model.block_rows())
+    disk = DiskCache(opened.store, opened.writer, port, root, time.monotonic)
+    opened.writer.wait_until_scanned(SCAN_S)
+    stats = disk.stats
+    logger.info("prefix cache on disk: %d blocks, %d bytes", stats.num_blocks, stats.num_bytes)
+    return disk

@@ -1,0 +1,93 @@
+"""Copies blocks of a KV store to rows of bytes and back, in the order of the computing."""
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from quire.models.kv.kv_store import KVStore
+from quire.models.kv.staged_queue import Gatherer, build_gatherer
+from quire.models.kv.streams import CUDAStream, Instant, Mark, Stream
+from quire.models.kv.torch_gatherer import TorchGatherer
+
+HOST_BYTES = 4 << 20
+"""The most bytes of one call where the device is the host: about a millisecond of a step."""
+STAGING_BYTES = 16 << 20
+"""The memory of another device through which rows come and go."""
+
+
+class HostRows:
+    """Implements `BlockRows` for a store in the host's memory."""
+
+    def __init__(self, store: KVStore) -> None:
+        self._store = store
+
+    @property
+    def row_bytes(self) -> int:
+        return self._store.row_bytes
+
+    @property
+    def max_rows(self) -> int:
+        return max(HOST_BYTES // self.row_bytes, 1)
+
+    def new_rows(self, num_rows: int) -> Tensor:
+        return torch.empty((num_rows, self.row_bytes), dtype=torch.uint8)
+
+    @torch.inference_mode()
+    def read(self, blocks: Sequence[int], rows: Tensor) -> Mark:
+        TorchGatherer(self._store.tensors, rows).gather(blocks, 0)
+        return Instant(time.monotonic())
+
+    @torch.inference_mode()
+    def write(self, rows: Tensor, blocks: Sequence[int]) -> None:
+        TorchGatherer(self._store.tensors, rows).scatter(blocks, 0)
+
+
+class StagedRows:
+    """Implements `BlockRows` for a store on a GPU, by memory there, uint8 [rows, row bytes], that
+    kernels gather blocks to and scatter them from. All of it is work of `stream`, the current one,
+    in its order."""
+
+    def __init__(self, gatherer: Gatherer, staging: Tensor, stream: Stream) -> None:
+        self._gatherer = gatherer
+        self._staging = staging
+        self._stream = stream
+
+    @property
+    def row_bytes(self) -> int:
+        return self._staging.shape[1]
+
+    @property
+    def max_rows(self) -> int:
+        return len(self._staging)
+
+    def new_rows(self, num_rows: int) -> Tensor:
+        is_pinned = self._staging.device.type == "cuda"
+        return torch.empty((num_rows, self.row_bytes), dtype=torch.uint8, pin_memory=is_pinned)
+
+    @torch.inference_mode()
+    def read(self, blocks: Sequence[int], rows: Tensor) -> Mark:
+        self._gatherer.gather(blocks, 0)
+        rows[: len(blocks)].copy_(self._staging[: len(blocks)], non_blocking=True)
+        return self._stream.mark()
+
+    @torch.inference_mode()
+    def write(self, rows: Tensor, blocks: Sequence[int]) -> None:
+        self._staging[: len(blocks)].copy_(rows[: len(blocks)], non_blocking=True)
+        self._gatherer.scatter(blocks, 0)
+
+
+def staging_rows(row_bytes: int) -> int:
+    """Return the rows of the staging memory, one at least."""
+    return max(STAGING_BYTES // row_bytes, 1)
+
+
+def build_kv_rows(store: KVStore, device: torch.device) -> HostRows | StagedRows:
+    """Return what copies the blocks of a store on `device`; on a GPU that takes staging memory."""
+    if device.type == "cpu":
+        return HostRows(store)
+    shape = (staging_rows(store.row_bytes), store.row_bytes)
+    staging = torch.empty(shape, dtype=torch.uint8, device=device)
+    stream = CUDAStream(torch.cuda.current_stream(device))
+    return StagedRows(build_gatherer(store.tensors, staging), staging, stream)
