@@ -9,8 +9,6 @@ import stat
 BACKLOG = 65535
 """So many connections may wait as the kernel allows (Linux: `net.core.somaxconn`). A client that is
 not let in tries again after a second."""
-
-
 TCP_PROTOCOLS = (socket.IPPROTO_TCP, socket.IPPROTO_MPTCP)
 
 

@@ -235,7 +235,7 @@ async def serve(
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
     service = build_service(config, opener(launched, config.supervision), sources)
     try:
-        queue = await _opened_queue(service)
+        queue = await _opened_queue(service, notifier)
     except StoreError as error:
         logger.error("cannot start: %s", error)
         await service.close()
@@ -266,18 +266,22 @@ async def serve(
     return FAILED_START
 
 
-async def _opened_queue(service: Service) -> BatchQueue | None:
-    """Build what runs batches, for which a server that drains on the same socket is waited for.
-    Raises StoreError."""
+async def _opened_queue(service: Service, notifier: Notifier) -> BatchQueue | None:
+    """Build what runs batches. A server that drains on the same socket may have the
+    directory still, and is waited for. Raises StoreError."""
     config, clock = service.config, service.sources.clock
-    until_s = clock() + (config.predecessor_s if config.is_socket_inherited else 0.0)
+    patience_s = config.predecessor_s if config.is_socket_inherited else 0.0
+    until_s, is_told = clock() + patience_s, False
     while True:
         try:
             return build_queue(service)
         except StoreInUse as error:
             if clock() >= until_s:
                 raise
-            logger.warning("waits for %.0f s at most: %s", until_s - clock(), error)
+            if not is_told:
+                logger.warning("waits %.0f s at most: %s", patience_s, error)
+                notifier.status(f"waits: {error}")
+            is_told = True
         await asyncio.sleep(STORE_RETRY_S)
 
 
