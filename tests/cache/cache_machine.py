@@ -198,7 +198,8 @@ class CacheMachine(RuleBasedStateMachine):
             name, self.cache.open_table(live.table.sharing), tokens, max_blocks=max_blocks
         )
         if pinned is None:
-            assert self.collides or self._find(live, tokens) < len(tokens)
+            is_lost = self.collides or self._find(live, tokens) < len(tokens)
+            assert is_lost or not self.caches_prefixes
         elif isinstance(pinned, BlocksMissing):
             assert self.collides or held + num_new == max_blocks + pinned.num_blocks
         else:

@@ -106,6 +106,12 @@ def test_what_was_not_computed_cannot_be_pinned() -> None:
     cache.release(table)
 
 
+def test_without_prefix_caching_nothing_can_be_pinned() -> None:
+    window = AttentionPattern(AttentionType.SLIDING, 1)
+    cache = KVCache(CacheConfig(20, 2, enable_prefix_caching=False, groups=(window,)))
+    assert pin(cache, "a", PREFIX) is None
+
+
 def test_another_salt_has_nothing_of_a_pin() -> None:
     cache = build()
     pin(cache, "a", PREFIX, salt=b"ann")

@@ -64,7 +64,7 @@ class KVCache:
         self._pool = BlockPool(config.num_blocks, self._evicted)
         self._epoch = 0
         self._finder = BlockFinder(self._pool, self._host, config.groups, config.block_size)
-        self.pins = Pins(self._finder)
+        self.pins = Pins(self._finder, is_caching=self._is_caching)
         self._copies: list[BlockCopy] = []
         self.offloads = True
         self._held: set[BlockTable] = set()

@@ -20,11 +20,12 @@ class Pins:
     """Holds the blocks of pinned prefixes, which `finder` finds, until they are unpinned.
 
     Prefixes may share blocks: each block counts once. How many may be pinned is for the caller to
-    say.
+    say; none can be, unless the cache `is_caching` prefixes.
     """
 
-    def __init__(self, finder: BlockFinder) -> None:
+    def __init__(self, finder: BlockFinder, *, is_caching: bool) -> None:
         self._finder = finder
+        self._is_caching = is_caching
         self._blocks_of: dict[str, list[int]] = {}
         self._num_pins: Counter[int] = Counter()
 
@@ -71,7 +72,7 @@ class Pins:
         table.chain.extend(token_ids)
         num_full = len(token_ids) // finder.block_size
         found = finder.prefix(table.chain, num_full, use_host=False)
-        if found.num_cached_blocks < num_full:
+        if not self._is_caching or found.num_cached_blocks < num_full:
             return None
         block_ids = tail_first(found.block_ids)
         num_pinned = len(self._num_pins.keys() | set(block_ids))
