@@ -12,6 +12,7 @@ from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, Schedul
 from quire.scheduler.reasons import Reason
 from quire.server.config import ApiKey
 from quire.server.prefixes import model_prefixes
+from tests.server.prefixes.asking import LONG, MESSAGES, headers_of, listed, pin, shown
 from tests.server.scripted_engine import BLOCK_SIZE, NUM_BLOCKS
 from tests.server.served import (
     BUNDLED,
@@ -23,48 +24,9 @@ from tests.server.served import (
     with_model,
 )
 
-LONG = "Tell me of the king and of his three daughters, who lived in a house by the sea. "
-MESSAGES = [{"role": "system", "content": LONG * 3}]
 TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
 ANN, BOB = ApiKey("key-of-ann", "ann"), ApiKey("key-of-bob", "bob")
 ADMIN = "key-of-admin"
-
-
-@pytest.fixture
-def served(served: Served) -> Iterator[Served]:
-    """The server of the module, of which nothing is pinned before and after."""
-    yield served
-    served.engine.may_step.set()
-    served.engine.refuses, served.engine.pins = None, Reason.PINNED
-    for each in listed(served):
-        served.client.delete(f"/v1/prefixes/{each['id']}").raise_for_status()
-
-
-@pytest.fixture
-def fresh() -> Iterator[Served]:
-    with serving(plain_config()) as served:
-        yield served
-
-
-def pin(served: Served, key: str | None = None, /, **body: object) -> httpx.Response:
-    return served.client.post("/v1/prefixes", json=body, headers=_headers(key))
-
-
-def _headers(key: str | None) -> dict[str, str]:
-    return {} if key is None else {"authorization": f"Bearer {key}"}
-
-
-def shown(served: Served, name: str, key: str | None = None) -> dict[str, object]:
-    reply = served.client.get(f"/v1/prefixes/{name}", headers=_headers(key)).raise_for_status()
-    told: dict[str, object] = reply.json()
-    return told
-
-
-def listed(served: Served, key: str | None = None, query: str = "") -> list[dict[str, object]]:
-    reply = served.client.get(f"/v1/prefixes{query}", headers=_headers(key)).raise_for_status()
-    assert reply.json()["object"] == "list"
-    data: list[dict[str, object]] = reply.json()["data"]
-    return data
 
 
 @pytest.mark.parametrize("body", [{"prompt": LONG}, {"prompt": list(range(5, 50))}])
@@ -206,92 +168,6 @@ def test_a_client_that_goes_leaves_nothing_pinned(served: Served) -> None:
     assert served.engine.pinned == []
 
 
-def test_after_a_reset_it_is_computed_again(served: Served) -> None:
-    told = pin(served, prompt=LONG).raise_for_status().json()
-    (first,) = served.engine.pinned
-    served.engine.may_step.clear()
-    served.client.post("/reset_prefix_cache").raise_for_status()
-    assert shown(served, told["id"])["state"] == "computing"
-    served.engine.may_step.set()
-    assert eventually(lambda: shown(served, told["id"]) == told)
-    (again,) = served.engine.pinned
-    assert again != first
-    one, other = served.engine.submitted
-    assert replace(one, id="") == replace(other, id="")
-
-
-def test_a_reset_while_it_is_computed_has_it_computed_again(served: Served) -> None:
-    served.engine.pins = Reason.PIN_LOST
-    told = pin(served, prompt=LONG).raise_for_status().json()
-    assert told["state"] == "computing"
-    served.engine.pins = Reason.PINNED
-    assert eventually(lambda: shown(served, told["id"])["state"] == "pinned")
-
-
-def test_what_the_queue_has_no_place_for_is_pinned_again_later(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(model_prefixes, "RETRY_S", 0.01)
-    told = pin(served, prompt=LONG).raise_for_status().json()
-    served.engine.refuses = Reason.QUEUE_FULL
-    served.client.post("/reset_prefix_cache").raise_for_status()
-    assert shown(served, told["id"])["state"] == "computing"
-    served.engine.refuses = None
-    assert eventually(lambda: shown(served, told["id"])["state"] == "pinned")
-
-
-def test_what_cannot_be_pinned_again_is_lost_and_says_why(served: Served) -> None:
-    told = pin(served, prompt=LONG).raise_for_status().json()
-    served.engine.refuses = Reason.PINS_FULL
-    served.client.post("/reset_prefix_cache").raise_for_status()
-    assert eventually(lambda: shown(served, told["id"])["state"] == "lost")
-    lost = shown(served, told["id"])
-    assert (lost["why"], lost["num_blocks"]) == ("refused by the script", 0)
-    served.engine.refuses = None
-    served.client.delete(f"/v1/prefixes/{told['id']}").raise_for_status()
-
-
-def test_what_fails_when_it_is_computed_again_is_not_tried_for_ever(served: Served) -> None:
-    told = pin(served, prompt=LONG).raise_for_status().json()
-    served.engine.pins = Reason.NOT_FINITE
-    for _ in range(2):
-        served.client.post("/reset_prefix_cache").raise_for_status()
-        assert eventually(lambda: shown(served, told["id"])["state"] == "lost")
-    assert "its computation has ended" in str(shown(served, told["id"])["why"])
-    assert len(served.engine.submitted) == 2
-
-
-def test_a_prefix_that_is_deleted_is_not_pinned_again(served: Served) -> None:
-    told = pin(served, prompt=LONG).raise_for_status().json()
-    served.engine.may_step.clear()
-    served.client.post("/reset_prefix_cache").raise_for_status()
-    served.client.delete(f"/v1/prefixes/{told['id']}").raise_for_status()
-    served.engine.may_step.set()
-    pin(served, prompt=LONG * 2).raise_for_status()
-    assert len(served.engine.pinned) == 1
-
-
-def test_what_was_pinned_in_an_engine_that_has_ended_is_lost(fresh: Served) -> None:
-    told = pin(fresh, prompt=LONG).raise_for_status().json()
-    fresh.do(lambda: fresh.engine.die("the engine process has ended"))
-    lost = shown(fresh, told["id"])
-    assert lost["state"] == "lost" and "next" in str(lost["why"])
-    assert fresh.metric('quire:pinned_prefixes{engine="0",model_name="test-model",state="lost"')
-
-
-def test_another_load_of_the_model_pins_again(fresh: Served) -> None:
-    first = pin(fresh, prompt=LONG).raise_for_status().json()
-    second = pin(fresh, messages=MESSAGES).raise_for_status().json()
-    fresh.client.post(f"/v1/models/{MODEL}/unload").raise_for_status()
-    assert [each["state"] for each in listed(fresh)] == ["lost", "lost"]
-    fresh.client.post(f"/v1/models/{MODEL}/load").raise_for_status()
-    assert eventually(lambda: listed(fresh) == [first, second])
-    newest = fresh.engines[1]
-    assert len(newest.pinned) == 2
-    for old, new in zip(fresh.engine.submitted, newest.submitted, strict=True):
-        assert replace(old, id="") == replace(new, id="")
-
-
 def test_a_prefix_is_one_request_of_the_metrics_and_timelines(fresh: Served) -> None:
     told = pin(fresh, prompt=LONG).raise_for_status().json()
     timeline = fresh.client.get(f"/v1/requests/{told['id']}").raise_for_status().json()
@@ -315,13 +191,15 @@ def test_a_pin_belongs_to_the_key_that_made_it(guarded: Served) -> None:
     name = told["id"]
     assert listed(guarded, ANN.key) == [told] and listed(guarded, BOB.key) == []
     for method in ("GET", "DELETE"):
-        reply = guarded.client.request(method, f"/v1/prefixes/{name}", headers=_headers(BOB.key))
+        reply = guarded.client.request(method, f"/v1/prefixes/{name}", headers=headers_of(BOB.key))
         assert reply.status_code == 404
-    assert guarded.client.get("/v1/prefixes?all=true", headers=_headers(ANN.key)).status_code == 403
+    assert (
+        guarded.client.get("/v1/prefixes?all=true", headers=headers_of(ANN.key)).status_code == 403
+    )
     assert listed(guarded, ADMIN) == []
     assert listed(guarded, ADMIN, "?all=true") == [{**told, "tenant": "ann"}]
     assert shown(guarded, name, ADMIN) == told
-    guarded.client.delete(f"/v1/prefixes/{name}", headers=_headers(ADMIN)).raise_for_status()
+    guarded.client.delete(f"/v1/prefixes/{name}", headers=headers_of(ADMIN)).raise_for_status()
     assert guarded.engine.pinned == []
 
 

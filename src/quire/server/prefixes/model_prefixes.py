@@ -168,7 +168,9 @@ class ModelPrefixes:
             if refused.refusal.reason in _FULL:
                 await asyncio.sleep(RETRY_S)
                 return
-            outcome = PinOutcome(PrefixState.LOST, why=refused.refusal.message)
+            has_failed = refused.refusal.reason is Reason.QUARANTINED
+            why = refused.refusal.message
+            outcome = PinOutcome(PrefixState.LOST, why=why, has_failed=has_failed)
         except EngineDown as down:
             outcome = PinOutcome(PrefixState.LOST, why=str(down))
         if self._prefixes.get(prefix.id) is not prefix:
