@@ -21,7 +21,7 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test search fuzz check fmt bench schemas clients deploy-check image-check batch-kills cache-kills overload hostile wheel gpu-wheels gpu-faults readme clean
+.PHONY: help serve install test search fuzz check fmt bench schemas clients deploy-check image-check batch-kills cache-kills crash-ops overload hostile wheel gpu-wheels gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ cache-kills: $(TESTS)  ## kill writers to a prefix cache on disk 2,000 times; no
 	rm -rf .cache-kills && mkdir .cache-kills
 	$(BIN)/python -m tests.cache.persistence.kills .cache-kills 2000
 	rm -rf .cache-kills
+
+crash-ops: $(TESTS)  ## 1,000,000 random operations of scheduler and cache, with crashes; ARGS="--seed random"
+	$(BIN)/python -m tests.scheduler.crash_ops $(ARGS)
 
 overload: $(TESTS)  ## 500 requests at once against a queue of 64, and how true Retry-After is
 	$(BIN)/python -m tests.e2e.overload $(ARGS)

@@ -1,0 +1,58 @@
+"""A small part of `make crash-ops`, and faults that it sees."""
+
+from collections.abc import Callable
+
+import pytest
+
+from quire.cache.block_pool import AccountsError
+from quire.cache.block_table import BlockTable
+from quire.cache.kv_cache import KVCache
+from quire.scheduler.request import NewRequest, Request, Resumed
+from quire.scheduler.request_builder import RequestBuilder
+from tests.scheduler.crash_ops.machine import CrashMachine
+
+NAMES = ("crash", "resumed", "abort", "reset", "preempted", "swapped out", "tokens forked")
+
+
+def test_random_operations_with_crashes_keep_the_invariants() -> None:
+    machine = CrashMachine(0)
+    machine.run(24_000)
+    assert min(machine.num_done[name] for name in NAMES) > 10
+
+
+def forgets_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    release, calls = KVCache.release, [0]
+
+    def sometimes(cache: KVCache, table: BlockTable) -> None:
+        calls[0] += 1
+        if calls[0] % 50:
+            release(cache, table)
+
+    monkeypatch.setattr(KVCache, "release", sometimes)
+
+
+def forgets_what_was_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    restore = RequestBuilder.resumed
+
+    def forgetful(
+        builder: RequestBuilder, new: NewRequest, resumed: Resumed, now: float, *, is_ready: bool
+    ) -> Request:
+        request = restore(builder, new, resumed, now, is_ready=is_ready)
+        request.num_scored = 1
+        return request
+
+    monkeypatch.setattr(RequestBuilder, "resumed", forgetful)
+
+
+def forgets_salts(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_table = KVCache.open_table
+    monkeypatch.setattr(KVCache, "open_table", lambda cache, _sharing: open_table(cache))
+
+
+@pytest.mark.parametrize("plant", [forgets_blocks, forgets_what_was_scored, forgets_salts])
+def test_planted_fault_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, AccountsError, KeyError, IndexError)):
+        CrashMachine(0).run(6_000)
