@@ -17,7 +17,8 @@ from quire.cache.kv_cache import KVCache
 from quire.cache.prefix import find_prefix
 from quire.cache.sharing import SharingTerms
 from quire.cache.spec import AttentionPattern
-from quire.engine.runner import LaunchedStep, Runner
+from quire.engine.launched_step import LaunchedStep
+from quire.engine.runner import Runner
 from quire.engine.sampling.native_sampler import NativeSampler
 from quire.engine.sampling.sampler import PendingSample, SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState

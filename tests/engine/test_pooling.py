@@ -3,6 +3,8 @@ the prompt is cut, found in the cache, preempted or swapped; exactly, for the to
 whole numbers.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,8 +16,8 @@ from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Pooling, PoolingKind, Sampling, Stopping
 from quire.scheduler.step import Chunk, NewRequestData, Step, StepResult
+from tests.engine.failures.test_memory_runs_out import BLOCK_SIZE, Narrow
 from tests.engine.invariants import COMMON, check_invariants, pooled, pooled_arrivals, shapes
-from tests.engine.test_memory_runs_out import BLOCK_SIZE, Narrow
 from tests.engine.toy_engine import VOCAB_SIZE, Arrival, Shape, World, play, vector_alone
 
 LAST, MEAN = Pooling(PoolingKind.LAST), Pooling(PoolingKind.MEAN)
@@ -86,7 +88,8 @@ def test_a_pooled_request_may_take_the_whole_context() -> None:
 def test_a_step_without_memory_pools_in_parts(
     prompts: list[tuple[int, PoolingKind | None]], num_tokens: int
 ) -> None:
-    assert _result(num_tokens, prompts) == _result(1000, prompts)
+    in_parts = replace(_result(num_tokens, prompts), step_failure=None)
+    assert in_parts == _result(1000, prompts)
 
 
 @given(

@@ -1,7 +1,9 @@
 """A toy engine under a script of arrivals and aborts, and what each request would say alone."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.sampling.build_sampler import build_sampler
 from quire.engine.sampling.logits_processor import ProcessorContext
 from quire.engine.sampling.sampling_state import build_sampling_state
+from quire.models.batch import Model
 from quire.models.config import KVSize
 from quire.models.toy import TWO_FULL, ToyModel, ToyText, toy_layout
 from quire.scheduler.config import SchedulerConfig
@@ -85,7 +88,15 @@ def scheduler_config(shape: Shape) -> SchedulerConfig:
     )
 
 
-def runner_of(shape: Shape, *, num_groups: int) -> Runner:
+Wrap: TypeAlias = Callable[[ToyModel], Model]
+"""Puts something between the runner and the toy."""
+
+
+def bare(model: ToyModel) -> Model:
+    return model
+
+
+def runner_of(shape: Shape, *, num_groups: int, wrap: Wrap = bare) -> Runner:
     config = RunnerConfig(
         max_num_seqs=shape.max_num_seqs,
         max_num_blocks=-(-MAX_MODEL_LEN // shape.block_size),
@@ -95,17 +106,17 @@ def runner_of(shape: Shape, *, num_groups: int) -> Runner:
     )
     size = KVSize(shape.num_blocks, shape.block_size, shape.num_host_blocks)
     model = ToyModel(VOCAB_SIZE, size, shape.layers, hybrid=shape.hybrid)
-    return Runner(config, model, GRAMMARS.grammars)
+    return Runner(config, wrap(model), GRAMMARS.grammars)
 
 
 class World:
     """Turns a shape into cache, scheduler and runner; `late`: by an engine that is overlapped."""
 
-    def __init__(self, shape: Shape, now: float = 0.0) -> None:
+    def __init__(self, shape: Shape, now: float = 0.0, wrap: Wrap = bare) -> None:
         groups = toy_layout(shape.layers, hybrid=shape.hybrid).patterns
         self.cache = cache_of(shape, groups)
         self.scheduler = Scheduler(scheduler_config(shape), self.cache)
-        runner = runner_of(shape, num_groups=len(groups))
+        runner = runner_of(shape, num_groups=len(groups), wrap=wrap)
         self.now = now
         self._engine = Engine(self.scheduler, runner, lambda: self.now, is_overlapped=shape.late)
         self.num_computed = 0
@@ -144,9 +155,9 @@ class World:
         return tuple(token for delta in self.deltas[request_id] for token in delta.token_ids)
 
 
-def play(shape: Shape, arrivals: list[Arrival], max_steps: int) -> World:
+def play(shape: Shape, arrivals: list[Arrival], max_steps: int, wrap: Wrap = bare) -> World:
     """Until all is done; invariant 3 is the bound on steps."""
-    world = World(shape)
+    world = World(shape, wrap=wrap)
     last = max(max(arrival.step, arrival.abort_step or 0) for arrival in arrivals)
     for step in range(max_steps):
         for arrival in arrivals:

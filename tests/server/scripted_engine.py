@@ -36,7 +36,7 @@ from quire.scheduler.step import Delta, Finish, PrefillProgress, Refusal, Stats
 Script: TypeAlias = Callable[[NewRequest], Iterator[int]]
 
 BLOCK_SIZE = 16
-FAILURES = {-1: Reason.NOT_FINITE, -2: Reason.GRAMMAR_FAILED}
+FAILURES = {-1: Reason.NOT_FINITE, -2: Reason.GRAMMAR_FAILED, -3: Reason.STEP_FAILED}
 """What a script draws where an output fails."""
 NUM_BLOCKS = 1000
 

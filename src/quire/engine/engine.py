@@ -10,8 +10,9 @@ from typing import NamedTuple
 from quire.cache.kv_events import KVEvent
 from quire.cache.persistence.counts import DiskStats
 from quire.cache.sharing import SharingTerms
+from quire.engine.launched_step import LaunchedStep
 from quire.engine.persistence.disk_cache import DiskCache
-from quire.engine.runner import LaunchedStep, Runner
+from quire.engine.runner import Runner
 from quire.engine.running_record import RunningRequests
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason

@@ -2,7 +2,7 @@
 sums from chunk to chunk, and the vector that is sent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -71,6 +71,10 @@ class PooledSpans:
         before = len(self.indices)
         self.indices.extend(first_token + row for row in pooling.rows(chunk))
         self.spans.append((chunk, pooling, before, len(self.indices)))
+
+    def drop(self, request_ids: Container[str]) -> None:
+        """Forget the states of these requests, which could not be computed."""
+        self.spans = [span for span in self.spans if span[0].request_id not in request_ids]
 
 
 class Vectors(NamedTuple):

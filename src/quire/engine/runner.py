@@ -10,7 +10,7 @@ the host does not know yet are copied on the device.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -18,12 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quire.engine.forward_pass import ForwardPass
 from quire.engine.grammar.grammars import Grammars
 from quire.engine.host_to_device import to_device
+from quire.engine.launched_step import LaunchedStep, RequestRow
 from quire.engine.pooling import (
     Numbers,
-    PendingVectors,
-    PooledSpans,
     PromptPooling,
     pool,
     pooled_spans,
@@ -32,13 +32,14 @@ from quire.engine.pooling import (
 from quire.engine.sampling.build_sampler import build_sampler
 from quire.engine.sampling.device_to_host import build_device_to_host
 from quire.engine.sampling.logits_processor import ProcessorContext
-from quire.engine.sampling.requested_tokens import PendingTokenLogits, fetch_requested
-from quire.engine.sampling.sampler import PendingSample, SamplerOutput
+from quire.engine.sampling.requested_tokens import fetch_requested
+from quire.engine.sampling.row_samples import sample_rows
+from quire.engine.sampling.sampler import SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState, build_sampling_state
-from quire.models.batch import Batch, Model, StepRows, split_batch
+from quire.models.batch import Batch, Model
 from quire.models.optimizations import Disabled, Optimization
 from quire.scheduler.request import TokenLogprobs
-from quire.scheduler.step import BlockIds, Chunk, NewRequestData, Step, StepResult
+from quire.scheduler.step import BlockIds, Chunk, NewRequestData, Step, StepFailure, StepResult
 
 logger = logging.getLogger(__name__)
 
@@ -58,54 +59,6 @@ class RunnerConfig:
     cuts_prompts: bool = True
 
 
-@dataclass(slots=True)
-class RequestRow:
-    """One running request: the index of its row of block ids, how many of them are in each group,
-    and what its next token is sampled from. `prompt_logprobs` is None or how many top tokens are
-    scored at each token of the prompt. With `pooling` it samples nothing."""
-
-    index: int
-    num_blocks: list[int]
-    sampling: SamplingState
-    prompt_logprobs: int | None
-    pooling: PromptPooling | None = None
-
-    @property
-    def is_greedy_only(self) -> bool:
-        """Whether the request needs no more of its logits than the argmax, or not even that."""
-        if self.pooling is not None:
-            return True
-        return self.prompt_logprobs is None and self.sampling.is_greedy_only
-
-
-@dataclass(slots=True)
-class LaunchedStep:
-    """A step that was launched.
-
-    rows: the request of each chunk.
-    spans: the first row and the end of each chunk's rows in the logits.
-    logits: [rows, vocab_size], until they are sampled.
-    pooled: which states are part of vectors; `states` are these, until they are pooled.
-    vectors: those of the prompts that are complete, on their way.
-    sampled_chunks: the indices of the chunks that sample a token.
-    pending: the sampled tokens, one for each of these chunks.
-    requested: the logits of tokens that requests name.
-    scored: log probabilities of prompt tokens by request id.
-    """
-
-    step: Step
-    rows: list[RequestRow] = field(default_factory=list)
-    spans: list[tuple[int, int]] = field(default_factory=list)
-    logits: Tensor | None = None
-    pooled: PooledSpans = field(default_factory=PooledSpans)
-    states: Tensor | None = None
-    vectors: PendingVectors | None = None
-    sampled_chunks: list[int] = field(default_factory=list)
-    pending: PendingSample | None = None
-    requested: PendingTokenLogits | None = None
-    scored: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
-
-
 class Runner:
     """Applies the block copies and the changes of requests of a step, then computes its chunks.
     `grammars` are those that its requests have; None where they have none."""
@@ -119,6 +72,7 @@ class Runner:
         self._config = config
         self._device = torch.device(config.device)
         self._model = model
+        self._forward_pass = ForwardPass(model, self._device, cuts_prompts=config.cuts_prompts)
         self.grammars = grammars
         self._takes_forced = Optimization.FORCED_TOKENS not in config.disabled
         self._sampler = build_sampler(model.vocab_size, self._device, config.disabled)
@@ -144,14 +98,18 @@ class Runner:
         if step.block_copies or claimed:
             self._model.copy_blocks(step.block_copies, claimed)
         for join in step.new_requests:
-            self._join(join)
+            self._join(join, launched)
         if step.chunks:
             for chunk in step.chunks:
                 if chunk.new_block_ids:
                     self._extend(self._rows[chunk.request_id], chunk.new_block_ids)
             launched.rows = [self._rows[chunk.request_id] for chunk in step.chunks]
-            batch = self._batch(launched)
-            launched.logits, launched.states = self._forward(batch)
+            output = self._forward_pass.run(self._batch(launched))
+            launched.logits, launched.states = output.rows
+            if output.failure is not None:
+                launched.failure = output.failure
+                launched.fail(output.failed_chunks)
+                launched.pooled.drop(launched.failed)
         self._last = launched
         return launched
 
@@ -170,7 +128,11 @@ class Runner:
                 (indices,) = to_device([torch.tensor(ends)], self._device)
                 logits = logits.index_select(0, indices)
             rows = [launched.rows[index].sampling for index in launched.sampled_chunks]
-            launched.pending = self._sampler.sample(logits, rows)
+            samples = sample_rows(self._sampler, logits, rows)
+            launched.pending = samples.pending
+            if samples.failure is not None:
+                launched.failure = samples.failure
+                launched.fail(launched.sampled_chunks[row] for row in samples.failed_rows)
             launched.requested = fetch_requested(
                 logits, rows, launched.pending.token_ids, self._to_host
             )
@@ -184,10 +146,17 @@ class Runner:
         their time comes with the first result after they are done.
         """
         sampled = None if launched.pending is None else launched.pending.result()
+        rows = [launched.rows[index].sampling for index in launched.sampled_chunks]
+        if sampled is not None:
+            if launched.requested is not None:
+                launched.requested.add_to(sampled.logprobs)
+            launched.append(sampled.token_ids)
         result = StepResult(
             launched.step.number,
             (),
             prompt_logprobs=launched.scored,
+            step_failed=frozenset(launched.failed),
+            step_failure=launched.failure,
             copy_time=self._model.take_copy_time(),
         )
         if launched.vectors is not None:
@@ -195,11 +164,6 @@ class Runner:
             result = replace(result, vectors=vectors, not_finite=not_finite)
         if sampled is None:
             return result
-        if launched.requested is not None:
-            launched.requested.add_to(sampled.logprobs)
-        rows = [launched.rows[index].sampling for index in launched.sampled_chunks]
-        for row, token_id in zip(rows, sampled.token_ids, strict=True):
-            row.append(token_id)
         chunks = launched.step.chunks
         request_ids = [chunks[index].request_id for index in launched.sampled_chunks]
         failed = [each for each, row in zip(request_ids, rows, strict=True) if row.has_failed]
@@ -210,19 +174,28 @@ class Runner:
             result = replace(result, forced=forced) if forced else result
         return _with_sampled(result, request_ids, sampled)
 
-    def _join(self, join: NewRequestData) -> None:
+    def _join(self, join: NewRequestData, launched: LaunchedStep) -> None:
         new = join.request
-        context = ProcessorContext(
-            new.sampling, new.stopping, join.token_ids, len(new.prompt_token_ids)
-        )
-        grammar = None if self.grammars is None else self.grammars.build_processor(context)
-        sampling = build_sampling_state(context, constraint=grammar)
+        sampling = self._sampling_state(join, launched)
         num_blocks = [0] * self._config.num_groups
         row = RequestRow(self._free_rows.pop(), num_blocks, sampling, new.prompt_logprobs)
         if new.pooling is not None:
             row.pooling = PromptPooling(new.pooling, len(new.prompt_token_ids))
         self._rows[new.id] = row
         self._extend(row, join.block_ids)
+
+    def _sampling_state(self, join: NewRequestData, launched: LaunchedStep) -> SamplingState:
+        """Return what the request is sampled from; it fails where that cannot be built."""
+        new, num_prompt_tokens = join.request, len(join.request.prompt_token_ids)
+        context = ProcessorContext(new.sampling, new.stopping, join.token_ids, num_prompt_tokens)
+        try:
+            grammar = None if self.grammars is None else self.grammars.build_processor(context)
+            return build_sampling_state(context, constraint=grammar)
+        except Exception:
+            logger.exception("the logits processors of %s cannot be built", new.id)
+            launched.failed.add(new.id)
+            launched.failure = StepFailure.ERROR
+            return SamplingState(new.sampling, list(join.token_ids), num_prompt_tokens, [])
 
     def _extend(self, row: RequestRow, new_block_ids: BlockIds) -> None:
         """Append new block ids, one tuple for each group, to a request's row."""
@@ -273,26 +246,6 @@ class Runner:
             token_types=sent[-1] if types else None,
         )
 
-    def _forward(self, batch: Batch) -> StepRows:
-        """Return the rows of a batch; if memory runs out, compute it in two parts."""
-        try:
-            if batch.states_indices is not None:
-                return self._model.forward_with_states(batch)
-            return StepRows(self._model.forward(batch))
-        except torch.OutOfMemoryError:
-            parts = split_batch(batch) if self._config.cuts_prompts else None
-            if parts is None:
-                raise
-            logger.warning(
-                "a step of %d tokens found no memory and is computed in two parts",
-                len(batch.positions),
-            )
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-        logits, states = zip(*(self._forward(part) for part in parts), strict=True)
-        found = [each for each in states if each is not None]
-        return StepRows(torch.cat(logits), torch.cat(found) if found else None)
-
     def _slots(self, table: NDArray[np.int32], owners: Numbers, positions: Numbers) -> Numbers:
         """Return the slot of each token in one group; `owners` are the tokens' rows of `table`."""
         block_size = self._config.block_size
@@ -307,7 +260,7 @@ class Runner:
         scored = {}
         chunks = zip(launched.step.chunks, launched.rows, launched.spans, strict=True)
         for chunk, row, (first, end) in chunks:
-            if row.prompt_logprobs is None:
+            if row.prompt_logprobs is None or chunk.request_id in launched.failed:
                 continue
             targets = row.sampling.token_ids[chunk.start + 1 : row.sampling.num_prompt_tokens]
             num_scored = min(len(targets), end - first)

@@ -42,57 +42,79 @@ class Batch:
     token_types: Tensor | None = None
 
 
-def split_batch(batch: Batch) -> tuple[Batch, Batch] | None:
-    """Return two batches that compute the same one after the other, or None for a single token.
+class BatchPart(NamedTuple):
+    """A part of a batch, computed apart; its first chunk is the `first_chunk` of the whole, or the
+    rest of that."""
 
-    The first has the tokens before the middle and the second the rest, each with its own rows of
-    logits. Waits for the device.
-    """
-    starts, num_tokens = batch.query_starts, batch.query_starts[-1]
-    if num_tokens < 2:
-        return None
-    middle = num_tokens // 2
-    logits_indices = _split_indices(batch.logits_indices, middle)
-    states_indices = _split_indices(batch.states_indices, middle)
+    batch: Batch
+    first_chunk: int = 0
+
+    @property
+    def chunks(self) -> range:
+        """The chunks of the whole that the part has tokens of."""
+        return range(self.first_chunk, self.first_chunk + len(self.batch.context_lens))
+
+
+def cut_in_half(part: BatchPart) -> tuple[BatchPart, BatchPart] | None:
+    """Return the tokens before the middle and the rest, a chunk being cut if need be, or None for a
+    single token. Computed one after the other they are the same as together. Waits for the
+    device."""
+    num_tokens = part.batch.query_starts[-1]
+    return _cut(part, num_tokens // 2) if num_tokens > 1 else None
+
+
+def cut_between_chunks(part: BatchPart) -> tuple[BatchPart, BatchPart] | None:
+    """Return the first half of the chunks and the rest, or None for a single chunk. Waits for the
+    device."""
+    starts = part.batch.query_starts
+    return _cut(part, starts[(len(starts) - 1) // 2]) if len(starts) > 2 else None
+
+
+def _cut(part: BatchPart, middle: int) -> tuple[BatchPart, BatchPart]:
+    """Return the tokens before the `middle` and the rest, each with its own rows."""
+    batch, starts = part.batch, part.batch.query_starts
     first_end = bisect_left(starts, middle)
     second = bisect_right(starts, middle) - 1
     first_lens = list(batch.context_lens[:first_end])
     first_lens[-1] -= starts[first_end] - middle  # left out of the chunk that is cut, if one is
-    return (
-        replace(
-            batch,
-            input_ids=batch.input_ids[:middle],
-            positions=batch.positions[:middle],
-            slots=tuple(slots[:middle] for slots in batch.slots),
-            block_tables=tuple(table[:first_end] for table in batch.block_tables),
-            query_starts=(*starts[:first_end], middle),
-            context_lens=tuple(first_lens),
-            logits_indices=logits_indices[0],
-            states_indices=states_indices[0],
-        ),
-        replace(
-            batch,
-            input_ids=batch.input_ids[middle:],
-            positions=batch.positions[middle:],
-            slots=tuple(slots[middle:] for slots in batch.slots),
-            block_tables=tuple(table[second:] for table in batch.block_tables),
-            query_starts=(0, *(start - middle for start in starts[second + 1 :])),
-            context_lens=batch.context_lens[second:],
-            logits_indices=logits_indices[1],
-            states_indices=states_indices[1],
-        ),
+    first = replace(
+        _tokens(batch, slice(middle)),
+        block_tables=tuple(table[:first_end] for table in batch.block_tables),
+        query_starts=(*starts[:first_end], middle),
+        context_lens=tuple(first_lens),
+    )
+    rest = replace(
+        _tokens(batch, slice(middle, starts[-1])),
+        block_tables=tuple(table[second:] for table in batch.block_tables),
+        query_starts=(0, *(start - middle for start in starts[second + 1 :])),
+        context_lens=batch.context_lens[second:],
+    )
+    return BatchPart(first, part.first_chunk), BatchPart(rest, part.first_chunk + second)
+
+
+def _tokens(batch: Batch, tokens: slice) -> Batch:
+    """Return the batch with what it has for some of its tokens alone."""
+    first, end, _ = tokens.indices(batch.query_starts[-1])
+    types = batch.token_types
+    return replace(
+        batch,
+        input_ids=batch.input_ids[tokens],
+        positions=batch.positions[tokens],
+        slots=tuple(slots[tokens] for slots in batch.slots),
+        logits_indices=_between(batch.logits_indices, first, end),
+        states_indices=_between(batch.states_indices, first, end),
+        token_types=None if types is None else types[tokens],
     )
 
 
 Indices = TypeVar("Indices", Tensor, Tensor | None)
 
 
-def _split_indices(indices: Indices, middle: int) -> tuple[Indices, Indices]:
-    """Return the rising indices below `middle`, and the others as they count from there."""
+def _between(indices: Indices, first: int, end: int) -> Indices:
+    """Return the rising indices from `first` to before `end`, as they count from `first`."""
     if indices is None:
-        return None, None
-    num_rows = int((indices < middle).sum())
-    return indices[:num_rows], indices[num_rows:] - middle
+        return None
+    return indices[(indices >= first) & (indices < end)] - first
 
 
 class StepRows(NamedTuple):

@@ -11,7 +11,7 @@ from quire.cache.prefix_miss import Miss, MissKind
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
-from quire.scheduler.step import Finish, PrefillProgress, Stats
+from quire.scheduler.step import Finish, PrefillProgress, Stats, StepFailure
 
 _CAPACITY = (
     Reason.WAITS_FOR_BLOCKS,
@@ -83,6 +83,9 @@ class Counters:
     num_generation_tokens: int = 0
     num_forced_tokens: int = 0
     num_resets: int = 0
+    num_failed_steps: dict[StepFailure, int] = field(
+        default_factory=lambda: dict.fromkeys(StepFailure, 0)
+    )
     misses: dict[MissKind, int] = field(default_factory=lambda: dict.fromkeys(MissKind, 0))
     recent: HitRate = field(default_factory=HitRate)
 
@@ -147,7 +150,7 @@ def stats_of(
 ) -> Stats:
     """Return the accounts of this moment. The head of the queue says what it waits for: few are
     ever let past it."""
-    head, misses = waiting.head, counters.misses
+    head, failed = waiting.head, counters.num_failed_steps
     blocked = head is not None and bool(head.timeline) and head.timeline[-1].reason in _CAPACITY
     return Stats(
         num_running=num_running,
@@ -173,16 +176,25 @@ def stats_of(
         num_recent_hits=counters.recent.num_hits,
         num_resets=counters.num_resets,
         num_prefix_waits=counters.num_prefix_waits,
-        num_misses_too_short=misses[MissKind.TOO_SHORT],
-        num_misses_differing=misses[MissKind.DIFFERS],
-        num_misses_evicted=misses[MissKind.EVICTED],
-        num_misses_by_salt=misses[MissKind.SALT],
-        num_misses_new=misses[MissKind.NEW],
+        **_misses(counters),
         num_forced_tokens=counters.num_forced_tokens,
         num_blocks_pinned=usage.pinned,
         num_host_hits=counters.num_host_hits,
         num_disk_hits=counters.num_disk_hits,
+        num_steps_out_of_memory=failed[StepFailure.OUT_OF_MEMORY],
+        num_steps_with_errors=failed[StepFailure.ERROR],
     )
+
+
+def _misses(counters: Counters) -> dict[str, int]:
+    misses = counters.misses
+    return {
+        "num_misses_too_short": misses[MissKind.TOO_SHORT],
+        "num_misses_differing": misses[MissKind.DIFFERS],
+        "num_misses_evicted": misses[MissKind.EVICTED],
+        "num_misses_by_salt": misses[MissKind.SALT],
+        "num_misses_new": misses[MissKind.NEW],
+    }
 
 
 def prefill_of(request: Request, num_computed: int) -> PrefillProgress | None:

@@ -176,6 +176,8 @@ class Scheduler:
         copied = result.copy_time
         self._cost.observe_step(step.num_tokens, max(seconds - copied.stall_s, 0.0))
         self._cost.observe_copies(copied.num_blocks, copied.copy_s)
+        if result.step_failure is not None:
+            self._counters.num_failed_steps[result.step_failure] += 1
         deltas = []
         sampled = iter(result.token_ids)
         for chunk in step.chunks:

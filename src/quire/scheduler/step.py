@@ -5,6 +5,7 @@ schedule() -> Step -> runner.run() -> StepResult -> update(step, result) -> [Del
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from quire.cache.block_copies import BlockCopy, CopyTime
@@ -59,6 +60,13 @@ class Step:
     block_copies: tuple[BlockCopy, ...] = ()
 
 
+class StepFailure(StrEnum):
+    """The kinds of errors that keep a step from being computed at once."""
+
+    OUT_OF_MEMORY = "out_of_memory"
+    ERROR = "error"
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """The samples of a step: one token id for each sampling chunk, in the order of the chunks.
@@ -68,9 +76,10 @@ class StepResult:
     `vectors` are those of the requests whose pooled prompts are complete, in float32 as it lies in
     memory.
     `not_finite` names requests whose logits held NaN, `grammar_failed` those whose grammar left no
-    token; their token id means nothing. `copy_time` is
-    that of block copies, the step's own or those of steps before it, that were found to be done
-    since the last result.
+    token, `step_failed` those whose part of the step could not be computed; their token id means
+    nothing. `step_failure` says what kept the step from being computed at once, if anything did.
+    `copy_time` is that of block copies, the step's own or those of steps before it, that were found
+    to be done since the last result.
     """
 
     number: int
@@ -81,10 +90,14 @@ class StepResult:
     vectors: Mapping[str, bytes] = field(default_factory=dict)
     not_finite: frozenset[str] = frozenset()
     grammar_failed: frozenset[str] = frozenset()
+    step_failed: frozenset[str] = frozenset()
+    step_failure: StepFailure | None = None
     copy_time: CopyTime = CopyTime()
 
     def failure(self, request_id: str) -> Reason | None:
         """Return why the request has no token although it should, or None."""
+        if request_id in self.step_failed:
+            return Reason.STEP_FAILED
         if request_id in self.not_finite:
             return Reason.NOT_FINITE
         return Reason.GRAMMAR_FAILED if request_id in self.grammar_failed else None
@@ -152,6 +165,7 @@ class Stats(NamedTuple):
     `num_generation_tokens`, `num_forced_tokens` were not sampled. In about `predicted_wait_s` what
     waits now is computed, as far as is known. Of `num_prefix_hits`, `num_host_hits` were copied in
     from the host and `num_disk_hits` were loaded from disk.
+    `num_steps_*` were not computed at once.
     """
 
     num_running: int
@@ -187,6 +201,8 @@ class Stats(NamedTuple):
     num_blocks_pinned: int = 0
     num_host_hits: int = 0
     num_disk_hits: int = 0
+    num_steps_out_of_memory: int = 0
+    num_steps_with_errors: int = 0
 
     @property
     def blocks_by_state(self) -> dict[str, int]:

@@ -1,5 +1,7 @@
 """`/v1/completions`, whole answers: forms of prompts, ends of outputs, echo, log probabilities."""
 
+import json
+
 import msgspec
 import pytest
 
@@ -253,8 +255,15 @@ def test_sampling_reaches_the_engine(served: Served) -> None:
     assert request.sharing.salt == b"mine"
 
 
-def test_output_that_is_not_finite_is_an_error(served: Served) -> None:
-    served.engine.script = lambda request: iter([-1])
-    reply = served.complete(prompt="a")
+@pytest.mark.parametrize(("drawn", "code"), [(-1, "not_finite"), (-3, "step_failed")])
+def test_output_that_the_model_fails_to_compute_is_an_error(
+    served: Served, drawn: int, code: str
+) -> None:
+    served.engine.script = lambda request: iter([100, drawn])
+    reply = served.complete(prompt="a", max_tokens=4)
     assert reply.status_code == 500
-    assert reply.json()["error"]["code"] == "not_finite"
+    error = reply.json()["error"]
+    assert (error["code"], error["type"]) == (code, "server_error")
+    lines = served.complete(prompt="a", max_tokens=4, stream=True).text.split("\n\n")
+    events = [line for line in lines if line.startswith("data: {")]
+    assert json.loads(events[-1].removeprefix("data: "))["error"] == error

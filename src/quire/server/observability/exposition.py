@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from quire.cache.persistence.counts import DiskStats
 from quire.engine.config import MemoryConfig
 from quire.engine.messages import EngineFacts
-from quire.scheduler.step import Stats
+from quire.scheduler.step import Stats, StepFailure
 from quire.server.config import MetricsCompat
 from quire.server.models.lifecycle import ModelState
 from quire.server.models.served_model import ServedModel
@@ -195,6 +195,10 @@ def _request_rows(stats: Stats) -> dict[str, Rows]:
             (("swap", "blocks"), stats.num_swaps),
         ],
         "wasted_prefill_tokens_total": [((), stats.num_wasted_tokens)],
+        "failed_steps_total": [
+            ((StepFailure.OUT_OF_MEMORY,), stats.num_steps_out_of_memory),
+            ((StepFailure.ERROR,), stats.num_steps_with_errors),
+        ],
     }
 
 

@@ -224,6 +224,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter("prefix_cache_resets_total", "Times the prefix cache was emptied.", twin=False),
     _counter("wasted_prefill_tokens_total", "Computed tokens thrown away.", twin=False),
+    _counter("failed_steps_total", "Steps that failed, and went on in parts.", "kind", twin=False),
     Metric(
         "http_half_read_bytes",
         MetricKind.GAUGE,

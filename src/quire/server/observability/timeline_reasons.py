@@ -64,6 +64,7 @@ MEANINGS: Mapping[Reason, Meaning] = {
     Reason.CONTEXT_END: _ENDED,
     Reason.ABORTED: _ENDED,
     Reason.NOT_FINITE: _ENDED,
+    Reason.STEP_FAILED: _ENDED,
     Reason.GRAMMAR_FAILED: _ENDED,
     Reason.QUARANTINED: _ENDED,
     Reason.DEADLINE_EXCEEDED: _ENDED,

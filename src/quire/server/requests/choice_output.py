@@ -20,6 +20,18 @@ MAX_INLINE_TOKENS = 1000
 """An echoed prompt of more tokens is made in a thread, not on the event loop."""
 _STOPS = frozenset((Reason.STOP_TOKEN, Reason.END_OF_SEQUENCE))
 _LENGTHS = frozenset((Reason.MAX_TOKENS, Reason.CONTEXT_END))
+_FAILURES = {
+    Reason.NOT_FINITE: "The model's output held NaN or infinity.",
+    Reason.GRAMMAR_FAILED: (
+        "The grammar of the output went beyond its limits with the tokens of this model, or left "
+        "none of them to go on with."
+    ),
+    Reason.STEP_FAILED: (
+        "The model failed to compute this request, apart from all others too; the server's log has "
+        "the error."
+    ),
+}
+"""The ends of outputs that cannot be used, and what is told of them."""
 
 
 class ChoiceOutput:
@@ -80,17 +92,9 @@ class ChoiceOutput:
     async def add(self, delta: Delta) -> OutputDelta:
         """Return what a delta of the engine adds to the text. Raises RequestError for an output
         that cannot be used."""
-        if delta.finish is not None and delta.finish.reason is Reason.NOT_FINITE:
-            raise RequestError(
-                "The model's output held NaN or infinity.", code="not_finite", status=SERVER_ERROR
-            )
-        if delta.finish is not None and delta.finish.reason is Reason.GRAMMAR_FAILED:
-            raise RequestError(
-                "The grammar of the output went beyond its limits with the tokens of this model, "
-                "or left none of them to go on with.",
-                code="grammar_failed",
-                status=SERVER_ERROR,
-            )
+        if delta.finish is not None and delta.finish.reason in _FAILURES:
+            reason = delta.finish.reason
+            raise RequestError(_FAILURES[reason], code=reason, status=SERVER_ERROR)
         if delta.finish is not None and delta.finish.reason is Reason.PROMPT_COMPUTED:
             return OutputDelta(ending=Ending("stop"), vector=delta.vector)
         self._prompt_logprobs += delta.prompt_logprobs

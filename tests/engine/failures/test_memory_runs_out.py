@@ -1,6 +1,7 @@
 """A step that finds no memory is computed in parts, and its requests say the same."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from quire.models.batch import Batch, StepRows
 from quire.models.config import KVSize
 from quire.models.toy import ToyModel
 from quire.scheduler.request import NewRequest, Sampling, Stopping
-from quire.scheduler.step import Chunk, NewRequestData, Step, StepResult
+from quire.scheduler.step import Chunk, NewRequestData, Step, StepFailure, StepResult
 
 VOCAB_SIZE, BLOCK_SIZE = 24, 4
 
@@ -83,9 +84,18 @@ def results(num_tokens: int, lengths: Sequence[int], scored: Sequence[bool]) -> 
 )
 def test_parts_come_to_the_whole(prompts: list[tuple[int, bool]], num_tokens: int) -> None:
     lengths, scored = [length for length, _ in prompts], [asked for _, asked in prompts]
-    assert results(num_tokens, lengths, scored) == results(1000, lengths, scored)
+    in_parts = results(num_tokens, lengths, scored)
+    assert [replace(each, step_failure=None) for each in in_parts] == results(1000, lengths, scored)
+    is_short = num_tokens < sum(lengths)
+    assert in_parts[0].step_failure is (StepFailure.OUT_OF_MEMORY if is_short else None)
 
 
-def test_a_single_token_that_finds_no_memory_is_an_error() -> None:
+def test_a_single_request_that_finds_no_memory_fails() -> None:
+    for result in results(0, [3], [True]):
+        assert result.step_failed == {"0"}
+        assert result.prompt_logprobs == {}
+
+
+def test_many_of_which_none_finds_memory_are_an_error() -> None:
     with pytest.raises(torch.OutOfMemoryError):
-        results(0, [3], [False])
+        results(0, [3, 4], [False, False])
