@@ -17,8 +17,9 @@ from tests.server.documented import held_to_document
 
 READY_WITHIN_S = 150.0
 STOP_WITHIN_S = 30.0
-FLAGS = ("--port", "0", "--num-threads", "1")
-"""One thread: threads that wait for each other are slow where cores are shared with other tests."""
+FLAGS = ("--port", "0", "--num-threads", "1", "--no-engine-standby")
+"""One thread: threads that wait for each other are slow where cores are shared with other tests. No
+process stands by, for the same reason, and so that the engine is easily found."""
 MODEL = "quire-bundled"
 
 

@@ -129,6 +129,7 @@ class ScriptedEngine:
         self.pins = Reason.PINNED
         self.pinned: list[str] = []
         self.process_id: int | None = os.getpid()
+        self.standby_id: int | None = None
         self.wait_s: float | None = None
         self.progress_age_s = 0.0
         self.starts = asyncio.Event()

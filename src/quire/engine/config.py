@@ -191,10 +191,12 @@ class SupervisionConfig:
 
     max_engine_restarts: so many times within ten minutes another one is started.
     stuck_after_s: an engine that has work and does no step for so long is ended.
+    engine_standby: a process stands by with everything imported, so that it is there sooner.
     """
 
     max_engine_restarts: int = 20
     stuck_after_s: float = 120.0
+    engine_standby: bool = True
 
 
 @dataclass(frozen=True, slots=True)

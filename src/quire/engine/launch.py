@@ -15,22 +15,44 @@ from quire.engine.channel import frame
 from quire.engine.config import EngineConfig
 from quire.engine.running_record import RunningRecord, create_record
 
+STANDBY = "--standby"
+"""Tells an engine process to import what it will need before it has its configuration; the type of
+the model that it is likely for follows."""
+
 
 class LaunchedEngine(NamedTuple):
-    """An engine process that has its configuration, the server's end of the socket to it, and the
-    record of the requests that it is at work on. The process ends when the socket closes."""
+    """An engine process, the server's end of the socket to it, and the record of the requests that
+    it is at work on. The process ends when the socket closes."""
 
     process: subprocess.Popen[bytes]
     socket: socket.socket
     record: RunningRecord
 
+    def close(self) -> None:
+        """Close the socket and the record."""
+        self.socket.close()
+        self.record.close()
+
 
 def launch(config: EngineConfig) -> LaunchedEngine:
     """Start an engine process with `config`. Raises OSError if no process can be started."""
+    launched = spawn()
+    configure(launched, config)
+    return launched
+
+
+def configure(launched: LaunchedEngine, config: EngineConfig) -> None:
+    """Send a process its configuration, with which it begins to load. Raises OSError if it has
+    ended."""
+    launched.socket.sendall(frame(msgspec.msgpack.encode(config)))
+
+
+def spawn(standby_for: str | None = None) -> LaunchedEngine:
+    """Start an engine process that waits for its configuration, and imports meanwhile what an
+    engine for a model of the type `standby_for` needs. Raises OSError."""
     record = create_record()
     ours, theirs = socket.socketpair()
     with theirs, _closed_on_error(ours), _closed_on_error(record):
-        ours.sendall(frame(msgspec.msgpack.encode(config)))
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -39,6 +61,7 @@ def launch(config: EngineConfig) -> LaunchedEngine:
                 "quire.engine.process",
                 str(theirs.fileno()),
                 str(record.fd),
+                *([] if standby_for is None else [STANDBY, standby_for]),
             ],
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(), record.fd),

@@ -3,12 +3,14 @@
 The socket is its only input and output, but for the record of its requests. The first frame is the
 configuration; then the process loads the model, sends Ready, and takes steps until the socket
 closes. It sends an error as Failed before it ends; an unexpected one is logged here too, with its
-traceback. What is slow to import is imported once the configuration has arrived.
+traceback. What is slow to import is imported once the configuration has arrived, or before, if the
+process stands by (STANDBY is its third argument).
 """
 
 import faulthandler
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -21,11 +23,13 @@ from quire.cache.sizing import TooLittleMemory
 from quire.engine.channel import Channel, ChannelClosed
 from quire.engine.config import TOY_MODEL, EngineConfig, LogFormat, TracingConfig
 from quire.engine.failure_kind import kind_of, start_failure_of
+from quire.engine.imports import BackgroundImports, import_engine
+from quire.engine.launch import STANDBY
 from quire.engine.messages import Failed, Loading, Ready
 from quire.engine.running_record import RunningRecord, RunningRequests
 from quire.logs import JsonFormatter
 from quire.models.config import CheckpointError, UnsupportedModel
-from quire.process_age import process_age_s, uncollected
+from quire.process_age import process_age_s
 from quire.progress import log_format
 
 logger = logging.getLogger(__name__)
@@ -42,24 +46,23 @@ def serve(channel: Channel) -> None:
     def report_progress(phase: str, done: int, total: int) -> None:
         channel.send(Loading(phase, done, total))
 
+    imports = BackgroundImports(sys.argv[-1]) if STANDBY in sys.argv else None
     (body,) = channel.receive(wait=True)
     config = msgspec.msgpack.decode(body, type=EngineConfig)
     logging.getLogger().setLevel(config.tracing.log_level.upper())
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_formatter(config.tracing))
-    began_s = time.monotonic() - process_age_s(time.time())
+    began_s = time.monotonic()
     report_progress("imports", 0, 1)
-    with uncollected():
-        is_toy = config.model.model == TOY_MODEL
-        if not is_toy and not config.model.trust_remote_code:  # remote code may compile
-            from quire.models.loading.lean_import import import_transformers
+    if imports is not None:
+        imports.finish()
+    else:
+        began_s -= process_age_s(time.time())
+        is_toy, is_lean = config.model.model == TOY_MODEL, not config.model.trust_remote_code
+        import_engine(is_toy=is_toy, is_lean=is_lean)
+    from quire.engine.loop import EngineLoop
+    from quire.engine.startup.build import build_engine
 
-            import_transformers()
-        from quire.engine.loop import EngineLoop
-        from quire.engine.startup.build import build_engine
-
-        if not is_toy:
-            import quire.engine.startup.build_model  # noqa: F401
     report_progress("imports", 1, 1)
     try:
         engine, facts = build_engine(
@@ -96,6 +99,8 @@ def main() -> None:
     try:
         serve(channel)
     except ChannelClosed:
+        if STANDBY in sys.argv:
+            os._exit(0)  # the imports may go on in their thread, which nothing interrupts
         return
     except Exception as error:
         logger.exception("the engine ends")

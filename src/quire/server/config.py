@@ -145,6 +145,7 @@ class ServerConfig:
     shutdown_timeout_s: float = 30.0
     stuck_after_s: float = 120.0
     max_engine_restarts: int = 20
+    engine_standby: bool = True
     sse_keep_alive_interval_s: float = 15.0
     metrics_compat: MetricsCompat = MetricsCompat.VLLM
     max_logprobs: int = 20
@@ -160,7 +161,7 @@ class ServerConfig:
     @property
     def supervision(self) -> SupervisionConfig:
         """The configuration of what becomes of a model whose engine ends."""
-        return SupervisionConfig(self.max_engine_restarts, self.stuck_after_s)
+        return SupervisionConfig(self.max_engine_restarts, self.stuck_after_s, self.engine_standby)
 
     @property
     def predecessor_s(self) -> float:

@@ -19,9 +19,10 @@ from quire.cache.sharing import SharingTerms
 from quire.engine.client import EngineClient, EngineEnd, Phase
 from quire.engine.config import EngineConfig, SupervisionConfig
 from quire.engine.failure_kind import FailureKind
-from quire.engine.launch import LaunchedEngine, launch
+from quire.engine.launch import LaunchedEngine
 from quire.engine.messages import Abort, EngineFacts, EngineOutput, ResetPrefixCache, Unpin
 from quire.engine.supervision.end_cause import EndCause
+from quire.engine.supervision.engine_starter import EngineStarter
 from quire.engine.supervision.engine_watch import EngineWatch
 from quire.engine.supervision.limits import as_before
 from quire.engine.supervision.live_request import LiveRequest
@@ -53,7 +54,7 @@ class EngineSupervisor:
     `phase`, `facts` (once an engine was ready) and `down_reason` may be read at any time. It is
     DOWN where the first engine could not be loaded, if for want of memory then it `lacks_memory`,
     or where engines have ended too often.
-    `launched` is an engine process that was started with `config`.
+    `launched` is an engine process that was started with `config`; `starter` starts all others.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class EngineSupervisor:
         subscriber: EngineSubscriber,
         supervision: SupervisionConfig,
         launched: LaunchedEngine | None = None,
+        starter: EngineStarter | None = None,
     ) -> None:
         self.phase = Phase.STARTING
         self.facts: EngineFacts | None = None
@@ -70,6 +72,7 @@ class EngineSupervisor:
         self._config = config
         self._subscriber = subscriber
         self._launched = launched
+        self._starter = starter or EngineStarter(has_standby=False)
         self._policy = RestartPolicy(supervision.max_engine_restarts)
         self._client: EngineClient | None = None
         self._requests = RequestTable(subscriber.on_ended_here)
@@ -96,6 +99,12 @@ class EngineSupervisor:
     def process_id(self) -> int | None:
         """The id of the engine's process, or None while there is none."""
         return None if self._client is None else self._client.process_id
+
+    @property
+    def standby_id(self) -> int | None:
+        """The id of the process that stands by to be the next engine, of this or of another model,
+        or None while there is none."""
+        return self._starter.standby_id
 
     @property
     def num_unfinished(self) -> int:
@@ -211,7 +220,7 @@ class EngineSupervisor:
         if launched is not None:
             return EngineClient(lambda: launched, self._take_output)
         config = self._config if self.facts is None else as_before(self._config, self.facts)
-        return EngineClient(partial(launch, config), self._take_output)
+        return EngineClient(partial(self._starter.launch, config), self._take_output)
 
     def _take_output(self, output: EngineOutput) -> None:
         self._last_progress_s = time.monotonic()
@@ -238,6 +247,8 @@ class EngineSupervisor:
         if await client.loaded():
             self.facts = client.facts
             await self._hand_over_all(client)
+            if client.facts is not None:
+                await asyncio.to_thread(self._starter.prepare, client.facts.model_type)
         await client.disconnected()
         if self.facts is not None and not self._closing.is_set():
             self._pause()

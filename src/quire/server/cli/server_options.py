@@ -158,7 +158,8 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "stuck-after",
         SERVER,
         some_seconds,
-        "Seconds without progress under work before `/readyz` turns red.",
+        "Seconds without a step under work before `/readyz` turns red and the engine is ended, "
+        "to be followed by another.",
         field="stuck_after_s",
     ),
     Option(
@@ -167,6 +168,13 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         integer(0),
         "How often within ten minutes an engine that has ended is followed by another; beyond it "
         "the model is down.",
+    ),
+    Option(
+        "engine-standby",
+        SERVER,
+        boolean,
+        "Keep a process that has everything imported and nothing loaded, so that an engine which "
+        "ends is followed sooner; it takes about 250 MB.",
     ),
     Option(
         "sse-keep-alive-interval",

@@ -30,6 +30,7 @@ from starlette.types import ASGIApp
 
 from quire.engine.config import EngineConfig, SupervisionConfig
 from quire.engine.launch import LaunchedEngine
+from quire.engine.supervision.engine_starter import EngineStarter
 from quire.engine.supervision.subscriber import EngineSubscriber
 from quire.engine.supervision.supervisor import EngineSupervisor
 from quire.progress import Progress
@@ -210,16 +211,19 @@ def _log_phase(phase: str) -> None:
     logger.info("loading: %s", phase)
 
 
-def opener(launched: Launched, supervision: SupervisionConfig) -> OpenEngine:
-    """Return what opens engines: those that were launched already, each once, and new ones."""
+def opener(
+    launched: Launched, supervision: SupervisionConfig, starter: EngineStarter
+) -> OpenEngine:
+    """Return what opens engines: those that were launched already, each once, and new ones, which
+    `starter` starts."""
     left = list(launched)
 
     def open_engine(config: EngineConfig, subscriber: EngineSubscriber) -> EngineSupervisor:
         for index, (of_config, engine) in enumerate(left):
             if of_config == config:
                 del left[index]
-                return EngineSupervisor(config, subscriber, supervision, engine)
-        return EngineSupervisor(config, subscriber, supervision)
+                return EngineSupervisor(config, subscriber, supervision, engine, starter)
+        return EngineSupervisor(config, subscriber, supervision, starter=starter)
 
     return open_engine
 
@@ -227,13 +231,13 @@ def opener(launched: Launched, supervision: SupervisionConfig) -> OpenEngine:
 async def serve(
     config: ServerConfig,
     listener: socket.socket,
-    launched: Launched,
+    open_engine: OpenEngine,
     tls: ssl.SSLContext | None,
     notifier: Notifier,
 ) -> int:
     """Serve until a signal or a failed start. Return the exit code."""
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
-    service = build_service(config, opener(launched, config.supervision), sources)
+    service = build_service(config, open_engine, sources)
     try:
         queue = await _opened_queue(service, notifier)
     except StoreError as error:
@@ -294,5 +298,7 @@ def run(
 ) -> int:
     """Serve in an event loop of its own. Return the exit code."""
     return_large_blocks()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(config, listener, launched, tls, notifier))
+    starter = EngineStarter(has_standby=config.supervision.engine_standby)
+    open_engine = opener(launched, config.supervision, starter)
+    with closing(starter), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve(config, listener, open_engine, tls, notifier))

@@ -273,8 +273,9 @@ def _disk_rows(disk: DiskStats) -> dict[str, Rows]:
 
 
 class EngineProcesses(Collector):
-    """Collects the figures of the engines' processes, as `process_*` has the server's; none while
-    there is no such process. Where there are several models each figure has the name of its own."""
+    """Collects the figures of the engines' processes and of the one that stands by, as `process_*`
+    has the server's; none while there is no such process. Where there are several models each
+    figure has the name of its own."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -288,13 +289,16 @@ class EngineProcesses(Collector):
                 kept = families.setdefault(family.name, family)
                 samples = [each._replace(labels=each.labels | labels) for each in family.samples]
                 kept.samples = samples if kept is family else kept.samples + samples
-        return families.values()
+        standby = _process_figures(models[0].engine.standby_id, "quire:engine_standby")
+        return (*families.values(), *standby)
 
 
-def _process_figures(process_id: int | None) -> Iterable[PrometheusFamily]:
+def _process_figures(
+    process_id: int | None, name: str = "quire:engine"
+) -> Iterable[PrometheusFamily]:
     if process_id is None:
         return []
-    return ProcessCollector("quire:engine", pid=lambda: process_id, registry=None).collect()
+    return ProcessCollector(name, pid=lambda: process_id, registry=None).collect()
 
 
 def expose(collectors: Iterable[Collector], *, as_openmetrics: bool) -> bytes:
