@@ -26,7 +26,8 @@ from quire.engine.config import (
 )
 from quire.engine.messages import EngineOutput
 from quire.engine.supervision.probes import MAX_PROBES
-from quire.engine.supervision.supervisor import MAX_UNREAD_BYTES, EngineSupervisor
+from quire.engine.supervision.request_table import MAX_UNREAD_BYTES
+from quire.engine.supervision.supervisor import EngineSupervisor
 from quire.engine.token_stream import EngineDown, Refused, TokenStream
 from quire.models.toy import toy_logits
 from quire.scheduler.reasons import Reason

@@ -1,6 +1,7 @@
 """A server whose engine is killed answers every request as if nothing had happened."""
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import httpx
+import psutil
 import pytest
 
 from tests.e2e.server_process import ServerProcess, eventually, server_process
@@ -164,3 +166,36 @@ def test_probes_tell_of_a_restart_and_the_server_ends_in_the_middle_of_one() -> 
         server.engine_process().kill()
         assert eventually(lambda: server.client.get("/readyz").status_code == 503, 10)
         assert server.stop() == 0
+
+
+def test_the_process_that_stands_by_becomes_the_engine_and_another_stands_by() -> None:
+    with server_process(*FLAGS, "--engine-standby") as server:
+        assert eventually(lambda: STANDBY in server.client.get("/metrics").text, 20)
+        engine, standby = engine_processes(server)
+        assert server.metric(STANDBY) > 0
+        assert eventually(lambda: "idle" not in policies(standby.pid), 60), "it imports"
+        stream = Stream(server, *BODIES[0])
+        assert stream.began.wait(60)
+        engine.kill()
+        stream.choices()
+        assert eventually(lambda: len(engine_processes(server)) == 2, 20)
+        assert engine_processes(server)[0].pid == standby.pid
+        last = engine_processes(server)
+        assert server.stop() == 0
+        assert not any(each.is_running() for each in last)
+
+
+STANDBY = "quire:engine_standby_process_resident_memory_bytes"
+
+
+def policies(pid: int) -> set[str]:
+    """The scheduling policies of the threads of a process."""
+    names = {os.SCHED_IDLE: "idle", os.SCHED_OTHER: "other"}
+    return {names[os.sched_getscheduler(int(each))] for each in os.listdir(f"/proc/{pid}/task")}
+
+
+def engine_processes(server: ServerProcess) -> list[psutil.Process]:
+    """The engine and the process that stands by, the older one first."""
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    found = [each for each in children if "quire.engine.process" in each.cmdline()]
+    return sorted(found, key=lambda each: each.create_time())

@@ -304,3 +304,21 @@ async def test_requests_that_come_or_end_during_a_trial_are_held_or_let_go() -> 
         Reason.ABORTED,
         Reason.MAX_TOKENS,
     ]
+
+
+async def test_time_limits_pass_while_the_engine_does_not_answer() -> None:
+    async with running() as run:
+        timed = replace(request("timed", max_tokens=1500), time_limit_s=0.5)
+        stream = run.supervisor.submit(timed)
+        await anext(stream)
+        os.kill(run.pid, signal.SIGSTOP)
+        waiting = run.supervisor.submit(replace(timed, id="waits"))
+        try:
+            finish = (await asyncio.wait_for(collect(stream), 5))[1]
+            assert finish is not None and finish.reason is Reason.DEADLINE_EXCEEDED
+            with pytest.raises(Refused, match="time limit"):
+                await asyncio.wait_for(waiting.accepted(), 5)
+        finally:
+            os.kill(run.pid, signal.SIGCONT)
+        assert len((await collect(run.supervisor.submit(request("a", max_tokens=3))))[0]) == 3
+        assert run.told.causes == []

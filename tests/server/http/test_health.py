@@ -194,3 +194,17 @@ def test_an_encoder_is_for_embeddings_or_scores_alone(scores: ScoreFacts | None,
         assert card["kind"] == kind
         able = [name for name, is_able in card["capabilities"].items() if is_able]
         assert able == ["rerank" if scores else "embeddings"]
+
+
+def test_a_server_whose_engine_restarts_is_alive_and_not_ready() -> None:
+    with serving(plain_config()) as served:
+        served.engine.phase = Phase.RESTARTING
+        found = statuses(served)
+        assert found.pop("/livez") == 200 and set(found.values()) == {503}
+        assert served.client.get("/readyz").json() == {"status": "restarting"}
+        started = served.client.get("/startupz").json()
+        assert started["status"] == "restarting" and started["progress"]["total"] > 0
+        assert served.metric("quire:engine_restarting") == 1
+        served.engine.phase = Phase.READY
+        assert set(statuses(served).values()) == {200}
+        assert served.metric("quire:engine_restarting") == 0

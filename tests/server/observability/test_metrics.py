@@ -8,10 +8,14 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
+from quire.engine.messages import EngineOutput
+from quire.engine.supervision.end_cause import EndCause
+from quire.scheduler.step import Stats
 from quire.server.config import MetricsCompat
 from quire.server.observability.histogram import Histogram
 from quire.server.observability.metric import MetricKind
 from quire.server.observability.metric_table import METRIC_NAMES, METRICS, buckets_up_to
+from quire.server.observability.metrics import GAUGES, ModelMetrics
 from tests.server.scripted_engine import FACTS
 from tests.server.served import MODEL, Served, plain_config, serving
 
@@ -204,3 +208,23 @@ def test_metrics_are_compressed_for_those_who_ask(
     assert reply.headers.get("content-encoding") == sent
     assert "quire:num_requests_running" in reply.text
     assert (int(reply.headers["content-length"]) < len(reply.text) / 4) == (sent is not None)
+
+
+def test_every_account_of_an_engine_is_a_gauge_or_goes_on_in_the_next_one() -> None:
+    known = {"num_running", "num_waiting", "num_waiting_for_capacity", "predicted_wait_s"}
+    prefixes = ("num_blocks_", "num_recent_")
+    assert GAUGES == known | {name for name in Stats._fields if name.startswith(prefixes)}
+    metrics = ModelMetrics(())
+    first = Stats(*range(1, len(Stats._fields) + 1))
+    metrics.on_output(EngineOutput(1, 1, 0.0, (), (), (), first))
+    assert metrics.stats == first
+    metrics.on_engine_lost(EndCause.KILLED)
+    lost = metrics.stats
+    assert (lost.num_running, lost.num_blocks_active) == (0, 0)
+    blocks = (first.num_blocks_free, first.num_blocks_cached, first.num_blocks_active)
+    assert lost.num_blocks_free == sum(blocks) + first.num_blocks_pinned
+    counts = [name for name in Stats._fields if name not in GAUGES]
+    assert all(getattr(lost, name) == getattr(first, name) for name in counts)
+    metrics.on_output(EngineOutput(1, 1, 0.0, (), (), (), first))
+    for name, value in zip(Stats._fields, metrics.stats, strict=True):
+        assert value == getattr(first, name) * (1 if name in GAUGES else 2), name

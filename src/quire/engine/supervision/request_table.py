@@ -13,6 +13,8 @@ from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Delta, Refusal
 
 CRASHES = "the request crashes the engine"
+MAX_UNREAD_BYTES = 32 << 20
+"""No request is sent while the engine has left more bytes than these unread."""
 TOKEN_BYTES = 5
 """The bytes of a token in a message, at most."""
 
@@ -41,13 +43,6 @@ class RequestTable:
         self._num_withdrawn = 0
         self._on_ended_here = on_ended_here
 
-    @property
-    def num_accepting_bytes(self) -> int:
-        """The bytes that the requests would take as messages which no engine has accepted yet."""
-        return TOKEN_BYTES * sum(
-            len(live.request.prompt_token_ids) for live in self.accepting.values()
-        )
-
     def add(self, request: NewRequest, now: float) -> LiveRequest:
         """Add a request that is submitted now. Raises Refused if its id is in use."""
         if request.id in self.live:
@@ -55,6 +50,20 @@ class RequestTable:
         live = LiveRequest(request, TokenStream(request.id), now)
         self.live[live.id] = self.accepting[live.id] = self.waiting[live.id] = live
         return live
+
+    def refuse_beyond(self, request_id: str, most: int, num_unread: int | None) -> None:
+        """Raise Refused if `most` requests are not accepted yet, or too many bytes are unread:
+        `num_unread`, or with None all of those that wait for an engine."""
+        if num_unread is None:
+            prompts = (len(live.request.prompt_token_ids) for live in self.accepting.values())
+            num_unread = TOKEN_BYTES * sum(prompts)
+        if len(self.accepting) < most and num_unread <= MAX_UNREAD_BYTES:
+            return
+        message = (
+            f"the engine has not answered {len(self.accepting)} requests nor read {num_unread} "
+            f"bytes of them; at most {most} requests and {MAX_UNREAD_BYTES} bytes are kept for it"
+        )
+        raise Refused(Refusal(request_id, Reason.QUEUE_FULL, message))
 
     def hand_over(self, live: LiveRequest, now: float) -> Submit:
         """Return the message that hands the request to an engine, which has it from then on."""
@@ -157,10 +166,12 @@ class RequestTable:
                 live.stream.pause()
         self.waiting = dict(self.live)
 
-    def end_late(self, now: float) -> None:
-        """End the requests whose time limits have passed while no engine has them."""
-        for live in tuple(self.waiting.values()):
+    def end_late(self, now: float, *, is_engine_silent: bool) -> None:
+        """End the requests whose time limits have passed while no engine has them, or one that does
+        not answer: it ends them too, should it go on."""
+        for live in tuple((self.live if is_engine_silent else self.waiting).values()):
             if live.is_late(now):
+                self._num_withdrawn -= live.is_withdrawn
                 self.end(live, Reason.DEADLINE_EXCEEDED)
 
     def fail_all(self, down_reason: str) -> None:

@@ -40,12 +40,12 @@ from quire.scheduler.step import Refusal
 
 logger = logging.getLogger(__name__)
 
-MAX_UNREAD_BYTES = 32 << 20
-"""No request is sent while the engine has left more bytes than these unread."""
 SENT_AT_ONCE = 16
 """So many requests are handed to a new engine in one iteration of the event loop."""
 TICK_S = 0.05
 """Time limits, trials and the engine's progress are looked after so often."""
+SILENT_S = 1.0
+"""An engine that has told nothing for so long is not relied on to end what runs out of time."""
 
 
 class EngineSupervisor:
@@ -151,18 +151,10 @@ class EngineSupervisor:
         most = self._config.scheduling.max_num_queued_reqs + (
             self.facts.max_num_seqs if self.facts else 0
         )
-        num_accepting = len(self._requests.accepting)
+        num_unread = None
         if self.phase is Phase.READY and self._client is not None:
             num_unread = self._client.num_unread_bytes
-        else:
-            num_unread = self._requests.num_accepting_bytes
-        if num_accepting < most and num_unread <= MAX_UNREAD_BYTES:
-            return
-        message = (
-            f"the engine has not answered {num_accepting} requests nor read {num_unread} "
-            f"bytes of them; at most {most} requests and {MAX_UNREAD_BYTES} bytes are kept for it"
-        )
-        raise Refused(Refusal(request_id, Reason.QUEUE_FULL, message))
+        self._requests.refuse_beyond(request_id, most, num_unread)
 
     def abort(self, request_id: str) -> None:
         """End a request unless it has ended; its stream ends with a finish, a step after the engine
@@ -318,12 +310,11 @@ class EngineSupervisor:
     async def _tick(self) -> None:
         """Look after time limits, trials and the engine's progress until the supervisor ends."""
         while not await self._is_closed_within(TICK_S) and self.phase is not Phase.DOWN:
-            now = time.monotonic()
-            self._requests.end_late(now)
+            now, silent_s = time.monotonic(), self.last_progress_age_s()
+            self._requests.end_late(now, is_engine_silent=silent_s > SILENT_S)
             self._judge_trial()
             if self._client is not None:
-                has_work = self.last_progress_age_s() > 0
-                self._watch.look(self._client, now, self._last_progress_s if has_work else None)
+                self._watch.look(self._client, now, self._last_progress_s if silent_s else None)
 
     def _judge_trial(self) -> None:
         """Go on to the next suspects once those that run are cleared, or with all."""
