@@ -139,6 +139,16 @@ class Counters:
             self.note_prompt(request, now)
             request.note(now, Reason.FIRST_TOKEN)
 
+    def note_step_failure(self, failure: StepFailure | None) -> None:
+        """Count a step that was not computed at once, if it was not."""
+        if failure is not None:
+            self.num_failed_steps[failure] += 1
+
+    def note_reset(self) -> None:
+        """Count a reset of the prefix cache, which nobody has hit since."""
+        self.num_resets += 1
+        self.recent.reset()
+
     def note_prompt(self, request: Request, now: float) -> None:
         """Count a prompt that is computed."""
         request.first_token_s = now

@@ -138,8 +138,7 @@ class Scheduler:
         """Make nothing that is cached findable again; nothing is pinned any more."""
         self._cache.reset()
         self._prefix_waits.clear()
-        self._counters.num_resets += 1
-        self._counters.recent.reset()
+        self._counters.note_reset()
 
     def unpin(self, request_id: str) -> None:
         """Let the blocks that a request has pinned be evicted, if it has pinned any."""
@@ -176,8 +175,7 @@ class Scheduler:
         copied = result.copy_time
         self._cost.observe_step(step.num_tokens, max(seconds - copied.stall_s, 0.0))
         self._cost.observe_copies(copied.num_blocks, copied.copy_s)
-        if result.step_failure is not None:
-            self._counters.num_failed_steps[result.step_failure] += 1
+        self._counters.note_step_failure(result.step_failure)
         deltas = []
         sampled = iter(result.token_ids)
         for chunk in step.chunks:
