@@ -31,7 +31,7 @@ class LiveRequest:
     request: NewRequest
     stream: TokenStream
     submitted_s: float
-    token_ids: "array[int]" = field(default_factory=lambda: array("l"))
+    token_ids: "array[int]" = field(default_factory=lambda: array("i"))
     num_scored: int = 1
     timeline: list[Event] = field(default_factory=list)
     is_handed_over: bool = False
@@ -45,8 +45,11 @@ class LiveRequest:
 
     def put(self, delta: Delta) -> None:
         """Hand a delta to the stream, and keep what another engine must know of it."""
-        if delta.token_ids:
-            self.token_ids.extend(delta.token_ids)
+        token_ids = delta.token_ids
+        if len(token_ids) == 1:
+            self.token_ids.append(token_ids[0])
+        else:
+            self.token_ids.extend(token_ids)
         if delta.prompt_logprobs:
             self.num_scored += len(delta.prompt_logprobs)
         self.stream.put(delta)
