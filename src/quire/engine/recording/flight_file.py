@@ -1,0 +1,149 @@
+"""The file that a record is kept in: a head that says when, why and by which version it was
+written, then each segment, compressed. A file that was cut off is read up to where it was cut.
+"""
+
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from quire.engine.recording.frames import HEAD_BYTES, bodies, framed
+from quire.engine.recording.inputs import Input, Record
+from quire.engine.recording.replayed_scheduler import SegmentStart
+
+MAGIC = b"quire-flight-record\n"
+FORMAT = 1
+SUFFIX = ".flight"
+MAX_FILES = 16
+"""So many files are kept in a folder; the oldest goes first."""
+_LENGTH_BYTES = 4
+_CHUNK_BYTES = 1 << 16
+_MAX_SEGMENT_BYTES = 64 << 20
+"""No segment of a true file is as large."""
+
+
+class FlightFileError(Exception):
+    """The file is none of a flight recorder, or of another format; the text is for people."""
+
+
+class FlightHead(msgspec.Struct, frozen=True):
+    """The head of a file: the format, the version of Quire, when it was written and why."""
+
+    format: int
+    quire: str
+    written_s: float
+    reason: str
+    model: str
+
+
+class FlightSegment(NamedTuple):
+    """One segment: how it begins, and what followed. `is_torn` says that its end is missing."""
+
+    start: SegmentStart
+    inputs: Iterator[Input]
+
+
+class FlightFile(NamedTuple):
+    """The head, and the segments in their order, each as its frames."""
+
+    head: FlightHead
+    segments: list[bytes]
+
+
+def encoded(head: FlightHead, segments: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the parts of a file."""
+    yield MAGIC + framed(msgspec.msgpack.encode(head))
+    for data in segments:
+        packed = zlib.compress(data, 1)
+        yield len(packed).to_bytes(_LENGTH_BYTES, "little") + packed
+
+
+def write_file(folder: Path, head: FlightHead, segments: Iterable[bytes], name: str) -> Path:
+    """Write a file into the folder, which is made if it is missing and for its owner alone, and
+    remove the oldest beyond MAX_FILES. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f"{name}{SUFFIX}"
+    partial = path.with_suffix(".partial")
+    try:
+        with open(partial, "xb", opener=_private) as file:
+            file.writelines(encoded(head, segments))
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    for old in sorted(folder.glob(f"*{SUFFIX}"))[:-MAX_FILES]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def read_file(data: bytes) -> FlightFile:
+    """Return what a file holds. Raises FlightFileError for what is none."""
+    if not data.startswith(MAGIC):
+        raise FlightFileError("this is no file of a flight recorder")
+    body = next(bodies(data[len(MAGIC) :]), None)
+    if body is None:
+        raise FlightFileError("the file ends within its head")
+    try:
+        head = msgspec.msgpack.decode(body, type=FlightHead)
+    except msgspec.MsgspecError as error:
+        raise FlightFileError(f"the head of the file cannot be read: {error}") from error
+    if head.format != FORMAT:
+        raise FlightFileError(
+            f"the file has format {head.format}, written by Quire {head.quire}; this version reads "
+            f"format {FORMAT}"
+        )
+    segments, start = [], len(MAGIC) + HEAD_BYTES + len(body)
+    while start + _LENGTH_BYTES <= len(data):
+        length = int.from_bytes(data[start : start + _LENGTH_BYTES], "little")
+        start += _LENGTH_BYTES
+        segments.append(_unpacked(data[start : start + length]))
+        start += length
+    return FlightFile(head, segments)
+
+
+def read_segment(data: bytes) -> FlightSegment | None:
+    """Return what the frames of a segment hold, up to the first that is not whole; None if that is
+    not even its beginning."""
+    decoder = msgspec.msgpack.Decoder[Record](Record)
+    records = bodies(data)
+    try:
+        start = decoder.decode(next(records, b""))
+    except msgspec.MsgspecError:
+        return None
+    if not isinstance(start, SegmentStart):
+        return None
+    return FlightSegment(start, _inputs(records, decoder))
+
+
+def _inputs(records: Iterator[bytes], decoder: msgspec.msgpack.Decoder[Record]) -> Iterator[Input]:
+    for body in records:
+        try:
+            record = decoder.decode(body)
+        except msgspec.MsgspecError:
+            return
+        if isinstance(record, SegmentStart):
+            return
+        yield record
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """Return as much of a compressed segment as is whole, within bounds."""
+    stream, parts, size = zlib.decompressobj(), [], 0
+    for start in range(0, len(packed), _CHUNK_BYTES):
+        try:
+            part = stream.decompress(
+                packed[start : start + _CHUNK_BYTES], _MAX_SEGMENT_BYTES - size
+            )
+        except zlib.error:
+            break
+        parts.append(part)
+        size += len(part)
+        if size >= _MAX_SEGMENT_BYTES:
+            break
+    return b"".join(parts)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

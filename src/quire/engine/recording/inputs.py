@@ -1,0 +1,205 @@
+"""All inputs of the scheduler as they are recorded, each with what the scheduler answered. `apply`
+gives one to a replayed scheduler, and says how its answer differs.
+
+A new input is one more class here and one more method of `RecordedScheduler`.
+"""
+
+from typing import TypeAlias
+from zlib import crc32
+
+import msgspec
+
+from quire.cache.block_copies import CopyTime
+from quire.engine.recording.replayed_scheduler import ReplayedScheduler, SegmentStart
+from quire.scheduler.reasons import Reason
+from quire.scheduler.snapshot.arrival import (
+    END_TOKEN,
+    PLAIN_TOKEN,
+    STOP_TOKEN,
+    Arrival,
+    request_of,
+)
+from quire.scheduler.step import Delta, Step, StepResult
+
+SAME = ""
+"""The answer of `apply` where the scheduler answered as it is recorded."""
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class Added(msgspec.Struct, frozen=True, tag=1, array_like=True):
+    """A request that was handed over, and the reason why it was refused, if it was."""
+
+    arrival: Arrival
+    now: float
+    is_ready: bool
+    refusal: Reason | None
+    answers: list[int]
+
+    def apply(self, replayed: ReplayedScheduler) -> str:
+        new = request_of(self.arrival)
+        refusal = replayed.scheduler.add(new, self.now, is_ready=self.is_ready)
+        reason = None if refusal is None else refusal.reason
+        if reason is self.refusal:
+            return SAME
+        return f"request {new.id}: recorded {_said(self.refusal)}, replayed {_said(reason)}"
+
+
+class MadeReady(msgspec.Struct, frozen=True, tag=2, array_like=True):
+    """A request that may be admitted from now on."""
+
+    request_id: str
+    answers: list[int]
+
+    def apply(self, replayed: ReplayedScheduler) -> str:
+        replayed.scheduler.make_ready(self.request_id)
+        return SAME
+
+
+class Aborted(msgspec.Struct, frozen=True, tag=3, array_like=True):
+    """A request that was ended from outside; `was_here` says whether the scheduler had it."""
+
+    request_id: str
+    now: float
+    reason: Reason
+    was_here: bool
+    answers: list[int]
+
+    def apply(self, replayed: ReplayedScheduler) -> str:
+        was_here = replayed.scheduler.abort(self.request_id, self.now, self.reason) is not None
+        if was_here == self.was_here:
+            return SAME
+        return f"request {self.request_id}: aborted, and it was there in one of the two alone"
+
+
+class CacheReset(msgspec.Struct, frozen=True, tag=4, array_like=True):
+    """The prefix cache was made to forget."""
+
+    answers: list[int]
+
+    def apply(self, replayed: ReplayedScheduler) -> str:
+        replayed.scheduler.reset_prefix_cache()
+        return SAME
+
+
+class Scheduled(msgspec.Struct, frozen=True, tag=5, array_like=True):
+    """A step was scheduled: how large it is, and a checksum of all that it says."""
+
+    now: float
+    number: int
+    num_chunks: int
+    num_tokens: int
+    num_new: int
+    checksum: int
+    answers: list[int]
+
+    def apply(self, replayed: ReplayedScheduler) -> str:
+        step = replayed.scheduler.schedule(self.now)
+        replayed.steps[step.number] = replayed.newest = step
+        if step.number == self.number and checksum_of(step) == self.checksum:
+            return SAME
+        new = [each.request.id for each in step.new_requests]
+        return (
+            f"step {self.number}: recorded {self.num_chunks} chunks, {self.num_tokens} tokens, "
+            f"{self.num_new} admitted; replayed step {step.number}, {len(step.chunks)} chunks, "
+            f"{step.num_tokens} tokens, {len(new)} admitted ({', '.join(new) or 'none'})"
+        )
+
+
+class Updated(msgspec.Struct, frozen=True, tag=6, array_like=True):
+    """The result of a step was taken in. Of the tokens only this is kept: by request how many were
+    `forced`, and who ended by one that ends the sequence (or by a stop token) after how many tokens
+    of this result. `finishes` is a checksum of who ended and how.
+    """
+
+    number: int
+    now: float
+    copy_time: CopyTime
+    forced: dict[str, int]
+    ended: dict[str, int]
+    stopped: dict[str, int]
+    not_finite: frozenset[str]
+    grammar_failed: frozenset[str]
+    finishes: int
+    answers: list[int]
+
+    def apply(self, replayed: ReplayedScheduler) -> str:
+        step = replayed.steps.pop(self.number, None)
+        if step is None:
+            return f"step {self.number}: its result was recorded, but it was not scheduled"
+        deltas = replayed.scheduler.update(step, self._result(step), self.now)
+        if finishes_of(deltas) == self.finishes:
+            return SAME
+        ended = [f"{each.request_id} ({each.finish.reason})" for each in deltas if each.finish]
+        return (
+            f"step {self.number}: others ended with it than was recorded; replayed: "
+            f"{', '.join(ended) or 'none'}"
+        )
+
+    def _result(self, step: Step) -> StepResult:
+        """Return a result whose tokens mean what the recorded ones meant."""
+        forced = {id: (PLAIN_TOKEN,) * num_tokens for id, num_tokens in self.forced.items()}
+        first: dict[str, int] = {}
+        for token_id, ends in ((END_TOKEN, self.ended), (STOP_TOKEN, self.stopped)):
+            for request_id, num_tokens in ends.items():
+                if num_tokens == 1:
+                    first[request_id] = token_id
+                else:
+                    forced[request_id] = (*(PLAIN_TOKEN,) * (num_tokens - 2), token_id)
+        return StepResult(
+            step.number,
+            tuple(
+                first.get(chunk.request_id, PLAIN_TOKEN) for chunk in step.chunks if chunk.samples
+            ),
+            forced,
+            not_finite=self.not_finite,
+            grammar_failed=self.grammar_failed,
+            copy_time=self.copy_time,
+        )
+
+
+class Failed(msgspec.Struct, frozen=True, tag=7, array_like=True):
+    """The scheduler raised an error, of the class `error`, over an input: a step that was to be
+    scheduled, or the result of step `number`. Nothing comes behind it."""
+
+    now: float
+    number: int | None
+    error: str
+    answers: list[int]
+
+    def apply(self, replayed: ReplayedScheduler) -> str:
+        try:
+            if self.number is None:
+                replayed.scheduler.schedule(self.now)
+            else:
+                step = replayed.steps.pop(self.number)
+                result = StepResult(step.number, (PLAIN_TOKEN,) * len(step.chunks))
+                replayed.scheduler.update(step, result, self.now)
+        except Exception as error:
+            found = type(error).__name__
+            return SAME if found == self.error else f"recorded {self.error}, replayed {found}"
+        return f"recorded {self.error}, replayed none"
+
+
+Input: TypeAlias = Added | MadeReady | Aborted | CacheReset | Scheduled | Updated | Failed
+Record: TypeAlias = SegmentStart | Input
+
+
+def checksum_of(step: Step) -> int:
+    """Return a checksum of all that the scheduler and the cache decided in a step."""
+    new = [(each.request.id, len(each.token_ids), each.block_ids) for each in step.new_requests]
+    decided = step.number, step.finished_requests, new, step.chunks, step.block_copies
+    return crc32(_ENCODER.encode(decided))
+
+
+def finishes_of(deltas: list[Delta]) -> int:
+    """Return a checksum of who ended and how, 0 where nobody did."""
+    ended = [
+        (each.request_id, finish.reason, finish.num_output_tokens, finish.num_cached_tokens)
+        for each in deltas
+        if (finish := each.finish) is not None
+    ]
+    return crc32(_ENCODER.encode(ended)) if ended else 0
+
+
+def _said(refusal: Reason | None) -> str:
+    return "accepted" if refusal is None else f"refused ({refusal})"

@@ -1,0 +1,82 @@
+"""An arrival is what the scheduler reads of a new request: counts and numbers. A replay makes
+requests of it whose tokens mean nothing.
+"""
+
+from typing import NamedTuple
+
+from quire.cache.sharing import OPEN, SharingTerms
+from quire.scheduler.request import NewRequest, Sampling, Stopping
+
+PLAIN_TOKEN = 0
+"""All tokens of a replay but those that end a request."""
+END_TOKEN = 1
+STOP_TOKEN = 2
+_ANOTHER = SharingTerms(b"another")
+
+
+class Arrival(NamedTuple):
+    """A new request without its tokens. Instead of its tenant it has a number, which equal tenants
+    share; `fork_differs` says that its source had another prompt."""
+
+    id: str
+    num_prompt_tokens: int
+    max_tokens: int
+    min_tokens: int = 0
+    needs_all_rows: bool = False
+    tenant: int = 0
+    weight: float = 1.0
+    priority: int = 0
+    time_limit_s: float | None = None
+    fork_of: str | None = None
+    fork_differs: bool = False
+    reports_prefill: bool = False
+
+
+def arrival_of(new: NewRequest, tenant: int, *, fork_differs: bool = False) -> Arrival:
+    """Return what the scheduler reads of the request."""
+    return Arrival(
+        new.id,
+        len(new.prompt_token_ids),
+        new.stopping.max_tokens,
+        new.stopping.min_tokens,
+        new.needs_all_rows,
+        tenant,
+        new.weight,
+        new.priority,
+        new.time_limit_s,
+        new.fork_of,
+        fork_differs,
+        new.reports_prefill,
+    )
+
+
+def request_of(arrival: Arrival) -> NewRequest:
+    """Return a request that the scheduler takes as it took the one that arrived."""
+    return NewRequest(
+        arrival.id,
+        (PLAIN_TOKEN,) * arrival.num_prompt_tokens,
+        Sampling(),
+        Stopping(arrival.max_tokens, arrival.min_tokens, (END_TOKEN,), (STOP_TOKEN,)),
+        sharing=_ANOTHER if arrival.fork_differs else OPEN,
+        prompt_logprobs=0 if arrival.needs_all_rows else None,
+        tenant=str(arrival.tenant) if arrival.tenant else "",
+        weight=arrival.weight,
+        priority=arrival.priority,
+        time_limit_s=arrival.time_limit_s,
+        fork_of=arrival.fork_of,
+        reports_prefill=arrival.reports_prefill,
+    )
+
+
+class TenantNumbers:
+    """Numbers tenants in the order in which they are asked for."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {"": 0}
+
+    def number(self, tenant: str) -> int:
+        return self._numbers.setdefault(tenant, len(self._numbers))
+
+    def restart(self) -> None:
+        """Number all afresh."""
+        self._numbers = {"": 0}

@@ -1,0 +1,99 @@
+"""A snapshot of one live request: counts and times."""
+
+from typing import NamedTuple
+
+from quire.cache.block_table import BlockTable
+from quire.cache.snapshot.cache_snapshot import TableSnapshot
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import Event, Request, SortKey
+from quire.scheduler.snapshot.arrival import PLAIN_TOKEN, Arrival, arrival_of, request_of
+
+
+class RequestSnapshot(NamedTuple):
+    """A request as it is; the fields are those of `Request`, and `last` is the last reason of its
+    timeline. `is_running` tells the running from the waiting."""
+
+    arrival: Arrival
+    table: TableSnapshot
+    is_running: bool
+    num_tokens: int
+    tenant: int
+    priority_key: SortKey
+    running_order: SortKey
+    is_ready: bool
+    num_computed: int
+    num_pending: int
+    num_cached: int
+    num_preemptions: int
+    num_discarded: int
+    num_scored: int
+    num_skips: int
+    num_charged: int
+    admitted_step: int
+    arrived_s: float
+    admitted_s: float | None
+    first_token_s: float | None
+    prompt_step: int | None
+    last: Reason
+
+
+def snapshot_request(
+    request: Request, table: TableSnapshot, tenants: tuple[int, int], *, is_running: bool
+) -> RequestSnapshot:
+    """Return a snapshot of the request; `tenants` are the number of its own tenant and of the one
+    whose queue it is in."""
+    own, queue = tenants
+    return RequestSnapshot(
+        arrival_of(request.new, own),
+        table,
+        is_running,
+        len(request.token_ids),
+        queue,
+        request.priority_key,
+        request.running_order,
+        request.is_ready,
+        request.num_computed,
+        request.num_pending,
+        request.num_cached,
+        request.num_preemptions,
+        request.num_discarded,
+        request.num_scored,
+        request.num_skips,
+        request.num_charged,
+        request.admitted_step,
+        request.arrived_s,
+        request.admitted_s,
+        request.first_token_s,
+        request.prompt_step,
+        request.timeline[-1].reason,
+    )
+
+
+def restored_request(
+    snapshot: RequestSnapshot, table: BlockTable, tenant: str, journal: list[tuple[str, Event]]
+) -> Request:
+    """Return the request that the snapshot says, in the queue of `tenant`."""
+    return Request(
+        request_of(snapshot.arrival),
+        table,
+        [PLAIN_TOKEN] * snapshot.num_tokens,
+        tenant,
+        snapshot.priority_key,
+        snapshot.running_order,
+        snapshot.is_ready,
+        snapshot.num_computed,
+        snapshot.num_pending,
+        snapshot.num_cached,
+        snapshot.num_preemptions,
+        snapshot.num_discarded,
+        snapshot.num_scored,
+        snapshot.num_skips,
+        snapshot.num_charged,
+        snapshot.admitted_step,
+        snapshot.arrived_s,
+        snapshot.admitted_s,
+        snapshot.first_token_s,
+        snapshot.prompt_step,
+        [Event(snapshot.arrived_s, snapshot.last, 0)],
+        journal,
+    )

@@ -1,0 +1,73 @@
+"""A snapshot of who waits for which prefix, by the numbers of digests."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from quire.cache.snapshot.digest_numbers import DigestNumbers, digest_of
+from quire.scheduler.prefix_waits import Awaited, PrefixWaits, ScheduledChunk
+from quire.scheduler.request import Request
+
+
+class AwaitedSnapshot(NamedTuple):
+    """The request that waits, and the fields of `Awaited`."""
+
+    request_id: str
+    num_tokens: int
+    num_found: int
+    num_blocks: int
+    number: int
+    other: str
+
+
+class WaitsSnapshot(NamedTuple):
+    """The fields of `PrefixWaits`, with ids in place of requests."""
+
+    computing: list[tuple[int, str]]
+    scheduled: list[tuple[str, list[tuple[int, list[int]]]]]
+    awaited: list[AwaitedSnapshot]
+    num_steps: list[tuple[str, int]]
+
+
+def snapshot_waits(waits: PrefixWaits, numbers: DigestNumbers) -> WaitsSnapshot:
+    """Return a snapshot; the digests must have `numbers`."""
+    computing = zip(numbers.numbers(waits._computing), waits._computing.values(), strict=True)
+    awaited = zip(
+        waits._awaited.items(),
+        numbers.numbers(each.key for each in waits._awaited.values()),
+        strict=True,
+    )
+    return WaitsSnapshot(
+        [(number, request.id) for number, request in computing],
+        [
+            (request.id, [(chunk.end, numbers.numbers(chunk.keys)) for chunk in chunks])
+            for request, chunks in waits._scheduled.items()
+        ],
+        [
+            AwaitedSnapshot(
+                request.id, each.num_tokens, each.num_found, each.num_blocks, number, each.other
+            )
+            for (request, each), number in awaited
+        ],
+        [(request.id, num_steps) for request, num_steps in waits._num_steps.items()],
+    )
+
+
+def restore_waits(
+    waits: PrefixWaits,
+    snapshot: WaitsSnapshot,
+    requests: Mapping[str, Request],
+) -> None:
+    """Make new waits what the snapshot says, for live requests by their ids."""
+    for number, request_id in snapshot.computing:
+        waits._computing[digest_of(number)] = requests[request_id]
+    for request_id, chunks in snapshot.scheduled:
+        waits._scheduled[requests[request_id]] = [
+            ScheduledChunk(end, tuple(map(digest_of, keys))) for end, keys in chunks
+        ]
+    for each in snapshot.awaited:
+        key = digest_of(each.number)
+        waits._awaited[requests[each.request_id]] = Awaited(
+            each.num_tokens, each.num_found, each.num_blocks, key, each.other
+        )
+    for request_id, num_steps in snapshot.num_steps:
+        waits._num_steps[requests[request_id]] = num_steps

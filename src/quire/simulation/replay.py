@@ -1,0 +1,127 @@
+"""Replays a record: the real scheduler and cache are given what those of the recorded engine were
+given, and every answer is held against the recorded one. No weights and no device are needed.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from quire.cache.block_pool import AccountsError
+from quire.cache.snapshot.digest_numbers import AskedAgain
+from quire.engine.recording.flight_file import FlightSegment, read_segment
+from quire.engine.recording.inputs import SAME, Aborted, Added, Input, Scheduled, Updated
+from quire.engine.recording.replayed_scheduler import ReplayedScheduler, SegmentStart, restored
+from quire.scheduler.step import Stats, Step
+
+NUM_LAST = 8
+"""So many of the last steps are told."""
+NUM_BETWEEN = 4096
+"""After so many inputs progress is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastStep:
+    """One of the last steps: when it was scheduled, in seconds of the engine's clock, the seconds
+    until its result came, None if it never came, what it computed, and the accounts after it was
+    scheduled."""
+
+    step: Step
+    scheduled_s: float
+    seconds: float | None
+    stats: Stats
+
+
+@dataclass(slots=True)
+class Replayed:
+    """The outcome of a replay. `difference` says what first was decided otherwise, at input
+    `num_inputs`; empty where all was the same. `starts` are the beginnings of the segments that
+    were replayed; `last` is the scheduler as the record ends.
+    """
+
+    starts: list[SegmentStart] = field(default_factory=list)
+    num_inputs: int = 0
+    num_steps: int = 0
+    num_tokens: int = 0
+    num_arrivals: int = 0
+    num_refusals: int = 0
+    num_aborts: int = 0
+    num_preemptions: int = 0
+    num_finished: int = 0
+    ended_s: float = 0.0
+    difference: str = SAME
+    last: ReplayedScheduler | None = None
+    last_steps: deque[LastStep] = field(default_factory=lambda: deque(maxlen=NUM_LAST))
+
+
+def replay(
+    segments: Sequence[bytes], on_progress: Callable[[int, int, int], None] | None = None
+) -> Replayed:
+    """Return the outcome of a replay of segments, each from its own beginning; it ends at the first
+    difference. `on_progress` is told the number of the segment, of all, and of inputs until now.
+    """
+    found = Replayed()
+    for number, data in enumerate(segments, 1):
+        segment = read_segment(data)
+        if segment is None:
+            continue
+        for _ in _replayed(segment, found):
+            if on_progress is not None and found.num_inputs % NUM_BETWEEN == 0:
+                on_progress(number, len(segments), found.num_inputs)
+        if found.difference:
+            break
+    return found
+
+
+def _replayed(segment: FlightSegment, found: Replayed) -> Iterator[None]:
+    """Yield after each input that was answered as it is recorded."""
+    replayed = restored(segment.start)
+    found.starts.append(segment.start)
+    found.last, found.ended_s = replayed, segment.start.now_s
+    num_before = found.num_preemptions
+    for each in segment.inputs:
+        found.difference = applied(each, replayed)
+        found.num_inputs += 1
+        if found.difference:
+            return
+        _count(each, replayed, found)
+        found.num_preemptions = num_before + replayed.scheduler.stats.num_preemptions
+        yield
+
+
+def applied(each: Input, replayed: ReplayedScheduler) -> str:
+    """Give an input to a replayed scheduler, and return how its answer differs from the recorded
+    one; empty where it does not."""
+    digests = replayed.digests
+    digests.give(each.answers)
+    try:
+        difference = each.apply(replayed)
+    except AskedAgain as error:
+        return f"{type(each).__name__}: {error}"
+    except (AccountsError, LookupError) as error:
+        return f"{type(each).__name__}: {type(error).__name__}: {error}"
+    if difference == SAME and digests.num_left:
+        return f"{type(each).__name__}: {digests.num_left} blocks were hashed in the record alone"
+    return difference
+
+
+def _count(each: Input, replayed: ReplayedScheduler, found: Replayed) -> None:
+    if isinstance(each, Scheduled):
+        found.num_steps += 1
+        found.num_tokens += each.num_tokens
+        found.ended_s = each.now
+        if replayed.newest is not None:
+            stats = replayed.scheduler.stats
+            found.last_steps.append(LastStep(replayed.newest, each.now, None, stats))
+    elif isinstance(each, Updated):
+        found.ended_s = each.now
+        for place, last in enumerate(found.last_steps):
+            if last.step.number == each.number:
+                seconds = each.now - last.scheduled_s
+                found.last_steps[place] = LastStep(last.step, last.scheduled_s, seconds, last.stats)
+    elif isinstance(each, Added):
+        found.num_arrivals += 1
+        found.num_refusals += each.refusal is not None
+        found.ended_s = each.now
+    elif isinstance(each, Aborted):
+        found.num_aborts += each.was_here
+        found.ended_s = each.now
