@@ -73,10 +73,11 @@ image-check: $(TESTS)  ## build the Dockerfile and run the image; needs root, bu
 batch-kills: $(TESTS)  ## kill a batch of 1,000 lines five times at random; every line is answered once
 	$(BIN)/python -m tests.e2e.batch_kills $(ARGS)
 
-cache-kills: $(TESTS)  ## kill writers to a prefix cache on disk 2,000 times; no block may be wrong
+cache-kills: $(TESTS)  ## kill writers to a prefix cache on disk 2,000 times, and servers 50 times; nothing may be wrong
 	rm -rf .cache-kills && mkdir .cache-kills
 	$(BIN)/python -m tests.cache.persistence.kills .cache-kills 2000
 	rm -rf .cache-kills
+	$(BIN)/python -m tests.e2e.disk_kills --kills 50
 
 crash-ops: $(TESTS)  ## 1,000,000 random operations of scheduler and cache, with crashes; ARGS="--seed random"
 	$(BIN)/python -m tests.scheduler.crash_ops $(ARGS)

@@ -59,6 +59,10 @@ class Transfers:
     def block_size(self) -> int:
         return self._finder.block_size
 
+    @property
+    def num_groups(self) -> int:
+        return len(self._finder.groups)
+
     def is_here(self, key: bytes) -> bool:
         """Return whether a block is found under `key` without a store."""
         return self._pool.content_under(key) is not None

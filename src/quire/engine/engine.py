@@ -167,7 +167,7 @@ class Engine:
                 return NO_STEP
         failed = self._take_compiled()
         output = self._step()
-        if self._grammars is not None:
+        if self._grammars is not None or self._disk is not None:
             for delta in output.deltas:
                 self._released(delta)
         return output._replace(deltas=failed + output.deltas) if failed else output
@@ -225,11 +225,16 @@ class Engine:
         return ended
 
     def _released(self, delta: Delta | None) -> Delta | None:
-        """Let go of the grammar of a request that has ended."""
+        """Let go of what was kept for a request that has ended."""
         if self.running is not None and delta is not None:
             self.running.leave(delta.request_id)
-        if self._grammars is not None and delta is not None and delta.finish is not None:
+        if delta is None or delta.finish is None:
+            return delta
+        if self._grammars is not None:
             self._grammars.release(delta.request_id)
+        if self._disk is not None:
+            is_finite = delta.finish.reason is not Reason.NOT_FINITE
+            self._disk.end(delta.request_id, is_finite=is_finite)
         return delta
 
     def close(self) -> None:

@@ -132,7 +132,7 @@ def test_a_block_of_another_identity_is_a_miss(tmp_path: Path, field: int) -> No
     held = asked._replace(**{asked._fields[field]: identity(2)[field][:-1] + b"\xff"})
     assert store.put(held, memoryview(row(1)), store.epoch)
     (path,) = files_of(tmp_path)
-    wanted = tmp_path / path.parent.parent.name / asked.key.hex()[:2] / f"{asked.key.hex()}.kv"
+    wanted = tmp_path / path.parent.parent.name / asked.key.hex()[:1] / f"{asked.key.hex()}.kv"
     wanted.parent.mkdir(exist_ok=True)
     path.rename(wanted)
     assert get(open_store(tmp_path), 1) is None
@@ -155,7 +155,7 @@ def test_another_model_shares_the_folder_and_nothing_else(tmp_path: Path) -> Non
 
 
 def test_what_belongs_to_others_is_left_alone(tmp_path: Path) -> None:
-    names = ("notes.txt", ".hidden", f"{'a' * 32}/ab/notes.txt", f"{'a' * 32}/readme", "ab/x.kv")
+    names = ("notes.txt", ".hidden", f"{'a' * 32}/a/notes.txt", f"{'a' * 32}/readme", "ab/x.kv")
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("mine")

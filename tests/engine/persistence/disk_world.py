@@ -72,11 +72,11 @@ class DiskWorld:
         port = BlockPort(
             self.cache, self.cache.transfers, self.scheduler.loads, model, model.block_rows()
         )
-        disk = DiskCache(self.store, self.writer, port, hashed.root, time.monotonic)
+        self.disk = DiskCache(self.store, self.writer, port, hashed.root, time.monotonic)
         assert self.writer.wait_until_scanned(PATIENCE_S)
         runner = Runner(runner_config(shape), model)
         self.engine = Engine(
-            self.scheduler, runner, time.monotonic, Beside(disk), is_overlapped=shape.late
+            self.scheduler, runner, time.monotonic, Beside(self.disk), is_overlapped=shape.late
         )
         self.deltas: dict[str, list[Delta]] = {}
 

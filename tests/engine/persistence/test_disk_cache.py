@@ -11,7 +11,7 @@ import pytest
 from quire.cache.sharing import SharingTerms
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.scheduler.reasons import Reason
-from tests.engine.persistence.disk_world import DiskWorld, ask, disk_world, eventually
+from tests.engine.persistence.disk_world import ask, disk_world, eventually
 from tests.engine.toy_engine import Shape, alone
 
 SHAPE = Shape(
@@ -231,10 +231,19 @@ def test_the_folder_is_bounded(tmp_path: Path) -> None:
         assert world.store.stats.num_evicted > 0
 
 
-def restarted(world: DiskWorld) -> int:
-    """What is on disk."""
-    world.store.rescan()
-    return world.store.num_blocks
+def test_blocks_of_a_request_that_was_not_finite_are_found_by_no_other_engine(
+    tmp_path: Path,
+) -> None:
+    with disk_world(tmp_path, SHAPE) as world:
+        world.add(ask("other", PROMPT[::-1]))
+        world.run()
+        others = blocks_of(tmp_path)
+        world.add(ask("bad", PROMPT, num_outputs=2))
+        while not world.tokens_of("bad"):
+            world.step()
+        world.disk.end("bad", is_finite=False)
+        world.run()
+        eventually(lambda: blocks_of(tmp_path) == others)
 
 
 def test_outputs_are_loaded_for_the_next_turn(tmp_path: Path) -> None:
@@ -243,7 +252,7 @@ def test_outputs_are_loaded_for_the_next_turn(tmp_path: Path) -> None:
         world.run()
         outputs = world.tokens_of("a")
     with disk_world(tmp_path, SHAPE) as world:
-        assert restarted(world) == 7
+        assert world.store.num_blocks == 7
         turn = (*PROMPT[:20], *outputs, 3, 4)
         world.add(ask("b", turn))
         world.run()

@@ -1,7 +1,7 @@
 """The files of a folder that models, servers and replicas share: their names, and a scan of them.
 
-    DIR/<fingerprint>/ab/abcdef....kv           a block
-    DIR/<fingerprint>/ab/.abcdef....tmp         one that is being written, or that a kill left
+    DIR/<fingerprint>/a/abcdef....kv            a block
+    DIR/<fingerprint>/a/.abcdef....tmp          one that is being written, or that a kill left
     DIR/.trash-<random>/                        what a reset made unfindable, until it is deleted
 
 Nothing that is named otherwise is counted, read or deleted.
@@ -23,7 +23,7 @@ MAX_TEMPORARY_AGE_S = 60.0
 """A file that is older and still has the name of one being written was left by a kill: writing one
 takes milliseconds."""
 MODEL_FOLDER = re.compile(r"[0-9a-f]{32}")
-BLOCK_FOLDER = re.compile(r"[0-9a-f]{2}")
+BLOCK_FOLDER = re.compile(r"[0-9a-f]")
 BLOCK = re.compile(r"[0-9a-f]{4,256}\.kv")
 TEMPORARY = re.compile(r"\.[0-9a-f]{4,256}\.[0-9a-f]{16}\.tmp")
 TRASH = re.compile(r"\.trash-[0-9a-f]{16}")
@@ -46,7 +46,7 @@ def model_folder(fingerprint: bytes) -> str:
 def block_name(folder: str, key: bytes) -> str:
     """Return the path of the block under `key`, below the folder of all."""
     text = key.hex()
-    return f"{folder}/{text[:2]}/{text}.kv"
+    return f"{folder}/{text[:1]}/{text}.kv"
 
 
 def temporary_name(name: str) -> str:

@@ -147,6 +147,13 @@ class BlockStore:
         with suppress(OSError):
             os.utime(self._root / name, (now, now))
 
+    def drop(self, key: bytes) -> None:
+        """Delete a block, if it is there."""
+        name = self._name(key)
+        if name in self._index:
+            self._index.remove(name)
+            self._delete(name)
+
     def rescan(self) -> None:
         """Take in what others have written and deleted, and delete what is too much."""
         self._index.begin_scan()

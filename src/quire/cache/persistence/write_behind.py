@@ -39,6 +39,7 @@ class WriteBehind:
         self._clock = clock
         self._queue: deque[tuple[int, UnsavedBlock]] = deque()
         self._stale: deque[Content] = deque()
+        self._dropped: deque[bytes] = deque()
         self._changed = Condition()
         self._queued_bytes = 0
         self._allowance = float(MAX_BYTES_S)
@@ -72,6 +73,12 @@ class WriteBehind:
             self._stale.append(content)
             self._changed.notify_all()
 
+    def drop(self, keys: Iterable[bytes]) -> None:
+        """Delete blocks in the background, after what is queued was written."""
+        with self._changed:
+            self._dropped.extend(keys)
+            self._changed.notify_all()
+
     def wait_for_room(self, num_bytes: int, seconds: float) -> None:
         """Wait until so many bytes may be offered, or writing pauses, for at most so long."""
         with self._changed:
@@ -100,7 +107,7 @@ class WriteBehind:
         self._allowance, self._allowed_s = min(grown, float(MAX_BYTES_S)), now
 
     def _run(self) -> None:
-        """Scan, and write what is queued, until all is written after `close`."""
+        """Scan, and do what is queued, until all is written after `close`."""
         next_scan_s = self._clock()
         while True:
             if self._clock() >= next_scan_s and not self._is_closed:
@@ -110,17 +117,21 @@ class WriteBehind:
                     self._is_scanned = True
                     self._changed.notify_all()
             with self._changed:
-                while not self._queue and not self._stale and not self._is_closed:
+                while not (self._queue or self._stale or self._dropped or self._is_closed):
                     if not self._changed.wait(max(next_scan_s - self._clock(), 0.0)):
                         break
                 if self._is_closed and not self._queue:
                     return
-                taken = self._queue.popleft() if self._queue else None
-                stale = self._stale.popleft() if self._stale else None
-            if stale is not None:
-                self._renew_all(stale)
-            if taken is not None:
-                self._write(*taken)
+            self._do_next()
+
+    def _do_next(self) -> None:
+        """Do one thing of each kind that is queued; what is dropped waits for what is written."""
+        if self._stale:
+            self._renew_all(self._stale.popleft())
+        if self._queue:
+            self._write(*self._queue.popleft())
+        elif self._dropped:
+            self._store.drop(self._dropped.popleft())
 
     def _write(self, epoch: int, block: UnsavedBlock) -> None:
         if self._store.is_paused or epoch != self._store.epoch:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from quire.cache.block_hash import group_key
+from quire.cache.chain import Chain
 from quire.cache.persistence.counts import DiskStats
 from quire.cache.persistence.store import BlockStore
 from quire.cache.persistence.write_behind import WriteBehind
@@ -26,6 +28,9 @@ class DiskCache:
         self._writer = writer
         self._unsaved = Unsaved(store, writer, port, root, clock)
         self._loading = Loading(store, writer, port, root, clock)
+        self._loads = port.loads
+        self._chains: dict[str, Chain] = {}
+        self._num_groups = port.transfers.num_groups
         port.transfers.watch(self._unsaved.note)
 
     @property
@@ -39,7 +44,23 @@ class DiskCache:
 
     def begin(self, request_id: str) -> None:
         """Let a request that was just accepted wait where the disk has what it begins with."""
-        self._loading.begin(request_id)
+        asked = self._loads.chain_of(request_id)
+        if asked is not None:
+            self._chains[request_id], _ = asked
+            self._loading.begin(request_id)
+
+    def end(self, request_id: str, *, is_finite: bool) -> None:
+        """Note that a request has ended. If its numbers were not finite, its blocks may be why, and
+        no other engine is to find them."""
+        chain = self._chains.pop(request_id, None)
+        if chain is not None and not is_finite:
+            keys = [
+                group_key(digest, group)
+                for digest in chain.digests
+                for group in range(self._num_groups)
+            ]
+            self._unsaved.drop(keys)
+            self._writer.drop(keys)
 
     def before_step(self, *, is_idle: bool) -> None:
         """Take in what was read, and copy out what is new: at once if the engine `is_idle`."""

@@ -7,7 +7,7 @@ are copied between steps, many at a time; one that is evicted before is left out
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -24,6 +24,8 @@ PATIENCE_S = 0.25
 """Blocks wait so long for others, so that a step copies many or none."""
 COPY_S = 0.001
 """A device copies some megabytes in about so long."""
+MAX_COPIED = 2
+"""No more is copied while so many batches of blocks are on their way from the device."""
 MAX_UNSAVED = 1 << 16
 """The most blocks that wait; the oldest go without being written."""
 
@@ -89,7 +91,7 @@ class Unsaved:
         """Copy some of the blocks that wait, and write those that are copied."""
         while self._copied and self._copied[0].mark.is_reached:
             self._write(self._copied.popleft())
-        if not self._waiting:
+        if not self._waiting or len(self._copied) >= MAX_COPIED:
             return
         if self._store.is_paused:
             self._store.counts.add(num_dropped=len(self._waiting))
@@ -98,6 +100,11 @@ class Unsaved:
         is_due = self._clock() - self._since_s >= PATIENCE_S
         if is_idle or is_due or len(self._waiting) >= self._port.rows.max_rows:
             self._copy(self._max_rows())
+
+    def drop(self, keys: Iterable[bytes]) -> None:
+        """Forget those of these blocks that wait."""
+        for key in keys:
+            self._waiting.pop(key, None)
 
     def clear(self) -> None:
         """Forget all that waits."""

@@ -1,5 +1,6 @@
 """Opens the prefix cache on disk, if one is configured."""
 
+import errno
 import logging
 import time
 from pathlib import Path
@@ -26,6 +27,15 @@ SCAN_S = 1.0
 """A start waits so long for the list of what is there; a larger folder is listed beside serving."""
 
 
+UNUSABLE = frozenset(
+    (
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT),
+        *(errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG),
+    )
+)
+"""Errors that somebody must do something about: a start says so."""
+
+
 class OpenedDisk(NamedTuple):
     """A store, and what writes to it and scans it."""
 
@@ -35,13 +45,17 @@ class OpenedDisk(NamedTuple):
 
 
 def check_disk(config: MemoryConfig) -> None:
-    """Check before a model is loaded. Raises ValueError if the folder cannot be used."""
+    """Check before a model is loaded. Raises ValueError if the folder cannot be used; a full or
+    failing disk may recover."""
     folder = config.prefix_cache_dir
     if folder is None:
         return
     try:
         open_folder(Path(folder))
     except OSError as error:
+        if error.errno not in UNUSABLE:
+            logger.warning("the prefix cache in %s cannot be written now: %s", folder, error)
+            return
         raise ValueError(
             f"--prefix-cache-dir is {folder}, which cannot be used: {error.strerror or error}. "
             "It must be a folder that can be made, read and written"

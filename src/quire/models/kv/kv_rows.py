@@ -3,13 +3,15 @@
 import time
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.models.kv.kv_store import KVStore
+from quire.models.kv.rows import row_offsets
 from quire.models.kv.staged_queue import Gatherer, build_gatherer
 from quire.models.kv.streams import CUDAStream, Instant, Mark, Stream
-from quire.models.kv.torch_gatherer import TorchGatherer
 
 HOST_BYTES = 4 << 20
 """The most bytes of one call where the device is the host: about a millisecond of a step."""
@@ -18,14 +20,17 @@ STAGING_BYTES = 16 << 20
 
 
 class HostRows:
-    """Implements `BlockRows` for a store in the host's memory."""
+    """Implements `BlockRows` for a store in the host's memory. Bytes are copied by one thread: the
+    parts of a block are small, and torch would wake all of its threads for each."""
 
     def __init__(self, store: KVStore) -> None:
-        self._store = store
+        self._row_bytes = store.row_bytes
+        self._blocks = [_as_bytes(tensor) for tensor in store.tensors]
+        self._offsets = row_offsets(store.tensors)
 
     @property
     def row_bytes(self) -> int:
-        return self._store.row_bytes
+        return self._row_bytes
 
     @property
     def max_rows(self) -> int:
@@ -34,14 +39,16 @@ class HostRows:
     def new_rows(self, num_rows: int) -> Tensor:
         return torch.empty((num_rows, self.row_bytes), dtype=torch.uint8)
 
-    @torch.inference_mode()
     def read(self, blocks: Sequence[int], rows: Tensor) -> Mark:
-        TorchGatherer(self._store.tensors, rows).gather(blocks, 0)
+        ids, to = list(blocks), rows.numpy()
+        for kept, offset in zip(self._blocks, self._offsets, strict=False):
+            to[: len(ids), offset : offset + kept.shape[1]] = kept[ids]
         return Instant(time.monotonic())
 
-    @torch.inference_mode()
     def write(self, rows: Tensor, blocks: Sequence[int]) -> None:
-        TorchGatherer(self._store.tensors, rows).scatter(blocks, 0)
+        ids, held = list(blocks), rows.numpy()
+        for kept, offset in zip(self._blocks, self._offsets, strict=False):
+            kept[ids] = held[: len(ids), offset : offset + kept.shape[1]]
 
 
 class StagedRows:
@@ -76,6 +83,12 @@ class StagedRows:
     def write(self, rows: Tensor, blocks: Sequence[int]) -> None:
         self._staging[: len(blocks)].copy_(rows[: len(blocks)], non_blocking=True)
         self._gatherer.scatter(blocks, 0)
+
+
+def _as_bytes(tensor: Tensor) -> NDArray[np.uint8]:
+    """Return the same memory as bytes [num_blocks, bytes of a block]."""
+    words: NDArray[np.uint8] = tensor.flatten(1).view(torch.uint8).numpy()
+    return words
 
 
 def staging_rows(row_bytes: int) -> int:
