@@ -81,6 +81,8 @@ class Transfers:
         here: Lookup = self._pool if finder.host is None else Tiers(self._pool, finder.host)
         size = finder.block_size
         num_here = len(find_prefix(here, finder.groups, chain, max_blocks, block_size=size)[0])
+        if num_here == max_blocks:
+            return StoredPrefix(num_here, num_here, ())
         lookup = _WithStore(here, chain, is_stored)
         found = find_prefix(lookup, finder.groups, chain, max_blocks, block_size=size)
         missing = [

@@ -18,6 +18,8 @@ MAX_BYTES_S = 256 << 20
 disk out."""
 RESCAN_S = 60.0
 """The folder is scanned again after so long, for what others have written and deleted."""
+MAX_SCAN_SHARE = 0.01
+"""A large folder is scanned more rarely, so that scans take no more of the time than this."""
 CLOSE_S = 2.0
 """An engine that ends waits so long for what is queued."""
 
@@ -111,8 +113,10 @@ class WriteBehind:
         next_scan_s = self._clock()
         while True:
             if self._clock() >= next_scan_s and not self._is_closed:
+                began_s = self._clock()
                 self._store.rescan()
-                next_scan_s = self._clock() + RESCAN_S
+                now = self._clock()
+                next_scan_s = now + max(RESCAN_S, (now - began_s) / MAX_SCAN_SHARE)
                 with self._changed:
                     self._is_scanned = True
                     self._changed.notify_all()
