@@ -238,6 +238,12 @@ class Request:
         """Whether the request ends with its prompt."""
         return self.new.stopping.max_tokens == 0
 
+    @property
+    def needs_rows(self) -> bool:
+        """Whether rows of its prompt are needed together, or some still to be scored."""
+        is_scored = self.num_scored >= self.num_prompt_tokens
+        return self.new.needs_all_rows and (self.samples_none or not is_scored)
+
     def take_scores(
         self, start: int, scores: tuple[TokenLogprobs, ...]
     ) -> tuple[TokenLogprobs, ...]:

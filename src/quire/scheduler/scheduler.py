@@ -273,8 +273,7 @@ class Scheduler:
         result is computed again, so that the result can be dropped; and so is all of a prompt whose
         rows are needed together, or still to be scored.
         """
-        is_scored = victim.num_scored >= victim.num_prompt_tokens
-        if victim.new.needs_all_rows and (victim.samples_none or not is_scored):
+        if victim.needs_rows:
             return None
         num_kept = min(victim.num_computed, len(victim.token_ids) - 1)
         recompute_cost = self._cache.recompute_cost(victim.table, num_kept)
