@@ -88,7 +88,9 @@ class Inputs:
         """Give one input, or the two or three of a step."""
         draw, scheduler = self.draw, self.scheduler
         self.now += draw(st.sampled_from([0.001, 0.1, 1.0]))
-        kind = draw(st.sampled_from(["add", "add", "step", "step", "step", "abort", "ready", "reset"]))
+        kind = draw(
+            st.sampled_from(["add", "add", "step", "step", "step", "abort", "ready", "reset"])
+        )
         if kind == "add":
             new = draw(news(len(self.known), self.known))
             self.known.append(new)
@@ -135,9 +137,7 @@ class Recorded:
     """A recorded scheduler and what its ring holds. With `segment_s` 0 each step begins a
     segment."""
 
-    def __init__(
-        self, config: SchedulerConfig, cache: CacheConfig, segment_s: float = 1e9
-    ) -> None:
+    def __init__(self, config: SchedulerConfig, cache: CacheConfig, segment_s: float = 1e9) -> None:
         self._fd = create_ring()
         ring = RingWriter(self._fd)
         self.recorder = FlightRecorder(
