@@ -1,4 +1,4 @@
-"""What the prefix cache on disk costs and brings, in one process without a server.
+"""Measures the prefix cache on disk, in one process without a server.
 
     python -m bench.prefix_disk MODEL [--tokens 4000] [--dir FOLDER]
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from quire.cache.chain import Chain, Content
 from quire.cache.persistence.block_file import identity_of
 from quire.cache.persistence.store import BlockStore
+from quire.cache.persistence.transfers import Place
 from quire.cache.persistence.write_behind import WriteBehind
-from quire.cache.transfers import Place
 from quire.engine.persistence.block_port import BlockPort, row_views
 
 logger = logging.getLogger(__name__)
