@@ -24,6 +24,7 @@ from quire.engine.messages import (
     Ready,
     ToEngine,
 )
+from quire.engine.recording.flight_ring import FlightRing
 from quire.engine.running_record import RunningRecord
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,8 @@ class EngineEnd(NamedTuple):
 class EngineClient:
     """One engine process, which `launch` starts, on the running event loop.
 
-    `phase`, `progress` (phase name, done, total) and `facts` (once ready) may be read at any time.
+    `phase`, `progress` (phase name, done, total), `facts` (once ready) and the `ring` of its flight
+    recorder may be read at any time.
     `on_output` is called in the event loop with every EngineOutput.
     """
 
@@ -79,6 +81,7 @@ class EngineClient:
         self.phase = Phase.STARTING
         self.progress: tuple[str, int, int] = ("process", 0, 1)
         self.facts: EngineFacts | None = None
+        self.ring: FlightRing | None = None
         self._launch = launch
         self._on_output = on_output
         self._process: subprocess.Popen[bytes] | None = None
@@ -106,6 +109,7 @@ class EngineClient:
         Raises OSError if it cannot be started."""
         launched = await asyncio.to_thread(self._launch)
         self._process, self._record = launched.process, launched.record
+        self.ring = launched.ring
         reader, self._writer = await asyncio.open_connection(
             sock=launched.socket, limit=READ_LIMIT_BYTES
         )
@@ -159,6 +163,8 @@ class EngineClient:
             await asyncio.shield(self._reading)
         if self._record is not None:
             self._record.close()
+        if self.ring is not None:
+            self.ring.close()
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         """Read messages until the socket closes."""

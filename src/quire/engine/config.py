@@ -200,14 +200,30 @@ class SupervisionConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordingConfig:
+    """The configuration of the flight recorder.
+
+    flight_recorder_minutes: how long what went into the scheduler is kept; 0 records nothing.
+    flight_recorder_dir: the folder of the files that it is written to where an engine ends; None
+        writes none.
+    """
+
+    flight_recorder_minutes: float = 10.0
+    flight_recorder_dir: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Everything that an engine is built from. Each field of a group has the name of its flag, and
-    no two groups have a field of one name."""
+    no two groups have a field of one name. `ring_fd`, which a launch adds, is the memory of the
+    flight recorder."""
 
     model: ModelConfig
     memory: MemoryConfig = MemoryConfig()
     scheduling: SchedulingConfig = SchedulingConfig()
     tracing: TracingConfig = TracingConfig()
+    recording: RecordingConfig = RecordingConfig()
+    ring_fd: int | None = None
 
     @property
     def kv_options(self) -> KVOptions:
@@ -221,7 +237,7 @@ class EngineConfig:
 
     def options(self) -> dict[str, object]:
         """Return the value of each option by its name, without the groups."""
-        groups = (self.model, self.memory, self.scheduling, self.tracing)
+        groups = (self.model, self.memory, self.scheduling, self.tracing, self.recording)
         return {
             field.name: getattr(group, field.name)
             for group in groups

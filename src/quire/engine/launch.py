@@ -13,6 +13,8 @@ import msgspec
 
 from quire.engine.channel import frame
 from quire.engine.config import EngineConfig
+from quire.engine.recording.flight_ring import FlightRing
+from quire.engine.recording.ring import create_ring
 from quire.engine.running_record import RunningRecord, create_record
 
 STANDBY = "--standby"
@@ -21,17 +23,20 @@ the model that it is likely for follows."""
 
 
 class LaunchedEngine(NamedTuple):
-    """An engine process, the server's end of the socket to it, and the record of the requests that
-    it is at work on. The process ends when the socket closes."""
+    """An engine process, the server's end of the socket to it, the record of the requests that it
+    is at work on, and the server's end of its flight recorder. The process ends when the socket
+    closes."""
 
     process: subprocess.Popen[bytes]
     socket: socket.socket
     record: RunningRecord
+    ring: FlightRing
 
     def close(self) -> None:
-        """Close the socket and the record."""
+        """Close the socket, the record and the flight recorder's memory."""
         self.socket.close()
         self.record.close()
+        self.ring.close()
 
 
 def launch(config: EngineConfig) -> LaunchedEngine:
@@ -44,7 +49,8 @@ def launch(config: EngineConfig) -> LaunchedEngine:
 def configure(launched: LaunchedEngine, config: EngineConfig) -> None:
     """Send a process its configuration, with which it begins to load. Raises OSError if it has
     ended."""
-    launched.socket.sendall(frame(msgspec.msgpack.encode(config)))
+    body = msgspec.msgpack.encode(launched.ring.configured(config))
+    launched.socket.sendall(frame(body))
 
 
 def spawn(standby_for: str | None = None) -> LaunchedEngine:
@@ -53,6 +59,7 @@ def spawn(standby_for: str | None = None) -> LaunchedEngine:
     record = create_record()
     ours, theirs = socket.socketpair()
     with theirs, _closed_on_error(ours), _closed_on_error(record):
+        ring = FlightRing(create_ring())
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -64,10 +71,10 @@ def spawn(standby_for: str | None = None) -> LaunchedEngine:
                 *([] if standby_for is None else [STANDBY, standby_for]),
             ],
             stdin=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(), record.fd),
+            pass_fds=(theirs.fileno(), record.fd, ring.fd),
             start_new_session=True,
         )
-    return LaunchedEngine(process, ours, record)
+    return LaunchedEngine(process, ours, record, ring)
 
 
 @contextmanager

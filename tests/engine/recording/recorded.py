@@ -18,11 +18,14 @@ from quire.engine.recording.ring import RingWriter, create_ring, read_ring
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
-from quire.scheduler.request import NewRequest, Sampling, Stopping
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import Event, NewRequest, Resumed, Sampling, Stopping, TokenLogprobs
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Step, StepResult
 
 EOS, STOP = 5, 6
+TOKENS = st.sampled_from([0, 1, 0, 1, 0, 1, 0, 1, EOS, STOP])
+KINDS = [*["step"] * 5, *["add"] * 4, "resume", "abort", "ready", "reset", "unpin"]
 WINDOW = AttentionPattern(AttentionType.SLIDING, 3)
 CHUNKS = AttentionPattern(AttentionType.CHUNKED, 4)
 
@@ -58,11 +61,12 @@ def news(draw: st.DrawFn, number: int, known: list[NewRequest]) -> NewRequest:
     """A request; some fork, and some go on where an earlier prompt ended."""
     source = draw(st.sampled_from([None, *known[-4:]]))
     prompt = draw(prompts) if source is None or draw(st.booleans()) else source.prompt_token_ids
+    max_tokens = draw(st.integers(0, 10))
     return NewRequest(
         f"r{number}",
         prompt,
         Sampling(),
-        Stopping(draw(st.integers(0, 10)), draw(st.integers(0, 3)), (EOS,), (STOP,)),
+        Stopping(max_tokens, draw(st.integers(0, 3)), (EOS,), (STOP,)),
         sharing=SharingTerms(draw(st.sampled_from([b"", b"", b"salt"]))),
         prompt_logprobs=draw(st.sampled_from([None, None, None, 0])),
         tenant=draw(st.sampled_from(["", "a", "b"])),
@@ -71,6 +75,7 @@ def news(draw: st.DrawFn, number: int, known: list[NewRequest]) -> NewRequest:
         time_limit_s=draw(st.sampled_from([None, None, None, 2.0, 9.0])),
         fork_of=None if source is None or draw(st.booleans()) else source.id,
         reports_prefill=draw(st.booleans()),
+        pins_prompt=max_tokens == 0 and draw(st.booleans()),
     )
 
 
@@ -78,7 +83,7 @@ def news(draw: st.DrawFn, number: int, known: list[NewRequest]) -> NewRequest:
 class Inputs:
     """Gives random inputs to a scheduler; a step may be updated after the next was scheduled."""
 
-    draw: st.DrawFn
+    data: st.DataObject
     scheduler: Scheduler
     now: float = 100.0
     known: list[NewRequest] = field(default_factory=list)
@@ -86,11 +91,9 @@ class Inputs:
 
     def give(self) -> None:
         """Give one input, or the two or three of a step."""
-        draw, scheduler = self.draw, self.scheduler
+        draw, scheduler = self.data.draw, self.scheduler
         self.now += draw(st.sampled_from([0.001, 0.1, 1.0]))
-        kind = draw(
-            st.sampled_from(["add", "add", "step", "step", "step", "abort", "ready", "reset"])
-        )
+        kind = draw(st.sampled_from(KINDS))
         if kind == "add":
             new = draw(news(len(self.known), self.known))
             self.known.append(new)
@@ -101,32 +104,59 @@ class Inputs:
             scheduler.make_ready(draw(st.sampled_from(self.known[-4:])).id)
         elif kind == "reset" and draw(st.integers(0, 3)) == 0:
             scheduler.reset_prefix_cache()
+        elif kind == "unpin" and self.known:
+            scheduler.unpin(draw(st.sampled_from(self.known)).id)
+        elif kind == "resume":
+            self.resume()
         elif kind == "step":
             self.step()
 
+    def resume(self) -> None:
+        """Resume a request that another engine had."""
+        draw = self.data.draw
+        new = draw(news(len(self.known), self.known))
+        self.known.append(new)
+        outputs = (
+            draw(st.lists(TOKENS, max_size=new.stopping.max_tokens))
+            if len(new.prompt_token_ids) < 14
+            else []
+        )
+        events = [Event(self.now - 1, Reason.QUEUED, 0)]
+        if outputs:
+            events += [Event(self.now, Reason.ADMITTED, 1), Event(self.now, Reason.FIRST_TOKEN, 0)]
+        num_scored = draw(st.integers(1, len(new.prompt_token_ids)))
+        resumed = Resumed(tuple(outputs), num_scored, tuple(events[draw(st.integers(0, 1)) :]))
+        self.scheduler.resume(new, resumed, self.now, is_ready=draw(st.booleans()))
+
     def step(self) -> None:
         self.steps.append(self.scheduler.schedule(self.now))
-        late = self.draw(st.booleans())
+        late = self.data.draw(st.booleans())
         while len(self.steps) > late:
-            self.now += self.draw(st.sampled_from([0.001, 0.02]))
+            self.now += self.data.draw(st.sampled_from([0.001, 0.02]))
             step = self.steps.pop(0)
             self.scheduler.update(step, self.result(step), self.now)
 
     def result(self, step: Step) -> StepResult:
-        draw = self.draw
+        draw = self.data.draw
         chunks = [chunk for chunk in step.chunks if chunk.samples]
-        tokens = st.sampled_from([0, 1, 0, 1, 0, 1, 0, 1, EOS, STOP])
         forced = {
-            chunk.request_id: tuple(draw(st.lists(tokens, min_size=1, max_size=3)))
+            chunk.request_id: tuple(draw(st.lists(TOKENS, min_size=1, max_size=3)))
             for chunk in chunks
             if draw(st.integers(0, 5)) == 0
         }
         num_copies = sum(copy.kind is not CopyKind.FORK for copy in step.block_copies)
         failed = [chunk.request_id for chunk in chunks if draw(st.integers(0, 20)) == 20]
+        score = TokenLogprobs(0, 0.0, ())
+        scores = {
+            chunk.request_id: (score,) * chunk.num_tokens
+            for chunk in step.chunks
+            if chunk.start == 0 and draw(st.booleans())
+        }
         return StepResult(
             step.number,
-            tuple(draw(tokens) for _ in chunks),
+            tuple(draw(TOKENS) for _ in chunks),
             forced,
+            prompt_logprobs=scores,
             not_finite=frozenset(failed[:1]),
             grammar_failed=frozenset(failed[1:]),
             copy_time=CopyTime(num_copies, 0.003 * num_copies, 0.001 * num_copies),

@@ -75,7 +75,7 @@ class TableSnapshot(NamedTuple):
 
 class CacheSnapshot(NamedTuple):
     """All of a cache but its tables. `depths` has by the number of a digest how many blocks are
-    before it."""
+    before it; `pins` has the blocks under each name."""
 
     pool: PoolSnapshot
     host: HostSnapshot | None
@@ -83,6 +83,7 @@ class CacheSnapshot(NamedTuple):
     copies: list[BlockCopy]
     offloads: bool
     depths: list[int]
+    pins: list[tuple[str, list[int]]]
 
 
 def number_afresh(cache: KVCache, tables: Sequence[BlockTable], numbers: DigestNumbers) -> None:
@@ -105,6 +106,7 @@ def snapshot_cache(cache: KVCache, numbers: DigestNumbers) -> CacheSnapshot:
         list(cache._copies),
         cache.offloads,
         list(numbers.depths),
+        list(cache.pins._blocks_of.items()),
     )
 
 
@@ -132,6 +134,9 @@ def restore_cache(cache: KVCache, snapshot: CacheSnapshot, digests: NumberedDige
     cache._epoch = snapshot.epoch
     cache._copies = list(snapshot.copies)
     cache.offloads = snapshot.offloads
+    for name, block_ids in snapshot.pins:
+        cache.pins._blocks_of[name] = list(block_ids)
+        cache.pins._num_pins.update(block_ids)
 
 
 def restore_table(cache: KVCache, snapshot: TableSnapshot, digests: NumberedDigests) -> BlockTable:

@@ -12,6 +12,7 @@ import msgspec
 from quire.cache.block_copies import CopyTime
 from quire.engine.recording.replayed_scheduler import ReplayedScheduler, SegmentStart
 from quire.scheduler.reasons import Reason
+from quire.scheduler.request import Event, Resumed, TokenLogprobs
 from quire.scheduler.snapshot.arrival import (
     END_TOKEN,
     PLAIN_TOKEN,
@@ -23,6 +24,7 @@ from quire.scheduler.step import Delta, Step, StepResult
 
 SAME = ""
 """The answer of `apply` where the scheduler answered as it is recorded."""
+_SCORE = TokenLogprobs(PLAIN_TOKEN, 0.0, ())
 _ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -42,6 +44,44 @@ class Added(msgspec.Struct, frozen=True, tag=1, array_like=True):
         if reason is self.refusal:
             return SAME
         return f"request {new.id}: recorded {_said(self.refusal)}, replayed {_said(reason)}"
+
+
+class ResumedHere(msgspec.Struct, frozen=True, tag=8, array_like=True):
+    """A request that an engine which has ended had accepted, and how far its output was;
+    `last_token` says what the last of it means."""
+
+    arrival: Arrival
+    num_output_tokens: int
+    last_token: int
+    num_scored: int
+    events: list[tuple[float, Reason, int]]
+    now: float
+    is_ready: bool
+    refusal: Reason | None
+    answers: list[int]
+
+    def apply(self, replayed: ReplayedScheduler) -> str:
+        new = request_of(self.arrival)
+        plain = (PLAIN_TOKEN,) * (self.num_output_tokens - 1)
+        outputs = (*plain, self.last_token) if self.num_output_tokens else ()
+        timeline = tuple(Event(*event) for event in self.events)
+        resumed = Resumed(outputs, self.num_scored, timeline)
+        refusal = replayed.scheduler.resume(new, resumed, self.now, is_ready=self.is_ready)
+        reason = None if refusal is None else refusal.reason
+        if reason is self.refusal:
+            return SAME
+        return f"request {new.id}: recorded {_said(self.refusal)}, replayed {_said(reason)}"
+
+
+class Unpinned(msgspec.Struct, frozen=True, tag=9, array_like=True):
+    """The blocks that a request has pinned may be evicted."""
+
+    request_id: str
+    answers: list[int]
+
+    def apply(self, replayed: ReplayedScheduler) -> str:
+        replayed.scheduler.unpin(self.request_id)
+        return SAME
 
 
 class MadeReady(msgspec.Struct, frozen=True, tag=2, array_like=True):
@@ -107,14 +147,15 @@ class Scheduled(msgspec.Struct, frozen=True, tag=5, array_like=True):
 
 class Updated(msgspec.Struct, frozen=True, tag=6, array_like=True):
     """The result of a step was taken in. Of the tokens only this is kept: by request how many were
-    `forced`, and who ended by one that ends the sequence (or by a stop token) after how many tokens
-    of this result. `finishes` is a checksum of who ended and how.
+    `forced`, how many of a prompt were `scored`, and who ended by one that ends the sequence (or by
+    a stop token) after how many tokens of this result. `finishes` is a checksum of who ended how.
     """
 
     number: int
     now: float
     copy_time: CopyTime
     forced: dict[str, int]
+    scored: dict[str, int]
     ended: dict[str, int]
     stopped: dict[str, int]
     not_finite: frozenset[str]
@@ -151,6 +192,7 @@ class Updated(msgspec.Struct, frozen=True, tag=6, array_like=True):
                 first.get(chunk.request_id, PLAIN_TOKEN) for chunk in step.chunks if chunk.samples
             ),
             forced,
+            prompt_logprobs={id: (_SCORE,) * num for id, num in self.scored.items()},
             not_finite=self.not_finite,
             grammar_failed=self.grammar_failed,
             copy_time=self.copy_time,
@@ -180,7 +222,9 @@ class Failed(msgspec.Struct, frozen=True, tag=7, array_like=True):
         return f"recorded {self.error}, replayed none"
 
 
-Input: TypeAlias = Added | MadeReady | Aborted | CacheReset | Scheduled | Updated | Failed
+Input: TypeAlias = (
+    Added | ResumedHere | MadeReady | Aborted | CacheReset | Unpinned | Scheduled | Updated | Failed
+)
 Record: TypeAlias = SegmentStart | Input
 
 

@@ -8,7 +8,9 @@ from quire.engine.recording.inputs import (
     CacheReset,
     Failed,
     MadeReady,
+    ResumedHere,
     Scheduled,
+    Unpinned,
     Updated,
     checksum_of,
     finishes_of,
@@ -17,9 +19,9 @@ from quire.engine.recording.recorder import FlightRecorder
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import NewRequest
+from quire.scheduler.request import NewRequest, Resumed
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.snapshot.arrival import arrival_of
+from quire.scheduler.snapshot.arrival import END_TOKEN, PLAIN_TOKEN, STOP_TOKEN, arrival_of
 from quire.scheduler.step import Delta, Refusal, Step, StepResult
 
 
@@ -43,6 +45,31 @@ class RecordedScheduler(Scheduler):
         )
         recorder.write(Added(arrival, now, is_ready, reason, recorder.numbers.take()))
         return refusal
+
+    def resume(
+        self, new: NewRequest, resumed: Resumed, now: float, *, is_ready: bool = True
+    ) -> Refusal | None:
+        recorder, outputs = self._recorder, resumed.output_token_ids
+        self._prepare(now)
+        refusal = super().resume(new, resumed, now, is_ready=is_ready)
+        recorder.write(
+            ResumedHere(
+                arrival_of(new, recorder.tenants.number(new.tenant)),
+                len(outputs),
+                _meaning_of_last(new, outputs),
+                resumed.num_scored,
+                [event[:3] for event in resumed.timeline],
+                now,
+                is_ready,
+                None if refusal is None else refusal.reason,
+                recorder.numbers.take(),
+            )
+        )
+        return refusal
+
+    def unpin(self, request_id: str) -> None:
+        super().unpin(request_id)
+        self._recorder.write(Unpinned(request_id, self._recorder.numbers.take()))
 
     def make_ready(self, request_id: str) -> None:
         super().make_ready(request_id)
@@ -92,25 +119,19 @@ class RecordedScheduler(Scheduler):
             self._note_failure(now, step.number, error)
             raise
         self._steps.pop(step.number, None)
-        ended: dict[str, int] = {}
-        stopped: dict[str, int] = {}
-        for delta in deltas:
-            if delta.finish is not None:
-                if delta.finish.reason is Reason.END_OF_SEQUENCE:
-                    ended[delta.request_id] = len(delta.token_ids)
-                elif delta.finish.reason is Reason.STOP_TOKEN:
-                    stopped[delta.request_id] = len(delta.token_ids)
+        finished = [delta for delta in deltas if delta.finish is not None]
         self._recorder.write(
             Updated(
                 step.number,
                 now,
                 result.copy_time,
                 {id: len(forced) for id, forced in result.forced.items()},
-                ended,
-                stopped,
+                {id: len(scores) for id, scores in result.prompt_logprobs.items()},
+                _lengths(finished, Reason.END_OF_SEQUENCE),
+                _lengths(finished, Reason.STOP_TOKEN),
                 result.not_finite,
                 result.grammar_failed,
-                finishes_of(deltas),
+                finishes_of(finished),
                 self._recorder.numbers.take(),
             )
         )
@@ -123,3 +144,21 @@ class RecordedScheduler(Scheduler):
     def _note_failure(self, now: float, number: int | None, error: Exception) -> None:
         answers = self._recorder.numbers.take()
         self._recorder.write(Failed(now, number, type(error).__name__, answers))
+
+
+def _meaning_of_last(new: NewRequest, outputs: tuple[int, ...]) -> int:
+    """Return the token by which a replay knows what the last of an output means."""
+    stopping = new.stopping
+    if outputs and outputs[-1] in stopping.eos_token_ids:
+        return END_TOKEN
+    is_stop = outputs and outputs[-1] in stopping.stop_token_ids
+    return STOP_TOKEN if is_stop and len(outputs) > stopping.min_tokens else PLAIN_TOKEN
+
+
+def _lengths(finished: list[Delta], reason: Reason) -> dict[str, int]:
+    """Return how many tokens those were given at last that ended for this reason."""
+    return {
+        each.request_id: len(each.token_ids)
+        for each in finished
+        if each.finish is not None and each.finish.reason is reason
+    }

@@ -253,6 +253,8 @@ class EngineSupervisor:
             if not self._closing.is_set() and end.failed is None:
                 logger.error("%s (exit code %d)", self.down_reason, end.exit_code)
             return None
+        if client.ring is not None:
+            client.ring.keep(end.message)
         return await self._next(end)
 
     async def _hand_over_all(self, client: EngineClient) -> None:

@@ -30,6 +30,7 @@ class Arrival(NamedTuple):
     fork_of: str | None = None
     fork_differs: bool = False
     reports_prefill: bool = False
+    pins_prompt: bool = False
 
 
 def arrival_of(new: NewRequest, tenant: int, *, fork_differs: bool = False) -> Arrival:
@@ -47,6 +48,7 @@ def arrival_of(new: NewRequest, tenant: int, *, fork_differs: bool = False) -> A
         new.fork_of,
         fork_differs,
         new.reports_prefill,
+        new.pins_prompt,
     )
 
 
@@ -65,6 +67,7 @@ def request_of(arrival: Arrival) -> NewRequest:
         time_limit_s=arrival.time_limit_s,
         fork_of=arrival.fork_of,
         reports_prefill=arrival.reports_prefill,
+        pins_prompt=arrival.pins_prompt,
     )
 
 

@@ -25,6 +25,7 @@ class RequestSnapshot(NamedTuple):
     num_pending: int
     num_cached: int
     num_preemptions: int
+    num_earlier_preemptions: int
     num_discarded: int
     num_scored: int
     num_skips: int
@@ -56,6 +57,7 @@ def snapshot_request(
         request.num_pending,
         request.num_cached,
         request.num_preemptions,
+        request.num_earlier_preemptions,
         request.num_discarded,
         request.num_scored,
         request.num_skips,
@@ -78,22 +80,23 @@ def restored_request(
         table,
         [PLAIN_TOKEN] * snapshot.num_tokens,
         tenant,
-        snapshot.priority_key,
-        snapshot.running_order,
-        snapshot.is_ready,
-        snapshot.num_computed,
-        snapshot.num_pending,
-        snapshot.num_cached,
-        snapshot.num_preemptions,
-        snapshot.num_discarded,
-        snapshot.num_scored,
-        snapshot.num_skips,
-        snapshot.num_charged,
-        snapshot.admitted_step,
-        snapshot.arrived_s,
-        snapshot.admitted_s,
-        snapshot.first_token_s,
-        snapshot.prompt_step,
-        [Event(snapshot.arrived_s, snapshot.last, 0)],
-        journal,
+        priority_key=snapshot.priority_key,
+        running_order=snapshot.running_order,
+        is_ready=snapshot.is_ready,
+        num_computed=snapshot.num_computed,
+        num_pending=snapshot.num_pending,
+        num_cached=snapshot.num_cached,
+        num_preemptions=snapshot.num_preemptions,
+        num_earlier_preemptions=snapshot.num_earlier_preemptions,
+        num_discarded=snapshot.num_discarded,
+        num_scored=snapshot.num_scored,
+        num_skips=snapshot.num_skips,
+        num_charged=snapshot.num_charged,
+        admitted_step=snapshot.admitted_step,
+        arrived_s=snapshot.arrived_s,
+        admitted_s=snapshot.admitted_s,
+        first_token_s=snapshot.first_token_s,
+        prompt_step=snapshot.prompt_step,
+        timeline=[Event(snapshot.arrived_s, snapshot.last, 0)],
+        journal=journal,
     )

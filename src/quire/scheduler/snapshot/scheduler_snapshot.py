@@ -67,16 +67,16 @@ class SchedulerSnapshot(NamedTuple):
     waits: WaitsSnapshot
     finished_requests: list[str]
     number: int
-    num_added: int
+    num_built: int
     num_admitted: int
     recent: list[tuple[int, int]]
     calm_at: int
 
 
 def can_snapshot(scheduler: Scheduler) -> bool:
-    """Return whether no request has run out of time that no update has told of yet. A snapshot of
+    """Return whether no request has ended that no update has told of yet. A snapshot of
     another moment is not to be taken."""
-    return not scheduler._expired
+    return not scheduler._ended
 
 
 def snapshot_scheduler(
@@ -110,7 +110,7 @@ def snapshot_scheduler(
         snapshot_waits(scheduler._prefix_waits, numbers),
         list(scheduler._finished_requests),
         scheduler._number,
-        scheduler._num_added,
+        scheduler._builder._num_built,
         scheduler._num_admitted,
         list(scheduler._counters.recent._requests),
         scheduler._admission._calm_at,
@@ -142,7 +142,7 @@ def restore_scheduler(
     restore_waits(scheduler._prefix_waits, snapshot.waits, requests)
     scheduler._finished_requests = list(snapshot.finished_requests)
     scheduler._number = snapshot.number
-    scheduler._num_added = snapshot.num_added
+    scheduler._builder._num_built = snapshot.num_built
     scheduler._num_admitted = snapshot.num_admitted
     for num_queries, num_hits in snapshot.recent:
         scheduler._counters.recent.observe(num_queries, num_hits)

@@ -44,8 +44,20 @@ def build_parser() -> argparse.ArgumentParser:
             "bench", help="measure a server, or compare two", epilog=EPILOG, allow_abbrev=False
         )
     )
+    replay = commands.add_parser(
+        "replay",
+        help="replay what a flight recorder has written",
+        epilog="Exit code 1: the replay decided otherwise than the record.",
+        allow_abbrev=False,
+    )
+    _add_replay(replay)
     commands.add_parser("config-table")  # for docs/configuration.md; not in the help
     return parser
+
+
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("FILE", help="file that a server wrote when its engine ended")
+    parser.add_argument("--json", action="store_true", help="print all of the report as JSON")
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:

@@ -197,6 +197,10 @@ def run_command(argv: Sequence[str]) -> int:
     if command == "config-table":
         print(config_table(), end="")
         return 0
+    if command == "replay":
+        from quire.server.cli.replay import replay_command
+
+        return replay_command(arguments)
     if command == "bench":
         return bench_command(arguments, serve_args, argv)
     calm_threads(os.environ)

@@ -4,7 +4,13 @@ import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from quire.engine.config import MemoryConfig, ModelConfig, SchedulingConfig, TracingConfig
+from quire.engine.config import (
+    MemoryConfig,
+    ModelConfig,
+    RecordingConfig,
+    SchedulingConfig,
+    TracingConfig,
+)
 from quire.server.cli.option import ConfigSection, Option
 from quire.server.cli.option_values import boolean
 from quire.server.cli.options import OPTIONS
@@ -16,6 +22,7 @@ OWNERS: Mapping[ConfigSection, type] = MappingProxyType(
         ConfigSection.MEMORY: MemoryConfig,
         ConfigSection.SCHEDULING: SchedulingConfig,
         ConfigSection.TRACING: TracingConfig,
+        ConfigSection.RECORDING: RecordingConfig,
         ConfigSection.SERVED_MODEL: ServedModelConfig,
         ConfigSection.SERVER: ServerConfig,
     }

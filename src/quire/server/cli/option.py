@@ -17,6 +17,7 @@ class ConfigSection(StrEnum):
     MEMORY = "memory"
     SCHEDULING = "scheduling"
     TRACING = "tracing"
+    RECORDING = "recording"
     SERVED_MODEL = "served_model"
     SERVER = "server"
     RESOLVED = "resolved"

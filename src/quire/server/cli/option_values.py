@@ -101,6 +101,7 @@ def _amount(unit: str, least: float, most: float) -> Callable[[str], float]:
 
 seconds = _amount("seconds", 0, MAX_SECONDS)
 some_seconds = _amount("seconds", LEAST_SECONDS, MAX_SECONDS)
+minutes = _amount("minutes", 0, MAX_SECONDS / 60)
 gibibytes = _amount("GiB", 0, MAX_GIB)
 share = _amount("a share", 0, 1)
 

@@ -25,6 +25,7 @@ from quire.server.cli.option_values import (
     gibibytes,
     http_url,
     integer,
+    minutes,
     model_list,
     name_list,
     named,
@@ -280,6 +281,21 @@ OPTIONS: tuple[Option, ...] = (
         boolean,
         "Tell at `/v1/kv_events` which blocks the prefix cache gains and loses. Any API key may "
         "read it unless there is an admin key, and it shows the token ids of everyone's prompts.",
+    ),
+    Option(
+        "flight-recorder-minutes",
+        ConfigSection.RECORDING,
+        minutes,
+        "Keep what went into the scheduler in the last minutes, up to 32 MiB: counts, times and "
+        "which blocks were equal, no text. It is written to a file when the engine ends, for "
+        "`quire replay`. 0 records nothing.",
+    ),
+    Option(
+        "flight-recorder-dir",
+        ConfigSection.RECORDING,
+        text,
+        "Directory for the files of the flight recorder; the newest 16 are kept.",
+        shown="a directory `quire-flight-UID` in the one for temporary files",
     ),
     *SERVER_OPTIONS,
 )
