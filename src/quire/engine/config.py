@@ -205,7 +205,7 @@ class RecordingConfig:
 
     flight_recorder_minutes: how long what went into the scheduler is kept; 0 records nothing.
     flight_recorder_dir: the folder of the files that it is written to where an engine ends; None
-        writes none.
+        for one of its own among temporary files.
     """
 
     flight_recorder_minutes: float = 10.0

@@ -7,6 +7,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from tempfile import gettempdir
 from threading import Thread
 
 from quire import __version__
@@ -18,9 +19,9 @@ logger = logging.getLogger(__name__)
 
 
 class FlightRing:
-    """The memory of one engine's recorder. Files go into `folder`, none where it is None."""
+    """The memory of one engine's recorder. Files go into `folder`."""
 
-    def __init__(self, fd: int, folder: Path | None, model: str) -> None:
+    def __init__(self, fd: int, folder: Path, model: str) -> None:
         self.fd = fd
         self._folder = folder
         self._model = model
@@ -28,9 +29,9 @@ class FlightRing:
 
     def dump(self, reason: str) -> Path | None:
         """Write what was recorded until now to a file, while the engine may go on, and return its
-        path; None where nothing was recorded or there is no folder. Raises OSError."""
+        path; None where nothing was recorded. Raises OSError."""
         segments = read_ring(self.fd)
-        if not segments or self._folder is None:
+        if not segments:
             return None
         now_s = time.time()
         head = FlightHead(FORMAT, __version__, now_s, reason, self._model)
@@ -70,5 +71,6 @@ def with_ring(config: EngineConfig) -> tuple[EngineConfig, FlightRing | None]:
         return config, None
     fd = create_ring()
     folder = recording.flight_recorder_dir
-    ring = FlightRing(fd, None if folder is None else Path(folder), config.model.model)
+    own = Path(gettempdir()) / f"quire-flight-{os.getuid()}"
+    ring = FlightRing(fd, own if folder is None else Path(folder), config.model.model)
     return replace(config, ring_fd=fd), ring

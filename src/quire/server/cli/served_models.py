@@ -1,11 +1,9 @@
 """Builds the configurations of the models of a server, from flags or from a file of models."""
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from tempfile import gettempdir
 from typing import NamedTuple
 
 import msgspec
@@ -131,8 +129,6 @@ def _config(model: _Model) -> ServedModelConfig:
     for name in ("log_level", "log_format"):
         if name in values:
             engine["tracing"][name] = values[name]
-    folder = Path(gettempdir()) / f"quire-flight-{os.getuid()}"
-    engine["recording"].setdefault("flight_recorder_dir", str(folder))
     served = section_of(values, ConfigSection.SERVED_MODEL)
     config = msgspec.convert(
         {**served, "engine": engine, "served_model_names": model.names}, ServedModelConfig

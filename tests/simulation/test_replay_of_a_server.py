@@ -10,7 +10,7 @@ import httpx
 
 from tests.e2e.server_process import ServerProcess, eventually, server_process
 
-BODY = {"prompt": "Once upon a time there was a cat. ", "max_tokens": 200, "ignore_eos": True}
+BEGINNING = "Once upon a time there was a cat. " * 20
 
 
 def replayed(path: Path) -> subprocess.CompletedProcess[str]:
@@ -23,8 +23,9 @@ def replayed(path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def ask(server: ServerProcess, number: int) -> None:
-    words = "word " * (10 * number)
-    body = {**BODY, "prompt": BODY["prompt"] * 20 + words, "n": 1 + number % 2, "seed": number}
+    prompt = BEGINNING + "word " * (10 * number)
+    ends = {"max_tokens": 200, "ignore_eos": True}
+    body = {"prompt": prompt, "n": 1 + number % 2, "seed": number, **ends}
     httpx.post(f"{server.url}/v1/completions", json=body, timeout=100).raise_for_status()
 
 

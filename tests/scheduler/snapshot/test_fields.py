@@ -1,0 +1,76 @@
+"""A snapshot knows every field of scheduler and cache: it is taken, built anew by whoever restores,
+or no decision depends on it."""
+
+from inspect import get_annotations
+
+from quire.cache.block_table import BlockTable, Swap
+from quire.cache.chain import Chain
+from quire.cache.config import CacheConfig
+from quire.cache.kv_cache import KVCache
+from quire.scheduler.accounts import Counters
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.request import NewRequest, Request, Stopping
+from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.snapshot.arrival import Arrival
+
+SCHEDULER = Scheduler(SchedulerConfig(4, 8, 64, 8), KVCache(CacheConfig(9, 2, num_host_blocks=4)))
+FIXED = (
+    "config cache policy running cost counters waiting acceptance admission prefix_waits builder"
+)
+KNOWN = {
+    "scheduler": f"{FIXED} shares requests deadlines throughput appointments finished_requests "
+    "ended number num_admitted journal",  # journal: taken by the engine after every step
+    "admission": f"{FIXED} keep_free calm_at",
+    "waiting": "shares queues num_tokens heap in_heap num_entered last_left length",
+    "running": "shares by_id order queues",
+    "shares": "served level sweep_at",
+    "deadlines": "heap num_added",
+    "throughput": "began ended_s num_tokens seconds was_busy busy_steps_s busy_s",
+    "cost": "mode steps copies",
+    "appointments": "cost throughput last_s place_s given num_ended num_might num_outputs "
+    "num_prompt",
+    "prefix_waits": "cache num_groups block_size is_enabled computing scheduled awaited num_steps",
+    "builder": f"{FIXED} journal num_built",
+    "cache": "block_size groups windowed max_chunk_tokens is_caching hash log host pool epoch "
+    "finder pins copies offloads held",  # log: why a prefix was missed, which decides nothing
+    "pins": "finder blocks_of num_pins",
+    "pool": "free evictable num_refs key_of content_of block_of duplicates on_evict",
+    "host": "free num_blocks cached retained num_retainers private content_of on_evict",
+}
+PLAIN: dict[type, str] = {
+    Request: "new table token_ids tenant priority_key running_order is_ready num_computed "
+    "num_pending num_cached num_preemptions num_earlier_preemptions num_discarded num_scored "
+    "num_skips num_charged admitted_step arrived_s admitted_s first_token_s prompt_step timeline "
+    "journal",
+    NewRequest: "id prompt_token_ids sampling stopping sharing prompt_logprobs tenant weight "
+    "priority time_limit_s fork_of reports_prefill pooling pins_prompt",
+    Stopping: "max_tokens min_tokens eos_token_ids stop_token_ids",
+    Counters: "num_prefix_queries num_prefix_hits num_forked_tokens num_prefix_waits "
+    "num_preemptions num_swaps num_block_copies num_wasted_tokens num_prompt_tokens "
+    "num_generation_tokens num_forced_tokens num_resets misses recent",  # recent alone decides
+    BlockTable: "block_ids num_passed chain num_cached_blocks num_covered epoch swap",
+}
+
+
+def parts() -> dict[str, object]:
+    """The stateful objects by the names of the fields that hold them."""
+    found: dict[str, object] = {"scheduler": SCHEDULER}
+    for holder in ("scheduler", "admission", "cache"):
+        for name, value in vars(found[holder]).items():
+            found.setdefault(name.strip("_"), value)
+    return found
+
+
+def test_every_field_is_known() -> None:
+    found = parts()
+    for name, known in KNOWN.items():
+        fields = {field.lstrip("_") for field in vars(found[name])}
+        assert fields <= set(known.split()), name
+
+
+def test_every_field_of_plain_values_is_known() -> None:
+    for kind, known in PLAIN.items():
+        assert list(get_annotations(kind)) == known.split(), kind
+    assert list(Swap._fields) == ["num_computed", "epoch", "retained", "private"]
+    assert len(Chain.__slots__) == 7
+    assert len(Arrival._fields) == 13
