@@ -20,12 +20,11 @@ from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Resumed, Sampling, Stopping, TokenLogprobs
-from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Step, StepResult
 
 EOS, STOP = 5, 6
 TOKENS = st.sampled_from([0, 1, 0, 1, 0, 1, 0, 1, EOS, STOP])
-KINDS = [*["step"] * 5, *["add"] * 4, "resume", "abort", "ready", "reset", "unpin"]
+KINDS = [*["step"] * 5, *["add"] * 4, "resume", "abort", "ready", "reset", "unpin", "load"]
 WINDOW = AttentionPattern(AttentionType.SLIDING, 3)
 CHUNKS = AttentionPattern(AttentionType.CHUNKED, 4)
 
@@ -84,7 +83,8 @@ class Inputs:
     """Gives random inputs to a scheduler; a step may be updated after the next was scheduled."""
 
     data: st.DataObject
-    scheduler: Scheduler
+    scheduler: RecordedScheduler
+    cache: KVCache
     now: float = 100.0
     known: list[NewRequest] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -106,10 +106,28 @@ class Inputs:
             scheduler.reset_prefix_cache()
         elif kind == "unpin" and self.known:
             scheduler.unpin(draw(st.sampled_from(self.known)).id)
+        elif kind == "load" and self.known:
+            self.load(draw(st.sampled_from(self.known[-4:])).id)
         elif kind == "resume":
             self.resume()
         elif kind == "step":
             self.step()
+
+    def load(self, request_id: str) -> None:
+        """Let a request wait for a disk, take blocks in, or let it go on."""
+        scheduler, kind = self.scheduler, self.data.draw(st.integers(0, 2))
+        asked = scheduler.loads.chain_of(request_id)
+        if asked is None:
+            return
+        if kind == 0:
+            scheduler.loads.begin(request_id)
+        elif kind == 1:
+            chain, max_blocks = asked
+            found = scheduler.transfers.find(chain, max_blocks, lambda key: True)
+            scheduler.transfers.take_in(chain, found.missing)
+            self.cache.take_block_copies()
+        else:
+            scheduler.loads.end(request_id, 4, self.now)
 
     def resume(self) -> None:
         """Resume a request that another engine had."""

@@ -23,7 +23,7 @@ def test_a_record_is_replayed_to_the_same_decisions(
     data: st.DataObject, config: SchedulerConfig, cache: CacheConfig, segment_s: float
 ) -> None:
     with closing(Recorded(config, cache, segment_s)) as recorded:
-        inputs = Inputs(data, recorded.scheduler)
+        inputs = Inputs(data, recorded.scheduler, recorded.cache)
         for _ in range(data.draw(st.integers(1, 60))):
             inputs.give()
         recorded.cache.check()
@@ -41,7 +41,7 @@ def test_a_record_that_ends_at_any_byte_is_replayed_up_to_there(
     data: st.DataObject, config: SchedulerConfig, cache: CacheConfig
 ) -> None:
     with closing(Recorded(config, cache, 2.0)) as recorded:
-        inputs = Inputs(data, recorded.scheduler)
+        inputs = Inputs(data, recorded.scheduler, recorded.cache)
         for _ in range(data.draw(st.integers(1, 20))):
             inputs.give()
         segments = recorded.segments
@@ -56,7 +56,7 @@ def test_another_decision_is_told(
 ) -> None:
     """The record of one step is replaced by one that says something else."""
     with closing(Recorded(config, cache)) as recorded:
-        inputs = Inputs(data, recorded.scheduler)
+        inputs = Inputs(data, recorded.scheduler, recorded.cache)
         for _ in range(data.draw(st.integers(1, 20))):
             inputs.give()
         inputs.step()

@@ -7,7 +7,6 @@ from quire.cache.block_table import BlockTable, Swap
 from quire.cache.chain import Chain
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
-from quire.scheduler.accounts import Counters
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.request import NewRequest, Request, Stopping
 from quire.scheduler.scheduler import Scheduler
@@ -19,7 +18,7 @@ FIXED = (
 )
 KNOWN = {
     "scheduler": f"{FIXED} shares requests deadlines throughput appointments finished_requests "
-    "ended number num_admitted journal",  # journal: taken by the engine after every step
+    "ended number num_admitted journal loads",  # journal: taken by the engine after every step
     "admission": f"{FIXED} keep_free calm_at",
     "waiting": "shares queues num_tokens heap in_heap num_entered last_left length",
     "running": "shares by_id order queues",
@@ -33,22 +32,19 @@ KNOWN = {
     "builder": f"{FIXED} journal num_built",
     "cache": "block_size groups windowed max_chunk_tokens is_caching hash log host pool epoch "
     "finder pins copies offloads held",  # log: why a prefix was missed, which decides nothing
-    "pins": "finder blocks_of num_pins",
+    "pins": "finder blocks_of num_pins is_caching",
     "pool": "free evictable num_refs key_of content_of block_of duplicates on_evict",
     "host": "free num_blocks cached retained num_retainers private content_of on_evict",
 }
 PLAIN: dict[type, str] = {
-    Request: "new table token_ids tenant priority_key running_order is_ready num_computed "
-    "num_pending num_cached num_preemptions num_earlier_preemptions num_discarded num_scored "
+    Request: "new table token_ids tenant priority_key running_order is_ready is_loading "
+    "num_loaded num_computed num_pending num_cached num_preemptions num_earlier_preemptions num_discarded num_scored "
     "num_skips num_charged admitted_step arrived_s admitted_s first_token_s prompt_step timeline "
     "journal",
     NewRequest: "id prompt_token_ids sampling stopping sharing prompt_logprobs tenant weight "
     "priority time_limit_s fork_of reports_prefill pooling pins_prompt",
     Stopping: "max_tokens min_tokens eos_token_ids stop_token_ids",
-    Counters: "num_prefix_queries num_prefix_hits num_forked_tokens num_prefix_waits "
-    "num_preemptions num_swaps num_block_copies num_wasted_tokens num_prompt_tokens "
-    "num_generation_tokens num_forced_tokens num_resets misses recent",  # recent alone decides
-    BlockTable: "block_ids num_passed chain num_cached_blocks num_covered epoch swap",
+    BlockTable: "block_ids num_passed chain num_cached_blocks num_covered epoch swap num_from_host",
 }
 
 

@@ -155,6 +155,13 @@ def restore_table(cache: KVCache, snapshot: TableSnapshot, digests: NumberedDige
     return table
 
 
+def restored_chain(cache: KVCache, runs: Sequence[int]) -> Chain:
+    """Return the chain of these numbers, in runs."""
+    chain = cache.open_table().chain
+    _restore_chain(chain, numbers_of(runs), cache._block_size)
+    return chain
+
+
 def _snapshot_pool(pool: BlockPool, numbers: DigestNumbers) -> PoolSnapshot:
     key_number = numbers.key_number
     return PoolSnapshot(

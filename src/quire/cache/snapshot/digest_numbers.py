@@ -58,6 +58,13 @@ class DigestNumbers:
         self._numbers = {digest: number for number, digest in enumerate(kept)}
         self._answered = []
 
+    def learn(self, chain: Iterable[bytes]) -> None:
+        """Number those digests of a whole chain that are not known any more."""
+        for depth, digest in enumerate(chain):
+            if digest not in self._numbers and not self._is_stopped:
+                self._numbers[digest] = len(self._numbers)
+                self.depths.append(depth)
+
     def numbers(self, digests: Iterable[bytes]) -> list[int]:
         """Return the numbers of digests that the hash has answered."""
         return list(map(self._numbers.__getitem__, digests))

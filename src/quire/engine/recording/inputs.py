@@ -10,6 +10,9 @@ from zlib import crc32
 import msgspec
 
 from quire.cache.block_copies import CopyTime
+from quire.cache.block_hash import group_key
+from quire.cache.snapshot.cache_snapshot import restored_chain
+from quire.cache.transfers import Place, TakenIn
 from quire.engine.recording.replayed_scheduler import ReplayedScheduler, SegmentStart
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, Resumed, TokenLogprobs
@@ -121,6 +124,62 @@ class CacheReset(msgspec.Struct, frozen=True, tag=4, array_like=True):
         return SAME
 
 
+class ChainAsked(msgspec.Struct, frozen=True, tag=10, array_like=True):
+    """The blocks of a request were hashed, to be looked for on disk."""
+
+    request_id: str
+    answers: list[int]
+
+    def apply(self, replayed: ReplayedScheduler) -> str:
+        replayed.scheduler.loads.chain_of(self.request_id)
+        return SAME
+
+
+class LoadBegun(msgspec.Struct, frozen=True, tag=11, array_like=True):
+    """A request waits for what is read from disk."""
+
+    request_id: str
+    answers: list[int]
+
+    def apply(self, replayed: ReplayedScheduler) -> str:
+        replayed.scheduler.loads.begin(self.request_id)
+        return SAME
+
+
+class LoadEnded(msgspec.Struct, frozen=True, tag=12, array_like=True):
+    """A request waits no more; so many tokens were loaded for it."""
+
+    request_id: str
+    num_tokens: int
+    now: float
+    answers: list[int]
+
+    def apply(self, replayed: ReplayedScheduler) -> str:
+        replayed.scheduler.loads.end(self.request_id, self.num_tokens, self.now)
+        return SAME
+
+
+class TookIn(msgspec.Struct, frozen=True, tag=13, array_like=True):
+    """Blocks were taken for what was read: for these places (block index and group) of a chain,
+    whose digests are numbered in runs, by their positions."""
+
+    chain: list[int]
+    places: list[tuple[int, int]]
+    taken: list[TakenIn]
+    answers: list[int]
+
+    def apply(self, replayed: ReplayedScheduler) -> str:
+        cache, chain = replayed.cache, restored_chain(replayed.cache, self.chain)
+        places = [
+            Place(index, group, group_key(chain.digests[index], group))
+            for index, group in self.places
+        ]
+        taken = cache.transfers.take_in(chain, places)
+        cache.take_block_copies()
+        same = taken == self.taken
+        return SAME if same else f"other blocks were taken for what was read: {taken}"
+
+
 class Scheduled(msgspec.Struct, frozen=True, tag=5, array_like=True):
     """A step was scheduled: how large it is, and a checksum of all that it says."""
 
@@ -160,6 +219,7 @@ class Updated(msgspec.Struct, frozen=True, tag=6, array_like=True):
     stopped: dict[str, int]
     not_finite: frozenset[str]
     grammar_failed: frozenset[str]
+    step_failed: frozenset[str]
     finishes: int
     answers: list[int]
 
@@ -195,6 +255,7 @@ class Updated(msgspec.Struct, frozen=True, tag=6, array_like=True):
             prompt_logprobs={id: (_SCORE,) * num for id, num in self.scored.items()},
             not_finite=self.not_finite,
             grammar_failed=self.grammar_failed,
+            step_failed=self.step_failed,
             copy_time=self.copy_time,
         )
 
@@ -222,9 +283,9 @@ class Failed(msgspec.Struct, frozen=True, tag=7, array_like=True):
         return f"recorded {self.error}, replayed none"
 
 
-Input: TypeAlias = (
-    Added | ResumedHere | MadeReady | Aborted | CacheReset | Unpinned | Scheduled | Updated | Failed
-)
+FromOutside: TypeAlias = Added | ResumedHere | MadeReady | Aborted | CacheReset | Unpinned
+FromDisk: TypeAlias = ChainAsked | LoadBegun | LoadEnded | TookIn
+Input: TypeAlias = FromOutside | FromDisk | Scheduled | Updated | Failed
 Record: TypeAlias = SegmentStart | Input
 
 

@@ -2,6 +2,7 @@
 
 from quire.cache.kv_cache import KVCache
 from quire.cache.sharing import SharingTerms
+from quire.cache.transfers import Transfers
 from quire.engine.recording.inputs import (
     Aborted,
     Added,
@@ -15,6 +16,7 @@ from quire.engine.recording.inputs import (
     checksum_of,
     finishes_of,
 )
+from quire.engine.recording.recorded_loads import RecordedLoads, RecordedTransfers
 from quire.engine.recording.recorder import FlightRecorder
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.prefix_probe import PrefixProbe
@@ -32,6 +34,12 @@ class RecordedScheduler(Scheduler):
         super().__init__(config, cache)
         self._recorder = recorder
         self._steps: dict[int, Step] = {}
+        self.loads = RecordedLoads(recorder, self._requests, self._cost, self._counters)
+
+    @property
+    def transfers(self) -> Transfers:
+        """The way for blocks from and to a slower store."""
+        return RecordedTransfers(self._recorder, self._cache.transfers)
 
     def add(self, new: NewRequest, now: float, *, is_ready: bool = True) -> Refusal | None:
         recorder = self._recorder
@@ -131,6 +139,7 @@ class RecordedScheduler(Scheduler):
                 _lengths(finished, Reason.STOP_TOKEN),
                 result.not_finite,
                 result.grammar_failed,
+                result.step_failed,
                 finishes_of(finished),
                 self._recorder.numbers.take(),
             )

@@ -15,6 +15,7 @@ from quire.engine.config import EngineConfig, MemoryConfig
 from quire.engine.messages import EngineFacts
 from quire.engine.persistence.block_port import BlockPort
 from quire.engine.persistence.disk_cache import DiskCache
+from quire.engine.recording.recorded_scheduler import RecordedScheduler
 from quire.engine.startup.fingerprint import fingerprint_of
 from quire.models.batch import Model
 from quire.models.block_rows import KeepsBlocks
@@ -107,7 +108,10 @@ def build_disk_cache(
     block."""
     if opened is None or not isinstance(model, KeepsBlocks):
         return None
-    port = BlockPort(cache, cache.transfers, scheduler.loads, model, model.block_rows())
+    transfers = cache.transfers
+    if isinstance(scheduler, RecordedScheduler):
+        transfers = scheduler.transfers
+    port = BlockPort(cache, transfers, scheduler.loads, model, model.block_rows())
     disk = DiskCache(opened.store, opened.writer, port, root, time.monotonic)
     opened.writer.wait_until_scanned(SCAN_S)
     stats = disk.stats

@@ -21,6 +21,8 @@ class RequestSnapshot(NamedTuple):
     priority_key: SortKey
     running_order: SortKey
     is_ready: bool
+    is_loading: bool
+    num_loaded: int
     num_computed: int
     num_pending: int
     num_cached: int
@@ -53,6 +55,8 @@ def snapshot_request(
         request.priority_key,
         request.running_order,
         request.is_ready,
+        request.is_loading,
+        request.num_loaded,
         request.num_computed,
         request.num_pending,
         request.num_cached,
@@ -83,6 +87,8 @@ def restored_request(
         priority_key=snapshot.priority_key,
         running_order=snapshot.running_order,
         is_ready=snapshot.is_ready,
+        is_loading=snapshot.is_loading,
+        num_loaded=snapshot.num_loaded,
         num_computed=snapshot.num_computed,
         num_pending=snapshot.num_pending,
         num_cached=snapshot.num_cached,

@@ -1,0 +1,61 @@
+"""Loads from disk that are recorded: who waits for them, and which blocks are taken for them."""
+
+from collections.abc import Mapping, Sequence
+
+from quire.cache.chain import Chain
+from quire.cache.snapshot.digest_numbers import runs_of
+from quire.cache.transfers import Place, TakenIn, Transfers
+from quire.engine.recording.inputs import ChainAsked, LoadBegun, LoadEnded, TookIn
+from quire.engine.recording.recorder import FlightRecorder
+from quire.scheduler.accounts import Counters
+from quire.scheduler.cost import CostModel
+from quire.scheduler.prefix_waits import Loads
+from quire.scheduler.request import Request
+
+
+class RecordedLoads(Loads):
+    """Loads as any others, of which a recorder is told."""
+
+    def __init__(
+        self,
+        recorder: FlightRecorder,
+        requests: Mapping[str, Request],
+        cost: CostModel,
+        counters: Counters,
+    ) -> None:
+        super().__init__(requests, cost, counters)
+        self._recorder = recorder
+
+    def chain_of(self, request_id: str) -> tuple[Chain, int] | None:
+        found = super().chain_of(request_id)
+        answers = self._recorder.numbers.take()
+        if answers:
+            self._recorder.write(ChainAsked(request_id, answers))
+        return found
+
+    def begin(self, request_id: str) -> None:
+        super().begin(request_id)
+        self._recorder.write(LoadBegun(request_id, self._recorder.numbers.take()))
+
+    def end(self, request_id: str, num_tokens: int, now: float) -> None:
+        super().end(request_id, num_tokens, now)
+        answers = self._recorder.numbers.take()
+        self._recorder.write(LoadEnded(request_id, num_tokens, now, answers))
+
+
+class RecordedTransfers(Transfers):
+    """Transfers as any others, of which a recorder is told."""
+
+    def __init__(self, recorder: FlightRecorder, transfers: Transfers) -> None:
+        super().__init__(transfers._finder, transfers._log)
+        self._recorder = recorder
+
+    def take_in(self, chain: Chain, places: Sequence[Place]) -> list[TakenIn]:
+        taken = super().take_in(chain, places)
+        numbers = self._recorder.numbers
+        if not self._recorder.is_broken:
+            numbers.learn(chain.digests)
+            of_chain = runs_of(numbers.numbers(chain.digests))
+            told = [(place.block_index, place.group) for place in places]
+            self._recorder.write(TookIn(of_chain, told, taken, numbers.take()))
+        return taken
