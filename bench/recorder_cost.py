@@ -1,4 +1,4 @@
-"""What the flight recorder adds to the scheduler's time in a step, and how long a snapshot takes.
+"""Measures what the flight recorder adds to a step of the scheduler, and how long a snapshot takes.
 
     python -m bench.recorder_cost [--running 256] [--steps 400] [--blocks 10000,100000]
 

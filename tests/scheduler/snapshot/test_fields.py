@@ -38,7 +38,8 @@ KNOWN = {
 }
 PLAIN: dict[type, str] = {
     Request: "new table token_ids tenant priority_key running_order is_ready is_loading "
-    "num_loaded num_computed num_pending num_cached num_preemptions num_earlier_preemptions num_discarded num_scored "
+    "num_loaded num_computed num_pending num_cached num_preemptions num_earlier_preemptions "
+    "num_discarded num_scored "
     "num_skips num_charged admitted_step arrived_s admitted_s first_token_s prompt_step timeline "
     "journal",
     NewRequest: "id prompt_token_ids sampling stopping sharing prompt_logprobs tenant weight "

@@ -124,7 +124,7 @@ class NumberedDigests:
 
     @property
     def num_left(self) -> int:
-        """How many of the answers that were given nobody has asked for."""
+        """The number of answers that were given and not asked for."""
         return len(self._answers) - self._next
 
     def key_of(self, key_number: int) -> NumberKey:

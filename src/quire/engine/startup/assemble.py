@@ -3,24 +3,20 @@
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from quire.cache.block_hash import BlockHash, HashAlgorithm, build_block_hash
 from quire.cache.config import CacheConfig
-from quire.cache.kv_cache import KVCache
 from quire.cache.layout import Layout
 from quire.engine.config import TOY_MODEL, EngineConfig, MemoryConfig
 from quire.engine.engine import Beside, Engine
 from quire.engine.grammar.grammars import build_grammars
 from quire.engine.messages import EngineFacts
-from quire.engine.recording.recorded_scheduler import RecordedScheduler
 from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.startup.disk import build_disk_cache, open_disk
-from quire.engine.startup.recording import build_recorder
-from quire.engine.tracing import TracedKVCache, open_tracing
+from quire.engine.startup.recording import build_scheduler
+from quire.engine.tracing import open_tracing
 from quire.models.batch import Model
-from quire.scheduler.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -40,17 +36,7 @@ def assemble(
     scheduling = config.scheduling.scheduler_config(
         facts.max_num_batched_tokens, facts.max_model_len, cuts_prompts=facts.is_causal
     )
-    recorder = build_recorder(config, scheduling, cache_config)
-    if recorder is not None:
-        cache_config = replace(cache_config, block_hash=recorder.block_hash)
-    cache = (
-        KVCache(cache_config) if tracing is None else TracedKVCache(cache_config, tracing.tracer)
-    )
-    scheduler = (
-        Scheduler(scheduling, cache)
-        if recorder is None
-        else RecordedScheduler(scheduling, cache, recorder)
-    )
+    cache, scheduler = build_scheduler(config, scheduling, cache_config, tracing)
     runner_config = RunnerConfig(
         max_num_seqs=facts.max_num_seqs,
         max_num_blocks=-(-facts.max_model_len // facts.block_size),

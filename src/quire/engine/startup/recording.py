@@ -1,20 +1,43 @@
-"""Builds the flight recorder of an engine."""
+"""Builds the scheduler of an engine and its cache, recorded and traced where that is asked for."""
 
 import logging
 import os
 import time
+from dataclasses import replace
 
 from quire.cache.config import CacheConfig
+from quire.cache.kv_cache import KVCache
 from quire.engine.config import EngineConfig
+from quire.engine.recording.recorded_scheduler import RecordedScheduler
 from quire.engine.recording.recorder import FlightRecorder, RecordedConfig
 from quire.engine.recording.replayed_scheduler import shape_of
 from quire.engine.recording.ring import RingWriter
+from quire.engine.tracing import TracedKVCache, Tracing
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
 
-def build_recorder(
+def build_scheduler(
+    config: EngineConfig,
+    scheduling: SchedulerConfig,
+    cache_config: CacheConfig,
+    tracing: Tracing | None,
+) -> tuple[KVCache, Scheduler]:
+    """Return a cache and a scheduler over it."""
+    recorder = _build_recorder(config, scheduling, cache_config)
+    if recorder is not None:
+        cache_config = replace(cache_config, block_hash=recorder.block_hash)
+    cache = (
+        KVCache(cache_config) if tracing is None else TracedKVCache(cache_config, tracing.tracer)
+    )
+    if recorder is None:
+        return cache, Scheduler(scheduling, cache)
+    return cache, RecordedScheduler(scheduling, cache, recorder)
+
+
+def _build_recorder(
     config: EngineConfig, scheduling: SchedulerConfig, cache: CacheConfig
 ) -> FlightRecorder | None:
     """Return a recorder that writes to the memory that the engine was started with; None if there
