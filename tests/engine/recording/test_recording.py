@@ -5,13 +5,18 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import msgspec
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from quire.cache.block_hash import BlockHash
 from quire.cache.config import CacheConfig
+from quire.cache.snapshot.digest_numbers import DigestNumbers, digest_of
 from quire.engine.recording.frames import bodies, framed
 from quire.engine.recording.inputs import Record, Scheduled
+from quire.engine.recording.replayed_scheduler import SegmentStart, restored, shape_of
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.snapshot.arrival import TenantNumbers
+from quire.scheduler.snapshot.scheduler_snapshot import can_snapshot, snapshot_scheduler
 from quire.simulation.replay import replay
 from tests.engine.recording.recorded import Inputs, Recorded, cache_configs, scheduler_configs
 
@@ -34,6 +39,29 @@ def test_a_record_is_replayed_to_the_same_decisions(
             replayed.last.cache.check()
             assert replayed.last.cache.usage == recorded.cache.usage
             assert replayed.last.cache.host_usage == recorded.cache.host_usage
+
+
+@given(st.data(), scheduler_configs, cache_configs)
+def test_a_restored_scheduler_has_the_same_snapshot(
+    data: st.DataObject, config: SchedulerConfig, cache: CacheConfig
+) -> None:
+    with closing(Recorded(config, cache)) as recorded:
+        scheduler, recorder = recorded.scheduler, recorded.recorder
+        inputs = Inputs(data, scheduler, recorded.cache)
+        for _ in range(data.draw(st.integers(1, 60))):
+            inputs.give()
+        assume(can_snapshot(scheduler))
+        snapshot = snapshot_scheduler(scheduler, recorder.numbers, recorder.tenants)
+    shape = shape_of(cache)
+    body = msgspec.msgpack.encode(SegmentStart(0.0, 0.0, config, shape, snapshot, ()))
+    start = DECODER.decode(body)
+    assert isinstance(start, SegmentStart)
+    again = restored(start).scheduler
+    numbers = DigestNumbers(BlockHash(), len(cache.groups))
+    numbers.learn(map(digest_of, range(len(snapshot.cache.depths))))
+    numbers.depths[:] = snapshot.cache.depths
+    taken = snapshot_scheduler(again, numbers, TenantNumbers())
+    assert msgspec.to_builtins(taken) == msgspec.to_builtins(snapshot)
 
 
 @given(st.data(), scheduler_configs, cache_configs)

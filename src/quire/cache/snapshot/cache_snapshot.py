@@ -89,7 +89,7 @@ class CacheSnapshot(NamedTuple):
 def number_afresh(cache: KVCache, tables: Sequence[BlockTable], numbers: DigestNumbers) -> None:
     """Number only those digests that the cache or one of the `tables`, which are all there are,
     still knows."""
-    keys: list[Iterable[bytes]] = [cache._pool._block_of]
+    keys: list[Iterable[bytes]] = [filter(None, cache._pool._key_of)]
     if cache._host is not None:
         keys += (cache._host._cached, cache._host._num_retainers)
     digests = numbers.digests_of(chain.from_iterable(keys))

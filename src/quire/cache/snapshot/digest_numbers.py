@@ -62,6 +62,7 @@ class DigestNumbers:
         """Number those digests of a whole chain that are not known any more."""
         for depth, digest in enumerate(chain):
             if digest not in self._numbers and not self._is_stopped:
+                self._digest_size = len(digest)
                 self._numbers[digest] = len(self._numbers)
                 self.depths.append(depth)
 

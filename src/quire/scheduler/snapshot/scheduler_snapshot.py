@@ -86,11 +86,11 @@ def snapshot_scheduler(
     cache, requests = scheduler._cache, scheduler._requests.values()
     number_afresh(cache, [request.table for request in requests], numbers)
     tenants.restart()
-    deadlines = [
+    deadlines = sorted(
         (deadline_s, number, request.id)
         for deadline_s, number, request in scheduler._deadlines._heap
         if scheduler._requests.get(request.id) is request
-    ]
+    )
     return SchedulerSnapshot(
         snapshot_cache(cache, numbers),
         [
