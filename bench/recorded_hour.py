@@ -26,7 +26,8 @@ from quire.engine.config import (
 )
 from quire.engine.engine import Engine
 from quire.engine.recording.flight_file import read_file
-from quire.engine.recording.flight_ring import with_ring
+from quire.engine.recording.flight_ring import FlightRing
+from quire.engine.recording.ring import create_ring
 from quire.engine.startup.build_toy import build_toy_engine
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.request import NewRequest, Sampling, Stopping
@@ -93,11 +94,10 @@ def record(num_steps: int, seed: int, folder: Path) -> Path:
         SchedulingConfig(
             max_num_seqs=16, max_num_queued_reqs=20, scheduling_policy=PolicyName.FAIR
         ),
-        recording=RecordingConfig(60.0, str(folder)),
+        recording=RecordingConfig(120.0, str(folder)),
     )
-    config, ring = with_ring(config)
-    assert ring is not None
-    config = replace(config, ring_fd=os.dup(ring.fd))  # an engine closes its own
+    ring = FlightRing(create_ring())
+    config = replace(ring.configured(config), ring_fd=os.dup(ring.fd))  # an engine closes its own
     now = 1000.0
     engine, _ = build_toy_engine(config, lambda: now)
     traffic, took = Traffic(seed), random.Random(seed)

@@ -13,19 +13,28 @@ from threading import Thread
 from quire import __version__
 from quire.engine.config import EngineConfig
 from quire.engine.recording.flight_file import FORMAT, FlightHead, write_file
-from quire.engine.recording.ring import create_ring, read_ring
+from quire.engine.recording.ring import read_ring
 
 logger = logging.getLogger(__name__)
 
 
 class FlightRing:
-    """The memory of one engine's recorder. Files go into `folder`."""
+    """The memory of one engine's recorder, behind the descriptor `fd`, which the engine has too."""
 
-    def __init__(self, fd: int, folder: Path, model: str) -> None:
+    def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._folder = folder
-        self._model = model
+        self._folder = Path(gettempdir()) / f"quire-flight-{os.getuid()}"
+        self._model = ""
         self._is_shared = False
+
+    def configured(self, config: EngineConfig) -> EngineConfig:
+        """Return the configuration of an engine that records into this memory, if it is to; files
+        go where it says."""
+        recording = config.recording
+        self._model = config.model.model
+        if recording.flight_recorder_dir is not None:
+            self._folder = Path(recording.flight_recorder_dir)
+        return replace(config, ring_fd=self.fd) if recording.flight_recorder_minutes else config
 
     def dump(self, reason: str) -> Path | None:
         """Write what was recorded until now to a file, while the engine may go on, and return its
@@ -61,16 +70,3 @@ class FlightRing:
             os.close(self.fd)
         if path is not None:
             logger.warning("what led to the end of the engine: quire replay %s", path)
-
-
-def with_ring(config: EngineConfig) -> tuple[EngineConfig, FlightRing | None]:
-    """Return the configuration of an engine that records, and the server's end of that; no ring
-    where nothing is to be recorded. Raises OSError."""
-    recording = config.recording
-    if not recording.flight_recorder_minutes:
-        return config, None
-    fd = create_ring()
-    folder = recording.flight_recorder_dir
-    own = Path(gettempdir()) / f"quire-flight-{os.getuid()}"
-    ring = FlightRing(fd, own if folder is None else Path(folder), config.model.model)
-    return replace(config, ring_fd=fd), ring

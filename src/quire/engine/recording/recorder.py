@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 RESERVE_BYTES = 256 << 10
 """A segment with less room than this is followed by another."""
+LATE = 1.25
 MAX_NEW_DIGESTS = 1 << 17
 """A segment in which so many blocks were hashed is followed by another: all are remembered."""
 
@@ -38,7 +39,8 @@ class RecordedConfig(NamedTuple):
 class FlightRecorder:
     """Records the inputs of one scheduler, whose cache must hash by `block_hash`.
 
-    Segments last `segment_s` seconds, less where an idle moment or a full slot ends them. An error
+    Segments last `segment_s` seconds, or up to LATE times as long where there is no idle moment to
+    begin another; less where a slot is full. An error
     of the recorder's own is logged once and ends the record, never the engine.
     """
 
@@ -96,8 +98,7 @@ class FlightRecorder:
     def _is_due(self, now: float, *, is_idle: bool) -> bool:
         seconds = now - self._began_s
         return (
-            seconds >= self.segment_s
-            or (is_idle and seconds >= self.segment_s / 2)
+            seconds >= (self.segment_s if is_idle else LATE * self.segment_s)
             or self._ring.num_left < RESERVE_BYTES
             or len(self.numbers) - self._num_digests > MAX_NEW_DIGESTS
         )
