@@ -1,8 +1,8 @@
 """A scheduler whose inputs are recorded, each with what it answered."""
 
 from quire.cache.kv_cache import KVCache
+from quire.cache.persistence.transfers import Transfers
 from quire.cache.sharing import SharingTerms
-from quire.cache.transfers import Transfers
 from quire.engine.recording.inputs import (
     Aborted,
     Added,
