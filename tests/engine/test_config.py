@@ -9,6 +9,7 @@ from quire.engine.config import (
     EngineConfig,
     MemoryConfig,
     ModelConfig,
+    RecordingConfig,
     SchedulingConfig,
     TracingConfig,
     check_options,
@@ -58,7 +59,7 @@ def test_limits_that_cannot_be_are_refused(scheduling: SchedulingConfig, said: s
 
 
 def test_no_two_groups_have_an_option_of_one_name() -> None:
-    groups = (ModelConfig, MemoryConfig, SchedulingConfig, TracingConfig)
+    groups = (ModelConfig, MemoryConfig, SchedulingConfig, TracingConfig, RecordingConfig)
     names = [field.name for group in groups for field in dataclasses.fields(group)]
     assert sorted(EngineConfig(MODEL).options()) == sorted(names)
 
