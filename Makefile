@@ -6,6 +6,8 @@ ARGS ?=
 EXTRAS ?=
 # Processes that run the tests.
 WORKERS ?= 2
+# How long `make soak` takes.
+MINUTES ?= 60
 # Another package index to look for torch in, e.g. https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 
@@ -21,7 +23,7 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test search fuzz check fmt bench schemas clients deploy-check image-check batch-kills cache-kills crash-ops overload hostile wheel gpu-wheels gpu-faults readme clean
+.PHONY: help serve install test search fuzz check fmt bench schemas clients deploy-check image-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +89,12 @@ overload: $(TESTS)  ## 500 requests at once against a queue of 64, and how true 
 
 hostile: $(TESTS)  ## attack a real server in every known way, and print what it did
 	$(BIN)/python -m tests.e2e.hostile $(ARGS)
+
+chaos: $(TESTS)  ## kill, stop and crash the engine of a real server under load, and compare every answer
+	$(BIN)/python -m tests.chaos $(ARGS)
+
+soak: $(TESTS)  ## the same at random for MINUTES=60: nothing may grow
+	$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) $(ARGS)
 
 wheel: $(TESTS)  ## build the wheel, install it in a clean environment, import every package
 	rm -rf build dist

@@ -6,9 +6,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 import psutil
@@ -21,6 +22,7 @@ FLAGS = ("--port", "0", "--num-threads", "1", "--no-engine-standby")
 """One thread: threads that wait for each other are slow where cores are shared with other tests. No
 process stands by, for the same reason, and so that the engine is easily found."""
 MODEL = "quire-bundled"
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 class ServerProcess:
@@ -85,10 +87,13 @@ def eventually(holds: Callable[[], bool], within_s: float) -> bool:
 
 @contextmanager
 def server_process(
-    *flags: str, ready: bool = True, trust: ssl.SSLContext | bool = True
+    *flags: str,
+    ready: bool = True,
+    trust: ssl.SSLContext | bool = True,
+    variables: Mapping[str, str] = NO_VARIABLES,
 ) -> Iterator[ServerProcess]:
     """`quire serve` on a free port; it is ended, by force if need be, with the block. `trust` is
-    what the client trusts over TLS."""
+    what the client trusts over TLS, `variables` come on top of the environment."""
     with tempfile.TemporaryDirectory() as folder:
         log_path = Path(folder) / "server.log"
         with log_path.open("w") as log:
@@ -97,7 +102,8 @@ def server_process(
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")},
+                env={k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
+                | dict(variables),
             )
         assert process.stdout is not None
         with process, process.stdout as said:
