@@ -106,3 +106,23 @@ def test_those_that_have_ended_are_no_suspects() -> None:
     assert trials.num_suspects == 2
     assert trials.on_crash([], ["b", "c"]) is None, "it crashed before anybody ran"
     assert trials.group == ("b",)
+
+
+def test_who_has_passed_its_crash_has_not_crashed_before() -> None:
+    trials = Trials()
+    for _ in range(5):
+        assert trials.on_crash(["alone"], {"alone"}) is None
+        assert trials.group is None
+        trials.on_passed("alone")
+
+
+def test_a_trial_that_crashes_goes_on_without_those_that_have_passed() -> None:
+    trials, ids = Trials(), ["a", "b"]
+    trials.on_crash(ids, ids)
+    trials.on_crash(ids, ids)
+    assert trials.group == ("a",)
+    trials.on_passed("a")
+    assert trials.on_crash(["a"], ids) is None
+    trials.pass_group()
+    assert trials.group == ("b",)
+    assert trials.on_crash(["b"], ids) == "b"

@@ -307,6 +307,9 @@ class EngineSupervisor:
         self._handed_over = tuple(
             live.id for live in self._requests.live.values() if live.is_handed_over
         )
+        for live in self._requests.live.values():
+            if live.has_passed:
+                self._trials.on_passed(live.id)
         self._requests.lose_engine()
 
     async def _tick(self) -> None:

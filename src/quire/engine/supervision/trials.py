@@ -33,6 +33,11 @@ class Trials:
         """The number of suspects that are not cleared yet."""
         return sum(map(len, self._groups))
 
+    def on_passed(self, request_id: str) -> None:
+        """Take a request that has passed the point where it was at its last crash: that was not
+        its doing, and a crash to come counts as its first."""
+        self._num_crashes.pop(request_id, None)
+
     def on_crash(self, ran: Sequence[str], live: Collection[str]) -> str | None:
         """Take the requests that ran in a crash, of which those in `live` have not ended; return
         the one that is convicted, if one is. All others may go on then."""
