@@ -150,8 +150,8 @@ FAULTS = (
         "engine-waits",
         "the runner looks at the logits",
         "src/quire/engine/runner.py",
-        "            launched.logits, launched.states = self._forward(batch)\n",
-        "            launched.logits, launched.states = self._forward(batch)\n"
+        "            launched.logits, launched.states = output.rows\n",
+        "            launched.logits, launched.states = output.rows\n"
         "            float(launched.logits.sum())\n",
     ),
     Fault(

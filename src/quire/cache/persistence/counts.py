@@ -12,8 +12,8 @@ class DiskStats:
     """The accounts of the prefix cache on disk: what its folder holds as far as is known, and what
     was done since the start.
 
-    `num_hits` and `num_misses` count the blocks that prompts lacked in memory and that were, or
-    were not, in the index. `num_declined` of those found were not read, since computing costs less.
+    Of the blocks that prompts lacked in memory, `num_hits` were in the index and read,
+    `num_declined` were there and computed sooner, and `num_misses` were not there.
     `num_loaded_tokens` came into memory. Of blocks, `num_written` were written, `num_dropped` were
     not since the disk was behind or they were evicted first, `num_failed` failed, `num_corrupt`
     could not be used and `num_evicted` were deleted for others. `is_paused` says that nothing is

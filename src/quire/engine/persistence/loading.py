@@ -123,24 +123,27 @@ class Loading:
             return
         chain, max_blocks = asked
         found = self._port.transfers.find(chain, max_blocks, self._store.has)
-        if is_first:
-            num_hits = found.num_blocks - found.num_here
-            self._store.counts.add(num_hits=num_hits, num_misses=max_blocks - found.num_blocks)
+        num_more = found.num_blocks - found.num_here
         if found.num_here and self._store.is_stale(chain.digests[found.num_here - 1]):
             self._writer.renew(chain.content(found.num_here - 1))
-        if not found.missing:
+        other = self._load_of(found.missing) if found.missing else None
+        is_read = other is not None or (
+            bool(found.missing) and self._is_worth(num_more, len(found.missing))
+        )
+        if is_first:
+            self._store.counts.add(
+                num_misses=max_blocks - found.num_blocks,
+                **{"num_hits" if is_read else "num_declined": num_more},
+            )
+        if not is_read:
             return
-        other = self._load_of(found.missing)
         if other is not None:
             other.requests.append(request_id)
-        elif self._is_worth(found.num_blocks - found.num_here, len(found.missing)):
+        else:
             self._under_way.append(
                 _Load(chain, max_blocks, found.num_here, found.missing, [request_id])
             )
             self._begin_parts()
-        else:
-            self._store.counts.add(num_declined=found.num_blocks - found.num_here)
-            return
         self._port.loads.begin(request_id)
 
     def take_in(self) -> None:

@@ -254,7 +254,7 @@ def _disk_rows(disk: DiskStats) -> dict[str, Rows]:
         "evicted": disk.num_evicted,
     }
     lookups = {
-        "hit": disk.num_hits - disk.num_declined,
+        "hit": disk.num_hits,
         "declined": disk.num_declined,
         "miss": disk.num_misses,
     }
