@@ -9,6 +9,7 @@ replay decided the same.
 """
 
 import argparse
+import asyncio
 import os
 import random
 import time
@@ -104,9 +105,9 @@ def record(num_steps: int, seed: int, folder: Path) -> Path:
     for _ in range(num_steps):
         now += STEP_S * (0.5 + took.random())
         traffic.step(engine)
-    path = ring.dump("the traffic has ended")
-    assert path is not None
-    return path
+    record = asyncio.run(ring.dump())
+    assert record is not None
+    return record.path
 
 
 def main() -> None:

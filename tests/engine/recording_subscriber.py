@@ -16,6 +16,7 @@ class RecordingSubscriber:
     causes: list[EndCause] = field(default_factory=list)
     num_resumed: list[int] = field(default_factory=list)
     num_quarantined: int = 0
+    flight_records: list[bool] = field(default_factory=list)
 
     def on_output(self, output: EngineOutput) -> None:
         self.outputs.append(output)
@@ -28,6 +29,9 @@ class RecordingSubscriber:
 
     def on_quarantined(self) -> None:
         self.num_quarantined += 1
+
+    def on_flight_kept(self, is_written: bool) -> None:
+        self.flight_records.append(is_written)
 
     def on_engine_resumed(self, num_resumed: int, out_of_service_s: float) -> None:
         self.num_resumed.append(num_resumed)

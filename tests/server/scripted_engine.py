@@ -26,6 +26,7 @@ from quire.engine.messages import (
     ReceiptLine,
     ScoreFacts,
 )
+from quire.engine.recording.flight_ring import FlightRing
 from quire.engine.supervision.subscriber import EngineSubscriber
 from quire.engine.token_stream import EngineDown, Refused, TokenStream
 from quire.scheduler.prefix_probe import PrefixProbe
@@ -119,6 +120,7 @@ class ScriptedEngine:
         self.ready_facts = FACTS
         self.down_reason: str | None = None
         self.lacks_memory = False
+        self.ring: FlightRing | None = None
         self.script: Script = repeat_prompt
         self.refuses: Reason | None = None
         self.submitted: list[NewRequest] = []

@@ -38,7 +38,8 @@ def test_a_killed_engine_leaves_a_record_that_is_replayed(tmp_path: Path) -> Non
         server.engine_process().kill()
         for each in asked:
             each.result()
-        assert eventually(lambda: any((tmp_path / "a").glob("*.flight")), 20)
+        written = "quire:flight_records_written_total"
+        assert eventually(lambda: server.metric(written) == 1, 20)
     (path,) = (tmp_path / "a").glob("*.flight")
     done = replayed(path)
     assert done.returncode == 0, done.stderr
@@ -46,6 +47,27 @@ def test_a_killed_engine_leaves_a_record_that_is_replayed(tmp_path: Path) -> Non
     assert report["is_same"] and report["num_steps"] > 10
     assert report["num_arrivals"] >= 6 and report["requests"]
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_record_of_a_busy_engine_is_replayed(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    flags = ("--max-num-seqs", "6", "--flight-recorder-dir", str(folder))
+    with server_process(*flags) as server, ThreadPoolExecutor(12) as clients:
+        asked = [clients.submit(ask, server, number) for number in range(24)]
+        assert eventually(lambda: server.metric("quire:generation_tokens_total") > 400, 60)
+        (model,) = httpx.get(f"{server.url}/v1/models").json()["data"]
+        path = f"{server.url}/v1/models/{model['id']}/flight_record"
+        replies = [httpx.post(path, timeout=30).raise_for_status().json() for _ in range(3)]
+        for each in asked:
+            each.result()
+    assert len(list(folder.iterdir())) == 3
+    for said in replies:
+        done = replayed(Path(said["path"]))
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        assert report["is_same"] and report["num_steps"] == said["steps"] > 10
+        assert report["requests"] and said["began"] <= said["ended"]
+        assert Path(said["path"]).stat().st_size == said["bytes"]
 
 
 def test_what_is_no_record_is_refused(tmp_path: Path) -> None:

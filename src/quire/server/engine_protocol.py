@@ -7,6 +7,7 @@ from quire.cache.sharing import SharingTerms
 from quire.engine.client import Phase
 from quire.engine.config import EngineConfig
 from quire.engine.messages import EngineFacts
+from quire.engine.recording.flight_ring import FlightRing
 from quire.engine.supervision.subscriber import EngineSubscriber
 from quire.engine.token_stream import TokenStream
 from quire.scheduler.prefix_probe import PrefixProbe
@@ -34,6 +35,9 @@ class EngineProtocol(Protocol):
 
     @property
     def process_id(self) -> int | None: ...
+
+    @property
+    def ring(self) -> FlightRing | None: ...
 
     @property
     def standby_id(self) -> int | None: ...

@@ -18,6 +18,7 @@ CLOSED = (
     ("get", "/v1/server_info"),
     ("get", "/v1/kv_events"),
     ("post", "/reset_prefix_cache"),
+    ("post", "/v1/models/test-model/flight_record"),
 )
 KEYS = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=20)
 
@@ -83,6 +84,8 @@ def test_routes_of_administration_want_the_admin_key(
         reply = ask(served, method, path, ADMIN)
         if path == "/v1/kv_events":
             assert code_of(reply) == (404, "kv_events_off")
+        elif path.endswith("/flight_record"):
+            assert code_of(reply) == (409, "model_not_loaded")
         else:
             assert reply.status_code == 200
 

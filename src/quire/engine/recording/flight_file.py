@@ -5,6 +5,7 @@ written, then each segment, compressed. A file that was cut off is read up to wh
 import os
 import zlib
 from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,11 +19,19 @@ MAGIC = b"quire-flight-record\n"
 FORMAT = 1
 SUFFIX = ".flight"
 MAX_FILES = 16
-"""So many files are kept in a folder; the oldest goes first."""
+"""So many files of each kind are kept in a folder; the oldest goes first."""
+_ASKED = "-asked"
 _LENGTH_BYTES = 4
 _CHUNK_BYTES = 1 << 16
 _MAX_SEGMENT_BYTES = 64 << 20
 """No segment of a true file is as large."""
+
+
+class FileKind(StrEnum):
+    """The occasion on which a file is written."""
+
+    ENGINE_ENDED = "engine_ended"
+    ASKED = "asked"
 
 
 class FlightFileError(Exception):
@@ -61,11 +70,13 @@ def encoded(head: FlightHead, segments: Iterable[bytes]) -> Iterator[bytes]:
         yield len(packed).to_bytes(_LENGTH_BYTES, "little") + packed
 
 
-def write_file(folder: Path, head: FlightHead, segments: Iterable[bytes], name: str) -> Path:
+def write_file(
+    folder: Path, head: FlightHead, segments: Iterable[bytes], name: str, kind: FileKind
+) -> Path:
     """Write a file into the folder, which is made if it is missing and for its owner alone, and
-    remove the oldest beyond MAX_FILES. Raises OSError."""
+    remove the oldest of its kind beyond MAX_FILES. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = folder / f"{name}{SUFFIX}"
+    path = folder / f"{name}{_ASKED if kind is FileKind.ASKED else ''}{SUFFIX}"
     partial = path.with_suffix(".partial")
     try:
         with open(partial, "xb", opener=_private) as file:
@@ -73,7 +84,8 @@ def write_file(folder: Path, head: FlightHead, segments: Iterable[bytes], name: 
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    for old in sorted(folder.glob(f"*{SUFFIX}"))[:-MAX_FILES]:
+    files = (each for each in sorted(folder.glob(f"*{SUFFIX}")) if _kind_of(each) is kind)
+    for old in list(files)[:-MAX_FILES]:
         old.unlink(missing_ok=True)
     return path
 
@@ -143,6 +155,10 @@ def _unpacked(packed: bytes) -> bytes:
         if size >= _MAX_SEGMENT_BYTES:
             break
     return b"".join(parts)
+
+
+def _kind_of(path: Path) -> FileKind:
+    return FileKind.ASKED if path.stem.endswith(_ASKED) else FileKind.ENGINE_ENDED
 
 
 def _private(path: str, flags: int) -> int:

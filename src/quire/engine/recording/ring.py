@@ -75,11 +75,16 @@ class RingWriter:
         self._memory.close()
 
 
-def read_ring(fd: int) -> list[Segment]:
-    """Return the segments of a ring, the oldest first. It may be written to meanwhile: a segment
-    that is replaced while it is read is left out."""
-    segments = []
-    with mmap.mmap(fd, RING_BYTES, prot=mmap.PROT_READ) as memory:
+class RingReader:
+    """Reads the ring behind a descriptor, which may then be closed, while it is written to."""
+
+    def __init__(self, fd: int) -> None:
+        self._memory = mmap.mmap(fd, RING_BYTES, prot=mmap.PROT_READ)
+
+    def segments(self) -> list[Segment]:
+        """Return the segments, the oldest first; one that is replaced while it is read is left
+        out."""
+        segments, memory = [], self._memory
         for start in range(0, RING_BYTES, SLOT_BYTES):
             number, length = _SLOT_HEAD.unpack_from(memory, start)
             first = start + _SLOT_HEAD.size
@@ -87,4 +92,9 @@ def read_ring(fd: int) -> list[Segment]:
             again, _ = _SLOT_HEAD.unpack_from(memory, start)
             if number and number == again:
                 segments.append(Segment(number, data))
-    return sorted(segments)
+        return sorted(segments)
+
+
+def read_ring(fd: int) -> list[Segment]:
+    """Return the segments of a ring, the oldest first."""
+    return RingReader(fd).segments()

@@ -24,3 +24,6 @@ class EngineSubscriber(Protocol):
 
     def on_engine_resumed(self, num_resumed: int, out_of_service_s: float) -> None:
         """Note that another engine goes on with `num_resumed` requests."""
+
+    def on_flight_kept(self, is_written: bool) -> None:
+        """Note that the flight record of an engine that has ended was written, or could not be."""

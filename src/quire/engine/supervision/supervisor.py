@@ -21,6 +21,7 @@ from quire.engine.config import EngineConfig, SupervisionConfig
 from quire.engine.failure_kind import FailureKind
 from quire.engine.launch import LaunchedEngine
 from quire.engine.messages import Abort, EngineFacts, EngineOutput, ResetPrefixCache, Unpin
+from quire.engine.recording.flight_ring import FlightRing
 from quire.engine.supervision.end_cause import EndCause
 from quire.engine.supervision.engine_starter import EngineStarter
 from quire.engine.supervision.engine_watch import EngineWatch
@@ -101,6 +102,11 @@ class EngineSupervisor:
         return None if self._client is None else self._client.process_id
 
     @property
+    def ring(self) -> FlightRing | None:
+        """The memory of the engine's flight recorder, while there is an engine."""
+        return None if self._client is None else self._client.ring
+
+    @property
     def standby_id(self) -> int | None:
         """The id of the process that stands by to be the next engine, of this or of another model,
         or None while there is none."""
@@ -173,8 +179,7 @@ class EngineSupervisor:
 
     def reset_prefix_cache(self) -> None:
         """Make what is cached now unfindable for requests submitted after this. `num_resets` in the
-        next outputs tells when it was done. Raises EngineDown.
-        """
+        next outputs tells when it was done. Raises EngineDown."""
         if self.phase is Phase.RESTARTING:
             self._is_reset_due = True
         else:
@@ -254,7 +259,7 @@ class EngineSupervisor:
                 logger.error("%s (exit code %d)", self.down_reason, end.exit_code)
             return None
         if client.ring is not None:
-            client.ring.keep(end.message)
+            client.ring.keep(end.message, self._subscriber.on_flight_kept)
         return await self._next(end)
 
     async def _hand_over_all(self, client: EngineClient) -> None:

@@ -74,9 +74,9 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "admin-key",
         SERVER,
         text,
-        "Key that `/v1/server_info`, `/v1/kv_events`, `/reset_prefix_cache` and what loads and "
-        "unloads models then ask for, and that sees and cancels the requests of all; better given "
-        "as the variable.",
+        "Key that `/v1/server_info`, `/v1/kv_events`, `/reset_prefix_cache`, what loads and "
+        "unloads models and what writes flight records then ask for, and that sees and cancels the "
+        "requests of all; better given as the variable.",
         shown="none: all who may call may call these",
         guards=True,
     ),

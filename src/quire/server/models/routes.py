@@ -1,4 +1,5 @@
-"""Routes of the models: which there are, and how they are loaded and unloaded."""
+"""Routes of the models: which there are, and how they are loaded and unloaded, and what
+their engines have recorded."""
 
 from msgspec import UNSET
 from starlette.requests import Request
@@ -8,20 +9,28 @@ from starlette.routing import Route
 from quire.server.errors import CONFLICT, RequestError
 from quire.server.http.json_responses import json_response
 from quire.server.models.abilities import model_abilities, model_kind
+from quire.server.models.flight_records import FlightRecordWriter
 from quire.server.models.lifecycle import ModelState
 from quire.server.models.served_model import ServedModel
-from quire.server.models.wire import ModelCard, ModelChanged, ModelList, ModelStatus
+from quire.server.models.wire import (
+    FlightRecordWritten,
+    ModelCard,
+    ModelChanged,
+    ModelList,
+    ModelStatus,
+)
 from quire.server.service import Service
 from quire.server.tenancy.tenants import arrival_of
 
 
 class ModelRoutes:
-    """Handlers of the models. Who may load and unload them is whoever may do what else the admin
-    key guards."""
+    """Handlers of the models. Who may load and unload them, and have flight records written, is
+    whoever may do what else the admin key guards."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._created_s = int(service.sources.now())
+        self._flight_records = FlightRecordWriter()
 
     def routes(self) -> tuple[Route, ...]:
         """Return the routes of the application that these handlers serve."""
@@ -29,6 +38,7 @@ class ModelRoutes:
             Route("/v1/models", self.models, methods=["GET"]),
             Route("/v1/models/{name:path}/load", self.load, methods=["POST"]),
             Route("/v1/models/{name:path}/unload", self.unload, methods=["POST"]),
+            Route("/v1/models/{name:path}/flight_record", self.flight_record, methods=["POST"]),
             Route("/v1/models/{name:path}", self.model, methods=["GET"]),
         )
 
@@ -63,6 +73,21 @@ class ModelRoutes:
                 status=CONFLICT,
             )
         return json_response(ModelChanged(name, _status(model)))
+
+    async def flight_record(self, request: Request) -> Response:
+        """Write what the model's engine has recorded to a file; answer with where it is."""
+        name, model = self._administered(request)
+        record = await self._flight_records.write(model)
+        return json_response(
+            FlightRecordWritten(
+                name,
+                str(record.path),
+                record.num_bytes,
+                int(record.began_s),
+                int(record.ended_s),
+                record.num_steps,
+            )
+        )
 
     def _administered(self, request: Request) -> tuple[str, ServedModel]:
         """Return the model that the path names, to those who may change its state."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from quire.engine.client import Phase
 from quire.engine.messages import EngineFacts, EngineOutput
+from quire.engine.recording.flight_file import FileKind
 from quire.engine.supervision.end_cause import EndCause
 from quire.process_age import process_age_s
 from quire.scheduler.policy import PolicyName
@@ -74,6 +75,10 @@ class Subscribers(NamedTuple):
     def on_quarantined(self) -> None:
         """Note that a request was ended because it crashes engines."""
         self.metrics.num_quarantined += 1
+
+    def on_flight_kept(self, is_written: bool) -> None:
+        """Count a flight record of an engine that has ended."""
+        self.metrics.flight_records.count(FileKind.ENGINE_ENDED, is_written=is_written)
 
     def on_engine_resumed(self, num_resumed: int, out_of_service_s: float) -> None:
         """Note that another engine goes on with `num_resumed` requests."""

@@ -52,3 +52,16 @@ class ModelChanged(msgspec.Struct, frozen=True):
     id: str
     status: ModelStatus
     object: str = "model.status"
+
+
+class FlightRecordWritten(msgspec.Struct, frozen=True):
+    """A file that was written: its `path` on the server's machine, how large it is, the Unix times
+    of the first and the last step in it, and how many steps there are."""
+
+    id: str
+    path: str
+    bytes: int
+    began: int
+    ended: int
+    steps: int
+    object: str = "flight_record"

@@ -108,6 +108,8 @@ def _model_rows(model: ServedModel) -> dict[str, Rows]:
         "engine_restarts_total": _labelled(metrics.num_restarts),
         "requests_resumed_total": [((), metrics.num_resumed)],
         "requests_quarantined_total": [((), metrics.num_quarantined)],
+        "flight_records_written_total": _labelled(metrics.flight_records.written),
+        "flight_records_failed_total": _labelled(metrics.flight_records.failed),
         "engine_restarting": [((), model.is_restarting)],
         "request_success_total": _labelled(metrics.num_finished),
         "admission_rejections_total": [(("max_num_queued_reqs",), metrics.num_rejected)],

@@ -67,6 +67,18 @@ METRICS: tuple[Metric, ...] = (
         "Requests that were found to crash the engine, and ended for it.",
         twin=False,
     ),
+    _counter(
+        "flight_records_written_total",
+        "Files of the flight recorder: because an engine had ended, or asked for.",
+        "reason",
+        twin=False,
+    ),
+    _counter(
+        "flight_records_failed_total",
+        "Files of the flight recorder that could not be written.",
+        "reason",
+        twin=False,
+    ),
     _gauge("engine_restarting", "1 while the engine has ended and another loads.", twin=False),
     _histogram(
         "out_of_service_seconds",

@@ -16,6 +16,7 @@ from quire.engine.messages import EngineFacts, EngineOutput
 from quire.engine.supervision.end_cause import EndCause
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Finish, Stats
+from quire.server.observability.flight_record_counts import FlightRecordCounts
 from quire.server.observability.histogram import Histogram
 from quire.server.observability.http_metrics import HttpMetrics
 from quire.server.observability.loop_lag import RecentMaximum
@@ -150,6 +151,7 @@ class ModelMetrics:
         self.num_restarts = dict.fromkeys(EndCause, 0)
         self.num_resumed = 0
         self.num_quarantined = 0
+        self.flight_records = FlightRecordCounts()
         self._max_model_len: int | None = None
         self.histograms = _histograms(of_server=False)
         self.num_finished = dict.fromkeys(FinishReason, 0)

@@ -90,7 +90,7 @@ ERROR_DOCS: Mapping[int, ErrorDoc] = dict(
             RequestError("Method Not Allowed", code="method_not_allowed", status=NO_SUCH_METHOD),
         ),
         _error(
-            "The model is still used, so that it is not unloaded.",
+            "The model is still used, so that it is not unloaded; or it has no flight record now.",
             RequestError(
                 "Requests still use the model after 30 s (--shutdown-timeout): it stays loaded.",
                 code="model_in_use",

@@ -7,7 +7,13 @@ import msgspec
 from quire import __version__
 from quire.engine.messages import EngineFacts, LayerGroupFacts, MemoryFacts, ReceiptLine
 from quire.server.config import BUNDLED_MODEL_NAME as MODEL
-from quire.server.models.wire import ModelAbilities, ModelCard, ModelChanged, ModelStatus
+from quire.server.models.wire import (
+    FlightRecordWritten,
+    ModelAbilities,
+    ModelCard,
+    ModelChanged,
+    ModelStatus,
+)
 from quire.server.observability.timeline_view import (
     ChoiceOut,
     Counts,
@@ -144,6 +150,14 @@ CACHE_PROBE_REQUESTS: Mapping[str, Mapping[str, object]] = {
 }
 MODEL_LOADED = ModelChanged(MODEL, _LOADED)
 MODEL_UNLOADED = ModelChanged(MODEL, ModelStatus("unloaded"))
+FLIGHT_RECORD = FlightRecordWritten(
+    MODEL,
+    "/var/lib/quire/flight/20261125T004310Z-123456789-asked.flight",
+    bytes=1_204_317,
+    began=CREATED_S,
+    ended=CREATED_S + 590,
+    steps=31_415,
+)
 _USAGE = Usage(4, 3, 7, CachedTokens(0))
 _ACCOUNT = QuireAccount((Timing(0, 0.0005, 0.011, 0.0096, 0, 0),))
 COMPLETION = CompletionBody(

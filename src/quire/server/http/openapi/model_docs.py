@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from quire.server.errors import CONFLICT, NOT_FOUND, UNAVAILABLE
+from quire.server.errors import CONFLICT, NOT_FOUND, SERVER_ERROR, UNAVAILABLE
 from quire.server.http.openapi import examples
 from quire.server.http.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.models.wire import ModelList
@@ -29,6 +29,13 @@ MODEL_ROUTES: Mapping[str, RouteDoc] = {
         "where there is one.",
         {_OK: (ResponseDoc(examples.MODEL_UNLOADED),)},
         (NOT_FOUND, CONFLICT, UNAVAILABLE),
+        parameters=(_NAME,),
+    ),
+    "/v1/models/{name}/flight_record": RouteDoc(
+        "Write what the model's engine has recorded to a file that `quire replay` reads; for the "
+        "admin key, where there is one.",
+        {_OK: (ResponseDoc(examples.FLIGHT_RECORD),)},
+        (NOT_FOUND, CONFLICT, SERVER_ERROR, UNAVAILABLE),
         parameters=(_NAME,),
     ),
 }
