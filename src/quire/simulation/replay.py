@@ -6,11 +6,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from quire.cache.block_pool import AccountsError
 from quire.cache.snapshot.digest_numbers import AskedAgain
-from quire.engine.recording.flight_file import FlightSegment, read_segment
+from quire.engine.recording.bounds import (
+    MAX_HELD_TOKENS,
+    check_held,
+    check_input,
+    check_start,
+)
+from quire.engine.recording.flight_file import FlightFileError, FlightSegment, read_segment
 from quire.engine.recording.inputs import SAME, Aborted, Added, Input, Scheduled, Updated
 from quire.engine.recording.replayed_scheduler import ReplayedScheduler, SegmentStart, restored
+from quire.scheduler.snapshot.live_requests import live_requests
 from quire.scheduler.step import Stats, Step
 
 NUM_LAST = 8
@@ -58,6 +64,7 @@ def replay(
 ) -> Replayed:
     """Return the outcome of a replay of segments, each from its own beginning; it ends at the first
     difference. `on_progress` is told the number of the segment, of all, and of inputs until now.
+    Raises FlightFileError for a segment that no recorder can have written.
     """
     found = Replayed()
     for number, data in enumerate(segments, 1):
@@ -74,11 +81,22 @@ def replay(
 
 def _replayed(segment: FlightSegment, found: Replayed) -> Iterator[None]:
     """Yield after each input that was answered as it is recorded."""
-    replayed = restored(segment.start)
+    num_held = check_start(segment.start)
+    try:
+        replayed = restored(segment.start)
+    except Exception as error:  # a snapshot can be wrong in any way
+        raise FlightFileError(
+            f"a segment of the file begins with what is no snapshot: {type(error).__name__}: "
+            f"{error}"
+        ) from error
     found.starts.append(segment.start)
     found.last, found.ended_s = replayed, segment.start.now_s
     num_before = found.num_preemptions
     for each in segment.inputs:
+        num_held += check_input(each)
+        if num_held > MAX_HELD_TOKENS:
+            num_held = _num_held(replayed)
+            check_held(num_held)
         found.difference = applied(each, replayed)
         found.num_inputs += 1
         if found.difference:
@@ -97,11 +115,17 @@ def applied(each: Input, replayed: ReplayedScheduler) -> str:
         difference = each.apply(replayed)
     except AskedAgain as error:
         return f"{type(each).__name__}: {error}"
-    except (AccountsError, LookupError) as error:
+    except Exception as error:  # an input that cannot be applied is another decision
         return f"{type(each).__name__}: {type(error).__name__}: {error}"
     if difference == SAME and digests.num_left:
         return f"{type(each).__name__}: {digests.num_left} blocks were hashed in the record alone"
     return difference
+
+
+def _num_held(replayed: ReplayedScheduler) -> int:
+    """Return how many tokens the live requests have."""
+    live = live_requests(replayed.scheduler)
+    return sum(each.num_prompt_tokens + each.num_output_tokens for each in live)
 
 
 def _count(each: Input, replayed: ReplayedScheduler, found: Replayed) -> None:

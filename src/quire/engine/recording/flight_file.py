@@ -14,6 +14,7 @@ import msgspec
 from quire.engine.recording.frames import HEAD_BYTES, bodies, framed
 from quire.engine.recording.inputs import Input, Record
 from quire.engine.recording.replayed_scheduler import SegmentStart
+from quire.engine.recording.ring import NUM_SLOTS, RING_BYTES, SLOT_BYTES
 
 MAGIC = b"quire-flight-record\n"
 FORMAT = 1
@@ -23,8 +24,8 @@ MAX_FILES = 16
 _ASKED = "-asked"
 _LENGTH_BYTES = 4
 _CHUNK_BYTES = 1 << 16
-_MAX_SEGMENT_BYTES = 64 << 20
-"""No segment of a true file is as large."""
+_MAX_FILE_BYTES = 2 * RING_BYTES
+"""No true file is as large."""
 
 
 class FileKind(StrEnum):
@@ -90,6 +91,15 @@ def write_file(
     return path
 
 
+def load_file(path: Path) -> FlightFile:
+    """Return what the file at `path` holds. Raises FlightFileError, and OSError."""
+    with open(path, "rb") as file:
+        data = file.read(_MAX_FILE_BYTES + 1)
+    if len(data) > _MAX_FILE_BYTES:
+        raise FlightFileError(f"the file has more than {_MAX_FILE_BYTES} bytes: no record has")
+    return read_file(data)
+
+
 def read_file(data: bytes) -> FlightFile:
     """Return what a file holds. Raises FlightFileError for what is none."""
     if not data.startswith(MAGIC):
@@ -106,8 +116,11 @@ def read_file(data: bytes) -> FlightFile:
             f"the file has format {head.format}, written by Quire {head.quire}; this version reads "
             f"format {FORMAT}"
         )
-    segments, start = [], len(MAGIC) + HEAD_BYTES + len(body)
+    segments: list[bytes] = []
+    start = len(MAGIC) + HEAD_BYTES + len(body)
     while start + _LENGTH_BYTES <= len(data):
+        if len(segments) == NUM_SLOTS:
+            raise FlightFileError(f"the file has more than {NUM_SLOTS} segments: no record has")
         length = int.from_bytes(data[start : start + _LENGTH_BYTES], "little")
         start += _LENGTH_BYTES
         segments.append(_unpacked(data[start : start + length]))
@@ -145,14 +158,12 @@ def _unpacked(packed: bytes) -> bytes:
     stream, parts, size = zlib.decompressobj(), [], 0
     for start in range(0, len(packed), _CHUNK_BYTES):
         try:
-            part = stream.decompress(
-                packed[start : start + _CHUNK_BYTES], _MAX_SEGMENT_BYTES - size
-            )
+            part = stream.decompress(packed[start : start + _CHUNK_BYTES], SLOT_BYTES - size)
         except zlib.error:
             break
         parts.append(part)
         size += len(part)
-        if size >= _MAX_SEGMENT_BYTES:
+        if size >= SLOT_BYTES:
             break
     return b"".join(parts)
 

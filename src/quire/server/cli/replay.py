@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from quire.engine.recording.flight_file import FlightFileError, read_file
+from quire.engine.recording.flight_file import FlightFileError, load_file
 from quire.progress import Progress
 from quire.server.cli.exit_codes import DIFFERS, USAGE_ERROR
 from quire.server.cli.output import print_line
@@ -19,15 +19,16 @@ def replay_command(arguments: Mapping[str, object]) -> int:
     """Replay a file. Return the exit code: 0 where all was decided the same."""
     path = Path(str(arguments["FILE"]))
     try:
-        file = read_file(path.read_bytes())
+        file = load_file(path)
+        progress = Progress(sys.stderr, lambda part: print(part, file=sys.stderr), unit="segment")
+        with closing(progress):
+            replayed = replay(
+                file.segments,
+                lambda number, num_all, _: progress.show("replaying", number, num_all),
+            )
     except (FlightFileError, OSError) as error:
         print(f"quire replay: {path}: {error}", file=sys.stderr)
         return USAGE_ERROR
-    progress = Progress(sys.stderr, lambda part: print(part, file=sys.stderr), unit="segment")
-    with closing(progress):
-        replayed = replay(
-            file.segments, lambda number, num_all, _: progress.show("replaying", number, num_all)
-        )
     if not replayed.starts:
         print(f"quire replay: {path}: nothing in it is whole", file=sys.stderr)
         return USAGE_ERROR

@@ -6,7 +6,7 @@ from quire.engine.recording.flight_file import FileKind
 
 
 class FlightRecordCounts:
-    """How many files were written, and how many could not be, by their kinds."""
+    """The files that were written, and those that could not be, by their kinds."""
 
     def __init__(self) -> None:
         self.written: Counter[str] = Counter({kind: 0 for kind in FileKind})
