@@ -108,8 +108,7 @@ class EngineSupervisor:
 
     @property
     def standby_id(self) -> int | None:
-        """The id of the process that stands by to be the next engine, of this or of another model,
-        or None while there is none."""
+        """The id of the process that stands by to be the next engine of any model, or None."""
         return self._starter.standby_id
 
     @property
@@ -124,8 +123,7 @@ class EngineSupervisor:
         return time.monotonic() - self._last_progress_s
 
     async def start(self) -> None:
-        """Start the process unless it runs already, and return at once: `phase` and `progress` tell
-        how far loading is."""
+        """Start the process unless it runs already; `phase` and `progress` tell how far it is."""
         client = self._client = self._open(self._launched)
         await client.start()
         self.phase = Phase.LOADING
@@ -165,8 +163,7 @@ class EngineSupervisor:
     def abort(self, request_id: str) -> None:
         """End a request unless it has ended; its stream ends with a finish, a step after the engine
         has read this (behind megabytes of new prompts that may take some steps), or at once while
-        no engine has it.
-        """
+        no engine has it."""
         live = self._requests.live.get(request_id)
         if live is None:
             return
