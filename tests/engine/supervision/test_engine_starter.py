@@ -41,10 +41,12 @@ def messages_of(launched: LaunchedEngine) -> Iterator[FromEngine]:
 
 
 def test_the_process_that_stands_by_becomes_the_engine(starter: EngineStarter) -> None:
-    starter.prepare("llama")
+    starter.want("llama", 0.0, num_ends=0)
+    starter.prepare()
     pid = starter.standby_id
     assert pid is not None
-    starter.prepare("llama")
+    starter.want("llama", 0.0, num_ends=0)
+    starter.prepare()
     assert starter.standby_id == pid, "one is enough"
     launched = starter.launch(CONFIG)
     try:
@@ -58,7 +60,8 @@ def test_the_process_that_stands_by_becomes_the_engine(starter: EngineStarter) -
 
 
 def test_imports_go_on_in_idle_time_alone(starter: EngineStarter) -> None:
-    starter.prepare("llama")
+    starter.want("llama", 0.0, num_ends=0)
+    starter.prepare()
     pid = starter.standby_id
     assert pid is not None
     deadline = time.monotonic() + 60
@@ -71,7 +74,8 @@ def test_imports_go_on_in_idle_time_alone(starter: EngineStarter) -> None:
 
 
 def test_one_that_has_ended_while_it_stood_by_is_not_used(starter: EngineStarter) -> None:
-    starter.prepare("no-such-type")
+    starter.want("no-such-type", 0.0, num_ends=0)
+    starter.prepare()
     pid = starter.standby_id
     assert pid is not None
     process = psutil.Process(pid)
@@ -85,12 +89,14 @@ def test_one_that_has_ended_while_it_stood_by_is_not_used(starter: EngineStarter
         assert isinstance(next(messages_of(launched)), Loading)
     finally:
         end(launched)
-    starter.prepare("llama")
+    starter.want("llama", 0.0, num_ends=0)
+    starter.prepare()
     assert starter.standby_id not in (None, pid)
 
 
 def test_code_of_checkpoints_gets_a_process_of_its_own(starter: EngineStarter) -> None:
-    starter.prepare("llama")
+    starter.want("llama", 0.0, num_ends=0)
+    starter.prepare()
     pid = starter.standby_id
     launched = starter.launch(EngineConfig(ModelConfig(TOY_MODEL, trust_remote_code=True)))
     try:
@@ -101,15 +107,18 @@ def test_code_of_checkpoints_gets_a_process_of_its_own(starter: EngineStarter) -
 
 def test_none_stands_by_where_none_is_wanted_or_all_is_over() -> None:
     without = EngineStarter(has_standby=False)
-    without.prepare("llama")
+    without.want("llama", 0.0, num_ends=0)
+    without.prepare()
     assert without.standby_id is None
     closed = EngineStarter(has_standby=True)
-    closed.prepare("llama")
+    closed.want("llama", 0.0, num_ends=0)
+    closed.prepare()
     pid = closed.standby_id
     assert pid is not None
     closed.close()
     assert not psutil.pid_exists(pid)
-    closed.prepare("llama")
+    closed.want("llama", 0.0, num_ends=0)
+    closed.prepare()
     assert closed.standby_id is None
 
 
@@ -117,3 +126,19 @@ def test_one_whose_server_is_gone_ends() -> None:
     launched = spawn(standby_for="llama")
     launched.close()
     assert launched.process.wait(30) == 0
+
+
+def test_a_process_stands_by_once_nothing_runs_or_after_a_while(starter: EngineStarter) -> None:
+    starter.want("llama", 100.0, num_ends=0)
+    assert not starter.is_due(100.5, is_busy=False)
+    assert not starter.is_due(100.9, is_busy=True)
+    assert not starter.is_due(101.8, is_busy=False)
+    assert starter.is_due(101.9 + 0.1, is_busy=False)
+    assert not starter.is_due(159.0, is_busy=True)
+    assert starter.is_due(160.0, is_busy=True)
+
+
+def test_a_process_stands_by_at_once_where_engines_have_ended(starter: EngineStarter) -> None:
+    assert not starter.is_due(100.0, is_busy=False)
+    starter.want("llama", 100.0, num_ends=1)
+    assert starter.is_due(100.0, is_busy=True)

@@ -113,7 +113,7 @@ def test_who_has_passed_its_crash_has_not_crashed_before() -> None:
     for _ in range(5):
         assert trials.on_crash(["alone"], {"alone"}) is None
         assert trials.group is None
-        trials.on_passed("alone")
+        trials.on_passed(["alone"])
 
 
 def test_a_trial_that_crashes_goes_on_without_those_that_have_passed() -> None:
@@ -121,7 +121,7 @@ def test_a_trial_that_crashes_goes_on_without_those_that_have_passed() -> None:
     trials.on_crash(ids, ids)
     trials.on_crash(ids, ids)
     assert trials.group == ("a",)
-    trials.on_passed("a")
+    trials.on_passed(["a"])
     assert trials.on_crash(["a"], ids) is None
     trials.pass_group()
     assert trials.group == ("b",)

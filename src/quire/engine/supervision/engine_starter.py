@@ -8,6 +8,10 @@ from quire.engine.launch import LaunchedEngine, configure, launch, spawn
 
 logger = logging.getLogger(__name__)
 
+CALM_S, PATIENCE_S = 1.0, 60.0
+"""A process that is to stand by takes seconds of a core to import: it is started once nothing has
+run for CALM_S, or after PATIENCE_S."""
+
 
 class EngineStarter:
     """Starts the engines of one server. With `has_standby` one process at most stands by for all of
@@ -20,6 +24,8 @@ class EngineStarter:
         self._has_standby = has_standby
         self._standby: LaunchedEngine | None = None
         self._is_closed = False
+        self._wanted_for: str | None = None
+        self._patience_ends_s = self._busy_s = 0.0
         self._lock = threading.Lock()
 
     @property
@@ -45,11 +51,27 @@ class EngineStarter:
                 return standby
         return launch(config)
 
-    def prepare(self, model_type: str) -> None:
-        """Let a process stand by, likely for a model of this type, unless one does or none is
-        wanted."""
+    def want(self, model_type: str, now: float, *, num_ends: int) -> None:
+        """Note that a process is to stand by, likely for a model of this type: at once where
+        engines have ended lately, `num_ends` of them, else when that disturbs nobody."""
+        if self._has_standby:
+            self._wanted_for = model_type
+            self._patience_ends_s = now if num_ends else now + PATIENCE_S
+            self._busy_s = now
+
+    def is_due(self, now: float, *, is_busy: bool) -> bool:
+        """Return whether it is time to `prepare`; an engine that knows is asked now and then."""
+        if is_busy:
+            self._busy_s = now
+        if self._wanted_for is None:
+            return False
+        return now >= self._patience_ends_s or now - self._busy_s >= CALM_S
+
+    def prepare(self) -> None:
+        """Let the process stand by that is wanted, unless one does."""
         with self._lock:
-            if not self._has_standby or self._is_closed or self.standby_id is not None:
+            model_type, self._wanted_for = self._wanted_for, None
+            if model_type is None or self._is_closed or self.standby_id is not None:
                 return
             if self._standby is not None:
                 self._standby.close()

@@ -238,11 +238,11 @@ class EngineSupervisor:
 
     async def _follow(self, client: EngineClient) -> EngineClient | None:
         """Serve with an engine until it ends; return the one that follows it, if one does."""
-        if await client.loaded():
-            self.facts = client.facts
+        if await client.loaded() and client.facts is not None:
+            self.facts = facts = client.facts
             await self._hand_over_all(client)
-            if client.facts is not None:
-                await asyncio.to_thread(self._starter.prepare, client.facts.model_type)
+            num_ends = self._policy.num_recent
+            self._starter.want(facts.model_type, time.monotonic(), num_ends=num_ends)
         await client.disconnected()
         if self.facts is not None and not self._closing.is_set():
             self._pause()
@@ -309,9 +309,7 @@ class EngineSupervisor:
         self._handed_over = tuple(
             live.id for live in self._requests.live.values() if live.is_handed_over
         )
-        for live in self._requests.live.values():
-            if live.has_passed:
-                self._trials.on_passed(live.id)
+        self._trials.on_passed(each.id for each in self._requests.live.values() if each.has_passed)
         self._requests.lose_engine()
 
     async def _tick(self) -> None:
@@ -320,6 +318,8 @@ class EngineSupervisor:
             now, silent_s = time.monotonic(), self.last_progress_age_s()
             self._requests.end_late(now, is_engine_silent=silent_s > SILENT_S)
             self._judge_trial()
+            if self._starter.is_due(now, is_busy=bool(self._requests.live)):
+                await asyncio.to_thread(self._starter.prepare)
             if self._client is not None:
                 self._watch.look(self._client, now, self._last_progress_s if silent_s else None)
 

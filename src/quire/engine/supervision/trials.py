@@ -11,7 +11,7 @@ One request among n suspects takes 2 + log2(n) crashes, rounded up. A crash that
 about convicts nobody who was not alone in it. This is a pure state machine of ids.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 CRASHES_OF_A_SUSPECT = 2
 
@@ -33,10 +33,11 @@ class Trials:
         """The number of suspects that are not cleared yet."""
         return sum(map(len, self._groups))
 
-    def on_passed(self, request_id: str) -> None:
-        """Take a request that has passed the point where it was at its last crash: that was not
-        its doing, and a crash to come counts as its first."""
-        self._num_crashes.pop(request_id, None)
+    def on_passed(self, request_ids: Iterable[str]) -> None:
+        """Take requests that have passed the point where they were at their last crash: that was
+        not their doing, and a crash to come counts as their first."""
+        for request_id in request_ids:
+            self._num_crashes.pop(request_id, None)
 
     def on_crash(self, ran: Sequence[str], live: Collection[str]) -> str | None:
         """Take the requests that ran in a crash, of which those in `live` have not ended; return
