@@ -71,7 +71,7 @@ def retains_what_was_lost_with_its_duplicate(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def pins_the_first_group_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a group with a window needs of a pinned prefix may be evicted."""
+    """The blocks that a group with a window needs of a pinned prefix may be evicted."""
 
     def first_alone(block_ids: tuple[list[int], ...]) -> list[int]:
         return tail_first(block_ids[:1])

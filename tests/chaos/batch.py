@@ -22,7 +22,7 @@ class Line(msgspec.Struct):
 
 
 class Response(msgspec.Struct):
-    """What a line was answered."""
+    """The answer to a line."""
 
     status_code: int
     body: Piece

@@ -26,7 +26,7 @@ def put(store: BlockStore, number: int) -> bool:
 
 
 def get(store: BlockStore, number: int) -> bytes | None:
-    """What the store has, None for a miss."""
+    """The value that the store has, None for a miss."""
     found = bytearray(ROW_BYTES)
     return bytes(found) if store.get(identity(number), memoryview(found)) else None
 

@@ -257,6 +257,6 @@ def test_a_writer_that_is_killed_leaves_whole_blocks_or_none(tmp_path: Path) -> 
 
 
 def test_a_block_file_needs_no_torch() -> None:
-    """What reads and writes files can be used by tools that have no model."""
+    """The modules that read and write files can be used by tools that have no model."""
     code = "import quire.cache.persistence.store, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
