@@ -1,4 +1,4 @@
-"""What is done to an engine, and how long its clients were without service then."""
+"""The things done to an engine, and how long its clients were without service then."""
 
 import asyncio
 import signal

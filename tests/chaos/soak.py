@@ -28,7 +28,7 @@ MOST_MORE_FDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the processes held at a moment of the run."""
+    """The memory and descriptors that the processes held at a moment of the run."""
 
     at_s: float
     server_mib: float

@@ -14,7 +14,7 @@ from tests.e2e.server_process import NO_VARIABLES, ServerProcess, eventually, se
 
 ENGINE_START = "quire:engine_process_start_time_seconds"
 SAME_START_S = 0.02
-"""What start times of one process differ by at most, as ticks of the clock are read."""
+"""Start times of one process differ by this at most, as ticks of the clock are read."""
 BACK_WITHIN_S = 90.0
 IDLE_WITHIN_S = 60.0
 FLAGS = ("--dtype", "float32", "--log-level", "warning")

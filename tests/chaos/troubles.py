@@ -1,4 +1,4 @@
-"""What befalls a server in a storm: each trouble is made, and lasts until its coroutine returns."""
+"""The troubles of a server in a storm: each lasts until its coroutine returns."""
 
 import asyncio
 import random

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from quire.server.errors import RequestError, error_body
 from quire.server.openai.protocol.embeddings import (
     Embedding,
     EmbeddingList,
     EmbeddingUsage,
     EncodingFormat,
 )
+from quire.server.requests.answer_writer import UnstreamedWriter
 from quire.server.requests.context import RequestContext
 from quire.server.requests.output_delta import OutputDelta
 
@@ -21,24 +21,12 @@ FLOAT32 = "f"
 """The code of an array of float32."""
 
 
-class EmbeddingWriter:
+class EmbeddingWriter(UnstreamedWriter):
     """Writes the vectors of a request as one body. There is no stream of them."""
 
     def __init__(self, context: RequestContext, encoding_format: EncodingFormat | None) -> None:
         self._context = context
         self._is_base64 = encoding_format is EncodingFormat.BASE64
-
-    def opening(self) -> bytes:
-        return b""
-
-    def chunk(self, choice: int, delta: OutputDelta) -> bytes:
-        return b""
-
-    def closing(self) -> bytes:
-        return b""
-
-    def failure(self, error: RequestError) -> bytes:
-        return error_body(error)
 
     def whole(self, outputs: Sequence[OutputDelta]) -> bytes:
         """Encode vector by vector: another thread runs between calls of the encoder, never

@@ -6,11 +6,12 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from quire.server.errors import CONFLICT, RequestError, error_body
+from quire.server.errors import CONFLICT, RequestError
 from quire.server.openai.protocol.prefixes import PrefixState
 from quire.server.openai.response import GenerationResponse
 from quire.server.prefixes.model_prefixes import ModelPrefixes
 from quire.server.prefixes.pinned_prefix import PinnedPrefix, outcome_of
+from quire.server.requests.answer_writer import UnstreamedWriter
 from quire.server.requests.generation_stream import GenerationStream
 from quire.server.requests.output_delta import OutputDelta
 from quire.server.service import Service
@@ -41,7 +42,7 @@ class PrefixAnswer(Response):
                 self._prefixes.remove(self._prefix.id)
 
 
-class _PrefixWriter:
+class _PrefixWriter(UnstreamedWriter):
     """Writes a prefix as one body. There is no stream of it."""
 
     def __init__(
@@ -50,18 +51,6 @@ class _PrefixWriter:
         self._prefix = prefix
         self._prefixes = prefixes
         self._generation = generation
-
-    def opening(self) -> bytes:
-        return b""
-
-    def chunk(self, choice: int, delta: OutputDelta) -> bytes:
-        return b""
-
-    def closing(self) -> bytes:
-        return b""
-
-    def failure(self, error: RequestError) -> bytes:
-        return error_body(error)
 
     def whole(self, outputs: Sequence[OutputDelta]) -> bytes:
         """Return the prefix. Raises RequestError where it is not pinned."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from quire.server.errors import RequestError
+from quire.server.errors import RequestError, error_body
 from quire.server.requests.output_delta import OutputDelta
 
 
@@ -25,3 +25,19 @@ class AnswerWriter(Protocol):
 
     def whole(self, outputs: Sequence[OutputDelta]) -> bytes:
         """Return the answer as one body; the outputs are those that are sent."""
+
+
+class UnstreamedWriter:
+    """The part of a writer that is the same for all answers of which there is no stream."""
+
+    def opening(self) -> bytes:
+        return b""
+
+    def chunk(self, choice: int, delta: OutputDelta) -> bytes:
+        return b""
+
+    def closing(self) -> bytes:
+        return b""
+
+    def failure(self, error: RequestError) -> bytes:
+        return error_body(error)

@@ -8,7 +8,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.engine.messages import ScoreFacts
-from quire.server.errors import RequestError, error_body
 from quire.server.openai.protocol.scoring import (
     RerankBody,
     RerankedDocument,
@@ -19,6 +18,7 @@ from quire.server.openai.protocol.scoring import (
     ScoreRequest,
     ScoringUsage,
 )
+from quire.server.requests.answer_writer import UnstreamedWriter
 from quire.server.requests.context import RequestContext
 from quire.server.requests.output_delta import OutputDelta
 from quire.server.scoring.inputs import document_text
@@ -27,7 +27,7 @@ FLOAT32 = "f"
 """The code of an array of float32."""
 
 
-class ScoreWriter:
+class ScoreWriter(UnstreamedWriter):
     """Writes the scores of a request as one body. There is no stream of them."""
 
     def __init__(
@@ -36,18 +36,6 @@ class ScoreWriter:
         self._context = context
         self._request = request
         self._is_sigmoid = facts.is_sigmoid and request.use_activation is not False
-
-    def opening(self) -> bytes:
-        return b""
-
-    def chunk(self, choice: int, delta: OutputDelta) -> bytes:
-        return b""
-
-    def closing(self) -> bytes:
-        return b""
-
-    def failure(self, error: RequestError) -> bytes:
-        return error_body(error)
 
     def whole(self, outputs: Sequence[OutputDelta]) -> bytes:
         scores = [self._score(each.vector) for each in outputs]
