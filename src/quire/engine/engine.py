@@ -88,6 +88,11 @@ class Engine:
         return self._disk is not None and self._disk.has_work
 
     @property
+    def is_writing(self) -> bool:
+        """Whether blocks are being written to disk, beside the steps."""
+        return self._disk is not None and self._disk.is_writing
+
+    @property
     def stats(self) -> Stats:
         """The scheduler's counters and gauges as they are now."""
         return self._scheduler.stats

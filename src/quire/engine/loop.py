@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from quire.cache.persistence.counts import DiskStats
 from quire.engine.channel import Channel
 from quire.engine.engine import NO_STEP, Engine
 from quire.engine.messages import (
@@ -30,7 +31,8 @@ class MessageResults(NamedTuple):
 
 
 IDLE_S = 1.0
-"""An engine that had nothing to do for so long prepares for grammars."""
+"""An engine that had nothing to do for so long prepares for grammars, and tells what was written to
+disk meanwhile."""
 
 
 class EngineLoop:
@@ -40,6 +42,7 @@ class EngineLoop:
     def __init__(self, engine: Engine, channel: Channel) -> None:
         self._engine = engine
         self._channel = channel
+        self._told_disk: DiskStats | None = None
         self._decoder = msgspec.msgpack.Decoder[ToEngine](
             Submit | Abort | ResetPrefixCache | Unpin | Probe
         )
@@ -51,13 +54,12 @@ class EngineLoop:
 
     def _step(self) -> None:
         engine = self._engine
-        if not engine.has_work and not self._channel.wait(IDLE_S):
-            engine.prepare_grammars()
-        bodies = self._channel.receive(wait=not engine.has_work)
+        bodies = self._channel.receive(wait=self._is_idle())
         results = MessageResults([], [], [], [])
         for body in bodies:
             self._take(self._decoder.decode(body), results)
         output = engine.step() if engine.has_work else NO_STEP
+        self._told_disk = engine.disk_stats
         self._channel.send(
             EngineOutput(
                 step=output.step,
@@ -70,9 +72,23 @@ class EngineLoop:
                 events=engine.take_events(),
                 kv_events=engine.take_kv_events(),
                 probes=tuple(results.probes),
-                disk=engine.disk_stats,
+                disk=self._told_disk,
             )
         )
+
+    def _is_idle(self) -> bool:
+        """Whether there is nothing to do or to tell before a message comes."""
+        engine = self._engine
+        if engine.has_work:
+            return False
+        while not self._channel.wait(IDLE_S):
+            engine.prepare_grammars()
+            is_writing = engine.is_writing
+            if engine.disk_stats != self._told_disk:
+                return False
+            if not is_writing:
+                break
+        return True
 
     def _take(self, message: ToEngine, results: MessageResults) -> None:
         if isinstance(message, Abort):

@@ -59,6 +59,11 @@ class WriteBehind:
         self._allow()
         return max(min(MAX_QUEUED_BYTES - self._queued_bytes, int(self._allowance)), 0)
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether blocks are queued."""
+        return self._queued_bytes > 0
+
     def offer(self, blocks: Iterable[UnsavedBlock]) -> None:
         """Queue blocks to be written, which are of the store's epoch now. Their rows must not
         change."""

@@ -39,6 +39,11 @@ class DiskCache:
         return self._unsaved.has_work or self._loading.is_loading
 
     @property
+    def is_writing(self) -> bool:
+        """Whether blocks are queued to be written."""
+        return self._writer.is_writing
+
+    @property
     def stats(self) -> DiskStats:
         return self._store.stats
 
