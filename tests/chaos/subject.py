@@ -10,7 +10,13 @@ import psutil
 from tests.chaos.checkpoints import BUNDLED
 from tests.chaos.metrics import Metrics, metrics_of
 from tests.chaos.ties import Judge
-from tests.e2e.server_process import NO_VARIABLES, ServerProcess, eventually, server_process
+from tests.e2e.server_process import (
+    NO_VARIABLES,
+    ServerProcess,
+    engines_of,
+    eventually,
+    server_process,
+)
 
 ENGINE_START = "quire:engine_process_start_time_seconds"
 SAME_START_S = 0.02
@@ -61,16 +67,8 @@ class Subject:
         return self._client.post(path, json=body)
 
     def engines(self) -> list[psutil.Process]:
-        """Return all processes of engines: the one that serves, one that loads, one that stands
-        by."""
-        found = []
-        for child in self.process.children(recursive=True):
-            try:
-                if "quire.engine.process" in child.cmdline():
-                    found.append(child)
-            except psutil.Error:
-                continue
-        return found
+        """Return all processes of engines: the one that serves, one that loads."""
+        return engines_of(self.process.pid)
 
     def engine(self) -> psutil.Process | None:
         """Return the engine that serves, by the start that the metrics tell; None while there is

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -18,9 +18,8 @@ from tests.server.documented import held_to_document
 
 READY_WITHIN_S = 150.0
 STOP_WITHIN_S = 30.0
-FLAGS = ("--port", "0", "--num-threads", "1", "--no-engine-standby")
-"""One thread: threads that wait for each other are slow where cores are shared with other tests. No
-process stands by, for the same reason, and so that the engine is easily found."""
+FLAGS = ("--port", "0", "--num-threads", "1")
+"""One thread: threads that wait for each other are slow where cores are shared with other tests."""
 MODEL = "quire-bundled"
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
@@ -66,14 +65,23 @@ class ServerProcess:
         return sums
 
     def engine_process(self) -> psutil.Process:
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        (engine,) = [each for each in children if "quire.engine.process" in each.cmdline()]
+        (engine,) = engines_of(self.process.pid)
         return engine
 
     def stop(self) -> int:
         """By SIGTERM; the exit code."""
         self.process.terminate()
         return self.process.wait(STOP_WITHIN_S)
+
+
+def engines_of(server_pid: int) -> list[psutil.Process]:
+    """The processes of a server's engines, those that load too, the oldest first."""
+    found = []
+    for child in psutil.Process(server_pid).children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if child.name() == "quire-engine":
+                found.append(child)
+    return sorted(found, key=lambda each: each.create_time())
 
 
 def eventually(holds: Callable[[], bool], within_s: float) -> bool:

@@ -5,7 +5,6 @@ tells how it ended. `supervision/supervisor.py` opens one after another.
 import asyncio
 import logging
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from enum import StrEnum
@@ -14,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from quire.engine.channel import LENGTH_BYTES, frame
-from quire.engine.launch import LaunchedEngine
+from quire.engine.launch import EngineProcess, LaunchedEngine
 from quire.engine.messages import (
     EngineFacts,
     EngineOutput,
@@ -84,7 +83,7 @@ class EngineClient:
         self.ring: FlightRing | None = None
         self._launch = launch
         self._on_output = on_output
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: EngineProcess | None = None
         self._record: RunningRecord | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -197,7 +196,7 @@ class EngineClient:
             self._failed = message
 
 
-async def _ended(process: subprocess.Popen[bytes], patience_s: float) -> int:
+async def _ended(process: EngineProcess, patience_s: float) -> int:
     """Return the exit code of the process, which is killed after `patience_s` seconds."""
     deadline_s = time.monotonic() + patience_s
     while (code := process.poll()) is None:

@@ -191,7 +191,8 @@ class SupervisionConfig:
 
     max_engine_restarts: so many times within ten minutes another one is started.
     stuck_after_s: an engine that has work and does no step for so long is ended.
-    engine_standby: a process stands by with everything imported, so that it is there sooner.
+    engine_standby: a process with everything imported forks the engines, so that each is there
+        sooner.
     """
 
     max_engine_restarts: int = 20

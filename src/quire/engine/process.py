@@ -1,21 +1,23 @@
-"""The engine's own process: `python -m quire.engine.process SOCKET RECORD`, started by `launch.py`.
+"""The engine's own process: `python -m quire.engine.process SOCKET RECORD RING`, started by
+`launch.py`, or a fork of the process that stands by (`forker.py`).
 
-The socket is its only input and output, but for the record of its requests. The first frame is the
-configuration; then the process loads the model, sends Ready, and takes steps until the socket
-closes. It sends an error as Failed before it ends; an unexpected one is logged here too, with its
-traceback. What is slow to import is imported once the configuration has arrived, or before, if the
-process stands by (STANDBY is its third argument).
+The socket is its only input and output, but for the memory that it shares with the server. The
+first frame is the configuration; then the process loads the model, sends Ready, and takes steps
+until the socket closes. It sends an error as Failed before it ends; an unexpected one is logged
+here too, with its traceback. What is slow to import is imported once the configuration has arrived,
+in a fork it was before.
 """
 
 import faulthandler
 import gc
 import logging
-import os
 import signal
 import socket
 import sys
 import time
 from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
@@ -23,8 +25,8 @@ from quire.cache.sizing import TooLittleMemory
 from quire.engine.channel import Channel, ChannelClosed
 from quire.engine.config import TOY_MODEL, EngineConfig, LogFormat, TracingConfig
 from quire.engine.failure_kind import kind_of, start_failure_of
-from quire.engine.imports import BackgroundImports, import_engine
-from quire.engine.launch import STANDBY
+from quire.engine.imports import import_engine
+from quire.engine.launch import Descriptors
 from quire.engine.messages import Failed, Loading, Ready
 from quire.engine.running_record import RunningRecord, RunningRequests
 from quire.logs import JsonFormatter
@@ -38,26 +40,42 @@ FAILED = 1
 LOG_FORMAT = "%(asctime)s %(levelname)s {name}: %(message)s"
 EXPECTED = (CheckpointError, TooLittleMemory, UnsupportedModel, ValueError)
 """Errors that settings can lead to: their text is enough, no traceback is logged."""
+PROCESS_NAME = Path("/proc/self/comm")
 
 
-def serve(channel: Channel) -> None:
+def run(fds: Descriptors, imported_since_s: float | None = None) -> None:
+    """Run an engine until its socket closes, and end the process if it fails. Where all is imported
+    already, the engine was in the making since `imported_since_s` (`time.monotonic`)."""
+    set_process_name("quire-engine")
+    channel = Channel(socket.socket(fileno=fds.socket))
+    try:
+        _serve(channel, fds, imported_since_s)
+    except ChannelClosed:
+        return
+    except Exception as error:
+        logger.exception("the engine ends")
+        with suppress(ChannelClosed):
+            channel.send(Failed(f"{type(error).__name__}: {error}", kind_of(error)))
+        sys.exit(FAILED)
+
+
+def _serve(channel: Channel, fds: Descriptors, imported_since_s: float | None) -> None:
     """Load what the configuration in the first frame names, then run the engine's loop."""
 
     def report_progress(phase: str, done: int, total: int) -> None:
         channel.send(Loading(phase, done, total))
 
-    imports = BackgroundImports(sys.argv[-1]) if STANDBY in sys.argv else None
     (body,) = channel.receive(wait=True)
     config = msgspec.msgpack.decode(body, type=EngineConfig)
+    if config.ring_fd is not None:
+        config = replace(config, ring_fd=fds.ring)
     logging.getLogger().setLevel(config.tracing.log_level.upper())
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_formatter(config.tracing))
-    began_s = time.monotonic()
-    report_progress("imports", 0, 1)
-    if imports is not None:
-        imports.finish()
-    else:
-        began_s -= process_age_s(time.time())
+    began_s = imported_since_s
+    if began_s is None:
+        began_s = time.monotonic() - process_age_s(time.time())
+        report_progress("imports", 0, 1)
         is_toy, is_lean = config.model.model == TOY_MODEL, not config.model.trust_remote_code
         import_engine(is_toy=is_toy, is_lean=is_lean)
     from quire.engine.loop import EngineLoop
@@ -75,7 +93,7 @@ def serve(channel: Channel) -> None:
         gc.collect()
         gc.freeze()  # what was loaded stays: no collection need look at it again
         channel.send(Ready(facts))
-        engine.running = RunningRequests(RunningRecord(int(sys.argv[2])))
+        engine.running = RunningRequests(RunningRecord(fds.record))
         EngineLoop(engine, channel).run()
 
 
@@ -86,27 +104,27 @@ def _formatter(config: TracingConfig) -> logging.Formatter:
     return logging.Formatter(log_format(sys.stderr, text))
 
 
-def main() -> None:
-    """Run the engine process. The arguments are file descriptors: its socket, and the memory for
-    the record of its requests. SIGUSR1 writes the stacks of all threads to the log."""
+def prepare_process() -> None:
+    """Set up the log and the signals of a process of engines. SIGUSR1 writes the stacks of all
+    threads to the log."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     logging.basicConfig(level=logging.INFO)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_formatter(TracingConfig()))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when to end
-    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
-    try:
-        serve(channel)
-    except ChannelClosed:
-        if STANDBY in sys.argv:
-            os._exit(0)  # the imports may go on in their thread, which nothing interrupts
-        return
-    except Exception as error:
-        logger.exception("the engine ends")
-        with suppress(ChannelClosed):
-            channel.send(Failed(f"{type(error).__name__}: {error}", kind_of(error)))
-        sys.exit(FAILED)
+
+
+def set_process_name(name: str) -> None:
+    """Name this process for `ps` and `top`, which show 15 characters."""
+    with suppress(OSError):
+        PROCESS_NAME.write_text(name)
+
+
+def main() -> None:
+    """Run the engine process. The arguments are its file descriptors."""
+    prepare_process()
+    run(Descriptors(*map(int, sys.argv[1:])))
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ from importlib.resources import files
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.e2e.server_process import ServerProcess, eventually, server_process
+from tests.e2e.server_process import ServerProcess, engines_of, eventually, server_process
 
 BUNDLED = files("quire.models") / "bundled"
 PROMPT = "Once upon a time"
@@ -72,18 +71,13 @@ def states(server: ServerProcess) -> Mapping[str, str]:
     return {card["id"]: card["status"]["value"] for card in cards}
 
 
-def engines(server: ServerProcess) -> list[psutil.Process]:
-    children = psutil.Process(server.process.pid).children(recursive=True)
-    return [each for each in children if "quire.engine.process" in each.cmdline()]
-
-
 def test_each_model_is_a_process_and_answers_with_its_own_text(server: ServerProcess) -> None:
-    assert len(engines(server)) == 2
+    assert len(engines_of(server.process.pid)) == 2
     bundled, other = text(server, "bundled"), text(server, "other")
     assert bundled != other
     assert text(server, "lazy") == bundled
     assert eventually(lambda: states(server)["lazy"] == "unloaded", 30)
-    assert len(engines(server)) == 2
+    assert len(engines_of(server.process.pid)) == 2
 
 
 def test_unloading_and_loading_again_under_load_loses_nothing(server: ServerProcess) -> None:
@@ -158,7 +152,7 @@ def test_a_model_whose_engine_is_killed_leaves_the_other_alone(tmp_path: Path) -
     with server_process("--models-config-file", str(path)) as running:
         before = text(running, "bundled")
         assert text(running, "lazy") == before
-        newest = max(engines(running), key=lambda each: each.create_time())
+        newest = max(engines_of(running.process.pid), key=lambda each: each.create_time())
         newest.kill()
         restarts = 'quire:engine_restarts_total{cause="killed",engine="0",model_name="%s"}'
         assert eventually(lambda: running.metric(restarts % "lazy") == 1, 20)

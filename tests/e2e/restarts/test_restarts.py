@@ -1,7 +1,6 @@
 """A server whose engine is killed answers every request as if nothing had happened."""
 
 import json
-import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -168,34 +167,45 @@ def test_probes_tell_of_a_restart_and_the_server_ends_in_the_middle_of_one() -> 
         assert server.stop() == 0
 
 
-def test_the_process_that_stands_by_becomes_the_engine_and_another_stands_by() -> None:
-    with server_process(*FLAGS, "--engine-standby") as server:
-        assert eventually(lambda: STANDBY in server.client.get("/metrics").text, 20)
-        engine, standby = engine_processes(server)
+def test_the_process_that_stands_by_forks_every_engine_and_may_be_lost() -> None:
+    with server_process(*FLAGS) as server:
+        standby = psutil.Process(server.process.pid).children()[0]
+        assert standby.name() == "quire-standby" and server.metric(STANDBY) > 0
+        assert server.engine_process().ppid() == standby.pid
+        first = whole(server, *BODIES[0])
+        server.engine_process().kill()
+        assert whole(server, *BODIES[0]) == first
+        last = server.engine_process()
+        assert last.ppid() == standby.pid
+        standby.kill()
+        assert whole(server, *BODIES[0]) == first, "its engine goes on"
+        last.kill()
+        assert whole(server, *BODIES[0]) == first
+        assert server.metric('quire:engine_restarts_total{cause="killed"') == 2
         assert server.metric(STANDBY) > 0
-        assert eventually(lambda: "idle" not in policies(standby.pid), 60), "it imports"
-        stream = Stream(server, *BODIES[0])
-        assert stream.began.wait(60)
-        engine.kill()
-        stream.choices()
-        assert eventually(lambda: len(engine_processes(server)) == 2, 20)
-        assert engine_processes(server)[0].pid == standby.pid
-        last = engine_processes(server)
+        processes = psutil.Process(server.process.pid).children(recursive=True)
         assert server.stop() == 0
-        assert not any(each.is_running() for each in last)
+        assert not any(each.is_running() for each in processes)
+
+
+def test_none_stands_by_where_none_is_to() -> None:
+    with server_process(*FLAGS, "--no-engine-standby") as server:
+        first = whole(server, *BODIES[0])
+        engine = server.engine_process()
+        assert engine.ppid() == server.process.pid
+        engine.kill()
+        assert whole(server, *BODIES[0]) == first
+        assert server.engine_process().ppid() == server.process.pid
+        assert STANDBY not in server.client.get("/metrics").text
+
+
+def test_no_process_outlives_a_server_that_was_killed() -> None:
+    with server_process(*FLAGS) as server:
+        processes = psutil.Process(server.process.pid).children(recursive=True)
+        assert len(processes) == 2
+        server.process.kill()
+        _, alive = psutil.wait_procs(processes, 20)
+        assert not alive
 
 
 STANDBY = "quire:engine_standby_process_resident_memory_bytes"
-
-
-def policies(pid: int) -> set[str]:
-    """The scheduling policies of the threads of a process."""
-    names = {os.SCHED_IDLE: "idle", os.SCHED_OTHER: "other"}
-    return {names[os.sched_getscheduler(int(each))] for each in os.listdir(f"/proc/{pid}/task")}
-
-
-def engine_processes(server: ServerProcess) -> list[psutil.Process]:
-    """The engine and the process that stands by, the older one first."""
-    children = psutil.Process(server.process.pid).children(recursive=True)
-    found = [each for each in children if "quire.engine.process" in each.cmdline()]
-    return sorted(found, key=lambda each: each.create_time())

@@ -1,9 +1,14 @@
-"""Engine processes that stand by."""
+"""Engines that are forked by a process that stands by."""
 
 import os
+import shutil
+import signal
+import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 
 import msgspec
 import psutil
@@ -11,14 +16,18 @@ import pytest
 
 from quire.engine.channel import Channel
 from quire.engine.config import TOY_MODEL, EngineConfig, MemoryConfig, ModelConfig
-from quire.engine.launch import LaunchedEngine, spawn
+from quire.engine.launch import LaunchedEngine
 from quire.engine.messages import EngineOutput, Failed, FromEngine, Loading, Ready
-from quire.engine.supervision.engine_starter import EngineStarter
+from quire.engine.supervision.engine_starter import FORK_S, EngineStarter, model_type_of
+from quire.engine.supervision.standby import Standby
 
 CONFIG = EngineConfig(
     ModelConfig(str(files("quire.models") / "bundled"), num_threads=1),
     memory=MemoryConfig(num_gpu_blocks_override=100),
 )
+TOY = EngineConfig(ModelConfig(TOY_MODEL), memory=MemoryConfig(num_gpu_blocks_override=100))
+NO_MODEL = EngineConfig(ModelConfig("/no-such-model"))
+LONG_AFTER_S = 1e9
 
 
 @pytest.fixture
@@ -28,9 +37,9 @@ def starter() -> Iterator[EngineStarter]:
     made.close()
 
 
-def end(launched: LaunchedEngine) -> None:
+def end(launched: LaunchedEngine) -> int:
     launched.close()
-    launched.process.wait(30)
+    return launched.process.wait(30)
 
 
 def messages_of(launched: LaunchedEngine) -> Iterator[FromEngine]:
@@ -40,105 +49,169 @@ def messages_of(launched: LaunchedEngine) -> Iterator[FromEngine]:
         yield from map(decoder.decode, channel.receive(wait=True))
 
 
-def test_the_process_that_stands_by_becomes_the_engine(starter: EngineStarter) -> None:
-    starter.want("llama", 0.0, num_ends=0)
-    starter.prepare()
+def wait_ready(launched: LaunchedEngine) -> int:
+    """Return the id of the process of an engine that has become ready."""
+    told = next(each for each in messages_of(launched) if isinstance(each, Ready | Failed))
+    assert isinstance(told, Ready) and told.facts.model_type == "llama"
+    assert launched.process.pid is not None
+    return launched.process.pid
+
+
+def check_start(starter: EngineStarter) -> None:
+    """Start an engine, which needs no long: it finds no model."""
+    launched = starter.launch(NO_MODEL)
+    told = next(each for each in messages_of(launched) if isinstance(each, Ready | Failed))
+    assert isinstance(told, Failed) and "no-such-model" in told.message
+    assert launched.process.wait(30) == 1
+    launched.close()
+
+
+def lose(starter: EngineStarter) -> int:
+    """Kill the process that stands by; return its id."""
     pid = starter.standby_id
     assert pid is not None
-    starter.want("llama", 0.0, num_ends=0)
-    starter.prepare()
-    assert starter.standby_id == pid, "one is enough"
-    launched = starter.launch(CONFIG)
-    try:
-        assert launched.process.pid == pid and starter.standby_id is None
-        ready = next(each for each in messages_of(launched) if isinstance(each, Ready))
-        assert ready.facts.model_type == "llama"
-        policies = {os.sched_getscheduler(int(each)) for each in os.listdir(f"/proc/{pid}/task")}
-        assert policies == {os.SCHED_OTHER}
-    finally:
-        end(launched)
-
-
-def test_imports_go_on_in_idle_time_alone(starter: EngineStarter) -> None:
-    starter.want("llama", 0.0, num_ends=0)
-    starter.prepare()
-    pid = starter.standby_id
-    assert pid is not None
-    deadline = time.monotonic() + 60
-    while not any(
-        os.sched_getscheduler(int(each)) == os.SCHED_IDLE
-        for each in os.listdir(f"/proc/{pid}/task")
-    ):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_one_that_has_ended_while_it_stood_by_is_not_used(starter: EngineStarter) -> None:
-    starter.want("no-such-type", 0.0, num_ends=0)
-    starter.prepare()
-    pid = starter.standby_id
-    assert pid is not None
-    process = psutil.Process(pid)
-    process.kill()
-    deadline = time.monotonic() + 10
+    psutil.Process(pid).kill()
+    deadline_s = time.monotonic() + 10
     while starter.standby_id is not None:
-        assert time.monotonic() < deadline
-    launched = starter.launch(CONFIG)
-    try:
-        assert launched.process.pid != pid
-        assert isinstance(next(messages_of(launched)), Loading)
-    finally:
-        end(launched)
-    starter.want("llama", 0.0, num_ends=0)
-    starter.prepare()
-    assert starter.standby_id not in (None, pid)
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    return pid
+
+
+def test_one_process_forks_all_engines_and_tells_how_they_ended(starter: EngineStarter) -> None:
+    first, second = engines = [starter.launch(CONFIG) for _ in range(2)]
+    pids = [wait_ready(each) for each in engines]
+    processes = [psutil.Process(pid) for pid in pids]
+    assert {each.ppid() for each in processes} == {starter.standby_id}
+    assert {each.name() for each in processes} == {"quire-engine"}
+    assert all(os.getsid(pid) == pid for pid in pids)
+    for pid in pids:
+        fds = {int(each) for each in os.listdir(f"/proc/{pid}/fd")} - {0, 1, 2}
+        kinds = [os.readlink(f"/proc/{pid}/fd/{fd}").partition(":")[0] for fd in fds]
+        assert kinds.count("socket") == 1
+        assert not {"pipe", "anon_inode"} & set(kinds), "those of its maker"
+    assert first.process.poll() is None and second.process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        first.process.wait(0.05)
+    first.process.send_signal(signal.SIGTERM)
+    assert first.process.wait(30) == -signal.SIGTERM
+    first.close()
+    first.process.send_signal(signal.SIGTERM)
+    first.process.kill()
+    assert second.process.poll() is None, "each has its own end"
+    assert end(second) == 0
+    assert not any(psutil.pid_exists(pid) for pid in pids), "none is left as a zombie"
+
+
+def test_a_process_that_is_lost_or_stopped_is_replaced(starter: EngineStarter) -> None:
+    assert not starter.must_renew(LONG_AFTER_S), "none was needed yet"
+    starter.renew()
+    assert starter.standby_id is None
+    engine = starter.launch(CONFIG)
+    wait_ready(engine)
+    starter.prepare("llama")
+    assert not starter.must_renew(LONG_AFTER_S)
+    lost = lose(starter)
+    assert engine.process.poll() is None, "its engine goes on"
+    starter.prepare("llama")
+    assert starter.must_renew(LONG_AFTER_S)
+    assert not starter.must_renew(time.monotonic()), "it was started a moment ago"
+    starter.renew()
+    renewed = starter.standby_id
+    assert renewed not in (None, lost)
+    starter.renew()
+    assert starter.standby_id == renewed, "one is enough"
+    engine.process.kill()
+    assert engine.process.wait(30) == -signal.SIGKILL, "as its maker ended, which cannot tell"
+    engine.close()
+    check_start(starter)
+    assert starter.standby_id == renewed
+    assert renewed is not None
+    psutil.Process(renewed).suspend()
+    began_s = time.monotonic()
+    check_start(starter)
+    assert time.monotonic() - began_s >= FORK_S
+    assert starter.standby_id is None and not psutil.pid_exists(renewed)
+
+
+def test_an_engine_launched_ahead_is_the_one_that_is_launched(starter: EngineStarter) -> None:
+    other = replace(TOY, memory=MemoryConfig(num_gpu_blocks_override=200))
+    for config in (TOY, other):
+        starter.launch_ahead(config)
+    engines = [starter.launch(config) for config in (other, TOY, TOY)]
+    for engine, num_blocks in zip(engines, (200, 100, 100), strict=True):
+        ready = next(each for each in messages_of(engine) if isinstance(each, Ready))
+        assert ready.facts.num_blocks == num_blocks
+    assert len({engine.process.pid for engine in engines}) == 3
+    assert [end(engine) for engine in engines] == [0, 0, 0]
+
+
+def test_an_engine_that_is_not_yet_forked_can_be_given_up(starter: EngineStarter) -> None:
+    first, second = (starter.launch(CONFIG) for _ in range(2))
+    assert first.process.pid is None and first.process.poll() is None
+    first.close()
+    first.process.kill()
+    assert first.process.wait(1) == -signal.SIGKILL
+    lose(starter)
+    assert second.process.wait(30) == -signal.SIGKILL, "as the one that was to fork it"
+    second.close()
 
 
 def test_code_of_checkpoints_gets_a_process_of_its_own(starter: EngineStarter) -> None:
-    starter.want("llama", 0.0, num_ends=0)
-    starter.prepare()
-    pid = starter.standby_id
     launched = starter.launch(EngineConfig(ModelConfig(TOY_MODEL, trust_remote_code=True)))
-    try:
-        assert launched.process.pid != pid and starter.standby_id == pid
-    finally:
-        end(launched)
+    assert launched.process.pid is not None and starter.standby_id is None
+    end(launched)
 
 
-def test_none_stands_by_where_none_is_wanted_or_all_is_over() -> None:
+def test_none_stands_by_where_none_is_to_or_all_is_over() -> None:
     without = EngineStarter(has_standby=False)
-    without.want("llama", 0.0, num_ends=0)
-    without.prepare()
-    assert without.standby_id is None
+    launched = without.launch(TOY)
+    without.prepare("llama")
+    assert without.standby_id is None and end(launched) == 0
     closed = EngineStarter(has_standby=True)
-    closed.want("llama", 0.0, num_ends=0)
-    closed.prepare()
+    closed.launch_ahead(CONFIG)
     pid = closed.standby_id
     assert pid is not None
     closed.close()
     assert not psutil.pid_exists(pid)
-    closed.want("llama", 0.0, num_ends=0)
-    closed.prepare()
-    assert closed.standby_id is None
+    launched = closed.launch(TOY)
+    assert closed.standby_id is None and end(launched) == 0
 
 
 def test_one_whose_server_is_gone_ends() -> None:
-    launched = spawn(standby_for="llama")
-    launched.close()
-    assert launched.process.wait(30) == 0
+    with subprocess.Popen(
+        [
+            "python",
+            "-c",
+            "from quire.engine.supervision.standby import Standby as S; print(S().pid)",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        pid = int(server.stdout.readline())
+    deadline = time.monotonic() + 30
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
-def test_a_process_stands_by_once_nothing_runs_or_after_a_while(starter: EngineStarter) -> None:
-    starter.want("llama", 100.0, num_ends=0)
-    assert not starter.is_due(100.5, is_busy=False)
-    assert not starter.is_due(100.9, is_busy=True)
-    assert not starter.is_due(101.8, is_busy=False)
-    assert starter.is_due(101.9 + 0.1, is_busy=False)
-    assert not starter.is_due(159.0, is_busy=True)
-    assert starter.is_due(160.0, is_busy=True)
+def test_one_that_is_closed_forks_nothing() -> None:
+    standby = Standby()
+    assert standby.is_running
+    standby.close()
+    assert not standby.is_running and not standby.has_forked
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        standby.fork("llama")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        standby.prepare("llama")
 
 
-def test_a_process_stands_by_at_once_where_engines_have_ended(starter: EngineStarter) -> None:
-    assert not starter.is_due(100.0, is_busy=False)
-    starter.want("llama", 100.0, num_ends=1)
-    assert starter.is_due(100.0, is_busy=True)
+def test_the_type_of_a_model_is_read_where_it_is_at_hand(tmp_path: Path) -> None:
+    assert model_type_of(CONFIG.model) == "llama"
+    assert model_type_of(ModelConfig("someone/on-the-hub")) == ""
+    for text in ("", "[]", "{}", '{"model_type": 3}'):
+        (tmp_path / "config.json").write_text(text)
+        assert model_type_of(ModelConfig(str(tmp_path))) == ""
+    shutil.copy(Path(CONFIG.model.model) / "config.json", tmp_path)
+    assert model_type_of(ModelConfig(str(tmp_path))) == "llama"

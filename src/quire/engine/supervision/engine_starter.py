@@ -1,92 +1,153 @@
-"""Starts engine processes: from one that stands by with everything imported, where there is one."""
+"""Starts engine processes: forked by one that stands by with everything imported, where there is
+one.
+"""
 
+import json
 import logging
 import threading
+import time
+from pathlib import Path
 
-from quire.engine.config import TOY_MODEL, EngineConfig
-from quire.engine.launch import LaunchedEngine, configure, launch, spawn
+from quire.engine.config import TOY_MODEL, EngineConfig, ModelConfig
+from quire.engine.launch import LaunchedEngine, configure, launch
+from quire.engine.supervision.standby import Standby
 
 logger = logging.getLogger(__name__)
 
-CALM_S, PATIENCE_S = 1.0, 60.0
-"""A process that is to stand by takes seconds of a core to import: it is started once nothing has
-run for CALM_S, or after PATIENCE_S."""
+FORK_S = 5.0
+"""A process that has forked engines before and does not fork another one within so long is ended:
+somebody has stopped it."""
+RENEWAL_S = 60.0
+"""One that has ended by itself is started again no sooner than so long after its start."""
 
 
 class EngineStarter:
-    """Starts the engines of one server. With `has_standby` one process at most stands by for all of
-    them; it is of no use to the code of a checkpoint, which may need more than it imports.
+    """Starts the engines of one server. With `has_standby` all are forked by one process, but for
+    those that run code of a checkpoint, which may need more than it imports.
 
     Methods may be called in any thread.
     """
 
     def __init__(self, *, has_standby: bool) -> None:
         self._has_standby = has_standby
-        self._standby: LaunchedEngine | None = None
-        self._is_closed = False
-        self._wanted_for: str | None = None
-        self._patience_ends_s = self._busy_s = 0.0
+        self._standby: Standby | None = None
+        self._began_s = 0.0
+        self._model_types: set[str] = set()
+        self._ahead: list[tuple[EngineConfig, LaunchedEngine]] = []
         self._lock = threading.Lock()
 
     @property
     def standby_id(self) -> int | None:
         """The id of the process that stands by, or None while there is none."""
         standby = self._standby
-        if standby is None or standby.process.poll() is not None:
-            return None
-        return standby.process.pid
+        return standby.pid if standby is not None and standby.is_running else None
+
+    def launch_ahead(self, config: EngineConfig) -> None:
+        """Start an engine process that the next `launch` with this configuration returns, so that
+        it imports and loads beside the server's own imports. Raises OSError if none can be
+        started."""
+        self._ahead.append((config, self._launch(config)))
 
     def launch(self, config: EngineConfig) -> LaunchedEngine:
         """Return an engine process with `config`. Raises OSError if none can be started."""
-        if config.model.trust_remote_code or config.model.model == TOY_MODEL:
-            return launch(config)
         with self._lock:
-            standby, self._standby = self._standby, None
-        if standby is not None:
-            try:
-                configure(standby, config)
-            except OSError:  # it has ended while it stood by
-                standby.close()
-            else:
-                return standby
-        return launch(config)
+            for index, (of_config, engine) in enumerate(self._ahead):
+                if of_config == config:
+                    del self._ahead[index]
+                    return engine
+        return self._launch(config)
 
-    def want(self, model_type: str, now: float, *, num_ends: int) -> None:
-        """Note that a process is to stand by, likely for a model of this type: at once where
-        engines have ended lately, `num_ends` of them, else when that disturbs nobody."""
-        if self._has_standby:
-            self._wanted_for = model_type
-            self._patience_ends_s = now if num_ends else now + PATIENCE_S
-            self._busy_s = now
-
-    def is_due(self, now: float, *, is_busy: bool) -> bool:
-        """Return whether it is time to `prepare`; an engine that knows is asked now and then."""
-        if is_busy:
-            self._busy_s = now
-        if self._wanted_for is None:
-            return False
-        return now >= self._patience_ends_s or now - self._busy_s >= CALM_S
-
-    def prepare(self) -> None:
-        """Let the process stand by that is wanted, unless one does."""
+    def prepare(self, model_type: str) -> None:
+        """Let the process that stands by import what loading a model of this type needs."""
         with self._lock:
-            model_type, self._wanted_for = self._wanted_for, None
-            if model_type is None or self._is_closed or self.standby_id is not None:
-                return
-            if self._standby is not None:
-                self._standby.close()
-                self._standby = None
+            self._model_types.add(model_type)
             try:
-                self._standby = spawn(standby_for=model_type)
+                if self._standby is not None:
+                    self._standby.prepare(model_type)
             except OSError as error:
-                logger.warning("no engine process can stand by: %s", error)
+                logger.debug("nothing stands by", exc_info=error)
+
+    def must_renew(self, now: float) -> bool:
+        """Return whether the process that stood by has ended and it is time to `renew` it."""
+        return self._standby is not None and (
+            self.standby_id is None and now - self._began_s > RENEWAL_S
+        )
+
+    def renew(self) -> None:
+        """Start the process that stands by again, if it has ended."""
+        with self._lock:
+            standby = self._standby
+            if standby is None or standby.is_running:
+                return
+            logger.warning("the process that stood by has ended: another one is started")
+            try:
+                standby = self._renewed()
+                for model_type in self._model_types:
+                    standby.prepare(model_type)
+            except OSError as error:
+                logger.warning("no process can stand by: %s", error)
 
     def close(self) -> None:
-        """End the process that stands by; none follows."""
+        """End the process that stands by, and engines that nobody has asked for; none follows."""
         with self._lock:
-            self._is_closed = True
+            self._has_standby = False
             standby, self._standby = self._standby, None
+            ahead, self._ahead = self._ahead, []
+        for _, engine in ahead:
+            engine.process.kill()
+            engine.close()
+            engine.process.wait()
         if standby is not None:
-            standby.process.kill()
             standby.close()
-            standby.process.wait()
+
+    def _launch(self, config: EngineConfig) -> LaunchedEngine:
+        launched = None
+        if not (config.model.trust_remote_code or config.model.model == TOY_MODEL):
+            with self._lock:
+                launched = self._forked(model_type_of(config.model))
+        if launched is None:
+            return launch(config)
+        try:
+            configure(launched, config)
+        except OSError:  # the process that stood by has ended
+            launched.close()
+            return launch(config)
+        return launched
+
+    def _forked(self, model_type: str) -> LaunchedEngine | None:
+        """Return an engine that is forked, or will be once all is imported; None where none is."""
+        if not self._has_standby:
+            return None
+        try:
+            standby = self._standby
+            if standby is None or not standby.is_running:
+                standby = self._renewed()
+            must_be_soon = standby.has_forked
+            launched = standby.fork(model_type)
+        except OSError as error:
+            logger.warning("no engine can be forked: %s", error)
+            return None
+        if must_be_soon and not standby.wait_forked(FORK_S):
+            logger.warning("the process that stands by does not fork: it is ended")
+            launched.close()
+            standby.close()
+            return None
+        return launched
+
+    def _renewed(self) -> Standby:
+        """Start a process that stands by. Raises OSError."""
+        self._began_s = time.monotonic()
+        if self._standby is not None:
+            self._standby.close()
+        self._standby = Standby()
+        return self._standby
+
+
+def model_type_of(model: ModelConfig) -> str:
+    """Return the type of a model in a local folder, or nothing: then the load imports what it
+    needs."""
+    try:
+        found = json.loads((Path(model.model) / "config.json").read_bytes())["model_type"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return found if isinstance(found, str) else ""

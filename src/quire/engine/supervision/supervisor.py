@@ -19,7 +19,6 @@ from quire.cache.sharing import SharingTerms
 from quire.engine.client import EngineClient, EngineEnd, Phase
 from quire.engine.config import EngineConfig, SupervisionConfig
 from quire.engine.failure_kind import FailureKind
-from quire.engine.launch import LaunchedEngine
 from quire.engine.messages import Abort, EngineFacts, EngineOutput, ResetPrefixCache, Unpin
 from quire.engine.recording.flight_ring import FlightRing
 from quire.engine.supervision.end_cause import EndCause
@@ -55,7 +54,7 @@ class EngineSupervisor:
     `phase`, `facts` (once an engine was ready) and `down_reason` may be read at any time. It is
     DOWN where the first engine could not be loaded, if for want of memory then it `lacks_memory`,
     or where engines have ended too often.
-    `launched` is an engine process that was started with `config`; `starter` starts all others.
+    `starter` starts them.
     """
 
     def __init__(
@@ -63,7 +62,6 @@ class EngineSupervisor:
         config: EngineConfig,
         subscriber: EngineSubscriber,
         supervision: SupervisionConfig,
-        launched: LaunchedEngine | None = None,
         starter: EngineStarter | None = None,
     ) -> None:
         self.phase = Phase.STARTING
@@ -72,7 +70,6 @@ class EngineSupervisor:
         self.lacks_memory = False
         self._config = config
         self._subscriber = subscriber
-        self._launched = launched
         self._starter = starter or EngineStarter(has_standby=False)
         self._policy = RestartPolicy(supervision.max_engine_restarts)
         self._client: EngineClient | None = None
@@ -108,7 +105,7 @@ class EngineSupervisor:
 
     @property
     def standby_id(self) -> int | None:
-        """The id of the process that stands by to be the next engine of any model, or None."""
+        """The id of the process that forks the next engine of any model, or None."""
         return self._starter.standby_id
 
     @property
@@ -124,7 +121,7 @@ class EngineSupervisor:
 
     async def start(self) -> None:
         """Start the process unless it runs already; `phase` and `progress` tell how far it is."""
-        client = self._client = self._open(self._launched)
+        client = self._client = self._open()
         await client.start()
         self.phase = Phase.LOADING
         self._supervising = asyncio.create_task(self._supervise(client))
@@ -210,9 +207,7 @@ class EngineSupervisor:
         tasks = (self._supervising, self._ticking, self._dispatching)
         await asyncio.gather(*(task for task in tasks if task is not None))
 
-    def _open(self, launched: LaunchedEngine | None = None) -> EngineClient:
-        if launched is not None:
-            return EngineClient(lambda: launched, self._take_output)
+    def _open(self) -> EngineClient:
         config = self._config if self.facts is None else as_before(self._config, self.facts)
         return EngineClient(partial(self._starter.launch, config), self._take_output)
 
@@ -241,8 +236,7 @@ class EngineSupervisor:
         if await client.loaded() and client.facts is not None:
             self.facts = facts = client.facts
             await self._hand_over_all(client)
-            num_ends = self._policy.num_recent
-            self._starter.want(facts.model_type, time.monotonic(), num_ends=num_ends)
+            self._starter.prepare(facts.model_type)
         await client.disconnected()
         if self.facts is not None and not self._closing.is_set():
             self._pause()
@@ -318,8 +312,8 @@ class EngineSupervisor:
             now, silent_s = time.monotonic(), self.last_progress_age_s()
             self._requests.end_late(now, is_engine_silent=silent_s > SILENT_S)
             self._judge_trial()
-            if self._starter.is_due(now, is_busy=bool(self._requests.live)):
-                await asyncio.to_thread(self._starter.prepare)
+            if self._starter.must_renew(now):
+                await asyncio.to_thread(self._starter.renew)
             if self._client is not None:
                 self._watch.look(self._client, now, self._last_progress_s if silent_s else None)
 

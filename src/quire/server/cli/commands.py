@@ -6,12 +6,13 @@ import random
 import socket
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from quire import __version__
 from quire.bench.options import read_options, split_serve_args
 from quire.engine.config import TOY_MODEL, LogFormat, ModelConfig
-from quire.engine.launch import launch
+from quire.engine.supervision.engine_starter import EngineStarter
 from quire.logs import JsonFormatter
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.models.loading.checkpoint import ModelSource, check_local
@@ -81,16 +82,18 @@ def serve_command(arguments: Mapping[str, object], environ: MutableMapping[str, 
         raise InvalidOption(str(error)) from None
     where = url_of(listener, config.scheme)
     print_line(f"Quire {__version__} listens on {where} and {will_load(config)}")
-    at_start = [each.engine for each in config.models if each.load is LoadTime.AT_START]
-    try:
-        launched = [(each, launch(each)) for each in at_start]
-    except OSError as error:
-        logger.error("cannot start: the engine process cannot be run: %s", error)
-        return FAILED_START
-    with uncollected():  # a web server takes a while, and `quire --help` needs none
-        from quire.server.http.serve import run
+    with closing(EngineStarter(has_standby=config.supervision.engine_standby)) as starter:
+        try:
+            for each in config.models:
+                if each.load is LoadTime.AT_START:
+                    starter.launch_ahead(each.engine)
+        except OSError as error:
+            logger.error("cannot start: the engine process cannot be run: %s", error)
+            return FAILED_START
+        with uncollected():  # a web server takes a while, and `quire --help` needs none
+            from quire.server.http.serve import run
 
-    return run(config, listener, launched, tls, notifier)
+        return run(config, listener, starter, tls, notifier)
 
 
 def on_inherited(

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import uvloop
 
-from quire.engine.launch import launch
 from quire.engine.supervision.supervisor import EngineSupervisor
 from quire.progress import Progress
 from quire.server.batches.batch_run import BatchStopped
@@ -80,8 +79,7 @@ async def _run(job: Job, config: ServerConfig) -> int:
 
 async def _work(job: Job, config: ServerConfig) -> FileResult:
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
-    launched = launch(config.model.engine)
-    open_engine = partial(EngineSupervisor, supervision=config.supervision, launched=launched)
+    open_engine = partial(EngineSupervisor, supervision=config.supervision)
     service = build_service(config, open_engine, sources)
     progress = Progress(sys.stderr, lambda part: print(part, file=sys.stderr), unit="line")
     show = partial(progress.show, "answering")

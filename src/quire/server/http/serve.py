@@ -18,18 +18,15 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from types import FrameType
-from typing import TypeAlias
 
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
 from quire.engine.config import EngineConfig, SupervisionConfig
-from quire.engine.launch import LaunchedEngine
 from quire.engine.supervision.engine_starter import EngineStarter
 from quire.engine.supervision.subscriber import EngineSubscriber
 from quire.engine.supervision.supervisor import EngineSupervisor
@@ -55,9 +52,6 @@ NUM_LISTENERS = 16
 """The event loop accepts one connection from each listener in one iteration. With so many listeners
 a crowd is let in faster, and a client behind it does not wait for all that the crowd asks."""
 STORE_RETRY_S = 0.5
-
-Launched: TypeAlias = Sequence[tuple[EngineConfig, LaunchedEngine]]
-"""Engines that were launched before the server was imported, and their configurations."""
 
 
 class DrainingServer(uvicorn.Server):
@@ -211,19 +205,11 @@ def _log_phase(phase: str) -> None:
     logger.info("loading: %s", phase)
 
 
-def opener(
-    launched: Launched, supervision: SupervisionConfig, starter: EngineStarter
-) -> OpenEngine:
-    """Return what opens engines: those that were launched already, each once, and new ones, which
-    `starter` starts."""
-    left = list(launched)
+def opener(supervision: SupervisionConfig, starter: EngineStarter) -> OpenEngine:
+    """Return what opens engines, which `starter` starts."""
 
     def open_engine(config: EngineConfig, subscriber: EngineSubscriber) -> EngineSupervisor:
-        for index, (of_config, engine) in enumerate(left):
-            if of_config == config:
-                del left[index]
-                return EngineSupervisor(config, subscriber, supervision, engine, starter)
-        return EngineSupervisor(config, subscriber, supervision, starter=starter)
+        return EngineSupervisor(config, subscriber, supervision, starter)
 
     return open_engine
 
@@ -292,13 +278,12 @@ async def _opened_queue(service: Service, notifier: Notifier) -> BatchQueue | No
 def run(
     config: ServerConfig,
     listener: socket.socket,
-    launched: Launched,
+    starter: EngineStarter,
     tls: ssl.SSLContext | None,
     notifier: Notifier,
 ) -> int:
     """Serve in an event loop of its own. Return the exit code."""
     return_large_blocks()
-    starter = EngineStarter(has_standby=config.supervision.engine_standby)
-    open_engine = opener(launched, config.supervision, starter)
-    with closing(starter), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    open_engine = opener(config.supervision, starter)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serve(config, listener, open_engine, tls, notifier))
