@@ -137,6 +137,8 @@ def soak(scale: Scale, json_path: Path | None) -> int:
         weather = Weather(scale.seconds, scale.num_clients, scale.calm_s, scale.seed)
         outcome = storm(server, world, weather, recorder.look).outcome
         samples = recorder.samples
+        if outcome.breaches:
+            print("the log of the server:", server.server.log(), sep="\n")
     grown = growths(samples)
     failed = bool(outcome.breaches) or not grown or not all(each.is_flat for each in grown)
     print(f"{outcome.num_answers} requests, {outcome.num_disturbances} troubles")

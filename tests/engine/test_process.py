@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import uvloop
 
 from quire.cache.kv_events import KVEventKind
 from quire.cache.sharing import SharingTerms
@@ -203,6 +204,34 @@ async def test_a_killed_engine_ends_every_stream() -> None:
         assert client.phase is Phase.DOWN
         with pytest.raises(EngineDown):
             await submitted(client, request("later"))
+
+
+def test_a_dead_engine_is_sent_messages_before_its_end_is_known() -> None:
+    """The loop of the server, which unlike asyncio's own raises where a closed socket is written
+    to."""
+
+    async def submit_to_a_dead_engine() -> None:
+        async with running() as client:
+            pid = engine_pid()
+            os.kill(pid, signal.SIGKILL)
+            while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.001)  # noqa: ASYNC251
+            streams = []
+            for number in range(100):
+                try:
+                    streams.append(client.submit(request(str(number))))
+                except (EngineDown, Refused):
+                    break
+                client.abort(str(number // 2))
+                await asyncio.sleep(0)
+            assert streams
+            ends = await asyncio.gather(*map(collect, streams), return_exceptions=True)
+            aborted = [each for each in ends if not isinstance(each, BaseException)]
+            assert {type(each) for each in ends if isinstance(each, BaseException)} == {EngineDown}
+            assert {finish.reason for _, finish in aborted if finish} <= {Reason.ABORTED}
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(submit_to_a_dead_engine())
 
 
 async def test_a_stopped_engine_shows_by_its_age() -> None:

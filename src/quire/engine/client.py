@@ -121,9 +121,11 @@ class EngineClient:
         return self.phase is Phase.READY
 
     def send(self, message: ToEngine) -> None:
-        """Send a message, unless the engine has ended."""
-        if self._writer is not None and self.phase is not Phase.DOWN:
-            self._writer.write(frame(self._encoder.encode(message)))
+        """Send a message, unless the engine has ended: the socket may be closed some iterations of
+        the event loop before the reader knows."""
+        writer = self._writer
+        if writer is not None and self.phase is not Phase.DOWN and not writer.is_closing():
+            writer.write(frame(self._encoder.encode(message)))
 
     async def drain(self) -> None:
         """Wait until the engine has taken about all that was sent, or has ended."""

@@ -77,7 +77,7 @@ class EngineLoop:
         )
 
     def _is_idle(self) -> bool:
-        """Whether there is nothing to do or to tell before a message comes."""
+        """Return True if there is nothing to do or to tell before a message comes."""
         engine = self._engine
         if engine.has_work:
             return False
