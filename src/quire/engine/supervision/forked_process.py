@@ -104,7 +104,7 @@ class ForkedProcess:
             self._process_fd = os.pidfd_open(number)
 
     def _has_ended_untold(self) -> bool:
-        """Whether there is no process, and nobody left who could tell how it ended."""
+        """Return True if the process has ended, and nobody is left who could tell how."""
         if self._process_fd is None:
             return True
         return bool(select.select([self._process_fd], [], [], 0)[0])
