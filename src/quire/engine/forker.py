@@ -2,8 +2,8 @@
 engine which ends is followed at once. `python -m quire.engine.forker SOCKET`, started by
 `standby.py`.
 
-An engine shares the memory of what was imported until it writes to it. Nothing here starts a thread
-or touches a GPU, neither of which a fork survives.
+An engine shares the memory of what was imported until it writes to it. Neither threads nor a GPU's
+context survive a fork: nothing here makes them, and those of OpenBLAS end before it by themselves.
 
 A message on the socket, whose messages have borders, is the type of a model as MessagePack; what
 loading such a model needs is imported. With four descriptors an engine is forked that has the first

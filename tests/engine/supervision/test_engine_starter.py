@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -179,14 +180,9 @@ def test_none_stands_by_where_none_is_to_or_all_is_over() -> None:
 
 
 def test_one_whose_server_is_gone_ends() -> None:
+    code = "from quire.engine.supervision.standby import Standby; print(Standby().pid)"
     with subprocess.Popen(
-        [
-            "python",
-            "-c",
-            "from quire.engine.supervision.standby import Standby as S; print(S().pid)",
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
         pid = int(server.stdout.readline())

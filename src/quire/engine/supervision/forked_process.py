@@ -12,8 +12,8 @@ from contextlib import suppress
 from quire.engine.launch import TOLD
 
 POLL_S = 0.01
-UNKNOWN = 1
-"""The exit code of an engine that was never forked."""
+NOT_TOLD = 1
+"""The exit code of an engine that could not be forked, or whose end nobody can tell."""
 
 
 class ForkedProcess:
@@ -88,7 +88,7 @@ class ForkedProcess:
                 return None
             self._take(record)
         if self._code is None and self._has_ended_untold():
-            self._end(self._maker.poll() or UNKNOWN)
+            self._end(self._maker.poll() or NOT_TOLD)
         return self._code
 
     def _take(self, record: bytes) -> None:

@@ -236,7 +236,7 @@ class EngineSupervisor:
         if await client.loaded() and client.facts is not None:
             self.facts = facts = client.facts
             await self._hand_over_all(client)
-            self._starter.prepare(facts.model_type)
+            await asyncio.to_thread(self._starter.prepare, facts.model_type)
         await client.disconnected()
         if self.facts is not None and not self._closing.is_set():
             self._pause()
