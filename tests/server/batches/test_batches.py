@@ -1,6 +1,8 @@
 """`/v1/files` and `/v1/batches`: whose they are, how much may be kept, and how a batch ends."""
 
 import json
+import os
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import repeat
@@ -9,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from quire.server.batches.queue import BURST, TICK_S
 from quire.server.config import ApiKey
 from tests.server.batches.batch_files import COMPLETIONS, EMBEDDINGS, RESPONSES, encode, line
 from tests.server.scripted_engine import repeat_prompt
@@ -230,6 +233,27 @@ def test_a_batch_that_is_cancelled_keeps_what_is_answered(running: Served, one: 
     done = one.ended(one.begin(requests_of("c")))
     reply = one.ask("POST", f"batches/{done['id']}/cancel")
     assert reply.json()["error"]["code"] == "batch_not_cancellable"
+
+
+def test_a_full_disk_keeps_no_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line that begins as another's answer cannot be written is cancelled before it has run."""
+    written = os.fsync
+
+    def full(descriptor: int) -> None:
+        is_output = "-output" in os.readlink(f"/proc/self/fd/{descriptor}")
+        if is_output and os.fstat(descriptor).st_size:
+            raise OSError(28, "No space left on device")
+        written(descriptor)
+
+    keys = (ApiKey(ONE, "one"),)
+    with serving(replace(plain_config(), api_keys=keys, batch_dir=str(tmp_path))) as served:
+        monkeypatch.setattr("os.fsync", full)
+        Client(served, ONE).begin(requests_of(*map(str, range(2 * BURST))))
+        assert eventually(lambda: "it is tried again" in caplog.text)
+        time.sleep(3 * TICK_S)  # slots are counted once in a tick
+        assert served.metric("quire:batch_lines_running") == 0
 
 
 def test_batches_are_counted(running: Served, one: Client) -> None:

@@ -80,8 +80,7 @@ class BatchRun:
                     continue
                 slot = await slots.acquire()
                 place = pending.popleft()
-                task = asyncio.create_task(self._answer(place, slot, runner, pending))
-                running[task] = place
+                running[self._begin(place, slot, runner, pending)] = place
         finally:
             for task in running:
                 task.cancel()
@@ -94,29 +93,35 @@ class BatchRun:
             del running[task]
             task.result()
 
+    def _begin(
+        self, place: LinePlace, slot: LineSlot, runner: LineRunner, pending: deque[LinePlace]
+    ) -> asyncio.Task[None]:
+        """Begin to answer a line. Its slot comes back also where the task is cancelled before it
+        has run at all."""
+        task = asyncio.create_task(self._answer(place, slot, runner, pending))
+        task.add_done_callback(lambda _: slot.release())
+        return task
+
     async def _answer(
         self, place: LinePlace, slot: LineSlot, runner: LineRunner, pending: deque[LinePlace]
     ) -> None:
         """Answer one line, or put it back among those that are pending."""
+        asking = asyncio.ensure_future(self._ask(place, runner))
+        slot.hold(asking)
         try:
-            asking = asyncio.ensure_future(self._ask(place, runner))
-            slot.hold(asking)
-            try:
-                answer = await asking
-            except asyncio.CancelledError:
-                asking.cancel()
-                if not slot.is_put_back:
-                    raise
-                pending.appendleft(place)
-                self._on_end(LineEnd.PUT_BACK)
-                return
-            if answer.retry_after_s is not None:
-                await self._wait_for_room(answer)
-                pending.append(place)
-                return
-            await self._write(place, answer)
-        finally:
-            slot.release()
+            answer = await asking
+        except asyncio.CancelledError:
+            asking.cancel()
+            if not slot.is_put_back:
+                raise
+            pending.appendleft(place)
+            self._on_end(LineEnd.PUT_BACK)
+            return
+        if answer.retry_after_s is not None:
+            await self._wait_for_room(answer)
+            pending.append(place)
+            return
+        await self._write(place, answer)
 
     async def _ask(self, place: LinePlace, runner: LineRunner) -> LineAnswer:
         if self._service.draining:
