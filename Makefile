@@ -34,7 +34,7 @@ serve: install  ## serve the bundled model, or ARGS="MODEL --flag ..."
 install: $(INSTALLED)  ## set up what serving needs, and EXTRAS="otel,plot"
 
 test: check wheel  ## everything CI runs: checks, wheel, tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 search: $(TESTS)  ## look for cases that fail, at random; some tests: ARGS="tests/models"
 	HYPOTHESIS_PROFILE=search $(BIN)/python -m pytest -m hypothesis -n $(WORKERS) --dist loadfile $(ARGS)

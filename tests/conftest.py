@@ -17,7 +17,7 @@ from tests.profiles import load_profile
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch loads
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton loads
 
-pytest_plugins = ["tests.models.fidelity_table", "tests.skips"]
+pytest_plugins = ["tests.models.fidelity_table", "tests.order", "tests.skips"]
 
 if TYPE_CHECKING:
     from quire.models.native.linear.w8a8 import W8A8Kernel
@@ -42,10 +42,18 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def references(tmp_path_factory: pytest.TempPathFactory) -> "References":
+def references(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> "References":
+    """In a folder that all processes of a run share."""
     from tests.models.reference import References  # brings torch
+    from tests.order import is_one_of_several
 
-    return References(tmp_path_factory.mktemp("references"))
+    if not is_one_of_several(pytestconfig):
+        return References(tmp_path_factory.mktemp("references"))
+    folder = tmp_path_factory.getbasetemp().parent / "references"
+    folder.mkdir(exist_ok=True)
+    return References(folder)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,11 @@
 """What transformers itself says: the ordinary model, its greedy tokens, and prompts to ask with."""
 
+import json
 import random
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -52,25 +55,47 @@ def greedy(model: PreTrainedModel, prompt: list[int], num_new: int) -> list[int]
     return tokens
 
 
+def made_once(path: Path, make: Callable[[Path], object]) -> Path:
+    """Return `path`, which `make` writes if it is not there. Where processes that share its folder
+    make it at the same time, one of them is kept, and none is ever seen in part."""
+    if not path.exists():
+        with TemporaryDirectory(dir=path.parent) as folder:
+            made = Path(folder) / path.name
+            make(made)
+            try:
+                made.rename(path)
+            except OSError:  # a folder does not replace one that has come meanwhile
+                if not path.exists():
+                    raise
+    return path
+
+
 @dataclass(frozen=True, slots=True)
 class References:
-    """Checkpoints by name, and what `generate` says to `fidelity_prompts`: each made once."""
+    """Checkpoints by name, and what `generate` says to `fidelity_prompts`: each made once, by
+    whichever of the processes that share the folder is first to want it."""
 
     folder: Path
-    texts: dict[str, list[list[int]]] = field(default_factory=dict)
 
     def checkpoint(self, name: str) -> Path:
         if name == "stories260K":
             if not STORIES.is_dir():
                 pytest.skip("shared/models/stories260K is not there")
             return STORIES
-        checkpoint = self.folder / name
-        if not checkpoint.exists():
-            save_checkpoint(SERVED[name], checkpoint)
-        return checkpoint
+
+        def save(folder: Path) -> None:
+            with torch.random.fork_rng(devices=[]):  # a test draws the same, whoever made it
+                save_checkpoint(SERVED[name], folder)
+
+        return made_once(self.folder / name, save)
 
     def greedy_texts(self, name: str) -> list[list[int]]:
-        if name not in self.texts:
+        def save(file: Path) -> None:
             model = ordinary(self.checkpoint(name))
-            self.texts[name] = [greedy(model, prompt, NUM_NEW) for prompt in fidelity_prompts()]
-        return self.texts[name]
+            texts = [greedy(model, prompt, NUM_NEW) for prompt in fidelity_prompts()]
+            file.write_text(json.dumps(texts))
+
+        texts: list[list[int]] = json.loads(
+            made_once(self.folder / f"{name}.json", save).read_text()
+        )
+        return texts
