@@ -186,7 +186,7 @@ def packages_brought_by(package: str) -> dict[str, set[str]]:
     return {module: set(brought) for module, *brought in lines}
 
 
-CHECKSUMS = {"quire.cache.persistence.block_file": {"xxhash"}}
+CHECKSUMS = {"quire.cache.persistence.block_header": {"xxhash"}}
 
 
 @pytest.mark.parametrize("package", ["quire.cache", "quire.scheduler"])

@@ -2,8 +2,9 @@
 
     python -m tests.cache.persistence.kills FOLDER 2000
 
-Two writers share the folder, so that a kill also hits one while another goes on. Fails if a block
-is read whose bytes are not those that were put, or if a start fails.
+Two writers share the folder, so that a kill also hits one while another goes on. They write extents
+of several blocks, read them and erase some. Fails if a block is read whose bytes are not those that
+were put, or if a start fails.
 """
 
 import os
@@ -20,18 +21,24 @@ NUM_WRITERS = 2
 NUM_BLOCKS = 256
 ROW_BYTES = 200_000
 MAX_BYTES = 60 * ROW_BYTES
+MAX_RUN = 8
 MAX_LIFE_S = 0.02
 
 
 def write_for_ever(folder: Path, seed: int) -> None:
-    """Put and get random blocks until killed."""
+    """Put and erase random blocks until killed."""
     chance = random.Random(seed)
     store = BlockStore(folder, FINGERPRINT, MAX_BYTES)
     store.rescan()
     while True:
-        number = chance.randrange(NUM_BLOCKS)
-        if not store.put(identity(number), memoryview(row(number, ROW_BYTES)), store.epoch):
+        first = chance.randrange(NUM_BLOCKS)
+        numbers = range(first, min(first + chance.randrange(1, MAX_RUN), NUM_BLOCKS))
+        identities = [identity(number) for number in numbers]
+        rows = [memoryview(row(number, ROW_BYTES)) for number in numbers]
+        if not store.put(identities, rows, store.epoch):
             os._exit(1)
+        if chance.random() < 0.1:
+            store.drop([identity(chance.randrange(NUM_BLOCKS)).key])
         if chance.random() < 0.05:
             store.rescan()
 
@@ -54,7 +61,7 @@ def check(folder: Path) -> tuple[int, int]:
     num_whole = num_wrong = 0
     for number in range(NUM_BLOCKS):
         found = bytearray(ROW_BYTES)
-        if store.get(identity(number), memoryview(found)):
+        if store.get([identity(number)], [memoryview(found)]):
             num_whole += 1
             num_wrong += found != row(number, ROW_BYTES)
     return num_whole, num_wrong + store.stats.num_corrupt

@@ -3,6 +3,7 @@ in between: every text is the oracle's, and no accounts are broken.
 """
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,6 +20,14 @@ from tests.engine.toy_engine import MAX_MODEL_LEN, Shape, alone
 from tests.profiles import cases
 
 TENANTS = (SharingTerms(), SharingTerms(b"one", 8), SharingTerms(b"two", 8))
+
+
+def roomy(shape: Shape) -> Shape:
+    """The shape with room for any request: one may need 64 blocks where there are three groups."""
+    more = 36 if len(shape.layers) == 3 else 0
+    return replace(shape, num_blocks=shape.num_blocks + more)
+
+
 shapes = st.builds(
     Shape,
     block_size=st.sampled_from([2, 4]),
@@ -30,7 +39,7 @@ shapes = st.builds(
     late=st.booleans(),
     layers=st.sampled_from([SHAPE.layers, (WINDOW, WINDOW), (FULL, WINDOW, CHUNKS)]),
     num_host_blocks=st.sampled_from([0, 10]),
-)
+).map(roomy)
 
 
 def damage(folder: Path, chance: random.Random) -> None:

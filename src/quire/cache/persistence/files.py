@@ -1,6 +1,6 @@
 """The files of a folder that models, servers and replicas share: their names, and a scan of them.
 
-    DIR/<fingerprint>/a/abcdef....kv            a block
+    DIR/<fingerprint>/a/abcdef....kv            an extent: some blocks of a chain
     DIR/<fingerprint>/a/.abcdef....tmp          one that is being written, or that a kill left
     DIR/.trash-<random>/                        what a reset made unfindable, until it is deleted
 
@@ -23,15 +23,15 @@ MAX_TEMPORARY_AGE_S = 60.0
 """A file that is older and still has the name of one being written was left by a kill: writing one
 takes milliseconds."""
 MODEL_FOLDER = re.compile(r"[0-9a-f]{32}")
-BLOCK_FOLDER = re.compile(r"[0-9a-f]")
-BLOCK = re.compile(r"[0-9a-f]{4,256}\.kv")
+EXTENT_FOLDER = re.compile(r"[0-9a-f]")
+EXTENT = re.compile(r"[0-9a-f]{4,256}\.kv")
 TEMPORARY = re.compile(r"\.[0-9a-f]{4,256}\.[0-9a-f]{16}\.tmp")
 TRASH = re.compile(r"\.trash-[0-9a-f]{16}")
 
 
 class StoredFile(NamedTuple):
-    """A block's file: its path below the folder, its bytes, and when it was last of use, in seconds
-    since the epoch."""
+    """The file of an extent: its path below the folder, its bytes, and when it was last of use, in
+    seconds since the epoch."""
 
     name: str
     num_bytes: int
@@ -43,9 +43,9 @@ def model_folder(fingerprint: bytes) -> str:
     return fingerprint[:16].hex()
 
 
-def block_name(folder: str, key: bytes) -> str:
-    """Return the path of the block under `key`, below the folder of all."""
-    text = key.hex()
+def extent_name(folder: str, digest: bytes) -> str:
+    """Return the path of the extent whose keys have this digest, below the folder of all."""
+    text = digest.hex()
     return f"{folder}/{text[:1]}/{text}.kv"
 
 
@@ -69,7 +69,7 @@ def open_folder(root: Path) -> None:
 
 
 def make_folders(root: Path, name: str) -> None:
-    """Make the folders of a block's file. Raises OSError, also where `root` is gone."""
+    """Make the folders of a file. Raises OSError, also where `root` is gone."""
     for folder in reversed(Path(name).parents[:-1]):
         with suppress(FileExistsError):
             os.mkdir(root / folder, FOLDER_MODE)
@@ -82,7 +82,7 @@ def move_to_trash(root: Path, folder: str) -> None:
 
 
 def scan(root: Path) -> Iterator[StoredFile]:
-    """Yield all blocks of all models, and delete what kills and resets have left. What cannot be
+    """Yield all extents of all models, and delete what kills and resets have left. What cannot be
     read is passed over."""
     for model in _entries(root):
         if TRASH.fullmatch(model.name):
@@ -90,20 +90,20 @@ def scan(root: Path) -> Iterator[StoredFile]:
         if not MODEL_FOLDER.fullmatch(model.name):
             continue
         for folder in _entries(model.path):
-            if BLOCK_FOLDER.fullmatch(folder.name):
-                yield from _scan_blocks(folder.path, f"{model.name}/{folder.name}")
+            if EXTENT_FOLDER.fullmatch(folder.name):
+                yield from _scan_extents(folder.path, f"{model.name}/{folder.name}")
 
 
-def _scan_blocks(path: str, below: str) -> Iterator[StoredFile]:
+def _scan_extents(path: str, below: str) -> Iterator[StoredFile]:
     for file in _entries(path):
-        is_block = BLOCK.fullmatch(file.name) is not None
-        if not is_block and not TEMPORARY.fullmatch(file.name):
+        is_extent = EXTENT.fullmatch(file.name) is not None
+        if not is_extent and not TEMPORARY.fullmatch(file.name):
             continue
         try:
             status = file.stat(follow_symlinks=False)
             if not S_ISREG(status.st_mode):
                 continue
-            if is_block:
+            if is_extent:
                 yield StoredFile(f"{below}/{file.name}", status.st_size, status.st_mtime)
             elif time.time() - status.st_mtime > MAX_TEMPORARY_AGE_S:
                 os.unlink(file.path)

@@ -4,12 +4,12 @@ blocks over never waits.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from threading import Condition, Thread
 from typing import NamedTuple
 
 from quire.cache.chain import Content
-from quire.cache.persistence.block_file import BlockIdentity
+from quire.cache.persistence.block_header import BlockIdentity
 from quire.cache.persistence.store import BlockStore
 
 MAX_QUEUED_BYTES = 64 << 20
@@ -32,6 +32,13 @@ class UnsavedBlock(NamedTuple):
     content: Content
     row: memoryview
 
+    def is_followed_by(self, other: "UnsavedBlock") -> bool:
+        """Return whether the other block comes next in the same chain and layer group."""
+        group, others = (
+            each.identity.key.removeprefix(each.content.digest) for each in (self, other)
+        )
+        return group == others and other.identity.parent == self.content.digest
+
 
 class WriteBehind:
     """One thread that writes to a store, and scans its folder at the start and now and then."""
@@ -39,7 +46,7 @@ class WriteBehind:
     def __init__(self, store: BlockStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
-        self._queue: deque[tuple[int, UnsavedBlock]] = deque()
+        self._queue: deque[tuple[int, Sequence[UnsavedBlock]]] = deque()
         self._stale: deque[Content] = deque()
         self._dropped: deque[bytes] = deque()
         self._changed = Condition()
@@ -66,12 +73,13 @@ class WriteBehind:
 
     def offer(self, blocks: Iterable[UnsavedBlock]) -> None:
         """Queue blocks to be written, which are of the store's epoch now. Their rows must not
-        change."""
+        change. Those that follow one another are written as one."""
         with self._changed:
-            for block in blocks:
-                self._queue.append((self._store.epoch, block))
-                self._queued_bytes += len(block.row)
-                self._allowance -= len(block.row)
+            for run in _runs(blocks):
+                self._queue.append((self._store.epoch, run))
+                num_bytes = _num_bytes(run)
+                self._queued_bytes += num_bytes
+                self._allowance -= num_bytes
             self._changed.notify_all()
 
     def renew(self, content: Content) -> None:
@@ -81,7 +89,7 @@ class WriteBehind:
             self._changed.notify_all()
 
     def drop(self, keys: Iterable[bytes]) -> None:
-        """Delete blocks in the background, after what is queued was written."""
+        """Erase blocks in the background, after what is queued was written."""
         with self._changed:
             self._dropped.extend(keys)
             self._changed.notify_all()
@@ -134,26 +142,47 @@ class WriteBehind:
             self._do_next()
 
     def _do_next(self) -> None:
-        """Do one thing of each kind that is queued; what is dropped waits for what is written."""
+        """Renew and write one of what is queued; what is dropped waits for all that is written."""
         if self._stale:
             self._renew_all(self._stale.popleft())
         if self._queue:
             self._write(*self._queue.popleft())
         elif self._dropped:
-            self._store.drop(self._dropped.popleft())
+            self._store.drop(self._dropped.popleft() for _ in range(len(self._dropped)))
 
-    def _write(self, epoch: int, block: UnsavedBlock) -> None:
+    def _write(self, epoch: int, run: Sequence[UnsavedBlock]) -> None:
+        identities, rows = [each.identity for each in run], [each.row for each in run]
+        parent = run[0].content.parent
         if self._store.is_paused or epoch != self._store.epoch:
-            self._store.counts.add(num_dropped=1)
-        elif self._store.put(block.identity, block.row, epoch) and block.content.parent:
-            self._renew_all(block.content.parent)
+            self._store.counts.add(num_dropped=len(run))
+        elif self._store.put(identities, rows, epoch) and parent is not None:
+            self._renew_all(parent)
         with self._changed:
-            self._queued_bytes -= len(block.row)
+            self._queued_bytes -= _num_bytes(run)
             self._changed.notify_all()
 
     def _renew_all(self, content: Content) -> None:
-        """Note that a block and those before it are of use, down to one of which that is known."""
+        """Note that a block and those before it are of use, down to one of which that is known. An
+        extent is of one chain: with any of its blocks all that is before it was noted."""
+        stale: list[bytes] = []
         above: Content | None = content
         while above is not None and self._store.is_stale(above.digest):
-            self._store.renew(above.digest)
+            stale.append(above.digest)
             above = above.parent
+        for digest in stale:
+            self._store.renew(digest)
+
+
+def _runs(blocks: Iterable[UnsavedBlock]) -> list[list[UnsavedBlock]]:
+    """Return the blocks, those that follow one another together."""
+    runs: list[list[UnsavedBlock]] = []
+    for block in blocks:
+        if runs and runs[-1][-1].is_followed_by(block):
+            runs[-1].append(block)
+        else:
+            runs.append([block])
+    return runs
+
+
+def _num_bytes(run: Sequence[UnsavedBlock]) -> int:
+    return sum(len(block.row) for block in run)

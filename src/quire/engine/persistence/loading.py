@@ -16,7 +16,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from quire.cache.chain import Chain, Content
-from quire.cache.persistence.block_file import identity_of
+from quire.cache.persistence.block_header import identity_of
 from quire.cache.persistence.store import BlockStore
 from quire.cache.persistence.transfers import Place
 from quire.cache.persistence.write_behind import WriteBehind
@@ -25,8 +25,9 @@ from quire.engine.persistence.block_port import BlockPort, row_views
 logger = logging.getLogger(__name__)
 
 NUM_THREADS = 2
-MAX_READING_BYTES = 64 << 20
-"""The most bytes that are read, or wait to go into blocks, at a time."""
+MAX_READING_PARTS = 4
+"""The most that is read, or waits to go into blocks, at a time, in parts of the largest size: more
+would leave the processor's caches before it is used."""
 TAKE_IN_S = 0.004
 """Between two steps no part is begun after so long."""
 MAX_LOAD_S = 10.0
@@ -49,10 +50,6 @@ class _Part(NamedTuple):
     places: Sequence[Place]
     rows: Tensor
     read: "Future[_Read]"
-
-    @property
-    def num_bytes(self) -> int:
-        return self.rows.nbytes
 
 
 @dataclass(slots=True)
@@ -208,12 +205,12 @@ class Loading:
         self._reading = [part for part in self._reading if not part.read.done()]
         held = {id(part): part for load in self._under_way for part in load.parts}
         held |= {id(part): part for part in self._reading}
-        num_bytes = sum(part.num_bytes for part in held.values())
+        num_rows = sum(len(part.places) for part in held.values())
         for load in self._under_way:
             while load.num_begun < len(load.missing):
                 places = load.missing[load.num_begun : load.num_begun + rows.max_rows]
-                num_bytes += len(places) * rows.row_bytes
-                if held and num_bytes > MAX_READING_BYTES:
+                num_rows += len(places)
+                if held and num_rows > MAX_READING_PARTS * rows.max_rows:
                     return
                 if not load.num_begun:
                     load.began_s = self._clock()
@@ -231,12 +228,11 @@ class Loading:
     def _read(self, contents: Sequence[Content], places: Sequence[Place], rows: Tensor) -> _Read:
         """Read blocks up to the first that is not there; this runs in a thread."""
         began = time.perf_counter()
-        num_read = 0
-        blocks = zip(contents, places, row_views(rows, len(places)), strict=True)
-        for content, place, row in blocks:
-            if not self._store.get(identity_of(content, place.group, self._root), row):
-                break
-            num_read += 1
+        identities = [
+            identity_of(content, place.group, self._root)
+            for content, place in zip(contents, places, strict=True)
+        ]
+        num_read = self._store.get(identities, row_views(rows, len(places)))
         return _Read(num_read, time.perf_counter() - began)
 
     def _take_in_part(self, load: _Load, part: _Part) -> None:

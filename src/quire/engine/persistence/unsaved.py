@@ -14,7 +14,7 @@ from torch import Tensor
 
 from quire.cache.block_hash import group_key
 from quire.cache.chain import Content
-from quire.cache.persistence.block_file import BlockIdentity, identity_of
+from quire.cache.persistence.block_header import BlockIdentity, identity_of
 from quire.cache.persistence.store import BlockStore
 from quire.cache.persistence.write_behind import UnsavedBlock, WriteBehind
 from quire.engine.persistence.block_port import BlockPort, row_views

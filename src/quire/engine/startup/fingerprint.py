@@ -18,7 +18,7 @@ from pathlib import Path
 from xxhash import xxh3_128
 
 from quire.cache.layout import Layout
-from quire.cache.persistence.block_file import FORMAT
+from quire.cache.persistence.extent_file import FORMAT
 from quire.engine.config import TOY_MODEL, EngineConfig
 from quire.engine.messages import EngineFacts
 
