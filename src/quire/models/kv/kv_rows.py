@@ -1,7 +1,7 @@
 """Copies blocks of a KV store to rows of bytes and back, in the order of the computing."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.models.kv.kv_store import KVStore
+from quire.models.kv.row_memory import RowMemory
 from quire.models.kv.rows import row_offsets
 from quire.models.kv.staged_queue import Gatherer, build_gatherer
 from quire.models.kv.streams import CUDAStream, Instant, Mark, Stream
@@ -27,6 +28,7 @@ class HostRows:
         self._row_bytes = store.row_bytes
         self._blocks = [_as_bytes(tensor) for tensor in store.tensors]
         self._offsets = row_offsets(store.tensors)
+        self._memory = RowMemory(self._row_bytes, self.max_rows * self._row_bytes)
 
     @property
     def row_bytes(self) -> int:
@@ -37,18 +39,20 @@ class HostRows:
         return max(HOST_BYTES // self.row_bytes, 1)
 
     def new_rows(self, num_rows: int) -> Tensor:
-        return torch.empty((num_rows, self.row_bytes), dtype=torch.uint8)
+        return self._memory.new_rows(num_rows)
 
     def read(self, blocks: Sequence[int], rows: Tensor) -> Mark:
-        ids, to = list(blocks), rows.numpy()
-        for kept, offset in zip(self._blocks, self._offsets, strict=False):
-            to[: len(ids), offset : offset + kept.shape[1]] = kept[ids]
+        to = rows.numpy()
+        for of_rows, ids in _parts(blocks):
+            for kept, offset in zip(self._blocks, self._offsets, strict=False):
+                to[of_rows, offset : offset + kept.shape[1]] = kept[ids]
         return Instant(time.monotonic())
 
     def write(self, rows: Tensor, blocks: Sequence[int]) -> None:
-        ids, held = list(blocks), rows.numpy()
-        for kept, offset in zip(self._blocks, self._offsets, strict=False):
-            kept[ids] = held[: len(ids), offset : offset + kept.shape[1]]
+        held = rows.numpy()
+        for of_rows, ids in _parts(blocks):
+            for kept, offset in zip(self._blocks, self._offsets, strict=False):
+                kept[ids] = held[of_rows, offset : offset + kept.shape[1]]
 
 
 class StagedRows:
@@ -83,6 +87,17 @@ class StagedRows:
     def write(self, rows: Tensor, blocks: Sequence[int]) -> None:
         self._staging[: len(blocks)].copy_(rows[: len(blocks)], non_blocking=True)
         self._gatherer.scatter(blocks, 0)
+
+
+def _parts(blocks: Sequence[int]) -> Iterator[tuple[slice, slice | list[int]]]:
+    """Yield slices of rows with the blocks that they are copied from or to: as slices too where
+    blocks are side by side, which is copied twice as fast, and all others together."""
+    starts = [at for at, each in enumerate(blocks) if not at or each != blocks[at - 1] + 1]
+    if 2 * len(starts) > len(blocks):
+        yield slice(len(blocks)), list(blocks)
+        return
+    for start, end in zip(starts, [*starts[1:], len(blocks)], strict=True):
+        yield slice(start, end), slice(blocks[start], blocks[start] + end - start)
 
 
 def _as_bytes(tensor: Tensor) -> NDArray[np.uint8]:
