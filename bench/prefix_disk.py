@@ -65,7 +65,7 @@ class FirstToken(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What is measured, and what cleans up after it."""
+    """A piece of work that is measured, and its cleaning up."""
 
     do: Callable[[], object]
     clean: Callable[[], object] = lambda: None
