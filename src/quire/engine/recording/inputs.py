@@ -11,6 +11,7 @@ import msgspec
 
 from quire.cache.block_copies import CopyTime
 from quire.cache.block_hash import group_key
+from quire.cache.block_pool import BlockUsage
 from quire.cache.persistence.transfers import Place, TakenIn
 from quire.cache.snapshot.cache_snapshot import restored_chain
 from quire.engine.recording.replayed_scheduler import ReplayedScheduler, SegmentStart
@@ -25,6 +26,9 @@ from quire.scheduler.snapshot.arrival import (
 )
 from quire.scheduler.step import Delta, Step, StepResult
 
+WHOLE_EVERY = 17
+"""Prime to the sizes of blocks, so that in the course of a block each request is met as it gets
+one."""
 SAME = ""
 """The answer of `apply` where the scheduler answered as it is recorded."""
 _SCORE = TokenLogprobs(PLAIN_TOKEN, 0.0, ())
@@ -194,7 +198,8 @@ class Scheduled(msgspec.Struct, frozen=True, tag=5, array_like=True):
     def apply(self, replayed: ReplayedScheduler) -> str:
         step = replayed.scheduler.schedule(self.now)
         replayed.steps[step.number] = replayed.newest = step
-        if step.number == self.number and checksum_of(step) == self.checksum:
+        checksum = checksum_of(step, replayed.cache.usage)
+        if step.number == self.number and checksum == self.checksum:
             return SAME
         new = [each.request.id for each in step.new_requests]
         return (
@@ -289,11 +294,26 @@ Input: TypeAlias = FromOutside | FromDisk | Scheduled | Updated | Failed
 Record: TypeAlias = SegmentStart | Input
 
 
-def checksum_of(step: Step) -> int:
-    """Return a checksum of all that the scheduler and the cache decided in a step."""
+def checksum_of(step: Step, usage: BlockUsage) -> int:
+    """Return a checksum of what the scheduler and the cache decided in a step, with the blocks by
+    state after it: of all of it, but for most steps that merely go on (`_is_whole`)."""
+    counts = step.number, len(step.chunks), step.num_tokens, usage
+    if not _is_whole(step):
+        return crc32(_ENCODER.encode(counts))
     new = [(each.request.id, len(each.token_ids), each.block_ids) for each in step.new_requests]
-    decided = step.number, step.finished_requests, new, step.chunks, step.block_copies
+    decided = counts, step.finished_requests, new, step.chunks, step.block_copies
     return crc32(_ENCODER.encode(decided))
+
+
+def _is_whole(step: Step) -> bool:
+    """Return whether the checksum covers each chunk. Where each of the running decodes one token,
+    nobody came or left, and no block is copied, the chunks follow from those of the step before;
+    so they are held against the record in one such step of WHOLE_EVERY."""
+    return (
+        step.num_tokens != len(step.chunks)
+        or step.number % WHOLE_EVERY == 0
+        or bool(step.new_requests or step.finished_requests or step.block_copies)
+    )
 
 
 def finishes_of(deltas: list[Delta]) -> int:

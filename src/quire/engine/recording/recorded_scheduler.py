@@ -114,20 +114,22 @@ class RecordedScheduler(Scheduler):
                 len(step.chunks),
                 step.num_tokens,
                 len(step.new_requests),
-                checksum_of(step),
+                checksum_of(step, self._cache.usage),
                 self._recorder.numbers.take(),
             )
         )
         return step
 
     def update(self, step: Step, result: StepResult, now: float) -> list[Delta]:
+        num_before, is_any_ended = len(self._requests), bool(self._ended)
         try:
             deltas = super().update(step, result, now)
         except Exception as error:
             self._note_failure(now, step.number, error)
             raise
         self._steps.pop(step.number, None)
-        finished = [delta for delta in deltas if delta.finish is not None]
+        is_any_ended = is_any_ended or len(self._requests) < num_before
+        finished = [each for each in deltas if each.finish is not None] if is_any_ended else []
         self._recorder.write(
             Updated(
                 step.number,
