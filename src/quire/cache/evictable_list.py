@@ -22,10 +22,16 @@ class EvictableList:
         return self._length
 
     def __iter__(self) -> Iterator[int]:
-        block_id = self._next[0]
+        return iter(self.block_ids())
+
+    def block_ids(self) -> list[int]:
+        """Return the block ids, the one to evict next first."""
+        following, block_ids = self._next, []
+        block_id = following[0]
         while block_id:
-            yield block_id
-            block_id = self._next[block_id]
+            block_ids.append(block_id)
+            block_id = following[block_id]
+        return block_ids
 
     def append(self, block_ids: Iterable[int]) -> None:
         """Append block ids that are not in the list; what comes first is evicted first."""

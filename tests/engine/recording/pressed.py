@@ -141,13 +141,16 @@ STATES = (
 
 
 def replay_pressed(seed: int, num_steps: int) -> Counter[str]:
-    """Run steps; hold that each part of the record is replayed to the same decisions."""
+    """Run steps; hold that each part of the record is replayed to the same decisions. `forgotten`
+    counts the segments that began with fewer digests than were known."""
     chance = random.Random(seed)
     config, cache = pressed_configs(chance)
     with closing(Recorded(config, cache, SEGMENT_S)) as recorded:
         pressed = Pressed(chance, recorded, config, cache)
         for number in range(1, num_steps + 1):
+            num_digests = len(recorded.recorder.numbers)
             pressed.step()
+            pressed.seen["forgotten"] += len(recorded.recorder.numbers) < num_digests
             if number % NUM_BETWEEN_REPLAYS == 0:
                 replayed = replay(recorded.segments)
                 assert replayed.difference == "", f"seed {seed}, step {number}"

@@ -6,12 +6,12 @@ import pytest
 
 from tests.engine.recording.pressed import STATES, replay_pressed, snapshot_pressed
 
-NUM_STEPS = 180
+NUM_STEPS = 240
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_record_of_a_pressed_scheduler_is_replayed(seed: int) -> None:
-    replay_pressed(seed, NUM_STEPS)
+    assert replay_pressed(seed, NUM_STEPS)["forgotten"]
 
 
 def test_a_pressed_scheduler_that_is_restored_has_the_same_snapshot() -> None:

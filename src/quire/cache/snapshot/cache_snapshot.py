@@ -18,6 +18,7 @@ from quire.cache.extra_keys import NO_KEYS
 from quire.cache.host_pool import HostPool
 from quire.cache.kv_cache import KVCache
 from quire.cache.snapshot.digest_numbers import (
+    NO_KEY,
     DigestNumbers,
     NumberedDigests,
     digest_of,
@@ -25,11 +26,15 @@ from quire.cache.snapshot.digest_numbers import (
     runs_of,
 )
 
+MAX_NUMBERED = 2
+"""Digests are numbered afresh once there are so many times more than blocks, beside those of live
+requests."""
+
 
 class PoolSnapshot(NamedTuple):
     """The blocks of the device: those that are free, from the last to be taken on, those that are
-    evictable, from the first to be evicted on; by block the references and one more than the number
-    of its key, 0 where it has none; and by the block that is found its duplicates.
+    evictable, from the first to be evicted on; by block the references and the number of its key,
+    NO_KEY where it has none; and by the block that is found its duplicates.
     """
 
     free: list[int]
@@ -86,14 +91,19 @@ class CacheSnapshot(NamedTuple):
     pins: list[tuple[str, list[int]]]
 
 
-def number_afresh(cache: KVCache, tables: Sequence[BlockTable], numbers: DigestNumbers) -> None:
+def forget_the_gone(cache: KVCache, tables: Sequence[BlockTable], numbers: DigestNumbers) -> None:
     """Number only those digests that the cache or one of the `tables`, which are all there are,
-    still knows."""
+    still knows, once most of what is numbered must be gone: it takes as long as the rest of a
+    snapshot."""
+    num_host_blocks = 0 if cache._host is None else cache._host._num_blocks
+    num_chained = sum(len(table.chain.digests) for table in tables)
+    if len(numbers) <= MAX_NUMBERED * (cache.num_usable_blocks + num_host_blocks) + num_chained:
+        return
     keys: list[Iterable[bytes]] = [filter(None, cache._pool._key_of)]
     if cache._host is not None:
         keys += (cache._host._cached, cache._host._num_retainers)
     digests = numbers.digests_of(chain.from_iterable(keys))
-    numbers.restart(chain(digests, *(table.chain.digests for table in tables)))
+    numbers.restart(chain(*(table.chain.digests for table in tables), digests))
 
 
 def snapshot_cache(cache: KVCache, numbers: DigestNumbers) -> CacheSnapshot:
@@ -163,12 +173,11 @@ def restored_chain(cache: KVCache, runs: Sequence[int]) -> Chain:
 
 
 def _snapshot_pool(pool: BlockPool, numbers: DigestNumbers) -> PoolSnapshot:
-    key_number = numbers.key_number
     return PoolSnapshot(
         list(pool._free),
-        list(pool._evictable),
+        pool._evictable.block_ids(),
         list(pool._num_refs),
-        [0 if key is None else key_number(key) + 1 for key in pool._key_of],
+        numbers.key_numbers(pool._key_of),
         [(pool._block_of[key], list(alike)) for key, alike in pool._duplicates.items()],
     )
 
@@ -236,7 +245,7 @@ def _restore_pool(pool: BlockPool, snapshot: PoolSnapshot, contents: _Contents) 
 
 def _keyed(keys: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield the blocks that have keys, with the numbers of these."""
-    return ((block_id, key - 1) for block_id, key in enumerate(keys) if key)
+    return ((block_id, key) for block_id, key in enumerate(keys) if key != NO_KEY)
 
 
 def _restore_host(host: HostPool, snapshot: HostSnapshot, contents: _Contents) -> None:

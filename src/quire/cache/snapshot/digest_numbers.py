@@ -7,12 +7,14 @@ asks its own hash as often, and is answered with the same numbers.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, count
 from typing import NamedTuple
 
 from quire.cache.block_hash import BlockHash, group_key
 
 NUMBER_BYTES = 8
+NO_KEY = -1
+"""The number in place of a key where a block has none."""
 
 
 class AskedAgain(Exception):
@@ -30,7 +32,7 @@ class DigestNumbers:
         self._inner = inner.digest
         self._num_groups = max(num_groups, 1)
         self._digest_size = 0
-        self._numbers: dict[bytes, int] = {}
+        self._numbers: dict[bytes | None, int] = {}
         self._answered: list[int] = []
         self._is_stopped = False
 
@@ -52,10 +54,9 @@ class DigestNumbers:
 
     def restart(self, live: Iterable[bytes]) -> None:
         """Number only the `live` digests from now on, in their order."""
-        numbers, depths = self._numbers, self.depths
         kept = list(dict.fromkeys(live))
-        self.depths = [depths[numbers[digest]] for digest in kept]
-        self._numbers = {digest: number for number, digest in enumerate(kept)}
+        self.depths = list(map(self.depths.__getitem__, self.numbers(kept)))
+        self._numbers = dict(zip(kept, count()))
         self._answered = []
 
     def learn(self, chain: Iterable[bytes]) -> None:
@@ -74,6 +75,13 @@ class DigestNumbers:
         """Yield the digests in the keys of blocks."""
         size = self._digest_size
         return iter(keys) if self._num_groups == 1 else (key[:size] for key in keys)
+
+    def key_numbers(self, keys: Iterable[bytes | None]) -> list[int]:
+        """Return the numbers of the keys of blocks, NO_KEY for None."""
+        if self._num_groups == 1:
+            return [self._numbers.get(key, NO_KEY) for key in keys]
+        key_number = self.key_number
+        return [NO_KEY if key is None else key_number(key) for key in keys]
 
     def key_number(self, key: bytes) -> int:
         """Return the number of a key, in which the block's layer group counts."""
@@ -148,8 +156,13 @@ def number_of(digest: bytes) -> int:
     return int.from_bytes(digest, "little")
 
 
-def runs_of(numbers: Iterable[int]) -> list[int]:
+def runs_of(numbers: list[int]) -> list[int]:
     """Return the first and the length of each run of consecutive numbers, one after the other."""
+    if not numbers:
+        return []
+    first, length = numbers[0], len(numbers)
+    if numbers == list(range(first, first + length)):
+        return [first, length]
     runs: list[int] = []
     following = None
     for number in numbers:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from quire.cache.snapshot.cache_snapshot import (
     CacheSnapshot,
-    number_afresh,
+    forget_the_gone,
     restore_cache,
     restore_table,
     snapshot_cache,
@@ -82,9 +82,10 @@ def can_snapshot(scheduler: Scheduler) -> bool:
 def snapshot_scheduler(
     scheduler: Scheduler, numbers: DigestNumbers, tenants: TenantNumbers
 ) -> SchedulerSnapshot:
-    """Return a snapshot; digests and tenants are numbered afresh for it."""
+    """Return a snapshot. Tenants are numbered afresh for it, and so are digests where many are
+    gone."""
     cache, requests = scheduler._cache, scheduler._requests.values()
-    number_afresh(cache, [request.table for request in requests], numbers)
+    forget_the_gone(cache, [request.table for request in requests], numbers)
     tenants.restart()
     deadlines = sorted(
         (deadline_s, number, request.id)
