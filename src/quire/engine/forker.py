@@ -1,5 +1,5 @@
 """The process that stands by: it has imported all that engines need, and forks them, so that an
-engine which ends is followed at once. `python -m quire.engine.forker SOCKET`, started by
+engine which ends is followed at once. `python -m quire.engine.forker SOCKET lean|whole`, started by
 `standby.py`.
 
 An engine shares the memory of what was imported until it writes to it. Neither threads nor a GPU's
@@ -25,7 +25,7 @@ import msgspec
 
 from quire.engine.channel import Channel, ChannelClosed
 from quire.engine.failure_kind import start_failure_of
-from quire.engine.imports import import_engine, import_what_loading_needs
+from quire.engine.imports import LEAN, import_engine, import_what_loading_needs
 from quire.engine.launch import TOLD, Descriptors
 from quire.engine.messages import Failed, Loading
 from quire.engine.process import prepare_process, run, set_process_name
@@ -59,10 +59,11 @@ class Birth(NamedTuple):
 
 
 class Forker:
-    """Forks engines until its socket closes."""
+    """Forks engines until its socket closes. `is_lean` is that of `import_engine`."""
 
-    def __init__(self, control: socket.socket, began_s: float) -> None:
+    def __init__(self, control: socket.socket, began_s: float, *, is_lean: bool) -> None:
         self._control = control
+        self._is_lean = is_lean
         self._began_s: float | None = began_s
         self._has_imported = False
         self._told: dict[int, tuple[int, int]] = {}
@@ -99,7 +100,7 @@ class Forker:
             if request.fds:
                 self._say(request, Loading("imports", 0, 1))
             if not self._has_imported:
-                import_engine(is_toy=False, is_lean=True)
+                import_engine(is_toy=False, is_lean=self._is_lean)
                 self._has_imported = True
             import_what_loading_needs(request.model_type)
         except Exception as error:
@@ -157,13 +158,15 @@ class Forker:
 
 
 def main() -> None:
-    """Run the process. The argument is the file descriptor of its socket."""
+    """Run the process. The arguments are the file descriptor of its socket and how much it
+    imports."""
     prepare_process()
     set_process_name("quire-standby")
     # Whether there is a GPU may be asked while importing: NVML tells it without CUDA.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     began_s = time.monotonic() - process_age_s(time.time())
-    birth = Forker(socket.socket(fileno=int(sys.argv[1])), began_s).run()
+    _, fd, scope = sys.argv
+    birth = Forker(socket.socket(fileno=int(fd)), began_s, is_lean=scope == LEAN).run()
     if birth is not None:
         run(birth.fds, imported_since_s=birth.began_s)
 

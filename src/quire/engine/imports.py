@@ -7,6 +7,9 @@ from quire.process_age import uncollected
 
 logger = logging.getLogger(__name__)
 
+LEAN, WHOLE = "lean", "whole"
+"""How much the process that forks engines imports, as an argument of its command."""
+
 
 def import_engine(*, is_toy: bool, is_lean: bool) -> None:
     """Import an engine. `is_lean` leaves out parts of torch that code of a checkpoint may want."""

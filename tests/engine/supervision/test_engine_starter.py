@@ -158,10 +158,22 @@ def test_an_engine_that_is_not_yet_forked_can_be_given_up(starter: EngineStarter
     second.close()
 
 
-def test_code_of_checkpoints_gets_a_process_of_its_own(starter: EngineStarter) -> None:
-    launched = starter.launch(EngineConfig(ModelConfig(TOY_MODEL, trust_remote_code=True)))
-    assert launched.process.pid is not None and starter.standby_id is None
+def test_code_of_checkpoints_is_forked_where_all_of_torch_is_imported(
+    starter: EngineStarter,
+) -> None:
+    config = replace(CONFIG, model=replace(CONFIG.model, trust_remote_code=True))
+    alone = starter.launch(config)
+    assert alone.process.pid is not None and starter.standby_id is None
+    end(alone)
+    whole = EngineStarter(has_standby=True, runs_own_code=True)
+    launched = whole.launch(config)
+    assert wait_ready(launched) == launched.process.pid
+    assert whole.standby_id is not None
+    standby = psutil.Process(whole.standby_id)
+    assert standby.num_threads() == 1, "a fork loses all others"
+    assert psutil.Process(launched.process.pid).ppid() == standby.pid
     end(launched)
+    whole.close()
 
 
 def test_none_stands_by_where_none_is_to_or_all_is_over() -> None:
@@ -180,7 +192,7 @@ def test_none_stands_by_where_none_is_to_or_all_is_over() -> None:
 
 
 def test_one_whose_server_is_gone_ends() -> None:
-    code = "from quire.engine.supervision.standby import Standby; print(Standby().pid)"
+    code = "from quire.engine.supervision.standby import Standby; print(Standby(is_lean=True).pid)"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
     ) as server:
@@ -193,7 +205,7 @@ def test_one_whose_server_is_gone_ends() -> None:
 
 
 def test_one_that_is_closed_forks_nothing() -> None:
-    standby = Standby()
+    standby = Standby(is_lean=True)
     assert standby.is_running
     standby.close()
     assert not standby.is_running and not standby.has_forked

@@ -23,13 +23,15 @@ RENEWAL_S = 60.0
 
 class EngineStarter:
     """Starts the engines of one server. With `has_standby` all are forked by one process, but for
-    those that run code of a checkpoint, which may need more than it imports.
+    toys; those that run code of a checkpoint only with `runs_own_code`: such code may need all of
+    torch, which is then imported.
 
     Methods may be called in any thread.
     """
 
-    def __init__(self, *, has_standby: bool) -> None:
+    def __init__(self, *, has_standby: bool, runs_own_code: bool = False) -> None:
         self._has_standby = has_standby
+        self._runs_own_code = runs_own_code
         self._standby: Standby | None = None
         self._began_s = 0.0
         self._model_types: set[str] = set()
@@ -102,7 +104,8 @@ class EngineStarter:
 
     def _launch(self, config: EngineConfig) -> LaunchedEngine:
         launched = None
-        if not (config.model.trust_remote_code or config.model.model == TOY_MODEL):
+        has_all = self._runs_own_code or not config.model.trust_remote_code
+        if has_all and config.model.model != TOY_MODEL:
             with self._lock:
                 launched = self._forked(model_type_of(config.model))
         if launched is None:
@@ -139,7 +142,7 @@ class EngineStarter:
         self._began_s = time.monotonic()
         if self._standby is not None:
             self._standby.close()
-        self._standby = Standby()
+        self._standby = Standby(is_lean=not self._runs_own_code)
         return self._standby
 
 

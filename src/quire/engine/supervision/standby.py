@@ -6,23 +6,26 @@ from functools import partial
 
 import msgspec
 
+from quire.engine.imports import LEAN, WHOLE
 from quire.engine.launch import Descriptors, EngineProcess, LaunchedEngine, launched_by, run_module
 from quire.engine.supervision.forked_process import ForkedProcess
 
 
 class Standby:
-    """A process that imports all that engines need, at once, and forks engines from then on.
+    """A process that imports all that engines need, at once, and forks engines from then on;
+    `is_lean` leaves out what only code of a checkpoint may want.
 
     Raises OSError if it cannot be started, or if this system cannot watch forked processes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_lean: bool) -> None:
         os.close(os.pidfd_open(os.getpid()))
         self._control, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         try:
             with theirs:
                 fd = theirs.fileno()
-                self._process = run_module("quire.engine.forker", str(fd), fds=(fd,))
+                scope = LEAN if is_lean else WHOLE
+                self._process = run_module("quire.engine.forker", str(fd), scope, fds=(fd,))
         except BaseException:
             self._control.close()
             raise

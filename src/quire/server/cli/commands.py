@@ -82,7 +82,11 @@ def serve_command(arguments: Mapping[str, object], environ: MutableMapping[str, 
         raise InvalidOption(str(error)) from None
     where = url_of(listener, config.scheme)
     print_line(f"Quire {__version__} listens on {where} and {will_load(config)}")
-    with closing(EngineStarter(has_standby=config.supervision.engine_standby)) as starter:
+    starter = EngineStarter(
+        has_standby=config.supervision.engine_standby,
+        runs_own_code=any(each.engine.model.trust_remote_code for each in config.models),
+    )
+    with closing(starter):
         try:
             for each in config.models:
                 if each.load is LoadTime.AT_START:
