@@ -1,0 +1,29 @@
+"""The work of a step, as counts: what the cost of a step is estimated from."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """The counts of a step that say how much a device computes and reads.
+
+    A sequence with one token in the step decodes; a chunk of more, or one that begins a prompt, is
+    prefill.
+
+    num_seqs: the sequences of the step, whichever they do.
+    num_prefill_tokens, num_decode_tokens: the tokens that are computed, all of the step's together.
+    num_context_tokens: the tokens in the contexts of the decoding sequences, the computed one
+        included, summed over them.
+    num_prefill_pairs: the pairs of a query and a key that it sees, summed over the chunks of
+        prefill: a chunk of n tokens after c others has n * c + n * (n + 1) / 2.
+    """
+
+    num_seqs: int
+    num_prefill_tokens: int = 0
+    num_decode_tokens: int = 0
+    num_context_tokens: int = 0
+    num_prefill_pairs: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prefill_tokens + self.num_decode_tokens
