@@ -71,7 +71,7 @@ def replay(
         segment = read_segment(data)
         if segment is None:
             continue
-        for _ in _replayed(segment, found):
+        for _ in replayed_inputs(segment, found):
             if on_progress is not None and found.num_inputs % NUM_BETWEEN == 0:
                 on_progress(number, len(segments), found.num_inputs)
         if found.difference:
@@ -79,8 +79,9 @@ def replay(
     return found
 
 
-def _replayed(segment: FlightSegment, found: Replayed) -> Iterator[None]:
-    """Yield after each input that was answered as it is recorded."""
+def replayed_inputs(segment: FlightSegment, found: Replayed) -> Iterator[Input]:
+    """Yield each input once it was answered as it is recorded; `found.last` is the scheduler that
+    answered. Raises FlightFileError for a segment that no recorder can have written."""
     num_held = check_start(segment.start)
     try:
         replayed = restored(segment.start)
@@ -103,7 +104,7 @@ def _replayed(segment: FlightSegment, found: Replayed) -> Iterator[None]:
             return
         _count(each, replayed, found)
         found.num_preemptions = num_before + replayed.scheduler.stats.num_preemptions
-        yield
+        yield each
 
 
 def applied(each: Input, replayed: ReplayedScheduler) -> str:

@@ -9,9 +9,16 @@ from quire import __version__
 from quire.bench.options import EPILOG, add_bench_options
 from quire.server.cli.settings import add_engine_options, add_options
 from quire.server.cli.suggestion import closest
+from quire.simulation.options import EPILOG as SIM_EPILOG
+from quire.simulation.options import add_sim_options
 
 FLAGS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = MappingProxyType(
-    {"serve": add_options, "run-batch": add_engine_options, "bench": add_bench_options}
+    {
+        "serve": add_options,
+        "run-batch": add_engine_options,
+        "bench": add_bench_options,
+        "sim": add_sim_options,
+    }
 )
 VARIABLES = "Each flag can be given as a variable: --max-num-seqs as QUIRE_MAX_NUM_SEQS."
 FLAG = re.compile(r"--?[a-zA-Z_][^\s=]*")
@@ -51,6 +58,14 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_replay(replay)
+    add_sim_options(
+        commands.add_parser(
+            "sim",
+            help="simulate the scheduler under a trace",
+            epilog=SIM_EPILOG,
+            allow_abbrev=False,
+        )
+    )
     commands.add_parser("config-table")  # for docs/configuration.md; not in the help
     return parser
 

@@ -208,6 +208,10 @@ def run_command(argv: Sequence[str]) -> int:
         from quire.server.cli.replay import replay_command
 
         return replay_command(arguments)
+    if command == "sim":
+        from quire.server.cli.sim import sim_command
+
+        return sim_command(arguments)
     if command == "bench":
         return bench_command(arguments, serve_args, argv)
     calm_threads(os.environ)

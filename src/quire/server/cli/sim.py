@@ -1,0 +1,214 @@
+"""The command `quire sim`: the scheduler and cache under a trace, in virtual time."""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+
+import msgspec
+from msgspec.structs import replace as replaced
+
+from quire import __version__
+from quire.engine.recording.flight_file import FlightFileError
+from quire.progress import Progress
+from quire.scheduler.policy import PolicyName
+from quire.server.cli.exit_codes import USAGE_ERROR
+from quire.server.cli.output import print_line
+from quire.simulation.against_record import (
+    ScheduleDiffers,
+    check_schedule,
+    engine_of,
+    recorded_outcome,
+)
+from quire.simulation.calibrate import calibrate
+from quire.simulation.cost.cost_file import (
+    CostFile,
+    CostFileError,
+    ServerCost,
+    load_cost,
+    save_cost,
+)
+from quire.simulation.cost.fit import TooFewSteps
+from quire.simulation.cost.fitted import FittedCost
+from quire.simulation.figures import Objective, figures_of
+from quire.simulation.plot import check_plotting, draw
+from quire.simulation.sim_report import Run, SimReport, fit_lines, lines_of_report
+from quire.simulation.simulation import (
+    Costs,
+    EngineSetup,
+    Load,
+    Simulated,
+    Simulation,
+    scheduler_of,
+    setup_of,
+)
+from quire.simulation.sweep import Swept, grid_of, sweep
+from quire.simulation.traces.read import Trace, read_trace
+from quire.simulation.traces.trace_error import TraceError
+from quire.simulation.traces.traced_request import assigned, sped_up
+
+RECORDED = "recorded"
+
+
+def sim_command(arguments: Mapping[str, object]) -> int:
+    """Simulate, or calibrate. Return the exit code."""
+    flags = argparse.Namespace(**arguments)
+    try:
+        _check(flags)
+        progress = Progress(sys.stderr, _say, unit="")
+        with closing(progress):
+            lines = _calibrated(flags, progress) if flags.calibrate else _simulated(flags, progress)
+    except (ValueError, CostFileError, TooFewSteps) as error:
+        print(f"quire sim: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except (TraceError, FlightFileError, OSError) as error:
+        print(f"quire sim: {flags.trace or 'a record'}: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    print_line("\n".join(lines))
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _check(flags: argparse.Namespace) -> None:
+    """Raise ValueError for flags that do not go together."""
+    if flags.calibrate:
+        if flags.trace is not None:
+            raise ValueError("--calibrate fits a cost model; leave TRACE out")
+        if not flags.record:
+            raise ValueError("--calibrate needs a flight record: --record FILE.flight")
+        return
+    if flags.record:
+        raise ValueError("--record is for --calibrate; to simulate a record, name it as TRACE")
+    if flags.trace is None:
+        raise ValueError("TRACE is missing: a file, or a shape such as poisson:rate=4")
+    if flags.sweep and not _objective(flags).is_given:
+        raise ValueError("--sweep needs an objective: --slo-ttft-ms, --slo-itl-ms or --slo-e2e-ms")
+    if flags.plot is not None:
+        check_plotting()
+
+
+def _calibrated(flags: argparse.Namespace, progress: Progress) -> list[str]:
+    num = len(flags.record)
+    cost = calibrate(flags.record, lambda done: progress.show("reading records", done, num))
+    save_cost(cost, flags.calibrate)
+    return list(fit_lines(cost))
+
+
+def _simulated(flags: argparse.Namespace, progress: Progress) -> list[str]:
+    cost = load_cost(flags.cost)
+    progress.show("reading the trace", 0, 1)
+    trace = read_trace(flags.trace, flags.seed)
+    base = _simulation(flags, cost, trace)
+    objective = _objective(flags)
+    report = _report(flags, cost, objective)
+    if flags.sweep:
+        swept = _swept(flags, base, objective, progress)
+        return _finished(flags, replaced(report, swept=tuple(swept)))
+    outcomes = _outcomes(flags, base, trace, progress)
+    runs = tuple(Run(name, figures_of(each, objective)) for name, each in outcomes)
+    report = replaced(report, runs=runs, schedule=_schedule(trace))
+    if flags.plot is not None:
+        draw(f"{report.trace}, {cost.model}, {cost.machine}", outcomes, flags.plot)
+    return _finished(flags, report)
+
+
+def _finished(flags: argparse.Namespace, report: SimReport) -> list[str]:
+    """Write the report where it is wanted, and return its lines."""
+    if flags.json is not None:
+        flags.json.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+    return list(lines_of_report(report))
+
+
+def _report(flags: argparse.Namespace, cost: CostFile, objective: Objective) -> SimReport:
+    """Return a report without figures."""
+    return SimReport(
+        quire=__version__,
+        trace=flags.trace,
+        cost=flags.cost,
+        model=cost.model,
+        machine=cost.machine,
+        seed=flags.seed,
+        objective=objective,
+    )
+
+
+def _objective(flags: argparse.Namespace) -> Objective:
+    return Objective(flags.slo_ttft_ms, flags.slo_itl_ms, flags.slo_e2e_ms, flags.slo_share)
+
+
+def _simulation(flags: argparse.Namespace, cost: CostFile, trace: Trace) -> Simulation:
+    """Return the simulation of the flags. A recorded run has the limits of its own engine, and its
+    times are those of the engine, without a server."""
+    requests = trace.load.requests[: flags.requests]
+    if not requests:
+        raise TraceError("it has no requests")
+    drawn = assigned(
+        requests,
+        num_tenants=flags.tenants,
+        num_priorities=flags.priorities,
+        seed=flags.seed,
+    )
+    load = Load(sped_up(drawn, flags.speed_up), trace.load.concurrency)
+    ratios = () if cost.fit is None else cost.fit.ratios
+    server = cost.server if trace.run is None else ServerCost()
+    costs = Costs(FittedCost(cost.step), cost.gap, server, ratios)
+    if trace.run is None:
+        engine = setup_of(cost.engine, scheduler_of(cost.engine))
+    else:
+        engine = engine_of(trace.run)
+    return Simulation(_with_limits(engine, flags), costs, load, flags.seed)
+
+
+def _with_limits(engine: EngineSetup, flags: argparse.Namespace) -> EngineSetup:
+    """Return an engine with the limits that the flags give."""
+    names = "max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_num_queued_reqs"
+    given = {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
+    scheduler = replace(engine.scheduler, **given)
+    cache = replace(engine.cache, max_chunk_tokens=scheduler.max_num_batched_tokens)
+    if flags.num_gpu_blocks_override is not None:
+        cache = replace(cache, num_blocks=flags.num_gpu_blocks_override)
+    return replace(engine, scheduler=scheduler, cache=cache)
+
+
+def _outcomes(
+    flags: argparse.Namespace, base: Simulation, trace: Trace, progress: Progress
+) -> list[tuple[str, Simulated]]:
+    """Return the outcome of each policy, behind that of the recorded run, if there is one."""
+    found = [] if trace.run is None else [(RECORDED, recorded_outcome(trace.run))]
+    num = len(base.load.requests)
+    for policy in flags.policy:
+        scheduler = replace(base.engine.scheduler, scheduling_policy=policy)
+        tried = replace(base, engine=replace(base.engine, scheduler=scheduler))
+
+        def show(num_ended: int, policy: PolicyName = policy) -> None:
+            progress.show(f"simulating {policy}", num_ended, num)
+
+        found.append((policy.value, tried.run(show)))
+    return found
+
+
+def _schedule(trace: Trace) -> str:
+    """Return how far the steps of a recorded run come out the same with their own times."""
+    run = trace.run
+    if run is None:
+        return ""
+    try:
+        num_same = check_schedule(run)
+    except ScheduleDiffers as error:
+        return f"with the recorded times it differs: {error}"
+    return f"with the recorded times the same at each of {num_same} steps of {len(run.steps)}"
+
+
+def _swept(
+    flags: argparse.Namespace, base: Simulation, objective: Objective, progress: Progress
+) -> list[Swept]:
+    grid = grid_of(base.engine.scheduler, flags.policy)
+
+    def show(done: int) -> None:
+        progress.show("sweeping settings", done, len(grid))
+
+    return sweep(base, grid, objective, show)

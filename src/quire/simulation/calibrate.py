@@ -1,0 +1,36 @@
+"""Makes a cost model of flight records: of the steps of a real engine."""
+
+import os
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from quire.engine.recording.flight_file import load_file
+from quire.simulation.against_record import shape_of
+from quire.simulation.cost.cost_file import FORMAT, CostFile
+from quire.simulation.cost.fit import MeasuredStep, fit_gaps, fit_steps
+from quire.simulation.traces.recorded import read_run
+
+
+def calibrate(
+    paths: Sequence[Path], on_progress: Callable[[int], None] = lambda _: None
+) -> CostFile:
+    """Return the cost model that fits the steps of all records; the limits are those of the engine
+    of the last, and the machine is this one. Raises FlightFileError, TooFewSteps, OSError."""
+    steps: list[MeasuredStep] = []
+    for number, path in enumerate(paths):
+        on_progress(number)
+        file = load_file(path)
+        run = read_run(file.segments)
+        steps += run.measured_steps()
+    coefficients, errors = fit_steps(steps)
+    return CostFile(
+        FORMAT,
+        Path(file.head.model).name,
+        f"{platform.platform()}, {os.cpu_count()} CPUs",
+        f"fitted to {errors.num_steps} steps of {len(paths)} flight records",
+        coefficients,
+        shape_of(run),
+        fit_gaps(steps),
+        fit=errors,
+    )

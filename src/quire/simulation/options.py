@@ -1,0 +1,155 @@
+"""The options of `quire sim`. Nothing heavy is imported here: every command imports it."""
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from quire.scheduler.policy import PolicyName
+
+DEFAULT_COST = "h100-8b"
+PLOT_SUFFIXES = (".png", ".svg")
+EPILOG = (
+    "TRACE is a file (.csv as Azure's traces, .jsonl as Mooncake's, .flight of the flight "
+    "recorder), or a shape: poisson:rate=4,requests=1000,prompt=512,output=128; "
+    "gamma:rate=4,cv=3,...; closed:concurrency=32,requests=64,prompt=100-900,shared=512,..."
+)
+
+
+def _count(least: int) -> Callable[[str], int]:
+    def count(text: str) -> int:
+        number = int(text) if text.isdecimal() else -1
+        if number < least:
+            raise argparse.ArgumentTypeError(f"expected {least} or more, got {text!r}")
+        return number
+
+    return count
+
+
+def _above_0(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+    return number
+
+
+def _share(text: str) -> float:
+    number = _above_0(text)
+    if number > 1:
+        raise argparse.ArgumentTypeError(f"expected a share of up to 1, got {text!r}")
+    return number
+
+
+def _policies(text: str) -> tuple[PolicyName, ...]:
+    try:
+        return tuple(dict.fromkeys(PolicyName(each) for each in text.split(",")))
+    except ValueError:
+        known = ", ".join(PolicyName)
+        raise argparse.ArgumentTypeError(f"expected some of {known}, got {text!r}") from None
+
+
+def _writable(text: str) -> Path:
+    path = Path(text)
+    if not path.parent.is_dir() or path.is_dir():
+        raise argparse.ArgumentTypeError(f"no file can be written at {text!r}")
+    return path
+
+
+def _drawable(text: str) -> Path:
+    path = _writable(text)
+    if path.suffix.lower() not in PLOT_SUFFIXES:
+        raise argparse.ArgumentTypeError(
+            f"expected a file that ends in {' or '.join(PLOT_SUFFIXES)}, got {text!r}"
+        )
+    return path
+
+
+def add_sim_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("trace", nargs="?", metavar="TRACE", help="what is sent, see below")
+    _add_load(parser)
+    _add_engine(parser)
+    _add_objective(parser)
+    parser.add_argument("--json", type=_writable, metavar="FILE", help="all figures")
+    parser.add_argument(
+        "--plot",
+        type=_drawable,
+        metavar="FILE.png",
+        help="a picture of all times, .png or .svg; needs the extra `plot`",
+    )
+    parser.add_argument(
+        "--calibrate",
+        type=_writable,
+        metavar="FILE.json",
+        help="fit a cost model to the steps of the --record files, and write it",
+    )
+    parser.add_argument(
+        "--record",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE.flight",
+        help="a record for --calibrate; may be repeated",
+    )
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--requests", type=_count(1), metavar="N", help="the first N of the trace")
+    parser.add_argument(
+        "--speed-up", type=_above_0, default=1.0, metavar="X", help="send X times as fast [1]"
+    )
+    parser.add_argument("--seed", type=_count(0), default=0, metavar="N", help="of all draws [0]")
+    parser.add_argument(
+        "--tenants", type=_count(1), default=1, metavar="N", help="draw one of N for a request [1]"
+    )
+    parser.add_argument(
+        "--priorities", type=_count(1), default=1, metavar="N", help="the same of priorities [1]"
+    )
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cost",
+        default=DEFAULT_COST,
+        metavar="NAME",
+        help=f"a cost model: a file of --calibrate, or a built-in one [{DEFAULT_COST}]",
+    )
+    parser.add_argument(
+        "--policy",
+        type=_policies,
+        default=(PolicyName.FCFS,),
+        metavar="LIST",
+        help=f"scheduling policies side by side: {','.join(PolicyName)} [fcfs]",
+    )
+    for flag, what in (
+        ("max-num-seqs", "sequences of a step"),
+        ("max-num-batched-tokens", "tokens of a step"),
+        ("max-model-len", "tokens of a request"),
+        ("num-gpu-blocks-override", "KV blocks"),
+        ("max-num-queued-reqs", "requests that may wait"),
+    ):
+        parser.add_argument(
+            f"--{flag}", type=_count(1), metavar="N", help=f"{what}, other than measured"
+        )
+
+
+def _add_objective(parser: argparse.ArgumentParser) -> None:
+    for flag, what in (
+        ("slo-ttft-ms", "to the first token"),
+        ("slo-itl-ms", "between two tokens of an answer, in the mean"),
+        ("slo-e2e-ms", "until the end of an answer"),
+    ):
+        parser.add_argument(
+            f"--{flag}", type=_above_0, metavar="MS", help=f"objective: milliseconds {what}"
+        )
+    parser.add_argument(
+        "--slo-share", type=_share, default=0.99, help="of requests that are within it [0.99]"
+    )
+    parser.add_argument(
+        "--sweep",
+        action="store_true",
+        help="simulate settings around the measured ones: which keep the objective, and how much "
+        "more load each bears",
+    )
