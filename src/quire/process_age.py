@@ -14,9 +14,9 @@ def process_age_s(now: float) -> float:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Collect no garbage within the context, which is for imports: they make many objects and
-    hardly any garbage, so that collections, which look at all of them again and again, take a sixth
-    of the time. What was made is never looked at."""
+    """Collect no garbage within the context, which is for imports and simulations: they make many
+    objects and hardly any garbage, so that collections, which look at all of them again and again,
+    take a sixth of the time. What was made is never looked at."""
     gc.disable()
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a simulation is made of: the limits of an engine, a cost, requests; and running it."""
+"""Simulations: the limits of an engine, the costs of its steps, requests; and their run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -104,7 +104,7 @@ class Simulation:
             on_step=note_step,
         )
         engine.run(self.seed)
-        return Simulated(clients, scheduler.stats, engine.num_steps, engine.now)
+        return Simulated(clients, scheduler.stats, engine.num_steps, max(engine.now, 0.0))
 
 
 def setup_of(shape: EngineShape, scheduler: SchedulerConfig) -> EngineSetup:

@@ -51,6 +51,13 @@ def build_parser() -> argparse.ArgumentParser:
             "bench", help="measure a server, or compare two", epilog=EPILOG, allow_abbrev=False
         )
     )
+    _add_without_weights(commands)
+    commands.add_parser("config-table")  # for docs/configuration.md; not in the help
+    return parser
+
+
+def _add_without_weights(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands that run the scheduler without a model."""
     replay = commands.add_parser(
         "replay",
         help="replay what a flight recorder has written",
@@ -58,16 +65,13 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_replay(replay)
-    add_sim_options(
-        commands.add_parser(
-            "sim",
-            help="simulate the scheduler under a trace",
-            epilog=SIM_EPILOG,
-            allow_abbrev=False,
-        )
+    sim = commands.add_parser(
+        "sim",
+        help="simulate the scheduler under a trace",
+        epilog=SIM_EPILOG,
+        allow_abbrev=False,
     )
-    commands.add_parser("config-table")  # for docs/configuration.md; not in the help
-    return parser
+    add_sim_options(sim)
 
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace as replaced
 
 from quire import __version__
 from quire.engine.recording.flight_file import FlightFileError
+from quire.process_age import uncollected
 from quire.progress import Progress
 from quire.scheduler.policy import PolicyName
 from quire.server.cli.exit_codes import USAGE_ERROR
@@ -57,7 +58,7 @@ def sim_command(arguments: Mapping[str, object]) -> int:
     try:
         _check(flags)
         progress = Progress(sys.stderr, _say, unit="")
-        with closing(progress):
+        with closing(progress), uncollected():
             lines = _calibrated(flags, progress) if flags.calibrate else _simulated(flags, progress)
     except (ValueError, CostFileError, TooFewSteps) as error:
         print(f"quire sim: {error}", file=sys.stderr)
@@ -187,6 +188,7 @@ def _outcomes(
         def show(num_ended: int, policy: PolicyName = policy) -> None:
             progress.show(f"simulating {policy}", num_ended, num)
 
+        show(0)
         found.append((policy.value, tried.run(show)))
     return found
 

@@ -42,7 +42,7 @@ class RecordedAnswer:
 
 @dataclass(slots=True)
 class RecordedRun:
-    """What a record tells of a run: how the first segment begins, requests by id, steps with their
+    """A run as a record tells it: how the first segment begins, requests by id, steps with their
     times and the gaps behind them (None where nothing was left to do), and the scheduler's counters
     at the beginning and at the end."""
 

@@ -18,8 +18,8 @@ from quire.simulation.virtual.arrivals import Arrivals
 
 @dataclass(slots=True)
 class Answer:
-    """What a client had of one request: seconds of the simulated clock, counts, and the reason why
-    it ended, None while it has not."""
+    """The answer to one request: seconds of the simulated clock, counts, and the reason why it
+    ended, None before it has."""
 
     request: TracedRequest
     sent_s: float

@@ -8,6 +8,7 @@ nobody.
 
 from collections.abc import Callable
 from itertools import count, islice
+from math import inf
 from typing import NamedTuple
 
 from quire.scheduler.scheduler import Scheduler
@@ -56,7 +57,7 @@ class VirtualEngine:
         self._in_flight: InFlight | None = None
         self._ends_at: dict[str, int] = {}
         self._tokens = count()
-        self.now = 0.0
+        self.now = -inf  # it begins with the first request
         self.num_steps = 0
 
     def run(self, seed: int) -> None:
