@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import httpx
 import pytest
@@ -77,6 +78,21 @@ def test_parts_add_up_to_the_total(events: list[Event], submitted_s: float, end_
     assert abs(told.total_ms - 1000 * (end_s - 100)) < 0.01
 
 
+@given(events=EVENTS, submitted_s=st.floats(100, 200), end_s=st.floats(100, 2000))
+def test_spans_follow_each_other_and_are_the_parts(
+    events: list[Event], submitted_s: float, end_s: float
+) -> None:
+    told = shown(report(*events), submitted_s=submitted_s, end_s=end_s)
+    (choice,) = told.choices
+    spans = choice.spans
+    borders = [0.0, *(span.end_ms for span in spans)]
+    assert [span.start_ms for span in spans] == borders[:-1] and borders[-1] == told.total_ms
+    assert all(span.start_ms < span.end_ms for span in spans)
+    assert all(one.part != other.part for one, other in pairwise(spans))
+    for part, ms in choice.parts.items():
+        assert ms == sum(span.end_ms - span.start_ms for span in spans if span.part == part)
+
+
 def test_parts_of_a_preempted_request() -> None:
     events = (
         Event(102, Reason.QUEUED, 4),
@@ -97,6 +113,15 @@ def test_parts_of_a_preempted_request() -> None:
         "preempted": 1000,
         "delivered": 2000,
     }
+    assert [(span.part, span.end_ms) for span in choice.spans] == [
+        ("received", 1000),
+        ("queued", 4000),
+        ("prefill", 4500),
+        ("decode", 5000),
+        ("preempted", 6000),
+        ("decode", 8000),
+        ("delivered", 10000),
+    ]
     counts = choice.counts
     assert (counts.prompt_tokens, counts.cached_tokens, counts.output_tokens) == (3, 2, 5)
     assert (counts.preemptions, counts.lost_tokens) == (1, 20)

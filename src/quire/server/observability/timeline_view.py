@@ -30,6 +30,14 @@ class EventOut(msgspec.Struct, frozen=True):
     other: str | UnsetType = UNSET
 
 
+class SpanOut(msgspec.Struct, frozen=True):
+    """A stretch of a choice's time in one part; times are since the arrival."""
+
+    part: str
+    start_ms: float
+    end_ms: float
+
+
 class Counts(msgspec.Struct, frozen=True):
     prompt_tokens: int
     cached_tokens: int
@@ -44,6 +52,7 @@ class ChoiceOut(msgspec.Struct, frozen=True):
     parts: dict[str, float]
     counts: Counts
     events: tuple[EventOut, ...]
+    spans: tuple[SpanOut, ...]
 
 
 class TimelineOut(msgspec.Struct, frozen=True):
@@ -122,12 +131,14 @@ def _choice(timeline: Timeline, index: int, end_s: float) -> ChoiceOut:
     choice = timeline.choices[index]
     finish = choice.finish
     events = (choice.live_events or ()) if finish is None else finish.timeline
+    spans = _spans(timeline, events, end_s)
     return ChoiceOut(
         index,
         None if finish is None else finish.reason,
-        _parts(timeline, events, end_s),
+        _parts(spans),
         _live_counts(choice, events) if finish is None else _counts(finish),
         tuple(_event(event, timeline.arrived_s) for event in events),
+        tuple(spans),
     )
 
 
@@ -142,18 +153,36 @@ def _event(event: Event, arrived_s: float) -> EventOut:
     )
 
 
-def _parts(timeline: Timeline, events: Sequence[Event], end_s: float) -> dict[str, float]:
-    """Return the milliseconds of each part; one begins where the last ends, so that together they
-    are the whole."""
+def _spans(timeline: Timeline, events: Sequence[Event], end_s: float) -> list[SpanOut]:
+    """Return the stretches of time in their order, but for empty ones; one begins where the last
+    ends, so that together they are the whole."""
+    spans: list[SpanOut] = []
     arrived_s = timeline.arrived_s
-    ticks = dict.fromkeys(TimelinePart, 0)
     part, since, end = TimelinePart.RECEIVED, 0, _ticks(end_s - arrived_s)
     for time_s, begins in beginnings(timeline.submitted_s, events):
         now = min(max(_ticks(time_s - arrived_s), since), end)
-        ticks[part] += now - since
+        _add_span(spans, part, since, now)
         part, since = begins, now
-    ticks[part] += end - since
-    return {str(part): num / TICKS_PER_MS for part, num in ticks.items()}
+    _add_span(spans, part, since, end)
+    return spans
+
+
+def _add_span(spans: list[SpanOut], part: TimelinePart, since: int, until: int) -> None:
+    """Add a span, times in ticks, unless it is empty; one of the same part as the last goes on."""
+    if until == since:
+        return
+    start_ms = since / TICKS_PER_MS
+    if spans and spans[-1].part == part:
+        start_ms = spans.pop().start_ms
+    spans.append(SpanOut(part, start_ms, until / TICKS_PER_MS))
+
+
+def _parts(spans: Sequence[SpanOut]) -> dict[str, float]:
+    """Return the milliseconds of each part."""
+    sums = {str(part): 0.0 for part in TimelinePart}
+    for span in spans:
+        sums[span.part] += span.end_ms - span.start_ms
+    return sums
 
 
 def beginnings(submitted_s: float, events: Sequence[Event]) -> Iterator[tuple[float, TimelinePart]]:

@@ -18,6 +18,7 @@ from quire.server.observability.timeline_view import (
     ChoiceOut,
     Counts,
     EventOut,
+    SpanOut,
     TimelineOut,
     TimelineSummary,
 )
@@ -215,6 +216,7 @@ TIMELINE = TimelineOut(
             },
             counts=Counts(9, 0, 16, 0, 0),
             events=(EventOut(1.5, "queued", 0, "requests_ahead"),),
+            spans=(SpanOut("received", 0.0, 1.25), SpanOut("queued", 1.25, 1.75)),
         ),
     ),
 )
