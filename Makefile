@@ -23,7 +23,7 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test search fuzz check fmt bench schemas clients deploy-check image-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-faults readme clean
+.PHONY: help serve install test search fuzz check fmt bench schemas clients deploy-check page-check image-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ clients: $(TESTS) $(CLIENTS)  ## run clients and frameworks against a real serve
 
 deploy-check: $(TESTS) .deploy/.ready  ## hold deploy/ to Helm, Compose, Kubernetes' schemas, promtool and Prometheus
 	$(BIN)/python -m pytest tests/deploy -rs $(ARGS)
+
+page-check: $(TESTS) $(VENV)/.ready-browser  ## drive the page at / in Chromium; ARGS=--screenshots writes docs/page-*.png
+	$(BIN)/python -m pytest tests/e2e/page tests/server/page -rs $(ARGS)
 
 image-check: $(TESTS)  ## build the Dockerfile and run the image; needs root, buildah and debootstrap
 	$(BIN)/python -m tools.image .image $(addprefix --torch-index ,$(TORCH_INDEX)) $(ARGS)

@@ -49,6 +49,13 @@ def module_files() -> Iterator[str]:
         yield path.relative_to(src).as_posix()
 
 
+def page_files() -> Iterator[str]:
+    """The paths in the wheel of all files of the page."""
+    src = ROOT / "src"
+    for path in sorted((src / "quire/server/page/static").iterdir()):
+        yield path.relative_to(src).as_posix()
+
+
 def module_name(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
@@ -59,7 +66,7 @@ def faults_of(wheel: Path) -> list[str]:
     with ZipFile(wheel) as archive:
         names = {info.filename for info in archive.infolist() if not info.is_dir()}
     packaged = {name for name in names if name.endswith(".py")}
-    faults = [f"{name} is missing" for name in sorted({*modules, *DATA} - names)]
+    faults = [f"{name} is missing" for name in sorted({*modules, *page_files(), *DATA} - names)]
     faults += [f"{name} is not in src" for name in sorted(packaged - modules)]
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
         faults.append("the LICENSE is missing")

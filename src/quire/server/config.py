@@ -116,6 +116,7 @@ class ServerConfig:
     is_socket_inherited: the listening socket is not the server's own. Others take connections from
         it too, before and after: this one takes some when its models are loaded, and none from the
         moment when it drains, and refuses no request of those that it has.
+    has_page: the page at `/` is served, to whoever asks; what it then calls wants a key, as ever.
 
     Fields without a repr are secret: they are not logged, and `/v1/server_info` leaves them out.
     """
@@ -140,6 +141,7 @@ class ServerConfig:
     ssl_cert_reqs: CertReqs = CertReqs.NONE
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
+    has_page: bool = True
     max_body_bytes: int = 8 * 1024 * 1024
     max_half_read_bytes: int = 64 * 1024 * 1024
     shutdown_timeout_s: float = 30.0

@@ -117,6 +117,13 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "`*`; asked of a server without API keys that listens on loopback, else if said.",
         shown="loopback's",
     ),
+    Option(
+        "page",
+        SERVER,
+        boolean,
+        "Serve the page at `/`: chat, timelines and memory in a browser.",
+        field="has_page",
+    ),
     Option("max-body-bytes", SERVER, byte_count, "Largest request body."),
     Option(
         "max-half-read-bytes",

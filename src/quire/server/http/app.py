@@ -40,6 +40,7 @@ from quire.server.observability.metrics import ModelMetrics, ServerMetrics
 from quire.server.observability.timelines import Timelines
 from quire.server.observability.trace_context import TRACEPARENT
 from quire.server.openai.text_routes import TextRoutes
+from quire.server.page.routes import PageRoutes
 from quire.server.prefixes.model_prefixes import ModelPrefixes
 from quire.server.prefixes.routes import PrefixRoutes
 from quire.server.requests.cache_routes import CacheRoutes
@@ -150,6 +151,8 @@ def _routes(service: Service, queue: BatchQueue | None) -> Iterator[Route]:
         BatchRoutes(service, queue),
     ):
         yield from handlers.routes()
+    if service.config.has_page:
+        yield from PageRoutes().routes()
 
 
 def _allow_pages(app: FastAPI, origins: tuple[str, ...]) -> None:

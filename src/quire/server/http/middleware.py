@@ -23,6 +23,7 @@ from quire.server.observability.load_header import REPORT_HEADER, load_report
 from quire.server.observability.request_log import RequestFigures, as_text
 from quire.server.observability.trace_context import TRACEPARENT, trace_context
 from quire.server.openai.protocol.capabilities import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from quire.server.page.files import PAGE_FOLDER
 from quire.server.service import Service
 from quire.server.tenancy.rates import RATES
 from quire.server.tenancy.tenants import ARRIVAL, EVERYONE, Arrival
@@ -31,10 +32,11 @@ logger = logging.getLogger("quire.access")
 
 PROBES = frozenset(("/health", "/livez", "/ping", "/readyz", "/startupz"))
 """Paths that are answered at once, whoever else waits."""
-OPEN_PATHS = PROBES | {"/metrics", "/version", "/docs", "/openapi.json"}
+OPEN_PATHS = PROBES | {"/", "/favicon.ico", "/metrics", "/version", "/docs", "/openapi.json"}
 """Paths that need no key, are not logged, and do not keep a draining server up. The files of
-`/docs` are such too."""
+`/docs` and of the page are such too."""
 DOCS_ASSETS = "/docs/assets"
+_OPEN_FOLDERS = (f"{DOCS_ASSETS}/", f"{PAGE_FOLDER}/")
 
 _REPORTING = frozenset((COMPLETIONS, CHAT, RESPONSES, MESSAGES))
 """Paths whose answers tell the load of the engine, where they are asked to."""
@@ -55,7 +57,7 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        is_open = scope["path"] in OPEN_PATHS or scope["path"].startswith(f"{DOCS_ASSETS}/")
+        is_open = scope["path"] in OPEN_PATHS or scope["path"].startswith(_OPEN_FOLDERS)
         refusal = self._web_access.refusal(scope, is_open_path=is_open)
         exchange = _Exchange(scope, send, self._service)
         if is_open and refusal is None:

@@ -29,6 +29,7 @@ from quire.server.http.openapi.errors import (
 from quire.server.http.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.http.openapi.routes import REQUEST_ID, ROUTES, route_key
 from quire.server.http.openapi.served_document import ServedDocument
+from quire.server.page.files import PAGE_FOLDER
 from quire.server.tenancy.rates import RATE_HEADERS
 
 DESCRIPTION = """Quire serves language models over OpenAI-style APIs.
@@ -62,10 +63,13 @@ def describe(app: FastAPI, model_name: str) -> None:
 
 
 def described_routes(app: FastAPI) -> Iterator[tuple[str, str]]:
-    """Yield the method and the path of every route, as the document writes them. The page of the
-    API has one more, for a way to log in that Quire has not."""
+    """Yield the method and the path of every route, as the document writes them. Left out are the
+    files of the page, which are for the page alone, and a route of the page of the API for a way to
+    log in that Quire has not."""
     for route in app.routes:
-        if isinstance(route, Route) and route.path != app.swagger_ui_oauth2_redirect_url:
+        if not isinstance(route, Route) or route.path.startswith(f"{PAGE_FOLDER}/"):
+            continue
+        if route.path != app.swagger_ui_oauth2_redirect_url:
             path = re.sub(r"{(\w+):path}", r"{\1}", route.path)
             for method in sorted((route.methods or set()) - {"HEAD"}):
                 yield method.lower(), path

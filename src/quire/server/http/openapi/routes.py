@@ -53,11 +53,13 @@ from quire.server.openai.protocol.wire import (
     Tokenized,
     Version,
 )
+from quire.server.page.entrance import Entrance
 from quire.server.responses.stream_events import EVENT_TYPES
 
 EVENTS = "text/event-stream"
 HTML = "text/html"
 TEXT = "text/plain"
+SVG = "image/svg+xml"
 OPENMETRICS = "application/openmetrics-text"
 OK = 200
 STREAMED = "With `stream`: events, an error that comes late among them."
@@ -374,6 +376,15 @@ ROUTES: Mapping[str, RouteDoc] = {
         (NOT_FOUND,),
         parameters=_BATCH,
     ),
+    "GET /": RouteDoc(
+        "The page, for a browser; for a program, where to go on.",
+        _ok(
+            ResponseDoc(Entrance(), description="Without `text/html` in `Accept`."),
+            ResponseDoc("<!DOCTYPE html>", HTML, "With it, unless the server has `--no-page`."),
+        ),
+        parameters=(Parameter("accept", "header", "The forms that are taken.", "text/html"),),
+    ),
+    "/favicon.ico": RouteDoc("The icon of the page.", _ok(ResponseDoc("<svg></svg>", SVG))),
     "/docs": RouteDoc("This document as a page.", _ok(ResponseDoc("<!DOCTYPE html>", HTML))),
     "/openapi.json": RouteDoc("This document.", _ok(ResponseDoc({"openapi": "3.1.0"}))),
 }
