@@ -8,7 +8,7 @@ from quire.process_age import uncollected
 logger = logging.getLogger(__name__)
 
 LEAN, WHOLE = "lean", "whole"
-"""How much the process that forks engines imports, as an argument of its command."""
+"""Arguments of the process that forks engines: they say how much it imports."""
 
 
 def import_engine(*, is_toy: bool, is_lean: bool) -> None:
