@@ -28,10 +28,10 @@ def acceptance(*options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 def test_every_check_passes_its_rehearsal(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
-    done = acceptance("--rehearse", "--out", str(tmp_path), "--budget-s", "400")
+    done = acceptance("--rehearse", "--out", str(tmp_path), "--budget-s", "850")
     assert done.returncode == 0, done.stdout + done.stderr
     for stage, checks in STAGES.items():
         attempts = Log(tmp_path / f"{stage}.jsonl").attempts()
