@@ -14,7 +14,7 @@ LONGEST = ("bench/test_gpu_acceptance.py", "chaos", "e2e")
 
 
 def is_one_of_several(config: pytest.Config) -> bool:
-    """Whether pytest-xdist started this process for a part of the tests."""
+    """Return whether pytest-xdist started this process for a part of the tests."""
     return hasattr(config, "workerinput")
 
 

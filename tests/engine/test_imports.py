@@ -41,7 +41,7 @@ assert doubled(torch.ones(2)).tolist() == [2, 2]
 print("done")
 """
 FOR_SUBCLASSES = set() if cpu_has_fast_bfloat16() else {"torch.distributed.tensor"}
-"""What torch imports for the first operation of a subclass of tensors, such as `LazyUpcast`."""
+"""Modules that torch imports for the first operation of a tensor subclass, as `LazyUpcast` is."""
 SERVER = "import sys, quire.server.http.serve; print(*sys.modules)"
 COMMAND = "import sys, quire.server.cli.commands; print(*sys.modules)"
 

@@ -1,4 +1,4 @@
-"""What `quire sim` prints, writes and refuses."""
+"""Tests of `quire sim`: what it prints, writes and refuses."""
 
 import json
 import sys

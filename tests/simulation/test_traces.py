@@ -1,4 +1,4 @@
-"""What is read from traces, and what is said of a malformed line."""
+"""Tests of reading traces, and of what is said of a malformed line."""
 
 import json
 from pathlib import Path

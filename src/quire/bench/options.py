@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from quire.bench.workloads import WORKLOADS, Workload
+from quire.output_files import drawable, writable
 
 STARTUP = "startup"
 ALL = "all"
-PLOT_SUFFIXES = (".png", ".svg")
 EPILOG = (
     "Without --url, `quire serve` is started on a free port with what follows `--`, and stopped "
     "afterwards: quire bench throughput -- MODEL --dtype bfloat16"
@@ -48,22 +48,6 @@ def header_safe(text: str) -> str:
     if not text.isascii() or not text.isprintable() or not text:
         raise argparse.ArgumentTypeError("a key has printable ASCII only")
     return text
-
-
-def writable(text: str) -> Path:
-    path = Path(text)
-    if not path.parent.is_dir() or path.is_dir():
-        raise argparse.ArgumentTypeError(f"no file can be written at {text!r}")
-    return path
-
-
-def drawable(text: str) -> Path:
-    path = writable(text)
-    if path.suffix.lower() not in PLOT_SUFFIXES:
-        raise argparse.ArgumentTypeError(
-            f"expected a file that ends in {' or '.join(PLOT_SUFFIXES)}, got {text!r}"
-        )
-    return path
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:

@@ -3,14 +3,12 @@ second of each round. PNG or SVG, by matplotlib, which the extra `plot` installs
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from quire.bench.figures import Figures
 from quire.bench.report import BenchReport, ServerFacts, middle, number, throughput_of
 from quire.bench.workloads import Workload
-from quire.extras import how_to_install
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,15 +36,6 @@ MEASURES = (
     Measure("Inter-token latency", lambda figures: figures.samples.inter_token_ms),
     Measure("End-to-end time", lambda figures: figures.samples.end_to_end_ms),
 )
-
-
-def check_plotting() -> None:
-    """Raise ValueError where matplotlib is missing; called before anything is measured."""
-    if find_spec("matplotlib") is None:
-        raise ValueError(
-            "--plot needs matplotlib, which is installed with the extra `plot`: "
-            + how_to_install("plot")
-        )
 
 
 def draw(report: BenchReport, path: Path) -> None:

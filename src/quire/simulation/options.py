@@ -5,10 +5,10 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from quire.output_files import drawable, writable
 from quire.scheduler.policy import PolicyName
 
 DEFAULT_COST = "h100-8b"
-PLOT_SUFFIXES = (".png", ".svg")
 EPILOG = (
     "TRACE is a file (.csv as Azure's traces, .jsonl as Mooncake's, .flight of the flight "
     "recorder), or a shape: poisson:rate=4,requests=1000,prompt=512,output=128; "
@@ -51,37 +51,21 @@ def _policies(text: str) -> tuple[PolicyName, ...]:
         raise argparse.ArgumentTypeError(f"expected some of {known}, got {text!r}") from None
 
 
-def _writable(text: str) -> Path:
-    path = Path(text)
-    if not path.parent.is_dir() or path.is_dir():
-        raise argparse.ArgumentTypeError(f"no file can be written at {text!r}")
-    return path
-
-
-def _drawable(text: str) -> Path:
-    path = _writable(text)
-    if path.suffix.lower() not in PLOT_SUFFIXES:
-        raise argparse.ArgumentTypeError(
-            f"expected a file that ends in {' or '.join(PLOT_SUFFIXES)}, got {text!r}"
-        )
-    return path
-
-
 def add_sim_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", nargs="?", metavar="TRACE", help="what is sent, see below")
     _add_load(parser)
     _add_engine(parser)
     _add_objective(parser)
-    parser.add_argument("--json", type=_writable, metavar="FILE", help="all figures")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="all figures")
     parser.add_argument(
         "--plot",
-        type=_drawable,
+        type=drawable,
         metavar="FILE.png",
         help="a picture of all times, .png or .svg; needs the extra `plot`",
     )
     parser.add_argument(
         "--calibrate",
-        type=_writable,
+        type=writable,
         metavar="FILE.json",
         help="fit a cost model to the steps of the --record files, and write it",
     )

@@ -3,11 +3,9 @@ matplotlib, which the extra `plot` installs.
 """
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quire.extras import how_to_install
 from quire.simulation.simulation import Simulated
 
 if TYPE_CHECKING:
@@ -23,15 +21,6 @@ LINES: tuple[tuple[float, Sequence[float]], ...] = (
 SIZE, DPI = (13.0, 4.0), 150
 WIDE = 30
 """A scale is logarithmic from this ratio of its 99th percentile to its first on."""
-
-
-def check_plotting() -> None:
-    """Raise ValueError where matplotlib is missing; called before anything is simulated."""
-    if find_spec("matplotlib") is None:
-        raise ValueError(
-            "--plot needs matplotlib, which is installed with the extra `plot`: "
-            + how_to_install("plot")
-        )
 
 
 def draw(title: str, runs: Sequence[tuple[str, Simulated]], path: Path) -> None:

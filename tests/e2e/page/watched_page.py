@@ -66,7 +66,7 @@ class WatchedPage:
         return found
 
     def serious_faults(self, options: str = "{}") -> list[str]:
-        """What axe-core finds on the page as it is now, of those impacts that count."""
+        """Return the faults that axe-core finds on the page now, of the impacts that count."""
         axe = pytest.importorskip(
             "axe_playwright_python", reason="axe-core is not installed (make page-check)"
         )

@@ -180,7 +180,7 @@ def bench_command(
 ) -> int:
     # Imported here: `quire serve` needs none of it.
     from quire.bench.command import Invocation, read_addresses, run
-    from quire.bench.plot import check_plotting
+    from quire.output_files import check_plotting
 
     try:
         options = read_options(arguments, serve_args)

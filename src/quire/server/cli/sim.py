@@ -11,6 +11,7 @@ from msgspec.structs import replace as replaced
 
 from quire import __version__
 from quire.engine.recording.flight_file import FlightFileError
+from quire.output_files import check_plotting
 from quire.process_age import uncollected
 from quire.progress import Progress
 from quire.scheduler.policy import PolicyName
@@ -33,7 +34,7 @@ from quire.simulation.cost.cost_file import (
 from quire.simulation.cost.fit import TooFewSteps
 from quire.simulation.cost.fitted import FittedCost
 from quire.simulation.figures import Objective, figures_of
-from quire.simulation.plot import check_plotting, draw
+from quire.simulation.plot import draw
 from quire.simulation.sim_report import Run, SimReport, fit_lines, lines_of_report
 from quire.simulation.simulation import (
     Costs,
