@@ -121,7 +121,8 @@ def test_the_handler_is_the_route() -> None:
     handler_of = HttpMetrics(ROUTE_PATHS).handler_of
     assert handler_of("/v1/requests/a/b") == "/v1/requests/{name}"
     assert handler_of("/v1/models") == "/v1/models"
-    assert handler_of("/v1/modelsx") == handler_of("/") == handler_of("") == NO_HANDLER
+    assert handler_of("/") == "/"
+    assert handler_of("/v1/modelsx") == handler_of("") == NO_HANDLER
 
 
 def test_processes_are_told(served: Served) -> None:
