@@ -29,6 +29,7 @@ from quire.engine.messages import (
 from quire.engine.recording.flight_ring import FlightRing
 from quire.engine.supervision.subscriber import EngineSubscriber
 from quire.engine.token_stream import EngineDown, Refused, TokenStream
+from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, PoolingKind, TokenLogprobs
@@ -130,6 +131,7 @@ class ScriptedEngine:
         self.probe_answer = PrefixProbe(0, 0, None)
         self.pins = Reason.PINNED
         self.pinned: list[str] = []
+        self.watched: list[float | None] = []
         self.process_id: int | None = os.getpid()
         self.standby_id: int | None = None
         self.wait_s: float | None = None
@@ -196,14 +198,19 @@ class ScriptedEngine:
         if request_id in self.pinned:
             self.pinned.remove(request_id)
 
+    def watch(self, interval_s: float | None) -> None:
+        """Note that it is watched, or is no more; frames are for the test to tell."""
+        self.watched.append(interval_s)
+
     def tell(
         self,
         events: tuple[tuple[str, Event], ...] = (),
         kv_events: tuple[KVEvent, ...] = (),
+        live: LiveFrame | None = None,
     ) -> None:
         """A report of a turn without a step."""
         self._news += events
-        self._report((), kv_events)
+        self._report((), kv_events, live)
 
     def _note(self, live: Live, reason: Reason, number: int = 0) -> None:
         event = Event(time.monotonic(), reason, number)
@@ -307,7 +314,12 @@ class ScriptedEngine:
         num_drawn = len(live.drawn)
         return Finish(reason, token_id, num_prompt, num_drawn, 3, 0, 0.25, 0.5, 0.75, timeline)
 
-    def _report(self, deltas: tuple[Delta, ...], kv_events: tuple[KVEvent, ...] = ()) -> None:
+    def _report(
+        self,
+        deltas: tuple[Delta, ...],
+        kv_events: tuple[KVEvent, ...] = (),
+        live: LiveFrame | None = None,
+    ) -> None:
         num_active = sum(
             (len(live.request.prompt_token_ids) + len(live.drawn)) // BLOCK_SIZE + 1
             for live in self._live.values()
@@ -339,5 +351,5 @@ class ScriptedEngine:
         events, self._news = tuple(self._news), []
         num_tokens = sum(len(delta.token_ids) for delta in deltas)
         self._on_output(
-            EngineOutput(1, num_tokens, 0.001, (), (), deltas, stats, events, kv_events)
+            EngineOutput(1, num_tokens, 0.001, (), (), deltas, stats, events, kv_events, live=live)
         )

@@ -14,6 +14,7 @@ when nobody holds the one that is found any more, a duplicate is found instead, 
 """
 
 from collections.abc import Callable, Iterable
+from enum import IntEnum
 from typing import NamedTuple
 
 from quire.cache.chain import Content
@@ -27,6 +28,21 @@ class AccountsError(Exception):
     """The block accounts do not balance. This is a defect of Quire, never of a request."""
 
 
+class BlockState(IntEnum):
+    """The states of blocks, as they are told for each block by itself; the last three are of blocks
+    on the host, where `SWAPPED` ones belong to preempted requests.
+    """
+
+    NULL = 0
+    FREE = 1
+    CACHED = 2
+    PINNED = 3
+    HELD = 4
+    HOST_FREE = 5
+    HOST_CACHED = 6
+    SWAPPED = 7
+
+
 class BlockUsage(NamedTuple):
     """Numbers of blocks by state; their sum is the usable pool. `cached` counts the evictable
     blocks, `active` those that requests hold and that are not `pinned`.
@@ -36,6 +52,11 @@ class BlockUsage(NamedTuple):
     cached: int
     active: int
     pinned: int = 0
+
+
+_HELD_OR_FREE = bytes((BlockState.FREE, *(BlockState.HELD,) * 255))
+_HELD_OR_CACHED = bytes((BlockState.CACHED, *(BlockState.HELD,) * 255))
+"""The state of a block by its number of references."""
 
 
 class BlockPool:
@@ -201,6 +222,24 @@ class BlockPool:
         """Return how many of these blocks nobody holds."""
         refs = self._num_refs
         return sum(1 for block_id in block_ids if refs[block_id] == 0)
+
+    def states(self) -> bytearray:
+        """Return the `BlockState` of each block, a byte each. None is told as pinned: who pins is
+        not known here.
+        """
+        try:
+            refs = bytearray(self._num_refs)
+        except ValueError:  # more than 255 hold a block
+            refs = bytearray(map(bool, self._num_refs))
+        is_mostly_free = len(self._free) > len(self._evictable)
+        states = refs.translate(_HELD_OR_FREE if is_mostly_free else _HELD_OR_CACHED)
+        rare, state = self._free, BlockState.FREE
+        if is_mostly_free:
+            rare, state = self._evictable.block_ids(), BlockState.CACHED
+        for block_id in rare:
+            states[block_id] = state
+        states[NULL_BLOCK] = BlockState.NULL
+        return states
 
     def check(self, holders: dict[int, int]) -> None:
         """Raise AccountsError unless each block has the references that `holders` says it should

@@ -9,9 +9,17 @@ the private blocks together are never more than the pool has blocks.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
-from quire.cache.block_pool import AccountsError
+from quire.cache.block_pool import AccountsError, BlockState
 from quire.cache.chain import Content
+
+
+class HostUsage(NamedTuple):
+    """Numbers of host blocks: those whose contents may be found, and those of swapped requests."""
+
+    cached: int
+    swapped: int
 
 
 class HostPool:
@@ -45,6 +53,18 @@ class HostPool:
     def num_swapped(self) -> int:
         """The number of blocks that are kept for swapped requests."""
         return len(self._retained) + len(self._private)
+
+    def states(self) -> bytearray:
+        """Return the `BlockState` of each block, a byte each."""
+        few, many, named = self._free, BlockState.HOST_CACHED, BlockState.HOST_FREE
+        if len(self._cached) < len(self._free):
+            few, many, named = list(self._cached.values()), named, many
+        states = bytearray((many,)) * self._num_blocks
+        for block_id in few:
+            states[block_id] = named
+        for block_id in (*self._retained.values(), *self._private):
+            states[block_id] = BlockState.SWAPPED
+        return states
 
     def find(self, key: bytes) -> int | None:
         """Return the block under `key`, or None if it is not on the host."""

@@ -10,7 +10,6 @@ last tokens (a window, a chunk) gives the blocks behind them back and goes on wi
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from quire.cache.admission import BlockFinder, BlocksMissing, ComputedBlocks, HostHit, Tiers
 from quire.cache.block_copies import BlockCopy, CopyKind
@@ -19,7 +18,7 @@ from quire.cache.block_table import BlockTable, tail_first
 from quire.cache.chain import Chain, Content
 from quire.cache.config import CacheConfig
 from quire.cache.full_blocks import cache_full_blocks
-from quire.cache.host_pool import HostPool
+from quire.cache.host_pool import HostPool, HostUsage
 from quire.cache.kv_events import KVEvent
 from quire.cache.persistence.transfers import Transfers
 from quire.cache.pins import Pins
@@ -29,13 +28,6 @@ from quire.cache.sharing import OPEN, SharingTerms
 from quire.cache.swapping import RecomputeCost, has_visible, recompute_cost_of, swap_out
 
 NO_BLOCKS: tuple[tuple[int, ...], ...] = ()
-
-
-class HostUsage(NamedTuple):
-    """Numbers of host blocks: those whose contents may be found, and those of swapped requests."""
-
-    cached: int
-    swapped: int
 
 
 class KVCache:
@@ -84,6 +76,11 @@ class KVCache:
         """The host's blocks by state."""
         host = self._host
         return HostUsage(0, 0) if host is None else HostUsage(host.num_cached, host.num_swapped)
+
+    @property
+    def block_states(self) -> bytearray:
+        """The `BlockState` of each block, a byte each: those of the device, then of the host."""
+        return self.pins.states() + (b"" if self._host is None else self._host.states())
 
     @property
     def num_usable_blocks(self) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from quire.cache.admission import BlockFinder, BlocksMissing
 from quire.cache.block_hash import group_key
-from quire.cache.block_pool import BlockUsage
+from quire.cache.block_pool import BlockState, BlockUsage
 from quire.cache.block_table import BlockTable, tail_first
 
 
@@ -40,6 +40,13 @@ class Pins:
         free, cached, held, _ = self._finder.pool.usage
         num_pinned = len(self._num_pins)
         return BlockUsage(free, cached, held - num_pinned, num_pinned)
+
+    def states(self) -> bytearray:
+        """Return the `BlockState` of each block of the pool. One that is pinned is that alone."""
+        states = self._finder.pool.states()
+        for block_id in self._num_pins:
+            states[block_id] = BlockState.PINNED
+        return states
 
     def holders(self) -> Iterator[int]:
         """Yield each pinned block once for each pin that holds it."""

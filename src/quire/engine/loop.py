@@ -15,6 +15,7 @@ from quire.engine.messages import (
     Submit,
     ToEngine,
     Unpin,
+    Watch,
 )
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.step import Delta, Refusal
@@ -44,7 +45,7 @@ class EngineLoop:
         self._channel = channel
         self._told_disk: DiskStats | None = None
         self._decoder = msgspec.msgpack.Decoder[ToEngine](
-            Submit | Abort | ResetPrefixCache | Unpin | Probe
+            Submit | Abort | ResetPrefixCache | Unpin | Probe | Watch
         )
 
     def run(self) -> None:
@@ -58,7 +59,8 @@ class EngineLoop:
         results = MessageResults([], [], [], [])
         for body in bodies:
             self._take(self._decoder.decode(body), results)
-        output = engine.step() if engine.has_work else NO_STEP
+        has_work = engine.has_work
+        output = engine.step() if has_work else NO_STEP
         self._told_disk = engine.disk_stats
         self._channel.send(
             EngineOutput(
@@ -73,6 +75,7 @@ class EngineLoop:
                 kv_events=engine.take_kv_events(),
                 probes=tuple(results.probes),
                 disk=self._told_disk,
+                live=engine.take_live_frame(has_worked=has_work or bool(bodies)),
             )
         )
 
@@ -80,6 +83,9 @@ class EngineLoop:
         """Return True if there is nothing to do or to tell before a message comes."""
         engine = self._engine
         if engine.has_work:
+            return False
+        wait_s = engine.live_wait_s
+        if wait_s is not None and not self._channel.wait(wait_s):
             return False
         while not self._channel.wait(IDLE_S):
             engine.prepare_grammars()
@@ -101,6 +107,9 @@ class EngineLoop:
             return
         if isinstance(message, Unpin):
             self._engine.unpin(message.request_id)
+            return
+        if isinstance(message, Watch):
+            self._engine.watch(message.interval_s)
             return
         if isinstance(message, Probe):
             probe = self._engine.probe(message.token_ids, message.sharing)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_pool import BlockUsage
-from quire.cache.kv_cache import HostUsage
+from quire.cache.host_pool import HostUsage
 from quire.cache.prefix_miss import Miss, MissKind
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason

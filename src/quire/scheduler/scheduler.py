@@ -8,8 +8,7 @@ argument. A request goes this way:
 
 Running requests are scheduled first, in their running order, then waiting ones as the policy orders
 them. Blocks are taken back from the tail of the running, so that nothing already scheduled in a
-step is taken back. The first of the running can always go on, which is why every accepted request
-ends.
+step is taken back. The first of the running can always go on, so every accepted request ends.
 """
 
 from quire.cache.kv_cache import KVCache
@@ -22,6 +21,7 @@ from quire.scheduler.appointments import Appointments
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
+from quire.scheduler.live.in_flight import InFlight
 from quire.scheduler.pinning import pin_prompt
 from quire.scheduler.prefix_probe import PrefixProbe, probe_prefix
 from quire.scheduler.prefix_waits import Loads
@@ -69,6 +69,7 @@ class Scheduler:
         self._acceptance = Acceptance(
             config, cache, self._waiting, self._running, self._appointments
         )
+        self.in_flight = InFlight(self._running, self._waiting, cache)
         self.loads = Loads(self._requests, self._cost, self._counters)
 
     @property

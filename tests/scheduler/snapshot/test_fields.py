@@ -18,7 +18,8 @@ FIXED = (
 )
 KNOWN = {
     "scheduler": f"{FIXED} shares requests deadlines throughput appointments finished_requests "
-    "ended number num_admitted journal loads",  # journal: taken by the engine after every step
+    "ended number num_admitted journal loads "  # journal: taken by the engine after every step
+    "in_flight",
     "admission": f"{FIXED} keep_free calm_at",
     "waiting": "shares queues num_tokens heap in_heap num_entered last_left length",
     "running": "shares by_id order queues",

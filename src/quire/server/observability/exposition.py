@@ -121,6 +121,8 @@ def _model_rows(model: ServedModel) -> dict[str, Rows]:
         "tenant_tokens_total": [(labels, num) for labels, num in metrics.tenant_tokens.items()],
         "last_step_age_seconds": [((), model.engine.last_progress_age_s())],
         "pinned_prefixes": _labelled(model.prefixes.num_by_state),
+        "live_watchers": [((), model.live.num_watchers)],
+        "live_events_skipped_total": [((), model.live.num_skipped)],
     }
     lifecycle, counts = model.lifecycle, model.lifecycle.counts
     rows["model_state"] = [((state,), float(state is model.state)) for state in ModelState]

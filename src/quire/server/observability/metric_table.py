@@ -365,6 +365,8 @@ METRICS: tuple[Metric, ...] = (
         twin=False,
     ),
     _gauge("requests_waiting_for_load", "Requests that wait for the model to load.", twin=False),
+    _gauge("live_watchers", "Streams of the live view that are open.", twin=False),
+    _counter("live_events_skipped_total", "Live events not sent to slow watchers.", twin=False),
     _gauge("memory_bytes", "The memory receipt.", "kind", twin=False),
     _gauge(
         "kv_cache_tokens",
