@@ -19,6 +19,7 @@ import pyte
 
 WITHIN_S = 60.0
 ROWS, COLUMNS = 40, 100
+QUIRE = (sys.executable, "-m", "quire.server.cli")
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -153,14 +154,17 @@ def _set_size(descriptor: int, rows: int, columns: int) -> None:
 
 @contextmanager
 def quire_in_terminal(
-    *arguments: str, variables: Mapping[str, str] = NO_VARIABLES
+    *arguments: str,
+    variables: Mapping[str, str] = NO_VARIABLES,
+    command: tuple[str, ...] = QUIRE,
 ) -> Iterator[PseudoTerminal]:
-    """`quire` with these arguments, with a terminal of its own; it is ended with the block."""
+    """`quire` with these arguments, or another command, with a terminal of its own; it is ended
+    with the block."""
     master, slave = pty.openpty()
     _set_size(slave, ROWS, COLUMNS)
     kept = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_") and k != "NO_COLOR"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "quire.server.cli", *arguments],
+        [*command, *arguments],
         stdin=slave,
         stdout=slave,
         stderr=slave,

@@ -1,8 +1,6 @@
 """`quire chat` with a server of its own: it lives as long as the chat, however that ends."""
 
 import signal
-import subprocess
-import sys
 from contextlib import suppress
 
 import psutil
@@ -68,17 +66,3 @@ def test_a_server_that_does_not_start_is_told_with_its_own_words() -> None:
     with quire_in_terminal("chat", "/no/such/model") as terminal:
         assert terminal.exit_code() == 1
         assert "quire serve ended with" in terminal.screen and "/no/such/model" in terminal.screen
-
-
-@pytest.mark.parametrize("command", ["chat", "top"])
-def test_without_a_terminal_it_says_so(command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "quire.server.cli", command, "http://127.0.0.1:9"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"quire {command}: needs a terminal" in done.stderr
-    assert done.stderr.count("\n") == 1

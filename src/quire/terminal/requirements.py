@@ -28,5 +28,6 @@ def check_libraries() -> None:
 def check_terminal(streams: dict[str, TextIO], instead: str) -> None:
     """Raise CannotRun where a stream is no terminal; `instead` says what to do then."""
     others = [name for name, stream in streams.items() if not stream.isatty()]
+    verb = "are not" if len(others) > 1 else "is not"
     if others:
-        raise CannotRun(f"needs a terminal, and {' and '.join(others)} is none; {instead}")
+        raise CannotRun(f"needs a terminal, which {' and '.join(others)} {verb}; {instead}")

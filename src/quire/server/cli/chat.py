@@ -30,9 +30,9 @@ def chat_command(
 ) -> int:
     """Run the command. Return the exit code."""
     try:
+        url, serve_args = _target(arguments, serve_args)
         check_terminal({"standard input": sys.stdin, "standard output": sys.stdout}, INSTEAD)
         check_libraries()
-        url, serve_args = _target(arguments, serve_args)
     except (CannotRun, ValueError) as error:
         print(f"quire chat: {error}", file=sys.stderr)
         return USAGE_ERROR

@@ -14,9 +14,9 @@ INSTEAD = "without one read /metrics, or /v1/live as a stream of events"
 def top_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:
     """Run the command. Return the exit code."""
     try:
+        url = parse_address(str(arguments["url"])).url
         check_terminal({"standard input": sys.stdin, "standard output": sys.stdout}, INSTEAD)
         check_libraries()
-        url = parse_address(str(arguments["url"])).url
     except (CannotRun, ValueError) as error:
         print(f"quire top: {error}", file=sys.stderr)
         return USAGE_ERROR
