@@ -87,7 +87,14 @@ def test_messages_of_several_lines_and_of_earlier_chats(tmp_path: Path) -> None:
 
 
 def test_a_hostile_answer_reaches_the_terminal_as_text_alone() -> None:
-    attacks = ["\x1b]52;c;aGVsbG8=\x07", "\x1b[2J\x1b[31m", "\x9b5n", "\u202eabc", "a\rb"]
+    attacks = [
+        "\x1b]52;c;aGVsbG8=\x07",
+        "\x1b[2J\x1b[31m",
+        "\x9b5n",
+        "\u202eabc",
+        "a\rb",
+        " [red]:heart:",
+    ]
     deltas = [{"reasoning_content": "\x1b]0;pwned\x07"}, *({"content": each} for each in attacks)]
     refusal = (400, '{"error": {"message": "no \\u001b[31mway\\u0007"}}')
     with answering_server(Answers(deltas, models=["bad\x1b[7mname"])) as url:
@@ -95,7 +102,7 @@ def test_a_hostile_answer_reaches_the_terminal_as_text_alone() -> None:
             screen = say(terminal, "Attack.")
             leave(terminal)
     shown = "<U+001B>]52;c;aGVsbG8=<U+0007><U+001B>[2J<U+001B>[31m<U+009B>5n<U+202E>abc"
-    assert f"{shown}a<U+000D>b" in "".join(screen.splitlines())
+    assert f"{shown}a<U+000D>b [red]:heart:" in "".join(screen.splitlines())
     assert "bad<U+001B>[7mname" in screen and "<U+001B>]0;pwned<U+0007>" in screen
     for sent in (b"\x1b]52", b"\x1b[2J\x1b[31m", "\x9b".encode(), "\u202e".encode(), b"\x1b]0;"):
         assert sent not in terminal.raw

@@ -70,6 +70,17 @@ def test_a_server_that_cannot_be_watched_says_why() -> None:
         assert "quire top: 401 no <U+001B>[31mkey" in terminal.screen
 
 
+def test_a_server_that_is_still_loading_is_asked_again() -> None:
+    refusal = (503, '{"error": {"message": "the model is loading"}}')
+    with live_server(refusal) as server, quire_in_terminal("top", server.url) as terminal:
+        terminal.wait_for("503 the model is loading; asked again in 1 s")
+        server.refusal = None
+        server.tell(picture())
+        terminal.wait_for("running 1")
+        terminal.send("q")
+        assert terminal.exit_code() == 0
+
+
 def test_no_server_is_told() -> None:
     with quire_in_terminal("top", "http://127.0.0.1:9") as terminal:
         assert terminal.exit_code() == 1

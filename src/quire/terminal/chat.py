@@ -57,7 +57,7 @@ def run_chat(options: ChatOptions, rules: SamplingRules, environ: Mapping[str, s
 
 
 async def _run(options: ChatOptions, rules: SamplingRules, environ: Mapping[str, str]) -> int:
-    screen = Screen(Console(highlight=False, markup=False))
+    screen = Screen(Console(highlight=False, markup=False, emoji=False))
     signals = Signals()
     try:
         async with _opened(options, screen) as opened:

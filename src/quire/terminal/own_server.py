@@ -24,7 +24,7 @@ ASK_TIMEOUT_S = 2.0
 MAX_LOG_LINES = 12
 PR_SET_PDEATHSIG = 1
 """The option of prctl(2) that asks for a signal when the parent dies, by linux/prctl.h."""
-KEY_VARIABLE = "QUIRE_API_KEY"
+KEY_VARIABLE, TLS_VARIABLES = "QUIRE_API_KEY", "QUIRE_SSL_"
 
 
 class ServerEnded(Exception):
@@ -58,7 +58,7 @@ class OwnServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, KEY_VARIABLE: self.api_key},
+                env={**_plain_environment(), KEY_VARIABLE: self.api_key},
                 start_new_session=True,  # Ctrl-C is for the answer, not for the server
                 preexec_fn=_die_with_parent,
             )
@@ -81,6 +81,10 @@ class OwnServer:
                 found = re.search(LISTENS, self._log())
                 if found is not None:
                     self.url = found[1]
+                    if self.url.startswith("https:"):
+                        raise ServerEnded(
+                            "the chat's own server is asked without TLS: leave it out"
+                        )
                     progress = await _progress(http, self.url)
                     if progress is None:
                         return
@@ -110,6 +114,12 @@ async def own_server(serve_args: Sequence[str]) -> AsyncIterator[OwnServer]:
             yield server
         finally:
             stop_group(server.process)
+
+
+def _plain_environment() -> dict[str, str]:
+    """Return the environment without the options of TLS: nobody else asks this server, and its
+    certificate would be for another name."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(TLS_VARIABLES)}
 
 
 def _die_with_parent() -> None:

@@ -13,7 +13,8 @@ from quire.terminal.event_stream import BadStream, ServerEvent, read_events
 
 CONNECT_TIMEOUT_S = 10.0
 GET_TIMEOUT_S = 30.0
-MAX_ERROR_BYTES = 2**16
+MAX_BODY_BYTES = 2**22
+"""A body that is no stream is read so far."""
 Decoded = TypeVar("Decoded")
 
 
@@ -52,12 +53,13 @@ class ServerConnection:
     async def get(self, path: str, kind: type[Decoded]) -> Decoded | None:
         """Return the JSON of a path, None where it is no JSON of that kind. Raises ServerFault."""
         try:
-            got = await self._http.get(self.url + path, timeout=GET_TIMEOUT_S)
+            async with self._http.stream("GET", self.url + path, timeout=GET_TIMEOUT_S) as got:
+                body = await _beginning(got)
         except httpx.HTTPError as error:
             raise self._no_answer(error) from None
         if got.status_code != httpx.codes.OK:
-            raise _refusal(got, got.content)
-        return read_json(got.content, kind)
+            raise _refusal(got, body)
+        return read_json(body, kind)
 
     @asynccontextmanager
     async def events(
@@ -89,10 +91,10 @@ def _refusal(got: httpx.Response, body: bytes) -> ServerFault:
 
 
 async def _beginning(got: httpx.Response) -> bytes:
-    """Return as much of a body as an error message may need."""
+    """Return a body, or as much of it as is read."""
     found = b""
     async for part in got.aiter_bytes():
         found += part
-        if len(found) > MAX_ERROR_BYTES:
+        if len(found) > MAX_BODY_BYTES:
             break
     return found

@@ -48,7 +48,7 @@ def run_top(options: TopOptions) -> int:
 
 
 async def _run(options: TopOptions) -> int:
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     top = Top(console, options.url)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -123,8 +123,8 @@ class Top:
         return draw(self._frozen or self._state, view, width, height)
 
     async def watch(self, connection: ServerConnection, model: str | None) -> None:
-        """Take in what the server tells, for ever. Raises ServerFault where it refuses, and where
-        it does not answer at first."""
+        """Take in what the server tells, for ever. Raises ServerFault where it refuses for good,
+        and where it does not answer at first."""
         params = {} if model is None else {"model": model}
         retry_s: float | None = None
         while True:
@@ -136,7 +136,7 @@ class Top:
                         self.changed.set()
                 fault = "the stream has ended"
             except (ServerFault, BadEvent) as error:
-                if retry_s is None or _is_final(error):
+                if _is_final(error, is_first=retry_s is None):
                     raise ServerFault(str(error)) from None
                 fault = str(error)
             retry_s = min(2 * (retry_s or FIRST_RETRY_S), LAST_RETRY_S)
@@ -145,10 +145,13 @@ class Top:
             await asyncio.sleep(retry_s)
 
 
-def _is_final(error: Exception) -> bool:
-    """Return whether asking again would not help."""
+def _is_final(error: Exception, *, is_first: bool) -> bool:
+    """Return whether asking again would not help: the server refuses for good, or what was asked
+    first is no server that could be watched."""
     status = error.status if isinstance(error, ServerFault) else None
-    return status is not None and 400 <= status < 500 and status != TOO_MANY
+    if status is None:
+        return is_first
+    return 400 <= status < 500 and status != TOO_MANY
 
 
 @contextmanager
