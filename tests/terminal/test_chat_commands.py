@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.server.cli.chat import SAMPLING
+from quire.server.cli.terminal.chat import SAMPLING
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.fields import GenerationFields
 from quire.terminal.chat_commands import COMMANDS, WrongCommand, run_command

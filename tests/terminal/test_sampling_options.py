@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.server.cli.chat import SAMPLING
+from quire.server.cli.terminal.chat import SAMPLING
 from quire.server.errors import RequestError
 from quire.server.openai.protocol.fields import GenerationFields
 from quire.server.openai.protocol.parse import validate

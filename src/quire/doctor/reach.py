@@ -1,6 +1,7 @@
 """Looks at what is outside of the process: Hugging Face's hub, and the port to listen on."""
 
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from urllib.request import Request, urlopen
 from quire.doctor.finding import Finding, fail, ok, warn
 
 REACH_TIMEOUT_S = 3.0
+GIB = 2**30
 
 
 def hub_findings() -> Iterator[Finding]:
@@ -29,11 +31,13 @@ def hub_findings() -> Iterator[Finding]:
 
 
 def _cache_finding(folder: Path) -> Finding:
-    """Look for the first folder above that exists: the rest is made when it is needed."""
+    """Look at the first folder above that exists: the rest is made when it is needed."""
     existing = next(each for each in (folder, *folder.parents) if each.exists())
-    if os.access(existing, os.W_OK | os.X_OK):
-        return ok("cache", f"{folder} can be written")
-    return fail("cache", f"{folder} cannot be written", "set HF_HOME to a folder of yours")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return fail("cache", f"{folder} cannot be written", "set HF_HOME to a folder of yours")
+    num_free = shutil.disk_usage(existing).free
+    text = f"{folder} can be written, {num_free / GIB:.1f} GiB are free"
+    return ok("cache", text, {"free_bytes": num_free})
 
 
 def _reach_finding(endpoint: str) -> Finding:

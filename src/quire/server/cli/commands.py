@@ -199,14 +199,14 @@ def command_for_people(
 ) -> int:
     """Run a command for a person at a terminal. What each imports the others need not have."""
     if command == "chat":
-        from quire.server.cli.chat import chat_command
+        from quire.server.cli.terminal.chat import chat_command
 
         return chat_command(arguments, serve_args, os.environ)
     if command == "top":
-        from quire.server.cli.top import top_command
+        from quire.server.cli.terminal.top import top_command
 
         return top_command(arguments, os.environ)
-    from quire.server.cli.doctor import doctor_command
+    from quire.server.cli.terminal.doctor import doctor_command
 
     calm_threads(os.environ)
     return doctor_command(arguments, os.environ)
