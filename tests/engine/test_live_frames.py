@@ -1,10 +1,15 @@
 """An engine process that is watched tells frames, so often at most, and none when it is not."""
 
 import asyncio
+from itertools import pairwise
 
+import pytest
+
+from quire.engine.live_timer import MAX_SHARE, LiveTimer
 from quire.engine.messages import EngineOutput
 from quire.scheduler.live.live_frame import LiveFrame
 from tests.engine.test_process import collect, request, running, submitted
+from tests.scheduler.driver import Driver
 from tests.scheduler.test_live_watch import Folded
 
 INTERVAL_S = 0.02
@@ -58,3 +63,21 @@ async def test_frames_are_no_more_often_than_was_asked() -> None:
         await collect(await submitted(client, request("seen", max_tokens=100)))
         await collect(await submitted(client, request("too", max_tokens=100)))
         assert len(frames(outputs)) == 1
+
+
+def test_frames_that_take_long_are_further_apart() -> None:
+    driver = Driver()
+    now = 0.0
+
+    def clock() -> float:
+        """Return a time that goes on by the ten milliseconds that everything takes."""
+        nonlocal now
+        now += 0.01
+        return now
+
+    timer = LiveTimer(driver.scheduler.in_flight, INTERVAL_S, clock)
+    taken_s = [now for _ in range(1000) if timer.take(has_worked=True) is not None]
+    assert len(taken_s) > 5
+    first, *apart = [after - before for before, after in pairwise(taken_s)]
+    assert first < 2 * INTERVAL_S
+    assert all(each == pytest.approx(0.01 / MAX_SHARE, abs=0.03) for each in apart)

@@ -1,5 +1,6 @@
 """Decides when an engine that is watched tells what it holds: so often while it works, and once
-more when its work is done.
+more when its work is done; but more seldom where that would take more than a small part of its
+time.
 """
 
 from collections.abc import Callable
@@ -7,6 +8,9 @@ from collections.abc import Callable
 from quire.scheduler.live.in_flight import InFlight
 from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.live.live_watch import LiveWatch
+
+MAX_SHARE = 0.008
+"""Frames take at most this part of the engine's time, but for the first, which is whole."""
 
 
 class LiveTimer:
@@ -32,5 +36,7 @@ class LiveTimer:
         if not self._is_stale or now < self._due_s:
             return None
         self._is_stale = False
-        self._due_s = now + self._interval_s
-        return self._watch.frame()
+        frame = self._watch.frame()
+        taken_s = 0.0 if frame.is_whole else self._clock() - now
+        self._due_s = now + max(self._interval_s, taken_s / MAX_SHARE)
+        return frame

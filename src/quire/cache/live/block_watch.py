@@ -20,6 +20,8 @@ FIRST_SET = 16
 """The least code of a set of holders."""
 HolderSet: TypeAlias = tuple[int, ...]
 _CHANGED = re.compile(rb"[^\0]+")
+MIN_SETS = 256
+"""So many sets are remembered whoever has gone."""
 NOBODY: HolderSet = ()
 _UNTOLD = -1
 
@@ -51,6 +53,7 @@ class _Seen:
     admission: int
     block_ids: list[list[int]]
     num_passed: list[int]
+    num_covered: int = 0
 
 
 class BlockWatch:
@@ -64,24 +67,27 @@ class BlockWatch:
         self._holders: dict[int, HolderSet] = {}
         self._set_codes: dict[HolderSet, int] = {}
         self._num_sets = 0
+        self._most_sets = MIN_SETS
 
     def changes(self, holders: Iterable[Holder]) -> BlockChanges:
         """Return what has changed since the last call, at the first call all there is. `holders`
         are all who hold blocks now; blocks of others are `HELD`.
         """
         touched, present = set[int](), set[int]()
-        for holder in holders:
-            present.add(holder.number)
-            self._follow(holder, touched)
-        gone = self._seen.keys() - present
-        for number in gone:
+        for number, admission, table in holders:
+            present.add(number)
+            seen = self._seen.get(number)
+            if (
+                seen is None
+                or seen.num_covered != table.num_covered
+                or seen.num_passed != table.num_passed
+                or seen.admission != admission
+            ):
+                self._follow(number, admission, table, touched)
+        for number in self._seen.keys() - present:
             self._let_go(number, touched)
-        if gone:
-            self._set_codes = {
-                holder_set: code
-                for holder_set, code in self._set_codes.items()
-                if gone.isdisjoint(holder_set)
-            }
+        if len(self._set_codes) > self._most_sets:
+            self._forget_sets(present)
         states = bytes(self._cache.block_states)
         if not self._states:
             self._codes = [_UNTOLD] * len(states)
@@ -91,9 +97,14 @@ class BlockWatch:
         self._states = states
         return self._coded(touched)
 
-    def _follow(self, holder: Holder, touched: set[int]) -> None:
+    def _forget_sets(self, present: set[int]) -> None:
+        """Forget the codes of sets in which somebody is who has gone, now and then."""
+        codes = self._set_codes
+        self._set_codes = {each: codes[each] for each in codes if present.issuperset(each)}
+        self._most_sets = 2 * len(self._set_codes) + MIN_SETS
+
+    def _follow(self, number: int, admission: int, table: BlockTable, touched: set[int]) -> None:
         """Take in what a table has got and given back since it was last seen."""
-        number, admission, table = holder
         seen = self._seen.get(number)
         if seen is not None and seen.admission != admission:
             self._let_go(number, touched)
@@ -106,6 +117,7 @@ class BlockWatch:
                 passed = seen.block_ids[group][seen.num_passed[group] : num_passed]
                 self._remove(number, passed, touched)
                 seen.num_passed[group] = num_passed
+        seen.num_covered = table.num_covered
         for known, ids in zip(seen.block_ids, table.block_ids, strict=True):
             if len(ids) > len(known):  # one that another group has given back may be among them
                 new = ids[len(known) :]

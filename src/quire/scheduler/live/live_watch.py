@@ -13,7 +13,7 @@ from quire.scheduler.request import Event, Request
 
 MAX_WAITING = 256
 """So many of the waiting requests are told one by one; the others are counted."""
-_Told: TypeAlias = tuple[Phase, int, int, Event]
+_Told: TypeAlias = tuple[int, int, Event, Phase]
 
 
 class LiveWatch:
@@ -32,14 +32,16 @@ class LiveWatch:
         running, waiting = self._in_flight.running(), self._in_flight.waiting(MAX_WAITING)
         entered: list[LiveRequest] = []
         progress: list[LiveProgress] = []
-        numbers = {each.id: self._number(each, entered) for each in running}
-        holders = [Holder(numbers[each.id], each.admitted_step, each.table) for each in running]
+        numbers: dict[str, int] = {}
+        holders: list[Holder] = []
         for request in running:
+            number = numbers[request.new.id] = self._number(request, entered)
+            holders.append(Holder(number, request.admitted_step, request.table))
             is_decoding = request.first_token_s is not None
             phase = Phase.DECODE if is_decoding else Phase.PREFILL
-            self._tell(numbers[request.id], phase, request, progress)
+            self._tell(number, phase, request, progress)
         for request in waiting:
-            number = numbers[request.id] = self._number(request, entered)
+            number = numbers[request.new.id] = self._number(request, entered)
             self._tell(number, _phase_of_waiting(request), request, progress)
         left = [number for id, number in self._numbers.items() if id not in numbers]
         for number in left:
@@ -52,7 +54,7 @@ class LiveWatch:
 
     def _number(self, request: Request, entered: list[LiveRequest]) -> int:
         """Return the number of a request, which enters if it is not told yet."""
-        number = self._numbers.get(request.id)
+        number = self._numbers.get(request.new.id)
         if number is None:
             number = self._num_numbered
             self._num_numbered += 1
@@ -73,12 +75,13 @@ class LiveWatch:
         self, number: int, phase: Phase, request: Request, progress: list[LiveProgress]
     ) -> None:
         """Add how far a request is, unless that was told. Each has an event: that it was queued."""
-        computed, outputs, event = request.num_computed, request.num_outputs, request.timeline[-1]
-        told, now = self._told.get(number), (phase, computed, outputs, event)
+        computed, event = request.num_computed, request.timeline[-1]
+        outputs = len(request.token_ids) - len(request.new.prompt_token_ids)
+        told, now = self._told.get(number), (computed, outputs, event, phase)
         if told == now:
             return
         self._told[number] = now
-        is_new_event = told is None or told[-1] is not event
+        is_new_event = told is None or told[2] is not event
         num_preemptions = request.num_earlier_preemptions + request.num_preemptions
         progress.append(
             LiveProgress(
