@@ -33,7 +33,9 @@ from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, PoolingKind, TokenLogprobs
-from quire.scheduler.step import Delta, Finish, PrefillProgress, Refusal, Stats
+from quire.scheduler.step import Delta, Finish, PrefillProgress, Refusal
+from quire.scheduler.usage.ledger import UsageLedger
+from quire.server.observability.metrics import NO_STATS
 
 Script: TypeAlias = Callable[[NewRequest], Iterator[int]]
 
@@ -125,6 +127,7 @@ class ScriptedEngine:
         self.script: Script = repeat_prompt
         self.refuses: Reason | None = None
         self.submitted: list[NewRequest] = []
+        self._ledger = UsageLedger()
         self.aborted: list[str] = []
         self.num_resets = 0
         self.probed: list[tuple[tuple[int, ...], SharingTerms]] = []
@@ -257,6 +260,7 @@ class ScriptedEngine:
             live.stream.put(delta)
             return delta
         if request.pooling is not None:
+            self._use(request, prompt=True)
             ended = self._finish(live, Reason.PROMPT_COMPUTED, 0)
             delta = Delta(request.id, (), finish=ended, vector=vector_of(request))
             live.stream.put(delta)
@@ -265,6 +269,7 @@ class ScriptedEngine:
             return self._pin(live)
         sampling = request.sampling
         token_id = next(live.tokens)
+        self._use(request, prompt=not live.drawn, num_outputs=1)
         if not live.drawn:
             self._note(live, Reason.ADMITTED, 3)
             self._note(live, Reason.FIRST_TOKEN)
@@ -287,7 +292,15 @@ class ScriptedEngine:
         live.stream.put(delta)
         return delta
 
+    def _use(self, request: NewRequest, *, prompt: bool, num_outputs: int = 0) -> None:
+        for account in self._ledger.accounts(request.tenant):
+            account.num_prompt_tokens += prompt * len(request.prompt_token_ids)
+            account.num_prefix_hits += prompt * 3
+        self._ledger.open(request.tenant).num_tokens += num_outputs
+        self._ledger.close(request.tenant)
+
     def _pin(self, live: Live) -> Delta:
+        self._use(live.request, prompt=True)
         self._note(live, self.pins, len(live.request.prompt_token_ids) // BLOCK_SIZE)
         if self.pins is Reason.PINNED:
             self.pinned.append(live.request.id)
@@ -324,24 +337,10 @@ class ScriptedEngine:
             (len(live.request.prompt_token_ids) + len(live.drawn)) // BLOCK_SIZE + 1
             for live in self._live.values()
         )
-        stats = Stats(
+        stats = NO_STATS._replace(
             num_running=self.num_unfinished,
-            num_waiting=0,
-            num_waiting_for_capacity=0,
             num_blocks_free=NUM_BLOCKS - num_active,
-            num_blocks_cached=0,
             num_blocks_active=num_active,
-            num_blocks_swapped=0,
-            num_blocks_on_host=0,
-            num_prefix_queries=0,
-            num_prefix_hits=0,
-            num_forked_tokens=0,
-            num_preemptions=0,
-            num_swaps=0,
-            num_copied_out=0,
-            num_copied_in=0,
-            num_copied_on_device=0,
-            num_wasted_tokens=0,
             num_prompt_tokens=sum(len(each.prompt_token_ids) for each in self.submitted),
             num_generation_tokens=self._num_drawn,
             num_recent_queries=8,
@@ -351,5 +350,9 @@ class ScriptedEngine:
         events, self._news = tuple(self._news), []
         num_tokens = sum(len(delta.token_ids) for delta in deltas)
         self._on_output(
-            EngineOutput(1, num_tokens, 0.001, (), (), deltas, stats, events, kv_events, live=live)
+            EngineOutput(
+                *(1, num_tokens, 0.001, (), (), deltas, stats, events, kv_events),
+                live=live,
+                usage=self._ledger.take(),
+            )
         )

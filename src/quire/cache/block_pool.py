@@ -18,6 +18,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from quire.cache.chain import Content
+from quire.cache.charges.payers import NOBODY, Payers
 from quire.cache.evictable_list import EvictableList
 
 NULL_BLOCK = 0
@@ -63,7 +64,8 @@ class BlockPool:
     """Takes, shares and releases blocks by their ids.
 
     `take` gives all or nothing. One release too many raises AccountsError. `on_evict` is called
-    with each block that can be found no more, its key and its content.
+    with each block that can be found no more, its key and its content. `payers` knows of each held
+    block who is charged for it, of those who have named themselves as its payer.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class BlockPool:
         self._block_of: dict[bytes, int] = {}
         self._duplicates: dict[bytes, dict[int, None]] = {}
         self._on_evict = on_evict
+        self.payers = Payers[int]()
 
     @property
     def num_usable(self) -> int:
@@ -96,7 +99,7 @@ class BlockPool:
         free, cached = len(self._free), len(self._evictable)
         return BlockUsage(free, cached, self.num_usable - free - cached)
 
-    def take(self, num_blocks: int) -> list[int] | None:
+    def take(self, num_blocks: int, payer: str = NOBODY) -> list[int] | None:
         """Return `num_blocks` blocks with one reference each, or None, and take nothing, if there
         are fewer.
         """
@@ -108,38 +111,50 @@ class BlockPool:
         if num_blocks == 1:
             block_id = free.pop()
             refs[block_id] = 1
+            self.payers.take_one(block_id, payer)
             return [block_id]
         first = len(free) - num_blocks
         taken = free[first:]
         del free[first:]
         for block_id in taken:
             refs[block_id] = 1
+        self.payers.take(taken, payer)
         return taken
 
-    def share(self, block_ids: Iterable[int]) -> None:
+    def share(self, block_ids: Iterable[int], payer: str = NOBODY) -> None:
         """Add one reference to each block; an evictable block is held again. Raises AccountsError
         for a free one.
         """
         refs, keys, evictable = self._num_refs, self._key_of, self._evictable
+        unheld: list[int] = []
         for block_id in block_ids:
-            if refs[block_id] == 0:
+            num_refs = refs[block_id]
+            if num_refs == 0:
                 if keys[block_id] is None:
                     raise AccountsError(f"block {block_id} is free and cannot be shared")
                 evictable.remove(block_id)
-            refs[block_id] += 1
+                unheld.append(block_id)
+            else:
+                self.payers.share(block_id, payer, num_refs)
+            refs[block_id] = num_refs + 1
+        self.payers.take(unheld, payer)
 
-    def release(self, block_ids: Iterable[int]) -> None:
+    def release(self, block_ids: Iterable[int], payer: str = NOBODY) -> None:
         """Drop one reference of each block, in the given order: what comes first is evicted first.
         Raises AccountsError for a block that nobody holds.
         """
         refs, keys, duplicates = self._num_refs, self._key_of, self._duplicates
         evictable: list[int] = []
+        unheld: list[int] = []
         for block_id in block_ids:
             num_refs = refs[block_id]
             if num_refs == 0:
                 raise AccountsError(f"block {block_id} is released but nobody holds it")
             refs[block_id] = num_refs - 1
-            if num_refs == 1:
+            if num_refs > 1:
+                self.payers.drop(block_id, payer)
+            else:
+                unheld.append(block_id)
                 key = keys[block_id]
                 if key in duplicates:
                     self._free_one_of(key, block_id)
@@ -148,6 +163,7 @@ class BlockPool:
                 else:
                     evictable.append(block_id)
         self._evictable.append(evictable)
+        self.payers.free(unheld, payer)
 
     def cache(self, block_id: int, key: bytes, content: Content) -> bool:
         """Make a held, full block findable under `key`; return False if another one is found there
@@ -245,6 +261,8 @@ class BlockPool:
         """Raise AccountsError unless each block has the references that `holders` says it should
         have, and every usable block is in one state.
         """
+        if len(self.payers) != len(holders):
+            raise AccountsError("a held block has no payer, or one that nobody holds has one")
         states = [*self._free, *self._evictable, *holders]
         if sorted(states) != list(range(1, len(self._num_refs))):
             raise AccountsError("a usable block is in no state or in two: free, evictable or held")

@@ -21,6 +21,7 @@ from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Resumed
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Refusal, Stats, StepResult
+from quire.scheduler.usage.ledger import UsageUpdate
 
 
 class StepOutput(NamedTuple):
@@ -144,12 +145,14 @@ class Engine:
 
     def reset_prefix_cache(self) -> None:
         """Make everything that is cached now unfindable for later requests."""
+        self._scheduler.usage.advance(self._clock())
         self._scheduler.reset_prefix_cache()
         if self._disk is not None:
             self._disk.reset()
 
     def unpin(self, request_id: str) -> None:
         """Let the blocks that a request has pinned be evicted."""
+        self._scheduler.usage.advance(self._clock())
         self._scheduler.unpin(request_id)
 
     def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
@@ -172,6 +175,15 @@ class Engine:
         """Return what has changed since the last frame, if that is to be told now. `has_worked`
         says whether anything was done since the last call."""
         return None if self._live is None else self._live.take(has_worked=has_worked)
+
+    @property
+    def holds_blocks(self) -> bool:
+        """Whether some tenant is charged for blocks, at work or idle."""
+        return self._scheduler.usage.is_running
+
+    def take_usage(self) -> UsageUpdate:
+        """Return what was used since this was last called."""
+        return self._scheduler.usage.take(self._clock())
 
     def take_kv_events(self) -> tuple[KVEvent, ...]:
         """Return the events of the KV cache since this was last called."""

@@ -33,7 +33,7 @@ class MessageResults(NamedTuple):
 
 IDLE_S = 1.0
 """An engine that had nothing to do for so long prepares for grammars, and tells what was written to
-disk meanwhile."""
+disk meanwhile, and for how long prefixes were pinned."""
 
 
 class EngineLoop:
@@ -62,6 +62,7 @@ class EngineLoop:
         has_work = engine.has_work
         output = engine.step() if has_work else NO_STEP
         self._told_disk = engine.disk_stats
+        usage = engine.take_usage()
         self._channel.send(
             EngineOutput(
                 step=output.step,
@@ -76,6 +77,7 @@ class EngineLoop:
                 probes=tuple(results.probes),
                 disk=self._told_disk,
                 live=engine.take_live_frame(has_worked=has_work or bool(bodies)),
+                usage=usage,
             )
         )
 
@@ -90,7 +92,7 @@ class EngineLoop:
         while not self._channel.wait(IDLE_S):
             engine.prepare_grammars()
             is_writing = engine.is_writing
-            if engine.disk_stats != self._told_disk:
+            if engine.disk_stats != self._told_disk or engine.holds_blocks:
                 return False
             if not is_writing:
                 break

@@ -15,6 +15,7 @@ from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.request import Event, NewRequest, PoolingKind, Resumed
 from quire.scheduler.step import Delta, Refusal, Stats
+from quire.scheduler.usage.ledger import NOTHING_USED, UsageUpdate
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
@@ -192,6 +193,7 @@ class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
     probes: the answers to probes, each with its id.
     disk: the accounts of the prefix cache on disk, None where there is none.
     live: what has changed of blocks and requests since it was last told, if it is told now.
+    usage: what was used since the last output.
     """
 
     step: int
@@ -206,6 +208,7 @@ class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
     probes: tuple[tuple[str, PrefixProbe], ...] = ()
     disk: DiskStats | None = None
     live: LiveFrame | None = None
+    usage: UsageUpdate = NOTHING_USED
 
 
 ToEngine: TypeAlias = Submit | Abort | ResetPrefixCache | Unpin | Probe | Watch

@@ -24,7 +24,8 @@ class WaitingQueue:
 
     `_heap` has an entry for every tenant that has someone waiting, and perhaps for some that have
     not; its counters may be too low, since they only grow, and are set right when they come to the
-    top.
+    top. `changes` has by tenant, whatever queues the policy has, how many requests more or less
+    wait than when it was last cleared, by whoever reads it.
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -36,6 +37,7 @@ class WaitingQueue:
         self._num_entered = 0
         self._last_left = ""
         self._length = 0
+        self.changes: dict[str, int] = {}
 
     def __len__(self) -> int:
         return self._length
@@ -118,6 +120,7 @@ class WaitingQueue:
         self._queues[tenant].add(request)
         self._num_tokens[tenant] += len(request.token_ids)
         self._length += 1
+        self._change(request.new.tenant, 1)
 
     def remove(self, request: Request) -> None:
         """Take out a request that waits."""
@@ -125,9 +128,13 @@ class WaitingQueue:
         self._queues[tenant].remove(request)
         self._num_tokens[tenant] -= len(request.token_ids)
         self._length -= 1
+        self._change(request.new.tenant, -1)
         if not self._queues[tenant]:
             del self._queues[tenant], self._num_tokens[tenant]
             self._last_left = tenant
+
+    def _change(self, tenant: str, num_requests: int) -> None:
+        self.changes[tenant] = self.changes.get(tenant, 0) + num_requests
 
     def _open(self, tenant: str) -> None:
         self._queues[tenant] = SortedList(attrgetter("priority_key"))

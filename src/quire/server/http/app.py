@@ -52,6 +52,7 @@ from quire.server.service import Observers, Service
 from quire.server.sources import Sources
 from quire.server.tenancy.rates import RATE_HEADERS
 from quire.server.tenancy.tenants import ARRIVAL, Arrival, build_tenants
+from quire.server.usage.routes import UsageRoutes
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Source
 
     def served(model: ServedModelConfig) -> ServedModel:
         feed = KVEventFeed(first_id=int(sources.now()) << EVENT_ID_BITS)
-        metrics, prefixes = ModelMetrics(tenants.names), ModelPrefixes()
+        metrics, prefixes = ModelMetrics(tenants.all_names), ModelPrefixes()
         live = LiveFeed(model.name, metrics, sources, are_apart=tenants.are_apart)
         subscribers = Subscribers(metrics, feed, timelines, prefixes, live)
         return ServedModel(model, config, open_engine, subscribers, sources)
@@ -152,6 +153,7 @@ def _routes(service: Service, queue: BatchQueue | None) -> Iterator[Route]:
         ScoringRoutes(service),
         CacheRoutes(service),
         PrefixRoutes(service),
+        UsageRoutes(service),
         BatchRoutes(service, queue),
     ):
         yield from handlers.routes()

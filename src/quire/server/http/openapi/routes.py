@@ -25,6 +25,7 @@ from quire.server.http.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.http.openapi.scoring_docs import SCORING_ROUTES
 from quire.server.http.openapi.stored_response_docs import STORED_RESPONSE_ROUTES
 from quire.server.http.openapi.stream_docs import STREAM_ROUTES
+from quire.server.http.openapi.usage_docs import USAGE_ROUTES
 from quire.server.observability.timeline_view import TimelineList
 from quire.server.openai.protocol.batches import FileDeleted
 from quire.server.openai.protocol.capabilities import (
@@ -139,6 +140,7 @@ ROUTES: Mapping[str, RouteDoc] = {
         _ok(ResponseDoc(examples.SERVER_INFO)),
     ),
     **MODEL_ROUTES,
+    **USAGE_ROUTES,
     "/v1/requests": RouteDoc(
         "One's own requests that run or ran last, the newest first.",
         _ok(ResponseDoc(TimelineList((examples.SUMMARY,)))),
