@@ -65,6 +65,14 @@ async def test_frames_are_no_more_often_than_was_asked() -> None:
         assert len(frames(outputs)) == 1
 
 
+def test_a_watch_that_fails_ends_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = LiveTimer(Driver().scheduler.in_flight, INTERVAL_S, lambda: 1.0)
+    monkeypatch.setattr("quire.scheduler.live.live_watch.LiveFrame", None)
+    assert timer.take(has_worked=True) is None
+    monkeypatch.undo()
+    assert timer.take(has_worked=True) is None and timer.wait_s is None
+
+
 def test_frames_that_take_long_are_further_apart() -> None:
     driver = Driver()
     now = 0.0

@@ -3,18 +3,22 @@ more when its work is done; but more seldom where that would take more than a sm
 time.
 """
 
+import logging
 from collections.abc import Callable
 
 from quire.scheduler.live.in_flight import InFlight
 from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.live.live_watch import LiveWatch
 
+logger = logging.getLogger(__name__)
+
 MAX_SHARE = 0.008
 """Frames take at most this part of the engine's time, but for the first, which is whole."""
 
 
 class LiveTimer:
-    """Takes the frames of one watch, `interval_s` seconds apart at least."""
+    """Takes the frames of one watch, `interval_s` seconds apart at least. An error of the watch is
+    logged and ends it, never the engine."""
 
     def __init__(self, in_flight: InFlight, interval_s: float, clock: Callable[[], float]) -> None:
         self._watch = LiveWatch(in_flight)
@@ -26,7 +30,8 @@ class LiveTimer:
     @property
     def wait_s(self) -> float | None:
         """The seconds until there is something to tell; None where all was told."""
-        return max(self._due_s - self._clock(), 0.0) if self._is_stale else None
+        is_to_come = self._is_stale and self._due_s < float("inf")
+        return max(self._due_s - self._clock(), 0.0) if is_to_come else None
 
     def take(self, *, has_worked: bool) -> LiveFrame | None:
         """Return a frame if it is time for one and something may have changed: the engine
@@ -36,7 +41,12 @@ class LiveTimer:
         if not self._is_stale or now < self._due_s:
             return None
         self._is_stale = False
-        frame = self._watch.frame()
+        try:
+            frame = self._watch.frame()
+        except Exception:  # whoever looks on must not end an engine
+            logger.exception("what the engine holds cannot be told any more")
+            self._due_s = float("inf")
+            return None
         taken_s = 0.0 if frame.is_whole else self._clock() - now
         self._due_s = now + max(self._interval_s, taken_s / MAX_SHARE)
         return frame

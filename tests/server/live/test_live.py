@@ -276,6 +276,16 @@ def test_a_model_that_loads_cannot_be_watched_yet() -> None:
         assert (reply.status_code, reply.json()["error"]["code"]) == (503, "model_loading")
 
 
+def test_a_frame_that_cannot_be_used_costs_nobody_but_those_who_look_on(server: Served) -> None:
+    with watching(server) as events:
+        begun(server, events)
+        tell(server, LiveFrame(False, [NUM_BLOCKS, 5, 1], [], [], [], [], 0))
+        tell(server, NO_CHANGE)
+        assert server.complete(prompt="x", max_tokens=1).status_code == 200
+        tell(server, whole(NUM_BLOCKS))
+        assert next(events)["type"] == "picture"
+
+
 def test_nothing_is_kept_while_nobody_looks_on(server: Served) -> None:
     tell(server, whole(NUM_BLOCKS))
     with watching(server) as events:

@@ -8,6 +8,7 @@ skips events, and gets a whole picture instead.
 """
 
 import asyncio
+import logging
 from collections import deque
 
 import msgspec
@@ -23,6 +24,8 @@ from quire.server.live.wire import Figures, LiveChanges, LivePicture
 from quire.server.observability.metrics import ModelMetrics
 from quire.server.sources import Sources
 from quire.server.tenancy.tenants import Tenant
+
+logger = logging.getLogger(__name__)
 
 INTERVAL_S = 0.25
 """An engine that is watched tells what has changed so often, at most."""
@@ -121,7 +124,11 @@ class LiveFeed:
             self._steps = StepFigures(self._metrics.stats, self._sources.clock())
         self._steps.add(output)
         if output.live is not None and (output.live.is_whole or self._picture is not None):
-            self._take(output.live, self._steps)
+            try:
+                self._take(output.live, self._steps)
+            except Exception:  # who looks on must not cost the requests their engine
+                logger.exception("what the engine tells of blocks and requests cannot be used")
+                self._forget()
 
     def _watch(self) -> None:
         """Have the engine tell all there is, and then what changes, if anyone looks on."""
