@@ -43,7 +43,7 @@ class Live {
       this.lanes.node,
       element("h3", {}, "Preemptions"), this.preempted);
     panel.append(element("h2", {}, "Live"),
-      element("div", { class: "row" }, field("Model", this.models), this.pausing,
+      element("div", { class: "row" }, field("Watched", this.models), this.pausing,
         field("Back in time", this.back), this.when),
       this.error, this.status, this.shownPart);
     document.addEventListener("visibilitychange", () => this.onVisibility());
