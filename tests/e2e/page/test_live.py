@@ -60,6 +60,14 @@ def test_the_view_shows_many_requests_and_a_preemption(
 
 def test_axe_finds_no_serious_fault(page: WatchedPage, tight: ServerProcess) -> None:
     page.visit(f"{tight.url}/#live", bypass_csp=True)
+    page.tab.get_by_label("Map of blocks").wait_for()
+    with ThreadPoolExecutor(1) as pool:
+        body = {"prompt": ["To be", "Or not"], "max_tokens": 150, "ignore_eos": True}
+        answer = pool.submit(tight.client.post, "/v1/completions", json=body)
+        page.tab.get_by_role("cell", name="decode").first.wait_for()
+        page.tab.get_by_role("button", name="Pause").click()
+        assert answer.result().status_code == 200
+    page.tab.get_by_role("heading", name="Requests in flight: 2").wait_for()
     page.tab.get_by_text("Blocks as a table").click()
     page.tab.get_by_role("table", name="Blocks by what they hold").wait_for()
     assert page.serious_faults_in_both_colours() == []
