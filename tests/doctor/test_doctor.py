@@ -14,6 +14,7 @@ from quire.doctor.finding import Level, Section, fail, ok, warn
 from quire.doctor.hardware import cpu_findings, memory_findings
 from quire.doctor.reach import port_finding
 from quire.doctor.report import json_of, lines_of
+from quire.doctor.trial import load_finding
 from quire.models.native import library
 
 NOBODY = "http://127.0.0.1:9"
@@ -111,6 +112,11 @@ def test_a_port_that_is_taken_is_told() -> None:
         assert port_finding("127.0.0.1", port).level is Level.WARN
     assert port_finding("127.0.0.1", 0).level is Level.OK
     assert port_finding("203.0.113.1", 80).level is Level.WARN
+
+
+def test_a_busy_machine_is_told() -> None:
+    assert load_finding(0.4, 2).level is Level.OK
+    assert load_finding(5.1, 2).level is Level.WARN
 
 
 def test_cores_and_memory_are_those_of_this_process() -> None:

@@ -1,6 +1,5 @@
 """Events are the same however the bytes of a stream are split."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 
@@ -23,7 +22,11 @@ def read(*chunks: bytes) -> list[ServerEvent]:
     async def gather() -> list[ServerEvent]:
         return [event async for event in read_events(of_chunks(chunks))]
 
-    return asyncio.run(gather())
+    gathering = gather()  # nothing in it waits, so that it needs no event loop
+    with pytest.raises(StopIteration) as ended:
+        gathering.send(None)
+    events: list[ServerEvent] = ended.value.value
+    return events
 
 
 def written(name: str, lines: Sequence[bytes], end: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """Examines a machine section by section. What cannot be examined is a finding, not an error: this
 is for machines on which something is wrong."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -8,7 +9,7 @@ from quire.doctor.finding import Finding, Level, Section, fail
 from quire.doctor.hardware import cpu_findings, gpu_findings, memory_findings
 from quire.doctor.reach import hub_findings, port_finding
 from quire.doctor.software import extra_findings, kernel_findings, software_findings
-from quire.doctor.trial import decode_findings, fidelity_findings, speed_findings
+from quire.doctor.trial import decode_findings, fidelity_findings, load_finding, speed_findings
 from quire.engine.config import ModelConfig
 
 Look = Callable[[], Iterable[Finding]]
@@ -37,7 +38,9 @@ def examine(subject: Subject, *, tries: bool) -> Iterator[Section]:
             lambda: (port_finding(subject.host, subject.port),),
         ),
     }
+    num_cpus = len(os.sched_getaffinity(0))
     trials: tuple[Look, ...] = (
+        lambda: (load_finding(os.getloadavg()[0], num_cpus),),
         lambda: speed_findings(subject.model),
         decode_findings,
         fidelity_findings,

@@ -3,8 +3,20 @@ whether it says what it should. About ten seconds."""
 
 from collections.abc import Iterator
 
-from quire.doctor.finding import Finding, fail, ok
+from quire.doctor.finding import Finding, fail, ok, warn
 from quire.engine.config import ModelConfig
+
+BUSY = 0.75
+"""A machine is at rest up to this share of its CPUs in use."""
+
+
+def load_finding(load: float, num_cpus: int) -> Finding:
+    """Return whether the machine is at rest, by the mean number of processes that wanted a CPU in
+    the last minute: on one that is not, figures tell less."""
+    text = f"{load:.1f} processes wanted one of the {num_cpus} CPUs in the last minute"
+    if load <= BUSY * num_cpus:
+        return ok("load", text)
+    return warn("load", text, "repeat it at rest: the machine can do more than the figures below")
 
 
 def speed_findings(config: ModelConfig) -> Iterator[Finding]:
