@@ -40,6 +40,16 @@ def locate(source: ModelSource, on_progress: Progress) -> Path:
     return folder
 
 
+def locate_config(source: ModelSource) -> Path:
+    """Return the folder with the configuration, fetched first if need be; weights need not be
+    there. Raises CheckpointError or UnsupportedModel."""
+    folder = local_folder(source)
+    if folder is None:
+        folder = _fetch_telling(source)
+    check_kind(folder, trust_remote_code=source.trust_remote_code)
+    return folder
+
+
 def check_local(source: ModelSource) -> Path | None:
     """Return the folder of a local model, checked as `locate` would; None for one on the hub."""
     folder = local_folder(source)
@@ -70,16 +80,24 @@ def _check_files(folder: Path, source: ModelSource) -> None:
     check_weights(folder)
 
 
-def _fetch(source: ModelSource, on_progress: Progress) -> Path:
+def _fetch_telling(source: ModelSource) -> Path:
+    """Return the folder with the files that tell what a model of the hub is."""
     from quire.models.loading import hub
 
-    revision = source.revision or "main"
-    folder = hub.fetch(source.model, revision, TELLING, lambda done, total: None)
+    folder = hub.fetch(source.model, source.revision or "main", TELLING, lambda done, total: None)
     if not any((folder / name).is_file() for name in TELLING[:2]):
         raise CheckpointError(
             f"{source.model} holds no config.json on the hub: it is not a model as transformers "
             "stores it (GGUF and other formats are not read)"
         )
-    check_kind(folder, trust_remote_code=source.trust_remote_code)
+    return folder
+
+
+def _fetch(source: ModelSource, on_progress: Progress) -> Path:
+    from quire.models.loading import hub
+
+    check_kind(_fetch_telling(source), trust_remote_code=source.trust_remote_code)
     patterns = (*FETCHED, "*.py") if source.trust_remote_code else FETCHED
-    return hub.fetch(source.model, revision, patterns, partial(on_progress, "download"))
+    return hub.fetch(
+        source.model, source.revision or "main", patterns, partial(on_progress, "download")
+    )

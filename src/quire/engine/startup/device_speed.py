@@ -1,0 +1,76 @@
+"""Measures what a device of this machine reads and computes, by the kernels that serve a model."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from quire.engine.startup.placement import Placement
+from quire.models.config import ModelDtype
+from quire.models.loading.dtype_choice import DTYPES
+
+MIN_BYTES, MAX_BYTES = 1 << 20, 1 << 28
+"""The least and most bytes of weights that are read: as many as the model's, so that caches help as
+they do when it is served."""
+MANY_ROWS = 256
+"""At so many rows products are about as fast as they get."""
+MEASURE_S = 1.0
+"""Each of the two is measured for so long, and the fastest time counts, since others use the
+machine too."""
+
+
+class DeviceSpeed(NamedTuple):
+    """The bytes of weights that are read in a second, and the FLOP/s of products."""
+
+    bytes_s: float
+    flops_s: float
+
+
+def measure_speed(
+    placement: Placement, dtype_name: str, weight_bytes: int, size: int
+) -> DeviceSpeed:
+    """Return the speed of products with matrices [size, size] of `weight_bytes` in all."""
+    dtype = DTYPES[ModelDtype(dtype_name)]
+    num_bytes = min(max(weight_bytes, MIN_BYTES), MAX_BYTES)
+    multiply, packed_bytes = _product(placement, dtype, size)
+    num_products = max(num_bytes // packed_bytes, 1)
+    products = [multiply] + [_product(placement, dtype, size)[0] for _ in range(num_products - 1)]
+    row = torch.ones(1, size, dtype=dtype, device=placement.device)
+    rows = torch.ones(MANY_ROWS, size, dtype=dtype, device=placement.device)
+    one_s = _fastest_s(placement.device, products, row)
+    many_s = _fastest_s(placement.device, products, rows)
+    flops = 2.0 * MANY_ROWS * size * size * num_products
+    return DeviceSpeed(num_products * packed_bytes / one_s, flops / many_s)
+
+
+def _product(
+    placement: Placement, dtype: torch.dtype, size: int
+) -> tuple[Callable[[Tensor], object], int]:
+    """Return a product with a weight as the model would keep it, and the bytes of that."""
+    weight = torch.randn(size, size, device=placement.device).bfloat16().to(dtype)
+    linears = () if placement.kernels is None else placement.kernels.linears
+    kernel = next((each for each in linears if each.takes(weight)), None)
+    if kernel is None:
+        return partial(linear, weight=weight), weight.nbytes
+    packed = kernel.pack(weight)
+    return partial(kernel.linear, weight=packed, bias=None), packed.packed.nbytes
+
+
+@torch.inference_mode()
+def _fastest_s(
+    device: torch.device, products: list[Callable[[Tensor], object]], x: Tensor
+) -> float:
+    """Return the seconds that all of the products take, each at its best, in turn."""
+    fastest_s, end_s = [float("inf")] * len(products), time.perf_counter() + MEASURE_S
+    while time.perf_counter() < end_s:
+        for index, product in enumerate(products):
+            began_s = time.perf_counter()
+            product(x)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            fastest_s[index] = min(fastest_s[index], time.perf_counter() - began_s)
+    return sum(fastest_s)
