@@ -18,7 +18,7 @@ from quire.extras import how_to_install
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("server", "engine", "scheduler", "cache", "models")
-UNLINKED_PACKAGES = ("bench", "simulation")
+UNLINKED_PACKAGES = ("bench", "planning", "simulation")
 """At the top `bench` is the developers' benchmarks, built on the package (decision 14)."""
 TERMS = (
     *("block", "slot", "block table", "request", "chunk", "step", "batch", "token budget"),

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from quire import __version__
 from quire.bench.options import EPILOG, add_bench_options
+from quire.server.cli.plan_options import add_planning
 from quire.server.cli.settings import add_engine_options, add_options
 from quire.server.cli.suggestion import closest
 from quire.simulation.options import EPILOG as SIM_EPILOG
@@ -18,6 +19,7 @@ FLAGS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = MappingProxyTyp
         "run-batch": add_engine_options,
         "bench": add_bench_options,
         "sim": add_sim_options,
+        "plan": add_planning,
     }
 )
 VARIABLES = "Each flag can be given as a variable: --max-num-seqs as QUIRE_MAX_NUM_SEQS."
@@ -57,7 +59,15 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_without_weights(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands that run the scheduler without a model."""
+    """Add the commands that run the scheduler without a model, and plans of one."""
+    planning = commands.add_parser(
+        "plan",
+        help="tell what serving a model would take, without its weights",
+        epilog=f"{VARIABLES} Exit code 1: the model would not start so.",
+        allow_abbrev=False,
+    )
+    _add_model(planning)
+    add_planning(planning)
     replay = commands.add_parser(
         "replay",
         help="replay what a flight recorder has written",
