@@ -23,6 +23,17 @@ LLAMA_3_8B: Mapping[str, object] = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
+LLAMA_31_8B = {
+    **LLAMA_3_8B,
+    "max_position_embeddings": 131072,
+    "rope_scaling": {
+        "factor": 8.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+}
 LLAMA_3_70B = {
     **LLAMA_3_8B,
     "hidden_size": 8192,
@@ -75,6 +86,7 @@ DEEPSEEK_V3: Mapping[str, object] = {
     "q_lora_rank": 1536,
     "qk_nope_head_dim": 128,
     "qk_rope_head_dim": 64,
+    "quantization_config": {"fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]},
     "rope_scaling": {
         "beta_fast": 32,
         "beta_slow": 1,
@@ -92,7 +104,8 @@ DEEPSEEK_V3: Mapping[str, object] = {
     "v_head_dim": 128,
     "vocab_size": 129280,
 }
-"""It is published in FP8; these are the sizes of the bfloat16 checkpoint that is made of it."""
+"""It is published in FP8, which is not read; its plan is that of the bfloat16 checkpoint that is
+made of it."""
 GEMMA_3_27B: Mapping[str, object] = {
     "architectures": ["Gemma3ForConditionalGeneration"],
     "model_type": "gemma3",

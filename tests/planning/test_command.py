@@ -4,13 +4,17 @@ Models are tiny but for their lengths, so that plans take little time.
 """
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from quire.server.cli.main import main
-from tests.planning.published import LLAMA_3_8B, write_config
+from quire.simulation.cost.cost_file import load_cost
+from tests.planning.published import LLAMA_3_8B, LLAMA_31_8B, write_config
 
+SHORT = ("--input-tokens", "32", "--output-tokens", "8")
 Capture = pytest.CaptureFixture[str]
 
 
@@ -22,7 +26,7 @@ def model(tmp_path: Path) -> str:
 
 
 def test_a_plan_in_words(model: str, capsys: Capture) -> None:
-    assert main(["plan", model, "--device", "l4", "--max-num-seqs", "16"]) == 0
+    assert main(["plan", model, "--device", "l4", "--max-num-seqs", "16", *SHORT]) == 0
     text = capsys.readouterr().out
     for part in ("NVIDIA L4", "memory receipt of cuda", "inter-token", "16 requests run at once"):
         assert part in text
@@ -36,30 +40,51 @@ def test_a_plan_in_json(model: str, capsys: Capture) -> None:
     assert main(["plan", model, "--device", "h100", "--json", *lengths]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["weight_bytes"] > 0 and plan["facts"]["memory"]["kv_tokens"] > 8192
-    loads = [each["load"] for each in plan["forecasts"]]
-    assert [each["num_requests"] for each in loads] == [1, 32, 128]
-    assert {(each["num_input_tokens"], each["num_output_tokens"]) for each in loads} == {(100, 7)}
+    bursts = [each["burst"] for each in plan["forecasts"]]
+    assert [each["num_requests"] for each in bursts] == [1, 32, 128]
+    assert {(each["num_input_tokens"], each["num_output_tokens"]) for each in bursts} == {(100, 7)}
 
 
 def test_two_plans_beside_each_other(model: str, capsys: Capture) -> None:
     changed = "--device a100 --kv-cache-dtype fp8"
-    assert main(["plan", model, "--device", "h100", "--diff", changed]) == 0
+    assert main(["plan", model, "--device", "h100", "--diff", changed, *SHORT]) == 0
     text = capsys.readouterr().out
     assert "A: NVIDIA H100 SXM 80 GB, no options" in text
     assert "B: NVIDIA A100 SXM 80 GB, --kv-cache-dtype fp8" in text
-    rows = {line[:42].strip(): line[42:].split() for line in text.splitlines()}
+    lines = (re.split(r" {2,}", line.strip()) for line in text.splitlines())
+    rows = {name: cells for name, *cells in lines}
     assert rows["weights, MiB"][2] == "="
     # 2 layers of 2 heads of 64: 1,024 bytes of bfloat16, or bytes with a scale for each head
-    assert rows["K and V of a token, bytes"][:2] == ["1,024", "528"]
-    assert rows["K and V of a token, bytes"][2:] == ["-48.4", "%"]
-    assert rows["128 requests: inter-token time, ms"][2].startswith("+")
+    assert rows["K and V of a token, bytes"] == ["1,024", "528", "-48.4 %"]
+    assert rows["128 requests: median inter-token time, ms"][2].startswith("+")
 
 
 def test_two_plans_in_json(model: str, capsys: Capture) -> None:
-    command = ["plan", model, "--device", "l4", "--json", "--diff", "--max-model-len 64"]
+    command = ["plan", model, "--device", "l4", "--json", "--diff", "--max-model-len 64", *SHORT]
     assert main(command) == 0
     plans = json.loads(capsys.readouterr().out)
     assert [each["facts"]["max_model_len"] for each in plans] == [8192, 64]
+
+
+def test_the_built_in_cost_is_a_plan(tmp_path: Path, capsys: Capture) -> None:
+    """It is written by `quire plan` of Llama 3.1 8B, and so has no figures of its own."""
+    path = tmp_path / "cost.json"
+    folder = tmp_path / "Llama-3.1-8B"
+    folder.mkdir()
+    limits = ["--max-model-len", "16384", "--max-num-seqs", "256"]
+    command = ["plan", str(write_config(folder, LLAMA_31_8B)), "--device", "h100", *limits, *SHORT]
+    assert main([*command, "--cost", str(path)]) == 0
+    planned, built_in = load_cost(str(path)), load_cost("h100-8b")
+    assert "quire serve" in capsys.readouterr().out
+    assert replace(planned, model=built_in.model) == built_in
+
+
+def test_a_simulation_takes_the_cost_of_a_plan(model: str, tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "cost.json"
+    assert main(["plan", model, "--device", "a100", "--cost", str(path), *SHORT]) == 0
+    capsys.readouterr()
+    assert main(["sim", "poisson:rate=9,requests=9,output=8", "--cost", str(path)]) == 0
+    assert "NVIDIA A100" in capsys.readouterr().out
 
 
 def test_a_model_that_does_not_fit_is_exit_code_1(
@@ -86,6 +111,7 @@ def test_a_model_that_does_not_fit_is_exit_code_1(
             "both say how large KV memory shall be",
         ),
         (["--device", "l4", "--input-tokens", "9000"], "--input-tokens 9000"),
+        (["--device", "l4", "--diff=--block-size 32", "--cost", "cost.json"], "leave --diff out"),
         (["--device", "l4", "--diff=--port 80"], "--diff is '--port 80'"),
         (["--device", "l4", "--diff="], "not nothing"),
         (["--device", "l4", "--diff=--max-num-seqs"], "expected one argument"),

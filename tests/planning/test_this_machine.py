@@ -9,9 +9,10 @@ from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, Schedul
 from quire.engine.messages import EngineFacts
 from quire.engine.startup.build import build_engine
 from quire.models.config import LinearBackend, ModelDtype, Quantization
-from quire.planning.plan import PlanRequest, build_plan
+from quire.planning.plan import Lengths, PlanRequest, build_plan
 
 BUNDLED = str(files("quire.models") / "bundled")
+SHORT = Lengths(32, 8)
 EXACT = ("device", "scratch", "graphs", "kv", "swap")
 """The lines of the receipt that are the same to the byte. Activations are measured, and what is
 unused depends on what other programs do; weights in 12 bits depend on their numbers."""
@@ -41,7 +42,7 @@ def started(config: EngineConfig) -> EngineFacts:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_plan_says_what_an_engine_says(name: str) -> None:
     config = CONFIGS[name]
-    plan = build_plan(PlanRequest(None, "cpu"), config)
+    plan = build_plan(PlanRequest(None, "cpu", lengths=SHORT), config)
     planned, facts = plan.facts, started(config)
     assert planned is not None
     lines = {line.kind: line.num_bytes for line in planned.receipt}
@@ -63,6 +64,8 @@ def test_a_plan_says_what_an_engine_says(name: str) -> None:
 
 
 def test_this_machine_is_measured() -> None:
-    plan = build_plan(PlanRequest(None, "cpu"), CONFIGS["by torch"])
+    plan = build_plan(PlanRequest(None, "cpu", lengths=SHORT), CONFIGS["by torch"])
     assert plan.device.bytes_s > 0 and plan.device.flops_of("float32") > 0
-    assert "measured" in plan.device.source and all(each.itl_s > 0 for each in plan.forecasts)
+    assert "measured" in plan.device.source and all(
+        each.figures.output_tok_s > 0 for each in plan.forecasts
+    )

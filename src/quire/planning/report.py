@@ -8,6 +8,7 @@ from quire.cache.sizing import MIB
 from quire.engine.startup.receipt import receipt_text
 from quire.planning.forecast import Forecast
 from quire.planning.plan import NUM_REQUESTS, Plan
+from quire.simulation.table import lines_of as table_lines
 
 NOTHING = "-"
 
@@ -47,9 +48,10 @@ def diff_lines(first: Plan, second: Plan) -> Iterator[str]:
     for name, plan in (("A", first), ("B", second)):
         if plan.facts is None:
             yield f"  {name} would NOT start: {plan.why_not}"
-    yield f"{'':42} {'A':>14} {'B':>14} {'change':>9}"
+    rows = [("", "A", "B", "change")]
     for a, b in zip(rows_of(first), rows_of(second), strict=True):
-        yield f"{_label(a):42} {_shown(a.value):>14} {_shown(b.value):>14} {change(a, b):>9}"
+        rows.append((_label(a), _shown(a.value), _shown(b.value), change(a, b)))
+    yield from table_lines(rows)
 
 
 def rows_of(plan: Plan) -> list[Row]:
@@ -58,7 +60,7 @@ def rows_of(plan: Plan) -> list[Row]:
     receipt = {} if facts is None else {line.kind: line.num_bytes for line in facts.receipt}
     kinds = ("device", "activation", "scratch", "graphs", "kv", "swap", "unused")
     memory = None if facts is None else facts.memory
-    found = {each.load.num_requests: each for each in plan.forecasts}
+    found = {each.burst.num_requests: each for each in plan.forecasts}
     return [
         Row("weights", plan.weight_bytes / MIB, "MiB"),
         *(Row(kind, receipt[kind] / MIB if receipt else None, "MiB") for kind in kinds),
@@ -82,30 +84,32 @@ def change(a: Row, b: Row) -> str:
 
 
 def _forecast_lines(plan: Plan) -> Iterator[str]:
-    load = plan.forecasts[0].load
+    burst = plan.forecasts[0].burst
     yield (
-        f"forecast for requests that come at once, {load.num_input_tokens} tokens in, "
-        f"{load.num_output_tokens} out:"
+        f"forecast for requests that come at once, {burst.num_input_tokens} tokens in, "
+        f"{burst.num_output_tokens} out:"
     )
-    yield "  requests  at once  TTFT mean   longest  inter-token  output tok/s"
+    rows = [("  requests", "TTFT p50", "p99", "inter-token p50", "p99", "output tok/s")]
     for each in plan.forecasts:
-        yield (
-            f"  {each.load.num_requests:8}  {each.num_running:7}  {_seconds(each.ttft_s):>9}  "
-            f"{_seconds(each.max_ttft_s):>8}  {_seconds(each.itl_s):>11}  "
-            f"{each.output_tokens_s:12,.1f}"
-        )
+        figures = each.figures
+        first, inter = figures.first_token, figures.inter_token
+        times = (first.p50_ms, first.p99_ms, inter.p50_ms, inter.p99_ms)
+        shown = (*map(_time, times), f"{figures.output_tok_s:,.1f}")
+        rows.append((f"  {each.burst.num_requests:8}", *shown))
+    yield from table_lines(rows)
 
 
 def _forecast_rows(number: int, found: Forecast | None) -> Iterator[Row]:
     """Yield the figures of a forecast; without values where there is none."""
     noun = "request" if number == 1 else "requests"
+    figures = None if found is None else found.figures
     ttft_ms, itl_ms, rate = (
         (None, None, None)
-        if found is None
-        else (1e3 * found.ttft_s, 1e3 * found.itl_s, found.output_tokens_s)
+        if figures is None
+        else (figures.first_token.p50_ms, figures.inter_token.p50_ms, figures.output_tok_s)
     )
-    yield Row(f"{number} {noun}: mean TTFT", ttft_ms, "ms")
-    yield Row(f"{number} {noun}: inter-token time", itl_ms, "ms")
+    yield Row(f"{number} {noun}: median TTFT", ttft_ms, "ms")
+    yield Row(f"{number} {noun}: median inter-token time", itl_ms, "ms")
     yield Row(f"{number} {noun}: output tokens a second", rate)
 
 
@@ -119,8 +123,10 @@ def _shown(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 
-def _seconds(value: float) -> str:
-    return f"{value:,.2f} s" if value >= 1 else f"{1e3 * value:,.1f} ms"
+def _time(value_ms: float | None) -> str:
+    if value_ms is None:
+        return NOTHING
+    return f"{value_ms / 1e3:,.2f} s" if value_ms >= 1e3 else f"{value_ms:,.1f} ms"
 
 
 def _mib(num_bytes: int) -> str:

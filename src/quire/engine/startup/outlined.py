@@ -4,12 +4,13 @@ weights, and on a device that need not be there.
 
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from quire.cache.sizing import MIB, KVCapacity, TooLittleMemory
-from quire.engine.config import LEAST_MODEL_LEN, TOY_MODEL, EngineConfig
+from quire.engine.config import LEAST_MODEL_LEN, TOY_MODEL, EngineConfig, ModelConfig
 from quire.engine.messages import EngineFacts
 from quire.engine.startup.kv_plan import Limits
 from quire.engine.startup.memory import DeviceMemory, measure
@@ -26,7 +27,7 @@ from quire.models.attention.choice import PlannedAttention, plan_attention
 from quire.models.attention.triton.tiles import Device
 from quire.models.config import AttentionBackendName, ModelDtype
 from quire.models.loading.checkpoint import ModelSource, locate_config
-from quire.models.loading.checkpoint_kind import is_encoder
+from quire.models.loading.checkpoint_kind import is_encoder, quantised_refusal
 from quire.models.loading.kernels import choose_kernels, compute_dtype
 from quire.models.loading.outline import Outline, OutlineOptions, outline, read_config, stored_dtype
 from quire.models.loading.support import max_model_len
@@ -52,7 +53,8 @@ class OutlinedEngine:
     """An engine as it would start.
 
     token_bytes: what K and V of a token take in all layers.
-    facts, capacity: None where it would not start for lack of memory, as `why_not` says.
+    facts, capacity: None where it would not start, for lack of memory or since its weights are
+        quantised in a form that is not read, as `why_not` says.
     fitting_len: a length of requests with which it would start then; 0 if there is none.
     """
 
@@ -70,21 +72,14 @@ class OutlinedEngine:
 def size_outlined(config: EngineConfig, device: OutlinedDevice) -> OutlinedEngine:
     """Return the engine that a configuration would start. Raises CheckpointError, UnsupportedModel,
     and ValueError for options that the model or the device does not support."""
-    if config.model.model == TOY_MODEL:
-        raise ValueError("the toy has no weights and takes no memory: there is nothing to plan")
-    model = config.model
-    folder = locate_config(ModelSource(model.model, model.revision, model.trust_remote_code))
-    if is_encoder(folder):
-        raise ValueError("an encoder keeps no keys and values, and takes what its weights take")
-    if model.trust_remote_code:
-        raise ValueError(
-            "a plan runs no code that comes with a model: leave --trust-remote-code out"
-        )
+    folder = _located(config.model)
     whole = read_config(folder)
     placement = _placement(config, device)
-    if placement.dtype is ModelDtype.AUTO and device.gpu is not None:
-        if stored_dtype(folder, whole) == torch.float32:  # as on any GPU that multiplies bfloat16
-            placement = replace(placement, dtype=ModelDtype.BFLOAT16)
+    refusal = quantised_refusal(folder)
+    if placement.dtype is ModelDtype.AUTO and (
+        refusal is not None or _is_float32_on_gpu(device, stored_dtype(folder, whole))
+    ):
+        placement = replace(placement, dtype=ModelDtype.BFLOAT16)
     limits = choose_limits(
         config.scheduling, max_model_len(whole.get_text_config()), placement.device
     )
@@ -95,7 +90,32 @@ def size_outlined(config: EngineConfig, device: OutlinedDevice) -> OutlinedEngin
         largest_step(limits),
         config.kv_options,
     )
-    return _sized(config, device, placement, limits, outline(folder, whole, options))
+    engine = _sized(config, device, placement, limits, outline(folder, whole, options))
+    if refusal is None:
+        return engine
+    why_not = f"{refusal}. The figures are those of {placement.dtype} weights"
+    return replace(engine, facts=None, capacity=None, why_not=why_not, fitting_len=0)
+
+
+def _located(model: ModelConfig) -> Path:
+    """Return the folder with the configuration of a model that can be planned. Raises
+    CheckpointError, UnsupportedModel or ValueError."""
+    if model.model == TOY_MODEL:
+        raise ValueError("the toy has no weights and takes no memory: there is nothing to plan")
+    folder = locate_config(ModelSource(model.model, model.revision, model.trust_remote_code))
+    if is_encoder(folder):
+        raise ValueError("an encoder keeps no keys and values, and takes what its weights take")
+    if model.trust_remote_code:
+        raise ValueError(
+            "a plan runs no code that comes with a model: leave --trust-remote-code out"
+        )
+    return folder
+
+
+def _is_float32_on_gpu(device: OutlinedDevice, stored: torch.dtype | None) -> bool:
+    """Return whether a GPU that is not here would take weights for bfloat16, as those do that
+    multiply it fast."""
+    return device.gpu is not None and stored == torch.float32
 
 
 def _placement(config: EngineConfig, device: OutlinedDevice) -> Placement:

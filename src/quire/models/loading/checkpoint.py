@@ -9,7 +9,13 @@ from functools import partial
 from pathlib import Path
 
 from quire.models.config import CheckpointError
-from quire.models.loading.checkpoint_kind import check_kind, check_weights, gguf_refusal
+from quire.models.loading.checkpoint_kind import (
+    check_has_config,
+    check_kind,
+    check_model_kind,
+    check_weights,
+    gguf_refusal,
+)
 
 Progress = Callable[[str, int, int], None]
 """Called with (phase, done, total) during a load; within a phase `done` never falls."""
@@ -42,11 +48,12 @@ def locate(source: ModelSource, on_progress: Progress) -> Path:
 
 def locate_config(source: ModelSource) -> Path:
     """Return the folder with the configuration, fetched first if need be; weights need not be
-    there. Raises CheckpointError or UnsupportedModel."""
+    there, nor in a form that is read. Raises CheckpointError or UnsupportedModel."""
     folder = local_folder(source)
     if folder is None:
         folder = _fetch_telling(source)
-    check_kind(folder, trust_remote_code=source.trust_remote_code)
+    check_has_config(folder)
+    check_model_kind(folder, trust_remote_code=source.trust_remote_code)
     return folder
 
 

@@ -19,7 +19,6 @@ from quire.models.layers.latent import is_latent
 from quire.models.layers.linears import planned_bytes
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading import pretrained
-from quire.models.loading.checkpoint_kind import check_kind
 from quire.models.loading.dtype_choice import choose_dtype
 from quire.models.loading.loader import LoadedModel
 from quire.models.loading.module_shape import Calls, Seen, shape_of, top_k_of
@@ -96,9 +95,8 @@ class OutlinedExperts:
 
 
 def read_config(folder: Path) -> "PretrainedConfig":
-    """Return the configuration of a model that is served, weights or not. Raises CheckpointError or
+    """Return the configuration of a model of a kind that is served. Raises CheckpointError or
     UnsupportedModel."""
-    check_kind(folder, trust_remote_code=False)
     config = pretrained.read_config(folder, trust_remote_code=False)
     refuse_unsupported(config.get_text_config())
     return config

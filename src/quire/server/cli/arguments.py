@@ -7,11 +7,18 @@ from types import MappingProxyType
 
 from quire import __version__
 from quire.bench.options import EPILOG, add_bench_options
-from quire.server.cli.plan_options import add_planning
-from quire.server.cli.settings import add_engine_options, add_options
+from quire.planning.options import add_plan_options
+from quire.server.cli.settings import add_engine_options, add_options, add_planned_options
 from quire.server.cli.suggestion import closest
 from quire.simulation.options import EPILOG as SIM_EPILOG
 from quire.simulation.options import add_sim_options
+
+
+def add_planning(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `quire plan`: its own, and those of `quire serve` that it takes."""
+    add_plan_options(parser)
+    add_planned_options(parser)
+
 
 FLAGS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = MappingProxyType(
     {

@@ -5,20 +5,22 @@ import logging
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import msgspec
 
 from quire.models.config import CheckpointError, UnsupportedModel
-from quire.planning.devices import DeviceError
 from quire.planning.plan import Lengths, Plan, PlanRequest, build_plan
 from quire.planning.report import diff_lines, lines_of
 from quire.server.cli.exit_codes import FAILED_START, USAGE_ERROR
 from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.options import OPTIONS
 from quire.server.cli.output import print_line
-from quire.server.cli.settings import add_plan_options, read_config
+from quire.server.cli.settings import add_planned_options, read_config
+from quire.simulation.cost.cost_file import save_cost
+from quire.simulation.cost.devices import DeviceError
 
-OWN = ("planned_device", "input_tokens", "output_tokens", "diff", "json")
+OWN = ("planned_device", "input_tokens", "output_tokens", "diff", "cost", "json")
 
 
 def run_plan(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:
@@ -27,10 +29,13 @@ def run_plan(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int
     logging.basicConfig(level=logging.ERROR)
     asked = [arguments]
     if arguments["diff"] is not None:
+        if arguments["cost"] is not None:
+            raise InvalidOption("--cost writes the cost of one plan: leave --diff out")
         asked.append({**arguments, **_changes(str(arguments["diff"]))})
     try:
         plans = [_plan(each, environ) for each in asked]
-    except (CheckpointError, DeviceError, UnsupportedModel, ValueError) as error:
+        _write_cost(plans[0], arguments["cost"])
+    except (CheckpointError, DeviceError, UnsupportedModel, ValueError, OSError) as error:
         print(f"quire plan: {error}", file=sys.stderr)
         return USAGE_ERROR
     if arguments["json"]:
@@ -62,11 +67,18 @@ def _plan(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Plan:
     return build_plan(request, config.model.engine)
 
 
+def _write_cost(plan: Plan, path: object) -> None:
+    """Write the cost of a plan's steps where it is wanted; there is none of what would not start.
+    Raises OSError."""
+    if isinstance(path, Path) and plan.cost is not None:
+        save_cost(plan.cost, path)
+
+
 def _changes(options: str) -> dict[str, object]:
     """Return the arguments that `--diff` gives. Raises InvalidOption."""
     parser = argparse.ArgumentParser(prog="--diff", exit_on_error=False, add_help=False)
     parser.add_argument("--device", dest="planned_device", default=argparse.SUPPRESS)
-    add_plan_options(parser)
+    add_planned_options(parser)
     try:
         found, unknown = parser.parse_known_args(shlex.split(options))
     except (argparse.ArgumentError, ValueError) as error:

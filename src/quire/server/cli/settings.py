@@ -60,7 +60,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     _add(parser, [o for o in OPTIONS if o.section not in SERVING or o.key in WITHOUT_HTTP])
 
 
-def add_plan_options(parser: argparse.ArgumentParser) -> None:
+def add_planned_options(parser: argparse.ArgumentParser) -> None:
     """Add the flags that decide what an engine takes and how fast it is, but for its device."""
     _add(parser, [o for o in OPTIONS if o.section in PLANNED and o.key not in NOT_PLANNED])
 

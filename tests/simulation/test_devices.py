@@ -6,7 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quire.planning.devices import Device, DeviceError, DeviceKind, find_device, known_devices
+from quire.simulation.cost.devices import (
+    DeviceError,
+    DeviceKind,
+    DeviceSpec,
+    find_device,
+    known_devices,
+)
 
 GOOD = {
     "name": "mine",
@@ -31,7 +37,7 @@ def test_a_file_is_read_in_both_forms(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"mine.{suffix}"
     encode = msgspec.json.encode if suffix == "json" else _toml
     path.write_bytes(encode(GOOD))
-    assert find_device(str(path)) == msgspec.convert(GOOD, Device)
+    assert find_device(str(path)) == msgspec.convert(GOOD, DeviceSpec)
 
 
 def _toml(device: dict[str, object]) -> bytes:

@@ -1,12 +1,13 @@
-"""Devices that plans are made for: a table of known ones, and files of the same form."""
+"""Devices by what their makers say of them: a table of known ones, and files of the same form."""
 
 from collections.abc import Mapping
 from enum import StrEnum
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+
+from quire.simulation.cost.cost_file import BUILT_IN
 
 THIS, CPU = "this", "cpu"
 """Names of devices that are measured: this machine's GPU, or its CPU where it has none; its CPU."""
@@ -30,8 +31,8 @@ class DeviceError(Exception):
     what would be right."""
 
 
-class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A device that a plan is made for.
+class DeviceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The memory and the rates of a device.
 
     memory_bytes: all of its memory. reserved_bytes: what is taken of it before any model is loaded.
     bandwidth_bytes_s, flops_s: the peak rates, the latter by dtype. The efficiencies are the shares
@@ -73,13 +74,13 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return self.bandwidth_bytes_s * self.bandwidth_efficiency
 
 
-def known_devices() -> Mapping[str, Device]:
+def known_devices() -> Mapping[str, DeviceSpec]:
     """Return the devices of the table by their names."""
-    table = (files("quire.planning") / "devices.toml").read_bytes()
-    return msgspec.toml.decode(table, type=dict[str, Device])
+    table = (BUILT_IN / "devices.toml").read_bytes()
+    return msgspec.toml.decode(table, type=dict[str, DeviceSpec])
 
 
-def find_device(name: str) -> Device:
+def find_device(name: str) -> DeviceSpec:
     """Return the device of that name, or the one that a file describes. Raises DeviceError."""
     known = known_devices()
     if name in known:
@@ -91,14 +92,14 @@ def find_device(name: str) -> Device:
     return read_device(path)
 
 
-def read_device(path: Path) -> Device:
+def read_device(path: Path) -> DeviceSpec:
     """Return the device that a file in TOML or JSON (`.json`) describes. Raises DeviceError."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise DeviceError(f"{path} is larger than {MAX_FILE_BYTES} bytes: it holds no device")
         data = path.read_bytes()
         decode = msgspec.json.decode if path.suffix == ".json" else msgspec.toml.decode
-        device: Device = decode(data, type=Device)
+        device: DeviceSpec = decode(data, type=DeviceSpec)
     except (OSError, ValueError) as error:
         raise DeviceError(f"{path} describes no device: {error}") from None
     if not device.flops_s:

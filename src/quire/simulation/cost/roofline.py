@@ -5,7 +5,7 @@ part takes as long as its computing or its reading, whichever is slower, since t
 from dataclasses import dataclass
 
 from quire.models.shape import AttentionShape, ExpertShape, ModelShape
-from quire.planning.devices import Device
+from quire.simulation.cost.devices import DeviceSpec
 from quire.simulation.step_work import StepWork
 
 QUERY_TILE = 64
@@ -18,7 +18,7 @@ class Roofline:
     model's dtype is unknown."""
 
     shape: ModelShape
-    device: Device
+    device: DeviceSpec
 
     def step_s(self, work: StepWork) -> float:
         """Return the seconds of a step, its overhead on the host included."""
@@ -45,13 +45,15 @@ class Roofline:
         return self._slower_s(2.0 * num_weights, num_bytes) + activation_bytes / self.device.bytes_s
 
     def _attention_s(self, layers: AttentionShape, work: StepWork) -> float:
-        """Return the seconds that layers of one kind attend."""
-        decode_pairs, prefill_pairs = _pairs(layers, work)
+        """Return the seconds that layers of one kind attend, for sequences that decode and then for
+        prompts."""
         num_flops = 2.0 * (layers.head_size + layers.v_head_size) * layers.num_heads
-        num_reads = decode_pairs + prefill_pairs / QUERY_TILE
-        return layers.num_layers * self._slower_s(
-            num_flops * (decode_pairs + prefill_pairs), num_reads * layers.token_bytes
+        decode_pairs, prefill_pairs = _pairs(layers, work)
+        seconds = (
+            self._slower_s(num_flops * num_pairs, num_pairs / num_queries * layers.token_bytes)
+            for num_pairs, num_queries in ((decode_pairs, 1), (prefill_pairs, QUERY_TILE))
         )
+        return layers.num_layers * sum(seconds)
 
     def _slower_s(self, num_flops: float, num_bytes: float) -> float:
         flops_s = self.device.flops_of(self.shape.dtype)

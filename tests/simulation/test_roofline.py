@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.models.shape import AttentionShape, ExpertShape, ModelShape
-from quire.planning.devices import Device, DeviceError, DeviceKind
-from quire.planning.roofline import Roofline, num_experts_met
+from quire.simulation.cost.devices import DeviceError, DeviceKind, DeviceSpec
+from quire.simulation.cost.fitted import FittedCost
+from quire.simulation.cost.linearised import coefficients_of
+from quire.simulation.cost.roofline import Roofline, num_experts_met
 from quire.simulation.step_work import StepWork
 
 WINDOW = 64
@@ -31,14 +33,14 @@ DENSE = ModelShape(
 SPARSE = dataclasses.replace(
     DENSE, experts=(ExpertShape(4, 16, 2, 50_000),), expert_weight_bytes=2.0
 )
-DEVICE = Device(
+DEVICE = DeviceSpec(
     name="a device",
     kind=DeviceKind.CUDA,
     memory_bytes=1 << 30,
     bandwidth_bytes_s=1e9,
     flops_s={"bfloat16": 1e12},
 )
-SLOW = Device(
+SLOW = DeviceSpec(
     name="one that computes slowly",
     kind=DeviceKind.CUDA,
     memory_bytes=1 << 30,
@@ -107,7 +109,7 @@ def test_overheads_are_added() -> None:
     slow = {"step_overhead_s": 1.0, "layer_overhead_s": 0.5, "seq_overhead_s": 0.25}
     fields = {name: getattr(DEVICE, name) for name in DEVICE.__struct_fields__}
     work = decoding(8, 10)
-    more = Roofline(DENSE, Device(**{**fields, **slow})).step_s(work)
+    more = Roofline(DENSE, DeviceSpec(**{**fields, **slow})).step_s(work)
     assert more - Roofline(DENSE, DEVICE).step_s(work) == pytest.approx(1.0 + 4 * 0.5 + 8 * 0.25)
 
 
@@ -124,3 +126,16 @@ def test_a_dtype_without_a_rate_is_named() -> None:
     shape = dataclasses.replace(DENSE, dtype="float32")
     with pytest.raises(DeviceError, match="no flops_s of float32.*those of bfloat16"):
         Roofline(shape, DEVICE).step_s(decoding(1, 1))
+
+
+@given(SHAPES, works(), st.booleans())
+def test_coefficients_tell_what_the_roofline_tells(
+    shape: ModelShape, work: StepWork, is_slow: bool
+) -> None:
+    """Without windows, and but for the head, which meets the rows that are sampled alone: the
+    coefficients charge it where products are slower than reading."""
+    device = SLOW if is_slow else DEVICE
+    full = dataclasses.replace(shape, attention=(FULL_LAYERS,), num_head_weights=0)
+    true_s = Roofline(full, device).step_s(work)
+    told_s = FittedCost(coefficients_of(Roofline(full, device))).step_s(work)
+    assert told_s == pytest.approx(true_s, rel=0.05)

@@ -3,11 +3,11 @@
 import argparse
 
 from quire.bench.options import count
-from quire.server.cli.settings import add_plan_options
+from quire.output_files import writable
 
 
-def add_planning(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `quire plan`: its own, and those of `quire serve` that it takes."""
+def add_plan_options(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `quire plan` beside those that it has of `quire serve`."""
     parser.add_argument(
         "--device",
         dest="planned_device",
@@ -28,5 +28,10 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
         help="plan once more with these options added or replaced, and show both plans beside each "
         "other: --diff='--kv-cache-dtype fp8'",
     )
+    parser.add_argument(
+        "--cost",
+        type=writable,
+        metavar="FILE.json",
+        help="write the cost of the plan's steps, which `quire sim --cost` reads",
+    )
     parser.add_argument("--json", action="store_true", help="print all of it as JSON")
-    add_plan_options(parser)
