@@ -62,7 +62,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanRequest(msgspec.Struct, frozen=True):
-    """What is to be planned: a model by the name that was given, None for the bundled one; a device
+    """A wish for a plan: a model by the name that was given, None for the bundled one; a device
     by its name or file; options of `quire serve`, as words; and the lengths of requests."""
 
     model: str | None

@@ -1,7 +1,7 @@
 """Plans in words: one by itself, or two beside each other."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from quire.cache.sizing import MIB
@@ -89,7 +89,9 @@ def _forecast_lines(plan: Plan) -> Iterator[str]:
         f"forecast for requests that come at once, {burst.num_input_tokens} tokens in, "
         f"{burst.num_output_tokens} out:"
     )
-    rows = [("  requests", "TTFT p50", "p99", "inter-token p50", "p99", "output tok/s")]
+    rows: list[Sequence[str]] = [
+        ("  requests", "TTFT p50", "p99", "inter-token p50", "p99", "output tok/s")
+    ]
     for each in plan.forecasts:
         figures = each.figures
         first, inter = figures.first_token, figures.inter_token

@@ -17,7 +17,7 @@ BUSY = "other programs keep this machine busy, so it measures as slower than it 
 
 
 class Overheads(NamedTuple):
-    """What a step takes beside its products and attention, in all, for each layer, and for each
+    """The seconds of a step beside its products and attention: in all, for each layer, and for each
     sequence."""
 
     step_s: float
