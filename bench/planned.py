@@ -8,6 +8,7 @@ memory receipt is read, and 1, 32 and 128 requests come at once, each number `--
 """
 
 import argparse
+import re
 import shlex
 import subprocess
 import sys
@@ -35,6 +36,8 @@ from quire.planning.plan import Plan
 REPOSITORY = Path(__file__).resolve().parents[1]
 BUNDLED = "bundled"
 COMPARED = ("weights", "activation", "scratch", "kv")
+MEMORY = re.compile(r'^quire:memory_bytes\{.*?kind="(\w+)".*?\} (\S+)$', re.MULTILINE)
+"""A line of the memory receipt in the metrics."""
 WATCH_S = 3.0
 START_TIMEOUT_S = 300.0
 
@@ -134,7 +137,7 @@ def _burst(url: str, case: Case, planned: Forecast, *, num_repeats: int, scratch
         pair(told.inter_token.p50_ms, [each.inter_token.p50_ms for each in runs]),
         pair(told.output_tok_s, [each.output_tok_s for each in runs]),
     )
-    print(f"{case.name}, {number} requests: {row}", flush=True)
+    print(f"{case.name}: {number} requests are measured", flush=True)
     return row
 
 
@@ -142,12 +145,10 @@ def _memory(url: str, plan: Plan) -> Iterator[tuple[str, Pair]]:
     """Yield the lines of the memory receipt that weights and options decide."""
     assert plan.facts is not None, "the model would start"
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
+        told = dict(MEMORY.findall(answer.read().decode()))
     planned = {line.kind: line.num_bytes for line in plan.facts.receipt}
     for kind in COMPARED:
-        start = f'quire:memory_bytes{{kind="{kind}"'
-        told = next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(start))
-        yield kind, Pair(planned[kind], told)
+        yield kind, Pair(planned[kind], float(told[kind]))
 
 
 def _busy_cores() -> float:

@@ -72,7 +72,10 @@ def load_newest(folder: Path = FOLDER) -> PlannedRecord:
 
 def planned_tables(record: PlannedRecord) -> str:
     """Return the times and the memory of all models as Markdown."""
-    preface = f"`{record.command}`, {record.date}, {record.commit}, {record.machine.describe()}."
+    preface = (
+        f"`{record.command}`, {record.date}, {record.commit}, {record.machine.describe()}; other "
+        f"programs took {record.busy_cores:.1f} cores just before."
+    )
     return "\n\n".join((preface, _times(record.models), _memory(record.models)))
 
 
