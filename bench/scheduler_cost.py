@@ -1,8 +1,9 @@
-"""The scheduler's own time in a step: schedule and update, with results out of thin air.
+"""The scheduler's own time in a step: schedule, update and usage, with results out of thin air.
 
     python -m bench.scheduler_cost [--running 1024] [--waiting 100,10000] [--steps 100]
 
-Prints medians in milliseconds of processor time, by policy and length of the waiting line.
+Prints medians in milliseconds of processor time, by policy and length of the waiting line. On the
+scheduler's clock a step takes STEP_S seconds.
 """
 
 import argparse
@@ -21,6 +22,7 @@ BLOCK_SIZE = 16
 NUM_PROMPT_TOKENS = 32
 NUM_TENANTS = 64
 MAX_TOKENS = 1024
+STEP_S = 0.075
 
 
 def build(policy: PolicyName, num_running: int, num_waiting: int) -> Scheduler:
@@ -66,13 +68,16 @@ def measure(policy: PolicyName, num_running: int, num_waiting: int, num_steps: i
     submit(scheduler, num_running, num_waiting)
     taken = []
     for number in range(num_steps):
+        began_s = 1e3 + number * STEP_S
+        ended_s = began_s + 0.9 * STEP_S
         began = time.process_time()
-        scheduler.abort(f"r{number}", 1e3 + number)
-        step = scheduler.schedule(1e3 + number)
+        scheduler.abort(f"r{number}", began_s)
+        step = scheduler.schedule(began_s)
         between = time.process_time()
         result = draw(step)
         resumed = time.process_time()
-        scheduler.update(step, result, 1e3 + number + 0.5)
+        scheduler.update(step, result, ended_s)
+        scheduler.usage.take(ended_s)
         taken.append(1e3 * (time.process_time() - resumed + between - began))
     return taken
 

@@ -18,7 +18,7 @@ from quire.extras import how_to_install
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("server", "engine", "scheduler", "cache", "models")
-UNLINKED_PACKAGES = ("bench", "planning", "simulation")
+UNLINKED_PACKAGES = ("bench", "doctor", "planning", "simulation", "terminal")
 """At the top `bench` is the developers' benchmarks, built on the package (decision 14)."""
 TERMS = (
     *("block", "slot", "block table", "request", "chunk", "step", "batch", "token budget"),
@@ -66,8 +66,8 @@ def declared(extra: str | None = None) -> set[str]:
     return {normalised(re.split(r"[^\w.-]", each)[0]) for each in wanted}
 
 
-EXTRAS = ("otel", "plot")
-"""What some options need; the rest of `src` runs without."""
+EXTRAS = ("otel", "plot", "terminal")
+"""What some options and commands need; the rest of `src` runs without."""
 BROUGHT = {"triton"}
 """By torch, on the machines that can use it; the rest of `src` runs without."""
 

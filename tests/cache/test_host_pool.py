@@ -98,8 +98,8 @@ class HostMachine(RuleBasedStateMachine):
         found = [self.pool.find(key) for key in self.here]
         assert len({*private, *found}) == len(private) + len(found)
         num_swapped = len(private) + len(self.retained & set(self.here))
-        assert self.pool.num_swapped == num_swapped
-        assert self.pool.num_cached == len(self.here) - len(self.retained & set(self.here))
+        assert self.pool.usage.swapped == num_swapped
+        assert self.pool.usage.cached == len(self.here) - len(self.retained & set(self.here))
 
 
 TestHostMachine = HostMachine.TestCase

@@ -35,10 +35,10 @@ def test_cached_blocks_stay_and_the_partial_one_is_copied() -> None:
     (copy,) = cache.take_block_copies()
     assert copy.kind is CopyKind.OUT and copy.source == last
     assert cache.usage.active == 0 and cache.usage.cached == 2
-    assert cache.host_usage == (0, 1)
+    assert cache.host_usage == (0, 1, 3)
     assert cache.admit(table, [1, 2, 3, 4, 5, 6]) == 5
     assert [copy.kind for copy in cache.take_block_copies()] == [CopyKind.IN]
-    assert cache.host_usage == (0, 0)
+    assert cache.host_usage == (0, 0, 0)
 
 
 def test_without_prefix_caching_every_block_is_copied() -> None:

@@ -29,10 +29,13 @@ from quire.engine.messages import (
 from quire.engine.recording.flight_ring import FlightRing
 from quire.engine.supervision.subscriber import EngineSubscriber
 from quire.engine.token_stream import EngineDown, Refused, TokenStream
+from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, PoolingKind, TokenLogprobs
-from quire.scheduler.step import Delta, Finish, PrefillProgress, Refusal, Stats
+from quire.scheduler.step import Delta, Finish, PrefillProgress, Refusal
+from quire.scheduler.usage.ledger import UsageLedger
+from quire.server.observability.metrics import NO_STATS
 
 Script: TypeAlias = Callable[[NewRequest], Iterator[int]]
 
@@ -124,12 +127,14 @@ class ScriptedEngine:
         self.script: Script = repeat_prompt
         self.refuses: Reason | None = None
         self.submitted: list[NewRequest] = []
+        self._ledger = UsageLedger()
         self.aborted: list[str] = []
         self.num_resets = 0
         self.probed: list[tuple[tuple[int, ...], SharingTerms]] = []
         self.probe_answer = PrefixProbe(0, 0, None)
         self.pins = Reason.PINNED
         self.pinned: list[str] = []
+        self.watched: list[float | None] = []
         self.process_id: int | None = os.getpid()
         self.standby_id: int | None = None
         self.wait_s: float | None = None
@@ -196,14 +201,19 @@ class ScriptedEngine:
         if request_id in self.pinned:
             self.pinned.remove(request_id)
 
+    def watch(self, interval_s: float | None) -> None:
+        """Note that it is watched, or is no more; frames are for the test to tell."""
+        self.watched.append(interval_s)
+
     def tell(
         self,
         events: tuple[tuple[str, Event], ...] = (),
         kv_events: tuple[KVEvent, ...] = (),
+        live: LiveFrame | None = None,
     ) -> None:
         """A report of a turn without a step."""
         self._news += events
-        self._report((), kv_events)
+        self._report((), kv_events, live)
 
     def _note(self, live: Live, reason: Reason, number: int = 0) -> None:
         event = Event(time.monotonic(), reason, number)
@@ -250,6 +260,7 @@ class ScriptedEngine:
             live.stream.put(delta)
             return delta
         if request.pooling is not None:
+            self._use(request, prompt=True)
             ended = self._finish(live, Reason.PROMPT_COMPUTED, 0)
             delta = Delta(request.id, (), finish=ended, vector=vector_of(request))
             live.stream.put(delta)
@@ -258,6 +269,7 @@ class ScriptedEngine:
             return self._pin(live)
         sampling = request.sampling
         token_id = next(live.tokens)
+        self._use(request, prompt=not live.drawn, num_outputs=1)
         if not live.drawn:
             self._note(live, Reason.ADMITTED, 3)
             self._note(live, Reason.FIRST_TOKEN)
@@ -280,7 +292,15 @@ class ScriptedEngine:
         live.stream.put(delta)
         return delta
 
+    def _use(self, request: NewRequest, *, prompt: bool, num_outputs: int = 0) -> None:
+        for account in self._ledger.accounts(request.tenant):
+            account.num_prompt_tokens += prompt * len(request.prompt_token_ids)
+            account.num_prefix_hits += prompt * 3
+        self._ledger.open(request.tenant).num_tokens += num_outputs
+        self._ledger.close(request.tenant)
+
     def _pin(self, live: Live) -> Delta:
+        self._use(live.request, prompt=True)
         self._note(live, self.pins, len(live.request.prompt_token_ids) // BLOCK_SIZE)
         if self.pins is Reason.PINNED:
             self.pinned.append(live.request.id)
@@ -307,29 +327,20 @@ class ScriptedEngine:
         num_drawn = len(live.drawn)
         return Finish(reason, token_id, num_prompt, num_drawn, 3, 0, 0.25, 0.5, 0.75, timeline)
 
-    def _report(self, deltas: tuple[Delta, ...], kv_events: tuple[KVEvent, ...] = ()) -> None:
+    def _report(
+        self,
+        deltas: tuple[Delta, ...],
+        kv_events: tuple[KVEvent, ...] = (),
+        live: LiveFrame | None = None,
+    ) -> None:
         num_active = sum(
             (len(live.request.prompt_token_ids) + len(live.drawn)) // BLOCK_SIZE + 1
             for live in self._live.values()
         )
-        stats = Stats(
+        stats = NO_STATS._replace(
             num_running=self.num_unfinished,
-            num_waiting=0,
-            num_waiting_for_capacity=0,
             num_blocks_free=NUM_BLOCKS - num_active,
-            num_blocks_cached=0,
             num_blocks_active=num_active,
-            num_blocks_swapped=0,
-            num_blocks_on_host=0,
-            num_prefix_queries=0,
-            num_prefix_hits=0,
-            num_forked_tokens=0,
-            num_preemptions=0,
-            num_swaps=0,
-            num_copied_out=0,
-            num_copied_in=0,
-            num_copied_on_device=0,
-            num_wasted_tokens=0,
             num_prompt_tokens=sum(len(each.prompt_token_ids) for each in self.submitted),
             num_generation_tokens=self._num_drawn,
             num_recent_queries=8,
@@ -339,5 +350,9 @@ class ScriptedEngine:
         events, self._news = tuple(self._news), []
         num_tokens = sum(len(delta.token_ids) for delta in deltas)
         self._on_output(
-            EngineOutput(1, num_tokens, 0.001, (), (), deltas, stats, events, kv_events)
+            EngineOutput(
+                *(1, num_tokens, 0.001, (), (), deltas, stats, events, kv_events),
+                live=live,
+                usage=self._ledger.take(),
+            )
         )

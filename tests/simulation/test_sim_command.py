@@ -71,6 +71,7 @@ def test_fewer_requests_of_a_file_are_sent_faster(
         ((SHAPE, "--cost", "missing"), "there is no such file, and the built-in costs are"),
         ((SHAPE, "--sweep"), "--sweep needs an objective"),
         ((SHAPE, "--record", "x.flight"), "--record is for --calibrate"),
+        ((SHAPE, "--client", "x.json"), "--client is for --calibrate"),
         (("--calibrate", "x.json"), "--calibrate needs a flight record"),
         ((SHAPE, "--calibrate", "x.json"), "leave TRACE out"),
         ((SHAPE, "--max-num-seqs", "4096"), "--max-num-batched-tokens is 2048, must be at least"),

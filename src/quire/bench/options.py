@@ -10,6 +10,8 @@ from quire.output_files import drawable, writable
 
 STARTUP = "startup"
 ALL = "all"
+STARTING_COMMANDS = ("bench", "chat")
+"""The commands that start a `quire serve` with what follows `--`."""
 EPILOG = (
     "Without --url, `quire serve` is started on a free port with what follows `--`, and stopped "
     "afterwards: quire bench throughput -- MODEL --dtype bfloat16"
@@ -77,9 +79,10 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
 
 
 def split_serve_args(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Split the arguments of `bench` at the first `--`; those of other commands stay whole."""
+    """Split the arguments of a command that starts servers at the first `--`; those of other
+    commands stay whole."""
     own = list(argv)
-    if own[:1] != ["bench"] or "--" not in own:
+    if not own or own[0] not in STARTING_COMMANDS or "--" not in own:
         return own, ()
     at = own.index("--")
     return own[:at], tuple(own[at + 1 :])

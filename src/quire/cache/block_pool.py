@@ -14,9 +14,11 @@ when nobody holds the one that is found any more, a duplicate is found instead, 
 """
 
 from collections.abc import Callable, Iterable
+from enum import IntEnum
 from typing import NamedTuple
 
 from quire.cache.chain import Content
+from quire.cache.charges.payers import NOBODY, Payers
 from quire.cache.evictable_list import EvictableList
 
 NULL_BLOCK = 0
@@ -25,6 +27,21 @@ NULL_BLOCK = 0
 
 class AccountsError(Exception):
     """The block accounts do not balance. This is a defect of Quire, never of a request."""
+
+
+class BlockState(IntEnum):
+    """The states of blocks, as they are told for each block by itself; the last three are of blocks
+    on the host, where `SWAPPED` ones belong to preempted requests.
+    """
+
+    NULL = 0
+    FREE = 1
+    CACHED = 2
+    PINNED = 3
+    HELD = 4
+    HOST_FREE = 5
+    HOST_CACHED = 6
+    SWAPPED = 7
 
 
 class BlockUsage(NamedTuple):
@@ -38,11 +55,17 @@ class BlockUsage(NamedTuple):
     pinned: int = 0
 
 
+_HELD_OR_FREE = bytes((BlockState.FREE, *(BlockState.HELD,) * 255))
+_HELD_OR_CACHED = bytes((BlockState.CACHED, *(BlockState.HELD,) * 255))
+"""The state of a block by its number of references."""
+
+
 class BlockPool:
     """Takes, shares and releases blocks by their ids.
 
     `take` gives all or nothing. One release too many raises AccountsError. `on_evict` is called
-    with each block that can be found no more, its key and its content.
+    with each block that can be found no more, its key and its content. `payers` knows of each held
+    block who is charged for it, of those who have named themselves as its payer.
     """
 
     def __init__(
@@ -58,6 +81,7 @@ class BlockPool:
         self._block_of: dict[bytes, int] = {}
         self._duplicates: dict[bytes, dict[int, None]] = {}
         self._on_evict = on_evict
+        self.payers = Payers[int]()
 
     @property
     def num_usable(self) -> int:
@@ -75,7 +99,7 @@ class BlockPool:
         free, cached = len(self._free), len(self._evictable)
         return BlockUsage(free, cached, self.num_usable - free - cached)
 
-    def take(self, num_blocks: int) -> list[int] | None:
+    def take(self, num_blocks: int, payer: str = NOBODY) -> list[int] | None:
         """Return `num_blocks` blocks with one reference each, or None, and take nothing, if there
         are fewer.
         """
@@ -87,38 +111,50 @@ class BlockPool:
         if num_blocks == 1:
             block_id = free.pop()
             refs[block_id] = 1
+            self.payers.take_one(block_id, payer)
             return [block_id]
         first = len(free) - num_blocks
         taken = free[first:]
         del free[first:]
         for block_id in taken:
             refs[block_id] = 1
+        self.payers.take(taken, payer)
         return taken
 
-    def share(self, block_ids: Iterable[int]) -> None:
+    def share(self, block_ids: Iterable[int], payer: str = NOBODY) -> None:
         """Add one reference to each block; an evictable block is held again. Raises AccountsError
         for a free one.
         """
         refs, keys, evictable = self._num_refs, self._key_of, self._evictable
+        unheld: list[int] = []
         for block_id in block_ids:
-            if refs[block_id] == 0:
+            num_refs = refs[block_id]
+            if num_refs == 0:
                 if keys[block_id] is None:
                     raise AccountsError(f"block {block_id} is free and cannot be shared")
                 evictable.remove(block_id)
-            refs[block_id] += 1
+                unheld.append(block_id)
+            else:
+                self.payers.share(block_id, payer, num_refs)
+            refs[block_id] = num_refs + 1
+        self.payers.take(unheld, payer)
 
-    def release(self, block_ids: Iterable[int]) -> None:
+    def release(self, block_ids: Iterable[int], payer: str = NOBODY) -> None:
         """Drop one reference of each block, in the given order: what comes first is evicted first.
         Raises AccountsError for a block that nobody holds.
         """
         refs, keys, duplicates = self._num_refs, self._key_of, self._duplicates
         evictable: list[int] = []
+        unheld: list[int] = []
         for block_id in block_ids:
             num_refs = refs[block_id]
             if num_refs == 0:
                 raise AccountsError(f"block {block_id} is released but nobody holds it")
             refs[block_id] = num_refs - 1
-            if num_refs == 1:
+            if num_refs > 1:
+                self.payers.drop(block_id, payer)
+            else:
+                unheld.append(block_id)
                 key = keys[block_id]
                 if key in duplicates:
                     self._free_one_of(key, block_id)
@@ -127,6 +163,7 @@ class BlockPool:
                 else:
                     evictable.append(block_id)
         self._evictable.append(evictable)
+        self.payers.free(unheld, payer)
 
     def cache(self, block_id: int, key: bytes, content: Content) -> bool:
         """Make a held, full block findable under `key`; return False if another one is found there
@@ -202,10 +239,30 @@ class BlockPool:
         refs = self._num_refs
         return sum(1 for block_id in block_ids if refs[block_id] == 0)
 
+    def states(self) -> bytearray:
+        """Return the `BlockState` of each block, a byte each. None is told as pinned: who pins is
+        not known here.
+        """
+        try:
+            refs = bytearray(self._num_refs)
+        except ValueError:  # more than 255 hold a block
+            refs = bytearray(map(bool, self._num_refs))
+        is_mostly_free = len(self._free) > len(self._evictable)
+        states = refs.translate(_HELD_OR_FREE if is_mostly_free else _HELD_OR_CACHED)
+        rare, state = self._free, BlockState.FREE
+        if is_mostly_free:
+            rare, state = self._evictable.block_ids(), BlockState.CACHED
+        for block_id in rare:
+            states[block_id] = state
+        states[NULL_BLOCK] = BlockState.NULL
+        return states
+
     def check(self, holders: dict[int, int]) -> None:
         """Raise AccountsError unless each block has the references that `holders` says it should
         have, and every usable block is in one state.
         """
+        if len(self.payers) != len(holders):
+            raise AccountsError("a held block has no payer, or one that nobody holds has one")
         states = [*self._free, *self._evictable, *holders]
         if sorted(states) != list(range(1, len(self._num_refs))):
             raise AccountsError("a usable block is in no state or in two: free, evictable or held")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from quire.cache.block_pool import NULL_BLOCK
 from quire.cache.chain import Chain
+from quire.cache.charges.payers import NOBODY
 from quire.cache.sharing import SharingTerms
 
 
@@ -36,7 +37,7 @@ class BlockTable:
     of that group. Every group has `num_covered` entries. The leading `num_cached_blocks` blocks
     have entered the prefix cache; blocks that were taken before the cache was last reset (`epoch`)
     never do. `swap` is set while the request is swapped out. `num_from_host` tokens were found on
-    the host when it was admitted.
+    the host when it was admitted. `payer` is who is charged for the blocks, once for all of theirs.
     """
 
     block_ids: tuple[list[int], ...]
@@ -47,6 +48,7 @@ class BlockTable:
     epoch: int = 0
     swap: Swap | None = None
     num_from_host: int = 0
+    payer: str = NOBODY
 
     @property
     def sharing(self) -> SharingTerms:

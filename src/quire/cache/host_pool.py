@@ -9,14 +9,26 @@ the private blocks together are never more than the pool has blocks.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
-from quire.cache.block_pool import AccountsError
+from quire.cache.block_pool import AccountsError, BlockState
 from quire.cache.chain import Content
+from quire.cache.charges.payers import NOBODY, Payers
+
+
+class HostUsage(NamedTuple):
+    """Numbers of host blocks: those whose contents may be found, and those of swapped requests;
+    and how many are promised to the latter, some of which may be on the device still."""
+
+    cached: int
+    swapped: int
+    promised: int
 
 
 class HostPool:
     """Keeps blocks of `num_blocks` in host memory. `on_evict` is called with the key and the
-    content of each block that can be found no more.
+    content of each block that can be found no more. `payers` knows who is charged for each retained
+    key and each private block.
     """
 
     def __init__(
@@ -32,19 +44,33 @@ class HostPool:
         self._private: set[int] = set()
         self._content_of: dict[int, Content] = {}
         self._on_evict = on_evict
+        self.payers = Payers[int | bytes]()
 
     @property
     def num_blocks(self) -> int:
         return self._num_blocks
 
     @property
-    def num_cached(self) -> int:
-        return len(self._cached)
+    def usage(self) -> HostUsage:
+        """The blocks by state."""
+        num_swapped = len(self._retained) + len(self._private)
+        return HostUsage(len(self._cached), num_swapped, self._num_promised)
 
     @property
-    def num_swapped(self) -> int:
-        """The number of blocks that are kept for swapped requests."""
-        return len(self._retained) + len(self._private)
+    def _num_promised(self) -> int:
+        return len(self._num_retainers) + len(self._private)
+
+    def states(self) -> bytearray:
+        """Return the `BlockState` of each block, a byte each."""
+        few, many, named = self._free, BlockState.HOST_CACHED, BlockState.HOST_FREE
+        if len(self._cached) < len(self._free):
+            few, many, named = list(self._cached.values()), named, many
+        states = bytearray((many,)) * self._num_blocks
+        for block_id in few:
+            states[block_id] = named
+        for block_id in (*self._retained.values(), *self._private):
+            states[block_id] = BlockState.SWAPPED
+        return states
 
     def find(self, key: bytes) -> int | None:
         """Return the block under `key`, or None if it is not on the host."""
@@ -62,23 +88,30 @@ class HostPool:
             raise AccountsError("a key is not on the host, where it was just found")
         return block_id
 
-    def retain(self, keys: Sequence[bytes], num_private: int) -> list[int] | None:
+    def retain(
+        self, keys: Sequence[bytes], num_private: int, payer: str = NOBODY
+    ) -> list[int] | None:
         """Keep all blocks of a request that is swapped out, and return its `num_private` private
         blocks; or return None, and do nothing, if that is more than the pool has left.
         """
         num_new = sum(1 for key in keys if key not in self._num_retainers)
-        num_promised = len(self._num_retainers) + len(self._private) + num_new + num_private
-        if num_promised > self._num_blocks:
+        if self._num_promised + num_new + num_private > self._num_blocks:
             return None
         for key in keys:
-            self._num_retainers[key] = self._num_retainers.get(key, 0) + 1
+            num_retainers = self._num_retainers.get(key, 0)
+            self._num_retainers[key] = num_retainers + 1
+            if num_retainers:
+                self.payers.share(key, payer, num_retainers)
+            else:
+                self.payers.take_one(key, payer)
             if key in self._cached:
                 self._retained[key] = self._cached.pop(key)
         taken = [self._take() for _ in range(num_private)]
         self._private.update(taken)
+        self.payers.take(list(taken), payer)
         return taken
 
-    def release(self, keys: Iterable[bytes], private: Iterable[int]) -> None:
+    def release(self, keys: Iterable[bytes], private: Iterable[int], payer: str = NOBODY) -> None:
         """Give up what a request retained, which is back on the device or gone. What has a key
         stays for others. Raises AccountsError for what is not retained.
         """
@@ -86,14 +119,18 @@ class HostPool:
             if key not in self._num_retainers:
                 raise AccountsError("a key is released that nobody retains")
             self._num_retainers[key] -= 1
-            if not self._num_retainers[key]:
-                del self._num_retainers[key]
-                if key in self._retained:
-                    self._cached[key] = self._retained.pop(key)
+            if self._num_retainers[key]:
+                self.payers.drop(key, payer)
+                continue
+            del self._num_retainers[key]
+            self.payers.free([key], payer)
+            if key in self._retained:
+                self._cached[key] = self._retained.pop(key)
         for block_id in private:
             if block_id not in self._private:
                 raise AccountsError(f"host block {block_id} is given back but nobody holds it")
             self._private.remove(block_id)
+            self.payers.free([block_id], payer)
             self._free.append(block_id)
 
     @property
@@ -126,6 +163,7 @@ class HostPool:
         self._free += [*self._cached.values(), *self._retained.values()]
         self._cached.clear()
         self._retained.clear()
+        self.payers.clear(self._num_retainers)
         self._num_retainers.clear()
         self._content_of.clear()
 
@@ -134,8 +172,10 @@ class HostPool:
         states = [*self._free, *self._cached.values(), *self._retained.values(), *self._private]
         if sorted(states) != list(range(self._num_blocks)):
             raise AccountsError("a host block is in no state or in two")
-        if len(self._num_retainers) + len(self._private) > self._num_blocks:
+        if self._num_promised > self._num_blocks:
             raise AccountsError("more host blocks are promised than there are")
+        if len(self.payers) != self._num_promised:
+            raise AccountsError("a promised host block has no payer, or another one has one")
         if {*self._cached.values(), *self._retained.values()} != self._content_of.keys():
             raise AccountsError("the contents of a host block are not known")
         if (

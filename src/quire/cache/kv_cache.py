@@ -10,16 +10,16 @@ last tokens (a window, a chunk) gives the blocks behind them back and goes on wi
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from quire.cache.admission import BlockFinder, BlocksMissing, ComputedBlocks, HostHit, Tiers
 from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_pool import NULL_BLOCK, AccountsError, BlockPool, BlockUsage
 from quire.cache.block_table import BlockTable, tail_first
 from quire.cache.chain import Chain, Content
+from quire.cache.charges.payers import NOBODY, ChargeChanges
 from quire.cache.config import CacheConfig
 from quire.cache.full_blocks import cache_full_blocks
-from quire.cache.host_pool import HostPool
+from quire.cache.host_pool import HostPool, HostUsage
 from quire.cache.kv_events import KVEvent
 from quire.cache.persistence.transfers import Transfers
 from quire.cache.pins import Pins
@@ -29,13 +29,6 @@ from quire.cache.sharing import OPEN, SharingTerms
 from quire.cache.swapping import RecomputeCost, has_visible, recompute_cost_of, swap_out
 
 NO_BLOCKS: tuple[tuple[int, ...], ...] = ()
-
-
-class HostUsage(NamedTuple):
-    """Numbers of host blocks: those whose contents may be found, and those of swapped requests."""
-
-    cached: int
-    swapped: int
 
 
 class KVCache:
@@ -82,8 +75,18 @@ class KVCache:
     @property
     def host_usage(self) -> HostUsage:
         """The host's blocks by state."""
-        host = self._host
-        return HostUsage(0, 0) if host is None else HostUsage(host.num_cached, host.num_swapped)
+        return HostUsage(0, 0, 0) if self._host is None else self._host.usage
+
+    @property
+    def charges(self) -> ChargeChanges:
+        """The changes, for whoever reads them to clear; the host's of what is promised there."""
+        on_host = self._host.payers.changes if self._host is not None else {}
+        return ChargeChanges(self._pool.payers.changes, on_host)
+
+    @property
+    def block_states(self) -> bytearray:
+        """The `BlockState` of each block, a byte each: those of the device, then of the host."""
+        return self.pins.states() + (b"" if self._host is None else self._host.states())
 
     @property
     def num_usable_blocks(self) -> int:
@@ -98,10 +101,10 @@ class KVCache:
             for group in self._groups
         )
 
-    def open_table(self, sharing: SharingTerms = OPEN) -> BlockTable:
+    def open_table(self, sharing: SharingTerms = OPEN, payer: str = NOBODY) -> BlockTable:
         """Return an empty table, which shares blocks with those that `sharing` allows."""
-        chain = Chain(self._hash, self._block_size, sharing)
-        return BlockTable(tuple([] for _ in self._groups), [0] * len(self._groups), chain)
+        chain, num_passed = Chain(self._hash, self._block_size, sharing), [0] * len(self._groups)
+        return BlockTable(tuple([] for _ in self._groups), num_passed, chain, payer=payer)
 
     def admit(
         self,
@@ -131,10 +134,10 @@ class KVCache:
         num_missing = num_taken + num_evictable + keep_free - self._pool.num_available
         if num_missing > 0:
             return BlocksMissing(num_missing)
-        self._pool.share(shared)
-        taken = self._pool.take(num_taken) or []
+        self._pool.share(shared, table.payer)
+        taken = self._pool.take(num_taken, table.payer) or []
         if not self._are_still_on_host(found.host_hits):
-            self._pool.release([*taken, *reversed(shared)])
+            self._pool.release([*taken, *reversed(shared)], table.payer)
             return self.admit(
                 table, token_ids, keep_free=keep_free, use_cache=use_cache, use_host=False
             )
@@ -187,7 +190,7 @@ class KVCache:
         if wanted <= table.num_covered:
             return NO_BLOCKS
         counts = [max(wanted - len(ids), 0) for ids in table.block_ids]
-        taken = self._pool.take(sum(counts))
+        taken = self._pool.take(sum(counts), table.payer)
         if taken is None:
             return None
         table.num_covered = wanted
@@ -218,7 +221,7 @@ class KVCache:
         if table not in self._held:
             raise AccountsError("a table that holds no blocks is released")
         self._held.remove(table)
-        self._pool.release(tail_first(table.block_ids))
+        self._pool.release(tail_first(table.block_ids), table.payer)
         for group, ids in enumerate(table.block_ids):
             ids.clear()
             table.num_passed[group] = 0
@@ -255,7 +258,7 @@ class KVCache:
         swap, table.swap = table.swap, None
         if swap is not None and self._host is not None:
             keys = swap.keys if swap.epoch == self._epoch else ()
-            self._host.release(keys, (host_id for _, _, host_id in swap.private))
+            self._host.release(keys, (host_id for *_, host_id in swap.private), table.payer)
 
     def fork(
         self, source: BlockTable, table: BlockTable, num_tokens: int, *, keep_free: int = 0
@@ -272,9 +275,10 @@ class KVCache:
         num_missing = len(self._groups) + keep_free - self._pool.num_available
         if num_missing > 0:
             return BlocksMissing(num_missing)
-        taken = self._pool.take(len(self._groups)) or []
+        taken = self._pool.take(len(self._groups), table.payer) or []
         for index, (ids, block_id) in enumerate(zip(source.block_ids, taken, strict=True)):
-            self._pool.share(shared for shared in ids[:num_full] if shared != NULL_BLOCK)
+            full = (block_id for block_id in ids[:num_full] if block_id != NULL_BLOCK)
+            self._pool.share(full, table.payer)
             table.block_ids[index].extend([*ids[:num_full], block_id])
             table.num_passed[index] = min(source.num_passed[index], num_full)
             if num_over:
@@ -391,6 +395,6 @@ class KVCache:
             end //= self._block_size
             if end > first:
                 block_ids = table.block_ids[group]
-                self._pool.release(block_ids[first:end])
+                self._pool.release(block_ids[first:end], table.payer)
                 block_ids[first:end] = [NULL_BLOCK] * (end - first)
                 table.num_passed[group] = end

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 
 from quire.cache.admission import BlockFinder, BlocksMissing
 from quire.cache.block_hash import group_key
-from quire.cache.block_pool import BlockUsage
+from quire.cache.block_pool import BlockState, BlockUsage
 from quire.cache.block_table import BlockTable, tail_first
+from quire.cache.charges.payers import NOBODY
 
 
 class Pins:
@@ -27,6 +28,7 @@ class Pins:
         self._finder = finder
         self._is_caching = is_caching
         self._blocks_of: dict[str, list[int]] = {}
+        self._payer_of: dict[str, str] = {}
         self._num_pins: Counter[int] = Counter()
 
     @property
@@ -40,6 +42,13 @@ class Pins:
         free, cached, held, _ = self._finder.pool.usage
         num_pinned = len(self._num_pins)
         return BlockUsage(free, cached, held - num_pinned, num_pinned)
+
+    def states(self) -> bytearray:
+        """Return the `BlockState` of each block of the pool. One that is pinned is that alone."""
+        states = self._finder.pool.states()
+        for block_id in self._num_pins:
+            states[block_id] = BlockState.PINNED
+        return states
 
     def holders(self) -> Iterator[int]:
         """Yield each pinned block once for each pin that holds it."""
@@ -63,7 +72,7 @@ class Pins:
         self, name: str, table: BlockTable, token_ids: Sequence[int], *, max_blocks: int
     ) -> int | BlocksMissing | None:
         """Pin the full blocks of `token_ids` under a name, in place of what it pinned before, and
-        return how many they are.
+        return how many they are. The payer of the table is the pin's.
 
         Nothing is changed, and the answer is BlocksMissing, if more than `max_blocks` would be
         pinned in all; or None, if not all of these blocks are on the device and can be found.
@@ -78,9 +87,10 @@ class Pins:
         num_pinned = len(self._num_pins.keys() | set(block_ids))
         if num_pinned > max_blocks:
             return BlocksMissing(num_pinned - max_blocks)
-        finder.pool.share(block_ids)
+        finder.pool.share(block_ids, table.payer)
         self.unpin(name)
         self._blocks_of[name] = block_ids
+        self._payer_of[name] = table.payer
         self._num_pins.update(block_ids)
         return len(block_ids)
 
@@ -89,7 +99,7 @@ class Pins:
         changes nothing.
         """
         block_ids = self._blocks_of.pop(name, [])
-        self._finder.pool.release(block_ids)
+        self._finder.pool.release(block_ids, self._payer_of.pop(name, NOBODY))
         self._num_pins.subtract(block_ids)
         for block_id in block_ids:
             if not self._num_pins[block_id]:

@@ -61,7 +61,7 @@ def swap_out(
                 places.append((group, index))
             else:
                 retained.append((group, index, key))
-    host_ids = host.retain([key for _, _, key in retained], len(places))
+    host_ids = host.retain([key for _, _, key in retained], len(places), table.payer)
     if host_ids is None:
         return None
     private = [

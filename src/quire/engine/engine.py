@@ -11,14 +11,17 @@ from quire.cache.kv_events import KVEvent
 from quire.cache.persistence.counts import DiskStats
 from quire.cache.sharing import SharingTerms
 from quire.engine.launched_step import LaunchedStep
+from quire.engine.live_timer import LiveTimer
 from quire.engine.persistence.disk_cache import DiskCache
 from quire.engine.runner import Runner
 from quire.engine.running_record import RunningRequests
+from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Resumed
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Refusal, Stats, StepResult
+from quire.scheduler.usage.ledger import UsageUpdate
 
 
 class StepOutput(NamedTuple):
@@ -78,6 +81,7 @@ class Engine:
         self._is_overlapped = is_overlapped
         self._in_flight: InFlightStep | None = None
         self._ended_s = clock()
+        self._live: LiveTimer | None = None
         self.running: RunningRequests | None = None
 
     @property
@@ -141,17 +145,45 @@ class Engine:
 
     def reset_prefix_cache(self) -> None:
         """Make everything that is cached now unfindable for later requests."""
+        self._scheduler.usage.advance(self._clock())
         self._scheduler.reset_prefix_cache()
         if self._disk is not None:
             self._disk.reset()
 
     def unpin(self, request_id: str) -> None:
         """Let the blocks that a request has pinned be evicted."""
+        self._scheduler.usage.advance(self._clock())
         self._scheduler.unpin(request_id)
 
     def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
         """Return what of a prompt is cached now; nothing is touched."""
         return self._scheduler.probe(token_ids, sharing)
+
+    def watch(self, interval_s: float | None) -> None:
+        """Begin to tell `LiveFrame`s, the first whole, so many seconds apart at least; with None
+        end that."""
+        in_flight = self._scheduler.in_flight
+        self._live = None if interval_s is None else LiveTimer(in_flight, interval_s, self._clock)
+
+    @property
+    def live_wait_s(self) -> float | None:
+        """The seconds until there is a frame to tell though nothing is done; None where all that
+        is to be told was."""
+        return None if self._live is None else self._live.wait_s
+
+    def take_live_frame(self, *, has_worked: bool) -> LiveFrame | None:
+        """Return what has changed since the last frame, if that is to be told now. `has_worked`
+        says whether anything was done since the last call."""
+        return None if self._live is None else self._live.take(has_worked=has_worked)
+
+    @property
+    def holds_blocks(self) -> bool:
+        """Whether some tenant is charged for blocks, at work or idle."""
+        return self._scheduler.usage.is_running
+
+    def take_usage(self) -> UsageUpdate:
+        """Return what was used since this was last called."""
+        return self._scheduler.usage.take(self._clock())
 
     def take_kv_events(self) -> tuple[KVEvent, ...]:
         """Return the events of the KV cache since this was last called."""

@@ -15,6 +15,7 @@ from quire.engine.messages import (
     Submit,
     ToEngine,
     Unpin,
+    Watch,
 )
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.step import Delta, Refusal
@@ -32,7 +33,7 @@ class MessageResults(NamedTuple):
 
 IDLE_S = 1.0
 """An engine that had nothing to do for so long prepares for grammars, and tells what was written to
-disk meanwhile."""
+disk meanwhile, and for how long prefixes were pinned."""
 
 
 class EngineLoop:
@@ -44,7 +45,7 @@ class EngineLoop:
         self._channel = channel
         self._told_disk: DiskStats | None = None
         self._decoder = msgspec.msgpack.Decoder[ToEngine](
-            Submit | Abort | ResetPrefixCache | Unpin | Probe
+            Submit | Abort | ResetPrefixCache | Unpin | Probe | Watch
         )
 
     def run(self) -> None:
@@ -58,8 +59,10 @@ class EngineLoop:
         results = MessageResults([], [], [], [])
         for body in bodies:
             self._take(self._decoder.decode(body), results)
-        output = engine.step() if engine.has_work else NO_STEP
+        has_work = engine.has_work
+        output = engine.step() if has_work else NO_STEP
         self._told_disk = engine.disk_stats
+        usage = engine.take_usage()
         self._channel.send(
             EngineOutput(
                 step=output.step,
@@ -73,6 +76,8 @@ class EngineLoop:
                 kv_events=engine.take_kv_events(),
                 probes=tuple(results.probes),
                 disk=self._told_disk,
+                live=engine.take_live_frame(has_worked=has_work or bool(bodies)),
+                usage=usage,
             )
         )
 
@@ -81,10 +86,13 @@ class EngineLoop:
         engine = self._engine
         if engine.has_work:
             return False
+        wait_s = engine.live_wait_s
+        if wait_s is not None and not self._channel.wait(wait_s):
+            return False
         while not self._channel.wait(IDLE_S):
             engine.prepare_grammars()
             is_writing = engine.is_writing
-            if engine.disk_stats != self._told_disk:
+            if engine.disk_stats != self._told_disk or engine.holds_blocks:
                 return False
             if not is_writing:
                 break
@@ -101,6 +109,9 @@ class EngineLoop:
             return
         if isinstance(message, Unpin):
             self._engine.unpin(message.request_id)
+            return
+        if isinstance(message, Watch):
+            self._engine.watch(message.interval_s)
             return
         if isinstance(message, Probe):
             probe = self._engine.probe(message.token_ids, message.sharing)

@@ -11,9 +11,11 @@ from quire.cache.kv_events import KVEvent
 from quire.cache.persistence.counts import DiskStats
 from quire.cache.sharing import SharingTerms
 from quire.engine.failure_kind import FailureKind
+from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.request import Event, NewRequest, PoolingKind, Resumed
 from quire.scheduler.step import Delta, Refusal, Stats
+from quire.scheduler.usage.ledger import NOTHING_USED, UsageUpdate
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
@@ -46,6 +48,13 @@ class Probe(msgspec.Struct, frozen=True, tag="probe", array_like=True):
     id: str
     token_ids: tuple[int, ...]
     sharing: SharingTerms
+
+
+class Watch(msgspec.Struct, frozen=True, tag="watch", array_like=True):
+    """Server to engine: from now on tell `LiveFrame`s, the first whole, `interval_s` seconds apart
+    at least; with None tell none any more."""
+
+    interval_s: float | None
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading", array_like=True):
@@ -183,6 +192,8 @@ class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
     events: new entries of request timelines, each with its request id.
     probes: the answers to probes, each with its id.
     disk: the accounts of the prefix cache on disk, None where there is none.
+    live: what has changed of blocks and requests since it was last told, if it is told now.
+    usage: what was used since the last output.
     """
 
     step: int
@@ -196,7 +207,9 @@ class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
     kv_events: tuple[KVEvent, ...] = ()
     probes: tuple[tuple[str, PrefixProbe], ...] = ()
     disk: DiskStats | None = None
+    live: LiveFrame | None = None
+    usage: UsageUpdate = NOTHING_USED
 
 
-ToEngine: TypeAlias = Submit | Abort | ResetPrefixCache | Unpin | Probe
+ToEngine: TypeAlias = Submit | Abort | ResetPrefixCache | Unpin | Probe | Watch
 FromEngine: TypeAlias = Loading | Ready | Failed | EngineOutput

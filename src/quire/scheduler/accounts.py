@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_pool import BlockUsage
-from quire.cache.kv_cache import HostUsage
+from quire.cache.host_pool import HostUsage
 from quire.cache.prefix_miss import Miss, MissKind
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
 from quire.scheduler.step import Finish, PrefillProgress, Stats, StepFailure
+from quire.scheduler.usage.ledger import UsageLedger
 
 _CAPACITY = (
     Reason.WAITS_FOR_BLOCKS,
@@ -64,23 +65,18 @@ class HitRate:
 @dataclass(slots=True)
 class Counters:
     """Counts since the start; all only grow but for `recent`. Prefix queries, hits (in tokens) and
-    misses are counted at a request's first admission.
+    misses are counted at a request's first admission. What tenants are told of is in `usage`.
     """
 
+    usage: UsageLedger = field(default_factory=UsageLedger)
     num_prefix_queries: int = 0
-    num_prefix_hits: int = 0
-    num_forked_tokens: int = 0
     num_host_hits: int = 0
     num_disk_hits: int = 0
     num_prefix_waits: int = 0
-    num_preemptions: int = 0
     num_swaps: int = 0
     num_block_copies: dict[CopyKind, int] = field(
         default_factory=lambda: dict.fromkeys(CopyKind, 0)
     )
-    num_wasted_tokens: int = 0
-    num_prompt_tokens: int = 0
-    num_generation_tokens: int = 0
     num_forced_tokens: int = 0
     num_resets: int = 0
     num_failed_steps: dict[StepFailure, int] = field(
@@ -96,7 +92,7 @@ class Counters:
         request's first, whose prefix is to be counted.
         """
         if request.admitted_s is not None:
-            self.num_wasted_tokens += max(request.num_discarded - num_hit, 0)
+            self._note_recomputed(request, max(request.num_discarded - num_hit, 0))
             request.note(now, Reason.SWAPPED_IN if was_swapped else Reason.RESUMED, num_hit)
             return False
         request.admitted_s = now
@@ -104,10 +100,26 @@ class Counters:
         request.note(now, Reason.ADMITTED, num_hit)
         return True
 
+    def _note_recomputed(self, request: Request, num_tokens: int) -> None:
+        """Count tokens that are computed again. In this engine that takes a preemption; else it is
+        for the end of an engine before it."""
+        for account in self.usage.accounts(request.new.tenant):
+            if request.num_preemptions:
+                account.num_wasted_tokens += num_tokens
+            else:
+                account.num_lost_tokens += num_tokens
+
+    def note_preemption(self, victim: Request, *, was_swapped: bool) -> None:
+        """Count a preemption."""
+        self.num_swaps += was_swapped
+        for account in self.usage.accounts(victim.new.tenant):
+            account.num_preemptions += 1
+
     def note_prefix(self, request: Request, miss: Miss | None, now: float) -> None:
         """Count what was found at the first admission, and why no more was."""
         self.num_prefix_queries += request.num_prompt_tokens
-        self.num_prefix_hits += request.num_cached
+        for account in self.usage.accounts(request.new.tenant):
+            account.num_prefix_hits += request.num_cached
         from_host = min(request.table.num_from_host, request.num_cached)
         self.num_host_hits += from_host
         self.num_disk_hits += min(request.num_loaded, request.num_cached - from_host)
@@ -122,7 +134,8 @@ class Counters:
         if request.admitted_s is None:
             request.admitted_s = now
             request.num_cached = num_shared
-            self.num_forked_tokens += num_shared
+            for account in self.usage.accounts(request.new.tenant):
+                account.num_forked_tokens += num_shared
         request.note(now, Reason.FORKED, num_shared, source.id)
 
     def note_block_copies(self, block_copies: Iterable[BlockCopy]) -> None:
@@ -133,7 +146,7 @@ class Counters:
     def note_outputs(self, request: Request, num_tokens: int, now: float) -> None:
         """Count tokens of one step, of which the first was sampled, and the prompt with the first
         of all."""
-        self.num_generation_tokens += num_tokens
+        request.generated.num_tokens += num_tokens
         self.num_forced_tokens += num_tokens - 1
         if request.first_token_s is None:
             self.note_prompt(request, now)
@@ -152,7 +165,8 @@ class Counters:
     def note_prompt(self, request: Request, now: float) -> None:
         """Count a prompt that is computed."""
         request.first_token_s = now
-        self.num_prompt_tokens += request.num_prompt_tokens
+        for account in self.usage.accounts(request.new.tenant):
+            account.num_prompt_tokens += request.num_prompt_tokens
 
 
 def stats_of(
@@ -160,7 +174,7 @@ def stats_of(
 ) -> Stats:
     """Return the accounts of this moment. The head of the queue says what it waits for: few are
     ever let past it."""
-    head, failed = waiting.head, counters.num_failed_steps
+    head, failed, used = waiting.head, counters.num_failed_steps, counters.usage.total
     blocked = head is not None and bool(head.timeline) and head.timeline[-1].reason in _CAPACITY
     return Stats(
         num_running=num_running,
@@ -172,16 +186,16 @@ def stats_of(
         num_blocks_swapped=host.swapped,
         num_blocks_on_host=host.cached,
         num_prefix_queries=counters.num_prefix_queries,
-        num_prefix_hits=counters.num_prefix_hits,
-        num_forked_tokens=counters.num_forked_tokens,
-        num_preemptions=counters.num_preemptions,
+        num_prefix_hits=used.num_prefix_hits,
+        num_forked_tokens=used.num_forked_tokens,
+        num_preemptions=used.num_preemptions,
         num_swaps=counters.num_swaps,
         num_copied_out=counters.num_block_copies[CopyKind.OUT],
         num_copied_in=counters.num_block_copies[CopyKind.IN],
         num_copied_on_device=counters.num_block_copies[CopyKind.FORK],
-        num_wasted_tokens=counters.num_wasted_tokens,
-        num_prompt_tokens=counters.num_prompt_tokens,
-        num_generation_tokens=counters.num_generation_tokens,
+        num_wasted_tokens=used.num_wasted_tokens + used.num_lost_tokens,
+        num_prompt_tokens=used.num_prompt_tokens,
+        num_generation_tokens=used.num_generation_tokens,
         num_recent_queries=counters.recent.num_queries,
         num_recent_hits=counters.recent.num_hits,
         num_resets=counters.num_resets,
@@ -193,6 +207,7 @@ def stats_of(
         num_disk_hits=counters.num_disk_hits,
         num_steps_out_of_memory=failed[StepFailure.OUT_OF_MEMORY],
         num_steps_with_errors=failed[StepFailure.ERROR],
+        num_lost_tokens=used.num_lost_tokens,
     )
 
 

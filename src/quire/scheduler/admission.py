@@ -52,6 +52,21 @@ class Admission:
         self._keep_free = int(config.watermark * cache.num_usable_blocks)
         self._calm_at = 0
 
+    def swap_out(self, victim: Request) -> int | None:
+        """Give a victim's blocks to the host if that costs less than to compute them again. Return
+        how many tokens the host keeps, or None if it keeps nothing.
+
+        What awaits its result is computed again, so that the result can be dropped; and so is all
+        of a prompt whose rows are needed together, or still to be scored.
+        """
+        if victim.needs_rows:
+            return None
+        num_kept = min(victim.num_computed, len(victim.token_ids) - 1)
+        recompute_cost = self._cache.recompute_cost(victim.table, num_kept)
+        if self._cost.prefers_swap(recompute_cost) and self._cache.swap_out(victim.table, num_kept):
+            return num_kept
+        return None
+
     def note_preemption(self, number: int) -> None:
         """Note a preemption in the step after the one of this `number`."""
         self._calm_at = number + CALM_STEPS

@@ -24,7 +24,8 @@ class WaitingQueue:
 
     `_heap` has an entry for every tenant that has someone waiting, and perhaps for some that have
     not; its counters may be too low, since they only grow, and are set right when they come to the
-    top.
+    top. `changes` has by tenant, whatever queues the policy has, how many requests more or less
+    wait than when it was last cleared, by whoever reads it.
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -36,6 +37,7 @@ class WaitingQueue:
         self._num_entered = 0
         self._last_left = ""
         self._length = 0
+        self.changes: dict[str, int] = {}
 
     def __len__(self) -> int:
         return self._length
@@ -55,6 +57,17 @@ class WaitingQueue:
             found += self._queues[tenant].at(0, num - len(found))
         for entry in passed:
             heappush(self._heap, entry)
+        return found
+
+    def peek(self, most: int) -> list[Request]:
+        """Return `most` of those who wait, by tenants in no order, each one's in theirs. Unlike
+        `first` it changes nothing, not even by what it finds out of date.
+        """
+        found: list[Request] = []
+        for queue in self._queues.values():
+            found += queue.at(0, most - len(found))
+            if len(found) == most:
+                break
         return found
 
     @property
@@ -107,6 +120,7 @@ class WaitingQueue:
         self._queues[tenant].add(request)
         self._num_tokens[tenant] += len(request.token_ids)
         self._length += 1
+        self._change(request.new.tenant, 1)
 
     def remove(self, request: Request) -> None:
         """Take out a request that waits."""
@@ -114,9 +128,13 @@ class WaitingQueue:
         self._queues[tenant].remove(request)
         self._num_tokens[tenant] -= len(request.token_ids)
         self._length -= 1
+        self._change(request.new.tenant, -1)
         if not self._queues[tenant]:
             del self._queues[tenant], self._num_tokens[tenant]
             self._last_left = tenant
+
+    def _change(self, tenant: str, num_requests: int) -> None:
+        self.changes[tenant] = self.changes.get(tenant, 0) + num_requests
 
     def _open(self, tenant: str) -> None:
         self._queues[tenant] = SortedList(attrgetter("priority_key"))

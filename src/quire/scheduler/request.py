@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 from quire.cache.block_table import BlockTable
 from quire.cache.sharing import OPEN, SharingTerms
 from quire.scheduler.reasons import Reason
+from quire.scheduler.usage.ledger import Generated
 
 SortKey: TypeAlias = tuple[float, int]
 """Orders requests, the least first; the number tells equals apart."""
@@ -192,7 +193,8 @@ class Request:
     `is_ready`, or `is_loading`, it waits and holds nobody; `num_loaded` tokens were loaded for it.
     At the head of the queue it was skipped `num_skips` times. `num_charged` prompt tokens are on
     its tenant's account. The step `prompt_step` computes the last of its prompt. All requests share
-    one `journal` of what is new in their timelines.
+    one `journal` of what is new in their timelines, and those of one payer what they have
+    `generated`.
     """
 
     new: NewRequest
@@ -220,6 +222,7 @@ class Request:
     prompt_step: int | None = None
     timeline: list[Event] = field(default_factory=list)
     journal: list[tuple[str, Event]] = field(default_factory=list)
+    generated: Generated = field(default_factory=Generated)
 
     @property
     def id(self) -> str:

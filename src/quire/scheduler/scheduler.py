@@ -8,8 +8,7 @@ argument. A request goes this way:
 
 Running requests are scheduled first, in their running order, then waiting ones as the policy orders
 them. Blocks are taken back from the tail of the running, so that nothing already scheduled in a
-step is taken back. The first of the running can always go on, which is why every accepted request
-ends.
+step is taken back. The first of the running can always go on, so every accepted request ends.
 """
 
 from quire.cache.kv_cache import KVCache
@@ -22,6 +21,7 @@ from quire.scheduler.appointments import Appointments
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import CostModel
 from quire.scheduler.deadlines import Deadlines
+from quire.scheduler.live.in_flight import InFlight
 from quire.scheduler.pinning import pin_prompt
 from quire.scheduler.prefix_probe import PrefixProbe, probe_prefix
 from quire.scheduler.prefix_waits import Loads
@@ -36,6 +36,7 @@ from quire.scheduler.step import BlockIds, Chunk, Delta, Finish, Refusal, Stats,
 from quire.scheduler.step_draft import StepDraft
 from quire.scheduler.stopping import append_outputs, num_uncomputed, reason_to_stop
 from quire.scheduler.throughput import ThroughputEstimate
+from quire.scheduler.usage.meter import UsageMeter
 
 NUM_TRIED = 4
 """So many behind a head that lacks blocks are tried in its stead in one step."""
@@ -43,7 +44,7 @@ NUM_TRIED = 4
 
 class Scheduler:
     """Decides what each step computes. `schedule` and `update` alternate; an update may come one
-    step late."""
+    step late. `loads` are for a slower store, `usage` tells what tenants use."""
 
     def __init__(self, config: SchedulerConfig, cache: KVCache) -> None:
         self._config = config
@@ -64,11 +65,13 @@ class Scheduler:
         self._number = 0
         self._num_admitted = 0
         self._counters = Counters()
+        self.usage = UsageMeter(self._counters.usage, cache, self._waiting)
         self._admission = Admission(config, cache, self._running, self._cost, self._counters)
         self._prefix_waits = self._admission.prefix_waits
         self._acceptance = Acceptance(
             config, cache, self._waiting, self._running, self._appointments
         )
+        self.in_flight = InFlight(self._running, self._waiting, cache)
         self.loads = Loads(self._requests, self._cost, self._counters)
 
     @property
@@ -102,7 +105,7 @@ class Scheduler:
             return refusal
         ahead = self._waiting.ahead(request)
         request.note(now, Reason.QUEUED, ahead.num_requests, ahead.nearest)
-        self._enter(request)
+        self._enter(request, now)
         return None
 
     def resume(
@@ -116,7 +119,7 @@ class Scheduler:
             return refusal
         request = self._builder.resumed(new, resumed, now, is_ready=is_ready)
         request.note(now, Reason.ENGINE_RESTARTED, request.num_outputs)
-        self._enter(request)
+        self._enter(request, now)
         reason = reason_to_stop(request, self._config.max_model_len)
         if request.num_outputs and reason is not None:
             self._ended.append(Delta(new.id, (), finish=self._finish(request, reason, now)))
@@ -154,6 +157,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> Step:
         """Return the next step; it may be empty when all that is left awaits a late result."""
+        self.usage.advance(now)
         self._expire(now)
         draft = StepDraft(self._config.max_num_batched_tokens, self._throughput.num_under_way)
         self._admission.update_offloading()
@@ -171,6 +175,7 @@ class Scheduler:
         """Take in what the step sampled and return what it adds to the outputs. Results for
         requests that left or were preempted meanwhile are dropped.
         """
+        self.usage.advance(now)
         seconds = self._throughput.end(step, now)
         copied = result.copy_time
         self._cost.observe_step(step.num_tokens, max(seconds - copied.stall_s, 0.0))
@@ -190,8 +195,10 @@ class Scheduler:
         ended, self._ended = self._ended, []
         return deltas + ended
 
-    def _enter(self, request: Request) -> None:
+    def _enter(self, request: Request, now: float) -> None:
+        self.usage.advance(now)
         self._requests[request.id] = request
+        request.generated = self._counters.usage.open(request.new.tenant)
         self._deadlines.add(request)
         self._waiting.add(request)
 
@@ -248,16 +255,15 @@ class Scheduler:
         less than to compute them again. Its outputs stay, and so does its priority key.
         """
         other = "" if victim is taker else taker.id
-        num_kept = self._swap_out(victim)
+        num_kept = self._admission.swap_out(victim)
         if num_kept is not None:
-            self._counters.num_swaps += 1
             victim.note(now, Reason.SWAPPED_OUT, num_kept, other)
         else:
             self._cache.release(victim.table)
             victim.note(now, Reason.PREEMPTED_FOR_BLOCKS, victim.num_computed, other)
         self._running.remove(victim)
         self._prefix_waits.drop(victim)
-        self._counters.num_preemptions += 1
+        self._counters.note_preemption(victim, was_swapped=num_kept is not None)
         self._admission.note_preemption(self._number)
         draft.num_preempted += 1
         victim.num_discarded = victim.num_computed
@@ -267,19 +273,6 @@ class Scheduler:
         victim.num_preemptions += 1
         self._finished_requests.append(victim.id)
         self._waiting.add(victim)
-
-    def _swap_out(self, victim: Request) -> int | None:
-        """Return how many tokens the host keeps, or None if it keeps nothing. What awaits its
-        result is computed again, so that the result can be dropped; and so is all of a prompt whose
-        rows are needed together, or still to be scored.
-        """
-        if victim.needs_rows:
-            return None
-        num_kept = min(victim.num_computed, len(victim.token_ids) - 1)
-        recompute_cost = self._cache.recompute_cost(victim.table, num_kept)
-        if self._cost.prefers_swap(recompute_cost) and self._cache.swap_out(victim.table, num_kept):
-            return num_kept
-        return None
 
     def _schedule_waiting(self, draft: StepDraft, now: float) -> None:
         """Admit from the head while token budget, sequences and blocks allow; the first that must
@@ -382,6 +375,7 @@ class Scheduler:
         return Delta(request.id, token_ids, logprobs, scored, finish, prefill)
 
     def _finish(self, request: Request, reason: Reason, now: float) -> Finish:
+        self.usage.advance(now)
         request.note(now, reason, request.token_ids[-1])
         self._leave(request)
         return finish_of(request, reason, now)
@@ -389,6 +383,7 @@ class Scheduler:
     def _leave(self, request: Request) -> None:
         self._appointments.note_end(request)
         del self._requests[request.id]
+        self._counters.usage.close(request.new.tenant)
         self._prefix_waits.drop(request)
         if request not in self._running:
             self._waiting.remove(request)

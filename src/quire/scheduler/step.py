@@ -165,7 +165,8 @@ class Stats(NamedTuple):
     `num_generation_tokens`, `num_forced_tokens` were not sampled. In about `predicted_wait_s` what
     waits now is computed, as far as is known. Of `num_prefix_hits`, `num_host_hits` were copied in
     from the host and `num_disk_hits` were loaded from disk.
-    `num_steps_*` were not computed at once.
+    `num_steps_*` were not computed at once. Of `num_wasted_tokens`, which were computed again,
+    `num_lost_tokens` had been computed by engines that ended.
     """
 
     num_running: int
@@ -203,6 +204,7 @@ class Stats(NamedTuple):
     num_disk_hits: int = 0
     num_steps_out_of_memory: int = 0
     num_steps_with_errors: int = 0
+    num_lost_tokens: int = 0
 
     @property
     def blocks_by_state(self) -> dict[str, int]:

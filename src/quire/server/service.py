@@ -41,6 +41,7 @@ class Service:
         by each piece of the work for it: what comes at once is not done in one iteration of the
         event loop.
     spans: send what became of requests to a collector, if there is one.
+    since_unix_s: the Unix time at which it was built; everything is counted since then.
     failure: why the start failed.
     num_open: requests without a complete answer; `bodies` still reads the bodies of some.
     has_started: the models that are loaded at the start are there, or are tried again.
@@ -73,6 +74,7 @@ class Service:
             clock=sources.clock,
         )
         self.began_s = sources.clock()
+        self.since_unix_s = int(sources.now())
         loop = asyncio.get_running_loop()
         self.drains: asyncio.Future[None] = loop.create_future()
         self.cut_off: asyncio.Future[None] = loop.create_future()

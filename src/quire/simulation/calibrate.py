@@ -2,26 +2,33 @@
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from quire.engine.recording.flight_file import load_file
 from quire.simulation.against_record import shape_of
-from quire.simulation.cost.cost_file import FORMAT, CostFile
+from quire.simulation.cost.cost_file import FORMAT, CostFile, ServerCost
 from quire.simulation.cost.fit import MeasuredStep, fit_gaps, fit_steps
-from quire.simulation.traces.recorded import read_run
+from quire.simulation.cost.server_fit import fit_server, read_lone_client
+from quire.simulation.traces.recorded import RecordedAnswer, read_run
 
 
 def calibrate(
-    paths: Sequence[Path], on_progress: Callable[[int], None] = lambda _: None
+    paths: Sequence[Path],
+    client: Path | None = None,
+    on_progress: Callable[[int], None] = lambda _: None,
 ) -> CostFile:
     """Return the cost model that fits the steps of all records; the limits are those of the engine
-    of the last, and the machine is this one. Raises FlightFileError, TooFewSteps, OSError."""
+    of the last, and the machine is this one. `client` is a report of `quire bench --json` on one
+    client at a time, whose requests the records have; without it the server adds nothing. Raises
+    FlightFileError, CostFileError, TooFewSteps, OSError."""
     steps: list[MeasuredStep] = []
+    answers: list[Collection[RecordedAnswer]] = []
     for number, path in enumerate(paths):
         on_progress(number)
         file = load_file(path)
         run = read_run(file.segments)
+        answers.append(run.answers.values())
         steps += run.measured_steps()
     coefficients, errors = fit_steps(steps)
     return CostFile(
@@ -32,5 +39,6 @@ def calibrate(
         coefficients,
         shape_of(run),
         fit_gaps(steps),
+        ServerCost() if client is None else fit_server(answers, read_lone_client(client)),
         fit=errors,
     )

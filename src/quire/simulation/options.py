@@ -77,6 +77,13 @@ def add_sim_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.flight",
         help="a record for --calibrate; may be repeated",
     )
+    parser.add_argument(
+        "--client",
+        type=Path,
+        metavar="FILE.json",
+        help="for --calibrate: what `quire bench latency --json` measured of recorded requests, "
+        "which tells the server's part",
+    )
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:

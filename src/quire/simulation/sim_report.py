@@ -69,3 +69,4 @@ def fit_lines(cost: CostFile) -> Iterator[str]:
     told = (f"{1e6 * s:.1f} {f'to {knot}' if knot else 'beyond'}" for knot, s in slopes)
     yield f"a token, in us: {', '.join(told)}"
     yield f"between steps: {1e3 * gap.base_s:.3f} ms, {1e6 * gap.seq_s:.1f} us a sequence"
+    yield f"the server: {1e3 * cost.server.request_latency_s:.2f} ms a request"

@@ -5,8 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from quire.scheduler.live.live_frame import LiveFrame
+from quire.scheduler.reasons import Reason
 from quire.server.config import ApiKey
 from tests.e2e.page.watched_page import WatchedPage
+from tests.server.live.frames import entered, event, progress
+from tests.server.scripted_engine import NUM_BLOCKS
 from tests.server.served import Served, plain_config, serving
 
 ANN, BOB, ADMIN = "key-of-ann", "key-of-bob", "key-of-the-house"
@@ -83,6 +87,31 @@ def test_each_key_sees_its_own_requests_and_the_admin_all(
     assert {"ann", "bob"} <= set(names)
     assert "Secret" not in page.tab.locator("body").inner_text()
     only_refusals(page, 401, 403)
+
+
+def test_the_live_view_is_of_ones_own_requests(page: WatchedPage, guarded: Served) -> None:
+    requests = [entered(0, "cmpl-anns-0", "ann"), entered(1, "cmpl-bobs-0", "bob")]
+    told = [progress(each, event=event(Reason.ADMITTED)) for each in range(2)]
+    frame = LiveFrame(True, [0, 1, 0, 1, NUM_BLOCKS - 1, 1, 2, 1, 16], [], requests, [], told, 0)
+    frame = frame._replace(runs=[*frame.runs, 3, 4, 17], sets=[(16, (0,)), (17, (1,))])
+    page.visit(f"{guarded.url}/#live")
+    lanes = page.tab.get_by_role("table", name="Requests in flight")
+    for key, seen in ((BOB, ["cmpl-bobs-0"]), (ADMIN, ["cmpl-anns-0", "cmpl-bobs-0"])):
+        enter(page, key)
+        for _ in range(50):  # the stream of the key before may not have ended yet
+            guarded.do(lambda: guarded.engine.tell(live=frame))
+            page.tab.wait_for_timeout(100)
+            if lanes.get_by_role("link").count() == len(seen):
+                break
+        lanes.get_by_text(seen[-1]).wait_for()
+        assert lanes.get_by_role("link").all_text_contents() == seen
+        page.tab.get_by_label("Map of blocks").press("ArrowRight")
+        page.tab.keyboard.press("ArrowRight")
+        words = "in use by cmpl-anns-0" if key == ADMIN else "held"
+        page.tab.get_by_text(f"Block 2, 16 tokens: {words}").wait_for()
+        page.tab.get_by_label("Map of blocks").press("Home")
+    assert lanes.get_by_text("bob", exact=True).count() == 1
+    only_refusals(page, 401)
 
 
 def test_the_memory_receipt_is_the_admins(page: WatchedPage, guarded: Served) -> None:

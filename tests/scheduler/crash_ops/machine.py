@@ -17,6 +17,7 @@ from quire.scheduler.policy import PolicyName
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.step import Delta, Step, StepResult
+from tests.scheduler.crash_ops.bill import Bill
 from tests.scheduler.crash_ops.clients import Clients
 from tests.scheduler.crash_ops.paper_runner import VOCAB_SIZE, PaperRunner
 
@@ -92,6 +93,7 @@ class CrashMachine:
     def _begin(self) -> None:
         self._shape = draw_shape(self._draw)
         self._clients = Clients()
+        self._bill = Bill()
         self._unanswered: list[NewRequest] = []
         self._start_engine()
 
@@ -197,16 +199,21 @@ class CrashMachine:
     def _launch(self) -> None:
         """Schedule a step and compute it; take in the result of the one before, and of this one
         too unless it may be late."""
-        self._now += self._draw.randint(0, 3)
+        self._pass_time(3)
         step = self._scheduler.schedule(self._now)
         result = self._runner.run(step)
-        self._now += self._draw.randint(0, 2)
+        self._pass_time(2)
         before, self._in_flight = self._in_flight, (step, result)
         if before is not None:
             self._update(*before)
         if not (self._shape.is_late and step.chunks and self._draw.random() < 0.8):
             self._update(step, result)
             self._in_flight = None
+
+    def _pass_time(self, most_s: int) -> None:
+        seconds = self._draw.randint(0, most_s)
+        self._bill.pass_time(seconds, self._scheduler.stats, self._cache.host_usage.promised)
+        self._now += seconds
 
     def _update(self, step: Step, result: StepResult) -> None:
         self._unsent.deltas += self._scheduler.update(step, result, self._now)
@@ -217,6 +224,7 @@ class CrashMachine:
             self._clients.accept(new)
         self._clients.take(unsent.deltas, self._scheduler.take_events())
         self._clients.stats[-1] = self._scheduler.stats
+        self._bill.take(self._scheduler.usage.take(self._now))
 
     def _crash(self) -> None:
         """End the engine between two messages, or with a step under way, or before what it gave is
@@ -225,6 +233,7 @@ class CrashMachine:
             self._launch()
         unanswered = self._unsent.accepted
         self._now += self._draw.randint(0, 5)
+        self._bill.lose_engine()
         self._start_engine()
         for client in self._clients.waiting:
             is_ready = self._draw.random() < 0.9
@@ -255,6 +264,11 @@ class CrashMachine:
         assert not self._clients.waiting
         assert self._cache.usage.active == 0 and self._cache.host_usage.swapped == 0
         self._clients.check_counters()
+        self._bill.check(self._clients)
+        for tenant, used in self._bill.told.items():
+            self.num_done[f"blocks of {tenant or 'nobody'}"] += used.block_ns > 0
+            self.num_done["lost tokens"] += used.num_lost_tokens
+            self.num_done["wasted tokens"] += used.num_wasted_tokens
         for stats in self._clients.stats:
             self.num_done["preempted"] += stats.num_preemptions
             self.num_done["swapped out"] += stats.num_swaps

@@ -6,18 +6,21 @@ import pytest
 
 from quire.cache.block_pool import AccountsError
 from quire.cache.block_table import BlockTable
+from quire.cache.charges.payers import Payers
 from quire.cache.kv_cache import KVCache
 from quire.scheduler.request import NewRequest, Request, Resumed
 from quire.scheduler.request_builder import RequestBuilder
+from quire.scheduler.usage.ledger import Usage, UsageLedger
 from tests.scheduler.crash_ops.machine import CrashMachine
 
 NAMES = ("crash", "resumed", "abort", "reset", "preempted", "swapped out", "tokens forked")
+CHARGED = ("blocks of a", "blocks of b", "blocks of nobody", "lost tokens", "wasted tokens")
 
 
 def test_random_operations_with_crashes_keep_the_invariants() -> None:
     machine = CrashMachine(0)
     machine.run(24_000)
-    assert min(machine.num_done[name] for name in NAMES) > 10
+    assert min(machine.num_done[name] for name in (*NAMES, *CHARGED)) > 10
 
 
 def forgets_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,10 +49,36 @@ def forgets_what_was_scored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forgets_salts(monkeypatch: pytest.MonkeyPatch) -> None:
     open_table = KVCache.open_table
-    monkeypatch.setattr(KVCache, "open_table", lambda cache, _sharing: open_table(cache))
+    monkeypatch.setattr(KVCache, "open_table", lambda cache, *_: open_table(cache))
 
 
-@pytest.mark.parametrize("plant", [forgets_blocks, forgets_what_was_scored, forgets_salts])
+def charges_nobody_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block whose payer leaves is charged to nobody, though others hold it."""
+    drop = Payers.drop
+
+    def forgetful(payers: Payers[int], block: int, payer: str) -> None:
+        drop(payers, block, payer)
+        payers.changes.clear()
+
+    monkeypatch.setattr(Payers, "drop", forgetful)
+
+
+def counts_for_the_total_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    accounts = UsageLedger.accounts
+
+    def total_alone(ledger: UsageLedger, tenant: str) -> tuple[Usage, Usage]:
+        return (accounts(ledger, tenant)[0], Usage())
+
+    monkeypatch.setattr(UsageLedger, "accounts", total_alone)
+
+
+FAULTS = (
+    *(forgets_blocks, forgets_what_was_scored, forgets_salts),
+    *(charges_nobody_after_the_first, counts_for_the_total_alone),
+)
+
+
+@pytest.mark.parametrize("plant", FAULTS)
 def test_planted_fault_is_caught(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,9 +18,10 @@ FIXED = (
 )
 KNOWN = {
     "scheduler": f"{FIXED} shares requests deadlines throughput appointments finished_requests "
-    "ended number num_admitted journal loads",  # journal: taken by the engine after every step
+    "ended number num_admitted journal loads "
+    "in_flight usage",  # journal, usage: taken by the engine after every step
     "admission": f"{FIXED} keep_free calm_at",
-    "waiting": "shares queues num_tokens heap in_heap num_entered last_left length",
+    "waiting": "shares queues num_tokens heap in_heap num_entered last_left length changes",
     "running": "shares by_id order queues",
     "shares": "served level sweep_at",
     "deadlines": "heap num_added",
@@ -32,20 +33,21 @@ KNOWN = {
     "builder": f"{FIXED} journal num_built",
     "cache": "block_size groups windowed max_chunk_tokens is_caching hash log host pool epoch "
     "finder pins copies offloads held",  # log: why a prefix was missed, which decides nothing
-    "pins": "finder blocks_of num_pins is_caching",
-    "pool": "free evictable num_refs key_of content_of block_of duplicates on_evict",
-    "host": "free num_blocks cached retained num_retainers private content_of on_evict",
+    "pins": "finder blocks_of payer_of num_pins is_caching",
+    "pool": "free evictable num_refs key_of content_of block_of duplicates on_evict payers",
+    "host": "free num_blocks cached retained num_retainers private content_of on_evict payers",
 }
 PLAIN: dict[type, str] = {
     Request: "new table token_ids tenant priority_key running_order is_ready is_loading "
     "num_loaded num_computed num_pending num_cached num_preemptions num_earlier_preemptions "
     "num_discarded num_scored "
     "num_skips num_charged admitted_step arrived_s admitted_s first_token_s prompt_step timeline "
-    "journal",
+    "journal generated",
     NewRequest: "id prompt_token_ids sampling stopping sharing prompt_logprobs tenant weight "
     "priority time_limit_s fork_of reports_prefill pooling pins_prompt",
     Stopping: "max_tokens min_tokens eos_token_ids stop_token_ids",
-    BlockTable: "block_ids num_passed chain num_cached_blocks num_covered epoch swap num_from_host",
+    BlockTable: "block_ids num_passed chain num_cached_blocks num_covered epoch swap num_from_host "
+    "payer",
 }
 
 

@@ -18,6 +18,7 @@ from quire.server.cli.options import OPTIONS
         ("serve --xyzzy", "--xyzzy; `quire serve --help` lists them all"),
         ("serve -p 80", "unknown flag -p; "),
         ("bench --reqests 3", "--reqests; did you mean --requests?"),
+        ("chat --no-histroy", "--no-histroy; did you mean --no-history?"),
         ("bench latency --repeat 2 -- --not-ours", "--repeat; did you mean --repeats?"),
     ],
 )
@@ -34,7 +35,7 @@ def test_unknown_flag_is_named_with_what_was_meant(
     "line",
     [
         *("serve -- --model", "serve --port -1", "bench -- --not-ours", "--verison", ""),
-        *("serve --tenant-secret=--x --prefix-caching-seed -1", "chat --not-yet"),
+        *("serve --tenant-secret=--x --prefix-caching-seed -1", "chatter --not-yet"),
     ],
 )
 def test_what_is_no_unknown_flag_is_left_to_the_parser(line: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from quire.server.config import ApiKey
 from quire.server.tenancy.tenants import EVERYONE, Tenant, build_tenants
-from tests.server.served import Served, plain_config, serving
+from tests.server.served import MODEL, Served, plain_config, serving
 
 ANN, BOB = ApiKey("key-of-ann", "ann", 2.5), ApiKey("key-of-bob")
 KEYS = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=20)
@@ -78,7 +78,9 @@ def test_secret_decides_over_restarts() -> None:
 def test_tokens_of_named_tenants_are_counted(guarded: Served) -> None:
     def counts() -> dict[str, float]:
         start = 'quire:tenant_tokens_total{engine="0",kind='
-        return {kind: guarded.metric(f'{start}"{kind}"') for kind in ("prompt", "cached", "output")}
+        end = f'model_name="{MODEL}",tenant="ann"}}'
+        kinds = ("prompt", "cached", "output")
+        return {kind: guarded.metric(f'{start}"{kind}",{end}') for kind in kinds}
 
     before = counts()
     complete(guarded, ANN, prompt=[5, 6, 7, 8], max_tokens=6)
@@ -89,5 +91,6 @@ def test_tokens_of_named_tenants_are_counted(guarded: Served) -> None:
         "cached": 3,
         "output": 6,
     }
-    lines = [line for line in guarded.client.get("/metrics").text.splitlines() if "tenant=" in line]
-    assert len(lines) == 3 and all('tenant="ann"' in line for line in lines)
+    lines = guarded.client.get("/metrics").text.splitlines()
+    tenants = {line.partition('tenant="')[2].partition('"')[0] for line in lines}
+    assert tenants == {"", "ann", "(others)"}

@@ -14,6 +14,7 @@ from quire.cache.block_hash import TOKEN_BYTES
 from quire.cache.block_pool import BlockPool
 from quire.cache.block_table import BlockTable, Swap
 from quire.cache.chain import Chain, Content
+from quire.cache.charges.payers import NOBODY
 from quire.cache.extra_keys import NO_KEYS
 from quire.cache.host_pool import HostPool
 from quire.cache.kv_cache import KVCache
@@ -228,6 +229,7 @@ def _restore_pool(pool: BlockPool, snapshot: PoolSnapshot, contents: _Contents) 
     pool._free = list(snapshot.free)
     pool._evictable.append(snapshot.evictable)
     pool._num_refs = list(snapshot.num_refs)
+    pool.payers.take([each for each, num in enumerate(snapshot.num_refs) if num], NOBODY)
     duplicates = {each for _, alike in snapshot.duplicates for each in alike}
     for block_id, key_number in _keyed(snapshot.keys):
         if block_id not in duplicates:
@@ -258,6 +260,7 @@ def _restore_host(host: HostPool, snapshot: HostSnapshot, contents: _Contents) -
     for key_number, num_retainers in snapshot.num_retainers:
         key, _ = contents.under(key_number)
         host._num_retainers[key] = num_retainers
+    host.payers.take([*host._num_retainers, *host._private], NOBODY)
 
 
 def _restore_chain(chain: Chain, numbers: Sequence[int], block_size: int) -> None:

@@ -19,7 +19,7 @@ from quire.cache.sharing import SharingTerms
 from quire.engine.client import EngineClient, EngineEnd, Phase
 from quire.engine.config import EngineConfig, SupervisionConfig
 from quire.engine.failure_kind import FailureKind
-from quire.engine.messages import Abort, EngineFacts, EngineOutput, ResetPrefixCache, Unpin
+from quire.engine.messages import Abort, EngineFacts, EngineOutput, ResetPrefixCache, Unpin, Watch
 from quire.engine.recording.flight_ring import FlightRing
 from quire.engine.supervision.end_cause import EndCause
 from quire.engine.supervision.engine_starter import EngineStarter
@@ -183,6 +183,11 @@ class EngineSupervisor:
         """Let the blocks be evicted that a request has pinned in the engine, if it has."""
         if self._client is not None:
             self._client.send(Unpin(request_id))
+
+    def watch(self, interval_s: float | None) -> None:
+        """Have the engine that runs tell `LiveFrame`s so often; with None have it end that."""
+        if self._client is not None:
+            self._client.send(Watch(interval_s))
 
     def _ready_client(self) -> EngineClient:
         """Return the engine. Raises EngineDown."""

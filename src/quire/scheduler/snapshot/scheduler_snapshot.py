@@ -130,6 +130,7 @@ def restore_scheduler(
         table = restore_table(scheduler._cache, each.table, digests)
         request = restored_request(each, table, tenants.id_of(each.tenant), scheduler._journal)
         scheduler._requests[request.id] = request
+        request.generated = scheduler._counters.usage.open(request.new.tenant)
         if each.is_running:
             scheduler._running.add(request)
     _restore_queue(scheduler, snapshot.queue, tenants)

@@ -12,6 +12,14 @@ from quire.server.cli.settings import add_engine_options, add_options, add_plann
 from quire.server.cli.suggestion import closest
 from quire.simulation.options import EPILOG as SIM_EPILOG
 from quire.simulation.options import add_sim_options
+from quire.terminal.options import CHAT_EPILOG, add_chat_options, add_top_options
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--no-self-test", action="store_true", help="leave out the ten seconds of trials"
+    )
 
 
 def add_planning(parser: argparse.ArgumentParser) -> None:
@@ -23,12 +31,16 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
 FLAGS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = MappingProxyType(
     {
         "serve": add_options,
+        "chat": add_chat_options,
+        "top": add_top_options,
+        "doctor": _add_doctor,
         "run-batch": add_engine_options,
         "bench": add_bench_options,
         "sim": add_sim_options,
         "plan": add_planning,
     }
 )
+DOCTOR_EPILOG = "Exit code 1: something fails. It looks at the variables of `quire serve` too."
 VARIABLES = "Each flag can be given as a variable: --max-num-seqs as QUIRE_MAX_NUM_SEQS."
 FLAG = re.compile(r"--?[a-zA-Z_][^\s=]*")
 
@@ -45,6 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_model(serving)
     add_options(serving)
+    _add_for_people(commands)
     batch = commands.add_parser(
         "run-batch",
         help="answer the lines of a batch file",
@@ -63,6 +76,25 @@ def build_parser() -> argparse.ArgumentParser:
     _add_without_weights(commands)
     commands.add_parser("config-table")  # for docs/configuration.md; not in the help
     return parser
+
+
+def _add_for_people(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands for a person at a terminal."""
+    add_chat_options(
+        commands.add_parser(
+            "chat", help="talk to a model in a terminal", epilog=CHAT_EPILOG, allow_abbrev=False
+        )
+    )
+    add_top_options(
+        commands.add_parser(
+            "top", help="watch a server's blocks and requests in a terminal", allow_abbrev=False
+        )
+    )
+    _add_doctor(
+        commands.add_parser(
+            "doctor", help="tell what this machine can", epilog=DOCTOR_EPILOG, allow_abbrev=False
+        )
+    )
 
 
 def _add_without_weights(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -131,3 +163,9 @@ def _known_flags(add: Callable[[argparse.ArgumentParser], None]) -> list[str]:
     parser = argparse.ArgumentParser()
     add(parser)
     return [flag for action in parser._actions for flag in action.option_strings]
+
+
+def text_of(arguments: Mapping[str, object], name: str) -> str | None:
+    """Return an argument that is text, None where it was not given."""
+    given = arguments[name]
+    return given if isinstance(given, str) else None

@@ -39,6 +39,7 @@ SPIN_COUNT = "2000"
 """The number of times that a model thread spins before it sleeps: a tenth of a millisecond. OpenMP
 itself would spin a hundred times as long, and beside other work a step would then wait for whole
 time slices (decision 0008)."""
+FOR_PEOPLE = ("chat", "top", "doctor")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -185,6 +186,24 @@ def plan_command(arguments: Mapping[str, object], environ: Mapping[str, str]) ->
     return run_plan(arguments, environ)
 
 
+def command_for_people(
+    command: str, arguments: Mapping[str, object], serve_args: tuple[str, ...]
+) -> int:
+    """Run a command for a person at a terminal. What each imports the others need not have."""
+    if command == "chat":
+        from quire.server.cli.terminal.chat import chat_command
+
+        return chat_command(arguments, serve_args, os.environ)
+    if command == "top":
+        from quire.server.cli.terminal.top import top_command
+
+        return top_command(arguments, os.environ)
+    from quire.server.cli.terminal.doctor import doctor_command
+
+    calm_threads(os.environ)
+    return doctor_command(arguments, os.environ)
+
+
 def run_command(argv: Sequence[str]) -> int:
     own_argv, serve_args = split_serve_args(argv)
     fault = unknown_flag(own_argv)
@@ -204,6 +223,8 @@ def run_command(argv: Sequence[str]) -> int:
         from quire.server.cli.sim import sim_command
 
         return sim_command(arguments)
+    if command in FOR_PEOPLE:
+        return command_for_people(command, arguments, serve_args)
     if command == "bench":
         return bench_command(arguments, serve_args, argv)
     calm_threads(os.environ)

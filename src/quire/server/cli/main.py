@@ -12,6 +12,9 @@ from types import FrameType
 from quire.server.cli.exit_codes import FAILED_START, KILLED_BY
 from quire.server.cli.output import OutputLost, flush
 
+CLEANING_UP = frozenset(("bench", "chat", "top"))
+"""The commands that handle signals themselves: they clean up behind what they have started."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
@@ -29,9 +32,9 @@ def run(argv: Sequence[str]) -> int:
     with ended_in_a_line():
         from quire.server.cli.commands import run_command
 
-        if "bench" not in argv[:1]:
+        if not CLEANING_UP.intersection(argv[:1]):
             return run_command(argv)
-    return run_command(argv)  # it cleans up behind what it has started
+    return run_command(argv)
 
 
 @contextmanager

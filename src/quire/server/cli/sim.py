@@ -83,6 +83,8 @@ def _check(flags: argparse.Namespace) -> None:
         if not flags.record:
             raise ValueError("--calibrate needs a flight record: --record FILE.flight")
         return
+    if flags.client is not None:
+        raise ValueError("--client is for --calibrate")
     if flags.record:
         raise ValueError("--record is for --calibrate; to simulate a record, name it as TRACE")
     if flags.trace is None:
@@ -95,7 +97,9 @@ def _check(flags: argparse.Namespace) -> None:
 
 def _calibrated(flags: argparse.Namespace, progress: Progress) -> list[str]:
     num = len(flags.record)
-    cost = calibrate(flags.record, lambda done: progress.show("reading records", done, num))
+    cost = calibrate(
+        flags.record, flags.client, lambda done: progress.show("reading records", done, num)
+    )
     save_cost(cost, flags.calibrate)
     return list(fit_lines(cost))
 

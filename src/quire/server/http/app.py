@@ -30,6 +30,8 @@ from quire.server.http.json_responses import error_response
 from quire.server.http.middleware import DOCS_ASSETS, RequestMiddleware
 from quire.server.http.openapi.document import describe
 from quire.server.http.openapi.routes import ROUTE_PATHS
+from quire.server.live.live_feed import LiveFeed
+from quire.server.live.routes import LiveRoutes
 from quire.server.models.routes import ModelRoutes
 from quire.server.models.served_model import ServedModel, Subscribers
 from quire.server.observability.introspection_routes import IntrospectionRoutes
@@ -50,6 +52,7 @@ from quire.server.service import Observers, Service
 from quire.server.sources import Sources
 from quire.server.tenancy.rates import RATE_HEADERS
 from quire.server.tenancy.tenants import ARRIVAL, Arrival, build_tenants
+from quire.server.usage.routes import UsageRoutes
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +81,9 @@ def build_service(config: ServerConfig, open_engine: OpenEngine, sources: Source
 
     def served(model: ServedModelConfig) -> ServedModel:
         feed = KVEventFeed(first_id=int(sources.now()) << EVENT_ID_BITS)
-        metrics, prefixes = ModelMetrics(tenants.names), ModelPrefixes()
-        subscribers = Subscribers(metrics, feed, timelines, prefixes)
+        metrics, prefixes = ModelMetrics(tenants.all_names), ModelPrefixes()
+        live = LiveFeed(model.name, metrics, sources, are_apart=tenants.are_apart)
+        subscribers = Subscribers(metrics, feed, timelines, prefixes, live)
         return ServedModel(model, config, open_engine, subscribers, sources)
 
     observers = Observers(ServerMetrics(ROUTE_PATHS), timelines)
@@ -140,6 +144,7 @@ def _routes(service: Service, queue: BatchQueue | None) -> Iterator[Route]:
     for handlers in (
         HealthRoutes(service),
         IntrospectionRoutes(service),
+        LiveRoutes(service),
         ModelRoutes(service),
         TextRoutes(service),
         ResponseRoutes(service),
@@ -148,6 +153,7 @@ def _routes(service: Service, queue: BatchQueue | None) -> Iterator[Route]:
         ScoringRoutes(service),
         CacheRoutes(service),
         PrefixRoutes(service),
+        UsageRoutes(service),
         BatchRoutes(service, queue),
     ):
         yield from handlers.routes()

@@ -16,6 +16,7 @@ from quire.server.config import GenerationConfig, LoadTime, ServedModelConfig, S
 from quire.server.engine_protocol import EngineProtocol, OpenEngine
 from quire.server.errors import EngineGone, ModelLoading
 from quire.server.grammars.check import prepare_check
+from quire.server.live.live_feed import LiveFeed
 from quire.server.models.lifecycle import (
     Actions,
     Lifecycle,
@@ -57,11 +58,13 @@ class Subscribers(NamedTuple):
     kv_events: KVEventFeed
     timelines: Timelines
     prefixes: ModelPrefixes
+    live: LiveFeed
 
     def on_output(self, output: EngineOutput) -> None:
         self.metrics.on_output(output)
         self.timelines.on_output(output)
         self.kv_events.on_output(output)
+        self.live.on_output(output)
 
     def on_ended_here(self, delta: Delta) -> None:
         """Take the last delta of a request that has ended while no engine had it."""
@@ -71,6 +74,7 @@ class Subscribers(NamedTuple):
         """Note that an engine has ended, its cache with it, and that another follows."""
         self.metrics.on_engine_lost(cause)
         self.kv_events.on_cleared()
+        self.live.on_engine_gone()
 
     def on_quarantined(self) -> None:
         """Note that a request was ended because it crashes engines."""
@@ -84,6 +88,7 @@ class Subscribers(NamedTuple):
         """Note that another engine goes on with `num_resumed` requests."""
         self.metrics.on_engine_resumed(num_resumed, out_of_service_s)
         self.prefixes.on_cache_empty()
+        self.live.on_engine_resumed()
 
 
 class ServedModel:
@@ -106,7 +111,7 @@ class ServedModel:
         sources: Sources,
     ) -> None:
         self.config = config
-        self.metrics, self.kv_events, _, self.prefixes = subscribers
+        self.metrics, self.kv_events, _, self.prefixes, self.live = subscribers
         self._open_engine = partial(open_engine, config.engine, subscribers)
         self.engine: EngineProtocol = self._open_engine()
         self.known_facts: EngineFacts | None = None
@@ -181,6 +186,7 @@ class ServedModel:
         self.metrics.on_ready(facts)
         self.known_facts = facts
         self.prefixes.on_engine_ready(self.engine)
+        self.live.on_engine_ready(self.engine)
         logger.info("%s is loaded after %.1f s", self.name, total_s)
 
     async def _start_engine(self) -> EngineFacts:
@@ -213,6 +219,7 @@ class ServedModel:
         logger.info("%s is unloaded", self.name)
         self.metrics.on_unloaded()
         self.kv_events.on_cleared()
+        self.live.on_engine_gone()
         self.engine = self._open_engine()
 
     def reset_prefix_cache(self) -> None:

@@ -2,7 +2,7 @@
 OpenMetrics.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -23,6 +23,8 @@ from quire.server.observability.metric import Metric, MetricKind
 from quire.server.observability.metric_table import METRICS
 from quire.server.observability.metrics import BatchCounts, ResponseCounts
 from quire.server.service import Service
+from quire.server.usage.accounts import RequestEnd
+from quire.server.usage.rows import rate_rows, usage_rows
 
 Rows: TypeAlias = list[tuple[tuple[str, ...], float]]
 """Pairs of label values (without the common ones) and the value of the series."""
@@ -41,7 +43,7 @@ class MetricsCollector(Collector):
     def collect(self) -> Iterator[Family]:
         service = self._service
         models = [
-            Series(model.name, model.metrics.histograms, _model_rows(model))
+            Series(model.name, model.metrics.histograms, _model_rows(model, service.tenants.names))
             for model in service.models
         ]
         of_server = Series(
@@ -91,7 +93,6 @@ def _server_rows(service: Service) -> dict[str, Rows]:
     return {
         "http_half_read_bytes": [((), metrics.num_half_read_bytes)],
         "http_refused_total": _labelled(metrics.num_refused),
-        "rate_limited_total": _labelled(metrics.num_rate_limited),
         "traces_dropped_total": _labelled(metrics.dropped_traces),
         "event_loop_longest_hold_seconds": [((), metrics.longest_hold.value())],
         "input_bodies_waiting": _labelled(
@@ -99,12 +100,16 @@ def _server_rows(service: Service) -> dict[str, Rows]:
         ),
         **_batch_rows(metrics.batches),
         **_response_rows(metrics.responses),
+        **rate_rows(metrics.rate_accounts, service.tenants.names),
     }
 
 
-def _model_rows(model: ServedModel) -> dict[str, Rows]:
+def _model_rows(model: ServedModel, named: Sequence[str]) -> dict[str, Rows]:
+    """Return the rows of one model; `named` are the tenants with labels of their own."""
     metrics = model.metrics
-    rows = _stats_rows(metrics.stats) | {
+    num_rejected = metrics.accounts.num_ended(RequestEnd.QUEUE_FULL)
+    rows = _stats_rows(metrics.stats) | usage_rows(metrics.accounts, named)
+    rows |= {
         "engine_restarts_total": _labelled(metrics.num_restarts),
         "requests_resumed_total": [((), metrics.num_resumed)],
         "requests_quarantined_total": [((), metrics.num_quarantined)],
@@ -112,15 +117,16 @@ def _model_rows(model: ServedModel) -> dict[str, Rows]:
         "flight_records_failed_total": _labelled(metrics.flight_records.failed),
         "engine_restarting": [((), model.is_restarting)],
         "request_success_total": _labelled(metrics.num_finished),
-        "admission_rejections_total": [(("max_num_queued_reqs",), metrics.num_rejected)],
+        "admission_rejections_total": [(("max_num_queued_reqs",), num_rejected)],
         "pooled_prompts_total": [((), metrics.num_pooled_prompts)],
         "reasoning_tokens_total": [((), metrics.num_reasoning_tokens)],
         "structured_requests_total": _labelled(metrics.num_structured),
         "tool_calls_total": _labelled(metrics.num_calls),
         "deadline_exceeded_total": _labelled(metrics.num_late),
-        "tenant_tokens_total": [(labels, num) for labels, num in metrics.tenant_tokens.items()],
         "last_step_age_seconds": [((), model.engine.last_progress_age_s())],
         "pinned_prefixes": _labelled(model.prefixes.num_by_state),
+        "live_watchers": [((), model.live.num_watchers)],
+        "live_events_skipped_total": [((), model.live.num_skipped)],
     }
     lifecycle, counts = model.lifecycle, model.lifecycle.counts
     rows["model_state"] = [((state,), float(state is model.state)) for state in ModelState]
@@ -197,6 +203,10 @@ def _request_rows(stats: Stats) -> dict[str, Rows]:
             (("swap", "blocks"), stats.num_swaps),
         ],
         "wasted_prefill_tokens_total": [((), stats.num_wasted_tokens)],
+        "recomputed_tokens_total": [
+            (("preemption",), stats.num_wasted_tokens - stats.num_lost_tokens),
+            (("restart",), stats.num_lost_tokens),
+        ],
         "failed_steps_total": [
             ((StepFailure.OUT_OF_MEMORY,), stats.num_steps_out_of_memory),
             ((StepFailure.ERROR,), stats.num_steps_with_errors),

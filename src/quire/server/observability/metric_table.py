@@ -8,6 +8,7 @@ from quire.server.observability.metric import UP_TO_MODEL_LENGTH, Metric, Metric
 from quire.server.observability.metric import counter as _counter
 from quire.server.observability.metric import gauge as _gauge
 from quire.server.observability.metric import histogram as _histogram
+from quire.server.observability.usage_metric_table import USAGE_METRICS
 
 TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
@@ -269,13 +270,7 @@ METRICS: tuple[Metric, ...] = (
         "stage",
         twin=False,
     ),
-    _counter(
-        "tenant_tokens_total",
-        "Tokens of the named API keys: prompt, of these cached, and output.",
-        "tenant",
-        "kind",
-        twin=False,
-    ),
+    *USAGE_METRICS,
     _counter(
         "structured_requests_total",
         "HTTP requests whose outputs must be of a grammar, by how it was given.",
@@ -365,6 +360,8 @@ METRICS: tuple[Metric, ...] = (
         twin=False,
     ),
     _gauge("requests_waiting_for_load", "Requests that wait for the model to load.", twin=False),
+    _gauge("live_watchers", "Streams of the live view that are open.", twin=False),
+    _counter("live_events_skipped_total", "Live events not sent to slow watchers.", twin=False),
     _gauge("memory_bytes", "The memory receipt.", "kind", twin=False),
     _gauge(
         "kv_cache_tokens",

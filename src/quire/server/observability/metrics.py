@@ -6,10 +6,9 @@ no stream sees, is counted right too.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import product
 
 from quire.cache.persistence.counts import NO_DISK, DiskStats
 from quire.engine.messages import EngineFacts, EngineOutput
@@ -23,8 +22,8 @@ from quire.server.observability.loop_lag import RecentMaximum
 from quire.server.observability.metric import UP_TO_MODEL_LENGTH, MetricKind
 from quire.server.observability.metric_table import METRICS, buckets_up_to
 from quire.server.observability.request_spans import Drop
-from quire.server.tenancy.rates import Rate
 from quire.server.tenancy.tenants import Arrival
+from quire.server.usage.accounts import ModelAccounts, RateAccounts, RequestEnd
 
 NO_STATS = Stats(*(0,) * len(Stats._fields))
 GAUGES = frozenset(
@@ -62,15 +61,6 @@ class DeadlineMiss(StrEnum):
 
     REFUSED = "refused"
     UNFINISHED = "unfinished"
-
-
-class TenantTokens(StrEnum):
-    """Tokens of a tenant: of prompts whose answer began, those of them that were found in the
-    cache, and those of outputs."""
-
-    PROMPT = "prompt"
-    CACHED = "cached"
-    OUTPUT = "output"
 
 
 @dataclass(slots=True)
@@ -120,7 +110,7 @@ class ServerMetrics:
 
     def __init__(self, paths: Collection[str]) -> None:
         self.histograms = _histograms(of_server=True)
-        self.num_rate_limited = dict.fromkeys(Rate, 0)
+        self.rate_accounts = RateAccounts()
         self.num_refused: Counter[str] = Counter()
         self.num_half_read_bytes = 0
         self.http = HttpMetrics(paths)
@@ -140,10 +130,11 @@ class ServerMetrics:
 
 
 class ModelMetrics:
-    """The values of the metrics that each model has. `tenants` are the named ones: only they have
-    labels of their own, so that labels stay few."""
+    """The values of the metrics that each model has. `tenants` are all whose requests there may be:
+    each has one of the `accounts`, which are the one place where ends are counted."""
 
-    def __init__(self, tenants: Sequence[str]) -> None:
+    def __init__(self, tenants: Iterable[str]) -> None:
+        self.accounts = ModelAccounts(tenants)
         self._stats = NO_STATS
         self._stats_before = NO_STATS
         self._disk = NO_DISK
@@ -154,14 +145,11 @@ class ModelMetrics:
         self.flight_records = FlightRecordCounts()
         self._max_model_len: int | None = None
         self.histograms = _histograms(of_server=False)
-        self.num_finished = dict.fromkeys(FinishReason, 0)
-        self.num_rejected = 0
         self.num_structured: Counter[str] = Counter()
         self.num_calls = dict.fromkeys(("whole", "broken"), 0)
         self.num_reasoning_tokens = 0
         self.num_pooled_prompts = 0
-        self.num_late = dict.fromkeys(DeadlineMiss, 0)
-        self.tenant_tokens = dict.fromkeys(product(tenants, TenantTokens), 0)
+        self.num_unfinished = 0
         self._step_tokens = self.histograms["iteration_tokens_total"]
         self.token_gap = self.histograms["inter_token_latency_seconds"]
 
@@ -188,6 +176,7 @@ class ModelMetrics:
 
     def on_output(self, output: EngineOutput) -> None:
         self._stats = output.stats
+        self.accounts.take(output.usage)
         if output.disk is not None:
             self._disk = output.disk
         if output.num_tokens:
@@ -251,9 +240,19 @@ class ModelMetrics:
     def observe(self, name: str, value: float) -> None:
         self.histograms[name].observe(value)
 
-    def count_tokens(self, tenant: str, kind: TenantTokens, num_tokens: int) -> None:
-        if (tenant, kind) in self.tenant_tokens:
-            self.tenant_tokens[tenant, kind] += num_tokens
+    @property
+    def num_finished(self) -> dict[FinishReason, int]:
+        """The outputs that have ended, by why."""
+        return {reason: self.accounts.num_ended(RequestEnd(reason)) for reason in FinishReason}
+
+    @property
+    def num_late(self) -> dict[DeadlineMiss, int]:
+        """The requests whose deadlines were missed."""
+        num_refused = self.accounts.num_ended(RequestEnd.DEADLINE_REFUSED)
+        return {
+            DeadlineMiss.REFUSED: num_refused,
+            DeadlineMiss.UNFINISHED: self.num_unfinished,
+        }
 
 
 class RequestMeter:
@@ -280,12 +279,10 @@ class RequestMeter:
         if self._first_s is None:
             self._first_s = now
             self._metrics.observe("time_to_first_token_seconds", now - self._arrived_s)
-            self._metrics.count_tokens(self._tenant, TenantTokens.PROMPT, self._num_prompt_tokens)
         else:
             self._metrics.token_gap.observe(now - self._last_s)
         self._last_s = now
         self._num_tokens += num_tokens
-        self._metrics.count_tokens(self._tenant, TenantTokens.OUTPUT, num_tokens)
 
     def vector(self, now: float) -> None:
         """Count a pooled prompt whose vector has come, at the time `now`."""
@@ -295,14 +292,12 @@ class RequestMeter:
     def prompt(self, now: float) -> None:
         """Count a prompt without an output, which has ended at the time `now`."""
         self._last_s = now
-        self._metrics.count_tokens(self._tenant, TenantTokens.PROMPT, self._num_prompt_tokens)
 
     def succeed(self, reason: FinishReason, finish: Finish) -> None:
         """Count the end of a request whose output is complete."""
         if self._ended:
             return
         self.end(reason)
-        self._metrics.count_tokens(self._tenant, TenantTokens.CACHED, finish.num_cached_tokens)
         metrics, num_tokens = self._metrics, self._num_tokens
         metrics.observe("e2e_request_latency_seconds", self._last_s - self._arrived_s)
         metrics.observe("request_prompt_tokens", self._num_prompt_tokens)
@@ -324,5 +319,5 @@ class RequestMeter:
         """Count the end of a request under `reason`; None for one that was refused: it never
         ran."""
         if not self._ended and reason is not None:
-            self._metrics.num_finished[reason] += 1
+            self._metrics.accounts.count_end(self._tenant, RequestEnd(reason))
         self._ended = True

@@ -4,6 +4,7 @@ Neither text nor tokens are kept, nor anything that would tell one tenant of ano
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -140,11 +141,7 @@ class Timelines:
         """Return the event without what the tenant must not know."""
         if not self._are_apart:
             return event
-        if event.reason is Reason.MISS_SALT:  # would tell what others' prompts are
-            event = event._replace(reason=Reason.MISS_NEW, number=0)
-        if not event.other or self._is_own(event.other, tenant):
-            return event
-        return event._replace(other=ANOTHER)
+        return visible_event(event, lambda request_id: self._is_own(request_id, tenant))
 
     def _is_own(self, request_id: str, tenant: str) -> bool:
         found = self._by_request.get(request_id)
@@ -157,6 +154,16 @@ class Timelines:
         self._num_choices -= len(timeline.choices)
         for choice in timeline.choices:
             del self._by_request[choice.request_id]
+
+
+def visible_event(event: Event, is_own: Callable[[str], bool]) -> Event:
+    """Return the event of a tenant's request without what the tenant must not know of others;
+    `is_own` says whether the request of an id is the tenant's."""
+    if event.reason is Reason.MISS_SALT:  # would tell what others' prompts are
+        event = event._replace(reason=Reason.MISS_NEW, number=0)
+    if not event.other or is_own(event.other):
+        return event
+    return event._replace(other=ANOTHER)
 
 
 def _timeline(context: RequestContext, now: float) -> Timeline:

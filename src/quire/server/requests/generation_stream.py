@@ -24,7 +24,7 @@ from quire.server.errors import (
     RequestError,
 )
 from quire.server.models.served_model import ServingState
-from quire.server.observability.metrics import DeadlineMiss, FinishReason, RequestMeter
+from quire.server.observability.metrics import FinishReason, RequestMeter
 from quire.server.observability.request_record import RequestRecord
 from quire.server.observability.timelines import Timeline
 from quire.server.observability.trace_context import TraceContext
@@ -41,6 +41,7 @@ from quire.server.requests.context import RequestContext
 from quire.server.requests.output_delta import OutputDelta
 from quire.server.service import Service
 from quire.server.text.stop_strings import StopStringTable
+from quire.server.usage.accounts import RequestEnd
 
 _REFUSAL_CODES = {
     Reason.CONTEXT_EXCEEDED: "context_length_exceeded",
@@ -152,10 +153,11 @@ class GenerationStream:
         return tuple(replace(request, time_limit_s=left_s) for request in self.context.requests)
 
     def _note_refusal(self, reason: Reason) -> None:
+        tenant, accounts = self.context.arrival.tenant.name, self._metrics.accounts
         if reason in _FULL:
-            self._metrics.num_rejected += 1
+            accounts.count_end(tenant, RequestEnd.QUEUE_FULL)
         if reason is Reason.DEADLINE_HOPELESS:
-            self._metrics.num_late[DeadlineMiss.REFUSED] += 1
+            accounts.count_end(tenant, RequestEnd.DEADLINE_REFUSED)
         if self._timeline is not None:
             self._timeline.refused = reason
 
@@ -254,9 +256,7 @@ class GenerationStream:
 
     async def _on_delta(self, index: int, delta: Delta) -> OutputDelta:
         if delta.finish is not None and delta.finish.reason is Reason.DEADLINE_EXCEEDED:
-            self._metrics.num_late[DeadlineMiss.UNFINISHED] += len(self._choices) - len(
-                self._finishes
-            )
+            self._metrics.num_unfinished += len(self._choices) - len(self._finishes)
             raise DeadlineExceeded("The deadline passed before the output was complete.")
         if delta.finish is not None and delta.finish.reason is Reason.QUARANTINED:
             raise Quarantined

@@ -163,7 +163,7 @@ class RequestIntake:
         rates = arrival_of(request).tenant.rates
         if rates is not None:
             request.scope[RATES] = rates
-            with self._counted():
+            with self._counted(request):
                 rates.admit_request(self._service.sources.clock())
 
     def admit_prompt(self, request: Request, num_tokens: int, field: str) -> None:
@@ -171,15 +171,16 @@ class RequestIntake:
         if it has any. Raises RequestError."""
         rates = arrival_of(request).tenant.rates
         if rates is not None:
-            with self._counted():
+            with self._counted(request):
                 rates.admit_prompt(self._service.sources.clock(), num_tokens, field)
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _counted(self, request: Request) -> Iterator[None]:
         try:
             yield
         except RateLimited as limited:
-            self._service.metrics.num_rate_limited[limited.rate] += 1
+            tenant = arrival_of(request).tenant.name
+            self._service.metrics.rate_accounts.count(tenant, limited.rate)
             raise
 
     async def _unless_cancelled(

@@ -24,12 +24,8 @@ from quire.server.http.openapi.prefix_docs import PREFIX_ROUTES
 from quire.server.http.openapi.route_doc import Parameter, ResponseDoc, RouteDoc
 from quire.server.http.openapi.scoring_docs import SCORING_ROUTES
 from quire.server.http.openapi.stored_response_docs import STORED_RESPONSE_ROUTES
-from quire.server.observability.kv_event_feed import (
-    AllBlocksCleared,
-    BlockRemoved,
-    BlockStored,
-    Gap,
-)
+from quire.server.http.openapi.stream_docs import STREAM_ROUTES
+from quire.server.http.openapi.usage_docs import USAGE_ROUTES
 from quire.server.observability.timeline_view import TimelineList
 from quire.server.openai.protocol.batches import FileDeleted
 from quire.server.openai.protocol.capabilities import (
@@ -144,6 +140,7 @@ ROUTES: Mapping[str, RouteDoc] = {
         _ok(ResponseDoc(examples.SERVER_INFO)),
     ),
     **MODEL_ROUTES,
+    **USAGE_ROUTES,
     "/v1/requests": RouteDoc(
         "One's own requests that run or ran last, the newest first.",
         _ok(ResponseDoc(TimelineList((examples.SUMMARY,)))),
@@ -178,29 +175,7 @@ ROUTES: Mapping[str, RouteDoc] = {
             Parameter("name", "path", "The answer's id or its x-request-id.", "my-request-1"),
         ),
     ),
-    "/v1/kv_events": RouteDoc(
-        "The events of the prefix cache, where `--enable-kv-cache-events` is set; for the admin "
-        "key, where there is one.",
-        _ok(
-            ResponseDoc(
-                examples.KV_EVENTS,
-                EVENTS,
-                "Events without an end.",
-                (BlockStored, BlockRemoved, AllBlocksCleared, Gap),
-            )
-        ),
-        (NOT_FOUND, UNAVAILABLE),
-        parameters=(
-            Parameter("model", "query", "The model, of several.", examples.CARD.id),
-            Parameter(
-                "last-event-id",
-                "header",
-                "The last event that the client has; the answer goes on after it.",
-                "1",
-                r"^[0-9]{1,18}$",
-            ),
-        ),
-    ),
+    **STREAM_ROUTES,
     COMPLETIONS: RouteDoc(
         "Go on with a text.",
         _ok(

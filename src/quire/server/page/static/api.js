@@ -43,6 +43,12 @@ export class Api {
     }
   }
 
+  /** Yield the objects of a stream that is only listened to, until its end. */
+  async *events(path, signal) {
+    const response = await this.fetch(path, { signal });
+    for await (const data of eventData(response.body)) yield JSON.parse(data);
+  }
+
   async fetch(path, options) {
     const key = this.keys.current;
     const headers = { ...options.headers, ...(key ? { authorization: `Bearer ${key}` } : {}) };

@@ -1,5 +1,6 @@
 // Numbers as people read them.
 
+const NUMBERS = new Intl.NumberFormat("en");
 const BYTES = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 /** Return a number of bytes in the largest unit of which there is at least one. */
@@ -22,7 +23,7 @@ export function duration(ms) {
 
 /** Return a whole number with its thousands apart. */
 export function number(value) {
-  return value.toLocaleString("en");
+  return NUMBERS.format(value);
 }
 
 /** Return a number with its noun, as in "1 token" and "2 tokens". */

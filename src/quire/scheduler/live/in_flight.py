@@ -1,0 +1,27 @@
+"""The requests that run and wait, for who looks on: to look changes nothing."""
+
+from quire.cache.kv_cache import KVCache
+from quire.scheduler.queue import WaitingQueue
+from quire.scheduler.request import Request
+from quire.scheduler.running import RunningSet
+
+
+class InFlight:
+    """The requests of one scheduler, whose `cache` has their blocks."""
+
+    def __init__(self, running: RunningSet, waiting: WaitingQueue, cache: KVCache) -> None:
+        self._running = running
+        self._waiting = waiting
+        self.cache = cache
+
+    def running(self) -> list[Request]:
+        """Return those that run, in their running order."""
+        return list(self._running)
+
+    def waiting(self, most: int) -> list[Request]:
+        """Return those that wait, `most` of them at most, by tenants in no order."""
+        return self._waiting.peek(most)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)

@@ -1,0 +1,60 @@
+"""The values by which an engine tells what it holds and does, and what has changed since."""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from quire.cache.live.block_watch import HolderSet
+from quire.scheduler.request import Event
+
+
+class Phase(IntEnum):
+    """The phases of a request. One that was `PREEMPTED` or `SWAPPED` waits again."""
+
+    QUEUED = 0
+    PREFILL = 1
+    DECODE = 2
+    PREEMPTED = 3
+    SWAPPED = 4
+
+
+class LiveRequest(NamedTuple):
+    """A request that is told from now on, under a number of its own; `max_tokens` are those of its
+    output, `arrived_s` is in seconds of the engine's clock.
+    """
+
+    number: int
+    id: str
+    tenant: str
+    num_prompt_tokens: int
+    max_tokens: int
+    arrived_s: float
+
+
+class LiveProgress(NamedTuple):
+    """The progress of a request. `num_computed` counts tokens of prompt and output. `event` is the
+    last of its timeline, the reason for which it waits or runs; None where that is as it was.
+    """
+
+    number: int
+    phase: Phase
+    num_computed: int
+    num_outputs: int
+    num_preemptions: int
+    event: Event | None
+
+
+class LiveFrame(NamedTuple):
+    """The changes since the frame before; the first one `is_whole`.
+
+    `runs` and `sets` tell of blocks as `BlockChanges` does, with the numbers of requests as
+    holders. `entered` and `left` are requests that are told from now on, and no more; `progress` is
+    that of those who made any. `num_unlisted` requests more wait.
+    """
+
+    is_whole: bool
+    runs: list[int]
+    sets: list[tuple[int, HolderSet]]
+    entered: list[LiveRequest]
+    left: list[int]
+    progress: list[LiveProgress]
+    num_unlisted: int

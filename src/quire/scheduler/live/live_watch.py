@@ -1,0 +1,101 @@
+"""Tells what a scheduler and its cache hold, frame by frame: each has what changed since the last.
+
+A frame is taken between two steps. It reads, and keeps what it has told: no decision depends on
+whether anyone looks.
+"""
+
+from typing import TypeAlias
+
+from quire.cache.live.block_watch import BlockWatch, Holder
+from quire.scheduler.live.in_flight import InFlight
+from quire.scheduler.live.live_frame import LiveFrame, LiveProgress, LiveRequest, Phase
+from quire.scheduler.request import Event, Request
+
+MAX_WAITING = 256
+"""So many of the waiting requests are told one by one; the others are counted."""
+_Told: TypeAlias = tuple[int, int, Event, Phase]
+
+
+class LiveWatch:
+    """Follows one scheduler from its first frame on, which is whole."""
+
+    def __init__(self, in_flight: InFlight) -> None:
+        self._in_flight = in_flight
+        self._blocks = BlockWatch(in_flight.cache)
+        self._numbers: dict[str, int] = {}
+        self._told: dict[int, _Told] = {}
+        self._num_numbered = 0
+        self._is_begun = False
+
+    def frame(self) -> LiveFrame:
+        """Return what has changed since the last call."""
+        running, waiting = self._in_flight.running(), self._in_flight.waiting(MAX_WAITING)
+        entered: list[LiveRequest] = []
+        progress: list[LiveProgress] = []
+        numbers: dict[str, int] = {}
+        holders: list[Holder] = []
+        for request in running:
+            number = numbers[request.new.id] = self._number(request, entered)
+            holders.append(Holder(number, request.admitted_step, request.table))
+            is_decoding = request.first_token_s is not None
+            phase = Phase.DECODE if is_decoding else Phase.PREFILL
+            self._tell(number, phase, request, progress)
+        for request in waiting:
+            number = numbers[request.new.id] = self._number(request, entered)
+            self._tell(number, _phase_of_waiting(request), request, progress)
+        left = [number for id, number in self._numbers.items() if id not in numbers]
+        for number in left:
+            del self._told[number]
+        self._numbers = numbers
+        runs, sets = self._blocks.changes(holders)
+        is_whole, self._is_begun = not self._is_begun, True
+        num_unlisted = self._in_flight.num_waiting - len(waiting)
+        return LiveFrame(is_whole, runs, sets, entered, left, progress, num_unlisted)
+
+    def _number(self, request: Request, entered: list[LiveRequest]) -> int:
+        """Return the number of a request, which enters if it is not told yet."""
+        number = self._numbers.get(request.new.id)
+        if number is None:
+            number = self._num_numbered
+            self._num_numbered += 1
+            new = request.new
+            entered.append(
+                LiveRequest(
+                    number,
+                    new.id,
+                    new.tenant,
+                    len(new.prompt_token_ids),
+                    new.stopping.max_tokens,
+                    request.arrived_s,
+                )
+            )
+        return number
+
+    def _tell(
+        self, number: int, phase: Phase, request: Request, progress: list[LiveProgress]
+    ) -> None:
+        """Add how far a request is, unless that was told. Each has an event: that it was queued."""
+        computed, event = request.num_computed, request.timeline[-1]
+        outputs = len(request.token_ids) - len(request.new.prompt_token_ids)
+        told, now = self._told.get(number), (computed, outputs, event, phase)
+        if told == now:
+            return
+        self._told[number] = now
+        is_new_event = told is None or told[2] is not event
+        num_preemptions = request.num_earlier_preemptions + request.num_preemptions
+        progress.append(
+            LiveProgress(
+                number,
+                phase,
+                computed,
+                outputs,
+                num_preemptions,
+                event if is_new_event else None,
+            )
+        )
+
+
+def _phase_of_waiting(request: Request) -> Phase:
+    if request.table.swap is not None:
+        return Phase.SWAPPED
+    return Phase.QUEUED if request.admitted_s is None else Phase.PREEMPTED

@@ -1,0 +1,136 @@
+"""The meter of what tenants occupy: blocks of the device and of the host, and places in the queue,
+times the time for which they do.
+
+Nothing is counted while it merely lasts, and little when it changes. Where the number changes by n
+at a time t, n x t is taken from an offset; at any time the number x the time + the offset is what
+was occupied until then. Times are whole nanoseconds, so that parts add up to the whole.
+
+    blocks  3 |     ┌───────┐
+            2 | ┌───┘       └─────┐       offset: - 2 x 0 - 1 x 10 + 1 x 30 + 2 x 45
+              └─┴───┴───────┴─────┴──             = 2 x 10 + 3 x 20 + 2 x 15
+                0   10      30    45 ns
+"""
+
+from dataclasses import dataclass
+
+from quire.cache.kv_cache import KVCache
+from quire.scheduler.queue import WaitingQueue
+from quire.scheduler.usage.ledger import UsageLedger, UsageUpdate
+
+NS_PER_S = 10**9
+TELL_ALL_NS = NS_PER_S
+"""All that tenants occupy is told so often, and at its end."""
+
+
+@dataclass(slots=True)
+class Occupied:
+    """All that a tenant occupies, and by kind the offset to what it has occupied since this was
+    last told."""
+
+    num_blocks: int = 0
+    num_host_blocks: int = 0
+    num_waiting: int = 0
+    block_offset_ns: int = 0
+    host_block_offset_ns: int = 0
+    queue_offset_ns: int = 0
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.num_blocks or self.num_host_blocks or self.num_waiting)
+
+
+class UsageMeter:
+    """Charges tenants in the `ledger` for the blocks of the cache and for waiting.
+
+    `advance` comes before what happens at a time, and dates it. Times are seconds of one clock.
+    """
+
+    def __init__(self, ledger: UsageLedger, cache: KVCache, waiting: WaitingQueue) -> None:
+        self._ledger = ledger
+        self._device, self._host = cache.charges
+        self._waiting = waiting.changes
+        self._occupied: dict[str, Occupied] = {}
+        self._now = 0.0
+        self._now_ns = 0
+        self._told_all_ns = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether any tenant occupies anything, as far as is known since the last call."""
+        return bool(self._occupied)
+
+    def advance(self, now: float) -> None:
+        """Date all that has happened since the last call to that call, and go on to `now`."""
+        if now != self._now:
+            if self._device or self._waiting or self._host:
+                self._date_changes()
+            self._now = now
+            self._now_ns = max(self._now_ns, round(now * NS_PER_S))
+
+    def take(self, now: float) -> UsageUpdate:
+        """Return what was used since the last call: of tenants that go on occupying anything, that
+        is told a second later at most, if this is called so often."""
+        self.advance(now)
+        if self._device or self._waiting or self._host:
+            self._date_changes()
+        if self._now_ns - self._told_all_ns >= TELL_ALL_NS:
+            self._told_all_ns = self._now_ns
+            for tenant, occupied in self._occupied.items():
+                self._charge(tenant, occupied)
+        return self._ledger.take()
+
+    def _date_changes(self) -> None:
+        """Take in what has changed, as of now."""
+        device, host, waiting, now_ns = self._device, self._host, self._waiting, self._now_ns
+        for tenant, change in device.items():
+            occupied = self._of(tenant)
+            occupied.num_blocks += change
+            occupied.block_offset_ns -= change * now_ns
+        for tenant, change in host.items():
+            occupied = self._of(tenant)
+            occupied.num_host_blocks += change
+            occupied.host_block_offset_ns -= change * now_ns
+        for tenant, change in waiting.items():
+            occupied = self._of(tenant)
+            occupied.num_waiting += change
+            occupied.queue_offset_ns -= change * now_ns
+        for changes in (device, host, waiting):
+            for tenant, change in changes.items():
+                if change <= 0:
+                    self._end_if_nothing(tenant)
+            changes.clear()
+
+    def _of(self, tenant: str) -> Occupied:
+        occupied = self._occupied.get(tenant)
+        if occupied is None:
+            occupied = self._occupied[tenant] = Occupied()
+        return occupied
+
+    def _end_if_nothing(self, tenant: str) -> None:
+        """Charge a tenant that occupies nothing any more."""
+        occupied = self._occupied.get(tenant)
+        if occupied is not None and occupied.is_nothing:
+            self._charge(tenant, occupied)
+            del self._occupied[tenant]
+
+    def _charge(self, tenant: str, occupied: Occupied) -> None:
+        """Charge a tenant for what it has occupied until now."""
+        now_ns, (total, own) = self._now_ns, self._ledger.accounts(tenant)
+        if occupied.num_blocks or occupied.block_offset_ns:
+            product = occupied.num_blocks * now_ns
+            block_ns = product + occupied.block_offset_ns
+            total.block_ns += block_ns
+            own.block_ns += block_ns
+            occupied.block_offset_ns = -product
+        if occupied.num_host_blocks or occupied.host_block_offset_ns:
+            product = occupied.num_host_blocks * now_ns
+            host_block_ns = product + occupied.host_block_offset_ns
+            total.host_block_ns += host_block_ns
+            own.host_block_ns += host_block_ns
+            occupied.host_block_offset_ns = -product
+        if occupied.num_waiting or occupied.queue_offset_ns:
+            product = occupied.num_waiting * now_ns
+            queue_ns = product + occupied.queue_offset_ns
+            total.queue_ns += queue_ns
+            own.queue_ns += queue_ns
+            occupied.queue_offset_ns = -product

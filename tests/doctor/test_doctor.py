@@ -1,0 +1,131 @@
+"""`quire doctor`: what it tells of this machine, and of machines on which something is wrong."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import psutil
+import pytest
+
+from quire.doctor.finding import Level, Section, fail, ok, warn
+from quire.doctor.hardware import cpu_findings, memory_findings
+from quire.doctor.reach import port_finding
+from quire.doctor.report import json_of, lines_of
+from quire.models.native import library
+
+NOBODY = "http://127.0.0.1:9"
+"""Nothing listens there."""
+
+
+def by_subject(report: Mapping[str, list[Mapping[str, object]]]) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = {}
+    for section in report["sections"]:
+        findings = section["findings"]
+        assert isinstance(findings, list)
+        found.update({each["subject"]: each for each in findings})
+    return found
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, dict[str, object]]:
+    """The findings of this machine by their subjects, with a hub that does not answer."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "quire.server.cli", "doctor", "--json"],
+        env={**kept, "QUIRE_PORT": "0", "HF_ENDPOINT": NOBODY},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    found = json.loads(done.stdout)
+    assert done.stderr == ""
+    assert done.returncode == (0 if found["is_well"] else 1)
+    assert found["is_well"] is (library() is not None)
+    return by_subject(found)
+
+
+def figures(finding: Mapping[str, object]) -> dict[str, float]:
+    found = finding["figures"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_it_names_instruction_set_and_kernels(report: dict[str, dict[str, object]]) -> None:
+    built = library()
+    if built is None:
+        assert report["C++ kernels"]["level"] == "fail"
+        return
+    assert report["instruction set"]["text"] == f"{built.isa}, the best of this CPU"
+    assert report["linear layers"]["text"]
+    assert "paged attention" in str(report["other kernels"]["text"])
+
+
+def test_it_measures_bandwidth_and_tries_the_bundled_model(
+    report: dict[str, dict[str, object]],
+) -> None:
+    assert figures(report["bandwidth"])["read_gb_s"] > 0.1
+    assert figures(report["products"])["gflop_s"] > 0.1
+    decode, fidelity = figures(report["decode"]), figures(report["fidelity"])
+    assert decode["step_ms"] > 0 and decode["floor_ms"] > 0
+    assert decode["tokens_s"] == pytest.approx(1e3 / decode["step_ms"])
+    assert fidelity["num_equal"] == fidelity["num_tokens"] > 50
+
+
+def test_a_hub_that_does_not_answer_is_a_warning_with_the_reason(
+    report: dict[str, dict[str, object]],
+) -> None:
+    hub = report["hub"]
+    assert (hub["level"], "refused" in str(hub["text"])) == ("warn", True)
+    assert "HF_ENDPOINT" in str(hub["advice"])
+
+
+def test_an_install_without_extras_and_wrong_variables_are_told_to_people() -> None:
+    """It is run where something is broken, so it needs no library of the terminal."""
+    code = (
+        "import sys\n"
+        "for name in ('rich', 'prompt_toolkit', 'httpx'): sys.modules[name] = None\n"
+        "from quire.server.cli.main import main\n"
+        "sys.exit(main(['doctor', '--no-self-test']))"
+    )
+    wrong = {"QUIRE_MAX_NUM_SEQ": "3", "QUIRE_MAX_NUM_SEQS": "many", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "QUIRE_PORT": "0", **wrong},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1 and done.stderr == ""
+    assert "  ok    Python: " in done.stdout and "Self-test" not in done.stdout
+    assert "  ok    hub: offline" in done.stdout
+    assert "  warn  variables: QUIRE_MAX_NUM_SEQ is set but no option reads it" in done.stdout
+    assert "  fail  variables: QUIRE_MAX_NUM_SEQS" in done.stdout
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert port_finding("127.0.0.1", port).level is Level.WARN
+    assert port_finding("127.0.0.1", 0).level is Level.OK
+    assert port_finding("203.0.113.1", 80).level is Level.WARN
+
+
+def test_cores_and_memory_are_those_of_this_process() -> None:
+    (cpu,) = [each for each in cpu_findings() if each.subject == "CPU"]
+    assert cpu.figures["num_usable_cpus"] == len(os.sched_getaffinity(0))
+    (memory,) = memory_findings()
+    if memory.level is Level.OK:
+        assert 0 < memory.figures["total_bytes"] <= psutil.virtual_memory().total
+
+
+def test_a_report_says_what_to_do_and_whether_all_is_well() -> None:
+    section = Section("Things", (ok("a", "good"), warn("b", "slow", "wait"), fail("c", "no", "go")))
+    assert list(lines_of(section)) == [
+        *("Things", "  ok    a: good", "  warn  b: slow", "        -> wait"),
+        *("  fail  c: no", "        -> go"),
+    ]
+    assert json.loads(json_of([section]))["is_well"] is False
+    assert json.loads(json_of([Section("Things", (warn("b", "slow", "wait"),))]))["is_well"]
