@@ -18,7 +18,7 @@ from quire.extras import how_to_install
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("server", "engine", "scheduler", "cache", "models")
-UNLINKED_PACKAGES = ("bench", "doctor", "simulation", "terminal")
+UNLINKED_PACKAGES = ("bench", "doctor", "planning", "simulation", "terminal")
 """At the top `bench` is the developers' benchmarks, built on the package (decision 14)."""
 TERMS = (
     *("block", "slot", "block table", "request", "chunk", "step", "batch", "token budget"),

@@ -11,7 +11,7 @@ from bench.results import Medians, ServerFacts
 
 from quire.models.optimizations import Optimization
 from quire.server.cli.arguments import build_parser
-from quire.server.cli.commands import read_config
+from quire.server.cli.settings import read_config
 
 AMD = Machine("AMD EPYC", 2, ("avx2", "avx512_vnni", "avx512_bf16"), 32.0, 24.0)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from quire.models.layers.model_kernels import ModelKernels
+from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.loading.weight_format import KernelOptions, WeightFormat
 from quire.models.native.packed_weight import PackedWeight, join
 
@@ -32,6 +33,9 @@ class NaiveInt8Kernel:
         scales = wide.abs().amax(1, keepdim=True).clamp_min(1e-30) / 127
         rows = torch.cat([scales.view(torch.int8), (wide / scales).round().to(torch.int8)], 1)
         return PackedWeight(rows.view(weight.dtype)[:, None, None], *weight.shape)
+
+    def planned_bytes(self, weight: WeightOutline) -> int | None:
+        return weight.num_rows * (SCALE_BYTES + weight.num_columns)
 
     def join(self, weights: Sequence[PackedWeight]) -> PackedWeight | None:
         return join(weights)

@@ -24,11 +24,11 @@ from quire.models.optimizations import Optimization
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.server.cli.arguments import build_parser
-from quire.server.cli.commands import SPIN_COUNT, calm_threads, read_config
+from quire.server.cli.commands import SPIN_COUNT, calm_threads
 from quire.server.cli.main import main
 from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.options import OPTIONS
-from quire.server.cli.settings import unknown_variables
+from quire.server.cli.settings import read_config, unknown_variables
 from quire.server.config import (
     BUNDLED_MODEL_NAME,
     ApiKey,

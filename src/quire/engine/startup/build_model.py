@@ -3,7 +3,6 @@ to measure it, and divide the memory that is left into blocks.
 """
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,28 +13,30 @@ from quire.cache.block_pool import NULL_BLOCK
 from quire.cache.footprint import Footprint
 from quire.cache.layout import Layout
 from quire.cache.sizing import MIB, TooLittleMemory
-from quire.engine.config import EngineConfig, ModelConfig, SchedulingConfig
+from quire.engine.config import EngineConfig, ModelConfig
 from quire.engine.engine import Engine
-from quire.engine.messages import EngineFacts, ReceiptLine
-from quire.engine.sampling.build_sampler import sampler_bytes
+from quire.engine.messages import EngineFacts
 from quire.engine.startup.assemble import Clock, OnProgress, assemble
 from quire.engine.startup.build_encoder import build_encoder_engine
-from quire.engine.startup.disk import staging_bytes
-from quire.engine.startup.early_check import check_before_load, least_token_bytes
+from quire.engine.startup.early_check import check_before_load
 from quire.engine.startup.embeddings import embedding_facts
-from quire.engine.startup.graphs import graph_bytes, with_graphs
-from quire.engine.startup.kv_plan import AvailableMemory, KVPlan, Limits, plan_kv
-from quire.engine.startup.memory import DeviceMemory, measure, peak_bytes, step_budget
+from quire.engine.startup.graphs import recorded_backend, with_graphs
+from quire.engine.startup.kv_plan import KVPlan, Limits
+from quire.engine.startup.memory import measure, peak_bytes
 from quire.engine.startup.placement import Placement, choose_placement, prepare_process
-from quire.engine.startup.receipt import memory_facts, padding_warning, receipt_text
+from quire.engine.startup.receipt import padding_warning, receipt_text
+from quire.engine.startup.sizing import (
+    Memories,
+    Sizing,
+    StepMemory,
+    choose_limits,
+    largest_step,
+    step_limits,
+)
 from quire.engine.startup.start import (
-    DEFAULT_BATCHED_TOKENS,
     PhaseTimer,
     Start,
-    is_overlapped,
 )
-from quire.engine.startup.swap_space import SwapSpace, swap_space
-from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
 from quire.models.graphs.graphed_model import GraphedModel
 from quire.models.hf import HFModel
@@ -74,10 +75,11 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
     timer.end("outline")
     loaded = _load(config.model, placement, folder, on_progress)
     timer.end("load")
-    footprint = _profile(config, loaded, limits, on_progress)
+    sizing = Sizing(config, loaded, limits)
+    footprint = _profile(sizing, on_progress)
     timer.end("profile")
-    memory = measure(placement.device)
-    plan = _plan(config, loaded, footprint, limits, memory)
+    memories = _memories(placement.device)
+    plan = sizing.plan(footprint, memories)
     model = _attach(config, loaded, plan)
     timer.end("kv_cache")
     if placement.device.type == "cuda":
@@ -86,31 +88,14 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
     recorded = with_graphs(config.model, model, placement.device, plan, on_progress)
     if isinstance(recorded.model, GraphedModel):
         timer.end("graphs")
-    receipt = _receipt(config, loaded, footprint, plan, memory)
-    facts = _facts(config, loaded, plan, receipt, timer.seconds)
+    receipt = sizing.receipt(footprint, plan, memories.device, loaded.weight_bytes)
+    attention = loaded.attention_name(config.kv_options)
+    facts = sizing.facts(plan, receipt, attention, timer.seconds)
     embeddings = embedding_facts(folder, config.model.pooling, loaded.facts, facts.max_model_len)
     facts = msgspec.structs.replace(facts, decode=recorded.decode, embeddings=embeddings)
     _log_facts(facts, plan.capacity.layout)
     engine = assemble(start.local_config, facts, plan.capacity.layout, recorded.model, timer.clock)
     return engine, facts
-
-
-def choose_limits(config: SchedulingConfig, model_max_len: int, device: torch.device) -> Limits:
-    """Return the configured limits, with defaults from the model and the device. Raises ValueError
-    if the model cannot have them."""
-    max_model_len = config.max_model_len or model_max_len
-    if max_model_len > model_max_len:
-        raise ValueError(
-            f"--max-model-len is {max_model_len}, but this model is made for at most "
-            f"{model_max_len}"
-        )
-    return Limits(
-        max_model_len=max_model_len,
-        model_max_len=model_max_len,
-        max_num_seqs=config.max_num_seqs,
-        num_tokens=config.max_num_batched_tokens,
-        default_token_budget=DEFAULT_BATCHED_TOKENS.get(device.type, DEFAULT_BATCHED_TOKENS["cpu"]),
-    )
 
 
 def _limits_before_load(
@@ -144,25 +129,9 @@ def _load(
     )
 
 
-def _plan(
-    config: EngineConfig,
-    loaded: LoadedModel,
-    footprint: Footprint,
-    limits: Limits,
-    memory: DeviceMemory,
-) -> KVPlan:
-    """Return the blocks of the device and of the host. Raises TooLittleMemory or ValueError."""
-    available = AvailableMemory(
-        step_budget(memory, config.memory.budget),
-        is_unified=memory.is_unified,
-        keeps_prefixes=config.memory.enable_prefix_caching,
-    )
-    layout = loaded.facts.layout(config.kv_options)
-    plan = plan_kv(layout, footprint, limits, config.memory.budget, available)
-    host = memory if memory.is_host else measure(torch.device("cpu"))
-    space = _swap_space(config, loaded)
-    space.check(host.available - (plan.num_bytes if memory.is_host else 0))
-    return replace(plan, num_host_blocks=space.num_blocks)
+def _memories(device: torch.device) -> Memories:
+    memory = measure(device)
+    return Memories(memory, memory if memory.is_host else measure(torch.device("cpu")))
 
 
 def _attach(config: EngineConfig, loaded: LoadedModel, plan: KVPlan) -> HFModel:
@@ -174,31 +143,22 @@ def _attach(config: EngineConfig, loaded: LoadedModel, plan: KVPlan) -> HFModel:
     )
 
 
-def _swap_space(config: EngineConfig, loaded: LoadedModel) -> SwapSpace:
-    block_bytes = loaded.facts.layout(config.kv_options).host_block_bytes(config.memory.block_size)
-    return swap_space(config, block_bytes, is_host=loaded.device.type == "cpu")
-
-
-def _profile(
-    config: EngineConfig, loaded: LoadedModel, limits: Limits, on_progress: OnProgress
-) -> Footprint:
+def _profile(sizing: Sizing, on_progress: OnProgress) -> Footprint:
     """Return what steps and blocks take, and give back the memory that measuring took."""
     on_progress("profile", 0, 1)
-    footprint = _measure_step(config, loaded, limits)
+    footprint = sizing.footprint(_measure_step(sizing))
     return_free_memory()
     on_progress("profile", 1, 1)
     return footprint
 
 
-def _measure_step(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> Footprint:
+def _measure_step(sizing: Sizing) -> StepMemory:
     """Run one step of the whole token budget on the null block, with logits of every token as for
-    prompt log probabilities, and return what steps and blocks take. The bytes of a token are the
-    peak divided by the step's tokens, but at least its logits, id, position and slots.
-    """
-    layout = loaded.facts.layout(config.kv_options)
-    num_tokens = min(limits.max_step_tokens, limits.max_model_len)
+    prompt log probabilities, and return what it takes."""
+    config, loaded, limits = sizing.config, sizing.model, sizing.limits
+    num_tokens = largest_step(limits)
     model = loaded.attach(num_blocks=1, block_size=1, options=config.kv_options)
-    batch = _chunk(0, num_tokens, len(layout.groups), loaded.device)
+    batch = _chunk(0, num_tokens, len(sizing.layout.groups), loaded.device)
     try:
         peak = peak_bytes(loaded.device, lambda: model.forward(batch))
     except torch.OutOfMemoryError as error:
@@ -206,29 +166,11 @@ def _measure_step(config: EngineConfig, loaded: LoadedModel, limits: Limits) -> 
             f"a step of {num_tokens} tokens does not fit beside the weights "
             f"({loaded.weight_bytes / MIB:.1f} MiB): pass a smaller --max-num-batched-tokens"
         ) from error
-    facts = loaded.facts
-    step_limits = StepLimits(limits.max_model_len, limits.max_num_seqs, limits.max_step_tokens)
-    least = least_token_bytes(facts.vocab_size, facts.dtype_bytes, layout)
-    token_bytes = max(-(-peak // num_tokens), least)
-    graphs = graph_bytes(
-        config.model,
-        model,
-        loaded.device,
-        max_num_seqs=limits.max_num_seqs,
-        token_bytes=token_bytes,
-    )
-    scratch = loaded.scratch_bytes(step_limits, config.kv_options)
-    sampler = sampler_bytes(facts.vocab_size, loaded.device, config.model.disable_optimizations)
-    swap = _swap_space(config, loaded)
-    staging = swap.staging_bytes + staging_bytes(
-        config.memory, swap.block_bytes, is_host=swap.is_host
-    )
-    return Footprint(
-        block_size=config.memory.block_size,
-        block_bytes=layout.block_bytes(config.memory.block_size),
-        token_bytes=token_bytes,
-        fixed_bytes=scratch + sampler + graphs + staging,
-        graph_bytes=graphs,
+    return StepMemory(
+        num_tokens,
+        peak,
+        loaded.scratch_bytes(step_limits(limits), config.kv_options),
+        is_recorded=recorded_backend(config.model, model, loaded.device) is not None,
     )
 
 
@@ -256,58 +198,6 @@ def _chunk(start: int, num_tokens: int, num_groups: int, device: torch.device) -
         query_starts=(0, num_tokens),
         context_lens=(start + num_tokens,),
         logits_indices=positions,
-    )
-
-
-def _receipt(
-    config: EngineConfig,
-    loaded: LoadedModel,
-    footprint: Footprint,
-    plan: KVPlan,
-    memory: DeviceMemory,
-) -> tuple[ReceiptLine, ...]:
-    return (
-        ReceiptLine("device", memory.total),
-        ReceiptLine("weights", loaded.weight_bytes),
-        ReceiptLine("activation", plan.num_tokens * footprint.token_bytes),
-        ReceiptLine("scratch", footprint.fixed_bytes - footprint.graph_bytes),
-        ReceiptLine("graphs", footprint.graph_bytes),
-        ReceiptLine("kv", plan.capacity.num_blocks * footprint.block_bytes),
-        ReceiptLine("swap", _swap_space(config, loaded).num_bytes),
-        ReceiptLine("unused", max(memory.available - plan.num_bytes, 0)),
-    )
-
-
-def _facts(
-    config: EngineConfig,
-    loaded: LoadedModel,
-    plan: KVPlan,
-    receipt: tuple[ReceiptLine, ...],
-    startup_s: dict[str, float],
-) -> EngineFacts:
-    facts = loaded.facts
-    kept_as = config.memory.kv_cache_dtype
-    kv_dtype = kept_as if kept_as.is_quantised else facts.dtype
-    return EngineFacts(
-        model_type=facts.model_type,
-        dtype=facts.dtype,
-        device=str(loaded.device),
-        vocab_size=facts.vocab_size,
-        max_model_len=plan.limits.max_model_len,
-        max_num_seqs=plan.limits.max_num_seqs,
-        max_num_batched_tokens=plan.num_tokens,
-        block_size=plan.capacity.block_size,
-        num_blocks=plan.capacity.num_blocks,
-        num_host_blocks=plan.num_host_blocks,
-        eos_token_ids=facts.eos_token_ids,
-        receipt=receipt,
-        memory=memory_facts(plan.capacity, plan.limits, plan.reasons, kv_dtype=kv_dtype),
-        startup_s=startup_s,
-        attention=loaded.attention_name(config.kv_options),
-        experts=loaded.experts,
-        quantization=config.model.quantization,
-        async_scheduling=is_overlapped(config.scheduling, loaded.device),
-        has_head=loaded.has_head,
     )
 
 

@@ -10,7 +10,6 @@ from quire.engine.startup.kv_plan import KVPlan
 from quire.models.graphs.buffers import Buffers, DecodeLimits
 from quire.models.graphs.cuda import CUDADevice
 from quire.models.graphs.graphed_model import GraphedModel, ReplayableBackend, record_decode
-from quire.models.graphs.sizes import record_bytes
 from quire.models.hf import HFModel
 
 EAGER = "eager"
@@ -34,20 +33,6 @@ def recorded_backend(
     if device.type != "cuda" or config.enforce_eager:
         return None
     return model.backend if isinstance(model.backend, ReplayableBackend) else None
-
-
-def graph_bytes(
-    config: ModelConfig,
-    model: HFModel,
-    device: torch.device,
-    *,
-    max_num_seqs: int,
-    token_bytes: int,
-) -> int:
-    """Return the bytes to keep free for recorded graphs; a token of a step takes `token_bytes`."""
-    if recorded_backend(config, model, device) is None:
-        return 0
-    return record_bytes(max_num_seqs, token_bytes)
 
 
 def with_graphs(

@@ -1,10 +1,15 @@
 """Chooses the attention backend of a KV store: the requested one, or the fastest that runs here."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pkgutil import resolve_name
+from typing import NamedTuple
 
 from quire.models.attention.backend import AttentionBackend, RegisteredBackend, Site
-from quire.models.config import AttentionBackendName, LayerFeature
+from quire.models.attention.scratch import StepLimits
+from quire.models.attention.triton.scratch import triton_scratch_bytes
+from quire.models.attention.triton.support import why_not_sizes
+from quire.models.attention.triton.tiles import Device
+from quire.models.config import AttentionBackendName, LayerFacts, LayerFeature
 from quire.models.kv.kv_store import KVStore
 from quire.models.optimizations import Disabled
 
@@ -51,6 +56,38 @@ def attention_name(requested: AttentionBackendName, site: Site) -> str:
         if why is not None and (backend.is_missed or backend.missing(site))
     ]
     return f"{name} ({', '.join(missed)})" if missed else name
+
+
+class PlannedAttention(NamedTuple):
+    """The backend of layers on a GPU that is not here, and what it allocates in a step."""
+
+    name: str
+    scratch_bytes: int
+
+
+def plan_attention(
+    requested: AttentionBackendName,
+    site: Site,
+    gpu: Device,
+    layers: Sequence[LayerFacts],
+    limits: StepLimits,
+) -> PlannedAttention:
+    """Return the backend that a GPU of that description would have. Raises ValueError if the
+    requested one could not run there."""
+    name, why = requested, None
+    if requested in (AttentionBackendName.AUTO, AttentionBackendName.TRITON):
+        why = why_not_sizes(site.codec, site.head_size, site.v_head_size)
+        if why is None:
+            scratch = triton_scratch_bytes(layers, limits, site.codec, gpu)
+            return PlannedAttention(AttentionBackendName.TRITON, scratch)
+    if requested is AttentionBackendName.AUTO:
+        name = AttentionBackendName.REFERENCE
+    backend = registered(name)
+    refusal = backend.refusal(site) if why is None or name is not requested else why
+    if refusal is not None:
+        raise ValueError(f"--attention-backend {name} cannot be had: {refusal}")
+    shown = str(name) if why is None else f"{name} (not triton: {why})"
+    return PlannedAttention(shown, backend.scratch_bytes(layers, limits, site))
 
 
 def _tried(

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from quire.models.layers.latent import is_latent
 from quire.models.layers.lazy_upcast import upcast, upcast_all
-from quire.models.layers.weight_kernel import WeightKernel
+from quire.models.layers.weight_kernel import WeightKernel, WeightOutline
 from quire.models.native.packed_weight import PackedWeight
 
 logger = logging.getLogger(__name__)
@@ -132,6 +132,22 @@ def pack_linears(
     return PackedLinears(shared_weights)
 
 
+def planned_bytes(
+    module: nn.Module, kernels: Sequence[WeightKernel], stored: torch.dtype | None
+) -> dict[int, int]:
+    """Return the bytes that each weight of a module on the meta device takes once it is packed, by
+    the `id` of the parameter. `stored` is the dtype of the checkpoint."""
+    planned: dict[int, int] = {}
+    for owners in _packable(module):
+        weight = owners[0].get_parameter("weight")
+        outline = WeightOutline(len(weight), weight.shape[1], weight.dtype, stored)
+        found = (kernel.planned_bytes(outline) for kernel in kernels)
+        num_bytes = next((each for each in found if each is not None), None)
+        if num_bytes is not None:
+            planned[id(weight)] = num_bytes
+    return planned
+
+
 def _release_file(module: nn.Module, shared_weights: Collection[SharedWeight]) -> None:
     """Copy the weights that are not packed out of the mapped file, if they are the smaller part.
 
@@ -176,7 +192,7 @@ def _packable(module: nn.Module) -> list[list[nn.Module]]:
 def _can_pack(weight: nn.Parameter, owner: nn.Module) -> bool:
     if owner._parameters.get("weight") is not weight or "forward" in vars(owner):
         return False
-    if weight.device.type != "cpu" or weight.numel() == 0:
+    if weight.device.type not in ("cpu", "meta") or weight.numel() == 0:
         return False
     if isinstance(owner, nn.Embedding):
         return owner.max_norm is None

@@ -1,11 +1,22 @@
 """The interface of kernels for linear layers, whatever form they keep weights in."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from quire.models.native.packed_weight import PackedWeight
+
+
+class WeightOutline(NamedTuple):
+    """A weight [N, K] whose numbers are not known; `dtype` is what is computed in, and `stored` the
+    checkpoint's."""
+
+    num_rows: int
+    num_columns: int
+    dtype: torch.dtype
+    stored: torch.dtype | None
 
 
 class WeightKernel(Protocol):
@@ -17,6 +28,10 @@ class WeightKernel(Protocol):
 
     def takes(self, weight: Tensor) -> bool:
         """Return whether it packs this weight. x, bias and y are then of the weight's dtype."""
+
+    def planned_bytes(self, weight: WeightOutline) -> int | None:
+        """Return the bytes of a weight once it is packed, or None if it is not taken. Where they
+        depend on its numbers, these are taken to be as even as a trained model's."""
 
     def pack(self, weight: Tensor) -> PackedWeight:
         """Return a weight [N, K] in the kernel's form; `weight` stays as it is."""

@@ -9,7 +9,13 @@ from functools import partial
 from pathlib import Path
 
 from quire.models.config import CheckpointError
-from quire.models.loading.checkpoint_kind import check_kind, check_weights, gguf_refusal
+from quire.models.loading.checkpoint_kind import (
+    check_has_config,
+    check_kind,
+    check_model_kind,
+    check_weights,
+    gguf_refusal,
+)
 
 Progress = Callable[[str, int, int], None]
 """Called with (phase, done, total) during a load; within a phase `done` never falls."""
@@ -37,6 +43,17 @@ def locate(source: ModelSource, on_progress: Progress) -> Path:
     if folder is None:
         folder = _fetch(source, on_progress)
         _check_files(folder, source)
+    return folder
+
+
+def locate_config(source: ModelSource) -> Path:
+    """Return the folder with the configuration, fetched first if need be; weights need not be
+    there, nor in a form that is read. Raises CheckpointError or UnsupportedModel."""
+    folder = local_folder(source)
+    if folder is None:
+        folder = _fetch_telling(source)
+    check_has_config(folder)
+    check_model_kind(folder, trust_remote_code=source.trust_remote_code)
     return folder
 
 
@@ -70,16 +87,24 @@ def _check_files(folder: Path, source: ModelSource) -> None:
     check_weights(folder)
 
 
-def _fetch(source: ModelSource, on_progress: Progress) -> Path:
+def _fetch_telling(source: ModelSource) -> Path:
+    """Return the folder with the files that tell what a model of the hub is."""
     from quire.models.loading import hub
 
-    revision = source.revision or "main"
-    folder = hub.fetch(source.model, revision, TELLING, lambda done, total: None)
+    folder = hub.fetch(source.model, source.revision or "main", TELLING, lambda done, total: None)
     if not any((folder / name).is_file() for name in TELLING[:2]):
         raise CheckpointError(
             f"{source.model} holds no config.json on the hub: it is not a model as transformers "
             "stores it (GGUF and other formats are not read)"
         )
-    check_kind(folder, trust_remote_code=source.trust_remote_code)
+    return folder
+
+
+def _fetch(source: ModelSource, on_progress: Progress) -> Path:
+    from quire.models.loading import hub
+
+    check_kind(_fetch_telling(source), trust_remote_code=source.trust_remote_code)
     patterns = (*FETCHED, "*.py") if source.trust_remote_code else FETCHED
-    return hub.fetch(source.model, revision, patterns, partial(on_progress, "download"))
+    return hub.fetch(
+        source.model, source.revision or "main", patterns, partial(on_progress, "download")
+    )

@@ -69,15 +69,34 @@ Config = Mapping[str, object]
 
 def check_kind(folder: Path, *, trust_remote_code: bool) -> None:
     """Raise CheckpointError or UnsupportedModel for what is no checkpoint that Quire can serve."""
+    check_has_config(folder)
+    refusal = quantised_refusal(folder)
+    if refusal is not None:
+        raise CheckpointError(refusal)
+    check_model_kind(folder, trust_remote_code=trust_remote_code)
+
+
+def check_has_config(folder: Path) -> None:
+    """Raise CheckpointError where there is no configuration."""
     if not (folder / CONFIG).is_file():
         raise CheckpointError(_without_config(folder))
+
+
+def quantised_refusal(folder: Path) -> str | None:
+    """Return why quantised weights are not read; None for others. Raises CheckpointError."""
+    method = _quantisation(_read(folder / CONFIG))
+    if method is None:
+        return None
+    return (
+        f"{folder} holds weights quantised with {method}, which Quire does not read: serve the "
+        "checkpoint that they were made from, with --quantization int8 if memory is short"
+    )
+
+
+def check_model_kind(folder: Path, *, trust_remote_code: bool) -> None:
+    """Raise CheckpointError or UnsupportedModel for a model that Quire cannot serve, whatever form
+    its weights have."""
     config = _read(folder / CONFIG)
-    method = _quantisation(config)
-    if method is not None:
-        raise CheckpointError(
-            f"{folder} holds weights quantised with {method}, which Quire does not read: serve the "
-            "checkpoint that they were made from, with --quantization int8 if memory is short"
-        )
     architecture = _architecture(config)
     if JUDGES.search(architecture) and not _is_scorer(config):
         raise CheckpointError(

@@ -124,24 +124,25 @@ class LoadedModel:
             huge_pages=options.huge_pages,
         )
         backend = build_attention(
-            store, options.attention, options.disabled, self._site(options).features
+            store, options.attention, options.disabled, self.site(options).features
         )
         copier = build_block_copier(store, self.device)
         return HFModel(self.module, self.context, copier, backend, self.facts.vocab_size, store)
 
     def attention_name(self, options: KVOptions) -> str:
         """Return the name of the backend that `attach` would choose, to be logged."""
-        return attention_name(options.attention, self._site(options))
+        return attention_name(options.attention, self.site(options))
 
     def scratch_bytes(self, limits: StepLimits, options: KVOptions) -> int:
         """Return an upper bound of what attention and the head allocate in a step, in bytes, beside
         the activations."""
         head = greedy_head_scratch_bytes(self.module, limits.num_seqs)
-        site = self._site(options)
+        site = self.site(options)
         attention = choose_attention(options.attention, site)
         return head + attention.scratch_bytes(self.facts.layers, limits, site)
 
-    def _site(self, options: KVOptions) -> Site:
+    def site(self, options: KVOptions) -> Site:
+        """Return the place where its attention runs."""
         layers = self.facts.layers
         codec = choose_codec(options.dtype, self.kv_dtype)
         head_size = max(layer.head_size for layer in layers)

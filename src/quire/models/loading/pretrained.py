@@ -117,16 +117,28 @@ def load_scorer_module(
     return _for_inference(folder, loaded)
 
 
-def build_without_weights(folder: Path, config: PretrainedConfig) -> PreTrainedModel:
-    """Return the model as `load_module` would, but on the meta device, without numbers."""
+def build_without_weights(
+    folder: Path, config: PretrainedConfig, dtype: torch.dtype | None = None
+) -> PreTrainedModel:
+    """Return the model as `load_module` would, but on the meta device, without numbers; `dtype`
+    None means that of the configuration."""
     AttentionInterface.register(PAGED, paged_attention)
     wrapped = _as_checkpoint_error(folder, "no model can be built by its configuration")
     with torch.device("meta"), wrapped, _cannot_be_redirected(config):
         module: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config, attn_implementation=PAGED
+            config, attn_implementation=PAGED, dtype=dtype or config.dtype
         )
     nn.Module.train(module, False)
+    _widen_kept(module)
     return module
+
+
+def _widen_kept(module: PreTrainedModel) -> None:
+    """Give the weights float32 that transformers keeps so whatever a checkpoint is loaded in."""
+    kept = tuple(getattr(module, "_keep_in_fp32_modules_strict", None) or ())
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if any(part in name.split(".") for part in kept):
+            tensor.data = tensor.data.float()
 
 
 @contextmanager

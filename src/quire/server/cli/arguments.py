@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 from quire import __version__
 from quire.bench.options import EPILOG, add_bench_options
-from quire.server.cli.settings import add_engine_options, add_options
+from quire.planning.options import add_plan_options
+from quire.server.cli.settings import add_engine_options, add_options, add_planned_options
 from quire.server.cli.suggestion import closest
 from quire.simulation.options import EPILOG as SIM_EPILOG
 from quire.simulation.options import add_sim_options
@@ -21,6 +22,12 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_planning(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `quire plan`: its own, and those of `quire serve` that it takes."""
+    add_plan_options(parser)
+    add_planned_options(parser)
+
+
 FLAGS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = MappingProxyType(
     {
         "serve": add_options,
@@ -30,6 +37,7 @@ FLAGS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = MappingProxyTyp
         "run-batch": add_engine_options,
         "bench": add_bench_options,
         "sim": add_sim_options,
+        "plan": add_planning,
     }
 )
 DOCTOR_EPILOG = "Exit code 1: something fails. It looks at the variables of `quire serve` too."
@@ -90,7 +98,15 @@ def _add_for_people(commands: "argparse._SubParsersAction[argparse.ArgumentParse
 
 
 def _add_without_weights(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands that run the scheduler without a model."""
+    """Add the commands that run the scheduler without a model, and plans of one."""
+    planning = commands.add_parser(
+        "plan",
+        help="tell what serving a model would take, without its weights",
+        epilog=f"{VARIABLES} Exit code 1: the model would not start so.",
+        allow_abbrev=False,
+    )
+    _add_model(planning)
+    add_planning(planning)
     replay = commands.add_parser(
         "replay",
         help="replay what a flight recorder has written",

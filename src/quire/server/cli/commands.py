@@ -24,7 +24,7 @@ from quire.server.cli.exit_codes import FAILED_START, USAGE_ERROR
 from quire.server.cli.option_values import InvalidOption
 from quire.server.cli.options import OPTIONS
 from quire.server.cli.output import print_line
-from quire.server.cli.settings import build_config, parse_values, unknown_variables
+from quire.server.cli.settings import read_config, unknown_variables
 from quire.server.cli.systemd import inherited_socket, notify_target
 from quire.server.config import LoadTime, ServerConfig
 from quire.server.http.host_names import exposure_warning
@@ -41,20 +41,6 @@ itself would spin a hundred times as long, and beside other work a step would th
 time slices (decision 0008)."""
 FOR_PEOPLE = ("chat", "top", "doctor")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
-
-def read_config(arguments: Mapping[str, object], environ: Mapping[str, str]) -> ServerConfig:
-    """Return the configuration of arguments and environment. Raises InvalidOption."""
-    flags = dict(arguments)
-    model = flags.pop("positional_model", None)
-    if model is not None and flags.get("model") not in (None, [model]):
-        raise InvalidOption(
-            f"MODEL is given twice: {model} and --model {flags['model']}; for several models "
-            "repeat --model"
-        )
-    if model is not None:
-        flags["model"] = [model]
-    return build_config(parse_values(flags, environ))
 
 
 def calm_threads(environ: MutableMapping[str, str]) -> None:
@@ -194,6 +180,12 @@ def bench_command(
     return run(Invocation(options, addresses, tuple(argv), random.SystemRandom().getrandbits(32)))
 
 
+def plan_command(arguments: Mapping[str, object], environ: Mapping[str, str]) -> int:
+    from quire.server.cli.plan import run_plan  # imports torch
+
+    return run_plan(arguments, environ)
+
+
 def command_for_people(
     command: str, arguments: Mapping[str, object], serve_args: tuple[str, ...]
 ) -> int:
@@ -236,7 +228,8 @@ def run_command(argv: Sequence[str]) -> int:
     if command == "bench":
         return bench_command(arguments, serve_args, argv)
     calm_threads(os.environ)
-    run = batch_command if command == "run-batch" else serve_command
+    commands = {"run-batch": batch_command, "plan": plan_command}
+    run = commands.get(command, serve_command)
     try:
         return run(arguments, os.environ)
     except InvalidOption as error:

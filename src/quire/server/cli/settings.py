@@ -40,6 +40,11 @@ WITHOUT_HTTP = frozenset(
 LISTS = (*PLAIN_LISTS, origin_list, host_list)
 
 
+PLANNED = (ConfigSection.MODEL, ConfigSection.MEMORY, ConfigSection.SCHEDULING)
+NOT_PLANNED = frozenset(("device", "pooling"))
+"""Options of these sections that a plan has not, or has otherwise."""
+
+
 def _action(option: Option) -> str:
     return "append" if option.parse in LISTS else "store"
 
@@ -53,6 +58,11 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add the flags that tell where there is no HTTP: those of the engine, and how text is read and
     written."""
     _add(parser, [o for o in OPTIONS if o.section not in SERVING or o.key in WITHOUT_HTTP])
+
+
+def add_planned_options(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that decide what an engine takes and how fast it is, but for its device."""
+    _add(parser, [o for o in OPTIONS if o.section in PLANNED and o.key not in NOT_PLANNED])
 
 
 def _add(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
@@ -110,6 +120,20 @@ def _parse(parse: Callable[[str], OptionValue], given: str, source: str) -> Opti
         return parse(given)
     except ValueError as error:
         raise InvalidOption(f"{source}: {error}") from None
+
+
+def read_config(arguments: Mapping[str, object], environ: Mapping[str, str]) -> ServerConfig:
+    """Return the configuration of arguments and environment. Raises InvalidOption."""
+    flags = dict(arguments)
+    model = flags.pop("positional_model", None)
+    if model is not None and flags.get("model") not in (None, [model]):
+        raise InvalidOption(
+            f"MODEL is given twice: {model} and --model {flags['model']}; for several models "
+            "repeat --model"
+        )
+    if model is not None:
+        flags["model"] = [model]
+    return build_config(parse_values(flags, environ))
 
 
 def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.native.library import Library
 from quire.models.native.packed_weight import (
     PackedWeight,
@@ -39,6 +40,13 @@ class Bf16StorageKernel:
         if weight.dtype != torch.float32 or weight.dim() != 2:
             return False
         return self.fits(weight.contiguous().data_ptr(), weight.numel())
+
+    def planned_bytes(self, weight: WeightOutline) -> int | None:
+        """Return the bytes of a float32 weight that was stored in bfloat16."""
+        if weight.dtype != torch.float32 or weight.stored != torch.bfloat16:
+            return None
+        num_panels = -(-weight.num_rows // PANEL_ROWS)
+        return num_panels * PANEL_ROWS * weight.num_columns * torch.bfloat16.itemsize
 
     def pack(self, weight: Tensor) -> PackedWeight:
         """Pack a weight [N, K] that the kernel takes; `weight` stays as it is.

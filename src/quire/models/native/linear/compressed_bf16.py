@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.native.library import Library
 from quire.models.native.packed_weight import (
     PackedWeight,
@@ -19,6 +20,9 @@ from quire.models.native.packed_weight import (
 
 PANEL_ROWS = 32
 LINE_BYTES = 64
+STEP_COLUMNS, STEP_LINES = 4, 3
+"""A step of columns takes so many cache lines where all of its numbers have codes; each panel has a
+line for its head and one for the end of its list."""
 OFFSET = 0
 """The index, in a panel's head of int64s, of the panel's offset in bytes from the first head."""
 
@@ -41,6 +45,13 @@ class CompressedBf16Kernel:
     def takes(self, weight: Tensor) -> bool:
         """Return whether `weight` is bfloat16."""
         return weight.dtype == torch.bfloat16
+
+    def planned_bytes(self, weight: WeightOutline) -> int | None:
+        """Return the bytes of a bfloat16 weight of which each step of columns has codes."""
+        if weight.dtype != torch.bfloat16:
+            return None
+        steps = -(-weight.num_columns // STEP_COLUMNS)
+        return _num_panels(weight.num_rows) * LINE_BYTES * (2 + STEP_LINES * steps)
 
     def pack(self, weight: Tensor) -> PackedWeight:
         """Pack a weight [N, K]; `weight` stays as it is.

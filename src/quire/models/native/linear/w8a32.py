@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.native.library import Library
 from quire.models.native.packed_weight import (
     PackedWeight,
@@ -40,6 +41,13 @@ class W8A32Kernel:
     def takes(self, weight: Tensor) -> bool:
         """Return whether `weight` is float32."""
         return weight.dtype == torch.float32
+
+    def planned_bytes(self, weight: WeightOutline) -> int | None:
+        """Return the bytes of a float32 weight."""
+        if weight.dtype != torch.float32:
+            return None
+        num_panels = -(-weight.num_rows // PANEL_ROWS)
+        return num_panels * (4 + weight.num_columns) * PANEL_ROWS
 
     def pack(self, weight: Tensor) -> PackedWeight:
         """Quantise and pack a weight [N, K]; `weight` stays as it is.

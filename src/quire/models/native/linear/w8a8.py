@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quire.models.layers.weight_kernel import WeightOutline
 from quire.models.native.library import Library
 from quire.models.native.packed_weight import PackedWeight, fill_panels, join
 
@@ -36,6 +37,13 @@ class W8A8Kernel:
     def takes(self, weight: Tensor) -> bool:
         """Return whether the weight is of one of DTYPES."""
         return weight.dtype in DTYPES
+
+    def planned_bytes(self, weight: WeightOutline) -> int | None:
+        """Return the bytes of a weight of one of DTYPES."""
+        if weight.dtype not in DTYPES:
+            return None
+        steps = -(-weight.num_columns // STEP_COLUMNS)
+        return -(-weight.num_rows // PANEL_ROWS) * (1 + steps) * PANEL_ROWS * STEP_COLUMNS
 
     def pack(self, weight: Tensor) -> PackedWeight:
         """Quantise and pack a weight [N, K]; `weight` stays as it is.

@@ -1,0 +1,171 @@
+"""The decisions of a start about memory, from what was measured. A plan without weights decides by
+the same code from what it expects to be measured.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+
+from quire.cache.footprint import Footprint
+from quire.cache.layout import Layout
+from quire.engine.config import EngineConfig, SchedulingConfig
+from quire.engine.messages import EngineFacts, ReceiptLine
+from quire.engine.sampling.build_sampler import sampler_bytes
+from quire.engine.startup.disk import staging_bytes
+from quire.engine.startup.early_check import least_token_bytes
+from quire.engine.startup.kv_plan import AvailableMemory, KVPlan, Limits, plan_kv
+from quire.engine.startup.memory import DeviceMemory, step_budget
+from quire.engine.startup.receipt import memory_facts
+from quire.engine.startup.start import DEFAULT_BATCHED_TOKENS, is_overlapped
+from quire.engine.startup.swap_space import SwapSpace, swap_space
+from quire.models.attention.scratch import StepLimits
+from quire.models.graphs.sizes import record_bytes
+from quire.models.loading.loader import LoadedModel
+
+
+class StepMemory(NamedTuple):
+    """The memory of the largest step: of `num_tokens`, it takes `peak_bytes` beside the
+    `scratch_bytes` of attention and the head. `is_recorded`: decode steps become graphs."""
+
+    num_tokens: int
+    peak_bytes: int
+    scratch_bytes: int
+    is_recorded: bool
+
+
+class Memories(NamedTuple):
+    """The memory of the device, once the weights lie there, and that of the host."""
+
+    device: DeviceMemory
+    host: DeviceMemory
+
+
+def choose_limits(config: SchedulingConfig, model_max_len: int, device: torch.device) -> Limits:
+    """Return the configured limits, with defaults from the model and the device. Raises ValueError
+    if the model cannot have them."""
+    max_model_len = config.max_model_len or model_max_len
+    if max_model_len > model_max_len:
+        raise ValueError(
+            f"--max-model-len is {max_model_len}, but this model is made for at most "
+            f"{model_max_len}"
+        )
+    return Limits(
+        max_model_len=max_model_len,
+        model_max_len=model_max_len,
+        max_num_seqs=config.max_num_seqs,
+        num_tokens=config.max_num_batched_tokens,
+        default_token_budget=DEFAULT_BATCHED_TOKENS.get(device.type, DEFAULT_BATCHED_TOKENS["cpu"]),
+    )
+
+
+def largest_step(limits: Limits) -> int:
+    """Return the tokens of the step that is measured: the whole budget, where a request is so
+    long."""
+    return min(limits.max_step_tokens, limits.max_model_len)
+
+
+def step_limits(limits: Limits) -> StepLimits:
+    """Return what bounds the scratch of every step."""
+    return StepLimits(limits.max_model_len, limits.max_num_seqs, limits.max_step_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """Sizes the memory of one model. Its module may be without weights: only the model's facts are
+    read."""
+
+    config: EngineConfig
+    model: LoadedModel
+    limits: Limits
+
+    @property
+    def layout(self) -> Layout:
+        return self.model.facts.layout(self.config.kv_options)
+
+    @property
+    def swap_space(self) -> SwapSpace:
+        block_bytes = self.layout.host_block_bytes(self.config.memory.block_size)
+        return swap_space(self.config, block_bytes, is_host=self.model.device.type == "cpu")
+
+    def footprint(self, step: StepMemory) -> Footprint:
+        """Return what steps and blocks take. The bytes of a token are the peak divided by the
+        step's tokens, but at least its logits, id, position and slots."""
+        config, facts = self.config, self.model.facts
+        least = least_token_bytes(facts.vocab_size, facts.dtype_bytes, self.layout)
+        token_bytes = max(-(-step.peak_bytes // step.num_tokens), least)
+        graphs = record_bytes(self.limits.max_num_seqs, token_bytes) if step.is_recorded else 0
+        disabled = config.model.disable_optimizations
+        sampler = sampler_bytes(facts.vocab_size, self.model.device, disabled)
+        swap = self.swap_space
+        staging = swap.staging_bytes + staging_bytes(
+            config.memory, swap.block_bytes, is_host=swap.is_host
+        )
+        return Footprint(
+            block_size=config.memory.block_size,
+            block_bytes=self.layout.block_bytes(config.memory.block_size),
+            token_bytes=token_bytes,
+            fixed_bytes=step.scratch_bytes + sampler + graphs + staging,
+            graph_bytes=graphs,
+        )
+
+    def plan(self, footprint: Footprint, memories: Memories) -> KVPlan:
+        """Return the blocks of the device and of the host. Raises TooLittleMemory or ValueError."""
+        memory, config = memories.device, self.config.memory
+        available = AvailableMemory(
+            step_budget(memory, config.budget),
+            is_unified=memory.is_unified,
+            keeps_prefixes=config.enable_prefix_caching,
+        )
+        plan = plan_kv(self.layout, footprint, self.limits, config.budget, available)
+        space = self.swap_space
+        space.check(memories.host.available - (plan.num_bytes if memory.is_host else 0))
+        return replace(plan, num_host_blocks=space.num_blocks)
+
+    def receipt(
+        self, footprint: Footprint, plan: KVPlan, memory: DeviceMemory, weight_bytes: int
+    ) -> tuple[ReceiptLine, ...]:
+        """Return the memory receipt, beside `weight_bytes` of weights."""
+        return (
+            ReceiptLine("device", memory.total),
+            ReceiptLine("weights", weight_bytes),
+            ReceiptLine("activation", plan.num_tokens * footprint.token_bytes),
+            ReceiptLine("scratch", footprint.fixed_bytes - footprint.graph_bytes),
+            ReceiptLine("graphs", footprint.graph_bytes),
+            ReceiptLine("kv", plan.capacity.num_blocks * footprint.block_bytes),
+            ReceiptLine("swap", self.swap_space.num_bytes),
+            ReceiptLine("unused", max(memory.available - plan.num_bytes, 0)),
+        )
+
+    def facts(
+        self,
+        plan: KVPlan,
+        receipt: tuple[ReceiptLine, ...],
+        attention: str,
+        startup_s: dict[str, float],
+    ) -> EngineFacts:
+        """Return what the server needs to know; `attention` is the name of its backend."""
+        config, model, facts = self.config, self.model, self.model.facts
+        kept_as = config.memory.kv_cache_dtype
+        kv_dtype = kept_as if kept_as.is_quantised else facts.dtype
+        return EngineFacts(
+            model_type=facts.model_type,
+            dtype=facts.dtype,
+            device=str(model.device),
+            vocab_size=facts.vocab_size,
+            max_model_len=plan.limits.max_model_len,
+            max_num_seqs=plan.limits.max_num_seqs,
+            max_num_batched_tokens=plan.num_tokens,
+            block_size=plan.capacity.block_size,
+            num_blocks=plan.capacity.num_blocks,
+            num_host_blocks=plan.num_host_blocks,
+            eos_token_ids=facts.eos_token_ids,
+            receipt=receipt,
+            memory=memory_facts(plan.capacity, plan.limits, plan.reasons, kv_dtype=kv_dtype),
+            startup_s=startup_s,
+            attention=attention,
+            experts=model.experts,
+            quantization=config.model.quantization,
+            async_scheduling=is_overlapped(config.scheduling, model.device),
+            has_head=model.has_head,
+        )
