@@ -178,7 +178,7 @@ FAULTS = (
     Fault(
         "receipt",
         "the receipt says half of what K and V take",
-        "src/quire/engine/startup/build_model.py",
+        "src/quire/engine/startup/sizing.py",
         'ReceiptLine("kv", plan.capacity.num_blocks * footprint.block_bytes)',
         'ReceiptLine("kv", plan.capacity.num_blocks * footprint.block_bytes // 2)',
     ),

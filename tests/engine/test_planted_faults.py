@@ -76,8 +76,8 @@ def caches_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
 def gives_a_block_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     take = BlockPool.take
 
-    def twice(pool: BlockPool, num_blocks: int) -> list[int] | None:
-        taken = take(pool, num_blocks)
+    def twice(pool: BlockPool, num_blocks: int, payer: str) -> list[int] | None:
+        taken = take(pool, num_blocks, payer)
         return [taken[0]] * num_blocks if taken and num_blocks > 1 else taken
 
     monkeypatch.setattr(BlockPool, "take", twice)

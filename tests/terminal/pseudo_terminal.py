@@ -19,6 +19,7 @@ import pyte
 
 WITHIN_S = 60.0
 ROWS, COLUMNS = 40, 100
+UNSET = ("NO_COLOR", "COLUMNS", "LINES")  # what overrules what the terminal says of itself
 QUIRE = (sys.executable, "-m", "quire.server.cli")
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
@@ -162,7 +163,7 @@ def quire_in_terminal(
     with the block."""
     master, slave = pty.openpty()
     _set_size(slave, ROWS, COLUMNS)
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_") and k != "NO_COLOR"}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_") and k not in UNSET}
     process = subprocess.Popen(
         [*command, *arguments],
         stdin=slave,

@@ -93,7 +93,8 @@ def begun(page: WatchedPage, served: Served) -> None:
 
 
 def told(page: WatchedPage) -> str:
-    return page.tab.locator(".map + [role=status]").inner_text()
+    text: str = page.tab.locator(".map + [role=status]").inner_text()
+    return text
 
 
 def two_requests() -> LiveFrame:
