@@ -8,7 +8,7 @@ import { number } from "./units.js";
 const SHOWN_S = 60;
 const TURNS = 8;
 const [WIDTH, HEIGHT] = [240, 12];
-const HEADS = ["Request", "Phase", "Tokens", "Last minute", "Why"];
+const HEADS = ["Request", "Phase", "Tokens", "Why", "Last minute"];
 
 /** The phases in words, in the order of their colours in the legend. */
 export const PHASES = {
@@ -75,12 +75,12 @@ export class Lanes {
 
   add(n, { id, key }) {
     const cell = () => element("span", { role: "cell" });
-    const [name, phase, tokens, bar, reason] = [cell(), cell(), cell(), cell(), cell()];
+    const [name, phase, tokens, reason, bar] = [cell(), cell(), cell(), cell(), cell()];
     const canvas = element("canvas", { width: WIDTH, height: HEIGHT, "aria-hidden": "true" });
     bar.append(canvas);
     name.append(element("a", { href: `#requests/${encodeURIComponent(id.replace(/-\d+$/, ""))}` },
       isolated(id)), ...(key ? [" ", isolated(key)] : []));
-    const node = element("div", { role: "row", class: "lane" }, name, phase, tokens, bar, reason);
+    const node = element("div", { role: "row", class: "lane" }, name, phase, tokens, reason, bar);
     node.dataset.n = n;
     const row = { id, node, phase, tokens, canvas, reason, why: undefined };
     this.rows.set(n, row);
