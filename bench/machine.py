@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ TELLING_CPU_FLAGS = (
     "bf16",
     "sve",
 )
+WATCH_S = 3.0
 L3_SIZE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 ABSOLUTE_FOLDER = re.compile(r"(?<![\w.])[~.]{0,2}/(?:[^\s/=,]+/)*(?=[^\s/=,])")
 
@@ -73,6 +75,13 @@ def busy_s() -> float:
     """CPU seconds that the whole machine has been busy, what a hypervisor took included."""
     times = psutil.cpu_times()
     return times.user + times.nice + times.system + times.irq + times.softirq + times.steal
+
+
+def busy_cores() -> float:
+    """Return how many cores programs take, watched for some seconds."""
+    began_s = busy_s()
+    time.sleep(WATCH_S)
+    return (busy_s() - began_s) / WATCH_S
 
 
 def read_commit(repository: Path) -> str:

@@ -13,7 +13,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -24,9 +23,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from bench.machine import busy_s, read_commit, read_machine, without_folders
+from bench.machine import busy_cores, read_commit, read_machine, without_folders
+from bench.pairs import Pair
 from bench.peers import QUIRE
-from bench.planned_records import BurstRow, Pair, PlannedModel, PlannedRecord, planned_tables
+from bench.planned_records import BurstRow, PlannedModel, PlannedRecord, planned_tables
 from bench.records import DATE_FORMAT
 from bench.servers import Launch, running
 from quire.bench.figures import Figures
@@ -38,7 +38,6 @@ BUNDLED = "bundled"
 COMPARED = ("weights", "activation", "scratch", "kv")
 MEMORY = re.compile(r'^quire:memory_bytes\{.*?kind="(\w+)".*?\} (\S+)$', re.MULTILINE)
 """A line of the memory receipt in the metrics."""
-WATCH_S = 3.0
 START_TIMEOUT_S = 300.0
 
 
@@ -151,13 +150,6 @@ def _memory(url: str, plan: Plan) -> Iterator[tuple[str, Pair]]:
         yield kind, Pair(planned[kind], float(told[kind]))
 
 
-def _busy_cores() -> float:
-    """Return how many cores other programs take."""
-    began_s = busy_s()
-    time.sleep(WATCH_S)
-    return (busy_s() - began_s) / WATCH_S
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Plan, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.planned", description=__doc__)
@@ -166,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--record", action="store_true", help="keep it in bench/records/plans")
     words = sys.argv[1:] if argv is None else list(argv)
     flags = parser.parse_args(words)
-    busy = _busy_cores()
+    busy = busy_cores()
     models = tuple(measured(each, plan_of(each), flags.repeats) for each in flags.model)
     record = PlannedRecord(
         datetime.now(UTC).strftime(DATE_FORMAT),

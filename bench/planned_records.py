@@ -8,20 +8,9 @@ import msgspec
 
 from bench.machine import Machine
 from bench.markdown import table
+from bench.pairs import Pair
 
 FOLDER = Path(__file__).parent / "records" / "plans"
-
-
-class Pair(msgspec.Struct, frozen=True):
-    """A figure that was planned, and what was measured."""
-
-    planned: float
-    measured: float
-
-    @property
-    def error(self) -> float:
-        """The share by which the plan is off; above 0 where it says too much."""
-        return self.planned / self.measured - 1 if self.measured else 0.0
 
 
 class BurstRow(msgspec.Struct, frozen=True):
@@ -92,7 +81,7 @@ def _times(models: Sequence[PlannedModel]) -> str:
         lengths = f"{model.num_input_tokens}, {model.num_output_tokens}"
         for burst in model.bursts:
             pairs = (burst.first_token_ms, burst.inter_token_ms, burst.output_tok_s)
-            shown = (cell for pair in pairs for cell in _cells(pair))
+            shown = (cell for pair in pairs for cell in pair.cells())
             rows.append((model.model, lengths, str(burst.num_requests), *shown))
     return table(rows)
 
@@ -101,10 +90,6 @@ def _memory(models: Sequence[PlannedModel]) -> str:
     rows: list[Sequence[str]] = [("model", "MiB of", "planned", "at the start", "error")]
     for model in models:
         for kind, pair in model.memory.items():
-            mib = Pair(pair.planned / 2**20, pair.measured / 2**20)
-            rows.append((model.model, kind, *_cells(mib)))
+            mib = Pair(pair.told / 2**20, pair.measured / 2**20)
+            rows.append((model.model, kind, *mib.cells()))
     return table(rows)
-
-
-def _cells(pair: Pair) -> tuple[str, str, str]:
-    return (f"{pair.planned:,.1f}", f"{pair.measured:,.1f}", f"{100 * pair.error:+.0f} %")

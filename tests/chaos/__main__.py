@@ -48,7 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("scenario", nargs="*", help=f"of {', '.join(SCENARIOS)}; all if not said")
     parser.add_argument("--seed", type=int, help="drawn, and printed, if not said")
     parser.add_argument("--requests", type=int, default=128, help="of a load, half streamed [128]")
-    parser.add_argument("--hits", type=int, default=10, help="engines that are killed [10]")
+    parser.add_argument(
+        "--hits", type=int, default=10, help="engines that are killed, and that crash [10]"
+    )
     parser.add_argument("--stops", type=int, default=3, help="engines that are stopped [3]")
     parser.add_argument("--seconds", type=float, default=120.0, help="of the storm [120]")
     parser.add_argument("--clients", type=int, default=16, help="of the storm [16]")

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 
 from tests.chaos.checkpoints import save_faulty
@@ -20,8 +21,8 @@ from tests.chaos.world import World, build_world
 STUCK_AFTER_S = 4.0
 ALWAYS = ("--max-engine-restarts", "100000", "--stuck-after", str(STUCK_AFTER_S))
 """Engines end far more often than any that is well."""
-CRASH_STEPS = (150, 60, 100)
-"""The steps in their lives at which engines crash, one after another."""
+CRASH_STEPS = (75, 30, 50)
+"""The steps in their lives at which engines crash, one after another, and from the first again."""
 STORM_FLAGS = (
     *("--scheduling-policy", "priority", "--num-gpu-blocks-override", "1024"),
     *("--max-num-seqs", "24", "--sse-keep-alive-interval", "1"),
@@ -31,7 +32,7 @@ STORM_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much of everything: requests of a load, engines that are ended, seconds of a storm, its
+    """How much of everything: requests of a load, engines that end, seconds of a storm, its
     clients, and the mean seconds between its troubles."""
 
     seed: int
@@ -62,7 +63,8 @@ def faults(scale: Scale) -> Iterator[Outcome]:
         with subject(*ALWAYS, *checkpoint.flags) as server:
             draw = random.Random(scale.seed)
             these = asks(scale.num_requests, draw, max_tokens=scale.max_tokens)
-            yield crashed(server, checkpoint, these, "abort", list(CRASH_STEPS))
+            steps = list(islice(cycle(CRASH_STEPS), scale.num_hits))
+            yield crashed(server, checkpoint, these, "abort", steps)
             for name in POISONS:
                 yield poisoned(server, name, draw)
 

@@ -2,6 +2,10 @@
 
 import signal
 
+from quire.server.live.live_feed import INTERVAL_S
+from tests.server.live.frames import two_requests, whole
+from tests.server.scripted_engine import NUM_BLOCKS
+from tests.server.served import eventually, plain_config, serving
 from tests.terminal.live_samples import FIGURES, changes, engine, picture
 from tests.terminal.live_server import live_server
 from tests.terminal.pseudo_terminal import quire_in_terminal
@@ -86,3 +90,16 @@ def test_no_server_is_told() -> None:
         assert terminal.exit_code() == 1
         assert "http://127.0.0.1:9 does not answer" in terminal.screen
         assert terminal.echoes
+
+
+def test_the_view_is_that_of_a_server_of_quire() -> None:
+    with serving(plain_config()) as served, quire_in_terminal("top", served.url) as terminal:
+        assert eventually(lambda: served.engine.watched == [INTERVAL_S])
+        for frame in (whole(NUM_BLOCKS), two_requests()):
+            served.do(lambda frame=frame: served.engine.tell(live=frame))
+        terminal.wait_for("(?m)^cmpl-a-0 .* decode ")
+        terminal.wait_for("(?m)^cmpl-b-0 .* preempted ")
+        terminal.wait_for("waits for 3 blocks")
+        terminal.send("q")
+        assert terminal.exit_code() == 0
+    assert eventually(lambda: served.engine.watched == [INTERVAL_S, None])

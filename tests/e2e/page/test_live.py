@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from quire.scheduler.live.live_frame import LiveFrame, Phase
-from quire.scheduler.reasons import Reason
+from quire.scheduler.live.live_frame import LiveFrame
 from quire.server.live.live_feed import INTERVAL_S
 from tests.e2e.page.test_real_server import DOCS, shoot
 from tests.e2e.page.watched_page import SIZE, WatchedPage
 from tests.e2e.server_process import ServerProcess, server_process
-from tests.server.live.frames import entered, event, progress, whole
+from tests.server.live.frames import two_requests, whole
 from tests.server.scripted_engine import NUM_BLOCKS
 from tests.server.served import Served, eventually
 
@@ -95,22 +94,6 @@ def begun(page: WatchedPage, served: Served) -> None:
 def told(page: WatchedPage) -> str:
     text: str = page.tab.locator(".map + [role=status]").inner_text()
     return text
-
-
-def two_requests() -> LiveFrame:
-    """One runs in blocks of its own and one that both have; the other waits for blocks."""
-    waits = event(Reason.WAITS_FOR_BLOCKS, 3, "cmpl-a-0")
-    running = progress(0, event=event(Reason.FIRST_TOKEN))
-    waiting = progress(1, Phase.PREEMPTED, 0, waits)
-    return LiveFrame(
-        False,
-        [1, 2, 16, 3, 1, 17, 4, 2, 2],
-        [(16, (0,)), (17, (0, 1))],
-        [entered(0, "cmpl-a-0"), entered(1, "cmpl-b-0")],
-        [],
-        [running, waiting],
-        7,
-    )
 
 
 def test_keys_and_the_mouse_tell_what_a_block_holds(page: WatchedPage, served: Served) -> None:

@@ -29,6 +29,22 @@ def event(reason: Reason, number: int = 0, other: str = "") -> Event:
     return Event(1.0, reason, number, other)
 
 
+def two_requests() -> LiveFrame:
+    """One runs in blocks of its own and one that both have; the other waits for blocks."""
+    waits = event(Reason.WAITS_FOR_BLOCKS, 3, "cmpl-a-0")
+    running = progress(0, event=event(Reason.FIRST_TOKEN))
+    waiting = progress(1, Phase.PREEMPTED, 0, waits)
+    return LiveFrame(
+        False,
+        [1, 2, 16, 3, 1, 17, 4, 2, 2],
+        [(16, (0,)), (17, (0, 1))],
+        [entered(0, "cmpl-a-0"), entered(1, "cmpl-b-0")],
+        [],
+        [running, waiting],
+        7,
+    )
+
+
 @dataclass
 class MadeUpEngine:
     """Blocks by who holds them, and requests by their numbers; `frame` tells what has changed."""
