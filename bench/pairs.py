@@ -15,5 +15,5 @@ class Pair(msgspec.Struct, frozen=True):
         return self.told / self.measured - 1 if self.measured else 0.0
 
     def cells(self) -> tuple[str, str, str]:
-        """What was told, what was measured and the error, for a table."""
+        """Return the figure told, the measured one and the error, for a table."""
         return (f"{self.told:,.1f}", f"{self.measured:,.1f}", f"{100 * self.error:+.0f} %")

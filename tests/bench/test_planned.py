@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from bench.machine import Machine
-from bench.planned import parse_case
 from bench.pairs import Pair
+from bench.planned import parse_case
 from bench.planned_records import (
     BurstRow,
     PlannedModel,

@@ -9,8 +9,8 @@ from bench.machine import Machine
 from bench.pairs import Pair
 from bench.simulated_records import SimulatedRecord, TraceRow, simulated_table
 from bench.trace_clients import Asked, play
-from quire.bench.exchange import parse_address
 
+from quire.bench.exchange import parse_address
 from quire.simulation.traces.read import read_trace
 from tests.server.served import MODEL, Served, plain_config, serving
 
