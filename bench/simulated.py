@@ -48,7 +48,7 @@ SEEN = (
     ("closed:concurrency=4,requests={},prompt=16-300,output=16-96", 24),
     ("closed:concurrency=24,requests={},prompt=16-300,output=16-96", 96),
 )
-"""The traces that the cost model is fitted to, beside a client that is alone, and their requests."""
+"""Traces that the cost model is fitted to, beside a client that is alone, and their requests."""
 SEEN_SEED = 100
 """No request of the rounds is drawn by it."""
 MEAN_BURST_OUTPUT = 54
