@@ -84,6 +84,13 @@ FAULTS = (
         "weight_at = (expert.to(tl.int64) ^ 1) * EXPERT_STRIDE",
     ),
     Fault(
+        "fused-layers",
+        "a head is turned by the angles of another token",
+        "src/quire/models/layers/triton/row_kernel.py",
+        "    cos += row * ROTARY",
+        "    cos += (row ^ 1) * ROTARY",
+    ),
+    Fault(
         "swapped-blocks",
         "a half of the staging memory is filled before it was emptied",
         "src/quire/models/kv/staged_queue.py",

@@ -34,5 +34,5 @@ def kernel(kernels: ModelKernels) -> CompressedBf16Kernel:
 
 @pytest.fixture(scope="session")
 def fused(kernels: ModelKernels) -> FusedKernels:
-    assert kernels.fused is not None
+    assert isinstance(kernels.fused, FusedKernels)
     return kernels.fused

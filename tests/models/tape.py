@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Act = Callable[[], None]
+ALLOCATE = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 ASK_FOR_A_NUMBER = (
     *("item", "__bool__", "__int__", "__float__", "__index__", "is_nonzero", "equal", "allclose"),
 )
@@ -48,7 +49,8 @@ class Waits(TorchFunctionMode):
 
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what is done while it is on, and refuses what has a size that only the device
-    knows."""
+    knows. `acts` are about the kernels that a GPU would be told to run: views and memory that is
+    not set are none."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -66,6 +68,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._is_in_kernel:
             return func(*args, **given)
         name = func.__name__.split(".")[0]
+        if name in ALLOCATE:
+            return func(*args, **given)
         if name in OF_UNKNOWN_SIZE or _finds_places(name, args):
             raise RuntimeError(f"the size of what {name} gives waits for the device")
         answer = func(*args, **given)

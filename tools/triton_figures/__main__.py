@@ -16,10 +16,11 @@ from quire.models.attention.triton.tiles import Device
 from tools.triton_figures.attention import ATTENTION
 from tools.triton_figures.copies import COPIES
 from tools.triton_figures.experts import EXPERTS
+from tools.triton_figures.layers import BETWEEN_LINEARS
 from tools.triton_figures.measure import SHARED_KIB, Figures, assembler, measure
 from tools.triton_figures.program import Case, Kernels
 
-ALL_KERNELS = (ATTENTION, EXPERTS, COPIES)
+ALL_KERNELS = (ATTENTION, EXPERTS, BETWEEN_LINEARS, COPIES)
 NUM_SMS = 100
 """Any number will do: no program depends on it."""
 ABOUT = """\

@@ -98,8 +98,8 @@ class LayerFeature(StrEnum):
 
 
 class LinearBackend(StrEnum):
-    """The ways in which linear layers multiply. `AUTO`: bfloat16 weights packed for the C++ kernels
-    where they run. `TORCH`: weights as they are."""
+    """The ways in which linear layers multiply. `AUTO`: on a CPU bfloat16 weights packed for the
+    C++ kernels where they run, on a GPU merged projections. `TORCH`: weights as they are."""
 
     AUTO = "auto"
     TORCH = "torch"

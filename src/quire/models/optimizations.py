@@ -1,5 +1,5 @@
-"""Optimisations make models faster on a CPU; they have names, so that each can be switched off
-alone.
+"""Optimisations make models faster, most of them on a CPU; they have names, so that each can be
+switched off alone.
 
 This module needs the standard library alone, so that every package may import it without torch.
 """
@@ -16,7 +16,8 @@ class Optimization(StrEnum):
     COMPRESSED_BF16: bfloat16 linear layers over weights in 12 bits; torch's without it.
     BF16_STORAGE: float32 linear layers over weights stored as bfloat16; torch's without it.
     W8A8: products of int8 where weights are quantised; without it they are widened to float32.
-    FUSED_LAYERS: norms, rotary embeddings and gated activations in C++, and merged projections.
+    FUSED_LAYERS: norms, rotary embeddings and gated activations as one kernel each, and merged
+        projections; also on GPUs.
     NATIVE_DECODER: all fused layers as one call.
     CANDIDATE_PRUNING: heads of greedy-only steps, of which only candidate rows are multiplied.
     WEIGHT_RELOCATION: packed weights in one region of memory, in the order in which they are read.

@@ -83,9 +83,11 @@ class FromTensorsStep:
         )
 
 
-def recorded(loaded: LoadedModel, paging: Paging, device: StandInDevice) -> RecordedDecode:
+def recorded(
+    loaded: LoadedModel, paging: Paging, device: StandInDevice, max_seqs: int = MAX_SEQS
+) -> RecordedDecode:
     model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
-    limits = DecodeLimits(MAX_SEQS, MAX_LEN, -(-MAX_LEN // BLOCK_SIZE), len(paging.tables))
+    limits = DecodeLimits(max_seqs, MAX_LEN, -(-MAX_LEN // BLOCK_SIZE), len(paging.tables))
     backend = FromTensors(model.backend, device)
     return record_decode(model, backend, Buffers(limits, CPU), device, ignore_progress)
 

@@ -19,7 +19,7 @@ from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.module_replacement import replace_modules
 from quire.models.loading.loader import LoadedModel
 from quire.models.native.decoder.decoder import bind_decoder
-from quire.models.native.decoder.fused import bind_fused
+from quire.models.native.decoder.fused import FusedKernels, bind_fused
 from quire.models.native.linear.bf16_storage import bind_bf16_storage
 from quire.models.native.linear.w8a8 import W8A8Kernel
 from quire.models.native.linear.w8a32 import bind_w8a32
@@ -241,7 +241,7 @@ def test_part_that_fails_is_left_out(name: str, checkpoints: Path, kernels: Mode
         raise RuntimeError("no kernel")
 
     folder = checkpoint(checkpoints, "llama")
-    assert kernels.fused is not None
+    assert isinstance(kernels.fused, FusedKernels)
     broken = dataclasses.replace(kernels.fused)
     object.__setattr__(broken, name, fail)
     loaded = load_packed(folder, kernels._replace(fused=broken))

@@ -1,45 +1,23 @@
 """What stands between the linear layers against the same formulas in torch's floats."""
 
-from typing import NamedTuple
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
-from torch.nn.functional import gelu, silu
 
 from quire.models.native.decoder.fused import (
     ACTIVATIONS,
     NORM_KINDS,
-    FusedKernels,
     HeadLayout,
-    NormParams,
     bind_fused,
 )
 from quire.models.native.library import ISAS
 from tests.instructions import ISAS_WITH_PRODUCTS, library_of
-from tests.models.rounding import Exact, assert_within, in_dtype, summed, unit
-from tests.rounding import compounded
+from tests.models.native.layer_formulas import Made, gated, normed, roped
+from tests.models.rounding import assert_within
 
-U = unit(torch.float32)
 COUNTS = st.integers(1, 40)
 WIDTHS = st.one_of(st.integers(1, 100), st.sampled_from((15, 16, 17, 64, 896)))
-EPSILON = 1e-6
-
-
-class Made(NamedTuple):
-    """By an instruction set, and for what numbers."""
-
-    fused: FusedKernels
-    dtype: torch.dtype
-
-    def numbers(self, *shape: int, seed: int = 0) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        return torch.randn(*shape, generator=generator).to(self.dtype)
-
-    def scale_of(self, width: int, kind: int, seed: int = 1) -> NormParams:
-        return NormParams(self.numbers(width, seed=seed), EPSILON, kind)
 
 
 @pytest.fixture(
@@ -55,23 +33,6 @@ def made(request: pytest.FixtureRequest) -> Made:
     fused = bind_fused(library_of(isa))
     assert dtype in fused.dtypes
     return Made(fused, dtype)
-
-
-def normed(x: Tensor, scale: NormParams) -> Exact:
-    """A sum of squares, of whose error the root takes half; five operations more, and two with the
-    weight, before which what is to be 16 bits is rounded once."""
-    numbers = x.double()
-    factor = (numbers.square().mean(-1, keepdim=True) + scale.epsilon).rsqrt()
-    value = numbers * factor * (scale.weight.double() + (NORM_KINDS[scale.kind] == "one_more"))
-    error = (summed(x.shape[-1]) / 2 + compounded(7, U)) * value.abs()
-    return in_dtype(rounded_before(Exact(value, error), x.dtype), x.dtype)
-
-
-def rounded_before(exact: Exact, dtype: torch.dtype) -> Exact:
-    """A factor of it was rounded to `dtype`: relative, as no factor is near the least number."""
-    if dtype is torch.float32:
-        return exact
-    return Exact(exact.value, exact.error + compounded(1, unit(dtype)) * exact.value.abs())
 
 
 @given(
@@ -121,45 +82,13 @@ def test_rope_turns_the_halves_of_each_head(
     made.fused.rope(out, heads, cos, sin)
     assert torch.equal(out[:, -rest:], x[:, -rest:])
     before = x[:, :-rest].view(rows, -1, width)
-    numbers = Exact(before.double(), torch.zeros_like(before, dtype=torch.float64))
-    if is_normed:
-        assert heads.query is not None and heads.key is not None
-        parts = normed(before[:, :num_query], heads.query), normed(before[:, num_query:], heads.key)
-        numbers = Exact(*(torch.cat(both, 1) for both in zip(*parts, strict=True)))
-    expected = turned(numbers, half, cos.double()[:, None], sin.double()[:, None])
-    assert_within(out[:, :-rest].view(rows, -1, width), in_dtype(expected, made.dtype))
-
-
-def turned(numbers: Exact, half: int, cos: Tensor, sin: Tensor) -> Exact:
-    """Each number is a sum of two products, or is passed on."""
-    (a, b, kept), (off_a, off_b, off_kept) = (
-        each.split_with_sizes([half, half, each.shape[-1] - 2 * half], -1) for each in numbers
-    )
-    c, s = cos[..., :half], sin[..., :half]
-    value = torch.cat((a * c - b * s, b * c + a * s, kept), -1)
-    (a, b), (c, s) = (a.abs(), b.abs()), (c.abs(), s.abs())
-    sums = compounded(2, U)
-    error = (
-        off_a * c + off_b * s + sums * (a * c + b * s),
-        off_b * c + off_a * s + sums * (b * c + a * s),
-        off_kept,
-    )
-    return Exact(value, torch.cat(error, -1))
+    assert_within(out[:, :-rest].view(rows, -1, width), roped(before, heads, cos, sin))
 
 
 @given(COUNTS, WIDTHS, st.sampled_from(ACTIVATIONS))
 def test_gate_lets_through(made: Made, rows: int, width: int, act: str) -> None:
-    """An exponential, of six units, and four operations. A tangent is eight units of 1 off, before
-    1 is added to it; a reciprocal of what is to be 16 bits is 2**-14 of itself off."""
     x = made.numbers(rows, 2 * width) * 4
-    gates, values = torch.split(x.double(), [width, width], -1)
-    acted = silu(gates) if act == "silu" else gelu(gates, approximate="tanh")
-    relative, of_gates = (10 * U, 0.0) if act == "silu" else (8 * U, 8 * U)
-    if made.dtype is torch.bfloat16:
-        relative += 2.0**-14
-    error = relative * (acted * values).abs() + of_gates * (gates * values).abs()
-    exact = rounded_before(Exact(acted * values, error), made.dtype)
-    assert_within(made.fused.gate(x, ACTIVATIONS.index(act)), in_dtype(exact, made.dtype))
+    assert_within(made.fused.gate(x, ACTIVATIONS.index(act)), gated(x, act))
 
 
 @given(COUNTS, WIDTHS)

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from quire.models.attention.cpu import CPUStep
 from quire.models.layers.fused_layers import LayerForward, RotaryEmbeddings
+from quire.models.layers.layer_kernels import LayerKernels
 from quire.models.layers.native_decoder import NativeDecoder
-from quire.models.native.decoder.fused import FusedKernels, NormParams
+from quire.models.native.decoder.fused import NormParams
 
 
 class LogitsOutput(NamedTuple):
@@ -33,7 +34,7 @@ class DecoderForward:
     embedding: nn.Module
     rotary: nn.Module
     layers: tuple[LayerForward, ...]
-    kernels: FusedKernels
+    kernels: LayerKernels
     scale: NormParams
     head: nn.Module
     native: NativeDecoder | None

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from quire.models.hf import PagedAttentionHook
+from quire.models.layers.layer_kernels import LayerKernels
 from quire.models.layers.linears import PackedForward
-from quire.models.native.decoder.fused import FusedKernels, HeadLayout, NormParams
+from quire.models.native.decoder.fused import HeadLayout, NormParams
 
 RotaryEmbeddings = tuple[Tensor, Tensor]
 """`cos` and `sin`, each [1, T, rotary_dim]."""
@@ -19,7 +20,7 @@ RotaryEmbeddings = tuple[Tensor, Tensor]
 class NormForward:
     """Stands in for the forward of an RMSNorm."""
 
-    kernels: FusedKernels
+    kernels: LayerKernels
     scale: NormParams
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -30,7 +31,7 @@ class NormForward:
 class GatedForward:
     """Stands in for the forward of an MLP: down(act(gate(x)) * up(x))."""
 
-    kernels: FusedKernels
+    kernels: LayerKernels
     gate_up: PackedForward
     down: PackedForward
     act: int
@@ -43,7 +44,7 @@ class GatedForward:
 class AttentionForward:
     """Stands in for the forward of an attention module."""
 
-    kernels: FusedKernels
+    kernels: LayerKernels
     qkv: PackedForward
     out: PackedForward
     heads: HeadLayout
@@ -77,7 +78,7 @@ class LayerForward:
     Overwrites its input, [1, T, hidden_size].
     """
 
-    kernels: FusedKernels
+    kernels: LayerKernels
     before: NormParams
     attention: AttentionForward
     between: NormParams

@@ -1,4 +1,4 @@
-"""Packs the linear weights of a loaded model for the C++ kernels: each `nn.Linear` whose weight a
+"""Packs the linear weights of a loaded model for its kernels: each `nn.Linear` whose weight a
 kernel takes keeps it packed, and only so. An embedding that shares the head's weight looks its rows
 up in the packed one.
 
@@ -52,7 +52,7 @@ class PackedLookup:
     def __call__(self, ids: Tensor) -> Tensor:
         rows = self.kernel.rows(ids.flatten(), self.weight)
         self.twin.weight = nn.Parameter(rows, requires_grad=False)
-        found: Tensor = self.twin(torch.arange(len(rows)).view(ids.shape))
+        found: Tensor = self.twin(torch.arange(len(rows), device=rows.device).view(ids.shape))
         return found
 
 
@@ -192,7 +192,7 @@ def _packable(module: nn.Module) -> list[list[nn.Module]]:
 def _can_pack(weight: nn.Parameter, owner: nn.Module) -> bool:
     if owner._parameters.get("weight") is not weight or "forward" in vars(owner):
         return False
-    if weight.device.type not in ("cpu", "meta") or weight.numel() == 0:
+    if weight.numel() == 0:
         return False
     if isinstance(owner, nn.Embedding):
         return owner.max_norm is None

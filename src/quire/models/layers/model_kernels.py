@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 
 from quire.models.config import ModelDtype
+from quire.models.layers.layer_kernels import LayerKernels
 from quire.models.layers.weight_kernel import WeightKernel
 from quire.models.native.decoder.decoder import DecoderKernel
-from quire.models.native.decoder.fused import FusedKernels
 from quire.models.native.linear.candidates import CandidateKernel
 from quire.models.optimizations import Disabled
 
@@ -15,7 +15,7 @@ LEAST_PACKED_BITS = 12
 
 
 class ModelKernels(NamedTuple):
-    """The C++ kernels for one instruction set.
+    """The C++ kernels for one instruction set, or those of a GPU.
 
     linears: the first kernel that takes a weight packs it; all are exact or none is.
     fused: for what is between the linear layers; None means torch's own.
@@ -27,7 +27,7 @@ class ModelKernels(NamedTuple):
     """
 
     linears: tuple[WeightKernel, ...]
-    fused: FusedKernels | None = None
+    fused: LayerKernels | None = None
     decoder: DecoderKernel | None = None
     candidates: CandidateKernel | None = None
     disabled: Disabled = ()

@@ -33,6 +33,7 @@ from quire.models.layers.fused_layers import (
     NormForward,
 )
 from quire.models.layers.greedy_head import candidate_tensors
+from quire.models.layers.layer_kernels import LayerKernels
 from quire.models.layers.linears import PackedForward, PackedLookup
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.layers.native_decoder import NativeDecoder
@@ -41,7 +42,6 @@ from quire.models.native.decoder.fused import (
     ACTIVATIONS,
     MAX_HEAD_SIZE,
     NORM_KINDS,
-    FusedKernels,
     HeadLayout,
     NormParams,
 )
@@ -156,7 +156,7 @@ def packed_tensors(module: nn.Module) -> list[Tensor]:
     return [*found.values(), *candidate_tensors(module)]
 
 
-def _norm(module: nn.Module, kernels: FusedKernels, dtype: torch.dtype) -> NormForward | None:
+def _norm(module: nn.Module, kernels: LayerKernels, dtype: torch.dtype) -> NormForward | None:
     """Return the norm for a module of one weight and an epsilon that is an RMSNorm, else None."""
     parameters = dict(module.named_parameters())
     weight = parameters.get("weight")
@@ -167,13 +167,13 @@ def _norm(module: nn.Module, kernels: FusedKernels, dtype: torch.dtype) -> NormF
         return None
     for kind in range(len(NORM_KINDS)):
         forward = NormForward(kernels, NormParams(weight.data.contiguous(), epsilon, kind))
-        x = _numbers(len(weight), dtype)
+        x = _numbers(len(weight), weight)
         if all(_agree(module, forward, x * scale) for scale in CHECK_SIZES):
             return forward
     return None
 
 
-def _gated(module: nn.Module, kernels: FusedKernels, dtype: torch.dtype) -> GatedForward | None:
+def _gated(module: nn.Module, kernels: LayerKernels, dtype: torch.dtype) -> GatedForward | None:
     act = _act(getattr(module, "act_fn", getattr(module, "activation_fn", None)))
     down = _packed(module, dtype, ("down_proj",))
     gate_up = _packed(module, dtype, ("gate_up_proj",)) or _packed(
@@ -182,7 +182,7 @@ def _gated(module: nn.Module, kernels: FusedKernels, dtype: torch.dtype) -> Gate
     if act is None or down is None or gate_up is None:
         return None
     forward = GatedForward(kernels, gate_up, down, act)
-    x = _numbers(gate_up.weight.num_columns, dtype)
+    x = _numbers(gate_up.weight.num_columns, gate_up.weight.packed)
     x *= BIG / max(root_mean_square(gate_up(x)), 1e-6)
     return forward if _agree(module, forward, x) else None
 
@@ -206,7 +206,7 @@ def _act(function: object) -> int | None:
 
 
 def _attention(
-    module: nn.Module, kernels: FusedKernels, dtype: torch.dtype
+    module: nn.Module, kernels: LayerKernels, dtype: torch.dtype
 ) -> AttentionForward | None:
     hook = getattr(module, HOOK, None)
     out = _packed(module, dtype, ("o_proj",))
@@ -238,7 +238,7 @@ def _norm_params(norm: object, size: int) -> NormParams | None:
     return forward.scale
 
 
-def _layer(module: nn.Module, kernels: FusedKernels) -> LayerForward | None:
+def _layer(module: nn.Module, kernels: LayerKernels) -> LayerForward | None:
     children = module.named_children()
     parts = {name: part for name, part in children if not isinstance(part, nn.Dropout)}
     if parts.keys() != LAYER_PARTS or any(module.parameters(recurse=False)):
@@ -260,7 +260,7 @@ def _forward_of(part: object) -> object:
 
 
 def _decoder(
-    module: nn.Module, given: ModelKernels, kernels: FusedKernels
+    module: nn.Module, given: ModelKernels, kernels: LayerKernels
 ) -> DecoderForward | None:
     parts = dict(module.named_children())
     if parts.keys() != MODEL_PARTS:
@@ -315,10 +315,11 @@ def _joined_bias(forwards: Sequence[PackedForward]) -> Tensor | None:
     )
 
 
-def _numbers(size: int, dtype: torch.dtype) -> Tensor:
-    """Return [NUM_CHECK_ROWS, size] of numbers, always the same, with a mean that is not zero."""
+def _numbers(size: int, like: Tensor) -> Tensor:
+    """Return [NUM_CHECK_ROWS, size] of numbers, always the same, with a mean that is not zero, of
+    the dtype and on the device of `like`."""
     generator = torch.Generator().manual_seed(size)
-    return (torch.randn(NUM_CHECK_ROWS, size, generator=generator) + 0.5).to(dtype)
+    return (torch.randn(NUM_CHECK_ROWS, size, generator=generator) + 0.5).to(like)
 
 
 def _agree(module: nn.Module, forward: Callable[[Tensor], Tensor], x: Tensor) -> bool:

@@ -7,6 +7,7 @@ import torch
 
 from quire.models.config import LinearBackend, ModelDtype, Quantization
 from quire.models.layers.model_kernels import ModelKernels
+from quire.models.layers.triton.choice import gpu_kernels
 from quire.models.layers.weight_kernel import WeightKernel
 from quire.models.loading.native_kernels import native_kernels
 from quire.models.loading.weight_format import KernelOptions, WeightFormat
@@ -17,10 +18,12 @@ from quire.models.optimizations import Optimization
 
 
 def choose_kernels(options: KernelOptions, device: torch.device) -> ModelKernels | None:
-    """Return the kernels of the weight format, else the C++ ones over exact weights, or None for
-    torch's. Raises ValueError if the format cannot be had."""
+    """Return the kernels of the weight format, else the C++ ones over exact weights, on a GPU those
+    of Triton, or None for torch's. Raises ValueError if the format cannot be had."""
     if options.quantization is not Quantization.NONE:
         return _quantised_kernels(options, device)
+    if device.type == "cuda":
+        return gpu_kernels(options, device)
     is_packed = device.type == "cpu" and options.linear_backend is LinearBackend.AUTO
     built = library() if is_packed else None
     if built is None:

@@ -162,7 +162,7 @@ def load_model(
     """Load a model, check that it is served right, and replace what `kernels` compute faster.
 
     `on_progress` gets the phases download, weights and probe. `kernels` compute linear layers of
-    their dtypes, and what is between them, on a CPU; None means that torch does. Raises
+    their dtypes, and what is between them; None means that torch does. Raises
     CheckpointError or UnsupportedModel, the latter also where the kernels quantise and no weight
     can be quantised, or the logits then differ too much.
     """
@@ -174,7 +174,7 @@ def load_model(
     chosen = choose_dtype(dtype, stored, device)
     if dtype is ModelDtype.AUTO:
         log_dtype(stored, chosen, device.type)
-    is_lazy = kernels is not None and chosen == torch.float32
+    is_lazy = kernels is not None and device.type == "cpu" and chosen == torch.float32
     module = _read_weights(checkpoint, chosen, on_progress, is_lazy=is_lazy)
     on_progress("probe", 0, 1)
     nn.Module.to(module, device)

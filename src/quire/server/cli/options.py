@@ -141,7 +141,8 @@ OPTIONS: tuple[Option, ...] = (
         one_of(*LinearBackend),
         "`auto`: on a CPU, bfloat16 weights packed once, without loss, for the C++ kernels, and "
         "what is between them fused: in 12 bits each where it computes in bfloat16, in 16 where it "
-        "computes in float32. `torch`: PyTorch's own.",
+        "computes in float32; on a GPU, merged projections and Triton's kernels between them. "
+        "`torch`: PyTorch's own.",
     ),
     Option(
         "quantization",

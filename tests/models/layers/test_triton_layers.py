@@ -1,0 +1,148 @@
+"""Triton's kernels between the linear layers against the same formulas in torch's floats, in
+Triton's interpreter, and models that are made of them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from quire.models.config import AttentionBackendName, KVOptions
+from quire.models.layers.decoder import DecoderForward
+from quire.models.layers.fused_layers import AttentionForward, GatedForward, NormForward
+from quire.models.layers.plain_weight import PlainWeights
+from quire.models.loading.loader import LoadedModel
+from quire.models.native.decoder.fused import ACTIVATIONS, NORM_KINDS, HeadLayout
+from tests.models.driver import generate_greedy, load
+from tests.models.graphs.device import StandInDevice
+from tests.models.graphs.test_graphed_model import recorded
+from tests.models.layers.test_linears import PROMPT, load_packed, logits
+from tests.models.layers.test_module_replacement import checkpoint, kinds_in
+from tests.models.logits_error import assert_same_logits
+from tests.models.native.layer_formulas import Made, gated, normed, roped
+from tests.models.paging import Paging
+from tests.models.reference import BLOCK_SIZE, MAX_LEN, References, fidelity_prompts
+from tests.models.rounding import assert_within
+from tests.models.tape import Tape
+
+pytest.importorskip("triton", reason="triton is not installed")
+from quire.models.layers.triton.choice import triton_kernels
+from quire.models.layers.triton.triton_layers import TritonLayers
+
+WIDTHS = (1, 5, 64, 100, 1100)
+WHOLE = ("qwen3", "gemma")
+PARTS = {
+    "gemma2": {NormForward, GatedForward, AttentionForward},
+    "olmo2": {NormForward, GatedForward},
+}
+
+
+@pytest.fixture(scope="module", params=[torch.float32, torch.float16], ids=str)
+def made(request: pytest.FixtureRequest) -> Made:
+    fused = TritonLayers()
+    assert request.param in fused.dtypes
+    return Made(fused, request.param)
+
+
+@pytest.mark.parametrize("kind", range(len(NORM_KINDS)), ids=NORM_KINDS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_norm_is_the_formula(made: Made, width: int, kind: int) -> None:
+    x, scale = made.numbers(3, width), made.scale_of(width, kind)
+    before = x.clone()
+    assert_within(made.fused.norm(x, scale), normed(before, scale))
+    assert torch.equal(x, before)
+    added = made.numbers(3, width, seed=2)
+    assert_within(made.fused.norm(x, scale, added), normed(before + added, scale))
+    assert torch.equal(x, before + added)
+
+
+@pytest.mark.parametrize("is_normed", [False, True], ids=["plain", "normed"])
+@pytest.mark.parametrize("half, passed", [(1, 0), (8, 0), (12, 7), (20, 24)])
+def test_rope_turns_the_halves_of_each_head(
+    made: Made, half: int, passed: int, is_normed: bool
+) -> None:
+    width = 2 * half + passed
+    norms = (made.scale_of(width, 1), made.scale_of(width, 1, seed=3)) if is_normed else ()
+    heads = HeadLayout(3, 2, width, *norms)
+    x, rest = made.numbers(2, 7 * width), 2 * width
+    angles = torch.randn(2, half, generator=torch.Generator().manual_seed(4)).repeat(1, 2)
+    cos, sin = angles.cos().to(made.dtype), angles.sin().to(made.dtype)
+    out = x.clone()
+    made.fused.rope(out, heads, cos, sin)
+    assert torch.equal(out[:, -rest:], x[:, -rest:])
+    expected = roped(x[:, :-rest].view(2, -1, width), heads, cos, sin)
+    assert_within(out[:, :-rest].view(2, -1, width), expected)
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_gate_lets_through(made: Made, width: int, act: str) -> None:
+    x = made.numbers(3, 2 * width) * 4
+    assert_within(made.fused.gate(x, ACTIVATIONS.index(act)), gated(x, act))
+
+
+def test_gates_far_from_zero_are_all_or_nothing(made: Made) -> None:
+    most = torch.finfo(made.dtype).max
+    x = torch.tensor([[most, -most, 100.0, -100.0, 1.0, 1.0, 1.0, 1.0]]).to(made.dtype)
+    for act in range(len(ACTIVATIONS)):
+        error = made.fused.gate(x, act).double() - x[:, :4].clamp(min=0).double()
+        assert error.abs().max() <= torch.finfo(made.dtype).tiny
+
+
+def test_weights_may_be_joined_and_are_what_they_were() -> None:
+    kernel, weights = PlainWeights(), [torch.randn(rows, 6) for rows in (3, 5)]
+    packed = [kernel.pack(each) for each in weights]
+    joined = kernel.join(packed)
+    assert joined is not None
+    x = torch.randn(2, 6)
+    assert torch.equal(kernel.linear(x, joined, None), x @ torch.cat(weights).T)
+    for each, before in zip(packed, weights, strict=True):
+        assert torch.equal(kernel.unpack(each), before)
+        assert torch.equal(kernel.rows(torch.tensor([2, 0]), each), before[[2, 0]])
+        inside = joined.packed.untyped_storage().data_ptr()
+        assert each.packed.untyped_storage().data_ptr() == inside
+
+
+@pytest.mark.parametrize("name", [*WHOLE, *PARTS])
+def test_a_model_says_what_it_said(name: str, tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, name)
+    fused = load_packed(folder, triton_kernels(), "float32")
+    if name in PARTS:
+        assert kinds_in(fused) == PARTS[name]
+    else:
+        assert DecoderForward in kinds_in(fused)
+    assert_same_logits(logits(fused), logits(load(folder, "float32")), folder, len(PROMPT))
+
+
+def num_kernels(loaded: LoadedModel) -> int:
+    """The kernels of a step that decodes."""
+    paging = Paging(1, 16, block_size=4)
+    model = loaded.attach(paging.num_blocks, 4, KVOptions(attention=AttentionBackendName.TRITON))
+    tape = Tape()
+    with torch.inference_mode():
+        model.forward(paging.batch([(0, 0, PROMPT)], rows=[0]))
+        batch = paging.batch([(0, len(PROMPT), [7])], rows=[0])
+        with tape.of_step():
+            model.forward(batch)
+    return len(tape.acts)
+
+
+def test_a_layer_is_eleven_kernels(tmp_path: Path) -> None:
+    """Four products, two norms, rotary embeddings, a gate, a sum, the write of K and V, and
+    attention; without fused layers they are 35."""
+    folders = [checkpoint(tmp_path, "llama", num_hidden_layers=number) for number in (1, 2)]
+    one, two = (num_kernels(load_packed(each, triton_kernels(), "float32")) for each in folders)
+    assert two - one == 11
+    one, two = (num_kernels(load(each, "float32")) for each in folders)
+    assert two - one == 35
+
+
+def test_captured_steps_say_what_generate_says(references: References) -> None:
+    loaded = load_packed(references.checkpoint("qwen3"), triton_kernels(), "float32")
+    assert DecoderForward in kinds_in(loaded)
+    prompts, device = fidelity_prompts()[:1], StandInDevice()
+    paging = Paging(len(prompts), MAX_LEN, block_size=BLOCK_SIZE)
+    graphed = recorded(loaded, paging, device, max_seqs=1)
+    assert graphed.largest == 1 and not graphed.why_not
+    texts = generate_greedy(graphed.model, paging, prompts, num_new=3, seed=3)
+    assert texts == [text[:3] for text in references.greedy_texts("qwen3")[:1]]
+    assert device.num_replays > 0
