@@ -1,0 +1,45 @@
+"""`quire serve --replicas 2` as its clients see it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.server_process import ServerProcess, server_process
+
+pytest.importorskip("ray", reason="the extra `ray` is not installed: `make ray-check`")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with server_process("--replicas", "2", "--replica-routing", "load") as running:
+        yield running
+
+
+def test_metrics_and_timelines_name_the_replica(server: ServerProcess) -> None:
+    replicas = set()
+    for index in range(12):
+        body = {"prompt": f"{index} said the king", "max_tokens": 8, "n": 2}
+        reply = server.client.post("/v1/completions", json=body)
+        assert reply.status_code == 200
+        timeline = server.client.get(f"/v1/requests/{reply.json()['id']}").json()
+        routed = [
+            {event["other"] for event in choice["events"] if event["event"] == "routed"}
+            for choice in timeline["choices"]
+        ]
+        assert routed[0] == routed[1]  # a fork stays with its parent
+        replicas |= routed[0]
+    assert len(replicas) == 2
+    for replica in replicas:
+        assert server.metric(f'quire:generation_tokens_total{{engine="{replica}"') > 0
+    assert server.metric("quire:generation_tokens_total") == 12 * 2 * 8
+
+
+def test_an_error_of_an_engine_is_that_of_a_single_server(server: ServerProcess) -> None:
+    body = {"prompt": "x", "max_tokens": 100_000}
+    reply = server.client.post("/v1/completions", json=body)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_the_drain_ends_the_replicas(server: ServerProcess) -> None:
+    assert server.stop() == 0
