@@ -19,11 +19,13 @@ TESTS := $(VENV)/.ready-test
 comma := ,
 INSTALLED := $(SERVES) $(patsubst %,$(VENV)/.ready-%,$(subst $(comma), ,$(EXTRAS)))
 CLIENTS := $(patsubst tests/e2e/clients/requirements/%.txt,.clients/.ready-%,$(wildcard tests/e2e/clients/requirements/*.txt)) .clients/.ready-node
+# Tests of a single server that two replicas pass unchanged; the others kill its one engine, or count its processes.
+ON_REPLICAS := tests/e2e/test_many_streams.py tests/e2e/test_request_parameters.py tests/e2e/test_embeddings.py
 CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test search fuzz check fmt bench schemas clients deploy-check page-check image-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-faults readme clean
+.PHONY: help serve install test search fuzz check fmt bench schemas clients deploy-check page-check image-check ray-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +76,10 @@ page-check: $(TESTS) $(VENV)/.ready-browser  ## drive the page at / in Chromium;
 
 image-check: $(TESTS)  ## build the Dockerfile and run the image; needs root, buildah and debootstrap
 	$(BIN)/python -m tools.image .image $(addprefix --torch-index ,$(TORCH_INDEX)) $(ARGS)
+
+ray-check: $(TESTS) $(VENV)/.ready-ray  ## replicas on a Ray of this machine: their own tests, then tests of a single server with TEST_REPLICAS=2
+	$(BIN)/python -m pytest tests/distributed tests/e2e/replicas -rs $(ARGS)
+	TEST_REPLICAS=2 $(BIN)/python -m pytest $(ON_REPLICAS) -rs $(ARGS)
 
 batch-kills: $(TESTS)  ## kill a batch of 1,000 lines five times at random; every line is answered once
 	$(BIN)/python -m tests.e2e.batch_kills $(ARGS)

@@ -18,7 +18,7 @@ from quire.extras import how_to_install
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("server", "engine", "scheduler", "cache", "models")
-UNLINKED_PACKAGES = ("bench", "doctor", "planning", "simulation", "terminal")
+UNLINKED_PACKAGES = ("bench", "distributed", "doctor", "planning", "simulation", "terminal")
 """At the top `bench` is the developers' benchmarks, built on the package (decision 14)."""
 TERMS = (
     *("block", "slot", "block table", "request", "chunk", "step", "batch", "token budget"),
@@ -66,7 +66,7 @@ def declared(extra: str | None = None) -> set[str]:
     return {normalised(re.split(r"[^\w.-]", each)[0]) for each in wanted}
 
 
-EXTRAS = ("otel", "plot", "terminal")
+EXTRAS = ("otel", "plot", "ray", "terminal")
 """What some options and commands need; the rest of `src` runs without."""
 BROUGHT = {"triton"}
 """By torch, on the machines that can use it; the rest of `src` runs without."""
@@ -103,7 +103,9 @@ def test_every_import_is_a_declared_dependency() -> None:
     owners = packages_distributions()
     foreign = names - sys.stdlib_module_names - {"quire", "pydantic_core"}  # pydantic pins its core
     known = declared().union(BROUGHT, *map(declared, EXTRAS))
-    unknown = {name for name in foreign if not known & set(map(normalised, owners.get(name, ())))}
+    unknown = {
+        name for name in foreign if not known & set(map(normalised, owners.get(name, (name,))))
+    }
     assert unknown == set()
 
 

@@ -3,8 +3,8 @@
 Its content is compared with `src`; then it is installed with its dependencies in a new environment
 outside the checkout, every module is imported there, and the `quire` command is asked its version.
 Modules of what a plain installation lacks may fail to import for its lack alone: Triton comes with
-the PyTorch of GPUs, OpenTelemetry with the extra `otel`, the libraries of `quire.terminal` with the
-extra `terminal`.
+the PyTorch of GPUs, OpenTelemetry with the extra `otel`, Ray with the extra `ray`, the libraries of
+`quire.terminal` with the extra `terminal`.
 """
 
 import subprocess
@@ -31,7 +31,7 @@ from pathlib import Path
 
 import quire
 
-LACKING = ("httpx", "opentelemetry", "prompt_toolkit", "rich", "triton")
+LACKING = ("httpx", "opentelemetry", "prompt_toolkit", "ray", "rich", "triton")
 
 home = Path(quire.__file__).parent
 assert home.is_relative_to(sys.prefix), f"{home} is not in {sys.prefix}"

@@ -21,6 +21,8 @@ STOP_WITHIN_S = 30.0
 FLAGS = ("--port", "0", "--num-threads", "1")
 """One thread: threads that wait for each other are slow where cores are shared with other tests."""
 MODEL = "quire-bundled"
+REPLICAS = os.environ.get("TEST_REPLICAS")
+"""So many replicas on Ray Serve are behind each server, where it says so; else one engine."""
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -105,8 +107,9 @@ def server_process(
     with tempfile.TemporaryDirectory() as folder:
         log_path = Path(folder) / "server.log"
         with log_path.open("w") as log:
+            replicas = () if REPLICAS is None else ("--replicas", REPLICAS)
             process = subprocess.Popen(
-                [sys.executable, "-m", "quire.server.cli", "serve", *FLAGS, *flags],
+                [sys.executable, "-m", "quire.server.cli", "serve", *FLAGS, *replicas, *flags],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

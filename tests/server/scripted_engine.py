@@ -33,9 +33,8 @@ from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, PoolingKind, TokenLogprobs
-from quire.scheduler.step import Delta, Finish, PrefillProgress, Refusal
+from quire.scheduler.step import NO_STATS, Delta, Finish, PrefillProgress, Refusal
 from quire.scheduler.usage.ledger import UsageLedger
-from quire.server.observability.metrics import NO_STATS
 
 Script: TypeAlias = Callable[[NewRequest], Iterator[int]]
 

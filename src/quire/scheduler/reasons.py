@@ -10,6 +10,7 @@ class Reason(StrEnum):
 
     # queued (requests ahead)
     QUEUED = "queued"
+    ROUTED = "routed"  # to a replica (; the replica)
     # still waiting (; behind whom, if not as the first)
     WAITS_FOR_BLOCKS = "waits_for_blocks"  # (blocks short)
     WAITS_FOR_SEQUENCE = "waits_for_sequence"  # max_num_seqs are running (running)

@@ -223,3 +223,14 @@ class Stats(NamedTuple):
         """The share of blocks that requests or pins hold."""
         num_held = self.num_blocks_active + self.num_blocks_pinned
         return num_held / max(num_held + self.num_blocks_free + self.num_blocks_cached, 1)
+
+
+NO_STATS = Stats(*(0,) * len(Stats._fields))
+GAUGES = frozenset(
+    (
+        *("num_running", "num_waiting", "num_waiting_for_capacity", "predicted_wait_s"),
+        *("num_blocks_free", "num_blocks_cached", "num_blocks_active", "num_blocks_swapped"),
+        *("num_blocks_on_host", "num_blocks_pinned", "num_recent_queries", "num_recent_hits"),
+    )
+)
+"""The fields of Stats that are as they are; all others count since an engine's start."""

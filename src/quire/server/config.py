@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from quire.distributed.config import ReplicaRouting
 from quire.engine.config import EngineConfig, LogFormat, LogLevel, SupervisionConfig
 
 BUNDLED_MODEL_NAME = "quire-bundled"
@@ -116,6 +117,8 @@ class ServerConfig:
     is_socket_inherited: the listening socket is not the server's own. Others take connections from
         it too, before and after: this one takes some when its models are loaded, and none from the
         moment when it drains, and refuses no request of those that it has.
+    replicas, max_replicas: the engines of each model, on Ray Serve, and as many as there may be
+        under load; with both None there is one, in a process of this server's.
     has_page: the page at `/` is served, to whoever asks; what it then calls wants a key, as ever.
 
     Fields without a repr are secret: they are not logged, and `/v1/server_info` leaves them out.
@@ -148,6 +151,9 @@ class ServerConfig:
     stuck_after_s: float = 120.0
     max_engine_restarts: int = 20
     engine_standby: bool = True
+    replicas: int | None = None
+    max_replicas: int | None = None
+    replica_routing: ReplicaRouting = ReplicaRouting.PREFIX
     sse_keep_alive_interval_s: float = 15.0
     metrics_compat: MetricsCompat = MetricsCompat.VLLM
     max_logprobs: int = 20
@@ -159,6 +165,11 @@ class ServerConfig:
     @property
     def scheme(self) -> str:
         return "http" if self.ssl_certfile is None else "https"
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether engines are replicas on Ray Serve."""
+        return self.replicas is not None or self.max_replicas is not None
 
     @property
     def supervision(self) -> SupervisionConfig:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from quire.cache.kv_events import KVEvent, KVEventKind, Medium
 from quire.engine.config import TracingConfig
 from quire.engine.messages import EngineOutput
+from quire.scheduler.step import NO_STATS
 from quire.server.config import ApiKey, ServerConfig
 from quire.server.observability.kv_event_feed import KVEventFeed
-from quire.server.observability.metrics import NO_STATS
 from tests.server.served import Served, eventually, plain_config, serving, with_model
 
 STORED = KVEvent(

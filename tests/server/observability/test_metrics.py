@@ -10,12 +10,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from quire.engine.messages import EngineOutput
 from quire.engine.supervision.end_cause import EndCause
-from quire.scheduler.step import Stats
+from quire.scheduler.step import GAUGES, Stats
 from quire.server.config import MetricsCompat
 from quire.server.observability.histogram import Histogram
 from quire.server.observability.metric import MetricKind
 from quire.server.observability.metric_table import METRIC_NAMES, METRICS, buckets_up_to
-from quire.server.observability.metrics import GAUGES, ModelMetrics
+from quire.server.observability.metrics import ModelMetrics
 from tests.server.scripted_engine import FACTS
 from tests.server.served import MODEL, Served, plain_config, serving
 

@@ -15,9 +15,8 @@ from msgspec import UNSET
 from quire.engine.messages import EngineOutput
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, Sampling, Stopping
-from quire.scheduler.step import Delta, Finish
+from quire.scheduler.step import NO_STATS, Delta, Finish
 from quire.server.config import ApiKey
-from quire.server.observability.metrics import NO_STATS
 from quire.server.observability.timeline_reasons import MEANINGS, TimelinePart
 from quire.server.observability.timeline_view import TimelineOut, show
 from quire.server.observability.timelines import CHOICES_PER_REQUEST, Timelines

@@ -25,6 +25,8 @@ class EndCause(StrEnum):
     """Somebody had stopped it, for too long."""
     CRASHED = "crashed"
     """It has ended by itself: a fault, an exit, an exception."""
+    REPLICA_LOST = "replica_lost"
+    """The replica that it ran in does not answer any more; its requests go on in others."""
     PROTOCOL_ERROR = "protocol_error"
     """Its messages could not be used."""
 

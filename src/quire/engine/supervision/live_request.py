@@ -43,6 +43,14 @@ class LiveRequest:
     def id(self) -> str:
         return self.request.id
 
+    def resume(self, resumed: Resumed) -> None:
+        """Take over what was handed out of the output elsewhere: an engine has accepted it."""
+        self.token_ids.extend(resumed.output_token_ids)
+        self.num_scored = resumed.num_scored
+        self.timeline.extend(resumed.timeline)
+        self.num_at_crash = len(self.token_ids)
+        self.stream.accept()
+
     def put(self, delta: Delta) -> None:
         """Hand a delta to the stream, and keep what another engine must know of it."""
         token_ids = delta.token_ids

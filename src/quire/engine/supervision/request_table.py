@@ -9,7 +9,7 @@ from quire.engine.messages import Abort, EngineOutput, Submit
 from quire.engine.supervision.live_request import LiveRequest
 from quire.engine.token_stream import Refused, TokenStream
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import NewRequest
+from quire.scheduler.request import NewRequest, Resumed
 from quire.scheduler.step import Delta, Refusal
 
 CRASHES = "the request crashes the engine"
@@ -43,12 +43,17 @@ class RequestTable:
         self._num_withdrawn = 0
         self._on_ended_here = on_ended_here
 
-    def add(self, request: NewRequest, now: float) -> LiveRequest:
-        """Add a request that is submitted now. Raises Refused if its id is in use."""
+    def add(self, request: NewRequest, now: float, resumed: Resumed | None = None) -> LiveRequest:
+        """Add a request that is submitted now, or `resumed` behind what another server's engine
+        has handed out of its output. Raises Refused if its id is in use."""
         if request.id in self.live:
             raise Refused(Refusal(request.id, Reason.DUPLICATE_ID, "this request id is in use"))
         live = LiveRequest(request, TokenStream(request.id), now)
-        self.live[live.id] = self.accepting[live.id] = self.waiting[live.id] = live
+        self.live[live.id] = self.waiting[live.id] = live
+        if resumed is None:
+            self.accepting[live.id] = live
+        else:
+            live.resume(resumed)
         return live
 
     def refuse_beyond(self, request_id: str, most: int, num_unread: int | None) -> None:
@@ -116,7 +121,7 @@ class RequestTable:
             if accepted is not None:
                 accepted.stream.accept()
         for refusal in output.refused:
-            self._take_refusal(refusal)
+            self.refuse(refusal)
         live_requests = self.live
         for request_id, event in output.events:
             noted = live_requests.get(request_id)
@@ -130,7 +135,17 @@ class RequestTable:
                     self._num_withdrawn -= live.is_withdrawn
                 live.put(delta)
 
-    def _take_refusal(self, refusal: Refusal) -> None:
+    def deliver(self, last: Delta) -> None:
+        """Hand the last delta of a request to its stream: it has ended while no engine had it."""
+        live = self.live.pop(last.request_id, None)
+        if live is not None:
+            self.waiting.pop(live.id, None)
+            self.accepting.pop(live.id, None)
+            live.stream.accept()
+            live.put(last)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Tell a request that it was not taken, or where it was before that it cannot go on."""
         live = self.live.pop(refusal.request_id, None)
         is_new = self.accepting.pop(refusal.request_id, None) is not None
         if live is None:
@@ -158,13 +173,25 @@ class RequestTable:
         end have ended."""
         self._num_withdrawn = 0
         for live in tuple(self.live.values()):
-            live.is_handed_over = live.is_withdrawn = False
-            live.num_at_crash = len(live.token_ids)
-            if live.is_aborted:
-                self.end(live, Reason.ABORTED)
-            else:
-                live.stream.pause()
+            self.lose(live)
         self.waiting = dict(self.live)
+
+    def lose(self, live: LiveRequest) -> None:
+        """Note that no engine has the request any more: it waits, or has ended if it was told
+        to."""
+        live.is_handed_over = live.is_withdrawn = False
+        live.num_at_crash = len(live.token_ids)
+        if live.is_aborted:
+            self.end(live, Reason.ABORTED)
+        else:
+            live.stream.pause()
+            self.waiting[live.id] = live
+
+    def fail(self, live: LiveRequest, reason: str) -> None:
+        """End a request that cannot go on, for a reason in words."""
+        for requests in (self.live, self.accepting, self.waiting):
+            requests.pop(live.id, None)
+        live.stream.fail(reason)
 
     def end_late(self, now: float, *, is_engine_silent: bool) -> None:
         """End the requests whose time limits have passed while no engine has them, or one that does

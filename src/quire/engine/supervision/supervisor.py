@@ -35,7 +35,7 @@ from quire.engine.supervision.trials import Trials
 from quire.engine.token_stream import EngineDown, Refused, TokenStream
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
-from quire.scheduler.request import NewRequest
+from quire.scheduler.request import NewRequest, Resumed
 from quire.scheduler.step import Refusal
 
 logger = logging.getLogger(__name__)
@@ -127,9 +127,9 @@ class EngineSupervisor:
         self._supervising = asyncio.create_task(self._supervise(client))
         self._ticking = asyncio.create_task(self._tick())
 
-    def submit(self, request: NewRequest) -> TokenStream:
+    def submit(self, request: NewRequest, resumed: Resumed | None = None) -> TokenStream:
         """Hand a request to the engine, or to the next one while there is none; its stream tells
-        whether the scheduler has `accepted` it.
+        whether the scheduler has `accepted` it, as one that is `resumed` here was elsewhere.
 
         Raises EngineDown; raises Refused if the id is in use or too much is unanswered already.
         """
@@ -142,7 +142,7 @@ class EngineSupervisor:
         if not self._requests.live:
             self._last_progress_s = now
         must_wait = bool(self._requests.waiting) or self._trials.group is not None
-        live = self._requests.add(request, now)
+        live = self._requests.add(request, now, resumed)
         if self._client is not None and self.phase is Phase.READY and not must_wait:
             self._client.send(self._requests.hand_over(live, now))
         return live.stream

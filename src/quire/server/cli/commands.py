@@ -4,15 +4,20 @@ import logging
 import os
 import random
 import socket
+import ssl
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from quire import __version__
 from quire.bench.options import read_options, split_serve_args
 from quire.engine.config import TOY_MODEL, LogFormat, ModelConfig
 from quire.engine.supervision.engine_starter import EngineStarter
+from quire.extras import how_to_install
 from quire.logs import JsonFormatter
 from quire.models.config import CheckpointError, UnsupportedModel
 from quire.models.loading.checkpoint import ModelSource, check_local
@@ -32,6 +37,9 @@ from quire.server.http.listen import CannotListen, bind, url_of
 from quire.server.http.notifier import Notifier
 from quire.server.http.tls import TLSError, build_tls
 from quire.server.text.tokenizer_files import TokenizerError, find_folder
+
+if TYPE_CHECKING:
+    from quire.server.engine_protocol import OpenEngine
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +64,7 @@ def serve_command(arguments: Mapping[str, object], environ: MutableMapping[str, 
     config = read_config(arguments, environ)
     if inherited is not None:
         config = on_inherited(inherited, arguments, environ, config)
+    check_replicas(config)
     begin_log(config, environ)
     if not all(is_model("serve", each.engine.model) for each in config.models):
         return FAILED_START
@@ -69,6 +78,25 @@ def serve_command(arguments: Mapping[str, object], environ: MutableMapping[str, 
         raise InvalidOption(str(error)) from None
     where = url_of(listener, config.scheme)
     print_line(f"Quire {__version__} listens on {where} and {will_load(config)}")
+    if config.has_replicas:
+        return run_with_replicas(config, environ, partial(_run, config, listener, tls, notifier))
+    return run_with_engines(config, partial(_run, config, listener, tls, notifier))
+
+
+def _run(
+    config: ServerConfig,
+    listener: socket.socket,
+    tls: ssl.SSLContext | None,
+    notifier: Notifier,
+    open_engine: "OpenEngine",
+) -> int:
+    from quire.server.http.serve import run
+
+    return run(config, listener, open_engine, tls, notifier)
+
+
+def run_with_engines(config: ServerConfig, run: Callable[["OpenEngine"], int]) -> int:
+    """Run a server whose engines are processes of its own. Return the exit code."""
     starter = EngineStarter(
         has_standby=config.supervision.engine_standby,
         runs_own_code=any(each.engine.model.trust_remote_code for each in config.models),
@@ -82,9 +110,34 @@ def serve_command(arguments: Mapping[str, object], environ: MutableMapping[str, 
             logger.error("cannot start: the engine process cannot be run: %s", error)
             return FAILED_START
         with uncollected():  # a web server takes a while, and `quire --help` needs none
-            from quire.server.http.serve import run
+            from quire.server.http.serve import opener
 
-        return run(config, listener, starter, tls, notifier)
+        return run(opener(config.supervision, starter))
+
+
+def run_with_replicas(
+    config: ServerConfig, environ: Mapping[str, str], run: Callable[["OpenEngine"], int]
+) -> int:
+    """Run a server whose engines are replicas on Ray Serve. Return the exit code."""
+    with uncollected():
+        from quire.server.ray import cluster_of, opener_in
+
+    cluster = cluster_of(config, environ.get("RAY_ADDRESS"))
+    try:
+        cluster.connect()
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        logger.error("cannot start: Ray cannot be reached or started: %s", error)
+        return FAILED_START
+    with closing(cluster):
+        return run(opener_in(cluster, config))
+
+
+def check_replicas(config: ServerConfig) -> None:
+    """Raise InvalidOption where the configuration wants Ray and it is not installed."""
+    if config.has_replicas and find_spec("ray") is None:
+        raise InvalidOption(
+            f"--replicas wants Ray Serve, which is not installed: {how_to_install('ray')}"
+        )
 
 
 def on_inherited(

@@ -3,9 +3,11 @@
 They stand behind those of the engine in the table of `options.py`.
 """
 
+from quire.distributed.config import ReplicaRouting
 from quire.engine.config import LogFormat, LogLevel
 from quire.server.cli.option import ConfigSection, Option
 from quire.server.cli.option_values import (
+    MAX_REPLICAS,
     boolean,
     byte_count,
     byte_count_or_none,
@@ -182,6 +184,28 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         boolean,
         "Fork engines from a process that keeps everything imported and nothing loaded, so that "
         "one which ends is followed sooner; it adds about 60 MB.",
+    ),
+    Option(
+        "replicas",
+        SERVER,
+        integer(1, MAX_REPLICAS),
+        "Engines of each model, on Ray Serve: on a Ray of the server's own, or in the cluster at "
+        "`RAY_ADDRESS`. Wants the extra `ray` (see [scaling](scaling.md)).",
+        shown="one, without Ray",
+    ),
+    Option(
+        "max-replicas",
+        SERVER,
+        integer(1, MAX_REPLICAS),
+        "Let the number of replicas follow the load, from `--replicas` up to so many.",
+        shown="as many as `--replicas`",
+    ),
+    Option(
+        "replica-routing",
+        SERVER,
+        one_of(*ReplicaRouting),
+        "The replica of a request: `prefix` the one that has seen most of its prompt, unless that "
+        "has many more requests than another; `load` the one with fewer requests of two.",
     ),
     Option(
         "sse-keep-alive-interval",

@@ -159,6 +159,7 @@ def build_config(values: Mapping[str, OptionValue]) -> ServerConfig:
 def _check(config: ServerConfig) -> None:
     """Check what no option can tell by itself. Raises InvalidOption."""
     _check_tls(config)
+    _check_replicas(config)
     if config.admin_key in [each.key for each in config.api_keys]:
         raise InvalidOption(
             "--admin-key is one of the API keys too: give it a key that no client has"
@@ -168,6 +169,21 @@ def _check(config: ServerConfig) -> None:
             f"--max-half-read-bytes is {config.max_half_read_bytes}, less than --max-body-bytes, "
             f"{config.max_body_bytes}: no body of that size could be read"
         )
+
+
+def _check_replicas(config: ServerConfig) -> None:
+    """Check which options go with replicas. Raises InvalidOption."""
+    most, fewest = config.max_replicas, config.replicas or 1
+    if most is not None and most < fewest:
+        raise InvalidOption(f"--max-replicas is {most}, less than --replicas, {fewest}")
+    if not config.has_replicas:
+        return
+    for model in config.models:
+        if model.engine.tracing.enable_kv_cache_events:
+            raise InvalidOption(
+                "--enable-kv-cache-events tells of the blocks of one engine, and --replicas has "
+                "several: leave one of them out"
+            )
 
 
 def _check_tls(config: ServerConfig) -> None:

@@ -278,12 +278,11 @@ async def _opened_queue(service: Service, notifier: Notifier) -> BatchQueue | No
 def run(
     config: ServerConfig,
     listener: socket.socket,
-    starter: EngineStarter,
+    open_engine: OpenEngine,
     tls: ssl.SSLContext | None,
     notifier: Notifier,
 ) -> int:
     """Serve in an event loop of its own. Return the exit code."""
     return_large_blocks()
-    open_engine = opener(config.supervision, starter)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serve(config, listener, open_engine, tls, notifier))

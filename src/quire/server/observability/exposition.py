@@ -12,6 +12,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from quire.cache.persistence.counts import DiskStats
+from quire.distributed.replicated_engine import ReplicatedEngine
 from quire.engine.config import MemoryConfig
 from quire.engine.messages import EngineFacts
 from quire.scheduler.step import Stats, StepFailure
@@ -43,8 +44,9 @@ class MetricsCollector(Collector):
     def collect(self) -> Iterator[Family]:
         service = self._service
         models = [
-            Series(model.name, model.metrics.histograms, _model_rows(model, service.tenants.names))
+            series
             for model in service.models
+            for series in _model_series(model, service.tenants.names)
         ]
         of_server = Series(
             service.default_model.name, service.metrics.histograms, _server_rows(service)
@@ -58,11 +60,24 @@ class MetricsCollector(Collector):
 
 
 class Series(NamedTuple):
-    """The values that are exposed under the name of one model."""
+    """The values that are exposed under the name of one model, and of one engine of it."""
 
     model_name: str
     histograms: Mapping[str, Histogram]
     rows: Mapping[str, Rows]
+    engine: str = ENGINE_INDEX
+
+
+def _model_series(model: ServedModel, named: Sequence[str]) -> Iterator[Series]:
+    """Yield the values of a model; what its engines count those of each, where there are
+    replicas."""
+    rows = _model_rows(model, named)
+    if isinstance(model.engine, ReplicatedEngine):
+        for replica, stats in sorted(model.engine.stats_by_replica.items()):
+            of_replica = _stats_rows(stats)
+            yield Series(model.name, {}, of_replica, replica)
+            rows = {name: row for name, row in rows.items() if name not in of_replica}
+    yield Series(model.name, model.metrics.histograms, rows)
 
 
 def _family(prefix: str, metric: Metric, all_series: Iterable[Series]) -> Family:
@@ -71,7 +86,9 @@ def _family(prefix: str, metric: Metric, all_series: Iterable[Series]) -> Family
     if metric.kind is MetricKind.HISTOGRAM:
         family = HistogramMetricFamily(name, metric.help, labels=labels)
         for series in all_series:
-            histogram = series.histograms[metric.name]
+            histogram = series.histograms.get(metric.name)
+            if histogram is None:
+                continue
             common = _common(metric, series)
             family.add_metric(common, histogram.exposed(), sum_value=histogram.total)
         return family
@@ -84,7 +101,7 @@ def _family(prefix: str, metric: Metric, all_series: Iterable[Series]) -> Family
 
 
 def _common(metric: Metric, series: Series) -> tuple[str, ...]:
-    known = {"model_name": series.model_name, "engine": ENGINE_INDEX}
+    known = {"model_name": series.model_name, "engine": series.engine}
     return tuple(known[label] for label in metric.common)
 
 

@@ -14,7 +14,7 @@ from quire.cache.persistence.counts import NO_DISK, DiskStats
 from quire.engine.messages import EngineFacts, EngineOutput
 from quire.engine.supervision.end_cause import EndCause
 from quire.scheduler.request import NewRequest
-from quire.scheduler.step import Finish, Stats
+from quire.scheduler.step import GAUGES, NO_STATS, Finish, Stats
 from quire.server.observability.flight_record_counts import FlightRecordCounts
 from quire.server.observability.histogram import Histogram
 from quire.server.observability.http_metrics import HttpMetrics
@@ -24,16 +24,6 @@ from quire.server.observability.metric_table import METRICS, buckets_up_to
 from quire.server.observability.request_spans import Drop
 from quire.server.tenancy.tenants import Arrival
 from quire.server.usage.accounts import ModelAccounts, RateAccounts, RequestEnd
-
-NO_STATS = Stats(*(0,) * len(Stats._fields))
-GAUGES = frozenset(
-    (
-        *("num_running", "num_waiting", "num_waiting_for_capacity", "predicted_wait_s"),
-        *("num_blocks_free", "num_blocks_cached", "num_blocks_active", "num_blocks_swapped"),
-        *("num_blocks_on_host", "num_blocks_pinned", "num_recent_queries", "num_recent_hits"),
-    )
-)
-"""The fields of Stats that are as they are; all others count since an engine's start."""
 
 
 def _added(before: Stats, stats: Stats) -> Stats:

@@ -31,6 +31,7 @@ _ENDED = Meaning(None, TimelinePart.DELIVERED)
 
 MEANINGS: Mapping[Reason, Meaning] = {
     Reason.QUEUED: Meaning("requests_ahead", TimelinePart.QUEUED),
+    Reason.ROUTED: Meaning(),
     Reason.WAITS_FOR_BLOCKS: Meaning("blocks_short"),
     Reason.WAITS_FOR_SEQUENCE: Meaning("requests_running"),
     Reason.WAITS_FOR_BUDGET: Meaning("token_budget"),

@@ -161,7 +161,7 @@ def visible_event(event: Event, is_own: Callable[[str], bool]) -> Event:
     `is_own` says whether the request of an id is the tenant's."""
     if event.reason is Reason.MISS_SALT:  # would tell what others' prompts are
         event = event._replace(reason=Reason.MISS_NEW, number=0)
-    if not event.other or is_own(event.other):
+    if not event.other or event.reason is Reason.ROUTED or is_own(event.other):
         return event
     return event._replace(other=ANOTHER)
 

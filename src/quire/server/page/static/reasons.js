@@ -8,6 +8,7 @@ const tokens = (n) => counted(n, "token");
 /** The sentence of each event, and the questions that some of them answer. */
 export const REASONS = {
   queued: (n) => n ? `Queued behind ${counted(n, "request")}.` : "Queued as the first.",
+  routed: (n, by) => `Given to replica${by}.`,
   waits_for_blocks: (n, by) => `Waits for ${counted(n, "block")} of KV memory${behind(by)}.`,
   waits_for_sequence: (n, by) =>
     `Waits, since ${counted(n, "request")} run, as many as may (--max-num-seqs)${behind(by)}.`,

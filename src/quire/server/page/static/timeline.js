@@ -93,7 +93,7 @@ function answers(events, counts) {
 /** Return an event in words, with a link to the other request that had a part in it. */
 function eventWords(event) {
   const { other } = event;
-  if (!other || other.includes(" ")) return sentence(event);
+  if (!other || other.includes(" ") || event.event === "routed") return sentence(event);
   const [before, after] = sentence(event).split(other);
   if (after === undefined) return before;
   const answerId = other.replace(/-\d+$/, "");

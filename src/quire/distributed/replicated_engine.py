@@ -1,0 +1,287 @@
+"""The engine of a model as a server sees it, where replicas compute.
+
+What is kept of a request is what a supervisor keeps for the engine that follows. What the engines
+count is told as if they were one, and of each by `ReplicaAccounts`.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from quire.cache.sharing import SharingTerms
+from quire.distributed.accounts import ReplicaAccounts
+from quire.distributed.calls import Calls
+from quire.distributed.clocks import clock_offset_s, shift_s, shifted_delta, shifted_output
+from quire.distributed.messages import Call, Joined, Order, Told, decode_probe, encode
+from quire.distributed.replicas import ReplicaLost, Replicas
+from quire.engine.client import Phase
+from quire.engine.config import EngineConfig
+from quire.engine.messages import (
+    EngineFacts,
+    EngineOutput,
+    Probe,
+    ResetPrefixCache,
+    Unpin,
+    Watch,
+)
+from quire.engine.recording.flight_ring import FlightRing
+from quire.engine.supervision.end_cause import EndCause
+from quire.engine.supervision.live_request import LiveRequest
+from quire.engine.supervision.request_table import RequestTable
+from quire.engine.supervision.subscriber import EngineSubscriber
+from quire.engine.token_stream import EngineDown, TokenStream
+from quire.scheduler.prefix_probe import PrefixProbe
+from quire.scheduler.reasons import Reason
+from quire.scheduler.request import Event, NewRequest
+from quire.scheduler.step import Delta, Stats
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.1
+"""Time limits of requests that no replica has are looked after so often."""
+FORGET_S = 15.0
+"""Replicas that have told nothing for so long are asked after."""
+
+
+class ReplicatedEngine:
+    """The replicas of one model. `phase`, `facts` (once there are replicas) and `down_reason` may
+    be read at any time.
+
+    A request is told the replica that has it in its timeline. The live view shows the blocks of one
+    replica. Nothing of flight recorders or processes is to be had from here: each replica has its
+    own, where it runs.
+    """
+
+    ring: FlightRing | None = None
+    process_id: int | None = None
+    standby_id: int | None = None
+    lacks_memory = False
+
+    def __init__(
+        self, replicas: Replicas, config: EngineConfig, subscriber: EngineSubscriber
+    ) -> None:
+        self.phase = Phase.STARTING
+        self.facts: EngineFacts | None = None
+        self.down_reason: str | None = None
+        self._replicas = replicas
+        self._config = config
+        self._subscriber = subscriber
+        self._table = RequestTable(subscriber.on_ended_here)
+        self._calls = Calls(replicas, self._table, self._on_joined, self._on_told, self._on_lost)
+        self._accounts = ReplicaAccounts()
+        self._heard_s: dict[str, float] = {}
+        self._shifts_s: dict[str, float] = {}
+        self._routed: list[tuple[str, Event]] = []
+        self._watched: str | None = None
+        self._watch_interval_s: float | None = None
+        self._last_progress_s = time.monotonic()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def progress(self) -> tuple[str, int, int]:
+        """The phase of the start, and how much of it is done."""
+        return self._replicas.progress
+
+    @property
+    def num_unfinished(self) -> int:
+        """The number of requests that were submitted and have not ended."""
+        return len(self._table.live)
+
+    @property
+    def stats_by_replica(self) -> Mapping[str, Stats]:
+        """The accounts of each replica's engine."""
+        return self._accounts.by_replica
+
+    def last_progress_age_s(self) -> float:
+        """Return the seconds since any replica last told something, or 0 while there is no work."""
+        if not self._table.live or self.phase is not Phase.READY:
+            return 0.0
+        return time.monotonic() - self._last_progress_s
+
+    async def start(self) -> None:
+        """Start the replicas; `phase` and `progress` tell how far they are."""
+        self.phase = Phase.LOADING
+        self._do(self._start())
+
+    async def _start(self) -> None:
+        try:
+            self.facts = await self._replicas.start()
+        except EngineDown as error:
+            self.down_reason = str(error)
+            self.phase = Phase.DOWN
+            return
+        self.phase = Phase.READY
+        self._do(self._tick())
+
+    def submit(self, request: NewRequest) -> TokenStream:
+        """Hand a request to a replica; its stream tells whether a scheduler has `accepted` it.
+
+        Raises EngineDown; raises Refused if the id is in use or too much is unanswered already.
+        """
+        if self.phase is not Phase.READY or self.facts is None:
+            raise EngineDown(self.down_reason or f"the engine is {self.phase}")
+        of_each = self._config.scheduling.max_num_queued_reqs + self.facts.max_num_seqs
+        most = of_each * max(len(self._heard_s), 1)
+        self._table.refuse_beyond(request.id, most, None)
+        now = time.monotonic()
+        if not self._table.live:
+            self._last_progress_s = now
+        live = self._table.add(request, now)
+        self._calls.submit(live)
+        return live.stream
+
+    def abort(self, request_id: str) -> None:
+        """End a request unless it has ended."""
+        live = self._table.live.get(request_id)
+        if live is not None:
+            self._calls.abort(live)
+
+    def reset_prefix_cache(self) -> None:
+        """Have every replica make what is cached now unfindable. Raises EngineDown."""
+        if self.phase is not Phase.READY:
+            raise EngineDown(self.down_reason or f"the engine is {self.phase}")
+        self._do(self._order_all(ResetPrefixCache()))
+
+    def unpin(self, request_id: str) -> None:
+        """Let the blocks be evicted that a request has pinned, in whichever replica."""
+        self._do(self._order_all(Unpin(request_id)))
+
+    def watch(self, interval_s: float | None) -> None:
+        """Have one replica tell `LiveFrame`s so often; with None have it end that."""
+        self._watch_interval_s = interval_s
+        if self._watched is None:
+            self._watched = next(iter(self._heard_s), None)
+        if self._watched is not None:
+            self._do(self._order(Watch(interval_s), self._watched))
+
+    async def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
+        """Return what of a prompt the replica has cached that has most of it. Raises EngineDown."""
+        body = encode(Probe("", token_ids, sharing))
+        try:
+            answers = await self._replicas.order_all(Call(body))
+        except ReplicaLost as error:
+            raise EngineDown(str(error)) from None
+        if not answers:
+            raise EngineDown("no replica is there")
+        return max((decode_probe(each) for each in answers), key=lambda each: each.num_cached)
+
+    async def close(self) -> None:
+        """End all calls, and the replicas if they are this server's own."""
+        await self._calls.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.phase, self.down_reason = Phase.DOWN, self.down_reason or "the engine was closed"
+        self._table.fail_all(self.down_reason)
+        await self._replicas.close()
+
+    async def _order_all(self, order: Order) -> None:
+        try:
+            await self._replicas.order_all(Call(encode(order)))
+        except ReplicaLost as error:
+            logger.warning("a replica has not got %s: %s", type(order).__name__, error)
+
+    async def _order(self, order: Order, replica: str) -> None:
+        with suppress(ReplicaLost):
+            await self._replicas.order(Call(encode(order), replica=replica))
+
+    def _on_joined(self, live: LiveRequest, joined: Joined) -> None:
+        """Note in a request's timeline which replica has it."""
+        now, replica = time.monotonic(), joined.replica
+        self._shifts_s[replica] = shift_s(joined.clock_offset_s, clock_offset_s())
+        self._heard_s.setdefault(replica, now)
+        event = Event(now, Reason.ROUTED, 0, replica)
+        live.timeline.append(event)
+        self._routed.append((live.id, event))
+
+    def _on_told(self, replica: str, told: Told) -> None:
+        """Take what a replica tells, in its order of things: ends of engines come first, since what
+        is told after them is of those that follow."""
+        self._last_progress_s = self._heard_s[replica] = time.monotonic()
+        for lost in told.lost:
+            self._accounts.lose(replica)
+            self._subscriber.on_engine_lost(lost.cause)
+            self._accounts.begin_anew()
+        for resumed in told.resumed:
+            self._subscriber.on_engine_resumed(resumed.num_requests, resumed.out_of_service_s)
+        for _ in range(told.num_quarantined):
+            self._subscriber.on_quarantined()
+        for is_written, num in ((True, told.num_flights), (False, told.num_failed_flights)):
+            for _ in range(num):
+                self._subscriber.on_flight_kept(is_written)
+        for output in told.outputs:
+            self._take_output(replica, output)
+        for delta in told.ended:
+            routed = self._with_route(shifted_delta(delta, self._shifts_s.get(replica, 0.0)))
+            self._subscriber.on_ended_here(routed)
+            self._table.deliver(routed)
+        for refusal in told.refused:
+            self._table.refuse(refusal)
+
+    def _take_output(self, replica: str, output: EngineOutput) -> None:
+        self._accounts.take(replica, output.stats)
+        routed, self._routed = self._routed, []
+        output = shifted_output(output, self._shifts_s.get(replica, 0.0))
+        output = msgspec.structs.replace(
+            output,
+            stats=self._accounts.total,
+            deltas=tuple(
+                each if each.finish is None else self._with_route(each) for each in output.deltas
+            ),
+            events=(*routed, *output.events),
+            live=output.live if replica == self._watched else None,
+        )
+        self._subscriber.on_output(output)
+        self._table.take(msgspec.structs.replace(output, events=output.events[len(routed) :]))
+
+    def _with_route(self, delta: Delta) -> Delta:
+        """Return the last delta of a request with the replicas in its timeline."""
+        live, finish = self._table.live.get(delta.request_id), delta.finish
+        if live is None or finish is None:
+            return delta
+        known = set(finish.timeline)
+        missing = [e for e in live.timeline if e.reason is Reason.ROUTED and e not in known]
+        timeline = sorted((*missing, *finish.timeline), key=lambda event: event.time_s)
+        return delta._replace(finish=finish._replace(timeline=tuple(timeline)))
+
+    def _on_lost(self, replica: str, num_resumed: int) -> None:
+        """Note that a replica is lost, and that so many of its requests go on elsewhere."""
+        self._forget(replica)
+        self._subscriber.on_engine_lost(EndCause.REPLICA_LOST)
+        self._accounts.begin_anew()
+        self._subscriber.on_engine_resumed(num_resumed, 0.0)
+
+    def _forget(self, replica: str) -> None:
+        """Note that a replica is no more."""
+        self._accounts.lose(replica)
+        self._heard_s.pop(replica, None)
+        self._shifts_s.pop(replica, None)
+        if self._watched == replica:
+            self._watched = None
+            self.watch(self._watch_interval_s)
+
+    async def _tick(self) -> None:
+        """Look after time limits, and after replicas that tell nothing, for ever."""
+        asked_s = time.monotonic()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = time.monotonic()
+            self._calls.end_late(now)
+            silent = [name for name, at_s in self._heard_s.items() if now - at_s > FORGET_S]
+            if silent and now - asked_s > FORGET_S:
+                asked_s = now
+                with suppress(ReplicaLost):
+                    names = await self._replicas.names()
+                    for name in set(silent) - names:
+                        if not self._calls.num_at(name):
+                            self._forget(name)
+
+    def _do(self, work: Coroutine[None, None, None]) -> None:
+        """Do something that nobody waits for."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

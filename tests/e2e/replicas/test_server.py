@@ -1,0 +1,62 @@
+"""`quire serve --replicas 2` as its clients see it."""
+
+import asyncio
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.e2e.server_process import ServerProcess, server_process
+from tests.e2e.test_many_streams import NUM_STREAMS, body_of, stream_text
+
+pytest.importorskip("ray", reason="the extra `ray` is not installed: `make ray-check`")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    flags = ("--dtype", "float32", "--max-num-seqs", str(NUM_STREAMS))
+    with server_process("--replicas", "2", "--replica-routing", "load", *flags) as running:
+        yield running
+
+
+def test_streams_together_equal_their_solo_runs(server: ServerProcess) -> None:
+    async def run() -> tuple[list[str], list[str]]:
+        limits = httpx.Limits(max_connections=NUM_STREAMS)
+        async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as client:
+            bodies = [body_of(index) for index in range(NUM_STREAMS)]
+            together = await asyncio.gather(*(stream_text(client, body) for body in bodies))
+            return list(together), [await stream_text(client, body) for body in bodies]
+
+    together, alone = asyncio.run(run())
+    assert together == alone
+    assert server.metric("quire:num_requests_running") == 0
+
+
+def test_metrics_and_timelines_name_the_replica(server: ServerProcess) -> None:
+    replicas, before = set(), server.metric("quire:generation_tokens_total")
+    for index in range(12):
+        body = {"prompt": f"{index} said the king", "max_tokens": 8, "n": 2}
+        reply = server.client.post("/v1/completions", json=body)
+        assert reply.status_code == 200
+        timeline = server.client.get(f"/v1/requests/{reply.json()['id']}").json()
+        routed = [
+            {event["other"] for event in choice["events"] if event["event"] == "routed"}
+            for choice in timeline["choices"]
+        ]
+        assert routed[0] == routed[1]  # a fork stays with its parent
+        replicas |= routed[0]
+    assert len(replicas) == 2
+    for replica in replicas:
+        assert server.metric(f'quire:generation_tokens_total{{engine="{replica}"') > 0
+    assert server.metric("quire:generation_tokens_total") - before == 12 * 2 * 8
+
+
+def test_an_error_of_an_engine_is_that_of_a_single_server(server: ServerProcess) -> None:
+    body = {"prompt": "x", "max_tokens": 100_000}
+    reply = server.client.post("/v1/completions", json=body)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_the_drain_ends_the_replicas(server: ServerProcess) -> None:
+    assert server.stop() == 0
