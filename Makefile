@@ -19,8 +19,8 @@ TESTS := $(VENV)/.ready-test
 comma := ,
 INSTALLED := $(SERVES) $(patsubst %,$(VENV)/.ready-%,$(subst $(comma), ,$(EXTRAS)))
 CLIENTS := $(patsubst tests/e2e/clients/requirements/%.txt,.clients/.ready-%,$(wildcard tests/e2e/clients/requirements/*.txt)) .clients/.ready-node
-# Tests of a single server that two replicas pass unchanged; the others kill its one engine, or count its processes.
-ON_REPLICAS := tests/e2e/test_many_streams.py tests/e2e/test_request_parameters.py tests/e2e/test_embeddings.py
+# Tests of a single server that two replicas pass unchanged; others kill its one engine, count its processes, or read metrics of engine="0".
+ON_REPLICAS := tests/e2e/test_request_parameters.py tests/e2e/test_embeddings.py tests/e2e/test_batches.py
 CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))

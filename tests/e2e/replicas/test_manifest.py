@@ -4,7 +4,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from quire.server.cli.option_values import InvalidOption
 

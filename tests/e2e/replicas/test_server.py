@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.e2e.server_process import ServerProcess, server_process
+from tests.e2e.server_process import ServerProcess, eventually, server_process
 from tests.e2e.test_many_streams import NUM_STREAMS, body_of, stream_text
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed: `make ray-check`")
@@ -30,6 +30,20 @@ def test_streams_together_equal_their_solo_runs(server: ServerProcess) -> None:
     together, alone = asyncio.run(run())
     assert together == alone
     assert server.metric("quire:num_requests_running") == 0
+
+
+def test_a_closed_stream_ends_in_its_replica(server: ServerProcess) -> None:
+    body = {"prompt": "x", "max_tokens": 900, "ignore_eos": True, "stream": True}
+    with server.client.stream("POST", "/v1/completions", json=body) as reply:
+        next(reply.iter_lines())
+        request_id = reply.headers["x-request-id"]
+
+    def has_ended() -> bool:
+        timeline = server.client.get(f"/v1/requests/{request_id}").json()
+        return bool(timeline["choices"][0]["finish"] == "aborted")
+
+    assert eventually(has_ended, 10)
+    assert eventually(lambda: server.metric("quire:num_requests_running") == 0, 10)
 
 
 def test_metrics_and_timelines_name_the_replica(server: ServerProcess) -> None:
