@@ -25,7 +25,7 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test search fuzz check fmt bench schemas clients deploy-check page-check image-check ray-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-faults readme clean
+.PHONY: help serve install test search fuzz check fmt bench schemas clients gateway-check deploy-check page-check image-check ray-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ schemas: $(TESTS)  ## put the schemas of SchemaStore to a server; ARGS="--record
 
 clients: $(TESTS) $(CLIENTS)  ## run clients and frameworks against a real server; ARGS="--record" writes docs/clients.md
 	$(BIN)/python -m pytest tests/e2e/clients -rs $(ARGS)
+
+gateway-check: $(TESTS) .gateways/.ready  ## put vllm-router and sglang-router in front of two real servers; installs them
+	$(BIN)/python -m pytest tests/e2e/gateways -rs $(ARGS)
 
 deploy-check: $(TESTS) .deploy/.ready  ## hold deploy/ to Helm, Compose, Kubernetes' schemas, promtool and Prometheus
 	$(BIN)/python -m pytest tests/deploy -rs $(ARGS)
@@ -120,7 +123,7 @@ readme: $(TESTS)  ## refresh the generated tables in docs/
 	$(BIN)/python -m tools.generated_docs
 
 clean:  ## remove everything that was made here
-	rm -rf $(VENV) .gpu-wheels .schemas .clients .deploy .image build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	rm -rf $(VENV) .gpu-wheels .schemas .clients .gateways .deploy .image build dist src/quire.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 		src/quire/models/native/*.so
 
 # Python 3.11 or newer, then Quire and its dependencies at the versions of constraints.txt.
@@ -141,6 +144,12 @@ $(VENV)/.ready-%: $(SERVES)
 .deploy/.ready: tests/deploy/requirements.txt
 	$(PYTHON) -m venv .deploy/venv
 	.deploy/venv/bin/pip install --disable-pip-version-check -r tests/deploy/requirements.txt
+	@touch $@
+
+# Routers that only `make gateway-check` uses.
+.gateways/.ready: tests/e2e/gateways/requirements.txt
+	$(PYTHON) -m venv .gateways/venv
+	.gateways/venv/bin/pip install --disable-pip-version-check -r tests/e2e/gateways/requirements.txt
 	@touch $@
 
 # Clients that only `make clients` uses, in groups whose pins agree; a group that cannot be installed here is skipped.

@@ -36,6 +36,7 @@ ALL: dict[str, object] = {
     "cache": {"existingClaim": "models"},
     "podMonitor": {"enabled": True, "labels": {"release": "monitoring"}},
     "keda": {"enabled": True},
+    "inferencePool": {"enabled": True},
     "podAnnotations": {"a": "b"},
     "nodeSelector": {"a": "b"},
     "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
@@ -96,6 +97,26 @@ CUSTOM: dict[str, tuple[str, dict[str, object]]] = {
                             },
                         },
                     },
+                },
+            },
+        },
+    ),
+    "InferencePool": (
+        "inference.networking.k8s.io/v1",
+        {
+            "type": "object",
+            "required": ["selector", "targetPorts", "endpointPickerRef"],
+            "additionalProperties": False,
+            "properties": {
+                "selector": {"type": "object", "required": ["matchLabels"]},
+                "targetPorts": {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {"type": "object", "properties": {"number": {"const": 8000}}},
+                },
+                "endpointPickerRef": {
+                    **NAMED,
+                    "required": ["name", "port", "failureMode"],
                 },
             },
         },

@@ -93,6 +93,9 @@ class MemoryConfig:
         one.
     prefix_cache_dir, prefix_cache_bytes: the folder that keeps blocks beyond the engine's life, and
         the most bytes in it; both or neither.
+    kv_transfer_listen, kv_transfer_peers: HOST:PORT where other engines get the blocks in that
+        folder, and of engines to get blocks from.
+    kv_transfer_secret_file: the file with what all of these engines know and nobody else does.
     """
 
     block_size: int = 16
@@ -108,6 +111,9 @@ class MemoryConfig:
     prefix_caching_seed: str | None = None
     prefix_cache_dir: str | None = None
     prefix_cache_bytes: int | None = None
+    kv_transfer_listen: str | None = None
+    kv_transfer_peers: tuple[str, ...] = ()
+    kv_transfer_secret_file: str | None = None
     is_device_shared: bool = False
 
     @property

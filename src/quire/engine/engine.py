@@ -10,6 +10,7 @@ from typing import NamedTuple
 from quire.cache.kv_events import KVEvent
 from quire.cache.persistence.counts import DiskStats
 from quire.cache.sharing import SharingTerms
+from quire.cache.transfer.counts import TransferStats
 from quire.engine.launched_step import LaunchedStep
 from quire.engine.live_timer import LiveTimer
 from quire.engine.persistence.disk_cache import DiskCache
@@ -93,8 +94,8 @@ class Engine:
 
     @property
     def is_writing(self) -> bool:
-        """Whether blocks are being written to disk, beside the steps."""
-        return self._disk is not None and self._disk.is_writing
+        """Whether blocks are being written to disk, or may be sent, beside the steps."""
+        return self._disk is not None and self._disk.is_busy
 
     @property
     def stats(self) -> Stats:
@@ -105,6 +106,11 @@ class Engine:
     def disk_stats(self) -> DiskStats | None:
         """The accounts of the prefix cache on disk, None where there is none."""
         return None if self._disk is None else self._disk.stats
+
+    @property
+    def transfer_stats(self) -> TransferStats | None:
+        """The accounts of blocks that engines send each other, None where they do not."""
+        return None if self._disk is None else self._disk.transfer_stats
 
     def submit(self, new: NewRequest, resumed: Resumed | None = None) -> Refusal | None:
         """Add a request to the waiting queue, `resumed` where an engine that has ended had accepted

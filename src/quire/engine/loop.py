@@ -5,6 +5,7 @@ from typing import NamedTuple
 import msgspec
 
 from quire.cache.persistence.counts import DiskStats
+from quire.cache.transfer.counts import TransferStats
 from quire.engine.channel import Channel
 from quire.engine.engine import NO_STEP, Engine
 from quire.engine.messages import (
@@ -33,7 +34,7 @@ class MessageResults(NamedTuple):
 
 IDLE_S = 1.0
 """An engine that had nothing to do for so long prepares for grammars, and tells what was written to
-disk meanwhile, and for how long prefixes were pinned."""
+disk meanwhile or sent to other engines, and for how long prefixes were pinned."""
 
 
 class EngineLoop:
@@ -43,7 +44,7 @@ class EngineLoop:
     def __init__(self, engine: Engine, channel: Channel) -> None:
         self._engine = engine
         self._channel = channel
-        self._told_disk: DiskStats | None = None
+        self._told: tuple[DiskStats | None, TransferStats | None] = (None, None)
         self._decoder = msgspec.msgpack.Decoder[ToEngine](
             Submit | Abort | ResetPrefixCache | Unpin | Probe | Watch
         )
@@ -61,7 +62,7 @@ class EngineLoop:
             self._take(self._decoder.decode(body), results)
         has_work = engine.has_work
         output = engine.step() if has_work else NO_STEP
-        self._told_disk = engine.disk_stats
+        self._told = engine.disk_stats, engine.transfer_stats
         usage = engine.take_usage()
         self._channel.send(
             EngineOutput(
@@ -75,7 +76,8 @@ class EngineLoop:
                 events=engine.take_events(),
                 kv_events=engine.take_kv_events(),
                 probes=tuple(results.probes),
-                disk=self._told_disk,
+                disk=self._told[0],
+                transfer=self._told[1],
                 live=engine.take_live_frame(has_worked=has_work or bool(bodies)),
                 usage=usage,
             )
@@ -92,7 +94,8 @@ class EngineLoop:
         while not self._channel.wait(IDLE_S):
             engine.prepare_grammars()
             is_writing = engine.is_writing
-            if engine.disk_stats != self._told_disk or engine.holds_blocks:
+            told = engine.disk_stats, engine.transfer_stats
+            if told != self._told or engine.holds_blocks:
                 return False
             if not is_writing:
                 break

@@ -10,6 +10,7 @@ import msgspec
 from quire.cache.kv_events import KVEvent
 from quire.cache.persistence.counts import DiskStats
 from quire.cache.sharing import SharingTerms
+from quire.cache.transfer.counts import TransferStats
 from quire.engine.failure_kind import FailureKind
 from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.prefix_probe import PrefixProbe
@@ -192,6 +193,7 @@ class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
     events: new entries of request timelines, each with its request id.
     probes: the answers to probes, each with its id.
     disk: the accounts of the prefix cache on disk, None where there is none.
+    transfer: the accounts of blocks that engines send each other, None where they do not.
     live: what has changed of blocks and requests since it was last told, if it is told now.
     usage: what was used since the last output.
     """
@@ -209,6 +211,7 @@ class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
     disk: DiskStats | None = None
     live: LiveFrame | None = None
     usage: UsageUpdate = NOTHING_USED
+    transfer: TransferStats | None = None
 
 
 ToEngine: TypeAlias = Submit | Abort | ResetPrefixCache | Unpin | Probe | Watch

@@ -72,6 +72,7 @@ class Counters:
     num_prefix_queries: int = 0
     num_host_hits: int = 0
     num_disk_hits: int = 0
+    num_peer_hits: int = 0
     num_prefix_waits: int = 0
     num_swaps: int = 0
     num_block_copies: dict[CopyKind, int] = field(
@@ -122,7 +123,10 @@ class Counters:
             account.num_prefix_hits += request.num_cached
         from_host = min(request.table.num_from_host, request.num_cached)
         self.num_host_hits += from_host
-        self.num_disk_hits += min(request.num_loaded, request.num_cached - from_host)
+        loaded = min(request.num_loaded, request.num_cached - from_host)
+        from_peers = min(request.num_from_peers, loaded)
+        self.num_disk_hits += loaded - from_peers
+        self.num_peer_hits += from_peers
         self.recent.observe(request.num_prompt_tokens, request.num_cached)
         if miss is not None:
             self.misses[miss.kind] += 1
@@ -200,20 +204,22 @@ def stats_of(
         num_recent_hits=counters.recent.num_hits,
         num_resets=counters.num_resets,
         num_prefix_waits=counters.num_prefix_waits,
-        **_misses(counters),
+        **_sources(counters),
         num_forced_tokens=counters.num_forced_tokens,
         num_blocks_pinned=usage.pinned,
-        num_host_hits=counters.num_host_hits,
-        num_disk_hits=counters.num_disk_hits,
         num_steps_out_of_memory=failed[StepFailure.OUT_OF_MEMORY],
         num_steps_with_errors=failed[StepFailure.ERROR],
         num_lost_tokens=used.num_lost_tokens,
     )
 
 
-def _misses(counters: Counters) -> dict[str, int]:
+def _sources(counters: Counters) -> dict[str, int]:
+    """Return the hits of slower memory, and the misses by why."""
     misses = counters.misses
     return {
+        "num_host_hits": counters.num_host_hits,
+        "num_disk_hits": counters.num_disk_hits,
+        "num_peer_hits": counters.num_peer_hits,
         "num_misses_too_short": misses[MissKind.TOO_SHORT],
         "num_misses_differing": misses[MissKind.DIFFERS],
         "num_misses_evicted": misses[MissKind.EVICTED],

@@ -97,17 +97,17 @@ class Admission:
         """Take blocks for everything known of the request, and return how many of its tokens are
         computed already, or the reason it must wait. `number` is that of the step before the draft.
         """
-        if request.is_loading or not request.is_ready:
+        source = request.loading_from
+        if source is not None or not request.is_ready:
             draft.num_unready += 1
-            is_loading = request.is_loading
-            return Blocker(Reason.WAITS_FOR_DISK if is_loading else Reason.WAITS_FOR_GRAMMAR, 0)
+            return Blocker(Reason.WAITS_FOR_GRAMMAR if source is None else source.waits_for, 0)
         num_spare = self._num_spare(number) + draft.num_reserved
-        source = self._source_of(request)
-        if source is None:
+        forked = self._source_of(request)
+        if forked is None:
             return self._wait_for_prefix(request, draft) or self._alone(request, num_spare, now)
-        if source.prompt_step is None or source.prompt_step > number:
-            return Blocker(Reason.WAITS_FOR_PROMPT, 0, source.id)
-        return self._forked(request, source, num_spare, now)
+        if forked.prompt_step is None or forked.prompt_step > number:
+            return Blocker(Reason.WAITS_FOR_PROMPT, 0, forked.id)
+        return self._forked(request, forked, num_spare, now)
 
     def _num_spare(self, number: int) -> int:
         """Return how many blocks an admission must leave: after a preemption one more for each that

@@ -17,7 +17,7 @@ from quire.cache.chain import Chain
 from quire.cache.kv_cache import KVCache
 from quire.scheduler.accounts import Counters
 from quire.scheduler.cost import CostModel
-from quire.scheduler.reasons import Reason
+from quire.scheduler.reasons import LoadSource
 from quire.scheduler.request import Request
 
 MAX_STEPS = 8
@@ -177,21 +177,22 @@ class Loads:
         token_s = self._cost.token_s
         return token_s is None or load_s < num_tokens * token_s
 
-    def begin(self, request_id: str) -> None:
-        """Let the request wait."""
+    def begin(self, request_id: str, source: LoadSource) -> None:
+        """Let the request wait for what is read from `source`."""
         if request_id in self._requests:
-            self._requests[request_id].is_loading = True
+            self._requests[request_id].loading_from = source
 
     def end(self, request_id: str, num_tokens: int, now: float) -> None:
         """Let the request be admitted, if it is still here, with `num_tokens` that were loaded for
         it."""
         request = self._requests.get(request_id)
-        if request is None:
+        if request is None or request.loading_from is None:
             return
-        request.is_loading = False
+        source, request.loading_from = request.loading_from, None
         if num_tokens:
             request.num_loaded += num_tokens
-            request.note(now, Reason.LOADED_FROM_DISK, num_tokens)
+            request.num_from_peers += num_tokens if source is LoadSource.PEER else 0
+            request.note(now, source.loaded_from, num_tokens)
 
     def note_copies(self, copies: Iterable[BlockCopy]) -> None:
         """Count copies that were done for what is loaded."""

@@ -22,8 +22,10 @@ class Reason(StrEnum):
     WAITS_FOR_PREFIX = "waits_for_prefix"  # it is being computed (tokens; by whom)
     WAITS_FOR_GRAMMAR = "waits_for_grammar"  # it is being compiled; nobody waits behind it
     WAITS_FOR_DISK = "waits_for_disk"  # it is being read; nobody waits behind it
+    WAITS_FOR_PEER = "waits_for_peer"  # its blocks come from another engine; nobody waits behind
     WAITS_FOR_SKIPPED = "waits_for_skipped"  # one ahead may not be passed again (times it was)
     LOADED_FROM_DISK = "loaded_from_disk"  # into the prefix cache (tokens)
+    LOADED_FROM_PEER = "loaded_from_peer"  # the same (tokens)
     # scheduled
     ADMITTED = "admitted"  # (tokens reused from the prefix cache)
     RESUMED = "resumed"  # (tokens reused from the prefix cache)
@@ -77,5 +79,24 @@ HOLDING_NOBODY = (
     Reason.WAITS_FOR_PREFIX,
     Reason.WAITS_FOR_GRAMMAR,
     Reason.WAITS_FOR_DISK,
+    Reason.WAITS_FOR_PEER,
 )
 """The reasons why the head of the queue may wait while those behind it are admitted."""
+
+
+class LoadSource(StrEnum):
+    """A slower store that blocks of a prompt are read from where memory does not have them: a
+    folder, or engines that offer theirs over the network."""
+
+    DISK = "disk"
+    PEER = "peer"
+
+    @property
+    def waits_for(self) -> Reason:
+        """The reason why a request waits while it is read."""
+        return Reason.WAITS_FOR_DISK if self is LoadSource.DISK else Reason.WAITS_FOR_PEER
+
+    @property
+    def loaded_from(self) -> Reason:
+        """The reason in the timeline of a request that it was read for."""
+        return Reason.LOADED_FROM_DISK if self is LoadSource.DISK else Reason.LOADED_FROM_PEER

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from quire.cache.block_table import BlockTable
 from quire.cache.sharing import OPEN, SharingTerms
-from quire.scheduler.reasons import Reason
+from quire.scheduler.reasons import LoadSource, Reason
 from quire.scheduler.usage.ledger import Generated
 
 SortKey: TypeAlias = tuple[float, int]
@@ -190,7 +190,8 @@ class Request:
     `num_discarded` tokens were computed before the last preemption. `num_scored` prompt tokens have
     had their log probabilities handed out; the first never gets one. `priority_key` orders the
     waiting requests of its `tenant`, `running_order` the running ones. While it is not
-    `is_ready`, or `is_loading`, it waits and holds nobody; `num_loaded` tokens were loaded for it.
+    `is_ready`, or is `loading_from` a slower store, it waits and holds nobody; `num_loaded` tokens
+    were loaded for it, `num_from_peers` of them from other engines.
     At the head of the queue it was skipped `num_skips` times. `num_charged` prompt tokens are on
     its tenant's account. The step `prompt_step` computes the last of its prompt. All requests share
     one `journal` of what is new in their timelines, and those of one payer what they have
@@ -204,8 +205,9 @@ class Request:
     priority_key: SortKey
     running_order: SortKey = (0.0, 0)
     is_ready: bool = True
-    is_loading: bool = False
+    loading_from: LoadSource | None = None
     num_loaded: int = 0
+    num_from_peers: int = 0
     num_computed: int = 0
     num_pending: int = 0
     num_cached: int = 0

@@ -306,7 +306,7 @@ class Scheduler:
             blocker = self._admission.blocker(request, draft) or self._admit(request, draft, now)
             if blocker is not None:
                 request.note(now, blocker.reason, blocker.number, blocker.other or head.id)
-                if request.is_ready and not request.is_loading:
+                if request.is_ready and request.loading_from is None:
                     passed.append(request)
                 continue
             for each in passed:

@@ -164,7 +164,7 @@ class Stats(NamedTuple):
     and hits of the newest requests; `num_misses_*` and `num_prefix_waits` count requests. Of
     `num_generation_tokens`, `num_forced_tokens` were not sampled. In about `predicted_wait_s` what
     waits now is computed, as far as is known. Of `num_prefix_hits`, `num_host_hits` were copied in
-    from the host and `num_disk_hits` were loaded from disk.
+    from the host, `num_disk_hits` were loaded from disk and `num_peer_hits` from other engines.
     `num_steps_*` were not computed at once. Of `num_wasted_tokens`, which were computed again,
     `num_lost_tokens` had been computed by engines that ended.
     """
@@ -202,6 +202,7 @@ class Stats(NamedTuple):
     num_blocks_pinned: int = 0
     num_host_hits: int = 0
     num_disk_hits: int = 0
+    num_peer_hits: int = 0
     num_steps_out_of_memory: int = 0
     num_steps_with_errors: int = 0
     num_lost_tokens: int = 0

@@ -11,9 +11,11 @@ from quire.cache.kv_cache import KVCache
 from quire.cache.persistence.store import BlockStore
 from quire.cache.persistence.write_behind import WriteBehind
 from quire.cache.sharing import OPEN, SharingTerms
+from quire.cache.transfer.transfer import Transfer
 from quire.engine.engine import Beside, Engine
 from quire.engine.persistence.block_port import BlockPort
 from quire.engine.persistence.disk_cache import DiskCache
+from quire.engine.persistence.stores import Stores
 from quire.engine.runner import Runner, RunnerConfig
 from quire.models.config import KVSize
 from quire.models.toy import ToyModel, toy_layout
@@ -60,8 +62,9 @@ class DiskWorld:
         *,
         fingerprint: bytes = FINGERPRINT,
         max_bytes: int = 1 << 30,
+        open_transfer: Callable[[BlockStore], Transfer | None] = lambda store: None,
     ) -> None:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True, parents=True)
         self.store = BlockStore(folder, fingerprint, max_bytes)
         self.writer = WriteBehind(self.store)
         hashed = build_block_hash(HashAlgorithm.SHA256, seed=fingerprint.hex(), noise=b"")
@@ -72,7 +75,8 @@ class DiskWorld:
         port = BlockPort(
             self.cache, self.cache.transfers, self.scheduler.loads, model, model.block_rows()
         )
-        self.disk = DiskCache(self.store, self.writer, port, hashed.root, time.monotonic)
+        stores = Stores(self.store, self.writer, open_transfer(self.store))
+        self.disk = DiskCache(stores, port, hashed.root, time.monotonic)
         assert self.writer.wait_until_scanned(PATIENCE_S)
         runner = Runner(runner_config(shape), model)
         self.engine = Engine(

@@ -18,7 +18,7 @@ from quire.engine.recording.ring import RingWriter, create_ring, read_ring
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
-from quire.scheduler.reasons import Reason
+from quire.scheduler.reasons import LoadSource, Reason
 from quire.scheduler.request import Event, NewRequest, Resumed, Sampling, Stopping, TokenLogprobs
 from quire.scheduler.step import Step, StepResult
 
@@ -114,13 +114,13 @@ class Inputs:
             self.step()
 
     def load(self, request_id: str) -> None:
-        """Let a request wait for a disk, take blocks in, or let it go on."""
+        """Let a request wait for a slower store, take blocks in, or let it go on."""
         scheduler, kind = self.scheduler, self.data.draw(st.integers(0, 2))
         asked = scheduler.loads.chain_of(request_id)
         if asked is None:
             return
         if kind == 0:
-            scheduler.loads.begin(request_id)
+            scheduler.loads.begin(request_id, self.data.draw(st.sampled_from(LoadSource)))
         elif kind == 1:
             chain, max_blocks = asked
             found = scheduler.transfers.find(chain, max_blocks, lambda key: True)

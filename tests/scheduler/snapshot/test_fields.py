@@ -38,9 +38,9 @@ KNOWN = {
     "host": "free num_blocks cached retained num_retainers private content_of on_evict payers",
 }
 PLAIN: dict[type, str] = {
-    Request: "new table token_ids tenant priority_key running_order is_ready is_loading "
-    "num_loaded num_computed num_pending num_cached num_preemptions num_earlier_preemptions "
-    "num_discarded num_scored "
+    Request: "new table token_ids tenant priority_key running_order is_ready loading_from "
+    "num_loaded num_from_peers num_computed num_pending num_cached num_preemptions "
+    "num_earlier_preemptions num_discarded num_scored "
     "num_skips num_charged admitted_step arrived_s admitted_s first_token_s prompt_step timeline "
     "journal generated",
     NewRequest: "id prompt_token_ids sampling stopping sharing prompt_logprobs tenant weight "

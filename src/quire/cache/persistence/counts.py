@@ -1,7 +1,18 @@
-"""The accounts of a store of blocks on disk."""
+"""The accounts of a store of blocks on disk, and counts that several threads add to."""
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Set
+from dataclasses import Field, dataclass, fields, replace
 from threading import Lock
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+
+class Accounts(Protocol):
+    """A dataclass whose fields are numbers."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+
+
+StatsT = TypeVar("StatsT", bound=Accounts)
 
 GAUGES = frozenset(("num_blocks", "num_bytes", "is_paused"))
 """The fields that tell of the moment."""
@@ -40,29 +51,34 @@ class DiskStats:
 
     def after(self, before: "DiskStats") -> "DiskStats":
         """Return these accounts with what was done `before` added."""
-        names = [each.name for each in fields(self) if each.name not in GAUGES]
-        sums = {name: getattr(self, name) + getattr(before, name) for name in names}
-        return replace(self, **sums)
+        return summed(before, self, GAUGES)
 
 
 NO_DISK = DiskStats()
 
 
-class DiskCounts:
-    """Counts that several threads add to."""
+def summed(before: StatsT, after: StatsT, gauges: Set[str]) -> StatsT:
+    """Return accounts as they are `after`, with all but the gauges of those `before` added."""
+    names = [each.name for each in fields(after) if each.name not in gauges]
+    sums = {name: getattr(after, name) + getattr(before, name) for name in names}
+    return replace(after, **sums)
 
-    def __init__(self) -> None:
-        self._stats = DiskStats()
+
+class Counts(Generic[StatsT]):
+    """Counts that several threads add to, in accounts that begin as `stats`."""
+
+    def __init__(self, stats: StatsT) -> None:
+        self._stats = stats
         self._lock = Lock()
 
     def add(self, **counts: float) -> None:
-        """Add to the fields of `DiskStats` of these names."""
+        """Add to the fields of these names."""
         with self._lock:
             old = self._stats
             self._stats = replace(
                 old, **{name: getattr(old, name) + count for name, count in counts.items()}
             )
 
-    def stats(self, *, num_blocks: int, num_bytes: int, is_paused: bool) -> DiskStats:
-        """Return the accounts of this moment."""
-        return replace(self._stats, num_blocks=num_blocks, num_bytes=num_bytes, is_paused=is_paused)
+    def stats(self, **gauges: float) -> StatsT:
+        """Return the accounts of this moment, with the fields of these names as they are now."""
+        return replace(self._stats, **gauges)

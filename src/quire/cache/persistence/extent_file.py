@@ -63,6 +63,16 @@ class Extent:
         return self.entry_offset(len(self.keys)) + position * self.row_bytes
 
 
+class StoredBlock(NamedTuple):
+    """The place of a block in a file: its header with the checksum, and its row."""
+
+    path: str
+    entry_offset: int
+    entry_bytes: int
+    row_offset: int
+    row_bytes: int
+
+
 class Block(NamedTuple):
     """A block that is written or read: its key, its header without the zeros behind it, and its
     row."""
@@ -154,6 +164,12 @@ def read_blocks(path: str, extent: Extent, asked: Sequence[Asked]) -> list[Found
         os.close(descriptor)
 
 
+def is_whole(block: Block, entry: bytes) -> bool:
+    """Return whether an entry is that of the block with this row."""
+    header = block.header.ljust(len(entry) - CHECKSUM_BYTES, b"\0")
+    return entry == header + checksum_of(header, block.row)
+
+
 def erase_blocks(path: str, extent: Extent, positions: Sequence[int]) -> None:
     """Let blocks of a file be found by nobody. Raises OSError where that cannot be done."""
     descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
@@ -198,9 +214,8 @@ def _read_run(descriptor: int, extent: Extent, asked: Sequence[Asked]) -> list[F
         if entry == bytes(width):
             found.append(Found.MISSING)
             continue
-        header = _padded(each.block.header, extent)
-        is_whole = number < num_whole and entry == header + checksum_of(header, each.block.row)
-        found.append(Found.WHOLE if is_whole else Found.BAD)
+        is_good = number < num_whole and is_whole(each.block, entry)
+        found.append(Found.WHOLE if is_good else Found.BAD)
     return found
 
 

@@ -3,12 +3,15 @@ when it is more than the folder may hold. It is shared by the threads of one pro
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from quire.cache.persistence.extent_file import Extent
+
+OnKey: TypeAlias = Callable[[bytes, bool], None]
+"""Takes a key, and whether a block is found under it from now on or no more."""
 
 
 class Spot(NamedTuple):
@@ -53,6 +56,7 @@ class Index:
         self._is_scanning = False
         self._added: set[str] = set()
         self._removed: set[str] = set()
+        self._watchers: list[OnKey] = []
 
     @property
     def num_blocks(self) -> int:
@@ -79,6 +83,18 @@ class Index:
         extents = self._extents.get(key)
         entry = None if extents is None else self._entries.get(extents[0].name)
         return None if entry is None else entry.used_s
+
+    def watch(self, on_key: OnKey) -> list[bytes]:
+        """Call `on_key` for each key that is found from now on, or no more, until `unwatch`; return
+        those that are found now. It is called under a lock, by whoever changes the index."""
+        with self._lock:
+            self._watchers.append(on_key)
+            return list(self._extents)
+
+    def unwatch(self, on_key: OnKey) -> None:
+        """Call `on_key` no more."""
+        with self._lock:
+            self._watchers.remove(on_key)
 
     def extent_named(self, name: str) -> Extent | None:
         """Return the extent of this name, None if it is not known."""
@@ -167,7 +183,10 @@ class Index:
         self._num_blocks += entry.num_blocks
         alone = (extent,)
         for key in keys:
-            self._extents[key] = self._extents.get(key, ()) + alone
+            others = self._extents.get(key, ())
+            self._extents[key] = others + alone
+            if not others:
+                self._tell(key, is_here=True)
 
     def _remove(self, extent: Extent) -> None:
         entry = self._entries.pop(extent.name, None)
@@ -187,9 +206,13 @@ class Index:
         left = tuple(each for each in extents if each is not extent)
         if left:
             self._extents[key] = left
-        else:
-            self._extents.pop(key, None)
+        elif self._extents.pop(key, None):
+            self._tell(key, is_here=False)
         return len(left) < len(extents)
+
+    def _tell(self, key: bytes, *, is_here: bool) -> None:
+        for on_key in self._watchers:
+            on_key(key, is_here)
 
     def _take_excess(self) -> list[Extent]:
         excess = []

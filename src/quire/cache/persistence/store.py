@@ -15,12 +15,13 @@ from pathlib import Path
 from threading import Lock
 
 from quire.cache.persistence.block_header import BlockIdentity, digest_of_keys, header_of
-from quire.cache.persistence.counts import DiskCounts, DiskStats
+from quire.cache.persistence.counts import NO_DISK, Counts, DiskStats
 from quire.cache.persistence.extent_file import (
     Asked,
     Block,
     Extent,
     Found,
+    StoredBlock,
     erase_blocks,
     extent_of,
     read_blocks,
@@ -37,7 +38,7 @@ from quire.cache.persistence.files import (
     scan,
     temporary_name,
 )
-from quire.cache.persistence.index import Index, Seen
+from quire.cache.persistence.index import Index, OnKey, Seen
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class BlockStore:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.epoch = 0
-        self.counts = DiskCounts()
+        self.counts = Counts(NO_DISK)
         self._root = root
         self._fingerprint = fingerprint
         self._folder = model_folder(fingerprint)
@@ -102,6 +103,29 @@ class BlockStore:
     def has(self, key: bytes) -> bool:
         """Return whether a block is there, as far as is known."""
         return key in self._index and not self._is_shut
+
+    def watch(self, on_key: OnKey) -> list[bytes]:
+        """Call `on_key` for each key that is found from now on, or no more, until `unwatch`; return
+        those that are found now. It must be quick, and is called by several threads."""
+        return self._index.watch(on_key)
+
+    def unwatch(self, on_key: OnKey) -> None:
+        """Call `on_key` no more."""
+        self._index.unwatch(on_key)
+
+    def stored(self, key: bytes) -> StoredBlock | None:
+        """Return where a block is, as far as is known; None if it is not here."""
+        spot = None if self._is_shut else self._index.spot(key)
+        if spot is None:
+            return None
+        extent, position = spot
+        return StoredBlock(
+            self._path(extent),
+            extent.entry_offset(position),
+            extent.entry_bytes,
+            extent.row_offset(position),
+            extent.row_bytes,
+        )
 
     def is_stale(self, key: bytes) -> bool:
         """Return whether a block is there, in an extent that was not noted to be of use for a

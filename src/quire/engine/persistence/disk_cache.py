@@ -1,33 +1,35 @@
-"""The prefix cache on disk, as the engine drives it between steps."""
+"""The prefix cache on disk and in other engines, as the engine drives it between steps."""
 
 from collections.abc import Callable
 
 from quire.cache.block_hash import group_key
-from quire.cache.chain import Chain
+from quire.cache.chain import Chain, Content
 from quire.cache.persistence.counts import DiskStats
-from quire.cache.persistence.store import BlockStore
-from quire.cache.persistence.write_behind import WriteBehind
+from quire.cache.transfer.counts import TransferStats
 from quire.engine.persistence.block_port import BlockPort
-from quire.engine.persistence.loading import Loading
+from quire.engine.persistence.loading import Loading, Source
+from quire.engine.persistence.stores import Stores
 from quire.engine.persistence.unsaved import Unsaved
+from quire.scheduler.reasons import LoadSource
 
 
 class DiskCache:
-    """Writes what enters the prefix cache behind, and loads what prompts begin with. `root` is the
-    parent's digest of every first block."""
+    """Writes what enters the prefix cache behind, and loads what prompts begin with: from the
+    folder, and what that lacks from other engines. `root` is the parent's digest of every first
+    block."""
 
     def __init__(
-        self,
-        store: BlockStore,
-        writer: WriteBehind,
-        port: BlockPort,
-        root: bytes,
-        clock: Callable[[], float],
+        self, stores: Stores, port: BlockPort, root: bytes, clock: Callable[[], float]
     ) -> None:
-        self._store = store
-        self._writer = writer
-        self._unsaved = Unsaved(store, writer, port, root, clock)
-        self._loading = Loading(store, writer, port, root, clock)
+        self._stores = stores
+        self._store, self._writer = stores.store, stores.writer
+        self._unsaved = Unsaved(stores, port, root, clock)
+        disk = Source(LoadSource.DISK, stores.store, self._renew)
+        self._from_disk = Loading(disk, port, root, clock, self._go_on)
+        self._loadings = [self._from_disk]
+        if stores.transfer is not None:
+            peers = Source(LoadSource.PEER, stores.transfer.peers, _renew_nothing)
+            self._loadings.append(Loading(peers, port, root, clock, _do_nothing))
         self._loads = port.loads
         self._chains: dict[str, Chain] = {}
         self._num_groups = port.transfers.num_groups
@@ -36,23 +38,28 @@ class DiskCache:
     @property
     def has_work(self) -> bool:
         """Whether `before_step` has anything to do although no request runs."""
-        return self._unsaved.has_work or self._loading.is_loading
+        return self._unsaved.has_work or any(each.is_loading for each in self._loadings)
 
     @property
-    def is_writing(self) -> bool:
-        """Whether blocks are queued to be written."""
-        return self._writer.is_writing
+    def is_busy(self) -> bool:
+        """Whether blocks are queued to be written, or may come from other engines or go to them."""
+        return self._writer.is_writing or self._stores.transfer is not None
 
     @property
     def stats(self) -> DiskStats:
         return self._store.stats
 
+    @property
+    def transfer_stats(self) -> TransferStats | None:
+        """The accounts of what engines send each other, None where they do not."""
+        return self._stores.transfer_stats
+
     def begin(self, request_id: str) -> None:
-        """Let a request that was just accepted wait where the disk has what it begins with."""
+        """Let a request that was just accepted wait where a store has what it begins with."""
         asked = self._loads.chain_of(request_id)
         if asked is not None:
             self._chains[request_id], _ = asked
-            self._loading.begin(request_id)
+            self._from_disk.begin(request_id)
 
     def end(self, request_id: str, *, is_finite: bool) -> None:
         """Note that a request has ended. If its numbers were not finite, its blocks may be why, and
@@ -69,14 +76,16 @@ class DiskCache:
 
     def before_step(self, *, is_idle: bool) -> None:
         """Take in what was read, and copy out what is new: at once if the engine `is_idle`."""
-        if self._loading.is_loading:
-            self._loading.take_in()
+        for loading in self._loadings:
+            if loading.is_loading:
+                loading.take_in()
         self._unsaved.flush(is_idle=is_idle)
 
     def wait(self, seconds: float) -> bool:
         """Wait for what is read or written, at most so long; return False if nothing is."""
-        if self._loading.is_loading:
-            self._loading.wait(seconds)
+        loading = next((each for each in self._loadings if each.is_loading), None)
+        if loading is not None:
+            loading.wait(seconds)
         elif self._unsaved.has_work:
             self._unsaved.wait(seconds)
         else:
@@ -84,13 +93,37 @@ class DiskCache:
         return True
 
     def reset(self) -> None:
-        """Make all that is on disk unfindable, for this engine and all that share the folder."""
-        self._loading.stop()
+        """Make all that is on disk unfindable, for this engine and all that share the folder, and
+        all that other engines offer for this one."""
+        for loading in self._loadings:
+            loading.stop()
         self._unsaved.clear()
         self._store.reset()
+        if self._stores.transfer is not None:
+            self._stores.transfer.peers.reset()
 
     def close(self) -> None:
         """Write what is queued, for a moment at most, and stop."""
         self._unsaved.flush(is_idle=True)
-        self._loading.close()
+        for loading in self._loadings:
+            loading.close()
         self._writer.close()
+        if self._stores.transfer is not None:
+            self._stores.transfer.close()
+
+    def _renew(self, content: Content) -> None:
+        if self._store.is_stale(content.digest):
+            self._writer.renew(content)
+
+    def _go_on(self, request_id: str) -> None:
+        """Load what the folder does not have from other engines."""
+        for loading in self._loadings[1:]:
+            loading.begin(request_id)
+
+
+def _renew_nothing(content: Content) -> None:
+    """Leave it to other engines what is of use to them."""
+
+
+def _do_nothing(request_id: str) -> None:
+    """Let the rest of a prompt be computed."""

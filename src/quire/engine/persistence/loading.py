@@ -1,4 +1,4 @@
-"""Loads the beginnings of prompts from disk while their requests wait.
+"""Loads the beginnings of prompts from a slower store while their requests wait.
 
 Threads read and check parts of some megabytes; between steps the parts that are read go into blocks
 of the prefix cache, where requests find them as any others. A load ends at the first block that is
@@ -17,10 +17,10 @@ from torch import Tensor
 
 from quire.cache.chain import Chain, Content
 from quire.cache.persistence.block_header import identity_of
-from quire.cache.persistence.store import BlockStore
+from quire.cache.persistence.block_source import BlockSource
 from quire.cache.persistence.transfers import Place
-from quire.cache.persistence.write_behind import WriteBehind
 from quire.engine.persistence.block_port import BlockPort, row_views
+from quire.scheduler.reasons import LoadSource
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +31,20 @@ would leave the processor's caches before it is used."""
 TAKE_IN_S = 0.004
 """Between two steps no part is begun after so long."""
 MAX_LOAD_S = 10.0
-"""A request waits no longer for a disk that hangs."""
+"""A request waits no longer for a store that hangs."""
 LATENCY_S = 0.001
 DECAY = 0.9
 RETRIED = 32
-"""One of so many loads that would cost more than computing is done, to see whether the disk has
+"""One of so many loads that would cost more than computing is done, to see whether the store has
 become faster."""
+
+
+class Source(NamedTuple):
+    """A slower store; `renew` notes that a block which memory has is of use there too."""
+
+    kind: LoadSource
+    blocks: BlockSource
+    renew: Callable[[Content], None]
 
 
 class _Read(NamedTuple):
@@ -86,22 +94,24 @@ class _Load:
 
 
 class Loading:
-    """Decides what is loaded, and does it. `root` is the parent's digest of every first block."""
+    """Decides what is loaded of a source, and does it. `root` is the parent's digest of every first
+    block. A request for which there is nothing to load here, or nothing more, goes on to `then`."""
 
     def __init__(
         self,
-        store: BlockStore,
-        writer: WriteBehind,
+        source: Source,
         port: BlockPort,
         root: bytes,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
+        then: Callable[[str], None],
     ) -> None:
-        self._store = store
-        self._writer = writer
+        self._kind, self._source, self._renew = source
         self._port = port
         self._root = root
         self._clock = clock
-        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="prefix cache reader")
+        self._then = then
+        name = f"prefix cache reader, {self._kind}"
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix=name)
         self._under_way: list[_Load] = []
         self._reading: list[_Part] = []
         self._hangs = False
@@ -113,26 +123,28 @@ class Loading:
         return bool(self._under_way)
 
     def begin(self, request_id: str, *, is_first: bool = True) -> None:
-        """Let the request wait, if the disk has more of its prompt than memory has and reading that
-        costs less than computing it."""
-        asked = self._port.loads.chain_of(request_id) if self._store.num_blocks else None
+        """Let the request wait, if the source has more of its prompt than memory has and reading
+        that costs less than computing it."""
+        asked = self._port.loads.chain_of(request_id) if self._source.num_blocks else None
         if asked is None:
+            self._then(request_id)
             return
         chain, max_blocks = asked
-        found = self._port.transfers.find(chain, max_blocks, self._store.has)
+        found = self._port.transfers.find(chain, max_blocks, self._source.has)
         num_more = found.num_blocks - found.num_here
-        if found.num_here and self._store.is_stale(chain.digests[found.num_here - 1]):
-            self._writer.renew(chain.content(found.num_here - 1))
+        if found.num_here:
+            self._renew(chain.content(found.num_here - 1))
         other = self._load_of(found.missing) if found.missing else None
         is_read = other is not None or (
             bool(found.missing) and self._is_worth(num_more, len(found.missing))
         )
         if is_first:
-            self._store.counts.add(
+            self._source.counts.add(
                 num_misses=max_blocks - found.num_blocks,
                 **{"num_hits" if is_read else "num_declined": num_more},
             )
         if not is_read:
+            self._then(request_id)
             return
         if other is not None:
             other.requests.append(request_id)
@@ -141,7 +153,7 @@ class Loading:
                 _Load(chain, max_blocks, found.num_here, found.missing, [request_id])
             )
             self._begin_parts()
-        self._port.loads.begin(request_id)
+        self._port.loads.begin(request_id, self._kind)
 
     def take_in(self) -> None:
         """Take in what was read, and let the requests go on whose loads have ended."""
@@ -149,7 +161,9 @@ class Loading:
         end_s = now + TAKE_IN_S
         for load in tuple(self._under_way):
             if load.hangs(now):
-                logger.warning("the disk of the prefix cache hangs: prompts are computed instead")
+                logger.warning(
+                    "the %s of the prefix cache hangs: prompts are computed instead", self._kind
+                )
                 self._hangs = True
             if self._hangs or not any(map(self._port.loads.has, load.requests)):
                 load.stop()
@@ -184,7 +198,7 @@ class Loading:
 
     def _is_worth(self, num_blocks: int, num_missing: int) -> bool:
         """Return whether to read `num_missing` blocks for `num_blocks` of a prompt: not while the
-        disk hangs, nor where computing these costs less."""
+        store hangs, nor where computing these costs less."""
         if self._hangs:
             if any(not part.read.done() for part in self._reading):
                 return False
@@ -232,7 +246,7 @@ class Loading:
             identity_of(content, place.group, self._root)
             for content, place in zip(contents, places, strict=True)
         ]
-        num_read = self._store.get(identities, row_views(rows, len(places)))
+        num_read = self._source.get(identities, row_views(rows, len(places)))
         return _Read(num_read, time.perf_counter() - began)
 
     def _take_in_part(self, load: _Load, part: _Part) -> None:
@@ -256,9 +270,10 @@ class Loading:
         transfers, loads, now = self._port.transfers, self._port.loads, self._clock()
         num_here = transfers.find(load.chain, load.max_blocks, lambda key: False).num_here
         num_tokens = max(num_here - load.num_here, 0) * transfers.block_size
-        self._store.counts.add(num_loaded_tokens=num_tokens)
+        self._source.counts.add(num_loaded_tokens=num_tokens)
         for request_id in load.requests:
             loads.end(request_id, num_tokens if request_id == load.requests[0] else 0, now)
         if not is_over:
+            self._then(load.requests[0])
             for request_id in load.requests[1:]:
                 self.begin(request_id, is_first=False)

@@ -15,13 +15,15 @@ from torch import Tensor
 from quire.cache.block_hash import group_key
 from quire.cache.chain import Content
 from quire.cache.persistence.block_header import BlockIdentity, identity_of
-from quire.cache.persistence.store import BlockStore
-from quire.cache.persistence.write_behind import UnsavedBlock, WriteBehind
+from quire.cache.persistence.write_behind import UnsavedBlock
 from quire.engine.persistence.block_port import BlockPort, row_views
+from quire.engine.persistence.stores import Stores
 from quire.models.kv.streams import Mark
 
 PATIENCE_S = 0.25
 """Blocks wait so long for others, so that a step copies many or none."""
+OFFERED_PATIENCE_S = 0.01
+"""The same where other engines are told of them, whose prompts may begin with them at once."""
 COPY_S = 0.001
 """A device copies some megabytes in about so long."""
 MAX_COPIED = 2
@@ -44,18 +46,17 @@ class _Copied(NamedTuple):
 
 
 class Unsaved:
-    """Hands new blocks to `writer`. `root` is the parent's digest of every first block."""
+    """Hands new blocks to what writes them. `root` is the parent's digest of every first block."""
 
     def __init__(
         self,
-        store: BlockStore,
-        writer: WriteBehind,
+        stores: Stores,
         port: BlockPort,
         root: bytes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
-        self._writer = writer
+        self._store, self._writer = stores.store, stores.writer
+        self._patience_s = OFFERED_PATIENCE_S if stores.is_offered else PATIENCE_S
         self._port = port
         self._root = root
         self._clock = clock
@@ -97,7 +98,7 @@ class Unsaved:
             self._store.counts.add(num_dropped=len(self._waiting))
             self._waiting.clear()
             return
-        is_due = self._clock() - self._since_s >= PATIENCE_S
+        is_due = self._clock() - self._since_s >= self._patience_s
         if is_idle or is_due or len(self._waiting) >= self._port.rows.max_rows:
             self._copy(self._max_rows())
 

@@ -17,7 +17,7 @@ from quire.engine.recording.replayed_scheduler import SegmentStart
 from quire.engine.recording.ring import NUM_SLOTS, RING_BYTES, SLOT_BYTES
 
 MAGIC = b"quire-flight-record\n"
-FORMAT = 2
+FORMAT = 3
 SUFFIX = ".flight"
 MAX_FILES = 16
 """So many files of each kind are kept in a folder; the oldest goes first."""

@@ -15,7 +15,7 @@ from quire.cache.block_pool import BlockUsage
 from quire.cache.persistence.transfers import Place, TakenIn
 from quire.cache.snapshot.cache_snapshot import restored_chain
 from quire.engine.recording.replayed_scheduler import ReplayedScheduler, SegmentStart
-from quire.scheduler.reasons import Reason
+from quire.scheduler.reasons import LoadSource, Reason
 from quire.scheduler.request import Event, Resumed, TokenLogprobs
 from quire.scheduler.snapshot.arrival import (
     END_TOKEN,
@@ -129,7 +129,7 @@ class CacheReset(msgspec.Struct, frozen=True, tag=4, array_like=True):
 
 
 class ChainAsked(msgspec.Struct, frozen=True, tag=10, array_like=True):
-    """The blocks of a request were hashed, to be looked for on disk."""
+    """The blocks of a request were hashed, to be looked for in slower stores."""
 
     request_id: str
     answers: list[int]
@@ -140,13 +140,14 @@ class ChainAsked(msgspec.Struct, frozen=True, tag=10, array_like=True):
 
 
 class LoadBegun(msgspec.Struct, frozen=True, tag=11, array_like=True):
-    """A request waits for what is read from disk."""
+    """A request waits for what is read from a slower store."""
 
     request_id: str
+    source: LoadSource
     answers: list[int]
 
     def apply(self, replayed: ReplayedScheduler) -> str:
-        replayed.scheduler.loads.begin(self.request_id)
+        replayed.scheduler.loads.begin(self.request_id, self.source)
         return SAME
 
 

@@ -1,4 +1,4 @@
-"""Loads from disk that are recorded: who waits for them, and which blocks are taken for them."""
+"""Loads from slower stores that are recorded: who waits for them, and which blocks are taken."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,6 +10,7 @@ from quire.engine.recording.recorder import FlightRecorder
 from quire.scheduler.accounts import Counters
 from quire.scheduler.cost import CostModel
 from quire.scheduler.prefix_waits import Loads
+from quire.scheduler.reasons import LoadSource
 from quire.scheduler.request import Request
 
 
@@ -33,9 +34,9 @@ class RecordedLoads(Loads):
             self._recorder.write(ChainAsked(request_id, answers))
         return found
 
-    def begin(self, request_id: str) -> None:
-        super().begin(request_id)
-        self._recorder.write(LoadBegun(request_id, self._recorder.numbers.take()))
+    def begin(self, request_id: str, source: LoadSource) -> None:
+        super().begin(request_id, source)
+        self._recorder.write(LoadBegun(request_id, source, self._recorder.numbers.take()))
 
     def end(self, request_id: str, num_tokens: int, now: float) -> None:
         super().end(request_id, num_tokens, now)

@@ -6,6 +6,7 @@ from quire.engine.messages import EngineFacts
 from quire.engine.startup.assemble import Clock, OnProgress
 from quire.engine.startup.build_toy import build_toy_engine
 from quire.engine.startup.disk import check_disk
+from quire.engine.startup.transfer import check_transfer
 from quire.engine.tracing import check_tracing
 
 
@@ -20,6 +21,7 @@ def build_engine(
     check_options(config)
     check_tracing(config.tracing.otlp_traces_endpoint)
     check_disk(config.memory)
+    check_transfer(config.memory)
     if config.model.model == TOY_MODEL:
         return build_toy_engine(config, clock)
     # torch and transformers are slow to import

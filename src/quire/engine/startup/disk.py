@@ -15,8 +15,10 @@ from quire.engine.config import EngineConfig, MemoryConfig
 from quire.engine.messages import EngineFacts
 from quire.engine.persistence.block_port import BlockPort
 from quire.engine.persistence.disk_cache import DiskCache
+from quire.engine.persistence.stores import Stores
 from quire.engine.recording.recorded_scheduler import RecordedScheduler
 from quire.engine.startup.fingerprint import fingerprint_of
+from quire.engine.startup.transfer import open_transfer
 from quire.models.batch import Model
 from quire.models.block_rows import KeepsBlocks
 from quire.models.kv.kv_rows import staging_rows
@@ -38,10 +40,9 @@ UNUSABLE = frozenset(
 
 
 class OpenedDisk(NamedTuple):
-    """A store, and what writes to it and scans it."""
+    """A folder of blocks and what goes with it, and the fingerprint of their model."""
 
-    store: BlockStore
-    writer: WriteBehind
+    stores: Stores
     fingerprint: bytes
 
 
@@ -98,7 +99,8 @@ def open_disk(
         time.monotonic() - began,
     )
     store = BlockStore(root, fingerprint, memory.prefix_cache_bytes)
-    return OpenedDisk(store, WriteBehind(store), fingerprint)
+    transfer = open_transfer(memory, store, fingerprint)
+    return OpenedDisk(Stores(store, WriteBehind(store), transfer), fingerprint)
 
 
 def build_disk_cache(
@@ -112,8 +114,8 @@ def build_disk_cache(
     if isinstance(scheduler, RecordedScheduler):
         transfers = scheduler.transfers
     port = BlockPort(cache, transfers, scheduler.loads, model, model.block_rows())
-    disk = DiskCache(opened.store, opened.writer, port, root, time.monotonic)
-    opened.writer.wait_until_scanned(SCAN_S)
+    disk = DiskCache(opened.stores, port, root, time.monotonic)
+    opened.stores.writer.wait_until_scanned(SCAN_S)
     stats = disk.stats
     logger.info("prefix cache on disk: %d blocks, %d bytes", stats.num_blocks, stats.num_bytes)
     return disk

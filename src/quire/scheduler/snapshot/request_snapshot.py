@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from quire.cache.block_table import BlockTable
 from quire.cache.snapshot.cache_snapshot import TableSnapshot
-from quire.scheduler.reasons import Reason
+from quire.scheduler.reasons import LoadSource, Reason
 from quire.scheduler.request import Event, Request, SortKey
 from quire.scheduler.snapshot.arrival import PLAIN_TOKEN, Arrival, arrival_of, request_of
 
@@ -21,8 +21,9 @@ class RequestSnapshot(NamedTuple):
     priority_key: SortKey
     running_order: SortKey
     is_ready: bool
-    is_loading: bool
+    loading_from: LoadSource | None
     num_loaded: int
+    num_from_peers: int
     num_computed: int
     num_pending: int
     num_cached: int
@@ -55,8 +56,9 @@ def snapshot_request(
         request.priority_key,
         request.running_order,
         request.is_ready,
-        request.is_loading,
+        request.loading_from,
         request.num_loaded,
+        request.num_from_peers,
         request.num_computed,
         request.num_pending,
         request.num_cached,
@@ -87,8 +89,9 @@ def restored_request(
         priority_key=snapshot.priority_key,
         running_order=snapshot.running_order,
         is_ready=snapshot.is_ready,
-        is_loading=snapshot.is_loading,
+        loading_from=snapshot.loading_from,
         num_loaded=snapshot.num_loaded,
+        num_from_peers=snapshot.num_from_peers,
         num_computed=snapshot.num_computed,
         num_pending=snapshot.num_pending,
         num_cached=snapshot.num_cached,

@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+from quire.cache.transfer.address import parse_address
+
 BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 BYTES = re.compile(r"([1-9][0-9]{,18}) *([KMGT]?)(?:iB)?")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
@@ -34,6 +36,14 @@ def http_url(given: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"expected a URL of http:// or https://, got {given!r}")
     return given
+
+
+def host_and_port(given: str) -> str:
+    return str(parse_address(given))
+
+
+def host_and_port_list(given: str) -> tuple[str, ...]:
+    return tuple(map(host_and_port, _parts(given)))
 
 
 def boolean(given: str) -> bool:

@@ -23,6 +23,8 @@ from quire.server.cli.option_values import (
     count,
     fraction,
     gibibytes,
+    host_and_port,
+    host_and_port_list,
     http_url,
     integer,
     minutes,
@@ -274,6 +276,30 @@ OPTIONS: tuple[Option, ...] = (
         MEMORY,
         byte_count,
         "Most bytes in `--prefix-cache-dir`, as in `20G`; the least recently used go first.",
+        shown="none",
+    ),
+    Option(
+        "kv-transfer-listen",
+        MEMORY,
+        host_and_port,
+        "`HOST:PORT` where other engines of the model get the blocks in `--prefix-cache-dir`.",
+        shown="none",
+    ),
+    Option(
+        "kv-transfer-peer",
+        MEMORY,
+        host_and_port_list,
+        "`HOST:PORT` of an engine to get blocks from that this one lacks; repeat the flag (commas "
+        "in the variable) for several. Needs `--prefix-cache-dir` too.",
+        field="kv_transfer_peers",
+        shown="none",
+    ),
+    Option(
+        "kv-transfer-secret-file",
+        MEMORY,
+        text,
+        "File with a secret of 16 bytes or more that engines prove to each other that they know; "
+        "must be given where an address is not of this machine alone.",
         shown="none",
     ),
     Option(

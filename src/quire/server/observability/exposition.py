@@ -12,6 +12,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from quire.cache.persistence.counts import DiskStats
+from quire.cache.transfer.counts import TransferStats
 from quire.distributed.replicated_engine import ReplicatedEngine
 from quire.engine.config import MemoryConfig
 from quire.engine.messages import EngineFacts
@@ -150,7 +151,7 @@ def _model_rows(model: ServedModel, named: Sequence[str]) -> dict[str, Rows]:
     rows["model_loads_total"] = _labelled(counts.loads)
     rows["model_unloads_total"] = _labelled(counts.unloads)
     rows["requests_waiting_for_load"] = [((), lifecycle.num_waiting)]
-    rows |= _disk_rows(metrics.disk)
+    rows |= _disk_rows(metrics.disk) | _transfer_rows(metrics.transfer)
     if model.facts is not None:
         rows |= _facts_rows(model.facts, model.config.engine.memory)
     return rows
@@ -254,11 +255,12 @@ def _prefix_rows(stats: Stats) -> dict[str, Rows]:
         "salt": stats.num_misses_by_salt,
         "new": stats.num_misses_new,
     }
-    num_elsewhere = stats.num_host_hits + stats.num_disk_hits
+    num_elsewhere = stats.num_host_hits + stats.num_disk_hits + stats.num_peer_hits
     sources = {
         "device": stats.num_prefix_hits + stats.num_forked_tokens - num_elsewhere,
         "host": stats.num_host_hits,
         "disk": stats.num_disk_hits,
+        "peer": stats.num_peer_hits,
     }
     return {
         "prefix_cache_queries_total": [((), stats.num_prefix_queries)],
@@ -298,6 +300,42 @@ def _disk_rows(disk: DiskStats) -> dict[str, Rows]:
             {"read": disk.read_bytes, "write": disk.written_bytes}
         ),
         "prefix_disk_seconds_total": _labelled({"read": disk.read_s, "write": disk.write_s}),
+    }
+
+
+def _transfer_rows(transfer: TransferStats) -> dict[str, Rows]:
+    """Return what tells of blocks that engines send each other."""
+    peers = {
+        "connected": transfer.num_connected,
+        "lost": transfer.num_peers - transfer.num_connected,
+    }
+    lookups = {
+        "hit": transfer.num_hits,
+        "declined": transfer.num_declined,
+        "miss": transfer.num_misses,
+    }
+    blocks = {
+        "received": transfer.num_received,
+        "gone": transfer.num_gone,
+        "corrupt": transfer.num_corrupt,
+        "sent": transfer.num_sent,
+    }
+    return {
+        "kv_transfer_peers": _labelled(peers),
+        "kv_transfer_offered_blocks": [((), transfer.num_offered_blocks)],
+        "kv_transfer_connections": [((), transfer.num_asking)],
+        "kv_transfer_lookups_total": _labelled(lookups),
+        "kv_transfer_blocks_total": _labelled(blocks),
+        "kv_transfer_loaded_tokens_total": [((), transfer.num_loaded_tokens)],
+        "kv_transfer_bytes_total": _labelled(
+            {"receive": transfer.received_bytes, "send": transfer.sent_bytes}
+        ),
+        "kv_transfer_seconds_total": _labelled(
+            {"receive": transfer.receive_s, "send": transfer.send_s}
+        ),
+        "kv_transfer_failures_total": _labelled(
+            {"broken": transfer.num_failed, "refused": transfer.num_refused}
+        ),
     }
 
 

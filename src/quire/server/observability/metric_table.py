@@ -8,6 +8,7 @@ from quire.server.observability.metric import UP_TO_MODEL_LENGTH, Metric, Metric
 from quire.server.observability.metric import counter as _counter
 from quire.server.observability.metric import gauge as _gauge
 from quire.server.observability.metric import histogram as _histogram
+from quire.server.observability.store_metric_table import STORE_METRICS
 from quire.server.observability.usage_metric_table import USAGE_METRICS
 
 TTFT_BUCKETS = (
@@ -97,41 +98,10 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "prompt_tokens_cached_by_source_total",
-        "The same by where they came from: memory of the device, of the host, or disk.",
+        "The same by where they came from: memory of the device, of the host, disk, or a peer.",
         "source",
     ),
-    _gauge("prefix_disk_held_blocks", "Blocks in the folder of the prefix cache.", twin=False),
-    _gauge("prefix_disk_held_bytes", "Bytes in the folder of the prefix cache.", twin=False),
-    _gauge(
-        "prefix_disk_paused",
-        "1 while nothing is written to the folder of the prefix cache, since the disk has failed.",
-        twin=False,
-    ),
-    _counter(
-        "prefix_disk_lookups_total",
-        "Blocks of prompts that memory lacked: on disk, on disk but sooner computed, or not.",
-        "result",
-        twin=False,
-    ),
-    _counter(
-        "prefix_disk_blocks_total",
-        "Blocks of the prefix cache on disk by what was done with them, or failed.",
-        "event",
-        twin=False,
-    ),
-    _counter("prefix_disk_loaded_tokens_total", "Tokens loaded from disk into memory.", twin=False),
-    _counter(
-        "prefix_disk_moved_bytes_total",
-        "Bytes of blocks read from disk and written to it.",
-        "operation",
-        twin=False,
-    ),
-    _counter(
-        "prefix_disk_seconds_total",
-        "Seconds that threads read blocks from disk and wrote them to it.",
-        "operation",
-        twin=False,
-    ),
+    *STORE_METRICS,
     _counter("prompt_tokens_total", "Prompt tokens of requests that began to answer."),
     _counter(
         "generation_tokens_total", "Tokens drawn, with the few past a stop string or thrown away."

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from quire.cache.persistence.counts import NO_DISK, DiskStats
+from quire.cache.transfer.counts import NO_TRANSFER, TransferStats
 from quire.engine.messages import EngineFacts, EngineOutput
 from quire.engine.supervision.end_cause import EndCause
 from quire.scheduler.request import NewRequest
@@ -129,6 +130,8 @@ class ModelMetrics:
         self._stats_before = NO_STATS
         self._disk = NO_DISK
         self._disk_before = NO_DISK
+        self._transfer = NO_TRANSFER
+        self._transfer_before = NO_TRANSFER
         self.num_restarts = dict.fromkeys(EndCause, 0)
         self.num_resumed = 0
         self.num_quarantined = 0
@@ -164,11 +167,18 @@ class ModelMetrics:
         """The accounts of the prefix cache on disk, as `stats`."""
         return self._disk.after(self._disk_before)
 
+    @property
+    def transfer(self) -> TransferStats:
+        """The accounts of blocks that engines send each other, as `stats`."""
+        return self._transfer.after(self._transfer_before)
+
     def on_output(self, output: EngineOutput) -> None:
         self._stats = output.stats
         self.accounts.take(output.usage)
         if output.disk is not None:
             self._disk = output.disk
+        if output.transfer is not None:
+            self._transfer = output.transfer
         if output.num_tokens:
             self._step_tokens.observe(output.num_tokens)
 
@@ -221,6 +231,7 @@ class ModelMetrics:
         self._stats_before = _added(self._stats_before, stats)
         self._stats = NO_STATS._replace(num_blocks_free=stats.num_blocks_free)
         self._disk_before, self._disk = self.disk, NO_DISK
+        self._transfer_before, self._transfer = self.transfer, NO_TRANSFER
 
     def on_engine_resumed(self, num_resumed: int, out_of_service_s: float) -> None:
         """Note that another engine goes on with `num_resumed` requests."""

@@ -41,6 +41,8 @@ MEANINGS: Mapping[Reason, Meaning] = {
     Reason.WAITS_FOR_GRAMMAR: Meaning(),
     Reason.WAITS_FOR_DISK: Meaning(),
     Reason.LOADED_FROM_DISK: Meaning("tokens_loaded"),
+    Reason.WAITS_FOR_PEER: Meaning(),
+    Reason.LOADED_FROM_PEER: Meaning("tokens_loaded"),
     Reason.WAITS_FOR_SKIPPED: Meaning("times_passed"),
     Reason.ADMITTED: Meaning("tokens_reused", TimelinePart.PREFILL),
     Reason.RESUMED: Meaning("tokens_reused", TimelinePart.PREFILL),

@@ -21,9 +21,11 @@ export const REASONS = {
     `Waits for ${tokens(n)} of its prompt that${by || " another"} computes.`,
   waits_for_grammar: () => "Waits for its grammar to be compiled.",
   waits_for_disk: () => "Waits for blocks of its prompt to be read from disk.",
+  waits_for_peer: () => "Waits for blocks of its prompt to come from another engine.",
   waits_for_skipped: (n, by) =>
     `Waits for one ahead that was passed ${counted(n, "time")}, as often as may be${behind(by)}.`,
   loaded_from_disk: (n) => `Had ${tokens(n)} of its prompt read from disk.`,
+  loaded_from_peer: (n) => `Had ${tokens(n)} of its prompt from another engine.`,
   admitted: (n) => `Admitted; ${tokens(n)} of its prompt were in the prefix cache.`,
   resumed: (n) => `Resumed; ${tokens(n)} were in the prefix cache.`,
   forked: (n, by) =>

@@ -1,0 +1,27 @@
+"""The slower stores of one engine."""
+
+from typing import NamedTuple
+
+from quire.cache.persistence.store import BlockStore
+from quire.cache.persistence.write_behind import WriteBehind
+from quire.cache.transfer.counts import TransferStats
+from quire.cache.transfer.transfer import Transfer
+
+
+class Stores(NamedTuple):
+    """A folder of blocks, what writes to it, and the engines that it is shared with over the
+    network, if there are any."""
+
+    store: BlockStore
+    writer: WriteBehind
+    transfer: Transfer | None = None
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether other engines may ask for what is in the folder."""
+        return self.transfer is not None and self.transfer.listener is not None
+
+    @property
+    def transfer_stats(self) -> TransferStats | None:
+        """The accounts of what engines send each other, None where they do not."""
+        return None if self.transfer is None else self.transfer.stats

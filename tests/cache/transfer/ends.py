@@ -1,0 +1,60 @@
+"""Stores of blocks on both ends of a connection over loopback."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from quire.cache.persistence.counts import Counts
+from quire.cache.persistence.store import BlockStore
+from quire.cache.transfer.address import Address
+from quire.cache.transfer.counts import NO_TRANSFER
+from quire.cache.transfer.listener import Listener, open_socket
+from quire.cache.transfer.peer_store import PeerStore
+from quire.cache.transfer.transfer import Transfer
+from quire.cache.transfer.wire import Credentials
+from tests.engine.persistence.disk_world import FINGERPRINT
+
+SECRET = b"the secret of all engines"
+CREDENTIALS = Credentials(FINGERPRINT, SECRET)
+
+
+def free_address() -> Address:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return Address("127.0.0.1", listening.getsockname()[1])
+
+
+@contextmanager
+def offered(
+    store: BlockStore, address: Address, credentials: Credentials = CREDENTIALS
+) -> Iterator[Listener]:
+    """A listener that is closed at the end."""
+    listener = Listener(open_socket(address), store, credentials, Counts(NO_TRANSFER))
+    try:
+        yield listener
+    finally:
+        listener.close()
+
+
+@contextmanager
+def asking(*addresses: Address, credentials: Credentials = CREDENTIALS) -> Iterator[PeerStore]:
+    """Peers that are asked for nothing more at the end."""
+    peers = PeerStore(addresses, credentials, Counts(NO_TRANSFER))
+    try:
+        yield peers
+    finally:
+        peers.close()
+
+
+def ends_of(
+    peers: tuple[Address, ...] = (), listen: Address | None = None
+) -> Callable[[BlockStore], Transfer]:
+    """What opens both ends of an engine whose store is given."""
+
+    def opened(store: BlockStore) -> Transfer:
+        counts = Counts(NO_TRANSFER)
+        listener = None
+        if listen is not None:
+            listener = Listener(open_socket(listen), store, CREDENTIALS, counts)
+        return Transfer(PeerStore(peers, CREDENTIALS, counts), listener, counts)
+
+    return opened
