@@ -61,7 +61,7 @@ def test_axe_finds_no_serious_fault(page: WatchedPage, tight: ServerProcess) -> 
     page.visit(f"{tight.url}/#live", bypass_csp=True)
     page.tab.get_by_label("Map of blocks").wait_for()
     with ThreadPoolExecutor(1) as pool:
-        body = {"prompt": ["To be", "Or not"], "max_tokens": 150, "ignore_eos": True}
+        body = {"prompt": ["To be", "Or not"], "max_tokens": 600, "ignore_eos": True}
         answer = pool.submit(tight.client.post, "/v1/completions", json=body)
         page.tab.get_by_role("cell", name="decode").first.wait_for()
         page.tab.get_by_role("button", name="Pause").click()
