@@ -1,6 +1,5 @@
 """Records of plans beside what was measured, and the tables made of them."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import msgspec
 from bench.machine import Machine
 from bench.markdown import table
 from bench.pairs import Pair
+from bench.record_files import save_record
 
 FOLDER = Path(__file__).parent / "records" / "plans"
 
@@ -48,10 +48,7 @@ class PlannedRecord(msgspec.Struct, frozen=True):
 
     def save(self, folder: Path = FOLDER) -> Path:
         """Write the record; return its file."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / (re.sub(r"[ :]", "-", self.date.removesuffix(" UTC")) + ".json")
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
-        return path
+        return save_record(self, folder, self.date)
 
 
 def load_newest(folder: Path = FOLDER) -> PlannedRecord:

@@ -11,6 +11,7 @@ import msgspec
 
 from bench.machine import Machine
 from bench.markdown import table
+from bench.record_files import record_path
 
 FOLDER = Path(__file__).parent / "records" / "schemas"
 LEAST_SCHEMAS_OF_REASON = 3
@@ -66,8 +67,7 @@ class SchemaRecord(msgspec.Struct, frozen=True):
 
     def save(self, folder: Path = FOLDER) -> Path:
         """Write the record, a schema a line; return its file."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / (re.sub(r"[ :]", "-", self.date.removesuffix(" UTC")) + ".json")
+        path = record_path(folder, self.date)
         text = msgspec.json.encode(self).decode()
         path.write_text(text.replace('{"name":', '\n{"name":') + "\n", encoding="utf-8")
         return path

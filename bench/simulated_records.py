@@ -1,6 +1,5 @@
 """Records of simulated runs beside real ones, and the table made of them."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import msgspec
 from bench.machine import Machine
 from bench.markdown import table
 from bench.pairs import Pair
+from bench.record_files import save_record
 
 FOLDER = Path(__file__).parent / "records" / "simulated"
 SHOWN = {"first_token": "TTFT", "inter_token": "ITL", "end_to_end": "end to end"}
@@ -39,10 +39,7 @@ class SimulatedRecord(msgspec.Struct, frozen=True):
 
     def save(self, folder: Path = FOLDER) -> Path:
         """Write the record; return its file."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / (re.sub(r"[ :]", "-", self.date.removesuffix(" UTC")) + ".json")
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
-        return path
+        return save_record(self, folder, self.date)
 
 
 def simulated_table(record: SimulatedRecord) -> str:

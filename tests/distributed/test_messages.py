@@ -1,4 +1,5 @@
-"""What routers see of a prompt, the order of items, and the sums of accounts."""
+"""Routers see the beginnings of prompts that may share blocks, items come in their order, and
+accounts of replicas add up."""
 
 from dataclasses import replace
 from itertools import takewhile

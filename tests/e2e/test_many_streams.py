@@ -59,7 +59,9 @@ async def stream_text(client: httpx.AsyncClient, body: dict[str, object]) -> str
     return text
 
 
-def test_streams_together_equal_their_solo_runs(server: ServerProcess) -> None:
+def together_and_alone(server: ServerProcess) -> tuple[list[str], list[str]]:
+    """The texts of all streams at once, and of one after another."""
+
     async def run() -> tuple[list[str], list[str]]:
         limits = httpx.Limits(max_connections=NUM_STREAMS)
         async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as client:
@@ -68,7 +70,11 @@ def test_streams_together_equal_their_solo_runs(server: ServerProcess) -> None:
             alone = [await stream_text(client, body) for body in bodies]
             return list(together), alone
 
-    together, alone = asyncio.run(run())
+    return asyncio.run(run())
+
+
+def test_streams_together_equal_their_solo_runs(server: ServerProcess) -> None:
+    together, alone = together_and_alone(server)
     assert together == alone
     assert len(set(alone)) > NUM_STREAMS // 2
     assert server.metric(ACTIVE) == 0

@@ -33,7 +33,7 @@ from quire.scheduler.live.live_frame import LiveFrame
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Event, NewRequest, PoolingKind, TokenLogprobs
-from quire.scheduler.step import NO_STATS, Delta, Finish, PrefillProgress, Refusal
+from quire.scheduler.step import NO_REPLICAS, NO_STATS, Delta, Finish, PrefillProgress, Refusal
 from quire.scheduler.usage.ledger import UsageLedger
 
 Script: TypeAlias = Callable[[NewRequest], Iterator[int]]
@@ -122,6 +122,7 @@ class ScriptedEngine:
         self.ready_facts = FACTS
         self.down_reason: str | None = None
         self.lacks_memory = False
+        self.stats_by_replica = NO_REPLICAS
         self.ring: FlightRing | None = None
         self.script: Script = repeat_prompt
         self.refuses: Reason | None = None

@@ -6,6 +6,7 @@ schedule() -> Step -> runner.run() -> StepResult -> update(step, result) -> [Del
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from quire.cache.block_copies import BlockCopy, CopyTime
@@ -227,6 +228,8 @@ class Stats(NamedTuple):
 
 
 NO_STATS = Stats(*(0,) * len(Stats._fields))
+NO_REPLICAS: Mapping[str, Stats] = MappingProxyType({})
+"""The accounts by replica of an engine that is none of several."""
 GAUGES = frozenset(
     (
         *("num_running", "num_waiting", "num_waiting_for_capacity", "predicted_wait_s"),

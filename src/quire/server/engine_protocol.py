@@ -1,6 +1,6 @@
 """The engine as the server sees it: an `EngineSupervisor`, or a scripted engine in the tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 from quire.cache.sharing import SharingTerms
@@ -12,6 +12,7 @@ from quire.engine.supervision.subscriber import EngineSubscriber
 from quire.engine.token_stream import TokenStream
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.request import NewRequest
+from quire.scheduler.step import Stats
 
 
 class EngineProtocol(Protocol):
@@ -41,6 +42,9 @@ class EngineProtocol(Protocol):
 
     @property
     def standby_id(self) -> int | None: ...
+
+    @property
+    def stats_by_replica(self) -> Mapping[str, Stats]: ...
 
     @property
     def num_unfinished(self) -> int: ...

@@ -48,7 +48,7 @@ def asking(*addresses: Address, credentials: Credentials = CREDENTIALS) -> Itera
 def ends_of(
     peers: tuple[Address, ...] = (), listen: Address | None = None
 ) -> Callable[[BlockStore], Transfer]:
-    """What opens both ends of an engine whose store is given."""
+    """A function that opens both ends of an engine over the store that it is given."""
 
     def opened(store: BlockStore) -> Transfer:
         counts = Counts(NO_TRANSFER)

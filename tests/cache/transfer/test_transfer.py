@@ -36,7 +36,7 @@ from tests.profiles import cases
 
 ENTRY_BYTES = len(header_of(FINGERPRINT, identity(0), ROW_BYTES)) + CHECKSUM_BYTES
 GREETING_BYTES = len(MAGIC) + NONCE_BYTES + 1 + PROOF_BYTES
-"""What an offering end says before blocks."""
+"""An offering end says so many bytes before any block."""
 BLOCK_BYTES = SIZES.size + ENTRY_BYTES + ROW_BYTES
 NUMBERS = range(6)
 

@@ -1,13 +1,11 @@
 """`quire serve --replicas 2` as its clients see it."""
 
-import asyncio
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from tests.e2e.server_process import ServerProcess, eventually, server_process
-from tests.e2e.test_many_streams import NUM_STREAMS, body_of, stream_text
+from tests.e2e.test_many_streams import NUM_STREAMS, together_and_alone
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed: `make ray-check`")
 
@@ -20,14 +18,7 @@ def server() -> Iterator[ServerProcess]:
 
 
 def test_streams_together_equal_their_solo_runs(server: ServerProcess) -> None:
-    async def run() -> tuple[list[str], list[str]]:
-        limits = httpx.Limits(max_connections=NUM_STREAMS)
-        async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as client:
-            bodies = [body_of(index) for index in range(NUM_STREAMS)]
-            together = await asyncio.gather(*(stream_text(client, body) for body in bodies))
-            return list(together), [await stream_text(client, body) for body in bodies]
-
-    together, alone = asyncio.run(run())
+    together, alone = together_and_alone(server)
     assert together == alone
     assert server.metric("quire:num_requests_running") == 0
 

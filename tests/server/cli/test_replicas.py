@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 
@@ -30,6 +29,11 @@ def test_replicas_are_read() -> None:
         (("--replicas", "0"), "--replicas"),
         (("--replicas", "3", "--max-replicas", "2"), "--max-replicas is 2, less than --replicas"),
         (("--replicas", "2", "--enable-kv-cache-events"), "--enable-kv-cache-events"),
+        (("--replicas", "2", "--kv-transfer-listen", "127.0.0.1:7100"), "--kv-transfer-listen"),
+        (
+            ("--model", "a", "--model", "b", "--kv-transfer-listen", "127.0.0.1:7100"),
+            "--kv-transfer-listen is 127.0.0.1:7100 for several models",
+        ),
     ],
 )
 def test_what_cannot_be_is_named(flags: tuple[str, ...], said: str) -> None:
@@ -37,8 +41,10 @@ def test_what_cannot_be_is_named(flags: tuple[str, ...], said: str) -> None:
         config_of(*flags)
 
 
-@pytest.mark.skipif(find_spec("ray") is not None, reason="the extra `ray` is installed")
-def test_without_ray_it_is_said_how_to_install_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_ray_it_is_said_how_to_install_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # Python then finds no such module
     assert main(["serve", "--replicas", "2"]) == USAGE_ERROR
     assert how_to_install("ray") in capsys.readouterr().err
 

@@ -36,7 +36,7 @@ from quire.engine.token_stream import EngineDown, Refused, TokenStream
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import NewRequest, Resumed
-from quire.scheduler.step import Refusal
+from quire.scheduler.step import NO_REPLICAS, Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class EngineSupervisor:
         self.facts: EngineFacts | None = None
         self.down_reason: str | None = None
         self.lacks_memory = False
+        self.stats_by_replica = NO_REPLICAS
         self._config = config
         self._subscriber = subscriber
         self._starter = starter or EngineStarter(has_standby=False)

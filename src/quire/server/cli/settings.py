@@ -160,6 +160,7 @@ def _check(config: ServerConfig) -> None:
     """Check what no option can tell by itself. Raises InvalidOption."""
     _check_tls(config)
     _check_replicas(config)
+    _check_transfer(config)
     if config.admin_key in [each.key for each in config.api_keys]:
         raise InvalidOption(
             "--admin-key is one of the API keys too: give it a key that no client has"
@@ -184,6 +185,25 @@ def _check_replicas(config: ServerConfig) -> None:
                 "--enable-kv-cache-events tells of the blocks of one engine, and --replicas has "
                 "several: leave one of them out"
             )
+
+
+def _check_transfer(config: ServerConfig) -> None:
+    """Check that each engine listens at an address of its own. Raises InvalidOption."""
+    memories = [model.engine.memory for model in config.models]
+    listening = [
+        each.kv_transfer_listen for each in memories if each.kv_transfer_listen is not None
+    ]
+    if listening and config.has_replicas:
+        raise InvalidOption(
+            f"--kv-transfer-listen is {listening[0]}, where one engine can listen, and --replicas "
+            "has several: leave one of them out"
+        )
+    twice = next((each for each in listening if listening.count(each) > 1), None)
+    if twice is not None:
+        raise InvalidOption(
+            f"--kv-transfer-listen is {twice} for several models, and one engine can listen there: "
+            "give each model its own in --models-config-file"
+        )
 
 
 def _check_tls(config: ServerConfig) -> None:

@@ -13,7 +13,6 @@ from prometheus_client.registry import Collector
 
 from quire.cache.persistence.counts import DiskStats
 from quire.cache.transfer.counts import TransferStats
-from quire.distributed.replicated_engine import ReplicatedEngine
 from quire.engine.config import MemoryConfig
 from quire.engine.messages import EngineFacts
 from quire.scheduler.step import Stats, StepFailure
@@ -73,11 +72,10 @@ def _model_series(model: ServedModel, named: Sequence[str]) -> Iterator[Series]:
     """Yield the values of a model; what its engines count those of each, where there are
     replicas."""
     rows = _model_rows(model, named)
-    if isinstance(model.engine, ReplicatedEngine):
-        for replica, stats in sorted(model.engine.stats_by_replica.items()):
-            of_replica = _stats_rows(stats)
-            yield Series(model.name, {}, of_replica, replica)
-            rows = {name: row for name, row in rows.items() if name not in of_replica}
+    for replica, stats in sorted(model.engine.stats_by_replica.items()):
+        of_replica = _stats_rows(stats)
+        yield Series(model.name, {}, of_replica, replica)
+        rows = {name: row for name, row in rows.items() if name not in of_replica}
     yield Series(model.name, model.metrics.histograms, rows)
 
 
