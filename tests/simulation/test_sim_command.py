@@ -6,8 +6,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 
 from quire.server.cli.main import main
+from quire.simulation.cost.cost_file import load_cost, save_cost
 
 SHAPE = "gamma:rate=20,cv=2,requests=40,prompt=20-200,output=3-30"
 
@@ -62,10 +64,40 @@ def test_fewer_requests_of_a_file_are_sent_faster(
     capsys.readouterr()
 
 
+def test_engines_are_told_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = tmp_path / "x.json"
+    engines = ("--engines", "4", "--prefill-engines", "0,1,2", "--link-gbit-s", "400")
+    assert run(SHAPE, *engines, "--json", str(told)) == 0
+    assert "keys and values sent, GB" in capsys.readouterr().out
+    runs = json.loads(told.read_bytes())["runs"]
+    assert [each["name"] for each in runs] == ["fcfs, 4", "fcfs, 1 + 3", "fcfs, 2 + 2"]
+    assert [each["figures"]["sent_gb"] > 0 for each in runs] == [False, True, True]
+    assert run(SHAPE, "--engines", "2") == 0
+    assert "keys and values" not in capsys.readouterr().out
+
+
+def test_a_cost_without_bytes_of_a_token_sends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cost = tmp_path / "cost.json"
+    save_cost(
+        replace(built_in := load_cost("h100-8b"), engine=replace(built_in.engine, token_bytes=0)),
+        cost,
+    )
+    assert run(SHAPE, "--cost", str(cost), "--engines", "2") == 0
+    assert run(SHAPE, "--cost", str(cost), "--engines", "2", "--prefill-engines", "1") == 2
+    assert "engine.token_bytes" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         ((), "TRACE is missing"),
+        ((SHAPE, "--prefill-engines", "1"), "--prefill-engines 1 of --engines 1 leave none"),
+        (
+            (SHAPE, "--sweep", "--engines", "3", "--prefill-engines", "0,1"),
+            "--sweep takes one number",
+        ),
         (("poisson:rate=0",), "poisson:rate=0: rate is '0', must be a number above 0"),
         (("missing.csv",), "missing.csv: "),
         ((SHAPE, "--cost", "missing"), "there is no such file, and the built-in costs are"),

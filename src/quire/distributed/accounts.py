@@ -3,14 +3,7 @@
 from collections.abc import Mapping
 from functools import reduce
 
-from quire.scheduler.step import GAUGES, NO_STATS, Stats
-
-
-def together(one: Stats, other: Stats) -> Stats:
-    """Return the accounts of two engines as one: what waits is computed when both have computed
-    what waits in them."""
-    sums = Stats._make(a + b for a, b in zip(one, other, strict=True))
-    return sums._replace(predicted_wait_s=max(one.predicted_wait_s, other.predicted_wait_s))
+from quire.scheduler.step import GAUGES, NO_STATS, Stats, together
 
 
 def _counts(stats: Stats) -> Stats:

@@ -238,3 +238,10 @@ GAUGES = frozenset(
     )
 )
 """The fields of Stats that are as they are; all others count since an engine's start."""
+
+
+def together(one: Stats, other: Stats) -> Stats:
+    """Return the accounts of two engines as one: what waits is computed when both have computed
+    what waits in them."""
+    sums = Stats._make(a + b for a, b in zip(one, other, strict=True))
+    return sums._replace(predicted_wait_s=max(one.predicted_wait_s, other.predicted_wait_s))

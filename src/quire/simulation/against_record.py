@@ -68,7 +68,7 @@ def check_schedule(run: RecordedRun) -> int:
     device = RecordedDevice(tuple(shifted))
     simulation = Simulation(engine_of(run), NO_COST, Load(run.requests()), on_step=compare)
     try:
-        simulation.run_on(device, ServerCost())
+        simulation.run_on([device], ServerCost())
     except RecordOver:
         pass
     return num_same

@@ -45,9 +45,14 @@ class Spread(msgspec.Struct, frozen=True):
     p99_ms: float | None
 
 
+NOTHING_TIMED = Spread(None, None, None)
+
+
 class Figures(msgspec.Struct, frozen=True):
     """The figures of one run. Goodput is the requests within the objective by the second, None
     without one; rates are over the time from the first request sent to the last answer's end.
+    Engines have sent each other `sent_gb` (1e9 bytes) of keys and values, `sending` from the end of
+    a prompt until they had arrived; `num_declined` prompts were computed again instead.
     """
 
     num_requests: int
@@ -63,12 +68,15 @@ class Figures(msgspec.Struct, frozen=True):
     hit_rate: float
     num_steps: int
     mean_running: float
+    sent_gb: float = 0.0
+    num_declined: int = 0
+    sending: Spread = NOTHING_TIMED
 
 
 def spread_of(seconds: Sequence[float]) -> Spread:
     """Return the percentiles of seconds, interpolated between the nearest ranks."""
     if not len(seconds):
-        return Spread(None, None, None)
+        return NOTHING_TIMED
     found = np.percentile(np.asarray(seconds), (50, 90, 99))
     return Spread(*(round(1e3 * float(each), 4) for each in found))
 
@@ -96,6 +104,9 @@ def figures_of(simulated: Simulated, objective: Objective) -> Figures:
         hit_rate=_hit_rate(stats),
         num_steps=simulated.num_steps,
         mean_running=_ratio(num_outputs, simulated.num_steps),
+        sent_gb=round(1e-9 * simulated.sent.num_bytes, 3),
+        num_declined=simulated.sent.num_declined,
+        sending=spread_of(simulated.sent.seconds),
     )
 
 

@@ -9,6 +9,7 @@ from quire.output_files import drawable, writable
 from quire.scheduler.policy import PolicyName
 
 DEFAULT_COST = "h100-8b"
+DEFAULT_LINK_GBIT_S = 25.0
 EPILOG = (
     "TRACE is a file (.csv as Azure's traces, .jsonl as Mooncake's, .flight of the flight "
     "recorder), or a shape: poisson:rate=4,requests=1000,prompt=512,output=128; "
@@ -51,10 +52,15 @@ def _policies(text: str) -> tuple[PolicyName, ...]:
         raise argparse.ArgumentTypeError(f"expected some of {known}, got {text!r}") from None
 
 
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(_count(0)(each) for each in text.split(",")))
+
+
 def add_sim_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", nargs="?", metavar="TRACE", help="what is sent, see below")
     _add_load(parser)
     _add_engine(parser)
+    _add_fleet(parser)
     _add_objective(parser)
     parser.add_argument("--json", type=writable, metavar="FILE", help="all figures")
     parser.add_argument(
@@ -124,6 +130,27 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{flag}", type=_count(1), metavar="N", help=f"{what}, other than measured"
         )
+
+
+def _add_fleet(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--engines", type=_count(1), default=1, metavar="N", help="engines of the model [1]"
+    )
+    parser.add_argument(
+        "--prefill-engines",
+        type=_counts,
+        default=(0,),
+        metavar="LIST",
+        help="how many of them compute prompts for the others, side by side: 0,2,4 [0: all do all]",
+    )
+    parser.add_argument(
+        "--link-gbit-s",
+        type=_above_0,
+        default=DEFAULT_LINK_GBIT_S,
+        metavar="X",
+        help="Gbit/s at which each of these sends keys and values to the others "
+        f"[{DEFAULT_LINK_GBIT_S:g}]",
+    )
 
 
 def _add_objective(parser: argparse.ArgumentParser) -> None:

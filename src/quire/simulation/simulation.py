@@ -2,20 +2,26 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import count
 from typing import NamedTuple
 
+from quire.cache.chain import Chain
 from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.request import NewRequest
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.step import Stats
+from quire.scheduler.step import Stats, together
 from quire.simulation.cost.cost_file import EngineShape, GapCost, ServerCost
 from quire.simulation.cost.step_cost import StepCost
 from quire.simulation.traces.traced_request import TracedRequest
 from quire.simulation.virtual.arrivals import Arrivals, ClosedLoop, OpenLoop
 from quire.simulation.virtual.clients import Clients
 from quire.simulation.virtual.device import CostedDevice, Device
-from quire.simulation.virtual.virtual_engine import StepTimes, VirtualEngine
+from quire.simulation.virtual.fleet import Fleet, FleetSize
+from quire.simulation.virtual.sending import Sent
+from quire.simulation.virtual.virtual_engine import Front, StepTimes, VirtualEngine
 
 NUM_BETWEEN = 512
 """After so many steps progress is told."""
@@ -53,16 +59,30 @@ class EngineSetup:
     cache: CacheConfig
     is_overlapped: bool = False
 
+    def build(self, device: Device, front: Front) -> VirtualEngine:
+        """Return an engine with an empty cache."""
+        cache = KVCache(self.cache)
+        scheduler = Scheduler(self.scheduler, cache)
+        return VirtualEngine(scheduler, cache, device, front, is_overlapped=self.is_overlapped)
+
+    def chain_of(self, new: NewRequest) -> Chain:
+        """Return the blocks of a prompt that may be found: its last token is always computed."""
+        chain = Chain(self.cache.block_hash, self.cache.block_size, new.sharing)
+        chain.extend(new.prompt_token_ids[:-1])
+        return chain
+
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """The outcome of a simulation: what clients had, the scheduler's counters, and how many steps
-    were taken in how many seconds of the simulated clock."""
+    """The outcome of a simulation: what clients had, the counters of all engines' schedulers, how
+    many steps they took in how many seconds of the simulated clock, and what they sent each
+    other."""
 
     clients: Clients
     stats: Stats
     num_steps: int
     seconds: float
+    sent: Sent = field(default_factory=Sent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,37 +94,44 @@ class Simulation:
     load: Load
     seed: int = 0
     on_step: Callable[[StepTimes], None] = field(default=lambda _: None)
+    size: FleetSize = FleetSize()
 
     def run(self, on_progress: Callable[[int], None] = lambda _: None) -> Simulated:
         """Return the outcome; `on_progress` is told now and then how many requests have ended."""
         costs = self.costs
-        device = CostedDevice(costs.step, costs.gap, costs.ratios, self.seed)
-        return self.run_on(device, costs.server, on_progress)
+        devices = [
+            CostedDevice(costs.step, costs.gap, costs.ratios, self.seed + number)
+            for number in range(self.size.num_engines)
+        ]
+        return self.run_on(devices, costs.server, on_progress)
 
     def run_on(
         self,
-        device: Device,
+        devices: Sequence[Device],
         server: ServerCost,
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> Simulated:
-        """Return the outcome on another device and server than those of the costs."""
-        scheduler = Scheduler(self.engine.scheduler, KVCache(self.engine.cache))
-        clients = Clients(self.load.arrivals(), server)
+        """Return the outcome on other devices and another server than those of the costs."""
+        clients, num_steps = Clients(self.load.arrivals(), server), count(1)
 
         def note_step(times: StepTimes) -> None:
             self.on_step(times)
-            if times.step.number % NUM_BETWEEN == 0:
+            if next(num_steps) % NUM_BETWEEN == 0:
                 on_progress(clients.num_ended)
 
-        engine = VirtualEngine(
-            scheduler,
-            device,
+        def build(number: int, front: Front) -> VirtualEngine:
+            return self.engine.build(devices[number], front)
+
+        fleet = Fleet(self.size, build, self.engine.chain_of, clients, note_step)
+        fleet.run(self.seed)
+        engines = fleet.engines
+        return Simulated(
             clients,
-            is_overlapped=self.engine.is_overlapped,
-            on_step=note_step,
+            reduce(together, (each.stats for each in engines)),
+            sum(each.num_steps for each in engines),
+            max(0.0, *(each.now for each in engines)),
+            fleet.sent,
         )
-        engine.run(self.seed)
-        return Simulated(clients, scheduler.stats, engine.num_steps, max(engine.now, 0.0))
 
 
 def setup_of(shape: EngineShape, scheduler: SchedulerConfig) -> EngineSetup:

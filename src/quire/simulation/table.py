@@ -36,6 +36,12 @@ ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("steps", lambda run: f"{run.num_steps:,}"),
     ("output tokens a step", lambda run: f"{run.mean_running:.1f}"),
 )
+SENDING: tuple[tuple[str, Callable[[Figures], str]], ...] = (
+    ("keys and values sent, GB", lambda run: f"{run.sent_gb:,.1f}"),
+    ("sending ms, p50 / p90 / p99", lambda run: _spread(run.sending)),
+    ("prompts computed again", lambda run: f"{run.num_declined:,}"),
+)
+"""Rows of runs in which engines send each other blocks."""
 
 
 def lines_of(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -49,5 +55,7 @@ def lines_of(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def figures_table(runs: Sequence[tuple[str, Figures]]) -> Iterator[str]:
     """Yield the lines of a table of runs, side by side under their names."""
     rows = [("", *(name for name, _ in runs))]
-    rows += [(title, *(cell(run) for _, run in runs)) for title, cell in ROWS]
+    has_sent = any(run.sent_gb or run.num_declined for _, run in runs)
+    wanted = (*ROWS, *SENDING) if has_sent else ROWS
+    rows += [(title, *(cell(run) for _, run in runs)) for title, cell in wanted]
     yield from lines_of(rows)

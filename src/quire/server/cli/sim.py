@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from itertools import product
 
 import msgspec
 from msgspec.structs import replace as replaced
@@ -49,6 +50,8 @@ from quire.simulation.sweep import Swept, grid_of, sweep
 from quire.simulation.traces.read import Trace, read_trace
 from quire.simulation.traces.trace_error import TraceError
 from quire.simulation.traces.traced_request import assigned, sped_up
+from quire.simulation.virtual.fleet import FleetSize
+from quire.simulation.virtual.sending import LinkSpeed
 
 RECORDED = "recorded"
 
@@ -89,10 +92,23 @@ def _check(flags: argparse.Namespace) -> None:
         raise ValueError("--record is for --calibrate; to simulate a record, name it as TRACE")
     if flags.trace is None:
         raise ValueError("TRACE is missing: a file, or a shape such as poisson:rate=4")
+    _check_engines(flags)
     if flags.sweep and not _objective(flags).is_given:
         raise ValueError("--sweep needs an objective: --slo-ttft-ms, --slo-itl-ms or --slo-e2e-ms")
     if flags.plot is not None:
         check_plotting()
+
+
+def _check_engines(flags: argparse.Namespace) -> None:
+    """Raise ValueError for numbers of engines that make no sense."""
+    num_prefill = max(flags.prefill_engines)
+    if num_prefill >= flags.engines:
+        raise ValueError(
+            f"--prefill-engines {num_prefill} of --engines {flags.engines} leave none that "
+            "continues what they compute: pass more --engines"
+        )
+    if flags.sweep and len(flags.prefill_engines) > 1:
+        raise ValueError("--sweep takes one number of --prefill-engines")
 
 
 def _calibrated(flags: argparse.Namespace, progress: Progress) -> list[str]:
@@ -114,7 +130,7 @@ def _simulated(flags: argparse.Namespace, progress: Progress) -> list[str]:
     if flags.sweep:
         swept = _swept(flags, base, objective, progress)
         return _finished(flags, replaced(report, swept=tuple(swept)))
-    outcomes = _outcomes(flags, base, trace, progress)
+    outcomes = _outcomes(flags, cost, base, trace, progress)
     runs = tuple(Run(name, figures_of(each, objective)) for name, each in outcomes)
     report = replaced(report, runs=runs, schedule=_schedule(trace))
     if flags.plot is not None:
@@ -164,9 +180,25 @@ def _simulation(flags: argparse.Namespace, cost: CostFile, trace: Trace) -> Simu
     costs = Costs(FittedCost(cost.step), cost.gap, server, ratios)
     if trace.run is None:
         engine = setup_of(cost.engine, scheduler_of(cost.engine))
+    elif flags.engines > 1:
+        raise TraceError("a recorded run is that of one engine: leave --engines out")
     else:
         engine = engine_of(trace.run)
-    return Simulation(_with_limits(engine, flags), costs, load, flags.seed)
+    size = _size(flags, cost, flags.prefill_engines[0])
+    return Simulation(_with_limits(engine, flags), costs, load, flags.seed, size=size)
+
+
+def _size(flags: argparse.Namespace, cost: CostFile, num_prefill: int) -> FleetSize:
+    """Return the engines of the flags. Raises CostFileError where nothing says what is sent."""
+    if not num_prefill:
+        return FleetSize(flags.engines)
+    if not cost.engine.token_bytes:
+        raise CostFileError(
+            f"{flags.cost}: engine.token_bytes, the bytes of a token's keys and values, is not "
+            "there, must be for --prefill-engines: `quire plan --cost` writes it"
+        )
+    speed = LinkSpeed(flags.link_gbit_s * 1e9 / 8, cost.engine.token_bytes)
+    return FleetSize(flags.engines, num_prefill, speed)
 
 
 def _with_limits(engine: EngineSetup, flags: argparse.Namespace) -> EngineSetup:
@@ -181,21 +213,32 @@ def _with_limits(engine: EngineSetup, flags: argparse.Namespace) -> EngineSetup:
 
 
 def _outcomes(
-    flags: argparse.Namespace, base: Simulation, trace: Trace, progress: Progress
+    flags: argparse.Namespace, cost: CostFile, base: Simulation, trace: Trace, progress: Progress
 ) -> list[tuple[str, Simulated]]:
-    """Return the outcome of each policy, behind that of the recorded run, if there is one."""
+    """Return the outcome of each policy and each number of engines for prompts, behind that of the
+    recorded run, if there is one."""
     found = [] if trace.run is None else [(RECORDED, recorded_outcome(trace.run))]
     num = len(base.load.requests)
-    for policy in flags.policy:
+    for policy, num_prefill in product(flags.policy, flags.prefill_engines):
         scheduler = replace(base.engine.scheduler, scheduling_policy=policy)
-        tried = replace(base, engine=replace(base.engine, scheduler=scheduler))
+        engine = replace(base.engine, scheduler=scheduler)
+        tried = replace(base, engine=engine, size=_size(flags, cost, num_prefill))
+        name = _name(policy, flags.engines, num_prefill)
 
-        def show(num_ended: int, policy: PolicyName = policy) -> None:
-            progress.show(f"simulating {policy}", num_ended, num)
+        def show(num_ended: int, name: str = name) -> None:
+            progress.show(f"simulating {name}", num_ended, num)
 
         show(0)
-        found.append((policy.value, tried.run(show)))
+        found.append((name, tried.run(show)))
     return found
+
+
+def _name(policy: PolicyName, num_engines: int, num_prefill: int) -> str:
+    """Return what a column of the report is called."""
+    if num_engines == 1:
+        return policy.value
+    num_others = num_engines - num_prefill
+    return f"{policy}, {num_prefill} + {num_others}" if num_prefill else f"{policy}, {num_engines}"
 
 
 def _schedule(trace: Trace) -> str:

@@ -69,7 +69,8 @@ class ServerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class EngineShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The limits of the engine that was measured, which a simulation has unless it is told
-    others."""
+    others. `token_bytes` are those of a token's keys and values in all layers, 0 where that is not
+    known."""
 
     num_blocks: int
     block_size: int
@@ -77,6 +78,7 @@ class EngineShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_num_batched_tokens: int
     max_model_len: int
     is_overlapped: bool = False
+    token_bytes: int = 0
 
 
 class FitErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -79,9 +79,9 @@ class Clients:
             due.append(answer)
         return due
 
-    def refuse(self, answer: Answer, reason: Reason, now: float) -> None:
+    def refuse(self, request_id: str, reason: Reason, now: float) -> None:
         """Answer a request that the engine does not take."""
-        del self._live[answer.request.id]
+        answer = self._live.pop(request_id)
         answer.is_refused = True
         self._end(answer, reason, now + self.server.reply_latency_s)
 
