@@ -20,7 +20,7 @@ BuildEngine = Callable[[int, Front], VirtualEngine]
 
 
 class FleetSize(NamedTuple):
-    """How many engines there are. The first `num_prefill` compute prompts for the others, and send
+    """The number of engines. The first `num_prefill` compute prompts for the others, and send
     their blocks at `speed`; with 0 all do all."""
 
     num_engines: int = 1

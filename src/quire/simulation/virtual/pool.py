@@ -14,7 +14,7 @@ class Placed(NamedTuple):
 
 
 class Pool:
-    """Of the work of its engines only what they were handed is known, not how far they are: each
+    """Knows of the work of its engines what they were handed, not how far they are: each
     request counts for its tokens until it has ended."""
 
     def __init__(self) -> None:
