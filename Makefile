@@ -25,7 +25,7 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test search fuzz check fmt bench schemas clients gateway-check deploy-check page-check image-check ray-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-faults readme clean
+.PHONY: help serve install test long search fuzz check fmt bench schemas clients gateway-check deploy-check page-check image-check ray-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +36,10 @@ serve: install  ## serve the bundled model, or ARGS="MODEL --flag ..."
 install: $(INSTALLED)  ## set up what serving needs, and EXTRAS="otel,plot"
 
 test: check wheel  ## everything CI runs: checks, wheel, tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+long: $(TESTS)  ## tests that take minutes: kills and crashes under load, faults that tests must see
+	$(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 search: $(TESTS)  ## look for cases that fail, at random; some tests: ARGS="tests/models"
 	HYPOTHESIS_PROFILE=search $(BIN)/python -m pytest -m hypothesis -n $(WORKERS) --dist loadfile $(ARGS)

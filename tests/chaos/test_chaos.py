@@ -1,5 +1,5 @@
 """A real server under kills, hangs, crashes and everything at once, small: `make chaos` has it
-large, `make soak` for hours. Nothing here looks at a clock."""
+large, `make soak` for hours, `make long` as it is here. Nothing here looks at a clock."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ SMALL = Scale(
     calm_s=1.5,
     max_tokens=200,
 )
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 
 def breaches(outcomes: Iterable[Outcome]) -> list[str]:

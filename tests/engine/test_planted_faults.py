@@ -247,9 +247,14 @@ def forks_before_the_prompt_is_computed(monkeypatch: pytest.MonkeyPatch) -> None
     "plant",
     [
         gives_back_what_a_window_still_sees,
-        finds_another_groups_block,
-        asks_no_window_for_its_blocks,
-        forgets_parents,
+        *(
+            pytest.param(plant, marks=pytest.mark.long)  # of many cases few show it
+            for plant in (
+                finds_another_groups_block,
+                asks_no_window_for_its_blocks,
+                forgets_parents,
+            )
+        ),
         caches_too_early,
         gives_a_block_twice,
         loses_grown_blocks,
