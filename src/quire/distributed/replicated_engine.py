@@ -176,7 +176,7 @@ class ReplicatedEngine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.phase, self.down_reason = Phase.DOWN, self.down_reason or "the engine was closed"
-        self._table.fail_all(self.down_reason)
+        self._table.give_back_all(self.down_reason)
         await self._replicas.close()
 
     async def _order_all(self, order: Order) -> None:
