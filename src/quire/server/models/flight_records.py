@@ -19,8 +19,8 @@ class FlightRecordWriter:
     def __init__(self) -> None:
         self._is_writing = False
 
-    async def write(self, model: ServedModel) -> FlightRecord:
-        """Write the record of the model's engine. Raises RequestError."""
+    async def write(self, model: ServedModel, engine: int) -> FlightRecord:
+        """Write the record of the model's engine of this number. Raises RequestError."""
         if not model.config.engine.recording.flight_recorder_minutes:
             raise RequestError(
                 f"{model.name} is served with --flight-recorder-minutes 0: nothing is recorded.",
@@ -29,7 +29,16 @@ class FlightRecordWriter:
             )
         if model.state is ModelState.FAILED:
             model.check_is_loaded()
-        ring = model.engine.ring
+        processes = model.engine.processes
+        if processes and engine >= len(processes):
+            raise RequestError(
+                f"{model.name} has {len(processes)} engines, the last of which is "
+                f"{len(processes) - 1}.",
+                param="engine",
+                code="engine_not_found",
+                status=NOT_FOUND,
+            )
+        ring = processes[engine].ring if processes else None
         if not model.is_loaded or ring is None:
             raise RequestError(
                 f"{model.name} is {model.state}: only a loaded model has a flight record.",
