@@ -35,9 +35,7 @@ LONG = 1000
 """Tokens that take an engine of the toy long enough to be killed meanwhile."""
 
 
-def config_of(
-    num: int, policy: PolicyName = PolicyName.FCFS, max_num_seqs: int = 8
-) -> EngineConfig:
+def config_of(policy: PolicyName = PolicyName.FCFS, max_num_seqs: int = 8) -> EngineConfig:
     return EngineConfig(
         ModelConfig(TOY_MODEL),
         memory=MemoryConfig(num_gpu_blocks_override=4000),
