@@ -64,6 +64,10 @@ class EngineAccounts:
         """The accounts of all together, counted since an engine was last lost."""
         return self._accounts.total
 
+    def begin(self, engine: str, num_blocks: int) -> None:
+        """Note that an engine is ready, all of whose blocks are free."""
+        self._accounts.take(engine, NO_STATS._replace(num_blocks_free=num_blocks))
+
     def take(self, engine: str, stats: Stats) -> None:
         """Take what an engine tells."""
         self._accounts.take(engine, stats)

@@ -145,6 +145,8 @@ class LocalEngines:
             await asyncio.sleep(POLL_S)
         facts = [each.facts for each in self._supervisors if each.facts is not None]
         self._heard.placements.limit_blocks(max(each.num_blocks for each in facts))
+        for index, each in enumerate(facts):
+            self._heard.accounts.begin(str(index), each.num_blocks - 1)
         self.facts = facts[0]
         self._do(self._tick())
 
