@@ -211,3 +211,43 @@ async def test_orders_reach_all_engines() -> None:
         run.engines.abort("long-1")
         _, finish = await read(stream)
         assert finish.reason is Reason.ABORTED
+
+
+def ends(told: RecordingSubscriber) -> list[str]:
+    """The requests that have ended, in their order."""
+    return [
+        delta.request_id
+        for output in told.outputs
+        for delta in output.deltas
+        if delta.finish is not None
+    ]
+
+
+async def test_tenants_have_their_shares_of_both_engines() -> None:
+    """The second tenant comes behind the first, which has filled both."""
+    async with running(config_of(PolicyName.FAIR, max_num_seqs=2)) as run:
+        crowd = [
+            replace(request(number, 50, tenant), tenant=tenant, weight=weight)
+            for tenant, weight in (("a", 1.0), ("b", 2.0))
+            for number in range(30)
+        ]
+        await read_all([run.engines.submit(each) for each in crowd])
+        order = "".join(name[0] for name in ends(run.told))
+        served, in_flight = order[: order.rindex("b") + 1], 4
+        assert abs(served.count("b") - 2 * served.count("a")) <= 3 * in_flight
+        by_engine = {route[0] for name, route in routes(run.told).items() if name[0] == "b"}
+        assert by_engine == {"0", "1"}
+
+
+async def test_urgent_requests_pass_the_others_in_both_engines() -> None:
+    async with running(config_of(PolicyName.PRIORITY, max_num_seqs=2)) as run:
+        crowd = [replace(request(number, 50, "low"), priority=5) for number in range(40)]
+        streams = [run.engines.submit(each) for each in crowd]
+        await begun(streams[0])
+        urgent = [replace(request(number, 50, "urgent"), priority=0) for number in range(4)]
+        streams += [run.engines.submit(each) for each in urgent]
+        num_before = len(ends(run.told))
+        await read_all(streams[1:])
+        order = "".join(name[0] for name in ends(run.told))
+        num_running = 4
+        assert order[num_before : order.rindex("u")].count("l") <= 2 * num_running
