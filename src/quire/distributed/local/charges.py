@@ -1,4 +1,4 @@
-"""What each engine is to be told of the service that tenants have had in the others, so that fair
+"""Charges tenants in each engine for the service that they have had in the others, so that fair
 shares hold over all of them.
 """
 

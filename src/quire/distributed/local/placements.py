@@ -1,4 +1,4 @@
-"""Where the requests of several engines are, and what each engine is known to have to do."""
+"""Keeps which of several engines has which requests, and what each is known to have to do."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Placement:
 
 
 class _Engine:
-    """What is known of one engine."""
+    """One engine, as far as it is known here."""
 
     def __init__(self, policy: PolicyName) -> None:
         self.work = OutstandingWork(policy)

@@ -11,7 +11,7 @@ from quire.scheduler.request import NewRequest
 
 
 class WorkClass(NamedTuple):
-    """What decides who comes before whom: a tenant, and a priority, the less the sooner."""
+    """Decides who comes before whom: a tenant, and a priority, the less the sooner."""
 
     tenant: str
     priority: int

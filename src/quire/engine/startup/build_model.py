@@ -23,8 +23,12 @@ from quire.engine.startup.embeddings import embedding_facts
 from quire.engine.startup.graphs import recorded_backend, with_graphs
 from quire.engine.startup.kv_plan import KVPlan, Limits
 from quire.engine.startup.memory import measure, peak_bytes
-from quire.engine.startup.own_part import own_part
-from quire.engine.startup.placement import Placement, choose_placement, prepare_process
+from quire.engine.startup.placement import (
+    Placement,
+    choose_placement,
+    own_part,
+    prepare_process,
+)
 from quire.engine.startup.receipt import padding_warning, receipt_text
 from quire.engine.startup.sizing import (
     Memories,

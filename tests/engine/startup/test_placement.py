@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, ParallelConfig
-from quire.engine.startup.own_part import own_part
+from quire.engine.startup.placement import own_part
 
 CPU = EngineConfig(ModelConfig("any", device="cpu"), parallel=ParallelConfig(2))
 
