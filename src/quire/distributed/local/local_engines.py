@@ -12,7 +12,9 @@ gets. Where none follows an engine that has ended, its requests go on in the oth
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -58,7 +60,8 @@ class LocalEngines:
     DOWN once none is left. `facts` are those of the first; the others are alike, but for the number
     of blocks where they divide the memory of a CPU.
 
-    A request is told the engine that has it in its timeline. The live view shows the blocks of one.
+    A request is told the engine that has it in its timeline. What pins its prompt pins it in all
+    engines. The live view shows the blocks of one.
     """
 
     def __init__(
@@ -156,11 +159,19 @@ class LocalEngines:
 
         Raises EngineDown; raises Refused if the id is in use or too much is unanswered already.
         """
-        heard, now = self._heard, time.monotonic()
-        if request.id in heard.placements:
+        if request.id in self._heard.placements:
             message = "this request id is in use"
             raise Refused(Refusal(request.id, Reason.DUPLICATE_ID, message))
-        index = heard.placements.place(request, self._at_work(), now)
+        at_work = self._at_work()
+        stream = self._hand_over(request, at_work)
+        if request.pins_prompt:
+            self._pin_in_others(request, at_work)
+        return stream
+
+    def _hand_over(self, request: NewRequest, among: Collection[int]) -> TokenStream:
+        """Hand a request to one of the engines of these numbers. Raises Refused or EngineDown."""
+        heard = self._heard
+        index = heard.placements.place(request, among, time.monotonic())
         if heard.charges is not None:
             heard.charges.note(request)
             self._charge(index, heard.charges)
@@ -172,6 +183,14 @@ class LocalEngines:
         stream.on_end = partial(heard.placements.end, request.id)
         heard.routed.append((request.id, heard.placements.route_of(request.id)))
         return stream
+
+    def _pin_in_others(self, request: NewRequest, at_work: Collection[int]) -> None:
+        """Pin a prefix in the engines that have not the request itself; nobody waits for them."""
+        own = self._heard.placements.index_of(request.id)
+        for index in at_work:
+            if index != own:
+                with suppress(Refused, EngineDown):
+                    self._hand_over(replace(request, id=_pin_id(request.id, index)), (index,))
 
     def _at_work(self) -> list[int]:
         """Return the numbers of the engines that a request may go to: those that are ready, or
@@ -186,9 +205,11 @@ class LocalEngines:
 
     def abort(self, request_id: str) -> None:
         """End a request unless it has ended."""
-        index = self._heard.placements.index_of(request_id)
-        if index is not None:
-            self._supervisors[index].abort(request_id)
+        own = self._heard.placements.index_of(request_id)
+        if own is not None:
+            self._supervisors[own].abort(request_id)
+        for index, each in enumerate(self._supervisors):
+            each.abort(_pin_id(request_id, index))
 
     def reset_prefix_cache(self) -> None:
         """Have every engine make what is cached now unfindable. Raises EngineDown."""
@@ -200,8 +221,9 @@ class LocalEngines:
 
     def unpin(self, request_id: str) -> None:
         """Let the blocks be evicted that a request has pinned, in whichever engine."""
-        for each in self._supervisors:
+        for index, each in enumerate(self._supervisors):
             each.unpin(request_id)
+            each.unpin(_pin_id(request_id, index))
 
     def watch(self, interval_s: float | None) -> None:
         """Have one engine tell `LiveFrame`s so often, the first that has as many blocks as `facts`
@@ -260,24 +282,27 @@ class LocalEngines:
             fail_each(requests, reason)
             return
         for live in requests:
-            self._move(live, reason)
+            self._move(live, index, reason)
         self._subscriber.on_engine_resumed(len(requests), 0.0)
         if self._heard.watched == index:
             self.watch(self._watch_interval_s)
         self._do(self._revive(index))
 
-    def _move(self, live: LiveRequest, reason: str) -> None:
-        """Let another engine go on with a request."""
+    def _move(self, live: LiveRequest, index: int, reason: str) -> None:
+        """Let another engine go on with a request than that of this number."""
+        if live.request.pins_prompt and live.id == _pin_id(live.id.rpartition("@")[0], index):
+            live.stream.fail(reason)  # the others pin it themselves
+            return
         live.num_moves += 1
         if live.num_moves > MAX_MOVES:
             live.stream.fail(f"{live.num_moves} engines that had it are down: {reason}")
             return
         placements = self._heard.placements
-        index = placements.place(live.request, self._at_work(), time.monotonic())
+        other = placements.place(live.request, self._at_work(), time.monotonic())
         self._heard.routed.append((live.id, placements.route_of(live.id)))
-        self._supervisors[index].adopt(live)
+        self._supervisors[other].adopt(live)
         if live.is_aborted:
-            self._supervisors[index].abort(live.id)
+            self._supervisors[other].abort(live.id)
 
     async def _revive(self, index: int) -> None:
         """Start an engine again that none follows, until it is ready."""
@@ -319,3 +344,8 @@ class LocalEngines:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _pin_id(request_id: str, index: int) -> str:
+    """Return the id of what pins the prompt of a request in an engine that has not the request."""
+    return f"{request_id}@{index}"
