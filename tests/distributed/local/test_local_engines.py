@@ -7,7 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+import pytest
+
 from quire.cache.sharing import SharingTerms
+from quire.distributed.local import local_engines
 from quire.distributed.local.local_engines import LocalEngines
 from quire.engine.client import Phase
 from quire.engine.config import (
@@ -271,3 +274,18 @@ async def test_a_prompt_is_pinned_in_all_engines_and_unpinned_likewise() -> None
         run.engines.unpin(new.id)
         await read_all([run.engines.submit(request(number)) for number in range(4)])
         await holds(0)
+
+
+async def test_an_engine_that_none_followed_is_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local_engines, "FIRST_RETRY_S", 0.1)
+    async with running(max_restarts=0) as run:
+        run.kill(0)
+        async with asyncio.timeout(60):
+            while run.engines.processes[0].phase is not Phase.DOWN:
+                await asyncio.sleep(0.01)
+            while run.engines.processes[0].phase is not Phase.READY:
+                await asyncio.sleep(0.01)
+        await read_all([run.engines.submit(request(number)) for number in range(8)])
+        assert {route[0] for route in routes(run.told).values()} == {"0", "1"}
