@@ -54,9 +54,15 @@ class Running:
     engines: LocalEngines
     told: RecordingSubscriber
 
-    async def reaches(self, phase: Phase) -> None:
+    async def reaches(self, phase: Phase, number: int | None = None) -> None:
+        """Wait for a phase of the engine of a number, or of all as one."""
+
+        def is_there() -> bool:
+            of = self.engines if number is None else self.engines.processes[number]
+            return of.phase is phase
+
         async with asyncio.timeout(60):
-            while self.engines.phase is not phase:
+            while not is_there():
                 await asyncio.sleep(0.01)
 
     def kill(self, number: int) -> None:
@@ -282,10 +288,7 @@ async def test_an_engine_that_none_followed_is_started_again(
     monkeypatch.setattr(local_engines, "FIRST_RETRY_S", 0.1)
     async with running(max_restarts=0) as run:
         run.kill(0)
-        async with asyncio.timeout(60):
-            while run.engines.processes[0].phase is not Phase.DOWN:
-                await asyncio.sleep(0.01)
-            while run.engines.processes[0].phase is not Phase.READY:
-                await asyncio.sleep(0.01)
+        await run.reaches(Phase.DOWN, number=0)
+        await run.reaches(Phase.READY, number=0)
         await read_all([run.engines.submit(request(number)) for number in range(8)])
         assert {route[0] for route in routes(run.told).values()} == {"0", "1"}
