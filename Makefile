@@ -21,11 +21,13 @@ INSTALLED := $(SERVES) $(patsubst %,$(VENV)/.ready-%,$(subst $(comma), ,$(EXTRAS
 CLIENTS := $(patsubst tests/e2e/clients/requirements/%.txt,.clients/.ready-%,$(wildcard tests/e2e/clients/requirements/*.txt)) .clients/.ready-node
 # Tests of a single server that two replicas pass unchanged; others kill its one engine, count its processes, or read metrics of engine="0".
 ON_REPLICAS := tests/e2e/test_request_parameters.py tests/e2e/test_embeddings.py tests/e2e/test_batches.py
+# The same of two engines in one box.
+ON_ENGINES := $(ON_REPLICAS) tests/e2e/http/test_cache_probe.py tests/e2e/http/test_usage.py tests/e2e/http/test_who_may_what.py
 CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
-.PHONY: help serve install test long search fuzz check fmt bench schemas clients gateway-check deploy-check page-check image-check ray-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-faults readme clean
+.PHONY: help serve install test long search fuzz check fmt bench schemas clients gateway-check deploy-check page-check image-check ray-check engines-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-faults readme clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +88,10 @@ image-check: $(TESTS)  ## build the Dockerfile and run the image; needs root, bu
 ray-check: $(TESTS) $(VENV)/.ready-ray  ## replicas on a Ray of this machine: their own tests, then tests of a single server with TEST_REPLICAS=2
 	$(BIN)/python -m pytest tests/distributed tests/e2e/replicas -rs $(ARGS)
 	TEST_REPLICAS=2 $(BIN)/python -m pytest $(ON_REPLICAS) -rs $(ARGS)
+
+engines-check: $(TESTS)  ## two engines in one box: their own tests, then tests of a single server with TEST_ENGINES=2
+	$(BIN)/python -m pytest tests/distributed/local tests/e2e/data_parallel -rs $(ARGS)
+	TEST_ENGINES=2 $(BIN)/python -m pytest $(ON_ENGINES) -rs $(ARGS)
 
 batch-kills: $(TESTS)  ## kill a batch of 1,000 lines five times at random; every line is answered once
 	$(BIN)/python -m tests.e2e.batch_kills $(ARGS)

@@ -1,11 +1,12 @@
-"""Compare one server with two replicas on Ray Serve, under prompts that share beginnings.
+"""Compare one engine with two in one box and with two replicas on Ray Serve, under prompts that
+share beginnings.
 
-    python -m bench.replicas [--model MODEL] [--groups 16] [--turns 8]
+    python -m bench.replicas [--model MODEL] [--groups 16] [--turns 8] [--ways one,engines]
 
 Each group of requests shares a prefix of 256 tokens; 8 clients send them in random order. Printed
 are the share of prompt tokens that the prefix caches had, the median time to the first token, and
-requests a second: of a single server, and of replicas chosen by prefix and by load alone. It wants
-the extra `ray`.
+requests a second: of one engine (`one`), of two behind one server (`engines`), and of replicas that
+are chosen by prefix (`prefix`) and by load alone (`load`), which want the extra `ray`.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from quire.bench.processes import own_server
@@ -24,11 +26,13 @@ from quire.bench.processes import own_server
 NUM_CLIENTS = 8
 PREFIX_TOKENS, OWN_TOKENS, OUTPUT_TOKENS = 256, 32, 8
 VOCABULARY = range(100, 400)
-WAYS = (
-    ("one server", ()),
-    ("2 replicas, by prefix", ("--replicas", "2")),
-    ("2 replicas, by load", ("--replicas", "2", "--replica-routing", "load")),
-)
+WAYS = {
+    "one": ("one engine", ()),
+    "engines": ("2 engines in one box", ("--data-parallel-size", "2")),
+    "prefix": ("2 replicas, by prefix", ("--replicas", "2")),
+    "load": ("2 replicas, by load", ("--replicas", "2", "--replica-routing", "load")),
+}
+OF_RAY = ("prefix", "load")
 
 
 class Result(NamedTuple):
@@ -92,15 +96,17 @@ def measure(flags: Sequence[str], sent: list[list[int]]) -> Result:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare one server with replicas.")
+    parser = argparse.ArgumentParser(description="Compare one engine with several.")
+    known = [each for each in WAYS if each not in OF_RAY or find_spec("ray")]
     parser.add_argument("--model", default=None, help="MODEL [the bundled one]")
     parser.add_argument("--groups", type=int, default=16, help="prefixes [16]")
     parser.add_argument("--turns", type=int, default=8, help="requests with each prefix [8]")
+    parser.add_argument("--ways", default=",".join(known), help="those to measure [%(default)s]")
     options = parser.parse_args()
     model = () if options.model is None else (options.model,)
     sent = prompts(options.groups, options.turns)
     print("| | hit rate | median TTFT | requests/s |\n|---|---|---|---|")
-    for name, flags in WAYS:
+    for name, flags in (WAYS[each] for each in options.ways.split(",")):
         result = measure((*model, *flags), sent)
         print(
             f"| {name} | {result.hit_rate:.3f} | {1000 * result.median_ttft_s:.1f} ms "

@@ -23,6 +23,8 @@ FLAGS = ("--port", "0", "--num-threads", "1")
 MODEL = "quire-bundled"
 REPLICAS = os.environ.get("TEST_REPLICAS")
 """So many replicas on Ray Serve are behind each server, where it says so; else one engine."""
+ENGINES = os.environ.get("TEST_ENGINES")
+"""So many engines in one box are, likewise."""
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -107,9 +109,8 @@ def server_process(
     with tempfile.TemporaryDirectory() as folder:
         log_path = Path(folder) / "server.log"
         with log_path.open("w") as log:
-            replicas = () if REPLICAS is None else ("--replicas", REPLICAS)
             process = subprocess.Popen(
-                [sys.executable, "-m", "quire.server.cli", "serve", *FLAGS, *replicas, *flags],
+                [sys.executable, "-m", "quire.server.cli", "serve", *FLAGS, *_several(), *flags],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -129,6 +130,13 @@ def server_process(
             finally:
                 server.client.close()
                 _end(process)
+
+
+def _several() -> Iterator[str]:
+    """The flags by which servers have several engines."""
+    for flag, number in (("--replicas", REPLICAS), ("--data-parallel-size", ENGINES)):
+        if number is not None:
+            yield from (flag, number)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

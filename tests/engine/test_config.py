@@ -9,6 +9,7 @@ from quire.engine.config import (
     EngineConfig,
     MemoryConfig,
     ModelConfig,
+    ParallelConfig,
     RecordingConfig,
     SchedulingConfig,
     TracingConfig,
@@ -59,7 +60,10 @@ def test_limits_that_cannot_be_are_refused(scheduling: SchedulingConfig, said: s
 
 
 def test_no_two_groups_have_an_option_of_one_name() -> None:
-    groups = (ModelConfig, MemoryConfig, SchedulingConfig, TracingConfig, RecordingConfig)
+    groups = (
+        *(ModelConfig, MemoryConfig, SchedulingConfig),
+        *(TracingConfig, RecordingConfig, ParallelConfig),
+    )
     names = [field.name for group in groups for field in dataclasses.fields(group)]
     assert sorted(EngineConfig(MODEL).options()) == sorted(names)
 

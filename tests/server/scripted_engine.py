@@ -151,6 +151,10 @@ class ScriptedEngine:
         self.may_step.set()
 
     @property
+    def processes(self) -> "tuple[ScriptedEngine]":
+        return (self,)
+
+    @property
     def num_unfinished(self) -> int:
         return len(self._live)
 

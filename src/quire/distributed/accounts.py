@@ -6,7 +6,7 @@ from functools import reduce
 from quire.scheduler.step import GAUGES, NO_STATS, Stats, together
 
 
-def _counts(stats: Stats) -> Stats:
+def counts_of(stats: Stats) -> Stats:
     """Return the accounts without gauges."""
     return stats._replace(**dict.fromkeys(GAUGES, 0))
 
@@ -41,11 +41,11 @@ class ReplicaAccounts:
 
     def lose(self, replica: str) -> None:
         """Note that the engine of a replica, or all of it, has ended."""
-        self._gone = together(self._gone, _counts(self._now.pop(replica, NO_STATS)))
+        self._gone = together(self._gone, counts_of(self._now.pop(replica, NO_STATS)))
 
     def begin_anew(self) -> None:
         """Count from here on."""
-        self._told = _counts(reduce(together, self._now.values(), self._gone))
+        self._told = counts_of(reduce(together, self._now.values(), self._gone))
 
 
 _COUNTS = tuple(name for name in Stats._fields if name not in GAUGES)

@@ -28,7 +28,6 @@ from quire.engine.messages import (
     Unpin,
     Watch,
 )
-from quire.engine.recording.flight_ring import FlightRing
 from quire.engine.supervision.end_cause import EndCause
 from quire.engine.supervision.live_request import LiveRequest
 from quire.engine.supervision.request_table import RequestTable
@@ -56,8 +55,7 @@ class ReplicatedEngine:
     own, where it runs.
     """
 
-    ring: FlightRing | None = None
-    process_id: int | None = None
+    processes = ()
     standby_id: int | None = None
     lacks_memory = False
 
@@ -176,7 +174,7 @@ class ReplicatedEngine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.phase, self.down_reason = Phase.DOWN, self.down_reason or "the engine was closed"
-        self._table.fail_all(self.down_reason)
+        self._table.give_back_all(self.down_reason)
         await self._replicas.close()
 
     async def _order_all(self, order: Order) -> None:

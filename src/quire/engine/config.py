@@ -220,16 +220,29 @@ class RecordingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ParallelConfig:
+    """The configuration of engines that serve one model together.
+
+    data_parallel_size: so many engines, each with the whole model. On CPUs they divide threads and
+        memory among them, of GPUs each has its own.
+    """
+
+    data_parallel_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Everything that an engine is built from. Each field of a group has the name of its flag, and
-    no two groups have a field of one name. `ring_fd`, which a launch adds, is the memory of the
-    flight recorder."""
+    no two groups have a field of one name. `data_parallel_rank` is the engine's number among those
+    of its model. `ring_fd`, which a launch adds, is the memory of the flight recorder."""
 
     model: ModelConfig
     memory: MemoryConfig = MemoryConfig()
     scheduling: SchedulingConfig = SchedulingConfig()
     tracing: TracingConfig = TracingConfig()
     recording: RecordingConfig = RecordingConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    data_parallel_rank: int = 0
     ring_fd: int | None = None
 
     @property
@@ -244,7 +257,10 @@ class EngineConfig:
 
     def options(self) -> dict[str, object]:
         """Return the value of each option by its name, without the groups."""
-        groups = (self.model, self.memory, self.scheduling, self.tracing, self.recording)
+        groups = (
+            *(self.model, self.memory, self.scheduling),
+            *(self.tracing, self.recording, self.parallel),
+        )
         return {
             field.name: getattr(group, field.name)
             for group in groups

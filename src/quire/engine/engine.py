@@ -4,7 +4,7 @@ With overlap (async scheduling), a step is scheduled and launched while the devi
 the one before it, whose result is returned one call later.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from quire.cache.kv_events import KVEvent
@@ -160,6 +160,10 @@ class Engine:
         """Let the blocks that a request has pinned be evicted."""
         self._scheduler.usage.advance(self._clock())
         self._scheduler.unpin(request_id)
+
+    def charge(self, served: Mapping[str, float]) -> None:
+        """Charge tenants for what other engines have served them."""
+        self._scheduler.charge(served)
 
     def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
         """Return what of a prompt is cached now; nothing is touched."""

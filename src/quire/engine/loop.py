@@ -13,6 +13,7 @@ from quire.engine.messages import (
     EngineOutput,
     Probe,
     ResetPrefixCache,
+    ServedElsewhere,
     Submit,
     ToEngine,
     Unpin,
@@ -46,7 +47,7 @@ class EngineLoop:
         self._channel = channel
         self._told: tuple[DiskStats | None, TransferStats | None] = (None, None)
         self._decoder = msgspec.msgpack.Decoder[ToEngine](
-            Submit | Abort | ResetPrefixCache | Unpin | Probe | Watch
+            Submit | Abort | ResetPrefixCache | Unpin | Probe | Watch | ServedElsewhere
         )
 
     def run(self) -> None:
@@ -112,6 +113,9 @@ class EngineLoop:
             return
         if isinstance(message, Unpin):
             self._engine.unpin(message.request_id)
+            return
+        if isinstance(message, ServedElsewhere):
+            self._engine.charge(message.served)
             return
         if isinstance(message, Watch):
             self._engine.watch(message.interval_s)

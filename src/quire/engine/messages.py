@@ -3,6 +3,7 @@
 Each is framed by its length (`channel.py`). Both ends are of one version, and nothing is pickled.
 """
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -56,6 +57,13 @@ class Watch(msgspec.Struct, frozen=True, tag="watch", array_like=True):
     at least; with None tell none any more."""
 
     interval_s: float | None
+
+
+class ServedElsewhere(msgspec.Struct, frozen=True, tag="served_elsewhere", array_like=True):
+    """Server to engine: other engines of the model have served these tenants so much, in prices
+    over weights, which counts as if this one had."""
+
+    served: Mapping[str, float]
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading", array_like=True):
@@ -214,5 +222,5 @@ class EngineOutput(msgspec.Struct, frozen=True, tag="output", array_like=True):
     transfer: TransferStats | None = None
 
 
-ToEngine: TypeAlias = Submit | Abort | ResetPrefixCache | Unpin | Probe | Watch
+ToEngine: TypeAlias = Submit | Abort | ResetPrefixCache | Unpin | Probe | Watch | ServedElsewhere
 FromEngine: TypeAlias = Loading | Ready | Failed | EngineOutput

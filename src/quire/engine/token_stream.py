@@ -27,7 +27,8 @@ class TokenStream:
     """The deltas of one submitted request: `async for delta in stream`, once it is `accepted`.
 
     Iteration ends after the delta that has a finish; it raises EngineDown if the request cannot go
-    on. `on_pause` is called when an engine has ended and another is to go on.
+    on. `on_pause` is called when an engine has ended and another is to go on, `on_end` when the
+    last delta is there, or none is to come.
     """
 
     def __init__(self, request_id: str) -> None:
@@ -39,6 +40,7 @@ class TokenStream:
         self._refusal: Refusal | None = None
         self._down_reason: str | None = None
         self.on_pause: Callable[[], None] | None = None
+        self.on_end: Callable[[], None] | None = None
 
     async def accepted(self) -> None:
         """Wait until the scheduler has accepted the request. Raises Refused or EngineDown."""
@@ -72,13 +74,16 @@ class TokenStream:
     def refuse(self, refusal: Refusal) -> None:
         """Record that the scheduler has refused the request, which ends the stream."""
         self._refusal = refusal
-        self._wake()
+        self._end()
 
     def put(self, delta: Delta) -> None:
         """Append the next delta; called by the supervisor."""
         self._deltas.append(delta)
         self._ended = delta.finish is not None
-        self._wake()
+        if self._ended:
+            self._end()
+        else:
+            self._wake()
 
     def pause(self) -> None:
         """Tell whoever reads that the next delta takes a while; called by the supervisor."""
@@ -88,6 +93,11 @@ class TokenStream:
     def fail(self, down_reason: str) -> None:
         """Record that the engine is down, which ends the stream."""
         self._down_reason = down_reason
+        self._end()
+
+    def _end(self) -> None:
+        if self.on_end is not None:
+            self.on_end()
         self._wake()
 
     def _wake(self) -> None:

@@ -11,6 +11,8 @@ them. Blocks are taken back from the tail of the running, so that nothing alread
 step is taken back. The first of the running can always go on, so every accepted request ends.
 """
 
+from collections.abc import Mapping
+
 from quire.cache.kv_cache import KVCache
 from quire.cache.kv_events import KVEvent
 from quire.cache.sharing import SharingTerms
@@ -146,6 +148,10 @@ class Scheduler:
     def unpin(self, request_id: str) -> None:
         """Let the blocks that a request has pinned be evicted, if it has pinned any."""
         self._cache.pins.unpin(request_id)
+
+    def charge(self, served: Mapping[str, float]) -> None:
+        """Charge tenants, which the policy knows, for what other engines have served them."""
+        self._shares.charge_elsewhere(served)
 
     def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
         """Return what of a prompt the prefix cache holds now; nothing is touched."""

@@ -5,6 +5,8 @@ A counter grows by the prompt tokens computed and, at twice the price, the token
 request's weight. Prefix hits and recomputation cost nothing, so counters only grow.
 """
 
+from collections.abc import Mapping
+
 from quire.scheduler.request import Request
 
 PROMPT_PRICE = 1.0
@@ -52,6 +54,13 @@ class Shares:
     def charge_outputs(self, request: Request, num_tokens: int) -> None:
         """Charge tokens of an output."""
         self._charge(request, OUTPUT_PRICE * num_tokens)
+
+    def charge_elsewhere(self, served: Mapping[str, float]) -> None:
+        """Charge tenants for what other engines have served them."""
+        for tenant, price in served.items():
+            self._served[tenant] = self._served.get(tenant, self._level) + price
+        if len(self._served) > self._sweep_at:
+            self._sweep()
 
     def _charge(self, request: Request, price: float) -> None:
         tenant = request.tenant

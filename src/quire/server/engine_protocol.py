@@ -1,6 +1,7 @@
-"""The engine as the server sees it: an `EngineSupervisor`, or a scripted engine in the tests."""
+"""The engine as the server sees it: an `EngineSupervisor`, several of them as one, or a scripted
+engine in the tests."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from quire.cache.sharing import SharingTerms
@@ -13,6 +14,16 @@ from quire.engine.token_stream import TokenStream
 from quire.scheduler.prefix_probe import PrefixProbe
 from quire.scheduler.request import NewRequest
 from quire.scheduler.step import Stats
+
+
+class EngineProcess(Protocol):
+    """One engine process of this machine."""
+
+    @property
+    def process_id(self) -> int | None: ...
+
+    @property
+    def ring(self) -> FlightRing | None: ...
 
 
 class EngineProtocol(Protocol):
@@ -35,10 +46,7 @@ class EngineProtocol(Protocol):
     def lacks_memory(self) -> bool: ...
 
     @property
-    def process_id(self) -> int | None: ...
-
-    @property
-    def ring(self) -> FlightRing | None: ...
+    def processes(self) -> Sequence[EngineProcess]: ...
 
     @property
     def standby_id(self) -> int | None: ...

@@ -36,9 +36,10 @@ MAX_HTTP_REQUESTS = 100_000
 """Serve hands the front end so many requests at once: it has limits of its own."""
 
 
-OF_SOCKETS = frozenset(("host", "port", "batch_dir")) | {
+NOT_ON_RAY = frozenset(("host", "port", "batch_dir", "data_parallel_size")) | {
     option.key for option in OPTIONS if option.key.startswith("ssl_")
 }
+"""Options of sockets and of one machine, which are not this server's own."""
 
 
 def replication_of(config: ServerConfig, model: ServedModelConfig) -> ReplicationConfig:
@@ -111,10 +112,10 @@ def app(args: Mapping[str, object]) -> Application:
     or `-`. Raises InvalidOption."""
     given = {name.replace("-", "_"): _as_flag(value) for name, value in args.items()}
     for name in given:
-        if name in OF_SOCKETS or name not in (option.key for option in OPTIONS):
+        if name in NOT_ON_RAY or name not in (option.key for option in OPTIONS):
             raise InvalidOption(
                 f"{name} is no option of the server on Ray Serve: it has those of `quire serve`, "
-                f"but for {', '.join(sorted(OF_SOCKETS))}, which are not its own"
+                f"but for {', '.join(sorted(NOT_ON_RAY))}, which are not its own"
             )
     config = read_config(given, {})
     if config.tenant_secret is None:  # front ends that share blocks need the same

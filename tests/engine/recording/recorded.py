@@ -24,7 +24,10 @@ from quire.scheduler.step import Step, StepResult
 
 EOS, STOP = 5, 6
 TOKENS = st.sampled_from([0, 1, 0, 1, 0, 1, 0, 1, EOS, STOP])
-KINDS = [*["step"] * 5, *["add"] * 4, "resume", "abort", "ready", "reset", "unpin", "load"]
+KINDS = [
+    *(*["step"] * 5, *["add"] * 4, "resume", "abort"),
+    *("ready", "reset", "unpin", "load", "charge"),
+]
 WINDOW = AttentionPattern(AttentionType.SLIDING, 3)
 CHUNKS = AttentionPattern(AttentionType.CHUNKED, 4)
 
@@ -53,6 +56,7 @@ prompts = st.one_of(
     st.lists(st.integers(0, 1), min_size=1, max_size=12).map(tuple),
     st.integers(1, 16).map(lambda length: (7,) * length),
 )
+charges = st.dictionaries(st.sampled_from("abc"), st.floats(0.5, 50.0), max_size=3)
 
 
 @st.composite
@@ -80,7 +84,8 @@ def news(draw: st.DrawFn, number: int, known: list[NewRequest]) -> NewRequest:
 
 @dataclass
 class Inputs:
-    """Gives random inputs to a scheduler; a step may be updated after the next was scheduled."""
+    """Gives random inputs to a scheduler; a step may be updated after the next was scheduled. One
+    that `is_fair` is told of other engines."""
 
     data: st.DataObject
     scheduler: RecordedScheduler
@@ -88,6 +93,7 @@ class Inputs:
     now: float = 100.0
     known: list[NewRequest] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    is_fair: bool = False
 
     def give(self) -> None:
         """Give one input, or the two or three of a step."""
@@ -106,6 +112,8 @@ class Inputs:
             scheduler.reset_prefix_cache()
         elif kind == "unpin" and self.known:
             scheduler.unpin(draw(st.sampled_from(self.known)).id)
+        elif kind == "charge" and self.is_fair:
+            scheduler.charge(draw(charges))
         elif kind == "load" and self.known:
             self.load(draw(st.sampled_from(self.known[-4:])).id)
         elif kind == "resume":

@@ -15,6 +15,7 @@ from quire.engine.recording.frames import bodies, framed
 from quire.engine.recording.inputs import Record, Scheduled
 from quire.engine.recording.replayed_scheduler import SegmentStart, restored, shape_of
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.policy import PolicyName
 from quire.scheduler.snapshot.arrival import TenantNumbers
 from quire.scheduler.snapshot.scheduler_snapshot import can_snapshot, snapshot_scheduler
 from quire.simulation.replay import replay
@@ -27,8 +28,9 @@ DECODER = msgspec.msgpack.Decoder[Record](Record)
 def test_a_record_is_replayed_to_the_same_decisions(
     data: st.DataObject, config: SchedulerConfig, cache: CacheConfig, segment_s: float
 ) -> None:
+    is_fair = config.scheduling_policy is PolicyName.FAIR
     with closing(Recorded(config, cache, segment_s)) as recorded:
-        inputs = Inputs(data, recorded.scheduler, recorded.cache)
+        inputs = Inputs(data, recorded.scheduler, recorded.cache, is_fair=is_fair)
         for _ in range(data.draw(st.integers(1, 60))):
             inputs.give()
         recorded.cache.check()
@@ -45,9 +47,10 @@ def test_a_record_is_replayed_to_the_same_decisions(
 def test_a_restored_scheduler_has_the_same_snapshot(
     data: st.DataObject, config: SchedulerConfig, cache: CacheConfig
 ) -> None:
+    is_fair = config.scheduling_policy is PolicyName.FAIR
     with closing(Recorded(config, cache)) as recorded:
         scheduler, recorder = recorded.scheduler, recorded.recorder
-        inputs = Inputs(data, scheduler, recorded.cache)
+        inputs = Inputs(data, scheduler, recorded.cache, is_fair=is_fair)
         for _ in range(data.draw(st.integers(1, 60))):
             inputs.give()
         assume(can_snapshot(scheduler))

@@ -93,6 +93,16 @@ def test_there_is_none_of_an_empty_or_an_ended_engine(served: Served, ring: Flig
     assert refusal(served.client.post(PATH)) == (409, "no_flight_record_now")
 
 
+def test_there_is_none_of_an_engine_that_is_none_of_the_model(
+    served: Served, ring: FlightRing
+) -> None:
+    served.engine.ring = ring
+    assert served.client.post(f"{PATH}?engine=0").status_code == 200
+    assert refusal(served.client.post(f"{PATH}?engine=1")) == (404, "engine_not_found")
+    for query in ("engine=x", "engine=-1", "engine=1e9", "model=a"):
+        assert served.client.post(f"{PATH}?{query}").status_code == 400
+
+
 def test_there_is_none_of_a_model_that_is_not_loaded() -> None:
     with serving_two(two_models()) as served:
         reply = served.client.post(f"/v1/models/{TWO}/flight_record")

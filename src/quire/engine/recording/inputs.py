@@ -23,6 +23,7 @@ from quire.scheduler.snapshot.arrival import (
     STOP_TOKEN,
     Arrival,
     request_of,
+    tenant_of,
 )
 from quire.scheduler.step import Delta, Step, StepResult
 
@@ -125,6 +126,18 @@ class CacheReset(msgspec.Struct, frozen=True, tag=4, array_like=True):
 
     def apply(self, replayed: ReplayedScheduler) -> str:
         replayed.scheduler.reset_prefix_cache()
+        return SAME
+
+
+class Charged(msgspec.Struct, frozen=True, tag=14, array_like=True):
+    """Other engines have served tenants, which have numbers here, so much."""
+
+    served: dict[int, float]
+    answers: list[int]
+
+    def apply(self, replayed: ReplayedScheduler) -> str:
+        served = {tenant_of(number): price for number, price in self.served.items()}
+        replayed.scheduler.charge(served)
         return SAME
 
 
@@ -289,7 +302,7 @@ class Failed(msgspec.Struct, frozen=True, tag=7, array_like=True):
         return f"recorded {self.error}, replayed none"
 
 
-FromOutside: TypeAlias = Added | ResumedHere | MadeReady | Aborted | CacheReset | Unpinned
+FromOutside: TypeAlias = Added | ResumedHere | MadeReady | Aborted | CacheReset | Unpinned | Charged
 FromDisk: TypeAlias = ChainAsked | LoadBegun | LoadEnded | TookIn
 Input: TypeAlias = FromOutside | FromDisk | Scheduled | Updated | Failed
 Record: TypeAlias = SegmentStart | Input

@@ -1,5 +1,7 @@
 """A scheduler whose inputs are recorded, each with what it answered."""
 
+from collections.abc import Mapping
+
 from quire.cache.kv_cache import KVCache
 from quire.cache.persistence.transfers import Transfers
 from quire.cache.sharing import SharingTerms
@@ -7,6 +9,7 @@ from quire.engine.recording.inputs import (
     Aborted,
     Added,
     CacheReset,
+    Charged,
     Failed,
     MadeReady,
     ResumedHere,
@@ -92,6 +95,12 @@ class RecordedScheduler(Scheduler):
     def reset_prefix_cache(self) -> None:
         super().reset_prefix_cache()
         self._recorder.write(CacheReset(self._recorder.numbers.take()))
+
+    def charge(self, served: Mapping[str, float]) -> None:
+        super().charge(served)
+        recorder = self._recorder
+        numbered = {recorder.tenants.number(tenant): price for tenant, price in served.items()}
+        recorder.write(Charged(numbered, recorder.numbers.take()))
 
     def probe(self, token_ids: tuple[int, ...], sharing: SharingTerms) -> PrefixProbe:
         """Return what of a prompt is cached; it is no input, since it changes nothing."""

@@ -23,7 +23,12 @@ from quire.engine.startup.embeddings import embedding_facts
 from quire.engine.startup.graphs import recorded_backend, with_graphs
 from quire.engine.startup.kv_plan import KVPlan, Limits
 from quire.engine.startup.memory import measure, peak_bytes
-from quire.engine.startup.placement import Placement, choose_placement, prepare_process
+from quire.engine.startup.placement import (
+    Placement,
+    choose_placement,
+    own_part,
+    prepare_process,
+)
 from quire.engine.startup.receipt import padding_warning, receipt_text
 from quire.engine.startup.sizing import (
     Memories,
@@ -59,6 +64,7 @@ def build_model_engine(
     """
     timer = PhaseTimer(clock, last_s=clock() if began_s is None else began_s)
     timer.end("imports")
+    config = own_part(config)
     placement = choose_placement(config.model)
     prepare_process(placement.device, config.model.num_threads)
     source = ModelSource(config.model.model, config.model.revision, config.model.trust_remote_code)

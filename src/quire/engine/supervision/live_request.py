@@ -26,6 +26,7 @@ class LiveRequest:
     is_handed_over: the engine that runs now has it. is_aborted: and was told to end it.
     is_withdrawn: it was told so, but the request is to go on later.
     num_at_crash: the tokens of its output when an engine last ended.
+    num_moves: how many supervisors have given it back.
     """
 
     request: NewRequest
@@ -38,6 +39,7 @@ class LiveRequest:
     is_aborted: bool = False
     is_withdrawn: bool = False
     num_at_crash: int = 0
+    num_moves: int = 0
 
     @property
     def id(self) -> str:

@@ -1,7 +1,8 @@
 """The requests that have not ended, in the order of their submission."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -29,32 +30,56 @@ _REFUSALS = {
 """The refusals of requests that end before any engine has accepted them."""
 
 
+GiveBack: TypeAlias = Callable[[Sequence[LiveRequest], str], None]
+"""Takes requests that have not ended and that no engine has, and why that is so."""
+
+
+def fail_each(requests: Sequence[LiveRequest], reason: str) -> None:
+    """End requests that cannot go on."""
+    for live in requests:
+        live.stream.fail(reason)
+
+
 class RequestTable:
     """Every request that has not ended, by its id. Those in `accepting` no engine has accepted yet,
     and those in `waiting` the engine that runs does not have.
 
-    `on_ended_here` gets the last delta of a request that ends while no engine has it.
+    `on_ended_here` gets the last delta of a request that ends while no engine has it, `give_back`
+    all that are left when no engine follows.
     """
 
-    def __init__(self, on_ended_here: Callable[[Delta], None]) -> None:
+    def __init__(
+        self, on_ended_here: Callable[[Delta], None], give_back: GiveBack = fail_each
+    ) -> None:
         self.live: dict[str, LiveRequest] = {}
         self.accepting: dict[str, LiveRequest] = {}
         self.waiting: dict[str, LiveRequest] = {}
         self._num_withdrawn = 0
         self._on_ended_here = on_ended_here
+        self._give_back = give_back
 
     def add(self, request: NewRequest, now: float, resumed: Resumed | None = None) -> LiveRequest:
         """Add a request that is submitted now, or `resumed` behind what another server's engine
         has handed out of its output. Raises Refused if its id is in use."""
+        live = self.new(request, now, resumed)
+        self.adopt(live)
+        return live
+
+    def new(self, request: NewRequest, now: float, resumed: Resumed | None = None) -> LiveRequest:
+        """Return a request that may be added. Raises Refused if its id is in use."""
         if request.id in self.live:
             raise Refused(Refusal(request.id, Reason.DUPLICATE_ID, "this request id is in use"))
         live = LiveRequest(request, TokenStream(request.id), now)
-        self.live[live.id] = self.waiting[live.id] = live
-        if resumed is None:
-            self.accepting[live.id] = live
-        else:
+        if resumed is not None:
             live.resume(resumed)
         return live
+
+    def adopt(self, live: LiveRequest) -> None:
+        """Add a request that is new, or that another table gave back: it waits."""
+        live.is_handed_over = live.is_withdrawn = False
+        self.live[live.id] = self.waiting[live.id] = live
+        if not live.stream.is_accepted:
+            self.accepting[live.id] = live
 
     def refuse_beyond(self, request_id: str, most: int, num_unread: int | None) -> None:
         """Raise Refused if `most` requests are not accepted yet, or too many bytes are unread:
@@ -201,10 +226,10 @@ class RequestTable:
                 self._num_withdrawn -= live.is_withdrawn
                 self.end(live, Reason.DEADLINE_EXCEEDED)
 
-    def fail_all(self, down_reason: str) -> None:
-        """End every request: no engine follows."""
-        for live in self.live.values():
-            live.stream.fail(down_reason)
-        self.live.clear()
-        self.accepting.clear()
-        self.waiting.clear()
+    def give_back_all(self, down_reason: str) -> None:
+        """Give every request back: no engine follows."""
+        self._num_withdrawn = 0
+        requests = list(self.live.values())
+        for each in (self.live, self.accepting, self.waiting):
+            each.clear()
+        self._give_back(requests, down_reason)

@@ -12,6 +12,7 @@ Streams belong to the supervisor and outlive engines; their readers see a pause.
 import asyncio
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -19,16 +20,24 @@ from quire.cache.sharing import SharingTerms
 from quire.engine.client import EngineClient, EngineEnd, Phase
 from quire.engine.config import EngineConfig, SupervisionConfig
 from quire.engine.failure_kind import FailureKind
-from quire.engine.messages import Abort, EngineFacts, EngineOutput, ResetPrefixCache, Unpin, Watch
+from quire.engine.messages import (
+    Abort,
+    EngineFacts,
+    EngineOutput,
+    ResetPrefixCache,
+    ServedElsewhere,
+    Unpin,
+    Watch,
+)
 from quire.engine.recording.flight_ring import FlightRing
-from quire.engine.supervision.end_cause import EndCause
 from quire.engine.supervision.engine_starter import EngineStarter
 from quire.engine.supervision.engine_watch import EngineWatch
+from quire.engine.supervision.judge import Judge
 from quire.engine.supervision.limits import as_before
 from quire.engine.supervision.live_request import LiveRequest
 from quire.engine.supervision.probes import Probes
 from quire.engine.supervision.quarantine import Quarantine
-from quire.engine.supervision.request_table import CRASHES, RequestTable
+from quire.engine.supervision.request_table import CRASHES, GiveBack, RequestTable, fail_each
 from quire.engine.supervision.restart_policy import RestartPolicy
 from quire.engine.supervision.subscriber import EngineSubscriber
 from quire.engine.supervision.trials import Trials
@@ -53,7 +62,7 @@ class EngineSupervisor:
 
     `phase`, `facts` (once an engine was ready) and `down_reason` may be read at any time. It is
     DOWN where the first engine could not be loaded, if for want of memory then it `lacks_memory`,
-    or where engines have ended too often.
+    or where engines have ended too often: then `give_back` gets the requests that have not ended.
     `starter` starts them.
     """
 
@@ -63,6 +72,7 @@ class EngineSupervisor:
         subscriber: EngineSubscriber,
         supervision: SupervisionConfig,
         starter: EngineStarter | None = None,
+        give_back: GiveBack = fail_each,
     ) -> None:
         self.phase = Phase.STARTING
         self.facts: EngineFacts | None = None
@@ -74,9 +84,10 @@ class EngineSupervisor:
         self._starter = starter or EngineStarter(has_standby=False)
         self._policy = RestartPolicy(supervision.max_engine_restarts)
         self._client: EngineClient | None = None
-        self._requests = RequestTable(subscriber.on_ended_here)
+        self._requests = RequestTable(subscriber.on_ended_here, give_back)
         self._trials = Trials()
         self._quarantine = Quarantine()
+        self._judge = Judge(self._trials, self._quarantine, self._requests, subscriber)
         self._watch = EngineWatch(supervision.stuck_after_s)
         self._probes = Probes()
         self._has_stepped = False
@@ -93,6 +104,11 @@ class EngineSupervisor:
     def progress(self) -> tuple[str, int, int]:
         """The phase of the load of the engine that runs or is to, and how much of it is done."""
         return ("process", 0, 1) if self._client is None else self._client.progress
+
+    @property
+    def processes(self) -> "Sequence[EngineSupervisor]":
+        """The supervisors of processes of this machine: this one."""
+        return (self,)
 
     @property
     def process_id(self) -> int | None:
@@ -139,14 +155,19 @@ class EngineSupervisor:
         if request in self._quarantine:
             raise Refused(Refusal(request.id, Reason.QUARANTINED, f"{CRASHES} as it did before"))
         self._refuse_beyond_bounds(request.id)
-        now = time.monotonic()
-        if not self._requests.live:
-            self._last_progress_s = now
-        must_wait = bool(self._requests.waiting) or self._trials.group is not None
-        live = self._requests.add(request, now, resumed)
-        if self._client is not None and self.phase is Phase.READY and not must_wait:
-            self._client.send(self._requests.hand_over(live, now))
+        live = self._requests.new(request, time.monotonic(), resumed)
+        self.adopt(live)
         return live.stream
+
+    def adopt(self, live: LiveRequest) -> None:
+        """Go on with a request that no engine has, as one that another supervisor gave back."""
+        now, requests = time.monotonic(), self._requests
+        if not requests.live:
+            self._last_progress_s = now
+        must_wait = bool(requests.waiting) or self._trials.group is not None
+        requests.adopt(live)
+        if self._client is not None and self.phase is Phase.READY and not must_wait:
+            self._client.send(requests.hand_over(live, now))
 
     def _refuse_beyond_bounds(self, request_id: str) -> None:
         """Raise Refused if as much is unanswered as the engine could ever accept."""
@@ -189,6 +210,11 @@ class EngineSupervisor:
         """Have the engine that runs tell `LiveFrame`s so often; with None have it end that."""
         if self._client is not None:
             self._client.send(Watch(interval_s))
+
+    def charge(self, served: Mapping[str, float]) -> None:
+        """Tell the engine that runs what other engines have served tenants."""
+        if self._client is not None:
+            self._client.send(ServedElsewhere(served))
 
     def _ready_client(self) -> EngineClient:
         """Return the engine. Raises EngineDown."""
@@ -272,7 +298,7 @@ class EngineSupervisor:
         """Hand over the requests that wait and may run, in their order; return how many of them an
         engine had accepted before."""
         num_sent = num_resumed = 0
-        while client.phase is Phase.READY and (live := self._next_waiting()) is not None:
+        while client.phase is Phase.READY and (live := self._judge.next_waiting()) is not None:
             client.send(self._requests.hand_over(live, time.monotonic()))
             num_resumed += live.stream.is_accepted
             num_sent += 1
@@ -280,13 +306,6 @@ class EngineSupervisor:
                 await asyncio.sleep(0)
                 await client.drain()
         return num_resumed
-
-    def _next_waiting(self) -> LiveRequest | None:
-        """Return the first request that waits and may run now, if there is one."""
-        waiting, group = self._requests.waiting, self._trials.group
-        if group is None:
-            return next(iter(waiting.values()), None)
-        return next((waiting[request_id] for request_id in group if request_id in waiting), None)
 
     def _go_on(self, num_resumed: int) -> None:
         """Note that the engine has all requests that may run."""
@@ -329,15 +348,9 @@ class EngineSupervisor:
         is_busy = self._dispatching is not None and not self._dispatching.done()
         if client is None or self.phase is not Phase.READY or is_busy:
             return
-        group, live = self._trials.group, self._requests.live
-        if group and not any(id in live and not live[id].has_passed for id in group):
-            self._trials.pass_group()
-            if self._trials.group is not None:
-                for each in [live[id] for id in group if id in live and live[id].is_handed_over]:
-                    client.send(self._requests.withdraw(each))
-            num_left = self._trials.num_suspects
-            logger.warning("%d requests are cleared, %d suspects are left", len(group), num_left)
-        if self._next_waiting() is not None:
+        for abort in self._judge.pass_group():
+            client.send(abort)
+        if self._judge.next_waiting() is not None:
             self._dispatching = asyncio.create_task(self._dispatch(client))
 
     async def _next(self, end: EngineEnd) -> EngineClient | None:
@@ -345,7 +358,8 @@ class EngineSupervisor:
         none to follow."""
         while True:
             cause = self._watch.cause_of(end)
-            self._suspect(end, cause)
+            if cause.may_be_of_a_request:  # one whose record is torn may have run any that it had
+                self._judge.on_crash(self._handed_over if end.ran is None else end.ran)
             has_progressed = self._has_stepped or self._trials.group is not None
             delay_s = self._policy.delay_s(time.monotonic(), has_progressed=has_progressed)
             self._has_stepped = False
@@ -369,23 +383,6 @@ class EngineSupervisor:
                 return None
             return client
 
-    def _suspect(self, end: EngineEnd, cause: EndCause) -> None:
-        """Count a crash for those that ran in it; end the request that is found to bring it
-        about."""
-        if not cause.may_be_of_a_request:
-            return
-        ran, live = end.ran, self._requests.live
-        if ran is None:  # torn: it may have been any that the engine had
-            ran = self._handed_over
-        convicted = self._trials.on_crash(ran, live)
-        if convicted is not None:
-            logger.error("request %s crashes the engine: it is not run again", convicted)
-            self._quarantine.add(live[convicted].request, time.monotonic())
-            self._subscriber.on_quarantined()
-            self._requests.end(live[convicted], Reason.QUARANTINED)
-        elif self._trials.group is not None:
-            logger.warning("%d requests ran in two crashes", self._trials.num_suspects)
-
     async def _is_closed_within(self, delay_s: float) -> bool:
         """Wait for `delay_s` seconds; return whether the supervisor is closed by then."""
         with suppress(TimeoutError):
@@ -393,8 +390,8 @@ class EngineSupervisor:
         return self._closing.is_set()
 
     def _give_up(self, reason: str) -> None:
-        """End every stream: no engine follows."""
+        """Give every request back: no engine follows."""
         self.phase = Phase.DOWN
         self.down_reason = reason
-        self._requests.fail_all(reason)
+        self._requests.give_back_all(reason)
         self._probes.fail(reason)

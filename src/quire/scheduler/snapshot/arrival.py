@@ -61,7 +61,7 @@ def request_of(arrival: Arrival) -> NewRequest:
         Stopping(arrival.max_tokens, arrival.min_tokens, (END_TOKEN,), (STOP_TOKEN,)),
         sharing=_ANOTHER if arrival.fork_differs else OPEN,
         prompt_logprobs=0 if arrival.needs_all_rows else None,
-        tenant=str(arrival.tenant) if arrival.tenant else "",
+        tenant=tenant_of(arrival.tenant),
         weight=arrival.weight,
         priority=arrival.priority,
         time_limit_s=arrival.time_limit_s,
@@ -69,6 +69,11 @@ def request_of(arrival: Arrival) -> NewRequest:
         reports_prefill=arrival.reports_prefill,
         pins_prompt=arrival.pins_prompt,
     )
+
+
+def tenant_of(number: int) -> str:
+    """Return the tenant that has a number in a replay."""
+    return str(number) if number else ""
 
 
 class TenantNumbers:

@@ -20,7 +20,7 @@ from quire.cache.snapshot.digest_numbers import DigestNumbers, NumberedDigests
 from quire.scheduler.policy import PolicyName
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.snapshot.arrival import TenantNumbers
+from quire.scheduler.snapshot.arrival import TenantNumbers, tenant_of
 from quire.scheduler.snapshot.estimates_snapshot import (
     EstimatesSnapshot,
     restore_estimates,
@@ -157,7 +157,7 @@ class _Tenants(NamedTuple):
     is_fair: bool
 
     def id_of(self, number: int) -> str:
-        return str(number) if self.is_fair and number else ""
+        return tenant_of(number) if self.is_fair else ""
 
 
 def _snapshot_queue(queue: WaitingQueue, tenants: TenantNumbers) -> QueueSnapshot:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from quire import __version__
 from quire.bench.options import read_options, split_serve_args
+from quire.distributed.local.configs import engine_configs
 from quire.engine.config import TOY_MODEL, LogFormat, ModelConfig
 from quire.engine.supervision.engine_starter import EngineStarter
 from quire.extras import how_to_install
@@ -105,12 +106,13 @@ def run_with_engines(config: ServerConfig, run: Callable[["OpenEngine"], int]) -
         try:
             for each in config.models:
                 if each.load is LoadTime.AT_START:
-                    starter.launch_ahead(each.engine)
+                    for engine in engine_configs(each.engine):
+                        starter.launch_ahead(engine)
         except OSError as error:
             logger.error("cannot start: the engine process cannot be run: %s", error)
             return FAILED_START
         with uncollected():  # a web server takes a while, and `quire --help` needs none
-            from quire.server.http.serve import opener
+            from quire.server.opener import opener
 
         return run(opener(config.supervision, starter))
 

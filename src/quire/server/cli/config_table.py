@@ -7,6 +7,7 @@ from types import MappingProxyType
 from quire.engine.config import (
     MemoryConfig,
     ModelConfig,
+    ParallelConfig,
     RecordingConfig,
     SchedulingConfig,
     TracingConfig,
@@ -23,6 +24,7 @@ OWNERS: Mapping[ConfigSection, type] = MappingProxyType(
         ConfigSection.SCHEDULING: SchedulingConfig,
         ConfigSection.TRACING: TracingConfig,
         ConfigSection.RECORDING: RecordingConfig,
+        ConfigSection.PARALLEL: ParallelConfig,
         ConfigSection.SERVED_MODEL: ServedModelConfig,
         ConfigSection.SERVER: ServerConfig,
     }

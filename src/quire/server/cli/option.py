@@ -18,6 +18,7 @@ class ConfigSection(StrEnum):
     SCHEDULING = "scheduling"
     TRACING = "tracing"
     RECORDING = "recording"
+    PARALLEL = "parallel"
     SERVED_MODEL = "served_model"
     SERVER = "server"
     RESOLVED = "resolved"

@@ -16,6 +16,7 @@ MAX_BYTES = 1 << 60
 MAX_GIB = 1 << 20
 MAX_THREADS = 1024
 MAX_REPLICAS = 1000
+MAX_ENGINES = 64
 MAX_SECONDS = 10**9
 LEAST_SECONDS = 0.1
 """The shortest time that an option may give: deadlines are not checked more often."""

@@ -18,6 +18,7 @@ from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.policy import PolicyName
 from quire.server.cli.option import ConfigSection, Option
 from quire.server.cli.option_values import (
+    MAX_ENGINES,
     boolean,
     byte_count,
     count,
@@ -81,6 +82,13 @@ OPTIONS: tuple[Option, ...] = (
         "bfloat16 for float32 where the device multiplies it.",
     ),
     Option("num-threads", MODEL, threads, "CPU threads of the engine.", shown="auto"),
+    Option(
+        "data-parallel-size",
+        ConfigSection.PARALLEL,
+        integer(1, MAX_ENGINES),
+        "Engines of each model on this machine, behind one server: on CPUs they divide cores and "
+        "memory, of GPUs each takes one (see [scaling](scaling.md#several-engines-in-one-box)).",
+    ),
     Option(
         "block-size",
         MEMORY,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import uvloop
 
-from quire.engine.supervision.supervisor import EngineSupervisor
+from quire.engine.supervision.engine_starter import EngineStarter
 from quire.progress import Progress
 from quire.server.batches.batch_run import BatchStopped
 from quire.server.batches.lines import BatchIndex, LineLimits
@@ -22,6 +22,7 @@ from quire.server.cli.exit_codes import FAILED_START, KILLED_BY, USAGE_ERROR
 from quire.server.cli.output import print_line
 from quire.server.config import ServerConfig
 from quire.server.http.app import build_service
+from quire.server.opener import opener
 from quire.server.sources import Sources
 
 
@@ -79,8 +80,8 @@ async def _run(job: Job, config: ServerConfig) -> int:
 
 async def _work(job: Job, config: ServerConfig) -> FileResult:
     sources = Sources(clock=time.monotonic, now=time.time, random_bytes=os.urandom)
-    open_engine = partial(EngineSupervisor, supervision=config.supervision)
-    service = build_service(config, open_engine, sources)
+    starter = EngineStarter(has_standby=False)
+    service = build_service(config, opener(config.supervision, starter), sources)
     progress = Progress(sys.stderr, lambda part: print(part, file=sys.stderr), unit="line")
     show = partial(progress.show, "answering")
     try:

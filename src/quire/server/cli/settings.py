@@ -160,6 +160,7 @@ def _check(config: ServerConfig) -> None:
     """Check what no option can tell by itself. Raises InvalidOption."""
     _check_tls(config)
     _check_replicas(config)
+    _check_engines(config)
     _check_transfer(config)
     if config.admin_key in [each.key for each in config.api_keys]:
         raise InvalidOption(
@@ -185,6 +186,28 @@ def _check_replicas(config: ServerConfig) -> None:
                 "--enable-kv-cache-events tells of the blocks of one engine, and --replicas has "
                 "several: leave one of them out"
             )
+
+
+def _check_engines(config: ServerConfig) -> None:
+    """Check which options go with several engines of a model. Raises InvalidOption."""
+    for engine in (model.engine for model in config.models):
+        size = engine.parallel.data_parallel_size
+        if size == 1:
+            continue
+        refused = {
+            "--replicas starts engines too": config.has_replicas,
+            "--enable-kv-cache-events tells of the blocks of one": (
+                engine.tracing.enable_kv_cache_events
+            ),
+            "--kv-transfer-listen is where one can listen": (
+                engine.memory.kv_transfer_listen is not None
+            ),
+        }
+        for what, is_given in refused.items():
+            if is_given:
+                raise InvalidOption(
+                    f"--data-parallel-size is {size} engines, and {what}: leave one of them out"
+                )
 
 
 def _check_transfer(config: ServerConfig) -> None:

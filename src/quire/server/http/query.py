@@ -9,6 +9,7 @@ from quire.server.errors import RequestError
 
 MAX_SHOWN_CHARS = 64
 MAX_SHOWN_ID_CHARS = 128
+MAX_DIGITS = 10
 
 
 class Identified(Protocol):
@@ -43,6 +44,15 @@ def flag_of(query: Mapping[str, str], name: str) -> bool:
         shown = given[:MAX_SHOWN_CHARS]
         raise RequestError(f"'{name}' is 'true' or 'false', not {shown!r}.", param=name)
     return given == "true"
+
+
+def number_of(query: Mapping[str, str], name: str) -> int:
+    """Return a parameter that is a number, 0 if it is left out. Raises RequestError."""
+    given = query.get(name, "0")
+    if not (given.isascii() and given.isdigit() and len(given) < MAX_DIGITS):
+        shown = given[:MAX_SHOWN_CHARS]
+        raise RequestError(f"'{name}' must be a number from 0, not {shown!r}.", param=name)
+    return int(given)
 
 
 def limit_of(query: Mapping[str, str], default: int, most: int) -> int:

@@ -26,10 +26,6 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
-from quire.engine.config import EngineConfig, SupervisionConfig
-from quire.engine.supervision.engine_starter import EngineStarter
-from quire.engine.supervision.subscriber import EngineSubscriber
-from quire.engine.supervision.supervisor import EngineSupervisor
 from quire.progress import Progress
 from quire.server.batches.queue import BatchQueue
 from quire.server.batches.store import StoreError, StoreInUse
@@ -203,15 +199,6 @@ def _drain_status(service: Service) -> str:
 
 def _log_phase(phase: str) -> None:
     logger.info("loading: %s", phase)
-
-
-def opener(supervision: SupervisionConfig, starter: EngineStarter) -> OpenEngine:
-    """Return what opens engines, which `starter` starts."""
-
-    def open_engine(config: EngineConfig, subscriber: EngineSubscriber) -> EngineSupervisor:
-        return EngineSupervisor(config, subscriber, supervision, starter)
-
-    return open_engine
 
 
 async def serve(

@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from quire.server.errors import CONFLICT, RequestError
 from quire.server.http.json_responses import json_response
+from quire.server.http.query import number_of, query_of
 from quire.server.models.abilities import model_abilities, model_kind
 from quire.server.models.flight_records import FlightRecordWriter
 from quire.server.models.lifecycle import ModelState
@@ -75,9 +76,10 @@ class ModelRoutes:
         return json_response(ModelChanged(name, _status(model)))
 
     async def flight_record(self, request: Request) -> Response:
-        """Write what the model's engine has recorded to a file; answer with where it is."""
+        """Write what an engine of the model has recorded to a file; answer with where it is."""
         name, model = self._administered(request)
-        record = await self._flight_records.write(model)
+        engine = number_of(query_of(request, "engine"), "engine")
+        record = await self._flight_records.write(model, engine)
         return json_response(
             FlightRecordWritten(
                 name,

@@ -340,7 +340,7 @@ def _transfer_rows(transfer: TransferStats) -> dict[str, Rows]:
 class EngineProcesses(Collector):
     """Collects the figures of the engines' processes and of the one that stands by, as `process_*`
     has the server's; none while there is no such process. Where there are several models each
-    figure has the name of its own."""
+    figure has the name of its own, and where a model has several engines the number of its own."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -349,11 +349,16 @@ class EngineProcesses(Collector):
         models = self._service.models
         families: dict[str, PrometheusFamily] = {}
         for model in models:
-            labels = {"model_name": model.name} if len(models) > 1 else {}
-            for family in _process_figures(model.engine.process_id):
-                kept = families.setdefault(family.name, family)
-                samples = [each._replace(labels=each.labels | labels) for each in family.samples]
-                kept.samples = samples if kept is family else kept.samples + samples
+            of_model = {"model_name": model.name} if len(models) > 1 else {}
+            processes = model.engine.processes
+            for index, process in enumerate(processes):
+                labels = of_model | ({"engine": str(index)} if len(processes) > 1 else {})
+                for family in _process_figures(process.process_id):
+                    kept = families.setdefault(family.name, family)
+                    labelled = [
+                        each._replace(labels=each.labels | labels) for each in family.samples
+                    ]
+                    kept.samples = labelled if kept is family else kept.samples + labelled
         standby = _process_figures(models[0].engine.standby_id, "quire:engine_standby")
         return (*families.values(), *standby)
 

@@ -146,14 +146,15 @@ class IntrospectionRoutes:
 
 def _loads(model: ServedModel) -> ModelLoads:
     stats, scheduling = model.metrics.stats, model.config.engine.scheduling
+    num_engines = model.config.engine.parallel.data_parallel_size
     return ModelLoads(
         model.name,
         model.state,
         stats.num_running,
         stats.num_waiting,
         model.lifecycle.num_waiting,
-        scheduling.max_num_seqs,
-        scheduling.max_num_queued_reqs,
+        scheduling.max_num_seqs * num_engines,
+        scheduling.max_num_queued_reqs * num_engines,
         stats.kv_usage,
         stats.blocks_by_state,
         stats.predicted_wait_s,

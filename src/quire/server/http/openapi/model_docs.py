@@ -32,10 +32,13 @@ MODEL_ROUTES: Mapping[str, RouteDoc] = {
         parameters=(_NAME,),
     ),
     "/v1/models/{name}/flight_record": RouteDoc(
-        "Write what the model's engine has recorded to a file that `quire replay` reads; for the "
-        "admin key, where there is one.",
+        "Write what an engine of the model has recorded to a file that `quire replay` reads; for "
+        "the admin key, where there is one.",
         {_OK: (ResponseDoc(examples.FLIGHT_RECORD),)},
         (NOT_FOUND, CONFLICT, SERVER_ERROR, UNAVAILABLE),
-        parameters=(_NAME,),
+        parameters=(
+            _NAME,
+            Parameter("engine", "query", "The engine, of several.", "0", r"^[0-9]{1,9}$"),
+        ),
     ),
 }
