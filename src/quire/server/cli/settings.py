@@ -41,7 +41,7 @@ LISTS = (*PLAIN_LISTS, origin_list, host_list)
 
 
 PLANNED = (ConfigSection.MODEL, ConfigSection.MEMORY, ConfigSection.SCHEDULING)
-NOT_PLANNED = frozenset(("device", "pooling"))
+NOT_PLANNED = frozenset(("device", "pooling", "tensor_parallel_size"))
 """Options of these sections that a plan has not, or has otherwise."""
 
 
