@@ -16,10 +16,10 @@ dropped.
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ from quire.models.config import (
     CheckpointError,
     KVOptions,
     KVSize,
+    LayerFacts,
     ModelDtype,
     ModelFacts,
     UnsupportedModel,
@@ -73,6 +74,9 @@ from quire.models.loading.quantised import TOLERANCE as QUANTISED_TOLERANCE
 from quire.models.loading.quantised import check_quantised, log_quantised
 from quire.models.loading.support import Layering, layering, max_model_len, refuse_unsupported
 from quire.models.loading.weight_files import read_headers
+from quire.models.parallel.plan import plan_shards
+from quire.models.parallel.ranks import Ranks
+from quire.models.parallel.sharding import Share
 from quire.models.states import show_states
 
 if TYPE_CHECKING:
@@ -166,9 +170,51 @@ def load_model(
     CheckpointError or UnsupportedModel, the latter also where the kernels quantise and no weight
     can be quantised, or the logits then differ too much.
     """
+    checkpoint = _open_checkpoint(source, on_progress)
+    return _load(checkpoint, _Target(dtype, device, kernels), on_progress)
+
+
+def load_shard(
+    source: ModelSource,
+    ranks: Ranks,
+    *,
+    dtype: ModelDtype,
+    on_progress: Progress,
+    kernels: ModelKernels | None = None,
+) -> LoadedModel:
+    """Load this rank's share of a model on the device of `ranks`, as `load_model` does.
+
+    All ranks of `ranks` load the same model at the same time, with the same options. The facts of
+    layers are those of this rank's heads; logits are whole, and the same to the bit on every rank.
+    Raises UnsupportedModel too for a model that cannot be divided, and RankLost.
+    """
+    checkpoint = _open_checkpoint(source, on_progress)
+    target = _Target(dtype, ranks.device, kernels)
+    if ranks.size == 1:
+        return _load(checkpoint, target, on_progress)
+    config = checkpoint.config.get_text_config()
+    if checkpoint.skeleton is None:
+        raise UnsupportedModel(config.model_type, "code of their own is not divided among ranks")
+    plan = plan_shards(checkpoint.skeleton, config, ranks.size)
+    share = Share(plan, ranks, checkpoint.layers)
+    return _load(checkpoint, target, on_progress, share)
+
+
+class _Target(NamedTuple):
+    """What a model is to compute in, where, and by which kernels."""
+
+    dtype: ModelDtype
+    device: torch.device
+    kernels: ModelKernels | None
+
+
+def _load(
+    checkpoint: "_Checkpoint", target: _Target, on_progress: Progress, share: Share | None = None
+) -> LoadedModel:
+    """Load the model, or a share of it."""
     from quire.models.loading import pretrained
 
-    checkpoint = _open_checkpoint(source, on_progress)
+    dtype, device, kernels = target
     config = checkpoint.config.get_text_config()
     stored = pretrained.stored_dtype(config, read_headers(checkpoint.folder))
     chosen = choose_dtype(dtype, stored, device)
@@ -177,10 +223,14 @@ def load_model(
     is_lazy = kernels is not None and device.type == "cpu" and chosen == torch.float32
     module = _read_weights(checkpoint, chosen, on_progress, is_lazy=is_lazy)
     on_progress("probe", 0, 1)
+    if share is not None:
+        share.keep(module)
     nn.Module.to(module, device)
     with _naming_dtype(stored, chosen):
         loaded, other_uses, logits = _probed(checkpoint.folder, config, module, device)
-    heads = source.trust_remote_code or has_head(checkpoint.folder)
+    if share is not None:
+        share.check(loaded.facts.layers)
+    heads = checkpoint.skeleton is None or has_head(checkpoint.folder)
     loaded = replace(loaded, experts=_choose_experts(loaded, logits), has_head=heads)
     if kernels is not None:
         return_free_memory()
@@ -194,11 +244,13 @@ def load_model(
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
     """A checkpoint of a family that is served. `skeleton` is its module without weights; None where
-    the checkpoint brings code of its own, which need not run on the meta device."""
+    the checkpoint brings code of its own, which need not run on the meta device. `layers` are those
+    that the skeleton shows."""
 
     folder: Path
     config: "PretrainedConfig"
     skeleton: "PreTrainedModel | None"
+    layers: Mapping[int, LayerFacts] = field(default_factory=dict)
 
 
 def _open_checkpoint(source: ModelSource, on_progress: Progress) -> _Checkpoint:
@@ -212,8 +264,8 @@ def _open_checkpoint(source: ModelSource, on_progress: Progress) -> _Checkpoint:
     if source.trust_remote_code:
         return _Checkpoint(folder, config, None)
     skeleton = pretrained.build_without_weights(folder, config)
-    probe_without_weights(skeleton, text_config.model_type, layering(text_config))
-    return _Checkpoint(folder, config, skeleton)
+    layers = probe_without_weights(skeleton, text_config.model_type, layering(text_config))
+    return _Checkpoint(folder, config, skeleton, layers)
 
 
 def _read_weights(

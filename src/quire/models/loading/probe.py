@@ -122,10 +122,13 @@ def probe(module: nn.Module, model_type: str, layering: Layering) -> Probe:
     return Probe(layers, record.dtypes.pop(), logits)
 
 
-def probe_without_weights(module: nn.Module, model_type: str, layering: Layering) -> None:
+def probe_without_weights(
+    module: nn.Module, model_type: str, layering: Layering
+) -> dict[int, LayerFacts]:
     """Probe a module without weights, so that a model is refused before they are read.
 
-    Where a forward needs numbers, as to choose an expert, only what came before is checked.
+    Where a forward needs numbers, as to choose an expert, only what came before is checked. Returns
+    the layers that were seen.
     """
     record = Record(model_type, layering)
     prepare(module, model_type)
@@ -133,8 +136,9 @@ def probe_without_weights(module: nn.Module, model_type: str, layering: Layering
         try:
             _forward(module, position_ids=positions[None])
         except FORWARD_ERRORS:
-            return
+            return record.layers
     record.refuse_incomplete()
+    return record.layers
 
 
 @contextmanager
