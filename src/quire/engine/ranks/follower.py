@@ -46,7 +46,8 @@ from quire.engine.startup.memory import measure
 from quire.engine.startup.placement import choose_placement, prepare_threads_and_device
 from quire.models.hf import HFModel
 from quire.models.loading.loader import LoadedModel
-from quire.models.parallel.group import RankGroup, RankLost, join_group, open_store
+from quire.models.parallel.group import RankGroup, join_group, open_store
+from quire.models.parallel.ranks import RankLost
 
 logger = logging.getLogger(__name__)
 

@@ -150,14 +150,12 @@ def _limits_before_load(
     """Return the limits, checked before minutes are spent on reading weights. Raises ValueError or
     TooLittleMemory."""
     on_progress("outline", 0, 1)
-    num_ranks = config.model.tensor_parallel_size
     preview = look_ahead(
         folder,
         dtype=placement.dtype,
         device=placement.device,
         trust_remote_code=config.model.trust_remote_code,
         kernels=placement.kernels,
-        num_ranks=num_ranks,
     )
     limits = choose_limits(config.scheduling, preview.max_model_len, placement.device)
     check_before_load(config, preview, limits, placement.device)

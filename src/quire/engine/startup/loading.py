@@ -9,7 +9,8 @@ from quire.engine.startup.placement import Placement
 from quire.engine.startup.start import Start
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.loader import LoadedModel, load_model
-from quire.models.parallel.group import RankGroup, RankLost, join_group, serve_store
+from quire.models.parallel.group import RankGroup, join_group, serve_store
+from quire.models.parallel.ranks import RankLost
 
 COLLECTIVE_TIMEOUT_S = 1800.0
 """A rank waits so long for the others where it must: a rank that hangs is found sooner, by the step
