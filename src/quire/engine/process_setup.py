@@ -18,6 +18,8 @@ LOG_FORMAT = "%(asctime)s %(levelname)s {name}: %(message)s"
 FAILED = 1
 """The exit code of a process that has failed."""
 PROCESS_NAME = Path("/proc/self/comm")
+RANK_NAME = "quire-rank-"
+"""The names of the processes of an engine's ranks begin so."""
 PR_SET_PDEATHSIG = 1
 """The option of prctl(2) that asks for a signal when the parent dies, by linux/prctl.h."""
 

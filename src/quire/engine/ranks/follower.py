@@ -25,6 +25,7 @@ from quire.engine.failure_kind import EXPECTED, kind_of, start_failure_of
 from quire.engine.messages import Failed
 from quire.engine.process_setup import (
     FAILED,
+    RANK_NAME,
     die_with_parent,
     prepare_process,
     set_process_name,
@@ -140,7 +141,7 @@ def follow(sock: socket.socket, rank: int) -> NoReturn:
     """Follow rank 0 as this process, a child of its own, and end the process."""
     code = FAILED
     try:
-        set_process_name(f"quire-rank-{rank}")
+        set_process_name(f"{RANK_NAME}{rank}")
         code = _follow(Channel(sock), rank)
     finally:
         sys.stderr.flush()

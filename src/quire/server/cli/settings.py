@@ -185,6 +185,11 @@ def _check_replicas(config: ServerConfig) -> None:
                 "--enable-kv-cache-events tells of the blocks of one engine, and --replicas has "
                 "several: leave one of them out"
             )
+        if model.engine.model.tensor_parallel_size > 1:
+            raise InvalidOption(
+                "--tensor-parallel-size divides a model among processes of this machine, and "
+                "--replicas has it whole on each: leave one of them out"
+            )
 
 
 def _check_transfer(config: ServerConfig) -> None:
