@@ -42,7 +42,7 @@ from quire.engine.ranks.messages import (
     ToFollower,
 )
 from quire.engine.ranks.step_tensors import num_bytes, unpacked_batch
-from quire.engine.startup.loading import COLLECTIVE_TIMEOUT_S, load
+from quire.engine.startup.loading import COLLECTIVE_TIMEOUT_S, load_part
 from quire.engine.startup.memory import measure
 from quire.engine.startup.placement import choose_placement, prepare_threads_and_device
 from quire.models.hf import HFModel
@@ -103,7 +103,7 @@ class Follower:
             placement.device,
             COLLECTIVE_TIMEOUT_S,
         )
-        loaded = load(config.model, placement, lambda *_: None, self._group)
+        loaded = load_part(config.model, placement, lambda *_: None, self._group)
         gc.collect()
         gc.freeze()  # what was loaded stays: no collection need look at it again
         self._loaded = loaded

@@ -8,7 +8,7 @@ from quire.engine.startup.loaded_ranks import LoadedRanks, OtherRanks
 from quire.engine.startup.placement import Placement
 from quire.engine.startup.start import Start
 from quire.models.loading.checkpoint import ModelSource
-from quire.models.loading.loader import LoadedModel, load_model
+from quire.models.loading.loader import LoadedModel, load_model, load_shard
 from quire.models.parallel.group import RankGroup, join_group, serve_store
 from quire.models.parallel.ranks import RankLost
 
@@ -28,7 +28,7 @@ def load_ranks(start: Start) -> LoadedRanks:
     leader.tell(Load(config, store.port))
     try:
         group = join_group(0, leader.num_ranks, store, device, COLLECTIVE_TIMEOUT_S)
-        local = load(config.model, start.placement, start.on_progress, group)
+        local = load_part(config.model, start.placement, start.on_progress, group)
     except RankLost:
         leader.wait_for_loss()
         raise
@@ -38,19 +38,30 @@ def load_ranks(start: Start) -> LoadedRanks:
     return LoadedRanks(local, OtherRanks(leader, group, loaded))
 
 
-def load(
-    config: ModelConfig,
-    placement: Placement,
-    on_progress: OnProgress,
-    group: RankGroup | None = None,
-) -> LoadedModel:
-    """Return the model in the folder that `config` names, or the part of it that the rank of a
-    `group` has. Raises CheckpointError or UnsupportedModel, and RankLost."""
+def load(config: ModelConfig, placement: Placement, on_progress: OnProgress) -> LoadedModel:
+    """Return the model in the folder that `config` names. Raises CheckpointError or
+    UnsupportedModel."""
     return load_model(
-        ModelSource(config.model, trust_remote_code=config.trust_remote_code),
+        _source(config),
         dtype=placement.dtype,
         device=placement.device,
         on_progress=on_progress,
         kernels=placement.kernels,
-        group=group,
     )
+
+
+def load_part(
+    config: ModelConfig, placement: Placement, on_progress: OnProgress, group: RankGroup
+) -> LoadedModel:
+    """Return the part of that model that this rank of `group` has. Raises RankLost too."""
+    return load_shard(
+        _source(config),
+        group,
+        dtype=placement.dtype,
+        on_progress=on_progress,
+        kernels=placement.kernels,
+    )
+
+
+def _source(config: ModelConfig) -> ModelSource:
+    return ModelSource(config.model, trust_remote_code=config.trust_remote_code)
