@@ -29,7 +29,7 @@ def expected() -> list[list[tuple[str, object]]]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    stuck = ("--stuck-after-s", str(STUCK_AFTER_S))
+    stuck = ("--stuck-after", str(STUCK_AFTER_S))
     with server_process(*FLAGS, *RANKS, *stuck) as running:
         yield running
 
