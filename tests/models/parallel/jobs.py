@@ -4,9 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
 
-from quire.models.config import KVOptions, ModelDtype, ModelFacts
+from quire.models.config import KVOptions, ModelDtype, ModelFacts, Quantization
+from quire.models.layers.decoder import DecoderForward
+from quire.models.layers.fused_layers import (
+    AttentionForward,
+    GatedForward,
+    LayerForward,
+    NormForward,
+)
 from quire.models.layers.linears import PackedForward
 from quire.models.layers.model_kernels import ModelKernels
 from quire.models.loading.checkpoint import ModelSource
@@ -18,6 +24,7 @@ from tests.models.driver import generate_greedy, ignore_progress
 from tests.models.paging import Paging
 
 BLOCK_SIZE = 8
+FUSED = (NormForward, AttentionForward, GatedForward, LayerForward, DecoderForward)
 Prompts = list[list[int]]
 
 
@@ -28,6 +35,7 @@ class Answer:
     logits: of each prompt's last token, [prompts][vocab_size].
     texts: what follows each prompt, greedily.
     num_packed: how many linear layers multiply packed weights.
+    fused: the kinds of what stands in for other modules.
     """
 
     logits: list[list[float]]
@@ -35,6 +43,7 @@ class Answer:
     facts: ModelFacts
     weight_bytes: int
     num_packed: int
+    fused: set[str]
 
     @property
     def block_bytes(self) -> int:
@@ -48,6 +57,7 @@ class Question:
     num_new: int
     has_kernels: bool = False
     dtype: str = "float32"
+    is_int8: bool = False
 
 
 def ask_shard(group: RankGroup, question: Question) -> Answer:
@@ -94,7 +104,9 @@ def refusal_of(group: RankGroup, folder: Path, trust_remote_code: bool = False) 
 def _kernels(question: Question) -> ModelKernels | None:
     if not question.has_kernels:
         return None
-    return choose_kernels(KernelOptions(dtype=ModelDtype(question.dtype)), torch.device("cpu"))
+    quantization = Quantization.INT8 if question.is_int8 else Quantization.NONE
+    options = KernelOptions(quantization, dtype=ModelDtype(question.dtype))
+    return choose_kernels(options, torch.device("cpu"))
 
 
 def _answer(loaded: LoadedModel, question: Question) -> Answer:
@@ -104,6 +116,7 @@ def _answer(loaded: LoadedModel, question: Question) -> Answer:
     paging = Paging(
         len(prompts), longest, block_size=BLOCK_SIZE, seed=5, num_groups=len(layout.groups)
     )
+    forwards = [vars(part).get("forward") for part in loaded.module.modules()]
     model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
     chunks = [(i, 0, prompt) for i, prompt in enumerate(prompts)]
     return Answer(
@@ -111,9 +124,6 @@ def _answer(loaded: LoadedModel, question: Question) -> Answer:
         texts=generate_greedy(model, paging, prompts, num_new=num_new, seed=11),
         facts=loaded.facts,
         weight_bytes=loaded.weight_bytes,
-        num_packed=_num_packed(loaded.module),
+        num_packed=sum(isinstance(each, PackedForward) for each in forwards),
+        fused={type(each).__name__ for each in forwards if isinstance(each, FUSED)},
     )
-
-
-def _num_packed(module: nn.Module) -> int:
-    return sum(isinstance(vars(part).get("forward"), PackedForward) for part in module.modules())

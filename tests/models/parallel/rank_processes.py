@@ -12,7 +12,6 @@ from torch._C._distributed_c10d import HashStore
 from quire.models.parallel.group import RankGroup, join_group, leave_group, open_store, serve_store
 
 TIMEOUT_S = 100.0
-LEAVE_S = 10.0
 
 Result = TypeVar("Result")
 
@@ -51,8 +50,8 @@ class RankProcesses:
         for channel in self._channels:
             channel.close()
         for process in self._processes:
-            process.join(LEAVE_S)
             process.kill()
+            process.join()
 
 
 def _serve(rank: int, size: int, port: int, channel: Connection) -> None:

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 
 class RankShare(NamedTuple):
-    """weight_share: of the bytes of all weights. num_ways: how many ranks split the KV heads."""
+    """The share of one rank.
+
+    weight_share: of the bytes of all weights; ranks differ by a row of the head at most.
+    num_ways: how many ranks split the KV heads.
+    """
 
     weight_share: float
     num_ways: int
@@ -25,14 +29,14 @@ WHOLE = RankShare(1.0, 1)
 
 
 def look_at_share(folder: Path, config: "PretrainedConfig", num_ranks: int) -> RankShare:
-    """Return the share of each of `num_ranks`; `config` was read from `folder`.
+    """Return the smallest share of `num_ranks`; `config` was read from `folder`.
 
     Raises UnsupportedModel for a model that cannot be divided among them.
     """
     module = pretrained.build_without_weights(folder, config)
     num_bytes = _num_bytes(module)
     plan = plan_shards(module, config.get_text_config(), num_ranks)
-    shard_module(module, plan, WeightlessRanks(num_ranks))
+    shard_module(module, plan, WeightlessRanks(num_ranks, rank=num_ranks - 1))
     return RankShare(_num_bytes(module) / num_bytes, num_ranks if plan.divides_heads else 1)
 
 
