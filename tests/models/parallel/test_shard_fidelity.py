@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from quire.models.config import KVOptions, LayerFacts, ModelDtype
+from quire.models.loading.outline import OutlineOptions, outline, read_config
 from quire.models.loading.preview import look_ahead
 from quire.models.target import Target
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import DENSE, SERVED, Family
 from tests.models.logits_error import assert_same_logits
 from tests.models.parallel.jobs import Answer, Question, ask_shard, ask_whole
-from tests.models.parallel.rank_processes import RankProcesses
+from tests.models.parallel.rank_processes import RankProcesses, in_threads
 from tests.models.reference import References, greedy, ordinary, some_prompts
 
 NUM_NEW = 32
@@ -27,6 +28,9 @@ HALVED = (
 """Those whose heads are divided: the usual ones, and one for each other way of a plan."""
 WHOLE_HEADS = ("phi3", "olmo2", "granitemoe")
 """Those whose plan leaves every rank all heads."""
+OUTLINE_OPTIONS = OutlineOptions(
+    torch.device("cpu"), ModelDtype.FLOAT32, None, 8, KVOptions(), num_ranks=2
+)
 FUSED_OVER_SUMS = {"AttentionForward", "GatedForward", "LayerForward", "DecoderForward"}
 EIGHT_HEADS = Family(
     "llama", fields={**DENSE, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 103}
@@ -67,6 +71,10 @@ def assert_is_foretold(answer: Answer, folder: Path) -> None:
     for hybrid in (True, False):
         options = KVOptions(hybrid=hybrid)
         assert preview.layout(options) in (None, answer.facts.layout(options))
+    outlined = outline(folder, read_config(folder), OUTLINE_OPTIONS)
+    assert outlined.loaded.facts.layers == answer.facts.layers
+    assert outlined.loaded.facts.vocab_size == answer.facts.vocab_size
+    assert 0.98 * answer.weight_bytes <= outlined.weight_bytes <= 1.02 * answer.weight_bytes
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral"])
@@ -151,9 +159,4 @@ def test_bfloat16_logits_are_the_same_on_every_rank(
 def test_one_rank_is_no_division(references: References) -> None:
     """A group of one loads the model as `load_model` does."""
     question = Question(references.checkpoint("qwen2"), PROMPTS, 1)
-    alone = RankProcesses(1)
-    try:
-        (answer,) = alone.run(ask_shard, question)
-    finally:
-        alone.close()
-    assert answer == ask_whole(question)
+    assert in_threads(1, lambda group: ask_shard(group, question)) == [ask_whole(question)]
