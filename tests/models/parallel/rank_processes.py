@@ -7,14 +7,13 @@ from multiprocessing.connection import Connection
 from typing import TypeVar
 
 import torch
+from torch._C._distributed_c10d import HashStore
 
 from quire.models.parallel.group import RankGroup, join_group, leave_group, open_store, serve_store
 
 TIMEOUT_S = 100.0
-LEAVE_S = 10.0
 
 Result = TypeVar("Result")
-Job = Callable[..., Result]
 
 
 class RankProcesses:
@@ -51,8 +50,8 @@ class RankProcesses:
         for channel in self._channels:
             channel.close()
         for process in self._processes:
-            process.join(LEAVE_S)
             process.kill()
+            process.join()
 
 
 def _serve(rank: int, size: int, port: int, channel: Connection) -> None:
@@ -72,9 +71,14 @@ def _serve(rank: int, size: int, port: int, channel: Connection) -> None:
     leave_group(group)
 
 
+def lone_store() -> HashStore:
+    """Return a store of this process, for ranks that are its threads."""
+    return HashStore()
+
+
 def in_threads(size: int, job: Callable[[RankGroup], Result]) -> list[Result]:
     """Return what `job` returns on each of `size` ranks, which are threads of this process."""
-    store = torch.distributed.HashStore()
+    store = lone_store()
 
     def run(rank: int) -> Result:
         group = join_group(rank, size, store, torch.device("cpu"), timeout_s=TIMEOUT_S)

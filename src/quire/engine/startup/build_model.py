@@ -54,6 +54,7 @@ from quire.models.kv.huge_pages import return_free_memory
 from quire.models.loading.checkpoint import ModelSource, locate
 from quire.models.loading.checkpoint_kind import is_encoder
 from quire.models.loading.preview import look_ahead
+from quire.models.target import Target
 
 logger = logging.getLogger(__name__)
 
@@ -152,10 +153,8 @@ def _limits_before_load(
     on_progress("outline", 0, 1)
     preview = look_ahead(
         folder,
-        dtype=placement.dtype,
-        device=placement.device,
+        Target(placement.dtype, placement.device, placement.kernels),
         trust_remote_code=config.model.trust_remote_code,
-        kernels=placement.kernels,
     )
     limits = choose_limits(config.scheduling, preview.max_model_len, placement.device)
     check_before_load(config, preview, limits, placement.device)

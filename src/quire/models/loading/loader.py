@@ -14,12 +14,11 @@ dropped.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +28,6 @@ from quire.models.attention.choice import attention_name, build_attention, choos
 from quire.models.attention.hook import AttentionContext
 from quire.models.attention.scratch import StepLimits
 from quire.models.config import (
-    CheckpointError,
     KVOptions,
     KVSize,
     LayerFacts,
@@ -60,7 +58,7 @@ from quire.models.loading.batch_invariance import (
 )
 from quire.models.loading.checkpoint import ModelSource, Progress, locate
 from quire.models.loading.checkpoint_kind import has_head
-from quire.models.loading.dtype_choice import choose_dtype, log_dtype
+from quire.models.loading.dtype_choice import choose_dtype, log_dtype, naming_dtype
 from quire.models.loading.end_tokens import within_vocabulary
 from quire.models.loading.probe import (
     FORWARD_ERRORS,
@@ -69,15 +67,17 @@ from quire.models.loading.probe import (
     first_logits,
     probe,
     probe_without_weights,
+    refuse_nan,
 )
 from quire.models.loading.quantised import TOLERANCE as QUANTISED_TOLERANCE
 from quire.models.loading.quantised import check_quantised, log_quantised
 from quire.models.loading.support import Layering, layering, max_model_len, refuse_unsupported
 from quire.models.loading.weight_files import read_headers
-from quire.models.parallel.plan import plan_shards
-from quire.models.parallel.ranks import Ranks
-from quire.models.parallel.sharding import Share
+from quire.models.parallel.plan import own_code_refusal, plan_shards
+from quire.models.parallel.ranks import Ranks, WeightlessRanks
+from quire.models.parallel.sharding import Share, shard_module
 from quire.models.states import show_states
+from quire.models.target import Target
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -171,7 +171,7 @@ def load_model(
     can be quantised, or the logits then differ too much.
     """
     checkpoint = _open_checkpoint(source, on_progress)
-    return _load(checkpoint, _Target(dtype, device, kernels), on_progress)
+    return _load(checkpoint, Target(dtype, device, kernels), on_progress)
 
 
 def load_shard(
@@ -189,32 +189,25 @@ def load_shard(
     Raises UnsupportedModel too for a model that cannot be divided, and RankLost.
     """
     checkpoint = _open_checkpoint(source, on_progress)
-    target = _Target(dtype, ranks.device, kernels)
+    target = Target(dtype, ranks.device, kernels, ranks.size)
     if ranks.size == 1:
         return _load(checkpoint, target, on_progress)
     config = checkpoint.config.get_text_config()
     if checkpoint.skeleton is None:
-        raise UnsupportedModel(config.model_type, "code of their own is not divided among ranks")
+        raise own_code_refusal(config.model_type)
     plan = plan_shards(checkpoint.skeleton, config, ranks.size)
+    shard_module(checkpoint.skeleton, plan, WeightlessRanks(ranks.size))
     share = Share(plan, ranks, checkpoint.layers)
     return _load(checkpoint, target, on_progress, share)
 
 
-class _Target(NamedTuple):
-    """What a model is to compute in, where, and by which kernels."""
-
-    dtype: ModelDtype
-    device: torch.device
-    kernels: ModelKernels | None
-
-
 def _load(
-    checkpoint: "_Checkpoint", target: _Target, on_progress: Progress, share: Share | None = None
+    checkpoint: "_Checkpoint", target: Target, on_progress: Progress, share: Share | None = None
 ) -> LoadedModel:
     """Load the model, or a share of it."""
     from quire.models.loading import pretrained
 
-    dtype, device, kernels = target
+    dtype, device, kernels, _ = target
     config = checkpoint.config.get_text_config()
     stored = pretrained.stored_dtype(config, read_headers(checkpoint.folder))
     chosen = choose_dtype(dtype, stored, device)
@@ -226,7 +219,7 @@ def _load(
     if share is not None:
         share.keep(module)
     nn.Module.to(module, device)
-    with _naming_dtype(stored, chosen):
+    with naming_dtype(stored, chosen):
         loaded, other_uses, logits = _probed(checkpoint.folder, config, module, device)
     if share is not None:
         share.check(loaded.facts.layers)
@@ -288,18 +281,6 @@ def _read_weights(
     )
 
 
-@contextmanager
-def _naming_dtype(stored: torch.dtype | None, chosen: torch.dtype | None) -> Iterator[None]:
-    """Add the dtype to try to the refusal of a model that rounding alone may have made unfit."""
-    try:
-        yield
-    except UnsupportedModel as error:
-        if stored != torch.float32 or chosen != torch.bfloat16:
-            raise
-        why = f"{error.why} (run in bfloat16; --dtype float32 keeps what is stored)"
-        raise UnsupportedModel(error.model_type, why) from error
-
-
 def _probed(
     folder: Path, config: "PretrainedConfig", module: "PreTrainedModel", device: torch.device
 ) -> tuple[LoadedModel, Collection[int], Tensor]:
@@ -313,7 +294,7 @@ def _probed(
     with pretrained.own_attention(module):
         own = first_logits(module, config.model_type)
     if own.isnan().any():
-        _refuse_nan(folder, module)
+        refuse_nan(folder, module)
     freeze_rotary(module, max_model_len(config), device)
     measured = _measure(module, config.model_type, layering(config), own)
     facts = ModelFacts(
@@ -336,13 +317,6 @@ def _probed(
                 facts.model_type, "requests packed into one row change each other"
             )
     return loaded, uses.ids, measured.logits
-
-
-def _refuse_nan(folder: Path, module: nn.Module) -> None:
-    """Raise CheckpointError if weights are NaN; logits may be for other reasons, as an overflow."""
-    names = [name for name, weight in module.named_parameters() if weight.isnan().any()]
-    if names:
-        raise CheckpointError(f"{folder}: its weights hold NaN: {', '.join(names[:3])}")
 
 
 def _replace_by_kernels(

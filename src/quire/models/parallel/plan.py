@@ -25,7 +25,7 @@ HEAD_COUNTS = {"num_attention_heads": "attention heads", "num_key_value_heads": 
 
 
 class Style(StrEnum):
-    """What becomes of a module or a parameter on a rank. Values are transformers' names.
+    """The ways in which a module or a parameter is divided. Values are transformers' names.
 
     COLUMNS: a linear layer computes its share of the output's elements.
     COLUMNS_GATHERED: the same, and the output is put together again.
@@ -53,8 +53,7 @@ ALIASES = {"colwise_rep": Style.COLUMNS_GATHERED, "rowwise_rep": Style.ROWS_OF_W
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """How a model is divided: the style of each of its modules and parameters that does not stay
-    whole, by name.
+    """The style of each module and parameter of a model that does not stay whole, by name.
 
     divides_heads: each rank has its share of the heads, and of K and V.
     """
@@ -86,6 +85,11 @@ def plan_shards(module: nn.Module, config: object, num_ranks: int) -> ShardPlan:
     if plan.divides_heads:
         _check_heads(model_type, config, num_ranks)
     return plan
+
+
+def own_code_refusal(model_type: str) -> UnsupportedModel:
+    """Return the refusal of a model whose checkpoint brings code of its own."""
+    return UnsupportedModel(model_type, "code of their own is not divided among ranks")
 
 
 def _planned(module: nn.Module) -> Iterator[tuple[str, str]]:

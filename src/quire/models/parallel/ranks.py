@@ -1,6 +1,7 @@
 """The ranks of a model whose weights are divided among processes, as one of them sees them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -32,3 +33,19 @@ class Ranks(Protocol):
         """Return the whole tensor, on every rank. `tensor` is this rank's part of its last
         dimension, of which rank i has `sizes[i]` elements. Raises RankLost."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class WeightlessRanks:
+    """Implements `Ranks` for a model without weights: one of `size` ranks, that says nothing to the
+    others."""
+
+    size: int
+    rank: int = 0
+    device: torch.device = torch.device("meta")
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def gather(self, tensor: Tensor, sizes: Sequence[int]) -> Tensor:
+        return tensor.new_empty(*tensor.shape[:-1], sum(sizes))

@@ -30,10 +30,11 @@ def shard_module(module: nn.Module, plan: ShardPlan, ranks: Ranks) -> None:
     """
     division = _Division(module, plan.model_type, ranks)
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    for name in plan.styles.keys() & parameters:
-        division.divide_parameter(name, plan.styles[name])
-    for name in plan.styles.keys() - parameters:
-        division.divide_module(name, plan.styles[name])
+    for name in sorted(plan.styles, key=lambda name: -name.count(".")):
+        if name in parameters:
+            division.divide_parameter(name, plan.styles[name])
+        else:
+            division.divide_module(name, plan.styles[name])
     if plan.divides_heads:
         _count_own_heads(module, ranks.size)
 
