@@ -17,6 +17,7 @@ import time
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 import msgspec
 
@@ -57,10 +58,6 @@ def _serve(channel: Channel, fds: Descriptors, imported_since_s: float | None) -
     def report_progress(phase: str, done: int, total: int) -> None:
         channel.send(Loading(phase, done, total))
 
-    def end_without_rank(failed: Failed) -> None:
-        channel.send_last(failed)
-        os._exit(FAILED)
-
     (body,) = channel.receive(wait=True)
     config = msgspec.msgpack.decode(body, type=EngineConfig)
     if config.ring_fd is not None:
@@ -82,7 +79,7 @@ def _serve(channel: Channel, fds: Descriptors, imported_since_s: float | None) -
             on_progress=report_progress,
             clock=time.monotonic,
             began_s=began_s,
-            on_rank_lost=end_without_rank,
+            on_rank_lost=partial(_end_at_once, channel),
         )
     except EXPECTED as error:
         channel.send(Failed(str(error), start_failure_of(error)))  # the server logs it
@@ -93,6 +90,12 @@ def _serve(channel: Channel, fds: Descriptors, imported_since_s: float | None) -
         channel.send(Ready(facts))
         engine.running = RunningRequests(RunningRecord(fds.record))
         EngineLoop(engine, channel).run()
+
+
+def _end_at_once(channel: Channel, failed: Failed) -> NoReturn:
+    """End the process in any thread: others may wait for a rank that is lost."""
+    channel.send_last(failed)
+    os._exit(FAILED)
 
 
 def _close_all(sock: socket.socket, fds: Descriptors) -> None:

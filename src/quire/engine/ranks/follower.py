@@ -31,6 +31,7 @@ from quire.engine.process_setup import (
     set_process_name,
     set_up_log,
 )
+from quire.engine.ranks.loading import COLLECTIVE_TIMEOUT_S, load_part
 from quire.engine.ranks.messages import (
     Attach,
     CopyBlocks,
@@ -42,7 +43,6 @@ from quire.engine.ranks.messages import (
     ToFollower,
 )
 from quire.engine.ranks.step_tensors import num_bytes, unpacked_batch
-from quire.engine.startup.loading import COLLECTIVE_TIMEOUT_S, load_part
 from quire.engine.startup.memory import measure
 from quire.engine.startup.placement import choose_placement, prepare_threads_and_device
 from quire.models.hf import HFModel

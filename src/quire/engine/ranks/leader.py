@@ -28,8 +28,7 @@ SAME_ERROR_S = 1.0
 """An error that a follower tells is left to rank 0 for so long, which may be about to tell the
 same."""
 LOSS_S = 2.0
-"""Where a call fails in rank 0, it waits so long for the reason, which may be a rank that is
-lost."""
+"""A call that fails in rank 0 waits so long for the reason, which may be a rank that is lost."""
 END_S = 5.0
 """A follower that has failed or closed its socket is killed after so long."""
 CLOSE_S = 0.5

@@ -20,6 +20,8 @@ from quire.engine.messages import EngineFacts, Failed
 from quire.engine.ranks.follower import follow
 from quire.engine.ranks.leader import Leader
 from quire.engine.ranks.leading_model import LeadingModel
+from quire.engine.ranks.loaded_ranks import LoadedRanks
+from quire.engine.ranks.loading import load_ranks
 from quire.engine.ranks.processes import start_ranks
 from quire.engine.startup.assemble import Clock, OnProgress, assemble
 from quire.engine.startup.build_encoder import build_encoder_engine
@@ -27,8 +29,6 @@ from quire.engine.startup.early_check import check_before_load
 from quire.engine.startup.embeddings import embedding_facts
 from quire.engine.startup.graphs import recorded_backend, with_graphs
 from quire.engine.startup.kv_plan import KVPlan, Limits
-from quire.engine.startup.loaded_ranks import LoadedRanks
-from quire.engine.startup.loading import load_ranks
 from quire.engine.startup.memory import peak_bytes
 from quire.engine.startup.placement import (
     Placement,
@@ -151,9 +151,10 @@ def _limits_before_load(
     """Return the limits, checked before minutes are spent on reading weights. Raises ValueError or
     TooLittleMemory."""
     on_progress("outline", 0, 1)
+    num_ranks = config.model.tensor_parallel_size
     preview = look_ahead(
         folder,
-        Target(placement.dtype, placement.device, placement.kernels),
+        Target(placement.dtype, placement.device, placement.kernels, num_ranks),
         trust_remote_code=config.model.trust_remote_code,
     )
     limits = choose_limits(config.scheduling, preview.max_model_len, placement.device)

@@ -2,9 +2,9 @@
 
 from quire.cache.layout import unify
 from quire.engine.config import ModelConfig
+from quire.engine.ranks.loaded_ranks import LoadedRanks, OtherRanks
 from quire.engine.ranks.messages import Load, Loaded
 from quire.engine.startup.assemble import OnProgress
-from quire.engine.startup.loaded_ranks import LoadedRanks, OtherRanks
 from quire.engine.startup.placement import Placement
 from quire.engine.startup.start import Start
 from quire.models.loading.checkpoint import ModelSource
