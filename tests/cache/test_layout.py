@@ -118,13 +118,13 @@ def test_the_worst_request_is_summed_over_the_groups() -> None:
     assert worst == 250 + 5 * (-(-(7 + 5) // 4) + 1)
 
 
-def test_workers_agree_on_the_fewest_blocks() -> None:
+def test_ranks_have_one_layout() -> None:
     layout = build_layout(mixed_specs(full=2, sliding=10))
-    assert unify([(layout, 50), (layout, 40), (layout, 60)]) == (layout, 40)
-    with pytest.raises(ValueError, match="worker 1 groups its layers otherwise"):
-        unify([(layout, 50), (build_layout(mixed_specs(full=3, sliding=9)), 50)])
-    with pytest.raises(ValueError, match="32 bytes in worker 2 and 64 in worker 0"):
+    assert unify([layout, layout, layout]) == layout
+    with pytest.raises(ValueError, match="rank 1 groups its layers otherwise"):
+        unify([layout, build_layout(mixed_specs(full=3, sliding=9))])
+    with pytest.raises(ValueError, match="32 bytes in rank 2 and 64 in rank 0"):
         whole, half = (TokenKV(heads, 8, 8, element_bytes=2) for heads in (2, 1))
-        unify([(build_layout([KVSpec(token_kv)]), 50) for token_kv in (whole, whole, half)])
-    with pytest.raises(ValueError, match="no workers"):
+        unify([build_layout([KVSpec(token_kv)]) for token_kv in (whole, whole, half)])
+    with pytest.raises(ValueError, match="no ranks"):
         unify([])

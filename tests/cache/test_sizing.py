@@ -21,7 +21,6 @@ from quire.cache.sizing import (
     TooLittleMemory,
     budget_after_load,
     budget_before_load,
-    smallest_budget,
     useful_blocks,
 )
 from quire.cache.spec import FULL, AttentionPattern, AttentionType, KVSpec, TokenKV
@@ -117,13 +116,6 @@ def test_nothing_said_is_a_share() -> None:
     budget = Budget()
     assert (budget.option, budget.device_share, budget.is_explicit) == (BY_SHARE, 0.9, False)
     assert budget.blocks(PLAIN, block_size=16, max_chunk_tokens=1) is None
-
-
-def test_no_devices_is_an_error() -> None:
-    """Defect A of FEATURES 1F: an empty list of devices left the budget at the integer maximum."""
-    with pytest.raises(ValueError, match="no devices"):
-        smallest_budget([])
-    assert smallest_budget([7, 3, 5]) == 3
 
 
 @given(

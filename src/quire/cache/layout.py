@@ -159,25 +159,24 @@ def has_same_token_kv(specs: Sequence[KVSpec]) -> bool:
     return len({spec.token_kv for spec in specs}) <= 1
 
 
-def unify(layouts: Sequence[tuple[Layout, int]]) -> tuple[Layout, int]:
-    """Return one layout and number of blocks for several workers, each with its own (layout,
-    blocks): the groups must agree, and the fewest blocks win.
+def unify(layouts: Sequence[Layout]) -> Layout:
+    """Return the one layout of several ranks, whose block tables are the same.
 
-    Raises ValueError if there are no workers, or if their groups or the bytes of a block differ.
+    Raises ValueError if there are no ranks, or if their groups or the bytes of a block differ.
     """
     if not layouts:
-        raise ValueError("there are no workers to unify")
-    first, _ = layouts[0]
-    for index, (layout, _) in enumerate(layouts):
+        raise ValueError("there are no ranks to unify")
+    first = layouts[0]
+    for rank, layout in enumerate(layouts):
         if layout.groups != first.groups:
-            raise ValueError(f"worker {index} groups its layers otherwise than worker 0")
+            raise ValueError(f"rank {rank} groups its layers otherwise than rank 0")
         if layout.block_bytes(1) != first.block_bytes(1):
             raise ValueError(
-                f"a token of a block takes {layout.block_bytes(1)} bytes in worker {index} and "
-                f"{first.block_bytes(1)} in worker 0: all workers must hold equal parts of the KV "
+                f"a token of a block takes {layout.block_bytes(1)} bytes in rank {rank} and "
+                f"{first.block_bytes(1)} in rank 0: all ranks must hold equal parts of the KV "
                 "heads, in the same KV cache dtype"
             )
-    return first, min(num_blocks for _, num_blocks in layouts)
+    return first
 
 
 def _num_groups(counts: Iterable[int], size: int) -> int:

@@ -2,7 +2,6 @@
 Measuring a device is the engine's work.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.cache.layout import Layout
@@ -198,12 +197,3 @@ def budget_after_load(*, total: int, used: int, share: float) -> int:
     measured.
     """
     return int(total * share) - used
-
-
-def smallest_budget(budgets: Sequence[int]) -> int:
-    """Return the least of the layer devices' budgets: each holds its part of every block, so the
-    tightest decides. Raises ValueError if there are no devices.
-    """
-    if not budgets:
-        raise ValueError("there are no devices to hold KV memory")
-    return min(budgets)

@@ -5,11 +5,15 @@ A frame is a length of four bytes, little-endian, and a MessagePack body of so m
 
 import select
 import socket
+import threading
+from contextlib import suppress
 
 import msgspec
 
 LENGTH_BYTES = 4
 MAX_FRAME_BYTES = 1 << 30
+LAST_S = 1.0
+"""A last message waits so long for one that is being sent."""
 _READ_BYTES = 1 << 18
 
 
@@ -31,13 +35,23 @@ class Channel:
         self._socket = sock
         self._buffer = bytearray()
         self._encoder = msgspec.msgpack.Encoder()
+        self._sending = threading.Lock()
 
     def send(self, message: msgspec.Struct) -> None:
         """Send one message as a frame. Raises ChannelClosed."""
-        try:
-            self._socket.sendall(frame(self._encoder.encode(message)))
-        except OSError as error:
-            raise ChannelClosed(str(error)) from error
+        body = frame(self._encoder.encode(message))
+        with self._sending:
+            try:
+                self._socket.sendall(body)
+            except OSError as error:
+                raise ChannelClosed(str(error)) from error
+
+    def send_last(self, message: msgspec.Struct) -> None:
+        """Send, in any thread, the message after which this process ends, if the other end takes it
+        soon. Nothing can be sent after it."""
+        if self._sending.acquire(timeout=LAST_S):
+            with suppress(OSError):
+                self._socket.send(frame(msgspec.msgpack.encode(message)), socket.MSG_DONTWAIT)
 
     def wait(self, seconds: float) -> bool:
         """Wait until something arrives or the other end closes, for at most so many seconds; return

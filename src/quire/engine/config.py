@@ -26,6 +26,8 @@ TOY_MODEL = "toy"
 LEAST_MODEL_LEN = 2
 """The least length of a request: a token of prompt and one of output."""
 
+MAX_RANKS = 64
+
 
 class LogLevel(StrEnum):
     """The least level that is logged."""
@@ -60,7 +62,9 @@ class ModelConfig:
 
     model: a Hugging Face id, a local folder, or TOY_MODEL.
     device: auto, cpu, cuda or cuda:N.
-    num_threads: CPU threads of the engine; None for torch's default.
+    num_threads: CPU threads of the engine, or of each of its ranks; None for torch's default, which
+        ranks share.
+    tensor_parallel_size: the ranks that weights and KV heads are divided among, a process each.
     enforce_eager: no decode steps are recorded as CUDA graphs.
     disable_optimizations: what is not used, so that a kernel at fault can be found.
     """
@@ -71,6 +75,7 @@ class ModelConfig:
     device: str = "auto"
     dtype: ModelDtype = ModelDtype.AUTO
     num_threads: int | None = None
+    tensor_parallel_size: int = 1
     attention_backend: AttentionBackendName = AttentionBackendName.AUTO
     linear_backend: LinearBackend = LinearBackend.AUTO
     quantization: Quantization = Quantization.NONE
@@ -273,6 +278,8 @@ def check_options(config: EngineConfig) -> None:
     the flag."""
     memory, scheduling = config.memory, config.scheduling
     _ = memory.budget
+    if config.model.tensor_parallel_size > 1:
+        _check_ranks(config)
     if (memory.prefix_cache_dir is None) != (memory.prefix_cache_bytes is None):
         raise ValueError("--prefix-cache-dir and --prefix-cache-bytes are given both or neither")
     if memory.prefix_cache_dir is not None and not memory.enable_prefix_caching:
@@ -284,3 +291,20 @@ def check_options(config: EngineConfig) -> None:
         scheduling.max_num_batched_tokens or scheduling.max_num_seqs,
         scheduling.max_model_len or LEAST_MODEL_LEN,
     )
+
+
+def _check_ranks(config: EngineConfig) -> None:
+    """Check what goes with several ranks. Raises ValueError."""
+    given = {
+        "the model toy": config.model.model == TOY_MODEL,
+        "--trust-remote-code": config.model.trust_remote_code,
+        "--prefix-cache-dir": config.memory.prefix_cache_dir is not None,
+        "--kv-transfer-listen": config.memory.kv_transfer_listen is not None,
+        "--kv-transfer-peer": bool(config.memory.kv_transfer_peers),
+    }
+    refused = next((name for name, is_given in given.items() if is_given), None)
+    if refused is not None:
+        raise ValueError(
+            f"--tensor-parallel-size is {config.model.tensor_parallel_size}, which does not go "
+            f"with {refused}: leave one of them out"
+        )

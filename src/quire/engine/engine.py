@@ -4,7 +4,7 @@ With overlap (async scheduling), a step is scheduled and launched while the devi
 the one before it, whose result is returned one call later.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from quire.cache.kv_events import KVEvent
@@ -47,7 +47,7 @@ class Beside(NamedTuple):
     what closes all else that was opened with the engine."""
 
     disk: DiskCache | None = None
-    on_close: Callable[[], None] | None = None
+    on_close: Sequence[Callable[[], None]] = ()
 
 
 WAIT_S = 0.01
@@ -290,5 +290,5 @@ class Engine:
             self._grammars.close()
         if self._disk is not None:
             self._disk.close()
-        if self._on_close is not None:
-            self._on_close()
+        for close in self._on_close:
+            close()

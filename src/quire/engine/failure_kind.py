@@ -2,14 +2,21 @@
 
 from enum import StrEnum
 
+from quire.cache.sizing import TooLittleMemory
+from quire.models.config import CheckpointError, UnsupportedModel
+
+EXPECTED = (CheckpointError, TooLittleMemory, UnsupportedModel, ValueError)
+"""Errors that settings can lead to at a start: their text is enough, no traceback is logged."""
+
 
 class FailureKind(StrEnum):
     """The kinds of errors that end an engine process: memory ran out, the device is dead, settings
-    or checkpoint allow no start, or anything else."""
+    or checkpoint allow no start, somebody has killed another rank, or anything else."""
 
     OUT_OF_MEMORY = "out_of_memory"
     DEVICE = "device"
     START = "start"
+    RANK_KILLED = "rank_killed"
     OTHER = "other"
 
 
@@ -17,8 +24,15 @@ class DeviceFailed(RuntimeError):
     """The device computes nothing any more: the process has to end."""
 
 
+class RanksFailed(RuntimeError):
+    """A call that all ranks make has failed in one of them: they may be out of step, and the
+    process has to end."""
+
+
 def kind_of(error: BaseException) -> FailureKind:
     """Return the kind of an error that ends the process. torch's errors are known by name."""
+    if isinstance(error, RanksFailed) and error.__cause__ is not None:
+        return kind_of(error.__cause__)
     names = {each.__name__ for each in type(error).__mro__}
     if names & {"DeviceFailed", "AcceleratorError"} or "CUDA error" in str(error):
         return FailureKind.DEVICE

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quire.engine.failure_kind import RanksFailed
 from quire.engine.step_errors import check_device, failure_of
 from quire.models.batch import Batch, BatchPart, Model, StepRows, cut_between_chunks, cut_in_half
 from quire.scheduler.step import StepFailure
@@ -47,8 +48,9 @@ class ForwardPass:
     def run(self, batch: Batch) -> ForwardOutput:
         """Return the rows of a batch.
 
-        Raises DeviceFailed where the device is dead, and the batch's own error where all of its
-        chunks, of two or more, fail: then it is nothing about one of them.
+        Raises DeviceFailed where the device is dead, RanksFailed where the ranks of the model are
+        out of step, and the batch's own error where all of its chunks, of two or more, fail: then
+        it is nothing about one of them.
         """
         try:
             return ForwardOutput(self._rows(batch))
@@ -95,7 +97,10 @@ class ForwardPass:
         return StepRows(self.model.forward(batch))
 
     def _examine(self, error: Exception) -> Exception:
-        """Let go of the tensors of a step that failed, and see that the device still computes."""
+        """Let go of the tensors of a step that failed, and see that the device still computes.
+        Raises DeviceFailed where it does not, and the error itself where ranks are out of step."""
+        if isinstance(error, RanksFailed):
+            raise error
         traceback.clear_frames(error.__traceback__)
         check_device(self.device, error)
         return error

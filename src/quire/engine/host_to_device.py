@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+CPU = torch.device("cpu")
 ALIGNMENT = 16
 """Each tensor begins at a multiple of so many bytes in the packed copy."""
 
@@ -22,13 +23,20 @@ def to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     return unpack(packed.to(device, non_blocking=True), tensors)
 
 
-def pack(tensors: Sequence[Tensor], *, is_pinned: bool = False) -> Tensor:
-    """Return all tensors in one uint8 tensor, each at a multiple of ALIGNMENT."""
-    num_bytes = sum(map(_num_bytes, tensors))
-    packed = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=is_pinned)
+def pack(
+    tensors: Sequence[Tensor], *, is_pinned: bool = False, device: torch.device = CPU
+) -> Tensor:
+    """Return all tensors in one uint8 tensor on `device`, each at a multiple of ALIGNMENT."""
+    size = packed_bytes(tensors)
+    packed = torch.empty(size, dtype=torch.uint8, pin_memory=is_pinned, device=device)
     for part, tensor in zip(unpack(packed, tensors), tensors, strict=True):
         part.copy_(tensor)
     return packed
+
+
+def packed_bytes(tensors: Sequence[Tensor]) -> int:
+    """Return the bytes of the tensor that holds all of these."""
+    return sum(map(_num_bytes, tensors))
 
 
 def unpack(packed: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -132,6 +132,15 @@ class ScoreFacts(msgspec.Struct, frozen=True):
     is_sigmoid: bool
 
 
+class RankFacts(msgspec.Struct, frozen=True):
+    """Facts of one of the ranks that a model is divided among: its part of the weights, and its
+    part of each block of KV memory, in bytes."""
+
+    device: str
+    weight_bytes: int
+    kv_bytes: int
+
+
 class EngineFacts(msgspec.Struct, frozen=True):
     """Facts of a loaded engine that the server needs to know.
 
@@ -170,6 +179,14 @@ class EngineFacts(msgspec.Struct, frozen=True):
     """The way embeddings are made; None where the model gives none."""
     scores: ScoreFacts | None = None
     """The way pairs of texts are scored; None where the model scores none."""
+    ranks: tuple[RankFacts, ...] = ()
+    """The ranks that the model is divided among; none where one process has all of it. The receipt
+    is then that of each."""
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of processes that the model's weights are divided among."""
+        return max(len(self.ranks), 1)
 
     @property
     def generates(self) -> bool:

@@ -8,46 +8,39 @@ here too, with its traceback. What is slow to import is imported once the config
 in a fork it was before.
 """
 
-import faulthandler
 import gc
 import logging
-import signal
+import os
 import socket
 import sys
 import time
 from contextlib import closing, suppress
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
+from typing import NoReturn
 
 import msgspec
 
-from quire.cache.sizing import TooLittleMemory
 from quire.engine.channel import Channel, ChannelClosed
-from quire.engine.config import TOY_MODEL, EngineConfig, LogFormat, TracingConfig
-from quire.engine.failure_kind import kind_of, start_failure_of
+from quire.engine.config import TOY_MODEL, EngineConfig
+from quire.engine.failure_kind import EXPECTED, kind_of, start_failure_of
 from quire.engine.imports import import_engine
 from quire.engine.launch import Descriptors
 from quire.engine.messages import Failed, Loading, Ready
+from quire.engine.process_setup import FAILED, prepare_process, set_process_name, set_up_log
 from quire.engine.running_record import RunningRecord, RunningRequests
-from quire.logs import JsonFormatter
-from quire.models.config import CheckpointError, UnsupportedModel
 from quire.process_age import process_age_s
-from quire.progress import log_format
 
 logger = logging.getLogger(__name__)
-
-FAILED = 1
-LOG_FORMAT = "%(asctime)s %(levelname)s {name}: %(message)s"
-EXPECTED = (CheckpointError, TooLittleMemory, UnsupportedModel, ValueError)
-"""Errors that settings can lead to: their text is enough, no traceback is logged."""
-PROCESS_NAME = Path("/proc/self/comm")
 
 
 def run(fds: Descriptors, imported_since_s: float | None = None) -> None:
     """Run an engine until its socket closes, and end the process if it fails. Where all is imported
     already, the engine was in the making since `imported_since_s` (`time.monotonic`)."""
     set_process_name("quire-engine")
-    channel = Channel(socket.socket(fileno=fds.socket))
+    sock = socket.socket(fileno=fds.socket)
+    os.register_at_fork(after_in_child=partial(_close_all, sock, fds))
+    channel = Channel(sock)
     try:
         _serve(channel, fds, imported_since_s)
     except ChannelClosed:
@@ -69,9 +62,7 @@ def _serve(channel: Channel, fds: Descriptors, imported_since_s: float | None) -
     config = msgspec.msgpack.decode(body, type=EngineConfig)
     if config.ring_fd is not None:
         config = replace(config, ring_fd=fds.ring)
-    logging.getLogger().setLevel(config.tracing.log_level.upper())
-    for handler in logging.getLogger().handlers:
-        handler.setFormatter(_formatter(config.tracing))
+    set_up_log(config.tracing)
     began_s = imported_since_s
     if began_s is None:
         began_s = time.monotonic() - process_age_s(time.time())
@@ -84,7 +75,11 @@ def _serve(channel: Channel, fds: Descriptors, imported_since_s: float | None) -
     report_progress("imports", 1, 1)
     try:
         engine, facts = build_engine(
-            config, on_progress=report_progress, clock=time.monotonic, began_s=began_s
+            config,
+            on_progress=report_progress,
+            clock=time.monotonic,
+            began_s=began_s,
+            on_rank_lost=partial(_end_at_once, channel),
         )
     except EXPECTED as error:
         channel.send(Failed(str(error), start_failure_of(error)))  # the server logs it
@@ -97,28 +92,17 @@ def _serve(channel: Channel, fds: Descriptors, imported_since_s: float | None) -
         EngineLoop(engine, channel).run()
 
 
-def _formatter(config: TracingConfig) -> logging.Formatter:
-    if config.log_format is LogFormat.JSON:
-        return JsonFormatter(f"quire.{config.log_name}")
-    text = LOG_FORMAT.format(name=config.log_name.replace("%", "%%"))
-    return logging.Formatter(log_format(sys.stderr, text))
+def _end_at_once(channel: Channel, failed: Failed) -> NoReturn:
+    """End the process in any thread: others may wait for a rank that is lost."""
+    channel.send_last(failed)
+    os._exit(FAILED)
 
 
-def prepare_process() -> None:
-    """Set up the log and the signals of a process of engines. SIGUSR1 writes the stacks of all
-    threads to the log."""
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
-    logging.basicConfig(level=logging.INFO)
-    for handler in logging.getLogger().handlers:
-        handler.setFormatter(_formatter(TracingConfig()))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when to end
-
-
-def set_process_name(name: str) -> None:
-    """Name this process for `ps` and `top`, which show 15 characters."""
-    with suppress(OSError):
-        PROCESS_NAME.write_text(name)
+def _close_all(sock: socket.socket, fds: Descriptors) -> None:
+    """Close, in a fork, what is the engine's: the server knows by its socket that it has ended."""
+    sock.close()
+    os.close(fds.record)
+    os.close(fds.ring)
 
 
 def main() -> None:

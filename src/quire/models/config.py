@@ -131,6 +131,17 @@ class UnsupportedModel(Exception):
         self.why = why
 
 
+class NotDivisible(UnsupportedModel):
+    """A model that is served, but not by as many ranks."""
+
+    def __init__(self, model_type: str, num_ranks: int, why: str) -> None:
+        super().__init__(model_type, why)
+        self.num_ranks = num_ranks
+
+    def __str__(self) -> str:
+        return f"{self.model_type} models are not served by {self.num_ranks} ranks: {self.why}"
+
+
 @dataclass(frozen=True, slots=True)
 class LayerFacts:
     """One attention layer, as it called its attention function.

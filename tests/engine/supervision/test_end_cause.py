@@ -27,6 +27,8 @@ ENDS = [
     (EngineEnd(1, Failed("", FailureKind.START)), False, None, EndCause.CRASHED),
     (EngineEnd(1, Failed("", FailureKind.DEVICE)), False, None, EndCause.DEVICE_ERROR),
     (EngineEnd(1, Failed("", FailureKind.OUT_OF_MEMORY)), False, None, EndCause.OUT_OF_MEMORY),
+    (EngineEnd(1, Failed("", FailureKind.RANK_KILLED)), False, None, EndCause.RANK_LOST),
+    (EngineEnd(1, Failed("", FailureKind.RANK_KILLED)), True, None, EndCause.OUT_OF_MEMORY),
     (EngineEnd(0), False, None, EndCause.CRASHED),
     (EngineEnd(0, unusable="no message"), False, None, EndCause.PROTOCOL_ERROR),
 ]
@@ -41,7 +43,7 @@ def test_causes(
 
 def test_only_causes_that_a_request_can_bring_about_count_against_it() -> None:
     outer = {cause for cause in EndCause if not cause.may_be_of_a_request}
-    assert outer == {EndCause.KILLED, EndCause.STOPPED}
+    assert outer == {EndCause.KILLED, EndCause.STOPPED, EndCause.RANK_LOST}
 
 
 @pytest.mark.parametrize("has_group", [True, False])

@@ -13,6 +13,7 @@ from quire.models.config import CheckpointError, ModelDtype, UnsupportedModel
 from quire.models.loading.checkpoint import ModelSource, locate
 from quire.models.loading.checkpoint_kind import ENCODERS, TEXT_PARTS
 from quire.models.loading.preview import look_ahead
+from quire.models.target import Target
 from tests.models.driver import ignore_progress, load
 from tests.models.loading.unservable import (
     LLAMA,
@@ -44,9 +45,7 @@ def test_what_only_transformers_can_tell_is_said_in_one_line(name: str, tmp_path
     case = UNSERVABLE_LATER[name]
     folder = locate(ModelSource(str(write_unservable(case, tmp_path))), ignore_progress)
     with pytest.raises(REFUSALS) as refusal:
-        look_ahead(
-            folder, dtype=ModelDtype.AUTO, device=torch.device("cpu"), trust_remote_code=False
-        )
+        look_ahead(folder, Target(ModelDtype.AUTO, torch.device("cpu")), trust_remote_code=False)
     assert case.why in str(refusal.value)
     assert is_one_sentence(str(refusal.value))
 

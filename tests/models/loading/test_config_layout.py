@@ -23,6 +23,7 @@ from quire.models.loading.preview import Preview, look_ahead
 from quire.models.loading.weight_files import read_headers, stored_float_bytes, weight_bytes
 from quire.models.native.linear.bf16_storage import bind_bf16_storage
 from quire.models.native.linear.w8a8 import W8A8Kernel
+from quire.models.target import Target
 from tests.instructions import library_of
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import ignore_progress, load
@@ -42,15 +43,13 @@ OPTIONS = [KVOptions(dtype, hybrid) for dtype in KVCacheDtype for hybrid in (Tru
 
 
 def preview_of(folder: Path, dtype: str = "float32") -> Preview:
-    return look_ahead(folder, dtype=ModelDtype(dtype), device=CPU, trust_remote_code=False)
+    return look_ahead(folder, Target(ModelDtype(dtype), CPU), trust_remote_code=False)
 
 
 def packed_preview_of(folder: Path, dtype: str, kernels: ModelKernels | None = None) -> Preview:
     bf16_storage = bind_bf16_storage(library_of("portable"))
     given = ModelKernels((bf16_storage,)) if kernels is None else kernels
-    return look_ahead(
-        folder, dtype=ModelDtype(dtype), device=CPU, trust_remote_code=False, kernels=given
-    )
+    return look_ahead(folder, Target(ModelDtype(dtype), CPU, given), trust_remote_code=False)
 
 
 @pytest.mark.parametrize("name", SERVED)

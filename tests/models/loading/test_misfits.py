@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from quire.models.config import CheckpointError, ModelDtype
 from quire.models.loading.preview import look_ahead
+from quire.models.target import Target
 from tests.models.checkpoints import save_checkpoint
 from tests.models.driver import load
 from tests.models.families import DENSE, Family
@@ -34,7 +35,7 @@ def edit_json(path: Path, **fields: object) -> None:
 
 
 def look(folder: Path) -> None:
-    look_ahead(folder, dtype=ModelDtype.AUTO, device=CPU, trust_remote_code=False)
+    look_ahead(folder, Target(ModelDtype.AUTO, CPU), trust_remote_code=False)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from quire.engine.config import TOY_MODEL, EngineConfig, MemoryConfig
 from quire.engine.engine import Beside, Engine
 from quire.engine.grammar.grammars import build_grammars
 from quire.engine.messages import EngineFacts
+from quire.engine.ranks.leading_model import LeadingModel
 from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.startup.disk import build_disk_cache, open_disk
 from quire.engine.startup.recording import build_scheduler
@@ -47,10 +48,9 @@ def assemble(
         disabled=config.model.disable_optimizations,
     )
     root = cache_config.block_hash.root
-    beside = Beside(
-        build_disk_cache(disk, cache, scheduler, model, root),
-        None if tracing is None else tracing.close,
-    )
+    closes = [] if tracing is None else [tracing.close]
+    closes += [model.close] if isinstance(model, LeadingModel) else []
+    beside = Beside(build_disk_cache(disk, cache, scheduler, model, root), closes)
     folder = None if config.model.model == TOY_MODEL else Path(config.model.model)
     grammars = build_grammars(folder, facts.vocab_size, facts.eos_token_ids)
     return Engine(

@@ -1,8 +1,10 @@
 """Builds an engine from its configuration: load, measure, size, assemble. Each phase is timed."""
 
+from collections.abc import Callable
+
 from quire.engine.config import TOY_MODEL, EngineConfig, check_options
 from quire.engine.engine import Engine
-from quire.engine.messages import EngineFacts
+from quire.engine.messages import EngineFacts, Failed
 from quire.engine.startup.assemble import Clock, OnProgress
 from quire.engine.startup.build_toy import build_toy_engine
 from quire.engine.startup.disk import check_disk
@@ -11,12 +13,18 @@ from quire.engine.tracing import check_tracing
 
 
 def build_engine(
-    config: EngineConfig, *, on_progress: OnProgress, clock: Clock, began_s: float | None = None
+    config: EngineConfig,
+    *,
+    on_progress: OnProgress,
+    clock: Clock,
+    began_s: float | None = None,
+    on_rank_lost: Callable[[Failed], None] | None = None,
 ) -> tuple[Engine, EngineFacts]:
     """Return an engine and the facts that its server needs.
 
-    `began_s` is when the process began, by `clock`; the time since is a phase of the start. Raises
-    ValueError, or an error of the loader or of sizing, whose text is for people.
+    `began_s` is when the process began, by `clock`; the time since is a phase of the start.
+    `on_rank_lost` is that of `Leader`. Raises ValueError, or an error of the loader or of sizing,
+    whose text is for people.
     """
     check_options(config)
     check_tracing(config.tracing.otlp_traces_endpoint)
@@ -27,4 +35,6 @@ def build_engine(
     # torch and transformers are slow to import
     from quire.engine.startup.build_model import build_model_engine
 
-    return build_model_engine(config, on_progress=on_progress, clock=clock, began_s=began_s)
+    return build_model_engine(
+        config, on_progress=on_progress, clock=clock, began_s=began_s, on_rank_lost=on_rank_lost
+    )

@@ -3,6 +3,7 @@ to measure it, and divide the memory that is left into blocks.
 """
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,25 +14,30 @@ from quire.cache.block_pool import NULL_BLOCK
 from quire.cache.footprint import Footprint
 from quire.cache.layout import Layout
 from quire.cache.sizing import MIB, TooLittleMemory
-from quire.engine.config import EngineConfig, ModelConfig
+from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
-from quire.engine.messages import EngineFacts
+from quire.engine.messages import EngineFacts, Failed
+from quire.engine.ranks.follower import follow
+from quire.engine.ranks.leader import Leader
+from quire.engine.ranks.leading_model import LeadingModel
+from quire.engine.ranks.loaded_ranks import LoadedRanks
+from quire.engine.ranks.loading import load_ranks
+from quire.engine.ranks.processes import start_ranks
 from quire.engine.startup.assemble import Clock, OnProgress, assemble
 from quire.engine.startup.build_encoder import build_encoder_engine
 from quire.engine.startup.early_check import check_before_load
 from quire.engine.startup.embeddings import embedding_facts
 from quire.engine.startup.graphs import recorded_backend, with_graphs
 from quire.engine.startup.kv_plan import KVPlan, Limits
-from quire.engine.startup.memory import measure, peak_bytes
+from quire.engine.startup.memory import peak_bytes
 from quire.engine.startup.placement import (
     Placement,
     choose_placement,
     own_part,
-    prepare_process,
+    prepare_threads_and_device,
 )
 from quire.engine.startup.receipt import padding_warning, receipt_text
 from quire.engine.startup.sizing import (
-    Memories,
     Sizing,
     StepMemory,
     choose_limits,
@@ -42,35 +48,65 @@ from quire.engine.startup.start import (
     PhaseTimer,
     Start,
 )
-from quire.models.batch import Batch
+from quire.models.batch import Batch, Model
 from quire.models.graphs.graphed_model import GraphedModel
 from quire.models.hf import HFModel
 from quire.models.kv.huge_pages import return_free_memory
 from quire.models.loading.checkpoint import ModelSource, locate
 from quire.models.loading.checkpoint_kind import is_encoder
-from quire.models.loading.loader import LoadedModel, load_model
 from quire.models.loading.preview import look_ahead
+from quire.models.target import Target
 
 logger = logging.getLogger(__name__)
 
 
 def build_model_engine(
-    config: EngineConfig, *, on_progress: OnProgress, clock: Clock, began_s: float | None = None
+    config: EngineConfig,
+    *,
+    on_progress: OnProgress,
+    clock: Clock,
+    began_s: float | None = None,
+    on_rank_lost: Callable[[Failed], None] | None = None,
 ) -> tuple[Engine, EngineFacts]:
     """Return an engine over a checkpoint, and its facts.
 
-    Raises CheckpointError, UnsupportedModel, TooLittleMemory, and ValueError for options that the
-    model or device does not support.
+    `on_rank_lost` is that of `Leader`. Raises CheckpointError, UnsupportedModel, TooLittleMemory,
+    RanksFailed, and ValueError for options that the model or device does not support.
     """
     timer = PhaseTimer(clock, last_s=clock() if began_s is None else began_s)
     timer.end("imports")
     config = own_part(config)
+    num_ranks = config.model.tensor_parallel_size
+    if num_ranks == 1:
+        return _build(config, on_progress, timer)
+    # they are forked: no thread and no context of a GPU may be there yet
+    leader = Leader(start_ranks(num_ranks, follow), on_rank_lost)
+    try:
+        return _build(config, on_progress, timer, leader)
+    except BaseException:
+        leader.close()
+        raise
+
+
+def _build(
+    config: EngineConfig,
+    on_progress: OnProgress,
+    timer: PhaseTimer,
+    leader: Leader | None = None,
+) -> tuple[Engine, EngineFacts]:
     placement = choose_placement(config.model)
-    prepare_process(placement.device, config.model.num_threads)
+    prepare_threads_and_device(placement.device, config.model)
     source = ModelSource(config.model.model, config.model.revision, config.model.trust_remote_code)
-    start = Start(config, locate(source, on_progress), placement, timer, on_progress)
+    start = Start(config, locate(source, on_progress), placement, timer, on_progress, leader)
     timer.end("files")
-    return build_encoder_engine(start) if is_encoder(start.folder) else _build_causal(start)
+    if not is_encoder(start.folder):
+        return _build_causal(start)
+    if leader is not None:
+        raise ValueError(
+            "this model is an encoder, which is not divided: --tensor-parallel-size does not go "
+            "with it"
+        )
+    return build_encoder_engine(start)
 
 
 def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
@@ -79,12 +115,12 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
     timer, on_progress = start.timer, start.on_progress
     limits = _limits_before_load(config, placement, folder, on_progress)
     timer.end("outline")
-    loaded = _load(config.model, placement, folder, on_progress)
+    loaded = load_ranks(start)
     timer.end("load")
-    sizing = Sizing(config, loaded, limits)
-    footprint = _profile(sizing, on_progress)
+    sizing = Sizing(config, loaded.local, limits)
+    footprint = _profile(sizing, loaded, on_progress)
     timer.end("profile")
-    memories = _memories(placement.device)
+    memories = loaded.memories()
     plan = sizing.plan(footprint, memories)
     model = _attach(config, loaded, plan)
     timer.end("kv_cache")
@@ -94,11 +130,18 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
     recorded = with_graphs(config.model, model, placement.device, plan, on_progress)
     if isinstance(recorded.model, GraphedModel):
         timer.end("graphs")
-    receipt = sizing.receipt(footprint, plan, memories.device, loaded.weight_bytes)
-    attention = loaded.attention_name(config.kv_options)
+    receipt = sizing.receipt(footprint, plan, memories.device, loaded.local.weight_bytes)
+    attention = loaded.local.attention_name(config.kv_options)
     facts = sizing.facts(plan, receipt, attention, timer.seconds)
-    embeddings = embedding_facts(folder, config.model.pooling, loaded.facts, facts.max_model_len)
-    facts = msgspec.structs.replace(facts, decode=recorded.decode, embeddings=embeddings)
+    embeddings = embedding_facts(
+        folder, config.model.pooling, loaded.local.facts, facts.max_model_len
+    )
+    facts = msgspec.structs.replace(
+        facts,
+        decode=recorded.decode,
+        embeddings=embeddings,
+        ranks=loaded.facts(footprint.block_bytes, facts.num_blocks),
+    )
     _log_facts(facts, plan.capacity.layout)
     engine = assemble(start.local_config, facts, plan.capacity.layout, recorded.model, timer.clock)
     return engine, facts
@@ -110,12 +153,11 @@ def _limits_before_load(
     """Return the limits, checked before minutes are spent on reading weights. Raises ValueError or
     TooLittleMemory."""
     on_progress("outline", 0, 1)
+    num_ranks = config.model.tensor_parallel_size
     preview = look_ahead(
         folder,
-        dtype=placement.dtype,
-        device=placement.device,
+        Target(placement.dtype, placement.device, placement.kernels, num_ranks),
         trust_remote_code=config.model.trust_remote_code,
-        kernels=placement.kernels,
     )
     limits = choose_limits(config.scheduling, preview.max_model_len, placement.device)
     check_before_load(config, preview, limits, placement.device)
@@ -123,24 +165,7 @@ def _limits_before_load(
     return limits
 
 
-def _load(
-    config: ModelConfig, placement: Placement, folder: Path, on_progress: OnProgress
-) -> LoadedModel:
-    return load_model(
-        ModelSource(str(folder), trust_remote_code=config.trust_remote_code),
-        dtype=placement.dtype,
-        device=placement.device,
-        on_progress=on_progress,
-        kernels=placement.kernels,
-    )
-
-
-def _memories(device: torch.device) -> Memories:
-    memory = measure(device)
-    return Memories(memory, memory if memory.is_host else measure(torch.device("cpu")))
-
-
-def _attach(config: EngineConfig, loaded: LoadedModel, plan: KVPlan) -> HFModel:
+def _attach(config: EngineConfig, loaded: LoadedRanks, plan: KVPlan) -> HFModel | LeadingModel:
     return loaded.attach(
         plan.capacity.num_blocks,
         plan.capacity.block_size,
@@ -149,21 +174,21 @@ def _attach(config: EngineConfig, loaded: LoadedModel, plan: KVPlan) -> HFModel:
     )
 
 
-def _profile(sizing: Sizing, on_progress: OnProgress) -> Footprint:
+def _profile(sizing: Sizing, loaded: LoadedRanks, on_progress: OnProgress) -> Footprint:
     """Return what steps and blocks take, and give back the memory that measuring took."""
     on_progress("profile", 0, 1)
-    footprint = sizing.footprint(_measure_step(sizing))
+    footprint = sizing.footprint(_measure_step(sizing, loaded))
     return_free_memory()
     on_progress("profile", 1, 1)
     return footprint
 
 
-def _measure_step(sizing: Sizing) -> StepMemory:
+def _measure_step(sizing: Sizing, ranks: LoadedRanks) -> StepMemory:
     """Run one step of the whole token budget on the null block, with logits of every token as for
     prompt log probabilities, and return what it takes."""
     config, loaded, limits = sizing.config, sizing.model, sizing.limits
     num_tokens = largest_step(limits)
-    model = loaded.attach(num_blocks=1, block_size=1, options=config.kv_options)
+    model = ranks.attach(num_blocks=1, block_size=1, options=config.kv_options)
     batch = _chunk(0, num_tokens, len(sizing.layout.groups), loaded.device)
     try:
         peak = peak_bytes(loaded.device, lambda: model.forward(batch))
@@ -180,7 +205,7 @@ def _measure_step(sizing: Sizing) -> StepMemory:
     )
 
 
-def _warm_up(model: HFModel, plan: KVPlan, device: torch.device) -> None:
+def _warm_up(model: Model, plan: KVPlan, device: torch.device) -> None:
     """Run steps on the null block, so that no request waits while kernels are compiled: those for
     long chunks, for short ones, for single tokens, and for split contexts, and that for copies."""
     model.copy_blocks([BlockCopy(CopyKind.FORK, NULL_BLOCK, NULL_BLOCK)], ())

@@ -1,6 +1,7 @@
 """Checks before any weight is read whether the configuration is possible, and whether one request
 of the model length fits: no minutes of loading are spent to learn that it does not. What the
-model's configuration does not tell is left to the checks after the load.
+model's configuration does not tell is left to the checks after the load. Of several ranks it is one
+that is checked.
 """
 
 import logging
@@ -41,6 +42,8 @@ def check_before_load(
     if layout is not None:
         check_has_attention(layout)
     memory = measure(device)
+    if memory.is_host:
+        memory = memory.share(config.model.tensor_parallel_size)
     _check_attention(config.kv_options, preview, layout, device)
     _check_swap_space(config, layout, memory)
     if layout is None:
@@ -101,6 +104,7 @@ def _check_attention(
 
 
 def _check_swap_space(config: EngineConfig, layout: Layout | None, memory: DeviceMemory) -> None:
-    host = memory if memory.is_host else measure(torch.device("cpu"))
+    num_ranks = config.model.tensor_parallel_size
+    host = memory if memory.is_host else measure(torch.device("cpu")).share(num_ranks)
     block_bytes = 1 if layout is None else layout.host_block_bytes(config.memory.block_size)
     swap_space(config, block_bytes, is_host=memory.is_host).check(host.available)

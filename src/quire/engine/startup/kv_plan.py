@@ -14,7 +14,7 @@ from quire.cache.footprint import (
     solve_both,
     solve_tokens,
 )
-from quire.cache.layout import Layout, unify
+from quire.cache.layout import Layout
 from quire.cache.sizing import MIB, Budget, KVCapacity, TooLittleMemory, remedies, useful_blocks
 
 
@@ -90,8 +90,7 @@ def plan_kv(
 ) -> KVPlan:
     """Decide blocks and token budget. Raises TooLittleMemory with the numbers and the remedies."""
     solution = solve_kv(layout, footprint, limits, budget, memory)
-    layout, num_blocks = unify([(layout, solution.num_blocks)])
-    capacity = KVCapacity(layout, num_blocks, footprint.block_size, solution.num_tokens)
+    capacity = KVCapacity(layout, solution.num_blocks, footprint.block_size, solution.num_tokens)
     capacity.check(limits.max_model_len, budget)
     reasons = Reasons(
         f"as {budget.option} says" if budget.is_explicit else _why_blocks(solution),

@@ -3,13 +3,13 @@
 import resource
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 import torch
 
-from quire.cache.sizing import Budget, budget_before_load, smallest_budget
+from quire.cache.sizing import Budget, budget_before_load
 
 CGROUP = Path("/sys/fs/cgroup")
 PROCESS = Path("/proc/self")
@@ -31,6 +31,10 @@ class DeviceMemory:
     is_host: bool
     is_unified: bool
     own: int = 0
+
+    def share(self, num_ranks: int) -> "DeviceMemory":
+        """Return what each of so many ranks has of the device."""
+        return replace(self, total=self.total // num_ranks, available=self.available // num_ranks)
 
 
 def measure(device: torch.device) -> DeviceMemory:
@@ -63,13 +67,12 @@ def step_budget(memory: DeviceMemory, budget: Budget, *, weight_bytes: int = 0) 
     if budget.is_device_shared and not budget.is_explicit:
         own = int(memory.total * budget.device_share) - memory.own
         return min(own, memory.available) - weight_bytes
-    each = budget_before_load(
+    return budget_before_load(
         total=memory.total,
         used=used,
         share=budget.device_share,
         weight_bytes=weight_bytes,
     )
-    return smallest_budget([each])
 
 
 def peak_bytes(device: torch.device, run: Callable[[], object]) -> int:

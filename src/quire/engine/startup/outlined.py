@@ -14,7 +14,7 @@ from quire.engine.config import LEAST_MODEL_LEN, TOY_MODEL, EngineConfig, ModelC
 from quire.engine.messages import EngineFacts
 from quire.engine.startup.kv_plan import Limits
 from quire.engine.startup.memory import DeviceMemory, measure
-from quire.engine.startup.placement import Placement, choose_placement, prepare_process
+from quire.engine.startup.placement import Placement, choose_placement, prepare_threads_and_device
 from quire.engine.startup.sizing import (
     Memories,
     Sizing,
@@ -122,7 +122,7 @@ def _placement(config: EngineConfig, device: OutlinedDevice) -> Placement:
     """Return where and how the model computes. Raises ValueError for what cannot be had there."""
     if device.gpu is None:
         placement = choose_placement(config.model)
-        prepare_process(placement.device, config.model.num_threads)
+        prepare_threads_and_device(placement.device, config.model)
         return placement
     model, there = config.model, torch.device("cuda")
     options = KernelOptions(
@@ -174,7 +174,7 @@ def _with_blocks(
         )
     memory = replace(before, available=before.available - engine.weight_bytes)
     footprint = sizing.footprint(step)
-    plan = sizing.plan(footprint, Memories(memory, _host(memory)))
+    plan = sizing.plan(footprint, Memories((memory,), _host(memory)))
     receipt = sizing.receipt(footprint, plan, memory, engine.weight_bytes)
     facts = sizing.facts(plan, receipt, attention, {})
     return replace(engine, facts=facts, capacity=plan.capacity)

@@ -20,10 +20,10 @@ class Placement:
     kernels: ModelKernels | None
 
 
-def choose_placement(config: ModelConfig) -> Placement:
+def choose_placement(config: ModelConfig, rank: int = 0) -> Placement:
     """Return the placement that is configured, with `auto` decided by the machine; a dtype that
     depends on the checkpoint stays `auto`. Raises ValueError for what cannot be had here."""
-    device = choose_device(config.device)
+    device = _device_of_rank(choose_device(config.device), config, rank)
     options = KernelOptions(
         config.quantization, config.linear_backend, config.dtype, config.disable_optimizations
     )
@@ -31,13 +31,15 @@ def choose_placement(config: ModelConfig) -> Placement:
     return Placement(device, compute_dtype(options, kernels), kernels)
 
 
-def prepare_process(device: torch.device, num_threads: int | None) -> None:
-    """Make `device` that of this process's kernels and streams, and let torch have `num_threads` if
-    they are given."""
+def prepare_threads_and_device(device: torch.device, config: ModelConfig) -> None:
+    """Make `device` that of this process's kernels and streams, and let torch have the configured
+    number of threads; where none is given, ranks share those of the machine."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if num_threads is not None:
-        torch.set_num_threads(num_threads)
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    elif config.tensor_parallel_size > 1:
+        torch.set_num_threads(max(torch.get_num_threads() // config.tensor_parallel_size, 1))
 
 
 def choose_device(name: str) -> torch.device:
@@ -95,3 +97,23 @@ def _with_share(memory: MemoryConfig, size: int) -> MemoryConfig:
     if memory.budget.is_explicit:
         return memory
     return replace(memory, gpu_memory_utilization=memory.memory_share / size)
+
+
+def _device_of_rank(device: torch.device, config: ModelConfig, rank: int) -> torch.device:
+    """Return the device of a rank where `device` is that of one rank alone: ranks on GPUs have one
+    each, the first ones. Raises ValueError where there are too few."""
+    num_ranks = config.tensor_parallel_size
+    if device.type == "cpu" or num_ranks == 1:
+        return device
+    if ":" in config.device:
+        raise ValueError(
+            f"--device is {config.device}, one GPU, but each of the {num_ranks} ranks of "
+            "--tensor-parallel-size needs one: pass cuda, which takes the first ones"
+        )
+    num_gpus = torch.cuda.device_count()
+    if num_gpus < num_ranks:
+        raise ValueError(
+            f"--tensor-parallel-size is {num_ranks}, and each rank needs a GPU, but torch finds "
+            f"{num_gpus} here: pass a smaller size, or --device cpu"
+        )
+    return torch.device(device.type, rank)

@@ -40,10 +40,12 @@ def receipt_text(facts: EngineFacts) -> str:
     memory = facts.memory
     lines = [f"  {line.kind:12} {line.num_bytes / MIB:12,.1f} MiB" for line in facts.receipt]
     weights = "" if facts.quantization == "none" else f", weights in {facts.quantization}"
+    of = f"each of {facts.num_ranks} ranks, on {facts.device}" if facts.ranks else facts.device
     return "\n".join(
         [
-            f"memory receipt of {facts.device} ({facts.model_type}, {facts.dtype}{weights})",
+            f"memory receipt of {of} ({facts.model_type}, {facts.dtype}{weights})",
             *lines,
+            *_rank_lines(facts),
             f"  KV: {facts.num_blocks} blocks of {facts.block_size} tokens in {memory.kv_dtype}, "
             f"{memory.kv_tokens:,} tokens, {memory.kv_token_bytes:,} bytes a token "
             f"({memory.why_num_blocks})",
@@ -56,6 +58,15 @@ def receipt_text(facts: EngineFacts) -> str:
             f"{memory.max_concurrency:.1f}",
         ]
     )
+
+
+def _rank_lines(facts: EngineFacts) -> list[str]:
+    """Return a line for each rank."""
+    return [
+        f"  rank {rank} on {each.device}: weights {each.weight_bytes / MIB:,.1f} MiB, "
+        f"KV {each.kv_bytes / MIB:,.1f} MiB"
+        for rank, each in enumerate(facts.ranks)
+    ]
 
 
 def _group_facts(layout: Layout, group: LayerGroup) -> LayerGroupFacts:

@@ -35,10 +35,16 @@ class StepMemory(NamedTuple):
 
 
 class Memories(NamedTuple):
-    """The memory of the device, once the weights lie there, and that of the host."""
+    """The memory of each rank's device, once the weights lie there, and that of the host which is
+    each rank's share."""
 
-    device: DeviceMemory
+    devices: tuple[DeviceMemory, ...]
     host: DeviceMemory
+
+    @property
+    def device(self) -> DeviceMemory:
+        """The memory of rank 0's device."""
+        return self.devices[0]
 
 
 def choose_limits(config: SchedulingConfig, model_max_len: int, device: torch.device) -> Limits:
@@ -72,8 +78,8 @@ def step_limits(limits: Limits) -> StepLimits:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """Sizes the memory of one model. Its module may be without weights: only the model's facts are
-    read."""
+    """Sizes the memory of one model, or of the part that one of several ranks has. Its module may
+    be without weights: only the model's facts are read."""
 
     config: EngineConfig
     model: LoadedModel
@@ -110,17 +116,23 @@ class Sizing:
         )
 
     def plan(self, footprint: Footprint, memories: Memories) -> KVPlan:
-        """Return the blocks of the device and of the host. Raises TooLittleMemory or ValueError."""
-        memory, config = memories.device, self.config.memory
+        """Return the blocks of the device and of the host: each rank has its part of every block,
+        so that the one with the least memory decides. Raises TooLittleMemory or ValueError."""
+        plans = [self._plan(footprint, memory) for memory in memories.devices]
+        plan = min(plans, key=lambda each: (each.capacity.num_blocks, each.num_tokens))
+        space = self.swap_space
+        is_host = memories.device.is_host
+        space.check(memories.host.available - (plan.num_bytes if is_host else 0))
+        return replace(plan, num_host_blocks=space.num_blocks)
+
+    def _plan(self, footprint: Footprint, memory: DeviceMemory) -> KVPlan:
+        config = self.config.memory
         available = AvailableMemory(
             step_budget(memory, config.budget),
             is_unified=memory.is_unified,
             keeps_prefixes=config.enable_prefix_caching,
         )
-        plan = plan_kv(self.layout, footprint, self.limits, config.budget, available)
-        space = self.swap_space
-        space.check(memories.host.available - (plan.num_bytes if memory.is_host else 0))
-        return replace(plan, num_host_blocks=space.num_blocks)
+        return plan_kv(self.layout, footprint, self.limits, config.budget, available)
 
     def receipt(
         self, footprint: Footprint, plan: KVPlan, memory: DeviceMemory, weight_bytes: int

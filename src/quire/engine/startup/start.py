@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from quire.engine.config import EngineConfig, SchedulingConfig
+from quire.engine.ranks.leader import Leader
 from quire.engine.startup.assemble import Clock, OnProgress
 from quire.engine.startup.placement import Placement
 
@@ -32,13 +33,15 @@ class PhaseTimer:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The start of an engine over the checkpoint in `folder`."""
+    """The start of an engine over the checkpoint in `folder`; `leader` is the end to the other
+    ranks, if there are any."""
 
     config: EngineConfig
     folder: Path
     placement: Placement
     timer: PhaseTimer
     on_progress: OnProgress
+    leader: Leader | None = None
 
     @property
     def local_config(self) -> EngineConfig:

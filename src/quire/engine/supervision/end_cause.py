@@ -6,6 +6,7 @@ from pathlib import Path
 
 from quire.engine.client import EngineEnd
 from quire.engine.failure_kind import FailureKind
+from quire.engine.process_setup import RANK_NAME
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -25,6 +26,8 @@ class EndCause(StrEnum):
     """Somebody had stopped it, for too long."""
     CRASHED = "crashed"
     """It has ended by itself: a fault, an exit, an exception."""
+    RANK_LOST = "rank_lost"
+    """Somebody has killed another process of its ranks, without which it cannot compute."""
     REPLICA_LOST = "replica_lost"
     """The replica that it ran in does not answer any more; its requests go on in others."""
     PROTOCOL_ERROR = "protocol_error"
@@ -33,12 +36,13 @@ class EndCause(StrEnum):
     @property
     def may_be_of_a_request(self) -> bool:
         """Whether a request can bring it about: those that ran are counted then."""
-        return self not in (EndCause.KILLED, EndCause.STOPPED)
+        return self not in (EndCause.KILLED, EndCause.STOPPED, EndCause.RANK_LOST)
 
 
 _OF_FAILURES = {
     FailureKind.OUT_OF_MEMORY: EndCause.OUT_OF_MEMORY,
     FailureKind.DEVICE: EndCause.DEVICE_ERROR,
+    FailureKind.RANK_KILLED: EndCause.RANK_LOST,
 }
 _SENT = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -50,10 +54,11 @@ def cause_of(end: EngineEnd, *, ended_for: EndCause | None, was_oom_killed: bool
         return ended_for
     if end.unusable is not None:
         return EndCause.PROTOCOL_ERROR
+    is_rank_killed = end.failed is not None and end.failed.kind is FailureKind.RANK_KILLED
+    if (is_rank_killed or end.exit_code == -signal.SIGKILL) and was_oom_killed:
+        return EndCause.OUT_OF_MEMORY
     if end.failed is not None:
         return _OF_FAILURES.get(end.failed.kind, EndCause.CRASHED)
-    if end.exit_code == -signal.SIGKILL and was_oom_killed:
-        return EndCause.OUT_OF_MEMORY
     if -end.exit_code in _SENT:
         return EndCause.KILLED
     return EndCause.CRASHED
@@ -98,3 +103,13 @@ def is_stopped(process_id: int, proc: Path = PROC) -> bool:
     except OSError:
         return False
     return text.rpartition(")")[2].split()[0] in ("T", "t")
+
+
+def ranks_of(process_id: int, proc: Path = PROC) -> list[int]:
+    """Return the ids of the processes that are ranks beside an engine's own process."""
+    try:
+        children = (proc / f"{process_id}/task/{process_id}/children").read_text().split()
+        named = [(int(each), (proc / each / "comm").read_text()) for each in children]
+    except OSError:
+        return []
+    return [each for each, name in named if name.startswith(RANK_NAME)]

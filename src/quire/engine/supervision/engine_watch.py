@@ -1,10 +1,12 @@
 """Watches an engine for a step that does not end, and ends it then; tells why an engine ended."""
 
 import logging
+import os
 import signal
+from contextlib import suppress
 
 from quire.engine.client import EngineClient, EngineEnd, Phase
-from quire.engine.supervision.end_cause import EndCause, OomKills, cause_of, is_stopped
+from quire.engine.supervision.end_cause import EndCause, OomKills, cause_of, is_stopped, ranks_of
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +60,7 @@ class EngineWatch:
             self._oom_kills.have_risen()
         pid = client.process_id
         is_loading = client.phase is Phase.LOADING
-        stopped = 0.0 if is_loading and pid is not None and is_stopped(pid) else None
+        stopped = 0.0 if is_loading and pid is not None and _is_any_stopped(pid) else None
         stuck_s = max(self._work.look(now, last_progress_s), self._stop.look(now, stopped))
         if pid is None:
             return
@@ -75,6 +77,9 @@ class EngineWatch:
         logger.error("the engine has done no step for %.0f s: it is ended", self._stuck_after_s)
         if self._ended_for is EndCause.STUCK:
             client.signal(signal.SIGUSR1)
+            for each in ranks_of(pid):
+                with suppress(OSError):
+                    os.kill(each, signal.SIGUSR1)
             self._kill_s = now + STACKS_S
         else:
             client.signal(signal.SIGKILL)
@@ -84,3 +89,8 @@ class EngineWatch:
         """Return why the engine has ended; the next one is looked at from then on."""
         ended_for, self._ended_for, self._kill_s = self._ended_for, None, None
         return cause_of(end, ended_for=ended_for, was_oom_killed=self._oom_kills.have_risen())
+
+
+def _is_any_stopped(pid: int) -> bool:
+    """Return whether somebody has stopped an engine, or one of its ranks."""
+    return is_stopped(pid) or any(map(is_stopped, ranks_of(pid)))

@@ -59,6 +59,13 @@ def upcast(tensor: Tensor) -> Tensor:
     return tensor.kept.float() if isinstance(tensor, LazyUpcast) else tensor
 
 
+def narrow(tensor: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """Return a copy of a part of `tensor`; of a `LazyUpcast` a view, that is one too."""
+    if isinstance(tensor, LazyUpcast):
+        return LazyUpcast(tensor.kept.narrow(dim, start, length))
+    return tensor.narrow(dim, start, length).clone(memory_format=torch.contiguous_format)
+
+
 class LazyStateDict(dict[str, Tensor]):
     """Weights by name, which refuse to be copied: transformers deep-copies what it is given."""
 

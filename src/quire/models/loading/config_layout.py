@@ -31,15 +31,21 @@ UNKNOWN_FIELDS = (
 """Fields of models whose K and V this module does not know."""
 
 
-def layout_from_config(config: object, options: KVOptions, dtype_bytes: int) -> Layout | None:
-    """Return the layout of a model that computes in `dtype_bytes`, or None if it is not known."""
+def layout_from_config(
+    config: object, options: KVOptions, dtype_bytes: int, *, num_ways: int = 1
+) -> Layout | None:
+    """Return the layout of a model that computes in `dtype_bytes`, or None if it is not known.
+
+    Its KV heads are split `num_ways`. Raises ValueError where they do not divide.
+    """
     token_kv = _token_kv(config, *options.element_bytes(dtype_bytes))
     patterns = None if token_kv is None else _patterns(config)
     if token_kv is None or patterns is None:
         return None
     if token_kv.is_latent and set(patterns) != {FULL}:
         return None
-    return build_layout([KVSpec(token_kv, pattern) for pattern in patterns], hybrid=options.hybrid)
+    share = token_kv.shard(num_ways)
+    return build_layout([KVSpec(share, pattern) for pattern in patterns], hybrid=options.hybrid)
 
 
 def _token_kv(config: object, element_bytes: int, scale_bytes: int) -> TokenKV | None:

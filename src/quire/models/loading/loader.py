@@ -14,9 +14,8 @@ dropped.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,9 +28,9 @@ from quire.models.attention.choice import attention_name, build_attention, choos
 from quire.models.attention.hook import AttentionContext
 from quire.models.attention.scratch import StepLimits
 from quire.models.config import (
-    CheckpointError,
     KVOptions,
     KVSize,
+    LayerFacts,
     ModelDtype,
     ModelFacts,
     UnsupportedModel,
@@ -59,7 +58,7 @@ from quire.models.loading.batch_invariance import (
 )
 from quire.models.loading.checkpoint import ModelSource, Progress, locate
 from quire.models.loading.checkpoint_kind import has_head
-from quire.models.loading.dtype_choice import choose_dtype, log_dtype
+from quire.models.loading.dtype_choice import choose_dtype, log_dtype, naming_dtype
 from quire.models.loading.end_tokens import within_vocabulary
 from quire.models.loading.probe import (
     FORWARD_ERRORS,
@@ -68,12 +67,17 @@ from quire.models.loading.probe import (
     first_logits,
     probe,
     probe_without_weights,
+    refuse_nan,
 )
 from quire.models.loading.quantised import TOLERANCE as QUANTISED_TOLERANCE
 from quire.models.loading.quantised import check_quantised, log_quantised
 from quire.models.loading.support import Layering, layering, max_model_len, refuse_unsupported
 from quire.models.loading.weight_files import read_headers
+from quire.models.parallel.plan import own_code_refusal, plan_shards
+from quire.models.parallel.ranks import Ranks, WeightlessRanks
+from quire.models.parallel.sharding import Share, shard_module
 from quire.models.states import show_states
+from quire.models.target import Target
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -166,9 +170,44 @@ def load_model(
     CheckpointError or UnsupportedModel, the latter also where the kernels quantise and no weight
     can be quantised, or the logits then differ too much.
     """
+    checkpoint = _open_checkpoint(source, on_progress)
+    return _load(checkpoint, Target(dtype, device, kernels), on_progress)
+
+
+def load_shard(
+    source: ModelSource,
+    ranks: Ranks,
+    *,
+    dtype: ModelDtype,
+    on_progress: Progress,
+    kernels: ModelKernels | None = None,
+) -> LoadedModel:
+    """Load this rank's share of a model on the device of `ranks`, as `load_model` does.
+
+    All ranks of `ranks` load the same model at the same time, with the same options. The facts of
+    layers are those of this rank's heads; logits are whole, and the same to the bit on every rank.
+    Raises UnsupportedModel too for a model that cannot be divided, and RankLost.
+    """
+    checkpoint = _open_checkpoint(source, on_progress)
+    target = Target(dtype, ranks.device, kernels, ranks.size)
+    if ranks.size == 1:
+        return _load(checkpoint, target, on_progress)
+    config = checkpoint.config.get_text_config()
+    if checkpoint.skeleton is None:
+        raise own_code_refusal(config.model_type)
+    plan = plan_shards(checkpoint.skeleton, config, ranks.size)
+    shard_module(checkpoint.skeleton, plan, WeightlessRanks(ranks.size))
+    share = Share(plan, ranks, checkpoint.layers)
+    return _load(checkpoint, target, on_progress, share)
+
+
+def _load(
+    checkpoint: "_Checkpoint", target: Target, on_progress: Progress, share: Share | None = None
+) -> LoadedModel:
+    """Load the model, or a share of it."""
     from quire.models.loading import pretrained
 
-    checkpoint = _open_checkpoint(source, on_progress)
+    dtype, device, kernels, _ = target
     config = checkpoint.config.get_text_config()
     stored = pretrained.stored_dtype(config, read_headers(checkpoint.folder))
     chosen = choose_dtype(dtype, stored, device)
@@ -177,10 +216,14 @@ def load_model(
     is_lazy = kernels is not None and device.type == "cpu" and chosen == torch.float32
     module = _read_weights(checkpoint, chosen, on_progress, is_lazy=is_lazy)
     on_progress("probe", 0, 1)
+    if share is not None:
+        share.keep(module)
     nn.Module.to(module, device)
-    with _naming_dtype(stored, chosen):
+    with naming_dtype(stored, chosen):
         loaded, other_uses, logits = _probed(checkpoint.folder, config, module, device)
-    heads = source.trust_remote_code or has_head(checkpoint.folder)
+    if share is not None:
+        share.check(loaded.facts.layers)
+    heads = checkpoint.skeleton is None or has_head(checkpoint.folder)
     loaded = replace(loaded, experts=_choose_experts(loaded, logits), has_head=heads)
     if kernels is not None:
         return_free_memory()
@@ -194,11 +237,13 @@ def load_model(
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
     """A checkpoint of a family that is served. `skeleton` is its module without weights; None where
-    the checkpoint brings code of its own, which need not run on the meta device."""
+    the checkpoint brings code of its own, which need not run on the meta device. `layers` are those
+    that the skeleton shows."""
 
     folder: Path
     config: "PretrainedConfig"
     skeleton: "PreTrainedModel | None"
+    layers: Mapping[int, LayerFacts] = field(default_factory=dict)
 
 
 def _open_checkpoint(source: ModelSource, on_progress: Progress) -> _Checkpoint:
@@ -212,8 +257,8 @@ def _open_checkpoint(source: ModelSource, on_progress: Progress) -> _Checkpoint:
     if source.trust_remote_code:
         return _Checkpoint(folder, config, None)
     skeleton = pretrained.build_without_weights(folder, config)
-    probe_without_weights(skeleton, text_config.model_type, layering(text_config))
-    return _Checkpoint(folder, config, skeleton)
+    layers = probe_without_weights(skeleton, text_config.model_type, layering(text_config))
+    return _Checkpoint(folder, config, skeleton, layers)
 
 
 def _read_weights(
@@ -236,18 +281,6 @@ def _read_weights(
     )
 
 
-@contextmanager
-def _naming_dtype(stored: torch.dtype | None, chosen: torch.dtype | None) -> Iterator[None]:
-    """Add the dtype to try to the refusal of a model that rounding alone may have made unfit."""
-    try:
-        yield
-    except UnsupportedModel as error:
-        if stored != torch.float32 or chosen != torch.bfloat16:
-            raise
-        why = f"{error.why} (run in bfloat16; --dtype float32 keeps what is stored)"
-        raise UnsupportedModel(error.model_type, why) from error
-
-
 def _probed(
     folder: Path, config: "PretrainedConfig", module: "PreTrainedModel", device: torch.device
 ) -> tuple[LoadedModel, Collection[int], Tensor]:
@@ -261,7 +294,7 @@ def _probed(
     with pretrained.own_attention(module):
         own = first_logits(module, config.model_type)
     if own.isnan().any():
-        _refuse_nan(folder, module)
+        refuse_nan(folder, module)
     freeze_rotary(module, max_model_len(config), device)
     measured = _measure(module, config.model_type, layering(config), own)
     facts = ModelFacts(
@@ -284,13 +317,6 @@ def _probed(
                 facts.model_type, "requests packed into one row change each other"
             )
     return loaded, uses.ids, measured.logits
-
-
-def _refuse_nan(folder: Path, module: nn.Module) -> None:
-    """Raise CheckpointError if weights are NaN; logits may be for other reasons, as an overflow."""
-    names = [name for name, weight in module.named_parameters() if weight.isnan().any()]
-    if names:
-        raise CheckpointError(f"{folder}: its weights hold NaN: {', '.join(names[:3])}")
 
 
 def _replace_by_kernels(

@@ -9,6 +9,7 @@ from torch import nn
 
 from quire.models.config import KVOptions, ModelFacts
 from quire.models.experts.replacement import CLASS_NAME
+from quire.models.parallel.linears import GatheredLinear
 from quire.models.shape import AttentionShape, ExpertShape, ModelShape
 
 TOP_K_NAMES = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk")
@@ -128,6 +129,8 @@ class _Weights:
 def _head(module: nn.Module) -> nn.Module | None:
     """Return the layer that makes logits, if the module tells of one."""
     found = getattr(module, "get_output_embeddings", lambda: None)()
+    if isinstance(found, GatheredLinear):
+        return found.linear
     return found if isinstance(found, nn.Module) else None
 
 

@@ -26,6 +26,9 @@ from quire.models.loading.peak_memory import PeakMemory
 from quire.models.loading.probe import FORWARD_ERRORS, Record, RecordingHook
 from quire.models.loading.support import layering, max_model_len, refuse_unsupported
 from quire.models.loading.weight_files import read_headers
+from quire.models.parallel.plan import plan_shards
+from quire.models.parallel.ranks import WeightlessRanks
+from quire.models.parallel.sharding import shard_module
 from quire.models.shape import ModelShape
 
 if TYPE_CHECKING:
@@ -37,13 +40,14 @@ META = torch.device("meta")
 @dataclass(frozen=True, slots=True)
 class OutlineOptions:
     """The device, the dtype and the kernels that the model will compute with; None means torch's.
-    `num_tokens` are those of the step whose memory is wanted."""
+    `num_tokens` are those of the step whose memory is wanted. Of several ranks, one is outlined."""
 
     device: torch.device
     dtype: ModelDtype
     kernels: ModelKernels | None
     num_tokens: int
     kv_options: KVOptions
+    num_ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,9 @@ def outline(folder: Path, config: "PretrainedConfig", options: OutlineOptions) -
     stored = stored_dtype(folder, config)
     chosen = choose_dtype(options.dtype, stored, options.device) or stored or torch.float32
     module = pretrained.build_without_weights(folder, config, chosen)
+    if options.num_ranks > 1:
+        plan = plan_shards(module, text, options.num_ranks)
+        shard_module(module, plan, WeightlessRanks(options.num_ranks))
     linears = () if options.kernels is None else options.kernels.linears
     packed = planned_bytes(module, linears, stored)
     run = _Run(module, Record(text.model_type, layering(text)))

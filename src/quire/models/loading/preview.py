@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from quire.cache.layout import Layout
-from quire.models.config import KVOptions, ModelDtype
-from quire.models.layers.model_kernels import ModelKernels
+from quire.models.config import KVOptions
 from quire.models.loading import pretrained
 from quire.models.loading.config_layout import layout_from_config
 from quire.models.loading.dtype_choice import choose_dtype
@@ -24,6 +23,9 @@ from quire.models.loading.weight_files import (
     stored_float_bytes,
     weight_bytes,
 )
+from quire.models.parallel.plan import own_code_refusal
+from quire.models.parallel.share import WHOLE, look_at_share
+from quire.models.target import Target
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -39,6 +41,7 @@ class Preview:
     weight_bytes: a lower bound of what the weights will take; 0 where only a part of the checkpoint
         is loaded.
     are_kept: the weights stay as they are stored.
+    num_ways: how many ranks the KV heads are split among.
     """
 
     model_type: str
@@ -49,33 +52,31 @@ class Preview:
     weight_bytes: int
     are_kept: bool
     config: object
+    num_ways: int = 1
 
     def layout(self, options: KVOptions) -> Layout | None:
         """Return the layout of K and V, or None if the configuration does not tell it."""
         if self.dtype_bytes is None:
             return None
-        return layout_from_config(self.config, options, self.dtype_bytes)
+        return layout_from_config(self.config, options, self.dtype_bytes, num_ways=self.num_ways)
 
 
-def look_ahead(
-    folder: Path,
-    *,
-    dtype: ModelDtype,
-    device: torch.device,
-    trust_remote_code: bool,
-    kernels: ModelKernels | None = None,
-) -> Preview:
+def look_ahead(folder: Path, target: Target, *, trust_remote_code: bool) -> Preview:
     """Look at the files of a model. Raises CheckpointError or UnsupportedModel, as loading would.
 
-    `kernels` are those that the model will be loaded with; they keep weights that are stored in
-    bfloat16 in no more bytes, whatever dtype the model computes in.
+    Kernels keep weights that are stored in bfloat16 in no more bytes, whatever dtype the model
+    computes in. Where there are several ranks, weights, K and V are those of one.
     """
+    dtype, device, kernels, num_ranks = target
     whole = pretrained.read_config(folder, trust_remote_code=trust_remote_code)
     config = whole.get_text_config()
     refuse_unsupported(config)
     check_end_tokens(folder)
     tensors = read_headers(folder)
     refuse_scaled(folder, tensors)
+    if num_ranks > 1 and trust_remote_code:
+        raise own_code_refusal(config.model_type)
+    part = look_at_share(folder, whole, num_ranks) if num_ranks > 1 else WHOLE
     chosen = choose_dtype(dtype, pretrained.stored_dtype(config, tensors), device)
     packing = kernels if kernels is not None and kernels.linears else None
     is_lazy = packing is not None and not trust_remote_code and chosen == torch.float32
@@ -93,9 +94,10 @@ def look_ahead(
         vocab_size=int(getattr(config, "vocab_size", None) or 0),
         dtype=chosen,
         dtype_bytes=compute_bytes or stored_float_bytes(tensors),
-        weight_bytes=least,
+        weight_bytes=int(least * part.weight_share),
         are_kept=are_kept,
         config=config,
+        num_ways=part.num_ways,
     )
 
 

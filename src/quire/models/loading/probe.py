@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import signature
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from quire.models.attention.hook import AttentionContext
-from quire.models.config import LayerFacts, UnsupportedModel
+from quire.models.config import CheckpointError, LayerFacts, UnsupportedModel
 from quire.models.hf import attach_hook, attention_modules, prepare, sinks_of
 from quire.models.layers.latent import is_latent
 from quire.models.loading.support import Layering
@@ -122,10 +123,13 @@ def probe(module: nn.Module, model_type: str, layering: Layering) -> Probe:
     return Probe(layers, record.dtypes.pop(), logits)
 
 
-def probe_without_weights(module: nn.Module, model_type: str, layering: Layering) -> None:
+def probe_without_weights(
+    module: nn.Module, model_type: str, layering: Layering
+) -> dict[int, LayerFacts]:
     """Probe a module without weights, so that a model is refused before they are read.
 
-    Where a forward needs numbers, as to choose an expert, only what came before is checked.
+    Where a forward needs numbers, as to choose an expert, only what came before is checked. Returns
+    the layers that were seen.
     """
     record = Record(model_type, layering)
     prepare(module, model_type)
@@ -133,8 +137,9 @@ def probe_without_weights(module: nn.Module, model_type: str, layering: Layering
         try:
             _forward(module, position_ids=positions[None])
         except FORWARD_ERRORS:
-            return
+            return record.layers
     record.refuse_incomplete()
+    return record.layers
 
 
 @contextmanager
@@ -180,6 +185,13 @@ def _forward(module: nn.Module, **options: Tensor) -> Tensor:
         **options,
     ).logits
     return logits
+
+
+def refuse_nan(folder: Path, module: nn.Module) -> None:
+    """Raise CheckpointError if weights are NaN; logits may be for other reasons, as an overflow."""
+    names = [name for name, weight in module.named_parameters() if weight.isnan().any()]
+    if names:
+        raise CheckpointError(f"{folder}: its weights hold NaN: {', '.join(names[:3])}")
 
 
 def _attend(

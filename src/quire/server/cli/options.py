@@ -5,7 +5,7 @@ A choice is parsed by the enum that owns it. Defaults are those of the configura
 
 from quire.cache.block_hash import HashAlgorithm
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE
-from quire.engine.config import PoolingName
+from quire.engine.config import MAX_RANKS, PoolingName
 from quire.models.config import (
     AttentionBackendName,
     KVCacheDtype,
@@ -81,7 +81,20 @@ OPTIONS: tuple[Option, ...] = (
         "Number format of weights and activations: `auto` as the checkpoint has them, but "
         "bfloat16 for float32 where the device multiplies it.",
     ),
-    Option("num-threads", MODEL, threads, "CPU threads of the engine.", shown="auto"),
+    Option(
+        "num-threads",
+        MODEL,
+        threads,
+        "CPU threads of the engine, or of each of its ranks.",
+        shown="auto",
+    ),
+    Option(
+        "tensor-parallel-size",
+        MODEL,
+        integer(1, MAX_RANKS),
+        "Ranks that the weights and KV heads are divided among: a process each, on GPUs one for "
+        "each. Sizes of memory are those of a rank (see [scaling](scaling.md#tensor-parallel)).",
+    ),
     Option(
         "data-parallel-size",
         ConfigSection.PARALLEL,

@@ -41,7 +41,7 @@ LISTS = (*PLAIN_LISTS, origin_list, host_list)
 
 
 PLANNED = (ConfigSection.MODEL, ConfigSection.MEMORY, ConfigSection.SCHEDULING)
-NOT_PLANNED = frozenset(("device", "pooling"))
+NOT_PLANNED = frozenset(("device", "pooling", "tensor_parallel_size"))
 """Options of these sections that a plan has not, or has otherwise."""
 
 
@@ -185,6 +185,11 @@ def _check_replicas(config: ServerConfig) -> None:
             raise InvalidOption(
                 "--enable-kv-cache-events tells of the blocks of one engine, and --replicas has "
                 "several: leave one of them out"
+            )
+        if model.engine.model.tensor_parallel_size > 1:
+            raise InvalidOption(
+                "--tensor-parallel-size divides a model among processes of this machine, and "
+                "--replicas has it whole on each: leave one of them out"
             )
 
 

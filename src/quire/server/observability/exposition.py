@@ -165,6 +165,7 @@ def _facts_rows(facts: EngineFacts, config: MemoryConfig) -> dict[str, Rows]:
     )
     memory = facts.memory
     return {
+        "engine_ranks": [((), facts.num_ranks)],
         "kv_cache_tokens": [((), memory.kv_tokens)],
         "kv_cache_max_concurrency": [((), memory.max_concurrency)],
         "max_model_len_fits": [((), memory.max_model_len_fits)],

@@ -88,6 +88,11 @@ METRICS: tuple[Metric, ...] = (
         OUTAGE_BUCKETS,
         twin=False,
     ),
+    _gauge(
+        "engine_ranks",
+        "Processes that the model's weights and KV heads are divided among.",
+        twin=False,
+    ),
     _gauge("kv_cache_usage_perc", "Share of the KV blocks held by running requests, 0 to 1."),
     _gauge("cache_config_info", "Facts of the KV cache, as labels.", *CACHE_CONFIG_LABELS),
     _counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache."),

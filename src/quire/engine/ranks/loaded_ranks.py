@@ -1,0 +1,76 @@
+"""A loaded model, whole or in parts: one rank that has all of it, or rank 0 with the others."""
+
+from dataclasses import dataclass
+
+import torch
+
+from quire.engine.messages import RankFacts
+from quire.engine.ranks.leader import Leader
+from quire.engine.ranks.leading_model import LeadingModel
+from quire.engine.ranks.messages import Attach, Loaded, Measure, Measured
+from quire.engine.startup.memory import DeviceMemory, measure
+from quire.engine.startup.sizing import Memories
+from quire.models.config import KVOptions
+from quire.models.hf import HFModel
+from quire.models.loading.loader import LoadedModel
+from quire.models.parallel.group import RankGroup
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRanks:
+    """The ranks that follow this one; `loaded` is what each of them has."""
+
+    leader: Leader
+    group: RankGroup
+    loaded: tuple[Loaded, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRanks:
+    """A loaded model: `local` is the part that this rank has, all of it where there are no
+    others."""
+
+    local: LoadedModel
+    others: OtherRanks | None = None
+
+    @property
+    def num_ranks(self) -> int:
+        return 1 if self.others is None else self.others.leader.num_ranks
+
+    def attach(
+        self, num_blocks: int, block_size: int, options: KVOptions, *, num_host_blocks: int = 0
+    ) -> HFModel | LeadingModel:
+        """Allocate K and V on all ranks, and return a model that attends over them."""
+        others, attach = self.others, self.local.attach
+        if others is None:
+            return attach(num_blocks, block_size, options, num_host_blocks=num_host_blocks)
+        with others.leader.together():
+            others.leader.tell(Attach(num_blocks, block_size, options, num_host_blocks))
+            model = attach(num_blocks, block_size, options, num_host_blocks=num_host_blocks)
+        return LeadingModel(model, others.leader, others.group)
+
+    def memories(self) -> Memories:
+        """Return what each rank has of its device, and of the host."""
+        device, num_ranks = self.local.device, self.num_ranks
+        memory, host = measure(device), measure(torch.device("cpu")).share(num_ranks)
+        if memory.is_host:
+            return Memories((host,) * num_ranks, host)
+        return Memories((memory, *self._measured()), host)
+
+    def _measured(self) -> list[DeviceMemory]:
+        """Return the memory of the other ranks' devices."""
+        if self.others is None:
+            return []
+        self.others.leader.tell(Measure())
+        return [each.memory for each in self.others.leader.answers(Measured)]
+
+    def facts(self, block_bytes: int, num_blocks: int) -> tuple[RankFacts, ...]:
+        """Return what each rank holds; nothing where there is one alone."""
+        if self.others is None:
+            return ()
+        held = [(str(self.local.device), self.local.weight_bytes)]
+        held += [(each.device, each.weight_bytes) for each in self.others.loaded]
+        return tuple(
+            RankFacts(device, weight_bytes, block_bytes * num_blocks)
+            for device, weight_bytes in held
+        )

@@ -1,0 +1,83 @@
+"""The messages between rank 0 of an engine and each other rank: frozen structs in MessagePack,
+framed by their lengths (`engine/channel.py`).
+
+Rank 0 sends every call of its model, in order, and is not answered: an error comes as Failed. What
+it waits for are Loaded and Measured.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from quire.cache.block_copies import BlockCopy
+from quire.cache.layout import Layout
+from quire.engine.config import EngineConfig
+from quire.engine.messages import Failed
+from quire.engine.startup.memory import DeviceMemory
+from quire.models.config import KVOptions
+
+
+class Load(msgspec.Struct, frozen=True, tag="load", array_like=True):
+    """Rank 0 to another: join the group whose store listens at `store_port`, and load the model
+    that `config` names, a folder by now."""
+
+    config: EngineConfig
+    store_port: int
+
+
+class Attach(msgspec.Struct, frozen=True, tag="attach", array_like=True):
+    """Rank 0 to another: allocate K and V for a model that takes the place of the last one."""
+
+    num_blocks: int
+    block_size: int
+    options: KVOptions
+    num_host_blocks: int
+
+
+class CopyBlocks(msgspec.Struct, frozen=True, tag="copy", array_like=True):
+    """Rank 0 to another: start the block copies of a step."""
+
+    copies: tuple[BlockCopy, ...]
+    new_blocks: tuple[int, ...]
+
+
+class Forward(msgspec.Struct, frozen=True, tag="forward", array_like=True):
+    """Rank 0 to another: compute a step.
+
+    num_groups, table_width: the block tables are [num_groups, chunks, table_width].
+    num_logits: the number of logits indices; num_states that of states indices, None for none.
+    tensors: the step's tensors as int64 in the order of `step_tensors.py`; None where rank 0
+        broadcasts them from device to device.
+    """
+
+    query_starts: tuple[int, ...]
+    context_lens: tuple[int, ...]
+    num_groups: int
+    table_width: int
+    num_logits: int
+    num_states: int | None
+    greedy_only: bool
+    tensors: bytes | None
+
+
+class Measure(msgspec.Struct, frozen=True, tag="measure", array_like=True):
+    """Rank 0 to another: tell the memory of your device."""
+
+
+class Loaded(msgspec.Struct, frozen=True, tag="loaded", array_like=True):
+    """Another rank to rank 0: the model is loaded on `device`; `layout` is that of this rank's keys
+    and values."""
+
+    device: str
+    weight_bytes: int
+    layout: Layout
+
+
+class Measured(msgspec.Struct, frozen=True, tag="measured", array_like=True):
+    """Another rank to rank 0: the memory of its device."""
+
+    memory: DeviceMemory
+
+
+ToFollower: TypeAlias = Load | Attach | CopyBlocks | Forward | Measure
+FromFollower: TypeAlias = Loaded | Measured | Failed

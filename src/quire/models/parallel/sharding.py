@@ -1,0 +1,162 @@
+"""Divides the weights of a loaded model among ranks, in place: each keeps its share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from quire.models.config import LayerFacts, UnsupportedModel
+from quire.models.hf import attention_modules
+from quire.models.layers.lazy_upcast import narrow
+from quire.models.parallel.linears import (
+    GatheredLinear,
+    RowParallelLinear,
+    SplittingLinear,
+    SummedOutput,
+)
+from quire.models.parallel.plan import ShardPlan, Style, check_divides
+from quire.models.parallel.ranks import Ranks
+
+HEAD_NUMBERS = ("num_heads", "num_attention_heads", "num_key_value_heads", "num_kv_heads")
+"""Attributes of attention modules that count heads."""
+
+
+def shard_module(module: nn.Module, plan: ShardPlan, ranks: Ranks) -> None:
+    """Keep of each weight that `plan` divides this rank's share.
+
+    Raises UnsupportedModel for a part that cannot be divided as the plan says, and NotDivisible
+    where its size does not divide.
+    """
+    division = _Division(module, plan.model_type, ranks)
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    for name in sorted(plan.styles, key=lambda name: -name.count(".")):
+        if name in parameters:
+            division.divide_parameter(name, plan.styles[name])
+        else:
+            division.divide_module(name, plan.styles[name])
+    if plan.divides_heads:
+        _count_own_heads(module, ranks.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The share of a model that one rank keeps. `layers` are those of the whole model, as far as
+    they are known."""
+
+    plan: ShardPlan
+    ranks: Ranks
+    layers: Mapping[int, LayerFacts]
+
+    def keep(self, module: nn.Module) -> None:
+        """Divide the weights of the whole model, as `shard_module` does."""
+        shard_module(module, self.plan, self.ranks)
+
+    def check(self, layers: Sequence[LayerFacts]) -> None:
+        """Raise UnsupportedModel unless a rank's layers, by their index, attend as the whole ones
+        do, each with its share of the heads."""
+        num_ways = self.ranks.size if self.plan.divides_heads else 1
+        for index, whole in self.layers.items():
+            wanted = replace(whole, num_kv_heads=whole.num_kv_heads // num_ways)
+            if layers[index] != wanted:
+                raise UnsupportedModel(
+                    self.plan.model_type,
+                    f"divided among {self.ranks.size} ranks, layer {index} attends otherwise: "
+                    f"{layers[index]} for {wanted}",
+                )
+
+
+def part_sizes(count: int, num_ranks: int) -> tuple[int, ...]:
+    """Return how many of `count` elements each rank has; they differ by one at most."""
+    return tuple(count // num_ranks + (rank < count % num_ranks) for rank in range(num_ranks))
+
+
+def _count_own_heads(module: nn.Module, num_ranks: int) -> None:
+    """Let attention modules that count heads count those that they have left."""
+    for _, attention in attention_modules(module):
+        for name in HEAD_NUMBERS:
+            count = getattr(attention, name, None)
+            if isinstance(count, int):
+                setattr(attention, name, count // num_ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """One division of a module's weights."""
+
+    module: nn.Module
+    model_type: str
+    ranks: Ranks
+
+    def divide_parameter(self, name: str, style: Style) -> None:
+        """Divide a parameter that is no linear layer's, such as one of all experts."""
+        parent, _, last = name.rpartition(".")
+        whole = self.module.get_parameter(name).data
+        is_packed = style in (Style.PACKED_COLUMNS, Style.PACKED_ROWS)
+        if style in (Style.ROWS, Style.PACKED_ROWS):
+            dim = whole.dim() - 1
+        elif style in (Style.COLUMNS, Style.PACKED_COLUMNS):
+            dim = max(whole.dim() - 2, 0)
+        else:
+            raise self._refuse(name, "a parameter", style)
+        size = self._even_size(name, whole.shape[dim] // 2 if is_packed else whole.shape[dim])
+        parts = [
+            narrow(each, dim, self.ranks.rank * size, size)
+            for each in whole.chunk(2 if is_packed else 1, dim)
+        ]
+        _set(self.module.get_submodule(parent), last, torch.cat(parts, dim))
+
+    def divide_module(self, name: str, style: Style) -> None:
+        part = self.module.get_submodule(name)
+        if style is Style.EXPERTS:
+            self.module.set_submodule(name, SummedOutput(part, self.ranks))
+            return
+        if type(part) is not nn.Linear:
+            raise self._refuse(name, f"a {type(part).__name__}", style)
+        match style:
+            case Style.COLUMNS:
+                self._keep_outputs(part, self._even_sizes(name, part.out_features))
+            case Style.COLUMNS_GATHERED:
+                sizes = part_sizes(part.out_features, self.ranks.size)
+                self._keep_outputs(part, sizes)
+                self.module.set_submodule(name, GatheredLinear(part, sizes, self.ranks))
+            case Style.ROWS | Style.ROWS_OF_WHOLE:
+                sizes = self._even_sizes(name, part.in_features)
+                summed = self._keep_inputs(part, sizes)
+                is_whole = style is Style.ROWS_OF_WHOLE
+                new = SplittingLinear(summed, sizes, self.ranks) if is_whole else summed
+                self.module.set_submodule(name, new)
+            case _:
+                raise self._refuse(name, "a linear layer", style)
+
+    def _keep_outputs(self, linear: nn.Linear, sizes: tuple[int, ...]) -> None:
+        """Leave `linear` this rank's outputs. A weight that is tied stays whole elsewhere."""
+        first, size = sum(sizes[: self.ranks.rank]), sizes[self.ranks.rank]
+        _set(linear, "weight", narrow(linear.weight.data, 0, first, size))
+        if linear.bias is not None:
+            _set(linear, "bias", narrow(linear.bias.data, 0, first, size))
+        linear.out_features = size
+
+    def _keep_inputs(self, linear: nn.Linear, sizes: tuple[int, ...]) -> RowParallelLinear:
+        """Leave `linear` this rank's inputs, and return what sums its products."""
+        bias = linear.bias
+        linear.register_parameter("bias", None)
+        first, size = sum(sizes[: self.ranks.rank]), sizes[self.ranks.rank]
+        _set(linear, "weight", narrow(linear.weight.data, 1, first, size))
+        linear.in_features = size
+        return RowParallelLinear(linear, bias, self.ranks)
+
+    def _even_sizes(self, name: str, count: int) -> tuple[int, ...]:
+        return (self._even_size(name, count),) * self.ranks.size
+
+    def _even_size(self, name: str, count: int) -> int:
+        check_divides(self.model_type, count, f"elements of {name}", self.ranks.size)
+        return count // self.ranks.size
+
+    def _refuse(self, name: str, what: str, style: Style) -> UnsupportedModel:
+        why = f"their {name} is {what}, which is not divided among ranks as {style.value!r}"
+        return UnsupportedModel(self.model_type, why)
+
+
+def _set(owner: nn.Module, name: str, weight: Tensor) -> None:
+    setattr(owner, name, nn.Parameter(weight, requires_grad=False))

@@ -1,0 +1,132 @@
+"""Models divided between two ranks answer as they do whole: six families and the bundled model, on
+one server each way, so short of blocks that requests are swapped out."""
+
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from quire.engine.startup.self_test import BUNDLED
+from tests.e2e.server_process import REPLICAS, ServerProcess, server_process
+from tests.models.checkpoints import save_checkpoint
+from tests.models.families import SERVED
+
+pytestmark = pytest.mark.skipif(REPLICAS is not None, reason="replicas have a model whole")
+
+FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma2", "mixtral")
+NAMES = ("bundled", *FAMILIES)
+VOCAB = 2048
+PREFIX = list(range(300, 328))
+PRESSED = """
+- name: {name}
+  model: {folder}
+  dtype: float32
+  num-threads: 1
+  block-size: 8
+  num-gpu-blocks-override: 40
+  swap-space: 0.01
+  preemption-mode: swap
+  max-model-len: 128
+  max-num-seqs: 8
+  max-num-batched-tokens: 40
+  tensor-parallel-size: {num_ranks}
+"""
+SIZED = """
+- name: sized
+  model: {folder}
+  dtype: float32
+  num-threads: 1
+  kv-cache-memory-bytes: 8MiB
+  tensor-parallel-size: {num_ranks}
+"""
+LENGTH: Mapping[str, object] = {"max_tokens": 60, "ignore_eos": True}
+GREEDY = [{"prompt": [*PREFIX, *range(10 * n, 10 * n + 5 + n)], "temperature": 0} for n in range(8)]
+SEEDED = [{"prompt": [*PREFIX, 5 + n], "temperature": 1, "seed": n} for n in range(4)]
+FORKED: Mapping[str, object] = {"prompt": [*PREFIX, 9], "temperature": 1, "seed": 9, "n": 3}
+BODIES: tuple[Mapping[str, object], ...] = (*GREEDY, *SEEDED, FORKED)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """Checkpoints whose vocabulary is that of the bundled tokenizer."""
+    found = {"bundled": Path(BUNDLED)}
+    for name in FAMILIES:
+        family = SERVED[name]
+        family = family._replace(fields={**family.fields, "vocab_size": VOCAB})
+        found[name] = save_checkpoint(family, tmp_path_factory.mktemp(name))
+        shutil.copy(Path(BUNDLED) / "tokenizer.json", found[name])
+    return found
+
+
+class Answers:
+    """The texts of all requests to each model, and what the server has counted meanwhile."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.texts = {name: texts(server, name) for name in NAMES}
+        self.num_preemptions = {
+            name: count(server, "num_preemptions_total", name) for name in NAMES
+        }
+        self.num_hits = {name: count(server, "prefix_cache_hits_total", name) for name in NAMES}
+        self.num_ranks = {name: count(server, "engine_ranks", name) for name in NAMES}
+        self.num_blocks = blocks(server, "sized")
+
+
+@pytest.fixture(scope="module")
+def whole(folders: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    return answers_of(folders, 1, tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def divided(folders: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    return answers_of(folders, 2, tmp_path_factory.mktemp("divided"))
+
+
+def answers_of(folders: Mapping[str, Path], num_ranks: int, folder: Path) -> Answers:
+    models = [
+        PRESSED.format(name=name, folder=folders[name], num_ranks=num_ranks) for name in NAMES
+    ]
+    models.append(SIZED.format(folder=BUNDLED, num_ranks=num_ranks))
+    path = folder / "models.yaml"
+    path.write_text("".join(models))
+    with server_process("--models-config-file", str(path)) as server:
+        return Answers(server)
+
+
+def texts(server: ServerProcess, model: str) -> list[list[str]]:
+    """All requests at once."""
+
+    def ask(body: Mapping[str, object]) -> list[str]:
+        reply = server.client.post("/v1/completions", json={"model": model, **LENGTH, **body})
+        choices = reply.raise_for_status().json()["choices"]
+        return [choice["text"] for choice in choices]
+
+    with ThreadPoolExecutor(len(BODIES)) as pool:
+        return list(pool.map(ask, BODIES))
+
+
+def count(server: ServerProcess, metric: str, model: str) -> float:
+    return server.metric(f'quire:{metric}{{engine="0",model_name="{model}"')
+
+
+def blocks(server: ServerProcess, model: str) -> int:
+    (line,) = (
+        line
+        for line in server.client.get("/metrics").text.splitlines()
+        if line.startswith("quire:cache_config_info{") and f'model_name="{model}"' in line
+    )
+    return int(line.partition('num_gpu_blocks="')[2].partition('"')[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_ranks_say_what_one_says(name: str, whole: Answers, divided: Answers) -> None:
+    assert divided.texts[name] == whole.texts[name]
+    assert len({*map(tuple, divided.texts[name])}) == len(BODIES)
+    assert divided.num_preemptions[name] > 0
+    assert divided.num_hits[name] > 0
+    assert (whole.num_ranks[name], divided.num_ranks[name]) == (1, 2)
+
+
+def test_the_same_bytes_of_each_rank_are_twice_the_blocks(whole: Answers, divided: Answers) -> None:
+    assert divided.num_blocks == 2 * whole.num_blocks

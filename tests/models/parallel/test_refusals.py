@@ -1,0 +1,74 @@
+"""What cannot be divided is refused before its weights are read, with the numbers."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from quire.models.config import ModelDtype, UnsupportedModel
+from quire.models.loading.preview import look_ahead
+from quire.models.target import Target
+from tests.models.checkpoints import save_checkpoint
+from tests.models.families import DENSE, SERVED, Family
+from tests.models.parallel.jobs import refusal_of
+from tests.models.parallel.rank_processes import RankProcesses
+
+FOUR_RANKS = Target(ModelDtype.AUTO, torch.device("cpu"), num_ranks=4)
+REFUSED = {
+    "KV heads": (
+        Family("llama", fields={**DENSE, "num_attention_heads": 12, "num_key_value_heads": 6}),
+        "NotDivisible: llama models are not served by 4 ranks: 6 KV heads do not divide among 4 "
+        "ranks, but among 2, 3, 6",
+    ),
+    "attention heads": (
+        SERVED["llama"],
+        "NotDivisible: llama models are not served by 4 ranks: 6 attention heads do not divide",
+    ),
+    "one KV head": (
+        Family("llama", fields={**DENSE, "num_attention_heads": 4, "num_key_value_heads": 1}),
+        "1 KV heads do not divide among 4 ranks",
+    ),
+    "MLP": (
+        Family(
+            "llama",
+            fields={
+                **DENSE,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 4,
+                "intermediate_size": 66,
+            },
+        ),
+        "66 elements of model.layers.0.mlp.gate_proj do not divide among 4 ranks, but among 2, 3",
+    ),
+    "no plan": (SERVED["gpt2"], "gpt2 models are not supported: transformers has no plan"),
+    "latent": (SERVED["deepseek_v3"], "latent attention is not divided"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_divide_is_refused_with_the_numbers(
+    name: str, four_ranks: RankProcesses, tmp_path: Path
+) -> None:
+    family, why = REFUSED[name]
+    folder = save_checkpoint(family, tmp_path)
+    for file in folder.glob("*.safetensors"):
+        _cut_off(file)
+    for said in four_ranks.run(refusal_of, folder):
+        assert why in said
+    with pytest.raises(UnsupportedModel) as refusal:
+        look_ahead(folder, FOUR_RANKS, trust_remote_code=False)
+    assert why.rpartition(": ")[2] in str(refusal.value)
+
+
+def test_code_of_their_own_is_refused(four_ranks: RankProcesses, tmp_path: Path) -> None:
+    folder, why = save_checkpoint(SERVED["llama"], tmp_path), "code of their own"
+    for said in four_ranks.run(refusal_of, folder, True):
+        assert why in said
+    with pytest.raises(UnsupportedModel, match=why):
+        look_ahead(folder, FOUR_RANKS, trust_remote_code=True)
+
+
+def _cut_off(file: Path) -> None:
+    """Leave of the weights the header alone, so that reading them would fail."""
+    content = file.read_bytes()
+    file.write_bytes(content[: 8 + int.from_bytes(content[:8], "little")])

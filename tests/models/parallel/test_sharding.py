@@ -1,0 +1,110 @@
+"""Divided modules compute what they do whole."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from quire.models.config import NotDivisible, UnsupportedModel
+from quire.models.layers.lazy_upcast import LazyUpcast
+from quire.models.parallel.group import RankGroup
+from quire.models.parallel.plan import ShardPlan, Style
+from quire.models.parallel.ranks import WeightlessRanks
+from quire.models.parallel.sharding import shard_module
+from tests.models.parallel.rank_processes import in_threads
+
+PAIRS = {
+    "columns, then rows": (Style.COLUMNS, Style.ROWS),
+    "columns gathered, then whole": (Style.COLUMNS_GATHERED, None),
+    "whole, then rows": (None, Style.ROWS_OF_WHOLE),
+    "columns gathered, then rows": (Style.COLUMNS_GATHERED, Style.ROWS_OF_WHOLE),
+}
+
+
+def two_layers(sizes: tuple[int, int, int], *, is_lazy: bool = False) -> nn.Sequential:
+    """Linear layers of whole numbers, of which sums are exact, and biases that are not small."""
+    first, between, last = sizes
+    layers = nn.Sequential(nn.Linear(first, between), nn.Linear(between, last))
+    generator = torch.Generator().manual_seed(between)
+    for layer in layers:
+        for name, parameter in list(layer.named_parameters()):
+            numbers = torch.randint(-9, 9, parameter.shape, generator=generator)
+            kept = numbers.to(torch.bfloat16)
+            is_kept = is_lazy and name == "weight"
+            data = LazyUpcast(kept) if is_kept else kept.float()
+            setattr(layer, name, nn.Parameter(data, requires_grad=False))
+    return layers
+
+
+def plan_of(styles: tuple[Style | None, Style | None]) -> ShardPlan:
+    named = {str(index): style for index, style in enumerate(styles) if style is not None}
+    return ShardPlan("two", named, divides_heads=False)
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+@pytest.mark.parametrize("pair", PAIRS)
+@settings(max_examples=20)
+@given(
+    num_ranks=st.integers(1, 3),
+    sizes=st.tuples(*[st.integers(1, 3)] * 3),
+    num_tokens=st.integers(0, 3),
+)
+def test_divided_linear_layers_are_the_whole_ones(
+    pair: str, is_lazy: bool, num_ranks: int, sizes: tuple[int, int, int], num_tokens: int
+) -> None:
+    """To the bit, for whole numbers: so each bias is added once."""
+    first, between, last = sizes
+    sizes = (first, between * num_ranks, last)
+    x = torch.randint(-9, 9, (1, num_tokens, first)).float()
+
+    def job(group: RankGroup) -> Tensor:
+        layers = two_layers(sizes, is_lazy=is_lazy)
+        shard_module(layers, plan_of(PAIRS[pair]), group)
+        with torch.inference_mode():
+            found: Tensor = layers(x)
+        return found
+
+    expected = two_layers(sizes)(x)
+    assert all(torch.equal(found, expected) for found in in_threads(num_ranks, job))
+
+
+@given(num_ranks=st.integers(1, 4), count=st.integers(1, 11))
+def test_an_output_of_any_size_is_gathered(num_ranks: int, count: int) -> None:
+    """As that of a head, whose vocabulary need not divide."""
+    x = torch.ones(1, 2, 3)
+
+    def job(group: RankGroup) -> tuple[Tensor, int]:
+        layers = two_layers((3, 3, count))
+        shard_module(layers, ShardPlan("two", {"1": Style.COLUMNS_GATHERED}, False), group)
+        return layers(x), sum(len(weight) for weight in layers[1].parameters()) // 2
+
+    found = in_threads(num_ranks, job)
+    expected = two_layers((3, 3, count))(x)
+    assert all(torch.equal(each, expected) for each, _ in found)
+    sizes = [size for _, size in found]
+    assert sum(sizes) == count and max(sizes) - min(sizes) <= 1
+
+
+def test_a_tied_weight_stays_whole_where_it_is_looked_up() -> None:
+    embedding, head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+    head.weight = embedding.weight
+    module = nn.ModuleDict({"embed_tokens": embedding, "lm_head": head})
+    plan = ShardPlan("tied", {"lm_head": Style.COLUMNS_GATHERED}, False)
+    shard_module(module, plan, WeightlessRanks(2, rank=1))
+    assert torch.equal(head.weight, embedding.weight[4:]) and len(embedding.weight) == 7
+
+
+@pytest.mark.parametrize("style", [Style.COLUMNS, Style.ROWS, Style.ROWS_OF_WHOLE])
+def test_what_does_not_divide_is_refused(style: Style) -> None:
+    with pytest.raises(NotDivisible, match="5 elements of 1 do not divide among 2 ranks"):
+        shard_module(two_layers((5, 5, 5)), plan_of((None, style)), WeightlessRanks(2))
+
+
+@pytest.mark.parametrize("part", [lambda: nn.Conv1d(4, 4, 1), lambda: nn.Bilinear(4, 4, 4)])
+def test_what_is_no_linear_layer_is_refused(part: Callable[[], nn.Module]) -> None:
+    plan = ShardPlan("odd", {"0": Style.COLUMNS}, False)
+    with pytest.raises(UnsupportedModel, match="their 0 is a (Conv1d|Bilinear)"):
+        shard_module(nn.Sequential(part()), plan, WeightlessRanks(2))
