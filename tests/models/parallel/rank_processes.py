@@ -32,8 +32,8 @@ class RankProcesses:
             process.start()
 
     def run(self, job: Callable[..., Result], *args: object) -> list[Result]:
-        """Return what `job(group, *args)` returns on each rank; raises what it raises on the first
-        rank where it does. Arguments and results are pickled."""
+        """Return what `job(group, *args)` returns on each rank. Raises RuntimeError if it fails on
+        one. Arguments and results are pickled."""
         answers: list[Result | Exception] = []
         for channel in self._channels:
             channel.send((job, args))
@@ -67,7 +67,7 @@ def _serve(rank: int, size: int, port: int, channel: Connection) -> None:
         try:
             channel.send(job(group, *args))
         except Exception as error:
-            channel.send(error)
+            channel.send(RuntimeError(repr(error)))  # some errors cannot be pickled
     leave_group(group)
 
 

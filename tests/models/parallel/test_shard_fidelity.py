@@ -77,6 +77,20 @@ def assert_is_foretold(answer: Answer, folder: Path) -> None:
     assert 0.98 * answer.weight_bytes <= outlined.weight_bytes <= 1.02 * answer.weight_bytes
 
 
+@pytest.mark.parametrize("has_kernels", [False, True])
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_a_tied_weight_is_divided_once(
+    name: str, has_kernels: bool, two_ranks: RankProcesses, tmp_path: Path
+) -> None:
+    """A head that is the embedding too is half as large on each rank, also where it is packed."""
+    fields = {**SERVED[name].fields, "tie_word_embeddings": True}
+    folder = save_checkpoint(Family(name, fields=fields), tmp_path, torch.bfloat16)
+    question = Question(folder, PROMPTS, NUM_NEW, has_kernels=has_kernels)
+    answers, whole = two_ranks.run(ask_shard, question), ask_whole(question)
+    assert_is_whole(answers, whole, folder)
+    assert all(answer.weight_bytes < 0.6 * whole.weight_bytes for answer in answers)
+
+
 @pytest.mark.parametrize("name", ["llama", "mixtral"])
 def test_two_ranks_say_what_generate_says(
     name: str, two_ranks: RankProcesses, references: References

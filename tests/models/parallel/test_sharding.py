@@ -1,5 +1,6 @@
 """Divided modules compute what they do whole."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -88,13 +89,33 @@ def test_an_output_of_any_size_is_gathered(num_ranks: int, count: int) -> None:
     assert sum(sizes) == count and max(sizes) - min(sizes) <= 1
 
 
-def test_a_tied_weight_stays_whole_where_it_is_looked_up() -> None:
+@given(num_ranks=st.integers(1, 4), ids=st.lists(st.integers(0, 6), max_size=5))
+def test_looked_up_rows_are_the_whole_ones(num_ranks: int, ids: list[int]) -> None:
+    torch.manual_seed(num_ranks)
+    whole = nn.Embedding(7, 4, padding_idx=6).requires_grad_(False)
+
+    def job(group: RankGroup) -> Tensor:
+        module = nn.ModuleDict({"embed_tokens": copy.deepcopy(whole)})
+        shard_module(module, ShardPlan("one", {"embed_tokens": Style.EMBEDDING}, False), group)
+        with torch.inference_mode():
+            found: Tensor = module["embed_tokens"](torch.tensor([ids], dtype=torch.int64))
+        return found
+
+    expected = whole(torch.tensor([ids], dtype=torch.int64))
+    assert all(torch.equal(found, expected) for found in in_threads(num_ranks, job))
+
+
+@pytest.mark.parametrize("is_divided", [True, False])
+def test_a_weight_that_is_tied_is_divided_once(is_divided: bool) -> None:
     embedding, head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
-    head.weight = embedding.weight
+    head.weight = whole = embedding.weight
+    styles = {"lm_head": Style.COLUMNS_GATHERED, "embed_tokens": Style.EMBEDDING}
+    if not is_divided:
+        del styles["embed_tokens"]
     module = nn.ModuleDict({"embed_tokens": embedding, "lm_head": head})
-    plan = ShardPlan("tied", {"lm_head": Style.COLUMNS_GATHERED}, False)
-    shard_module(module, plan, WeightlessRanks(2, rank=1))
-    assert torch.equal(head.weight, embedding.weight[4:]) and len(embedding.weight) == 7
+    shard_module(module, ShardPlan("tied", styles, False), WeightlessRanks(2, rank=1))
+    assert torch.equal(head.weight, whole[4:])
+    assert embedding.weight is (head.weight if is_divided else whole)
 
 
 @pytest.mark.parametrize("style", [Style.COLUMNS, Style.ROWS, Style.ROWS_OF_WHOLE])

@@ -62,6 +62,30 @@ class GatheredLinear(nn.Module):
         return self._ranks.gather(self.linear(x), self._sizes)
 
 
+class VocabParallelEmbedding(nn.Module):
+    """An embedding of which rank i has `sizes[i]` rows; those of all tokens are whole on every
+    rank. `embedding` may do more with its rows, each by itself."""
+
+    def __init__(self, embedding: nn.Embedding, sizes: Sequence[int], ranks: Ranks) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self._first = sum(sizes[: ranks.rank])
+        self._size = sizes[ranks.rank]
+        self._ranks = ranks
+
+    @property
+    def weight(self) -> Tensor:
+        """This rank's rows: some families ask on which device they are."""
+        return self.embedding.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return [..., hidden_size] of token ids [...]."""
+        own = ids - self._first
+        is_own = (own >= 0) & (own < self._size)
+        rows = self.embedding(own.clamp(0, self._size - 1))
+        return self._ranks.sum(torch.where(is_own[..., None], rows, 0))
+
+
 class SummedOutput(nn.Module):
     """A module of which every rank computes a part, and whose output is the sum of them."""
 

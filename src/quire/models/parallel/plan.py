@@ -32,6 +32,7 @@ class Style(StrEnum):
     ROWS: a linear layer is given its share of the input's elements, and outputs are summed.
     ROWS_OF_WHOLE: the same, where the input is whole.
     PACKED_COLUMNS, PACKED_ROWS: a parameter with gate and up of experts, each of which is divided.
+    EMBEDDING: an embedding keeps its share of the rows, and looked up rows are put together.
     EXPERTS: the output of experts whose parameters are divided is summed.
     """
 
@@ -41,13 +42,12 @@ class Style(StrEnum):
     ROWS_OF_WHOLE = "rowwise_split_input"
     PACKED_COLUMNS = "packed_colwise"
     PACKED_ROWS = "packed_rowwise"
+    EMBEDDING = "embedding_rowwise"
     EXPERTS = "moe_tp_experts"
 
 
-WHOLE = frozenset(
-    {"embedding_rowwise", "local_params", "replicate", "replicated_with_grad_allreduce"}
-)
-"""Styles of what stays as it is: embeddings, and what is replicated or owns divided parameters."""
+WHOLE = frozenset({"local_params", "replicate", "replicated_with_grad_allreduce"})
+"""Styles of what stays as it is: replicated, or the owner of parameters that are divided."""
 ALIASES = {"colwise_rep": Style.COLUMNS_GATHERED, "rowwise_rep": Style.ROWS_OF_WHOLE}
 
 

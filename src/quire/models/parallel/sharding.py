@@ -1,7 +1,7 @@
 """Divides the weights of a loaded model among ranks, in place: each keeps its share."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from quire.models.parallel.linears import (
     RowParallelLinear,
     SplittingLinear,
     SummedOutput,
+    VocabParallelEmbedding,
 )
 from quire.models.parallel.plan import ShardPlan, Style, check_divides
 from quire.models.parallel.ranks import Ranks
@@ -82,11 +83,13 @@ def _count_own_heads(module: nn.Module, num_ranks: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """One division of a module's weights."""
+    """One division of a module's weights. `rows` are parts of weights by the `id` of the whole: one
+    that several modules share is divided once."""
 
     module: nn.Module
     model_type: str
     ranks: Ranks
+    rows: dict[int, nn.Parameter] = field(default_factory=dict)
 
     def divide_parameter(self, name: str, style: Style) -> None:
         """Divide a parameter that is no linear layer's, such as one of all experts."""
@@ -111,6 +114,9 @@ class _Division:
         if style is Style.EXPERTS:
             self.module.set_submodule(name, SummedOutput(part, self.ranks))
             return
+        if style is Style.EMBEDDING:
+            self._divide_embedding(name, part)
+            return
         if type(part) is not nn.Linear:
             raise self._refuse(name, f"a {type(part).__name__}", style)
         match style:
@@ -129,13 +135,28 @@ class _Division:
             case _:
                 raise self._refuse(name, "a linear layer", style)
 
+    def _divide_embedding(self, name: str, part: nn.Module) -> None:
+        if not isinstance(part, nn.Embedding) or part.max_norm is not None:
+            raise self._refuse(name, f"a {type(part).__name__}", Style.EMBEDDING)
+        sizes = part_sizes(part.num_embeddings, self.ranks.size)
+        part.weight = self._rows(part.get_parameter("weight"), sizes)
+        part.num_embeddings, part.padding_idx = sizes[self.ranks.rank], None
+        self.module.set_submodule(name, VocabParallelEmbedding(part, sizes, self.ranks))
+
     def _keep_outputs(self, linear: nn.Linear, sizes: tuple[int, ...]) -> None:
-        """Leave `linear` this rank's outputs. A weight that is tied stays whole elsewhere."""
-        first, size = sum(sizes[: self.ranks.rank]), sizes[self.ranks.rank]
-        _set(linear, "weight", narrow(linear.weight.data, 0, first, size))
+        """Leave `linear` this rank's outputs."""
+        linear.weight = self._rows(linear.get_parameter("weight"), sizes)
         if linear.bias is not None:
-            _set(linear, "bias", narrow(linear.bias.data, 0, first, size))
-        linear.out_features = size
+            linear.bias = self._rows(linear.get_parameter("bias"), sizes)
+        linear.out_features = sizes[self.ranks.rank]
+
+    def _rows(self, whole: nn.Parameter, sizes: tuple[int, ...]) -> nn.Parameter:
+        """Return this rank's rows of a weight."""
+        if id(whole) not in self.rows:
+            first, size = sum(sizes[: self.ranks.rank]), sizes[self.ranks.rank]
+            rows = narrow(whole.data, 0, first, size)
+            self.rows[id(whole)] = nn.Parameter(rows, requires_grad=False)
+        return self.rows[id(whole)]
 
     def _keep_inputs(self, linear: nn.Linear, sizes: tuple[int, ...]) -> RowParallelLinear:
         """Leave `linear` this rank's inputs, and return what sums its products."""
