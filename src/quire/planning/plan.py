@@ -154,7 +154,7 @@ def _cost_file(plan: Plan, facts: EngineFacts, cost: Roofline) -> CostFile:
             max_num_batched_tokens=facts.max_num_batched_tokens,
             max_model_len=facts.max_model_len,
             is_overlapped=facts.async_scheduling,
-            token_bytes=facts.kv_token_bytes,
+            token_bytes=facts.memory.kv_token_bytes,
         ),
         server=SERVER,
     )
