@@ -90,8 +90,8 @@ async def ready(client: EngineSupervisor) -> None:
 
 
 def engine_pid() -> int:
-    (child,) = psutil.Process(os.getpid()).children()
-    return child.pid
+    (engine,) = (each for each in psutil.Process().children() if each.name() == "quire-engine")
+    return engine.pid
 
 
 async def test_requests_side_by_side() -> None:

@@ -273,7 +273,7 @@ def refusal_of(config: EngineConfig) -> Said:
 def test_a_model_that_cannot_be_outlined_is_checked_after_the_load(
     config: EngineConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(preview, "layout_from_config", lambda *_: None)
+    monkeypatch.setattr(preview, "layout_from_config", lambda *_, num_ways: None)
     with caplog.at_level("INFO"):
         said = refusal_of(replace(config, memory=MemoryConfig(kv_cache_tokens=64)))
     assert "weights" in said.phases

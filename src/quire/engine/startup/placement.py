@@ -63,28 +63,32 @@ def choose_device(name: str) -> torch.device:
 
 
 def own_part(config: EngineConfig) -> EngineConfig:
-    """Return the configuration of one of several engines with what is its own: of GPUs the one that
-    is as many behind the first as the engine's number says; of a CPU threads, and memory unless
-    that of K and V is given by itself. Raises ValueError where there are too few GPUs."""
+    """Return the configuration of one of several engines with what is its own: of GPUs those that
+    follow what the engines before it have; of a CPU threads, and memory unless that of K and V is
+    given by itself. Raises ValueError where there are too few GPUs."""
     size = config.parallel.data_parallel_size
     if size == 1:
         return config
+    num_ranks = config.model.tensor_parallel_size
     device = choose_device(config.model.device)
     if device.type == "cuda":
         index = _own_gpu(device.index or 0, torch.cuda.device_count(), config)
         return replace(config, model=replace(config.model, device=f"cuda:{index}"))
-    model = _with_threads(config.model, torch.get_num_threads() // size)
+    model = _with_threads(config.model, torch.get_num_threads() // (size * num_ranks))
     return replace(config, model=model, memory=_with_share(config.memory, size))
 
 
 def _own_gpu(first: int, num_gpus: int, config: EngineConfig) -> int:
-    size = config.parallel.data_parallel_size
-    if first + size > num_gpus:
+    """Return the first GPU of an engine."""
+    size, num_ranks = config.parallel.data_parallel_size, config.model.tensor_parallel_size
+    last = first + size * num_ranks - 1
+    if last >= num_gpus:
+        ranks = f" and --tensor-parallel-size {num_ranks}" if num_ranks > 1 else ""
         raise ValueError(
-            f"--data-parallel-size is {size}, for which GPUs {first} to {first + size - 1} are "
-            f"taken, but torch finds {num_gpus} here"
+            f"--data-parallel-size is {size}{ranks}, for which GPUs {first} to {last} are taken, "
+            f"but torch finds {num_gpus} here"
         )
-    return first + config.data_parallel_rank
+    return first + config.data_parallel_rank * num_ranks
 
 
 def _with_threads(model: ModelConfig, num_threads: int) -> ModelConfig:
@@ -100,20 +104,17 @@ def _with_share(memory: MemoryConfig, size: int) -> MemoryConfig:
 
 
 def _device_of_rank(device: torch.device, config: ModelConfig, rank: int) -> torch.device:
-    """Return the device of a rank where `device` is that of one rank alone: ranks on GPUs have one
-    each, the first ones. Raises ValueError where there are too few."""
+    """Return the device of a rank where `device` is that of rank 0: ranks on GPUs have one each,
+    side by side. Raises ValueError where there are too few."""
     num_ranks = config.tensor_parallel_size
     if device.type == "cpu" or num_ranks == 1:
         return device
-    if ":" in config.device:
-        raise ValueError(
-            f"--device is {config.device}, one GPU, but each of the {num_ranks} ranks of "
-            "--tensor-parallel-size needs one: pass cuda, which takes the first ones"
-        )
+    first = device.index or 0
     num_gpus = torch.cuda.device_count()
-    if num_gpus < num_ranks:
+    if first + num_ranks > num_gpus:
         raise ValueError(
-            f"--tensor-parallel-size is {num_ranks}, and each rank needs a GPU, but torch finds "
-            f"{num_gpus} here: pass a smaller size, or --device cpu"
+            f"--tensor-parallel-size is {num_ranks}, for which GPUs {first} to "
+            f"{first + num_ranks - 1} are taken, but torch finds {num_gpus} here: pass a smaller "
+            "size, or --device cpu"
         )
-    return torch.device(device.type, rank)
+    return torch.device(device.type, first + rank)

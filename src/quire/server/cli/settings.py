@@ -201,7 +201,6 @@ def _check_engines(config: ServerConfig) -> None:
             continue
         refused = {
             "--replicas starts engines too": config.has_replicas,
-            "--tensor-parallel-size divides one": engine.model.tensor_parallel_size > 1,
             "--enable-kv-cache-events tells of the blocks of one": (
                 engine.tracing.enable_kv_cache_events
             ),
