@@ -21,7 +21,8 @@ from bench.gpu.log import Attempt, Log, Status
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("src", "bench", "tests")
 JOBS = 2
-ATTEND = "src/quire/models/attention/triton/attend_kernel.py"
+CHUNKS = "src/quire/models/attention/triton/chunk_kernel.py"
+SHARED = "src/quire/models/attention/triton/shared_kernel.py"
 WRITE = "src/quire/models/attention/triton/write_kernel.py"
 NUMBERS = "src/quire/models/attention/triton/number_kernel.py"
 GRAPHS = "src/quire/models/graphs/buffers.py"
@@ -50,14 +51,14 @@ FAULTS = (
     Fault(
         "attention-bfloat16",
         "a window is one key longer",
-        ATTEND,
+        SHARED,
         "position - (WINDOW_SIZE - 1)",
         "position - WINDOW_SIZE",
     ),
     Fault(
         "attention-float16",
         "scores are a hundredth too large",
-        ATTEND,
+        CHUNKS,
         "scores *= scale\n",
         "scores *= scale * 1.01\n",
     ),

@@ -6,10 +6,12 @@ from functools import partial
 
 import torch
 
-from quire.models.attention.triton.attend_kernel import attend, combine
+from quire.models.attention.triton.chunk_kernel import attend_chunks
+from quire.models.attention.triton.combine_kernel import combine
 from quire.models.attention.triton.launch import NUM_WARPS, Form
 from quire.models.attention.triton.support import why_not_sizes
 from quire.models.attention.triton.tiles import Device
+from quire.models.attention.triton.token_kernel import attend_tokens
 from quire.models.attention.triton.write_kernel import write
 from quire.models.config import KVCacheDtype, LayerFacts
 from quire.models.kv.kv_codec import Codec, choose_codec
@@ -75,17 +77,16 @@ def programs(form: Form) -> Iterator[Program]:
         **dict.fromkeys(("key_scales", "value_scales"), scales),
         **dict.fromkeys(("scale", "cap"), "fp32"),
         "sinks": f"*{dtype}" if form.layer.has_sinks else None,
-        "log_sums": None,
         **NUMBERS,
     }
     parts: dict[str, str | None] = {**types, "out": "*fp32", "log_sums": "*fp32"}
     program = partial(Program, unaligned=UNALIGNED)
     tile = form.tile(LONG_CHUNK)
-    constants = form.attend_constants(tile, is_single=False, is_split=False)
-    yield program("chunks", attend, types, constants, tile.num_warps, tile.num_stages)
+    constants = form.chunk_constants(tile)
+    yield program("chunks", attend_chunks, types, constants, tile.num_warps, tile.num_stages)
     tile = form.tile(1)
-    constants = form.attend_constants(tile, is_single=True, is_split=True)
-    yield program("tokens", attend, parts, constants, tile.num_warps, tile.num_stages)
+    constants = form.token_constants(tile, is_split=True)
+    yield program("tokens", attend_tokens, parts, constants, tile.num_warps, tile.num_stages)
     sums = {**types, "sums": "*fp32", "log_sums": "*fp32"}
     yield program("combine", combine, sums, form.combine_constants(), NUM_WARPS)
     if form.layer.is_latent:

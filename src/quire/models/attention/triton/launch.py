@@ -64,8 +64,16 @@ class Form:
     def num_head_tiles(self, tile: Tile) -> int:
         return self.layer.num_kv_heads * -(-self.group // self.heads(tile))
 
-    def attend_constants(self, tile: Tile, *, is_single: bool, is_split: bool) -> dict[str, object]:
-        """Return the constants of `attend`. The interpreter lacks bfloat16, and takes float32."""
+    def chunk_constants(self, tile: Tile) -> dict[str, object]:
+        """Return the constants of `attend_chunks`."""
+        return {**self._attend_constants(tile), "TOKENS": self.tokens(tile)}
+
+    def token_constants(self, tile: Tile, *, is_split: bool) -> dict[str, object]:
+        """Return the constants of `attend_tokens`."""
+        return {**self._attend_constants(tile), "IS_SPLIT": is_split}
+
+    def _attend_constants(self, tile: Tile) -> dict[str, object]:
+        """Return what both have. The interpreter lacks bfloat16, and takes float32."""
         layer = self.layer
         main, rest = split_size(layer.head_size)
         v_columns = columns(layer.v_head_size)
@@ -94,9 +102,6 @@ class Form:
             "ROWS": tile.rows,
             "KEYS": tile.keys,
             "HEADS": self.heads(tile),
-            "TOKENS": 1 if is_single else self.tokens(tile),
-            "IS_SINGLE": is_single,
-            "IS_SPLIT": is_split,
         }
 
     def combine_constants(self) -> dict[str, object]:

@@ -1,0 +1,142 @@
+"""The kernel of attention for chunks of one token, over block tables with an online softmax
+(arXiv 2205.14135). `combine` adds up the parts of a context that is cut along its keys.
+
+A program has query heads of one K/V head. Keys are met from the first that the token sees on, and
+nothing else is looked at, neither of the store nor of the block table. Scores are in powers of two.
+"""
+
+import triton
+import triton.language as tl
+
+from quire.models.attention.triton.shared_kernel import LOG2_E, first_visible, read, tanh
+
+
+@triton.jit(do_not_specialize=["table_stride", "query_starts", "context_lens", "table"])
+def attend_tokens(
+    query,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    sinks,
+    out,
+    log_sums,
+    query_starts,
+    context_lens,
+    table,
+    table_stride,
+    token_stride,
+    head_stride,
+    scale,
+    cap,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    V_HEAD_SIZE: tl.constexpr,
+    K_MAIN: tl.constexpr,
+    K_REST: tl.constexpr,
+    V_COLUMNS: tl.constexpr,
+    VALUE_STRIDE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WINDOW_SIZE: tl.constexpr,
+    CHUNK_SIZE: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    FORMAT: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    HEADS: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
+):
+    """Write to `out` [T, heads, V_HEAD_SIZE] the attention of the sequences that have one token in
+    this step. The grid is (sequences, K/V heads x tiles of HEADS, splits). VALUE_STRIDE 0 says that
+    the value is the key's first K_MAIN columns. With IS_SPLIT `out` is [sequences, heads, splits,
+    V_HEAD_SIZE] and `log_sums`, its weights, [sequences, heads, splits], both float32, and sinks
+    are left to `combine`.
+
+    `scale` makes scores powers of two, or, with HAS_CAP, fractions of `cap`, which does it then.
+    """
+    seq = tl.program_id(0)
+    start = tl.load(query_starts + seq)
+    if tl.load(query_starts + seq + 1) - start != 1:
+        return
+    position = tl.load(context_lens + seq) - 1
+    HEAD_TILES: tl.constexpr = (GROUP + HEADS - 1) // HEADS
+    kv_head = tl.program_id(1) // HEAD_TILES
+    row = tl.arange(0, ROWS)
+    head = tl.program_id(1) % HEAD_TILES * HEADS + row
+    is_live = (row < HEADS) & (head < GROUP)
+    head += kv_head * GROUP
+
+    place = start.to(tl.int64) * token_stride + head.to(tl.int64) * head_stride
+    column = tl.arange(0, K_MAIN)
+    mine = is_live[:, None] & (column < HEAD_SIZE)[None, :]
+    main = tl.load(query + place[:, None] + column[None, :], mask=mine, other=0).to(COMPUTE)
+    if K_REST > 0:
+        column = K_MAIN + tl.arange(0, K_REST)
+        mine = is_live[:, None] & (column < HEAD_SIZE)[None, :]
+        rest = tl.load(query + place[:, None] + column[None, :], mask=mine, other=0).to(COMPUTE)
+
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    if HAS_SINKS and not IS_SPLIT:
+        top = tl.load(sinks + head, mask=is_live, other=0).to(tl.float32) * LOG2_E
+        total += 1
+    sums = tl.zeros([ROWS, V_COLUMNS], tl.float32)
+
+    begin = first_visible(position, WINDOW_SIZE, CHUNK_SIZE)
+    end = position + 1
+    if IS_SPLIT:
+        share = tl.cdiv(tl.cdiv(end - begin, KEYS), tl.num_programs(2)) * KEYS
+        begin += tl.program_id(2) * share
+        end = tl.minimum(end, begin + share)
+    for low in range(begin, end, KEYS):
+        other = low + tl.arange(0, KEYS)
+        seen = other < end
+        block = tl.load(table + seq.to(tl.int64) * table_stride + other // BLOCK_SIZE, seen, 0)
+        slot = block.to(tl.int64) * BLOCK_SIZE + other % BLOCK_SIZE
+        rows = slot * KV_HEADS + kv_head
+        key_scale = rows
+        if FORMAT != 0:
+            key_scale = tl.load(key_scales + rows, seen, 0)
+        key = read(keys, key_scale, rows, seen, HEAD_SIZE, 0, K_MAIN, FORMAT, COMPUTE)
+        scores = tl.dot(main, tl.trans(key), input_precision="ieee")
+        if K_REST > 0:
+            more = read(keys, key_scale, rows, seen, HEAD_SIZE, K_MAIN, K_REST, FORMAT, COMPUTE)
+            scores = tl.dot(rest, tl.trans(more), scores, input_precision="ieee")
+        scores *= scale
+        if HAS_CAP:
+            scores = tanh(scores) * cap
+        scores = tl.where(seen[None, :], scores, float("-inf"))
+
+        higher = tl.maximum(top, tl.max(scores, 1))
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        weights = tl.exp2(scores - base[:, None])
+        fading = tl.exp2(top - base)
+        total = total * fading + tl.sum(weights, 1)
+        top = higher
+        if VALUE_STRIDE == 0:
+            value = key
+        else:
+            value_scale = rows
+            if FORMAT != 0:
+                value_scale = tl.load(value_scales + rows, seen, 0)
+            value = read(
+                values, value_scale, rows, seen, VALUE_STRIDE, 0, V_COLUMNS, FORMAT, COMPUTE
+            )
+        sums = tl.dot(weights.to(COMPUTE), value, sums * fading[:, None], input_precision="ieee")
+
+    some = tl.where(total == 0, 1.0, total)
+    sums = sums / some[:, None]
+    if IS_SPLIT:
+        place = (seq.to(tl.int64) * (KV_HEADS * GROUP) + head) * tl.num_programs(2)
+        place += tl.program_id(2)
+        log_sum = tl.where(total == 0, float("-inf"), top + tl.log2(some))
+        tl.store(log_sums + place, log_sum, is_live)
+    else:
+        place = start.to(tl.int64) * (KV_HEADS * GROUP) + head
+    column = tl.arange(0, V_COLUMNS)
+    mine = is_live[:, None] & (column < V_HEAD_SIZE)[None, :]
+    at = out + place[:, None] * V_HEAD_SIZE + column[None, :]
+    tl.store(at, sums.to(out.dtype.element_ty), mine)
