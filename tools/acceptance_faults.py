@@ -24,6 +24,7 @@ JOBS = 2
 CHUNKS = "src/quire/models/attention/triton/chunk_kernel.py"
 SHARED = "src/quire/models/attention/triton/shared_kernel.py"
 WRITE = "src/quire/models/attention/triton/write_kernel.py"
+WIDEN = "src/quire/models/attention/triton/widen_kernel.py"
 NUMBERS = "src/quire/models/attention/triton/number_kernel.py"
 GRAPHS = "src/quire/models/graphs/buffers.py"
 
@@ -59,8 +60,8 @@ FAULTS = (
         "attention-float16",
         "scores are a hundredth too large",
         CHUNKS,
-        "scores *= scale\n",
-        "scores *= scale * 1.01\n",
+        "            scores *= scale\n",
+        "            scores *= scale * 1.01\n",
     ),
     Fault(
         "attention-float32",
@@ -69,7 +70,7 @@ FAULTS = (
         "to = slot * HEADS + head",
         "to = (slot + 1) * HEADS + head",
     ),
-    Fault("attention-fp8", "numbers are read too small", NUMBERS, "wide * 256.0", "wide * 255.0"),
+    Fault("attention-fp8", "numbers are read too small", WIDEN, "wide * 256.0", "wide * 255.0"),
     Fault(
         "attention-int8",
         "numbers are not rounded to the nearest",

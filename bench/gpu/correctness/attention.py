@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from tests.models.attention.scene import Scene, Shape, Span
+from tests.models.attention.scene import Scene, Shape, Span, UnroundedScene
 
 from bench.gpu.check import Finding, Place
 from quire.models.attention.choice import build_attention
@@ -80,7 +80,7 @@ def _check(dtype: torch.dtype, kept_as: KVCacheDtype, place: Place) -> Iterator[
         shape = replace(shape, dtype=dtype, kept_as=kept_as, device=str(place.device))
         if why_not_sizes(shape.codec, shape.head_dim, shape.v_head_size) is None:
             for kind, spans in all_spans.items():
-                yield _compare(f"{name}, {kind}", Scene(shape, spans))
+                yield _compare(f"{name}, {kind}", UnroundedScene(shape, spans))
 
 
 @torch.inference_mode()

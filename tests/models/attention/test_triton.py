@@ -14,7 +14,6 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from quire.models.attention.backend import Site
 from quire.models.attention.choice import attention_name, build_attention
@@ -28,7 +27,7 @@ from quire.models.config import AttentionBackendName, KVCacheDtype, KVOptions
 from quire.models.kv.kv_codec import choose_codec
 from tests.allocation import peak_bytes
 from tests.models.attention.cases import KEPT_AS, keys_of_any_bits, shapes, spans
-from tests.models.attention.scene import Scene, Shape, Span
+from tests.models.attention.scene import Scene, Shape, Span, UnroundedScene
 from tests.models.attention.test_backends import (
     assert_close,
     assert_encoded,
@@ -63,22 +62,14 @@ long_spans = st.lists(
 )
 
 
-class InterpretedScene(Scene):
+class InterpretedScene(UnroundedScene):
     """As an interpreter has it: bfloat16 is cut off where GPUs round, which is up to twice as far
-    off, and so is what is read of a quantised store."""
+    off."""
 
     def expected(self) -> Exact:
         exact = super().expected()
         is_cut = self.shape.dtype is torch.bfloat16
         return exact._replace(error=2 * exact.error) if is_cut else exact
-
-    def kept(self, tensor: Tensor) -> Tensor:
-        codec = self.shape.codec
-        if tensor.dtype is not torch.bfloat16 or not codec.is_quantised:
-            return super().kept(tensor)
-        wide = choose_codec(self.shape.kept_as, torch.float32)
-        numbers = wide.decode(codec.encode(tensor), tensor.float())
-        return (numbers.view(torch.int32) & ~0xFFFF).view(torch.float32).to(torch.bfloat16)
 
 
 def interpreted(rows: int, keys: int, min_split_keys: int, num_sms: int = 8) -> Device:

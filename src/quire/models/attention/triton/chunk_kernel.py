@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from quire.models.attention.triton.shared_kernel import LOG2_E, first_visible, read, tanh
+from quire.models.attention.triton.widen_kernel import LEAST_SCALE, read_scales, weigh
 
 
 @triton.jit
@@ -59,10 +60,12 @@ def attend_chunks(
     HAS_SINKS: tl.constexpr,
     FORMAT: tl.constexpr,
     COMPUTE: tl.constexpr,
+    IS_PACKED: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     HEADS: tl.constexpr,
     TOKENS: tl.constexpr,
+    COPIES: tl.constexpr,
 ):
     """Write to `out` [T, heads, V_HEAD_SIZE] the attention of the sequences that have several
     tokens in this step. The grid is (tiles, K/V heads x tiles of HEADS). VALUE_STRIDE 0 says that
@@ -103,6 +106,7 @@ def attend_chunks(
         top = tl.load(sinks + head, mask=is_live, other=0).to(tl.float32) * LOG2_E
         total += 1
     sums = tl.zeros([ROWS, V_COLUMNS], tl.float32)
+    peak = tl.full([], LEAST_SCALE if COMPUTE == tl.float16 else 1.0, tl.float32)
 
     begin = first_visible(num_past + first, WINDOW_SIZE, CHUNK_SIZE)
     end = num_past + tl.minimum(first + TOKENS, num_new)
@@ -112,15 +116,15 @@ def attend_chunks(
         block = tl.load(table + seq.to(tl.int64) * table_stride + other // BLOCK_SIZE, seen, 0)
         slot = block.to(tl.int64) * BLOCK_SIZE + other % BLOCK_SIZE
         rows = slot * KV_HEADS + kv_head
-        key_scale = rows
-        if FORMAT != 0:
-            key_scale = tl.load(key_scales + rows, seen, 0)
-        key = read(keys, key_scale, rows, seen, HEAD_SIZE, 0, K_MAIN, FORMAT, COMPUTE)
+        key = read(keys, rows, seen, HEAD_SIZE, 0, K_MAIN, FORMAT, COMPUTE, IS_PACKED)
         scores = tl.dot(main, tl.trans(key), input_precision="ieee")
         if K_REST > 0:
-            more = read(keys, key_scale, rows, seen, HEAD_SIZE, K_MAIN, K_REST, FORMAT, COMPUTE)
+            more = read(keys, rows, seen, HEAD_SIZE, K_MAIN, K_REST, FORMAT, COMPUTE, IS_PACKED)
             scores = tl.dot(rest, tl.trans(more), scores, input_precision="ieee")
-        scores *= scale
+        if FORMAT != 0:
+            scores *= (read_scales(key_scales, rows, seen, FORMAT, COPIES) * scale)[None, :]
+        else:
+            scores *= scale
         if HAS_CAP:
             scores = tanh(scores) * cap
         is_seen = other[None, :] <= position[:, None]
@@ -137,16 +141,16 @@ def attend_chunks(
         if VALUE_STRIDE == 0:
             value = key
         else:
-            value_scale = rows
-            if FORMAT != 0:
-                value_scale = tl.load(value_scales + rows, seen, 0)
-            value = read(
-                values, value_scale, rows, seen, VALUE_STRIDE, 0, V_COLUMNS, FORMAT, COMPUTE
-            )
+            value = read(values, rows, seen, VALUE_STRIDE, 0, V_COLUMNS, FORMAT, COMPUTE, IS_PACKED)
+        if FORMAT != 0:
+            scales = read_scales(value_scales, rows, seen, FORMAT, COPIES)
+            weights, fading, peak = weigh(weights, fading, scales, peak, COMPUTE)
         sums = tl.dot(weights.to(COMPUTE), value, sums * fading[:, None], input_precision="ieee")
 
     some = tl.where(total == 0, 1.0, total)
     sums = sums / some[:, None]
+    if FORMAT != 0:
+        sums *= peak
     place = (start + token).to(tl.int64) * (KV_HEADS * GROUP) + head
     column = tl.arange(0, V_COLUMNS)
     mine = is_live[:, None] & (column < V_HEAD_SIZE)[None, :]

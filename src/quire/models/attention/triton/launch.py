@@ -17,9 +17,12 @@ from quire.models.attention.triton.tiles import (
 from quire.models.config import LayerFacts
 from quire.models.kv.kv_codec import Codec
 
+WARP_SIZE = 32
 NUM_WARPS = 4
 """Warps of the kernels that only copy numbers: Triton's default."""
 DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+MIN_WORD_COLUMNS = 64
+"""A quarter of them has 16, or products would be mostly of nothing."""
 COMBINED_AT_ONCE = 8
 """Parts of a context: few enough that 512 columns of each fit in registers."""
 
@@ -45,6 +48,12 @@ class Form:
             return 0
         return 2 if self.codec.number.is_floating_point else 1
 
+    @property
+    def _is_packed(self) -> bool:
+        """Whether there is assembly that widens what is kept."""
+        is_narrow = self.codec.dtype.itemsize == 2
+        return self.codec.is_quantised and is_narrow and not self.device.is_interpreted
+
     def tile(self, longest_chunk: int) -> Tile:
         most_rows = longest_chunk * self.group
         return choose_tile(self.layer, self.codec, most_rows, self.device)
@@ -66,11 +75,20 @@ class Form:
 
     def chunk_constants(self, tile: Tile) -> dict[str, object]:
         """Return the constants of `attend_chunks`."""
-        return {**self._attend_constants(tile), "TOKENS": self.tokens(tile)}
+        copies = max(1, WARP_SIZE * tile.num_warps // tile.keys)
+        return {**self._attend_constants(tile), "TOKENS": self.tokens(tile), "COPIES": copies}
 
     def token_constants(self, tile: Tile, *, is_split: bool) -> dict[str, object]:
         """Return the constants of `attend_tokens`."""
-        return {**self._attend_constants(tile), "IS_SPLIT": is_split}
+        constants = self._attend_constants(tile)
+        return {**constants, "HAS_WORDS": self._has_words, "IS_SPLIT": is_split}
+
+    @property
+    def _has_words(self) -> bool:
+        """Whether values are read four columns at once."""
+        size = self.layer.v_head_size
+        is_apart = self.codec.is_quantised and not self.layer.is_latent
+        return is_apart and size % 4 == 0 and size >= MIN_WORD_COLUMNS
 
     def _attend_constants(self, tile: Tile) -> dict[str, object]:
         """Return what both have. The interpreter lacks bfloat16, and takes float32."""
@@ -99,6 +117,7 @@ class Form:
             "HAS_SINKS": layer.has_sinks,
             "FORMAT": self.number,
             "COMPUTE": DTYPES[compute],
+            "IS_PACKED": self._is_packed,
             "ROWS": tile.rows,
             "KEYS": tile.keys,
             "HEADS": self.heads(tile),

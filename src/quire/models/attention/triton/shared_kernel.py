@@ -6,7 +6,7 @@ All is Triton's language, a part of Python: what is uppercase is known when the 
 import triton
 import triton.language as tl
 
-from quire.models.attention.triton.number_kernel import decode
+from quire.models.attention.triton.widen_kernel import widen
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -31,7 +31,6 @@ def tanh(x):
 @triton.jit
 def read(
     elements,
-    scales,
     rows,
     seen,
     WIDTH: tl.constexpr,
@@ -39,12 +38,23 @@ def read(
     COLUMNS: tl.constexpr,
     FORMAT: tl.constexpr,
     COMPUTE: tl.constexpr,
+    IS_PACKED: tl.constexpr,
 ):
-    """Return COLUMNS columns, from FIRST on, of the `rows` [N] of `elements`, in COMPUTE: zeros for
-    rows that are not `seen`, and beyond WIDTH."""
+    """Return COLUMNS columns, from FIRST on, of the `rows` [N] of `elements`, in COMPUTE and
+    without their scales: zeros for rows that are not `seen`, and beyond WIDTH."""
     columns = FIRST + tl.arange(0, COLUMNS)
     inside = seen[:, None] & (columns < WIDTH)[None, :]
     kept = tl.load(elements + rows[:, None] * WIDTH + columns[None, :], mask=inside, other=0)
     if FORMAT != 0:
-        kept = decode(kept, scales, FORMAT)
+        kept = widen(kept, FORMAT, COMPUTE, IS_PACKED)
     return kept.to(COMPUTE)
+
+
+@triton.jit
+def read_words(elements, rows, seen, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return the `rows` [N] of one-byte `elements` as int32 [N, COLUMNS // 4], four columns each:
+    zeros as in `read`. WIDTH is a multiple of 4."""
+    columns = tl.arange(0, COLUMNS // 4)
+    inside = seen[:, None] & (columns < WIDTH // 4)[None, :]
+    words = elements.to(tl.pointer_type(tl.int32), bitcast=True)
+    return tl.load(words + rows[:, None] * (WIDTH // 4) + columns[None, :], mask=inside, other=0)

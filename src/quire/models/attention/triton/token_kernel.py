@@ -8,7 +8,19 @@ nothing else is looked at, neither of the store nor of the block table. Scores a
 import triton
 import triton.language as tl
 
-from quire.models.attention.triton.shared_kernel import LOG2_E, first_visible, read, tanh
+from quire.models.attention.triton.shared_kernel import (
+    LOG2_E,
+    first_visible,
+    read,
+    read_words,
+    tanh,
+)
+from quire.models.attention.triton.widen_kernel import (
+    LEAST_SCALE,
+    read_scales,
+    weigh,
+    widen_words,
+)
 
 
 @triton.jit(do_not_specialize=["table_stride", "query_starts", "context_lens", "table"])
@@ -44,6 +56,8 @@ def attend_tokens(
     HAS_SINKS: tl.constexpr,
     FORMAT: tl.constexpr,
     COMPUTE: tl.constexpr,
+    IS_PACKED: tl.constexpr,
+    HAS_WORDS: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     HEADS: tl.constexpr,
@@ -83,7 +97,11 @@ def attend_tokens(
     if HAS_SINKS and not IS_SPLIT:
         top = tl.load(sinks + head, mask=is_live, other=0).to(tl.float32) * LOG2_E
         total += 1
-    sums = tl.zeros([ROWS, V_COLUMNS], tl.float32)
+    sums = tl.zeros([ROWS, V_COLUMNS // 4 if HAS_WORDS else V_COLUMNS], tl.float32)
+    sums_1 = sums
+    sums_2 = sums
+    sums_3 = sums
+    peak = tl.full([], LEAST_SCALE if COMPUTE == tl.float16 else 1.0, tl.float32)
 
     begin = first_visible(position, WINDOW_SIZE, CHUNK_SIZE)
     end = position + 1
@@ -97,15 +115,15 @@ def attend_tokens(
         block = tl.load(table + seq.to(tl.int64) * table_stride + other // BLOCK_SIZE, seen, 0)
         slot = block.to(tl.int64) * BLOCK_SIZE + other % BLOCK_SIZE
         rows = slot * KV_HEADS + kv_head
-        key_scale = rows
-        if FORMAT != 0:
-            key_scale = tl.load(key_scales + rows, seen, 0)
-        key = read(keys, key_scale, rows, seen, HEAD_SIZE, 0, K_MAIN, FORMAT, COMPUTE)
+        key = read(keys, rows, seen, HEAD_SIZE, 0, K_MAIN, FORMAT, COMPUTE, IS_PACKED)
         scores = tl.dot(main, tl.trans(key), input_precision="ieee")
         if K_REST > 0:
-            more = read(keys, key_scale, rows, seen, HEAD_SIZE, K_MAIN, K_REST, FORMAT, COMPUTE)
+            more = read(keys, rows, seen, HEAD_SIZE, K_MAIN, K_REST, FORMAT, COMPUTE, IS_PACKED)
             scores = tl.dot(rest, tl.trans(more), scores, input_precision="ieee")
-        scores *= scale
+        if FORMAT != 0:
+            scores *= (read_scales(key_scales, rows, seen, FORMAT, 1) * scale)[None, :]
+        else:
+            scores *= scale
         if HAS_CAP:
             scores = tanh(scores) * cap
         scores = tl.where(seen[None, :], scores, float("-inf"))
@@ -116,19 +134,34 @@ def attend_tokens(
         fading = tl.exp2(top - base)
         total = total * fading + tl.sum(weights, 1)
         top = higher
-        if VALUE_STRIDE == 0:
-            value = key
+        fading = fading[:, None]
+        if FORMAT != 0:
+            scales = read_scales(value_scales, rows, seen, FORMAT, 1)
+            weights, fading, peak = weigh(weights, fading, scales, peak, COMPUTE)
+        weights = weights.to(COMPUTE)
+        if HAS_WORDS:
+            words = read_words(values, rows, seen, VALUE_STRIDE, V_COLUMNS)
+            v0, v1, v2, v3 = widen_words(words, FORMAT, COMPUTE, IS_PACKED)
+            sums = tl.dot(weights, v0, sums * fading, input_precision="ieee")
+            sums_1 = tl.dot(weights, v1, sums_1 * fading, input_precision="ieee")
+            sums_2 = tl.dot(weights, v2, sums_2 * fading, input_precision="ieee")
+            sums_3 = tl.dot(weights, v3, sums_3 * fading, input_precision="ieee")
         else:
-            value_scale = rows
-            if FORMAT != 0:
-                value_scale = tl.load(value_scales + rows, seen, 0)
-            value = read(
-                values, value_scale, rows, seen, VALUE_STRIDE, 0, V_COLUMNS, FORMAT, COMPUTE
-            )
-        sums = tl.dot(weights.to(COMPUTE), value, sums * fading[:, None], input_precision="ieee")
+            if VALUE_STRIDE == 0:
+                value = key
+            else:
+                value = read(
+                    values, rows, seen, VALUE_STRIDE, 0, V_COLUMNS, FORMAT, COMPUTE, IS_PACKED
+                )
+            sums = tl.dot(weights, value, sums * fading, input_precision="ieee")
+    if HAS_WORDS:
+        sums = tl.join(tl.join(sums, sums_2), tl.join(sums_1, sums_3))
+        sums = tl.reshape(sums, [ROWS, V_COLUMNS])
 
     some = tl.where(total == 0, 1.0, total)
     sums = sums / some[:, None]
+    if FORMAT != 0:
+        sums *= peak
     if IS_SPLIT:
         place = (seq.to(tl.int64) * (KV_HEADS * GROUP) + head) * tl.num_programs(2)
         place += tl.program_id(2)
