@@ -18,7 +18,7 @@ from quire.models.kv.kv_codec import Codec, choose_codec
 from tools.triton_figures.program import NAMES, Case, Kernels, Program
 
 NUMBERS = {"query_starts": "*i32", "context_lens": "*i32", "table": "*i32", "slots": "*i64"}
-UNALIGNED = frozenset((*NUMBERS, "num_seqs", "num_tokens", "num_splits", "table_stride"))
+UNALIGNED = frozenset((*NUMBERS, "num_seqs", "num_tokens", "table_stride"))
 LONG_CHUNK = 512
 """Tokens of a chunk that fills every tile."""
 
@@ -79,16 +79,19 @@ def programs(form: Form) -> Iterator[Program]:
         "sinks": f"*{dtype}" if form.layer.has_sinks else None,
         **NUMBERS,
     }
-    parts: dict[str, str | None] = {**types, "out": "*fp32", "log_sums": "*fp32"}
+    parts: dict[str, str | None] = {
+        **types,
+        **dict.fromkeys(("sums_of_parts", "log_sums"), "*fp32"),
+        "counts": "*i32",
+    }
     program = partial(Program, unaligned=UNALIGNED)
     tile = form.tile(LONG_CHUNK)
     constants = form.chunk_constants(tile)
     yield program("chunks", attend_chunks, types, constants, tile.num_warps, tile.num_stages)
     tile = form.tile(1)
-    constants = form.token_constants(tile, is_split=True)
+    constants = form.token_constants(tile, is_shared=True)
     yield program("tokens", attend_tokens, parts, constants, tile.num_warps, tile.num_stages)
-    sums = {**types, "sums": "*fp32", "log_sums": "*fp32"}
-    yield program("combine", combine, sums, form.combine_constants(), NUM_WARPS)
+    yield program("combine", combine, parts, form.combine_constants(tile), NUM_WARPS)
     if form.layer.is_latent:
         types |= {"values": None, "value_scales": None}
     yield program("write", write, types, form.write_constants(), NUM_WARPS)

@@ -158,17 +158,6 @@ def test_two_tiles_hold_a_width_between_them(width: int) -> None:
     assert width <= main + rest <= tiles.columns(width)
 
 
-@given(st.integers(1, 5000), st.integers(1, 200_000), st.integers(1, 200))
-def test_parts_are_no_more_than_keep_a_device_busy(
-    num_programs: int, max_visible: int, num_sms: int
-) -> None:
-    splits = tiles.num_splits(num_programs, max_visible, Device(90, num_sms))
-    assert 1 <= splits <= tiles.MAX_SPLITS
-    if splits > 1:
-        assert splits * num_programs <= tiles.PROGRAMS_PER_SM * num_sms
-        assert splits * tiles.MIN_SPLIT_KEYS <= max_visible
-
-
 WORST = {
     "few long": [Span(600, 1)] * 2,
     "one": [Span(900, 1)],

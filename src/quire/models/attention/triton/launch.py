@@ -6,12 +6,13 @@ import torch
 import triton.language as tl
 
 from quire.models.attention.triton.tiles import (
-    MAX_SPLITS,
+    MAX_PARTS,
     WRITE_ELEMENTS,
     Device,
     Tile,
     choose_tile,
     columns,
+    num_programs,
     split_size,
 )
 from quire.models.config import LayerFacts
@@ -23,6 +24,7 @@ NUM_WARPS = 4
 DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 MIN_WORD_COLUMNS = 64
 """A quarter of them has 16, or products would be mostly of nothing."""
+COUNTED_AT_ONCE = 256
 COMBINED_AT_ONCE = 8
 """Parts of a context: few enough that 512 columns of each fit in registers."""
 
@@ -54,6 +56,9 @@ class Form:
         is_narrow = self.codec.dtype.itemsize == 2
         return self.codec.is_quantised and is_narrow and not self.device.is_interpreted
 
+    def num_programs(self, tile: Tile) -> int:
+        return num_programs(self.layer, self.codec, tile, self.device)
+
     def tile(self, longest_chunk: int) -> Tile:
         most_rows = longest_chunk * self.group
         return choose_tile(self.layer, self.codec, most_rows, self.device)
@@ -78,10 +83,10 @@ class Form:
         copies = max(1, WARP_SIZE * tile.num_warps // tile.keys)
         return {**self._attend_constants(tile), "TOKENS": self.tokens(tile), "COPIES": copies}
 
-    def token_constants(self, tile: Tile, *, is_split: bool) -> dict[str, object]:
+    def token_constants(self, tile: Tile, *, is_shared: bool) -> dict[str, object]:
         """Return the constants of `attend_tokens`."""
         constants = self._attend_constants(tile)
-        return {**constants, "HAS_WORDS": self._has_words, "IS_SPLIT": is_split}
+        return {**constants, "HAS_WORDS": self._has_words, "IS_SHARED": is_shared}
 
     @property
     def _has_words(self) -> bool:
@@ -123,13 +128,25 @@ class Form:
             "HEADS": self.heads(tile),
         }
 
-    def combine_constants(self) -> dict[str, object]:
+    def list_constants(self, tile: Tile) -> dict[str, object]:
+        """Return the constants of `count_tiles`."""
         return {
-            "HEADS": self.num_heads,
+            "WINDOW_SIZE": self.layer.window_size or 0,
+            "CHUNK_SIZE": self.layer.chunk_size or 0,
+            "HEAD_TILES": self.num_head_tiles(tile),
+            "KEYS": tile.keys,
+            "MAX_PARTS": MAX_PARTS,
+            "AT_ONCE": COUNTED_AT_ONCE,
+        }
+
+    def combine_constants(self, tile: Tile) -> dict[str, object]:
+        return {
+            "KV_HEADS": self.layer.num_kv_heads,
+            "GROUP": self.group,
+            "HEADS": self.heads(tile),
             "V_HEAD_SIZE": self.layer.v_head_size,
             "V_COLUMNS": columns(self.layer.v_head_size),
             "HAS_SINKS": self.layer.has_sinks,
-            "MAX_SPLITS": MAX_SPLITS,
             "AT_ONCE": COMBINED_AT_ONCE,
         }
 
