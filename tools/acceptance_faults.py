@@ -21,6 +21,7 @@ from bench.gpu.log import Attempt, Log, Status
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("src", "bench", "tests")
 JOBS = 2
+TOKENS = "src/quire/models/attention/triton/token_kernel.py"
 CHUNKS = "src/quire/models/attention/triton/chunk_kernel.py"
 SHARED = "src/quire/models/attention/triton/shared_kernel.py"
 WRITE = "src/quire/models/attention/triton/write_kernel.py"
@@ -69,6 +70,20 @@ FAULTS = (
         WRITE,
         "to = slot * HEADS + head",
         "to = (slot + 1) * HEADS + head",
+    ),
+    Fault(
+        "attention-bfloat16",
+        "a part of a context is added up as if it were another program's",
+        "src/quire/models/attention/triton/combine_kernel.py",
+        "slot_of(program, program - first)",
+        "slot_of(program + 1, program - first)",
+    ),
+    Fault(
+        "attention-int8",
+        "a value is multiplied by the scale of its key",
+        TOKENS,
+        "read_scales(value_scales, rows",
+        "read_scales(key_scales, rows",
     ),
     Fault("attention-fp8", "numbers are read too small", WIDEN, "wide * 256.0", "wide * 255.0"),
     Fault(

@@ -19,8 +19,8 @@ from tools.triton_figures.program import NAMES, Case, Kernels, Program
 
 NUMBERS = {"query_starts": "*i32", "context_lens": "*i32", "table": "*i32", "slots": "*i64"}
 UNALIGNED = frozenset((*NUMBERS, "num_seqs", "num_tokens", "table_stride"))
-LONG_CHUNK = 512
-"""Tokens of a chunk that fills every tile."""
+LONG_CHUNK, LONG_CONTEXT = 512, 32768
+"""Tokens of a chunk that fills every tile, and of a context that programs share."""
 
 PLAIN = LayerFacts(index=0, num_kv_heads=8, head_size=128, v_head_size=128, scale=0.1)
 LAYERS = {
@@ -89,7 +89,7 @@ def programs(form: Form) -> Iterator[Program]:
     constants = form.chunk_constants(tile)
     yield program("chunks", attend_chunks, types, constants, tile.num_warps, tile.num_stages)
     tile = form.tile(1)
-    constants = form.token_constants(tile, is_shared=True)
+    constants = form.token_constants(tile, is_shared=form.is_shared(LONG_CONTEXT))
     yield program("tokens", attend_tokens, parts, constants, tile.num_warps, tile.num_stages)
     yield program("combine", combine, parts, form.combine_constants(tile), NUM_WARPS)
     if form.layer.is_latent:

@@ -122,7 +122,7 @@ class _Call:
         inputs, form = self.step.inputs, self.form
         tile = form.tile(1)
         num_seqs = len(inputs.context_lens)
-        if self._max_visible <= form.device.min_split_keys:
+        if not form.is_shared(inputs.bounds.max_context):
             grid = (num_seqs, form.num_head_tiles(tile))
             self._attend_tokens(tile, grid, (None, None, None))
             return
@@ -142,11 +142,6 @@ class _Call:
             num_seqs,
             **form.combine_constants(tile),
         )
-
-    @property
-    def _max_visible(self) -> int:
-        longest = self.step.inputs.bounds.max_context
-        return min(longest, self.form.layer.pattern.size or longest)
 
     def _counts(self, tile: Tile) -> Tensor:
         """Return the work list, which layers share that see alike."""

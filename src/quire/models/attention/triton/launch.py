@@ -56,6 +56,11 @@ class Form:
         is_narrow = self.codec.dtype.itemsize == 2
         return self.codec.is_quantised and is_narrow and not self.device.is_interpreted
 
+    def is_shared(self, max_context: int) -> bool:
+        """Return whether programs share contexts of up to so many tokens, of which a part has no
+        fewer keys than `min_split_keys`."""
+        return min(max_context, self.layer.pattern.size or max_context) > self.device.min_split_keys
+
     def num_programs(self, tile: Tile) -> int:
         return num_programs(self.layer, self.codec, tile, self.device)
 

@@ -63,7 +63,8 @@ def choose_tile(layer: LayerFacts, codec: Codec, most_rows: int, device: Device)
     if codec.dtype.itemsize > 2:
         return _exact_tile(head_size, codec)
     if most_rows <= MIN_ROWS:
-        return Tile(MIN_ROWS, 32, 4, 5) if head_size <= 256 else Tile(MIN_ROWS, 16, 4, 5)
+        is_wide = head_size > (128 if codec.is_quantised and device.reads_shared else 256)
+        return Tile(MIN_ROWS, 16 if is_wide else 32, 4, 5)
     if head_size > 256:
         return Tile(32, 32, 8, 3)
     if head_size > 128:
@@ -92,7 +93,7 @@ def _exact_tile(head_size: int, codec: Codec) -> Tile:
         return Tile(MIN_ROWS, 16, 4, 3)
     if head_size <= 128:
         return Tile(MIN_ROWS, 16, 8, 3)
-    return Tile(MIN_ROWS, 16, 4 if head_size <= 256 else 8, 2)
+    return Tile(MIN_ROWS, 16, 4, 2) if head_size <= 256 else Tile(MIN_ROWS, 16, 8, 3)
 
 
 def columns(size: int) -> int:
