@@ -32,7 +32,8 @@ class Figures(NamedTuple):
 
     def __str__(self) -> str:
         spilled = f" + {self.num_spilled_bytes} B" if self.num_spilled_bytes else ""
-        return f"{self.num_registers}{spilled}, {self.num_shared_bytes / 1024:.1f}"
+        shared = f"{self.num_shared_bytes / 1024:.1f}"
+        return f"{self.num_registers}{spilled}, {shared}, {self.num_loop_instructions}"
 
 
 def measure(program: Program, capability: int) -> Figures:

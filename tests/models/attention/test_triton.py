@@ -56,6 +56,8 @@ CUT_OFF = Shape(
     dtype=torch.bfloat16,
 )
 SMALL = Shape(num_heads=4, num_kv_heads=2, block_size=8)
+RAGGED = Shape(head_dim=64, v_head_size=64, kept_as=KVCacheDtype.INT8)
+ONE_LONG = [*[Span(2, 1)] * 4, Span(900, 1)]
 sizes = st.sampled_from([16, 32, 64, 128])
 long_spans = st.lists(
     st.builds(Span, st.integers(0, 400), st.sampled_from([1, 1, 1, 20])), min_size=1, max_size=3
@@ -90,6 +92,8 @@ def test_tiles_may_be_of_any_size(
 
 @cases(18)
 @given(shapes, long_spans, st.integers(1, 60), st.integers(1, 100))
+@example(RAGGED, [Span(0, 1), Span(1500, 1), Span(15, 1), Span(16, 1), Span(3, 2)], 32, 5)
+@example(replace(RAGGED, dtype=torch.float16, kept_as=KVCacheDtype.FP8_E4M3), ONE_LONG, 32, 9)
 def test_contexts_cut_among_programs_come_together_again(
     shape: Shape, spans: list[Span], min_split_keys: int, num_sms: int
 ) -> None:
