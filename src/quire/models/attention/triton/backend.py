@@ -182,7 +182,7 @@ class _Call:
 
     @property
     def _sources(self) -> tuple[Tensor | None, ...]:
-        """What the kernels read."""
+        """Return queries, elements, scales and sinks, as the kernels take them."""
         store = self.step.backend.store
         _, index = store.layer_tensors[self.form.layer.index]
         keys = store.keys[index]
