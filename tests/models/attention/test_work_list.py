@@ -128,9 +128,9 @@ def test_no_program_has_more_than_its_share_and_a_part(load: Load) -> None:
 
 
 def test_one_long_context_among_short_ones_costs_what_all_cost_together() -> None:
-    """The issue's: 32k among 64 short ones, 8 K/V heads, 132 multiprocessors of 4 programs. A
-    program of its own for each context would meet 1,024 tiles for the long one."""
-    load = Load([(512, 1)] * 64 + [(32768, 1)], 8, 528, 8)
+    """The issue's: 32k among 64 short ones, for one of 8 K/V heads an eighth of 132 multiprocessors
+    of 4 programs. A program of its own for each context would meet 1,024 tiles for the long one."""
+    load = Load([(512, 1)] * 64 + [(32768, 1)], 1, 66, 8)
     taken: dict[int, int] = defaultdict(int)
     for part in load.parts():
         taken[part.program] += part.taken
