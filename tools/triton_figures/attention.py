@@ -9,6 +9,7 @@ import torch
 from quire.models.attention.triton.chunk_kernel import attend_chunks
 from quire.models.attention.triton.combine_kernel import combine
 from quire.models.attention.triton.launch import NUM_WARPS, Form
+from quire.models.attention.triton.list_kernel import count_tiles
 from quire.models.attention.triton.support import why_not_sizes
 from quire.models.attention.triton.tiles import Device
 from quire.models.attention.triton.token_kernel import attend_tokens
@@ -18,7 +19,9 @@ from quire.models.kv.kv_codec import Codec, choose_codec
 from tools.triton_figures.program import NAMES, Case, Kernels, Program
 
 NUMBERS = {"query_starts": "*i32", "context_lens": "*i32", "table": "*i32", "slots": "*i64"}
-UNALIGNED = frozenset((*NUMBERS, "num_seqs", "num_tokens", "table_stride"))
+UNALIGNED = frozenset(
+    (*NUMBERS, "num_seqs", "num_tokens", "num_programs", "min_tiles", "table_stride")
+)
 LONG_CHUNK, LONG_CONTEXT = 512, 32768
 """Tokens of a chunk that fills every tile, and of a context that programs share."""
 
@@ -66,8 +69,8 @@ FEW = {
 
 
 def programs(form: Form) -> Iterator[Program]:
-    """Yield the programs of a layer: for long chunks, for one token of each sequence, and for what
-    comes after."""
+    """Yield the programs of a layer: for long chunks, for one token of each sequence, with the list
+    before and what comes after."""
     dtype = NAMES[form.codec.dtype]
     scales = "*bf16" if form.number else None
     kept = "*i8" if form.number else f"*{dtype}"
@@ -91,6 +94,7 @@ def programs(form: Form) -> Iterator[Program]:
     tile = form.tile(1)
     constants = form.token_constants(tile, is_shared=form.is_shared(LONG_CONTEXT))
     yield program("tokens", attend_tokens, parts, constants, tile.num_warps, tile.num_stages)
+    yield program("count_tiles", count_tiles, parts, form.list_constants(tile), NUM_WARPS)
     yield program("combine", combine, parts, form.combine_constants(tile), NUM_WARPS)
     if form.layer.is_latent:
         types |= {"values": None, "value_scales": None}
