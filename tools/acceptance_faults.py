@@ -21,8 +21,11 @@ from bench.gpu.log import Attempt, Log, Status
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("src", "bench", "tests")
 JOBS = 2
-ATTEND = "src/quire/models/attention/triton/attend_kernel.py"
+TOKENS = "src/quire/models/attention/triton/token_kernel.py"
+CHUNKS = "src/quire/models/attention/triton/chunk_kernel.py"
+SHARED = "src/quire/models/attention/triton/shared_kernel.py"
 WRITE = "src/quire/models/attention/triton/write_kernel.py"
+WIDEN = "src/quire/models/attention/triton/widen_kernel.py"
 NUMBERS = "src/quire/models/attention/triton/number_kernel.py"
 GRAPHS = "src/quire/models/graphs/buffers.py"
 
@@ -50,16 +53,16 @@ FAULTS = (
     Fault(
         "attention-bfloat16",
         "a window is one key longer",
-        ATTEND,
+        SHARED,
         "position - (WINDOW_SIZE - 1)",
         "position - WINDOW_SIZE",
     ),
     Fault(
         "attention-float16",
         "scores are a hundredth too large",
-        ATTEND,
-        "scores *= scale\n",
-        "scores *= scale * 1.01\n",
+        CHUNKS,
+        "            scores *= scale\n",
+        "            scores *= scale * 1.01\n",
     ),
     Fault(
         "attention-float32",
@@ -68,7 +71,21 @@ FAULTS = (
         "to = slot * HEADS + head",
         "to = (slot + 1) * HEADS + head",
     ),
-    Fault("attention-fp8", "numbers are read too small", NUMBERS, "wide * 256.0", "wide * 255.0"),
+    Fault(
+        "attention-bfloat16",
+        "a part of a context is added up as if it were another program's",
+        "src/quire/models/attention/triton/combine_kernel.py",
+        "slot_of(program, program - first)",
+        "slot_of(program + 1, program - first)",
+    ),
+    Fault(
+        "attention-int8",
+        "a value is multiplied by the scale of its key",
+        TOKENS,
+        "read_scales(value_scales, rows",
+        "read_scales(key_scales, rows",
+    ),
+    Fault("attention-fp8", "numbers are read too small", WIDEN, "wide * 256.0", "wide * 255.0"),
     Fault(
         "attention-int8",
         "numbers are not rounded to the nearest",

@@ -28,9 +28,9 @@ ABOUT = """\
 
 `python -m tools.triton_figures > docs/gpu-kernels.md` made this page, which needs no GPU, with
 Triton {triton}, `ptxas` {ptxas} and, for 10.0 and 12.0, {blackwell}. By compute capability it tells
-registers of a thread, bytes of them that are spilled (`+ 24 B`) if any are, and KiB of shared
-memory of a program. A multiprocessor has 65536 registers, and shared memory for a program of at
-most {shared}.
+registers of a thread, bytes of them that are spilled (`+ 24 B`) if any are, KiB of shared memory of
+a program, and the instructions of its largest innermost loop, or 0. A multiprocessor has 65536
+registers, and shared memory for a program of at most {shared}.
 """
 
 Found = dict[tuple[str, int], Figures]

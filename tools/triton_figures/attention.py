@@ -6,19 +6,24 @@ from functools import partial
 
 import torch
 
-from quire.models.attention.triton.attend_kernel import attend, combine
+from quire.models.attention.triton.chunk_kernel import attend_chunks
+from quire.models.attention.triton.combine_kernel import combine
 from quire.models.attention.triton.launch import NUM_WARPS, Form
+from quire.models.attention.triton.list_kernel import count_tiles
 from quire.models.attention.triton.support import why_not_sizes
 from quire.models.attention.triton.tiles import Device
+from quire.models.attention.triton.token_kernel import attend_tokens
 from quire.models.attention.triton.write_kernel import write
 from quire.models.config import KVCacheDtype, LayerFacts
 from quire.models.kv.kv_codec import Codec, choose_codec
 from tools.triton_figures.program import NAMES, Case, Kernels, Program
 
 NUMBERS = {"query_starts": "*i32", "context_lens": "*i32", "table": "*i32", "slots": "*i64"}
-UNALIGNED = frozenset((*NUMBERS, "num_seqs", "num_tokens", "num_splits", "table_stride"))
-LONG_CHUNK = 512
-"""Tokens of a chunk that fills every tile."""
+UNALIGNED = frozenset(
+    (*NUMBERS, "num_seqs", "num_tokens", "num_programs", "min_tiles", "table_stride")
+)
+LONG_CHUNK, LONG_CONTEXT = 512, 32768
+"""Tokens of a chunk that fills every tile, and of a context that programs share."""
 
 PLAIN = LayerFacts(index=0, num_kv_heads=8, head_size=128, v_head_size=128, scale=0.1)
 LAYERS = {
@@ -64,8 +69,8 @@ FEW = {
 
 
 def programs(form: Form) -> Iterator[Program]:
-    """Yield the programs of a layer: for long chunks, for one token of each sequence, and for what
-    comes after."""
+    """Yield the programs of a layer: for long chunks, for one token of each sequence, with the list
+    before and what comes after."""
     dtype = NAMES[form.codec.dtype]
     scales = "*bf16" if form.number else None
     kept = "*i8" if form.number else f"*{dtype}"
@@ -75,19 +80,22 @@ def programs(form: Form) -> Iterator[Program]:
         **dict.fromkeys(("key_scales", "value_scales"), scales),
         **dict.fromkeys(("scale", "cap"), "fp32"),
         "sinks": f"*{dtype}" if form.layer.has_sinks else None,
-        "log_sums": None,
         **NUMBERS,
     }
-    parts: dict[str, str | None] = {**types, "out": "*fp32", "log_sums": "*fp32"}
+    parts: dict[str, str | None] = {
+        **types,
+        **dict.fromkeys(("sums_of_parts", "log_sums"), "*fp32"),
+        "counts": "*i32",
+    }
     program = partial(Program, unaligned=UNALIGNED)
     tile = form.tile(LONG_CHUNK)
-    constants = form.attend_constants(tile, is_single=False, is_split=False)
-    yield program("chunks", attend, types, constants, tile.num_warps, tile.num_stages)
+    constants = form.chunk_constants(tile)
+    yield program("chunks", attend_chunks, types, constants, tile.num_warps, tile.num_stages)
     tile = form.tile(1)
-    constants = form.attend_constants(tile, is_single=True, is_split=True)
-    yield program("tokens", attend, parts, constants, tile.num_warps, tile.num_stages)
-    sums = {**types, "sums": "*fp32", "log_sums": "*fp32"}
-    yield program("combine", combine, sums, form.combine_constants(), NUM_WARPS)
+    constants = form.token_constants(tile, is_shared=form.is_shared(LONG_CONTEXT))
+    yield program("tokens", attend_tokens, parts, constants, tile.num_warps, tile.num_stages)
+    yield program("count_tiles", count_tiles, parts, form.list_constants(tile), NUM_WARPS)
+    yield program("combine", combine, parts, form.combine_constants(tile), NUM_WARPS)
     if form.layer.is_latent:
         types |= {"values": None, "value_scales": None}
     yield program("write", write, types, form.write_constants(), NUM_WARPS)

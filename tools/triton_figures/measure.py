@@ -19,18 +19,21 @@ TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 
 
 class Figures(NamedTuple):
-    """Says what a program takes. `num_registers` are those of a thread."""
+    """Says what a program takes. `num_registers` are those of a thread; `num_loop_instructions` are
+    those of its largest innermost loop, each for a warp, or 0 where it has none."""
 
     num_registers: int
     num_spilled_bytes: int
     num_shared_bytes: int
+    num_loop_instructions: int
 
     def are_fine(self, capability: int) -> bool:
         return not self.num_spilled_bytes and self.num_shared_bytes <= 1024 * SHARED_KIB[capability]
 
     def __str__(self) -> str:
         spilled = f" + {self.num_spilled_bytes} B" if self.num_spilled_bytes else ""
-        return f"{self.num_registers}{spilled}, {self.num_shared_bytes / 1024:.1f}"
+        shared = f"{self.num_shared_bytes / 1024:.1f}"
+        return f"{self.num_registers}{spilled}, {shared}, {self.num_loop_instructions}"
 
 
 def measure(program: Program, capability: int) -> Figures:
@@ -40,10 +43,10 @@ def measure(program: Program, capability: int) -> Figures:
         target=GPUTarget("cuda", capability, 32),
         options={"num_warps": program.num_warps, "num_stages": program.num_stages},
     )
-    report = _assemble(compiled.asm["ptx"], assembler(capability))
+    report, assembly = _assemble(compiled.asm["ptx"], assembler(capability))
     registers = int(re.findall(r"Used (\d+) registers", report)[0])
     spilled = sum(map(int, re.findall(r"(\d+) bytes spill", report)))
-    return Figures(registers, spilled, compiled.metadata.shared)
+    return Figures(registers, spilled, compiled.metadata.shared, count_loop(assembly))
 
 
 def assembler(capability: int) -> str:
@@ -51,11 +54,32 @@ def assembler(capability: int) -> str:
 
 
 @cache
-def _assemble(ptx: str, ptxas: str) -> str:
-    """Return what the assembler tells of a program; many cases share one."""
+def _assemble(ptx: str, ptxas: str) -> tuple[str, str]:
+    """Return what the assembler tells of a program, and what it made; many cases share one."""
     target = re.findall(r"\.target (\w+)", ptx)[0]
-    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
-        file.write(ptx)
-        file.flush()
-        command = [ptxas, "-v", f"--gpu-name={target}", file.name, "-o", "/dev/null"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    with tempfile.TemporaryDirectory() as folder:
+        source, binary = Path(folder, "program.ptx"), Path(folder, "program.cubin")
+        source.write_text(ptx)
+        report = _run(ptxas, "-v", f"--gpu-name={target}", str(source), "-o", str(binary)).stderr
+        return report, _run(str(TOOLS / "cuobjdump"), "-sass", str(binary)).stdout
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=True)
+
+
+def count_loop(assembly: str) -> int:
+    """Return the number of instructions of the largest loop that has no other within it: a loop
+    ends with a jump back, and is what lies between."""
+    jumps = [
+        (int(target, 16), int(place, 16))
+        for place, target in re.findall(r"/\*(\w+)\*/[^;\n]*\bBRA\S*[^;\n]*? (0x\w+)", assembly)
+    ]
+    loops = [(first, last) for first, last in jumps if first < last]
+    places = [int(place, 16) for place in re.findall(r"/\*([0-9a-f]{4,5})\*/ +\S", assembly)]
+    inner = [
+        (first, last)
+        for first, last in loops
+        if not any(first <= one and other < last for one, other in loops)
+    ]
+    return max((sum(first <= at <= last for at in places) for first, last in inner), default=0)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from tests.models.attention.scene import Scene, Shape, Span
+from tests.models.attention.scene import Scene, Shape, Span, UnroundedScene
 
 from bench.gpu.check import Finding, Place
 from quire.models.attention.choice import build_attention
@@ -33,11 +33,16 @@ VARIANTS: dict[str, dict[str, object]] = {
 }
 SPANS = {
     "decode": [Span(length, 1) for length in (0, 1, 700, 15, 16, 130, 3000)],
+    "ragged": [*(Span(length, 1) for length in range(20)), Span(9000, 1), Span(255, 1)],
     "mixed": [Span(0, 130), Span(700, 1), Span(300, 17), Span(0, 1), Span(31, 33)],
 }
-"""Contexts that are cut into parts, and chunks of one token beside longer ones."""
+"""Contexts that are cut into parts, one that is far longer than all others, and chunks of one token
+beside longer ones."""
 REHEARSED = ("64", "64, window, sinks")
-REHEARSED_SPANS = {"mixed": [Span(0, 20), Span(90, 1), Span(0, 1)]}
+REHEARSED_SPANS = {
+    "mixed": [Span(0, 20), Span(90, 1), Span(0, 1)],
+    "ragged": [Span(0, 1), Span(600, 1), Span(15, 1)],
+}
 
 
 def check_bfloat16(place: Place) -> Iterator[Finding]:
@@ -80,7 +85,7 @@ def _check(dtype: torch.dtype, kept_as: KVCacheDtype, place: Place) -> Iterator[
         shape = replace(shape, dtype=dtype, kept_as=kept_as, device=str(place.device))
         if why_not_sizes(shape.codec, shape.head_dim, shape.v_head_size) is None:
             for kind, spans in all_spans.items():
-                yield _compare(f"{name}, {kind}", Scene(shape, spans))
+                yield _compare(f"{name}, {kind}", UnroundedScene(shape, spans))
 
 
 @torch.inference_mode()

@@ -20,6 +20,8 @@ CASES = (
     AttentionCase("decode 64 x 4k", ((4096, 1),) * 64),
     AttentionCase("decode 8 x 32k", ((32768, 1),) * 8),
     AttentionCase("decode 31 x 512 and 1 x 32k", (*((512, 1),) * 31, (32768, 1))),
+    AttentionCase("ragged, decode 64 x 512 and 1 x 32k", (*((512, 1),) * 64, (32768, 1))),
+    AttentionCase("ragged, decode 64 x 512 and 1 x 32k, fp8", (*((512, 1),) * 64, (32768, 1)), FP8),
     AttentionCase("prefill 8k", ((8192, 8192),)),
     AttentionCase("prefill 2k", ((2048, 2048),)),
     AttentionCase("decode 32 x 4k, and 2k after 2k", (*((4096, 1),) * 32, (4096, 2048))),
@@ -29,7 +31,7 @@ CASES = (
     AttentionCase("prefill 2k, fp8", ((2048, 2048),), FP8),
 )
 REHEARSED = (
-    AttentionCase("decode 2 x 8, 1 x 40", (*((8, 1),) * 2, (40, 1)), shape=TINY),
+    AttentionCase("ragged, decode 2 x 8 and 1 x 300", (*((8, 1),) * 2, (300, 1)), shape=TINY),
     AttentionCase("prefill 20 after 12, fp8", ((32, 20), (9, 1)), FP8, TINY),
 )
 
@@ -37,7 +39,7 @@ REHEARSED = (
 @torch.inference_mode()
 def check_attention(place: Place) -> Iterator[Finding]:
     """Time every case. A floor counts the bytes of all contexts together, as if they were spread
-    evenly over the device: where one is longer, the share shows what that costs."""
+    evenly over the device, as they are shared: `ragged` should come near to equal ones."""
     rates = ceilings(place).rates
     for case in REHEARSED if place.is_rehearsal else CASES:
         layers = build_layers_for(case, place.device)

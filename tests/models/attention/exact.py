@@ -3,15 +3,18 @@
 With weights p of the keys and `out` the mean of the values by them, an error of e in a score moves
 the result by p e (value - out). What is an error is, in units u of float32,
 
-- in a score: that of a sum of `head_size` products, and its scaling (three roundings: of the scale,
-  by it, and to powers of two). A soft cap flattens it, and adds TANH of the cap;
+- in a score: that of a sum of `head_size` products, and its scaling (four roundings: of the scale,
+  by it, to powers of two, and by the scale of a quantised key). A soft cap flattens it, and adds
+  TANH of the cap;
 - in a weight: the difference from the largest score, rounded twice; the exponential, EXPONENTIAL,
   and once more each time that a new largest score is met, which among keys in no order is about as
   often as the logarithm of their number, and twice where parts come together;
-- in the result: two sums of as many terms as there are keys, a quotient, and two products.
+- in the result: two sums of as many terms as there are keys, a quotient, two products, and that
+  of a weight and the scale of a quantised value.
 
 Where the model computes in 16 bits, weights and result are rounded to these, and the exponential is
-a sixteenth of such a rounding off.
+a sixteenth of such a rounding off. Weights, parts of the largest, that are too small for a float16
+are off by half of its least number each, or twice that where scales of values are in them.
 """
 
 import math
@@ -55,9 +58,11 @@ def attend_exactly(layer: LayerFacts, seen: Seen, dtype: torch.dtype) -> Exact:
     out = (weights[..., None] * value).sum(0)
     spread = (weights * (error + _of_weights(scores)))[..., None] * (value - out).abs()
     size = (weights[..., None] * value.abs()).sum(0)
-    changed = spread.sum(0) + (summed(len(scores)) + 3 * unit(torch.float32)) * (size + out.abs())
+    changed = spread.sum(0) + (summed(len(scores)) + 4 * unit(torch.float32)) * (size + out.abs())
     if dtype != torch.float32:
         changed += (1 + 1 / 16) * unit(dtype) * size
+        least = torch.finfo(dtype).smallest_normal * 2 * unit(dtype)
+        changed += len(scores) * least * value.abs().amax((0, 2), keepdim=True)[0]
     return Exact(out, SECOND_ORDER * (changed + rounded(out, dtype)) + LEAST)
 
 
@@ -66,7 +71,7 @@ def _scores(layer: LayerFacts, seen: Seen) -> tuple[Tensor, Tensor]:
     u = unit(torch.float32)
     products = seen.key * seen.query
     scores = products.sum(-1) * layer.scale
-    error = summed(layer.head_size) * products.abs().sum(-1) * layer.scale + 3 * u * scores.abs()
+    error = summed(layer.head_size) * products.abs().sum(-1) * layer.scale + 4 * u * scores.abs()
     if layer.softcap is None:
         return scores, error
     capped = torch.tanh(scores / layer.softcap)

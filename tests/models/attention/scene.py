@@ -214,6 +214,17 @@ class Scene:
         ]
 
 
+class UnroundedScene(Scene):
+    """As a backend has it that multiplies scores and weights by the scales of what is kept, and so
+    does not round numbers times scales to 16 bits."""
+
+    def kept(self, tensor: Tensor) -> Tensor:
+        if not self.shape.codec.is_quantised:
+            return tensor
+        wide = choose_codec(self.shape.kept_as, torch.float32)
+        return wide.decode(self.shape.codec.encode(tensor), torch.empty_like(tensor).float())
+
+
 def put(kept: Encoded, slot: int, token: Encoded) -> None:
     """The naive write, one position at a time, that a backend's own is measured against."""
     for tensor, new in zip(kept, token, strict=True):

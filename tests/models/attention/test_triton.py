@@ -14,7 +14,6 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from quire.models.attention.backend import Site
 from quire.models.attention.choice import attention_name, build_attention
@@ -28,7 +27,7 @@ from quire.models.config import AttentionBackendName, KVCacheDtype, KVOptions
 from quire.models.kv.kv_codec import choose_codec
 from tests.allocation import peak_bytes
 from tests.models.attention.cases import KEPT_AS, keys_of_any_bits, shapes, spans
-from tests.models.attention.scene import Scene, Shape, Span
+from tests.models.attention.scene import Scene, Shape, Span, UnroundedScene
 from tests.models.attention.test_backends import (
     assert_close,
     assert_encoded,
@@ -57,28 +56,22 @@ CUT_OFF = Shape(
     dtype=torch.bfloat16,
 )
 SMALL = Shape(num_heads=4, num_kv_heads=2, block_size=8)
+RAGGED = Shape(head_dim=64, v_head_size=64, kept_as=KVCacheDtype.INT8)
+ONE_LONG = [*[Span(2, 1)] * 4, Span(900, 1)]
 sizes = st.sampled_from([16, 32, 64, 128])
 long_spans = st.lists(
     st.builds(Span, st.integers(0, 400), st.sampled_from([1, 1, 1, 20])), min_size=1, max_size=3
 )
 
 
-class InterpretedScene(Scene):
+class InterpretedScene(UnroundedScene):
     """As an interpreter has it: bfloat16 is cut off where GPUs round, which is up to twice as far
-    off, and so is what is read of a quantised store."""
+    off."""
 
     def expected(self) -> Exact:
         exact = super().expected()
         is_cut = self.shape.dtype is torch.bfloat16
         return exact._replace(error=2 * exact.error) if is_cut else exact
-
-    def kept(self, tensor: Tensor) -> Tensor:
-        codec = self.shape.codec
-        if tensor.dtype is not torch.bfloat16 or not codec.is_quantised:
-            return super().kept(tensor)
-        wide = choose_codec(self.shape.kept_as, torch.float32)
-        numbers = wide.decode(codec.encode(tensor), tensor.float())
-        return (numbers.view(torch.int32) & ~0xFFFF).view(torch.float32).to(torch.bfloat16)
 
 
 def interpreted(rows: int, keys: int, min_split_keys: int, num_sms: int = 8) -> Device:
@@ -99,6 +92,8 @@ def test_tiles_may_be_of_any_size(
 
 @cases(18)
 @given(shapes, long_spans, st.integers(1, 60), st.integers(1, 100))
+@example(RAGGED, [Span(0, 1), Span(1500, 1), Span(15, 1), Span(16, 1), Span(3, 2)], 32, 5)
+@example(replace(RAGGED, dtype=torch.float16, kept_as=KVCacheDtype.FP8_E4M3), ONE_LONG, 32, 9)
 def test_contexts_cut_among_programs_come_together_again(
     shape: Shape, spans: list[Span], min_split_keys: int, num_sms: int
 ) -> None:
@@ -165,17 +160,6 @@ def test_two_tiles_hold_a_width_between_them(width: int) -> None:
     main, rest = tiles.split_size(width)
     assert {main.bit_count(), max(rest, 1).bit_count()} == {1} and main >= 16
     assert width <= main + rest <= tiles.columns(width)
-
-
-@given(st.integers(1, 5000), st.integers(1, 200_000), st.integers(1, 200))
-def test_parts_are_no_more_than_keep_a_device_busy(
-    num_programs: int, max_visible: int, num_sms: int
-) -> None:
-    splits = tiles.num_splits(num_programs, max_visible, Device(90, num_sms))
-    assert 1 <= splits <= tiles.MAX_SPLITS
-    if splits > 1:
-        assert splits * num_programs <= tiles.PROGRAMS_PER_SM * num_sms
-        assert splits * tiles.MIN_SPLIT_KEYS <= max_visible
 
 
 WORST = {
@@ -300,9 +284,9 @@ def test_a_cpu_is_refused_where_nothing_interprets(tmp_path: Path) -> None:
 
 def test_no_kernel_spills_registers_or_takes_too_much_shared_memory(tmp_path: Path) -> None:
     """Compiled for 8.0 and 9.0, and a case each for 8.6 and 12.0, which needs no GPU. Attention has
-    four kernels in ten cases, experts six programs in two, what is between linear layers three in
+    five kernels in ten cases, experts six programs in two, what is between linear layers three in
     two, and blocks are copied by one in two."""
     done = python("-m", "tools.triton_figures", "--few", cache=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = re.findall(r"\d+, \d+\.\d", done.stdout)
-    assert len(figures) >= 10 * 4 + 2 * 6 + 2 * 3 + 2
+    assert len(figures) >= 10 * 5 + 2 * 6 + 2 * 3 + 2

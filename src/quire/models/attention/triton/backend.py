@@ -1,18 +1,22 @@
 """Attention by Triton's kernels, on GPUs from Ampere on: K and V are written and attended to over
-block tables in place. Contexts of chunks of one token are cut among programs where there are few.
+block tables in place. Contexts of chunks of one token are shared among as many programs as a device
+runs at once, by a list that is made on the device.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from quire.models.attention.backend import check_sinks, dense_rows
-from quire.models.attention.triton.attend_kernel import attend, combine
+from quire.models.attention.triton.chunk_kernel import attend_chunks
+from quire.models.attention.triton.combine_kernel import combine
 from quire.models.attention.triton.inputs import StepInputs, step_inputs
 from quire.models.attention.triton.launch import Form
-from quire.models.attention.triton.tiles import Device, num_splits
+from quire.models.attention.triton.list_kernel import count_tiles
+from quire.models.attention.triton.tiles import Device, Tile
+from quire.models.attention.triton.token_kernel import attend_tokens
 from quire.models.attention.triton.write_kernel import write
 from quire.models.batch import Batch
 from quire.models.config import LayerFacts
@@ -37,10 +41,15 @@ class TritonAttention:
 
 @dataclass(frozen=True, slots=True)
 class TritonStep:
-    """One step of `TritonAttention`."""
+    """One step of `TritonAttention`.
+
+    lists: the work lists so far, by what they follow from, each with the layer that has it made. It
+    is made again when that layer attends again: then a launch goes over new numbers.
+    """
 
     backend: TritonAttention
     inputs: StepInputs
+    lists: dict[tuple[object, ...], tuple[int, Tensor]] = field(default_factory=dict)
 
     def attend(
         self,
@@ -96,71 +105,108 @@ class _Call:
     def attend_longer(self) -> None:
         inputs, form = self.step.inputs, self.form
         tile = form.tile(inputs.bounds.longest_chunk)
-        constants = form.attend_constants(tile, is_single=False, is_split=False)
-        num_tiles = len(self.query) // form.tokens(tile) + len(inputs.context_lens)
-        grid = (num_tiles, form.num_head_tiles(tile), 1)
-        self._launch(grid, (self.out, None), constants, (tile.num_warps, tile.num_stages))
+        num_seqs = len(inputs.context_lens)
+        grid = (len(self.query) // form.tokens(tile) + num_seqs, form.num_head_tiles(tile))
+        attend_chunks[grid](
+            *self._sources,
+            self.out,
+            *self._numbers,
+            num_seqs,
+            *self._strides,
+            **form.chunk_constants(tile),
+            num_warps=tile.num_warps,
+            num_stages=tile.num_stages,
+        )
 
     def attend_singles(self) -> None:
         inputs, form = self.step.inputs, self.form
         tile = form.tile(1)
-        num_seqs, num_head_tiles = len(inputs.context_lens), form.num_head_tiles(tile)
-        splits = num_splits(num_seqs * num_head_tiles, self._max_visible, form.device)
-        constants = form.attend_constants(tile, is_single=True, is_split=splits > 1)
-        how = tile.num_warps, tile.num_stages
-        grid = (num_seqs, num_head_tiles, splits)
-        if splits == 1:
-            self._launch(grid, (self.out, None), constants, how)
+        num_seqs = len(inputs.context_lens)
+        if not form.is_shared(inputs.bounds.max_context):
+            grid = (num_seqs, form.num_head_tiles(tile))
+            self._attend_tokens(tile, grid, (None, None, None))
             return
-        shape = (num_seqs, form.num_heads, splits)
+        counts = self._counts(tile)
+        num_programs = form.num_programs(tile)
+        shape = (2 * num_programs, form.heads(tile))
         sums = self.out.new_empty(*shape, form.layer.v_head_size, dtype=torch.float32)
         log_sums = self.out.new_empty(shape, dtype=torch.float32)
-        self._launch(grid, (sums, log_sums), constants, how)
+        self._attend_tokens(tile, (num_programs,), (sums, log_sums, counts))
         combine[(num_seqs, form.num_heads)](
             sums,
             log_sums,
             self.sinks,
             self.out,
+            counts,
             inputs.query_starts,
-            splits,
-            **form.combine_constants(),
+            num_seqs,
+            **form.combine_constants(tile),
+        )
+
+    def _counts(self, tile: Tile) -> Tensor:
+        """Return the work list, which layers share that see alike."""
+        inputs, form, lists = self.step.inputs, self.form, self.step.lists
+        constants = form.list_constants(tile)
+        key = (form.num_programs(tile), *constants.values())
+        maker, counts = lists.get(key, (form.layer.index, None))
+        if counts is not None and maker != form.layer.index:
+            return counts
+        counts = inputs.context_lens.new_empty(len(inputs.context_lens) + 2)
+        min_tiles = -(-form.device.min_split_keys // tile.keys)
+        count_tiles[(1,)](
+            inputs.query_starts,
+            inputs.context_lens,
+            counts,
+            len(inputs.context_lens),
+            form.num_programs(tile),
+            min_tiles,
+            **constants,
+        )
+        lists[key] = form.layer.index, counts
+        return counts
+
+    def _attend_tokens(
+        self, tile: Tile, grid: tuple[int, ...], parts: tuple[Tensor | None, ...]
+    ) -> None:
+        attend_tokens[grid](
+            *self._sources,
+            self.out,
+            *parts,
+            *self._numbers,
+            len(self.step.inputs.context_lens),
+            *self._strides,
+            **self.form.token_constants(tile, is_shared=parts[0] is not None),
+            num_warps=tile.num_warps,
+            num_stages=tile.num_stages,
         )
 
     @property
-    def _max_visible(self) -> int:
-        longest = self.step.inputs.bounds.max_context
-        return min(longest, self.form.layer.pattern.size or longest)
-
-    def _launch(
-        self,
-        grid: tuple[int, int, int],
-        outs: tuple[Tensor, Tensor | None],
-        constants: dict[str, object],
-        how: tuple[int, int],
-    ) -> None:
-        layer, inputs, store = self.form.layer, self.step.inputs, self.step.backend.store
-        group, index = store.layer_tensors[layer.index]
+    def _sources(self) -> tuple[Tensor | None, ...]:
+        """Return queries, elements, scales and sinks, as the kernels take them."""
+        store = self.step.backend.store
+        _, index = store.layer_tensors[self.form.layer.index]
         keys = store.keys[index]
         values = store.values[index] or keys
-        table = inputs.block_tables[group]
+        return self.query, keys.elements, values.elements, keys.scales, values.scales, self.sinks
+
+    @property
+    def _numbers(self) -> tuple[Tensor, Tensor, Tensor]:
+        inputs = self.step.inputs
+        return inputs.query_starts, inputs.context_lens, self._table
+
+    @property
+    def _table(self) -> Tensor:
+        group, _ = self.step.backend.store.layer_tensors[self.form.layer.index]
+        return self.step.inputs.block_tables[group]
+
+    @property
+    def _strides(self) -> tuple[int | float, ...]:
+        """The strides of the table and of the query, the scale and the cap."""
+        layer = self.form.layer
         cap = layer.softcap or 0.0
-        attend[grid](
-            self.query,
-            keys.elements,
-            values.elements,
-            keys.scales,
-            values.scales,
-            self.sinks,
-            *outs,
-            inputs.query_starts,
-            inputs.context_lens,
-            table,
-            len(inputs.context_lens),
-            table.stride(0),
+        return (
+            self._table.stride(0),
             *self.query.stride()[:2],
             layer.scale / cap if cap else layer.scale * LOG2_E,
             cap * LOG2_E,
-            **constants,
-            num_warps=how[0],
-            num_stages=how[1],
         )

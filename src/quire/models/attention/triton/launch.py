@@ -6,20 +6,25 @@ import torch
 import triton.language as tl
 
 from quire.models.attention.triton.tiles import (
-    MAX_SPLITS,
+    MAX_PARTS,
     WRITE_ELEMENTS,
     Device,
     Tile,
     choose_tile,
     columns,
+    num_programs,
     split_size,
 )
 from quire.models.config import LayerFacts
 from quire.models.kv.kv_codec import Codec
 
+WARP_SIZE = 32
 NUM_WARPS = 4
 """Warps of the kernels that only copy numbers: Triton's default."""
 DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+MIN_WORD_COLUMNS = 64
+"""A quarter of them has 16, or products would be mostly of nothing."""
+COUNTED_AT_ONCE = 256
 COMBINED_AT_ONCE = 8
 """Parts of a context: few enough that 512 columns of each fit in registers."""
 
@@ -45,6 +50,20 @@ class Form:
             return 0
         return 2 if self.codec.number.is_floating_point else 1
 
+    @property
+    def _is_packed(self) -> bool:
+        """Whether there is assembly that widens what is kept."""
+        is_narrow = self.codec.dtype.itemsize == 2
+        return self.codec.is_quantised and is_narrow and not self.device.is_interpreted
+
+    def is_shared(self, max_context: int) -> bool:
+        """Return whether programs share contexts of up to so many tokens, of which a part has no
+        fewer keys than `min_split_keys`."""
+        return min(max_context, self.layer.pattern.size or max_context) > self.device.min_split_keys
+
+    def num_programs(self, tile: Tile) -> int:
+        return num_programs(self.layer, self.codec, tile, self.device)
+
     def tile(self, longest_chunk: int) -> Tile:
         most_rows = longest_chunk * self.group
         return choose_tile(self.layer, self.codec, most_rows, self.device)
@@ -64,8 +83,25 @@ class Form:
     def num_head_tiles(self, tile: Tile) -> int:
         return self.layer.num_kv_heads * -(-self.group // self.heads(tile))
 
-    def attend_constants(self, tile: Tile, *, is_single: bool, is_split: bool) -> dict[str, object]:
-        """Return the constants of `attend`. The interpreter lacks bfloat16, and takes float32."""
+    def chunk_constants(self, tile: Tile) -> dict[str, object]:
+        """Return the constants of `attend_chunks`."""
+        copies = max(1, WARP_SIZE * tile.num_warps // tile.keys)
+        return {**self._attend_constants(tile), "TOKENS": self.tokens(tile), "COPIES": copies}
+
+    def token_constants(self, tile: Tile, *, is_shared: bool) -> dict[str, object]:
+        """Return the constants of `attend_tokens`."""
+        constants = self._attend_constants(tile)
+        return {**constants, "HAS_WORDS": self._has_words, "IS_SHARED": is_shared}
+
+    @property
+    def _has_words(self) -> bool:
+        """Whether values are read four columns at once."""
+        size = self.layer.v_head_size
+        is_apart = self.codec.is_quantised and not self.layer.is_latent
+        return is_apart and size % 4 == 0 and size >= MIN_WORD_COLUMNS
+
+    def _attend_constants(self, tile: Tile) -> dict[str, object]:
+        """Return what both have. The interpreter lacks bfloat16, and takes float32."""
         layer = self.layer
         main, rest = split_size(layer.head_size)
         v_columns = columns(layer.v_head_size)
@@ -91,21 +127,31 @@ class Form:
             "HAS_SINKS": layer.has_sinks,
             "FORMAT": self.number,
             "COMPUTE": DTYPES[compute],
+            "IS_PACKED": self._is_packed,
             "ROWS": tile.rows,
             "KEYS": tile.keys,
             "HEADS": self.heads(tile),
-            "TOKENS": 1 if is_single else self.tokens(tile),
-            "IS_SINGLE": is_single,
-            "IS_SPLIT": is_split,
         }
 
-    def combine_constants(self) -> dict[str, object]:
+    def list_constants(self, tile: Tile) -> dict[str, object]:
+        """Return the constants of `count_tiles`."""
         return {
-            "HEADS": self.num_heads,
+            "WINDOW_SIZE": self.layer.window_size or 0,
+            "CHUNK_SIZE": self.layer.chunk_size or 0,
+            "HEAD_TILES": self.num_head_tiles(tile),
+            "KEYS": tile.keys,
+            "MAX_PARTS": MAX_PARTS,
+            "AT_ONCE": COUNTED_AT_ONCE,
+        }
+
+    def combine_constants(self, tile: Tile) -> dict[str, object]:
+        return {
+            "KV_HEADS": self.layer.num_kv_heads,
+            "GROUP": self.group,
+            "HEADS": self.heads(tile),
             "V_HEAD_SIZE": self.layer.v_head_size,
             "V_COLUMNS": columns(self.layer.v_head_size),
             "HAS_SINKS": self.layer.has_sinks,
-            "MAX_SPLITS": MAX_SPLITS,
             "AT_ONCE": COMBINED_AT_ONCE,
         }
 

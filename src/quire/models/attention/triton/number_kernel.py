@@ -1,28 +1,11 @@
-"""Functions that encode and decode the one-byte numbers of `kv_codec` by their bits. They give the
-same on every GPU, also on those that cannot convert float8, and what the codec gives, to the bit.
+"""Functions that encode the one-byte numbers of `kv_codec` by their bits. They give the same on
+every GPU, also on those that cannot convert float8, and what the codec gives, to the bit.
 
-FORMAT: 0 as computed, 1 int8, 2 float8 e4m3.
+FORMAT: 1 int8, 2 float8 e4m3.
 """
 
 import triton
 import triton.language as tl
-
-
-@triton.jit
-def decode(kept, scales, FORMAT: tl.constexpr):
-    """Return the numbers [N, columns], float32, of the int8 `kept` and its `scales` [N].
-
-    An e4m3, shifted to where a float16 has its exponent and mantissa, is that number / 2**8:
-    subnormals too.
-    """
-    wide = scales.to(tl.float32)
-    if FORMAT == 1:
-        number = kept.to(tl.float32)
-    else:
-        bits = (kept.to(tl.int16) << 7) & -16512  # sign, and seven bits from the tenth down
-        number = bits.to(tl.float16, bitcast=True).to(tl.float32)
-        wide = wide * 256.0
-    return number * wide[:, None]
 
 
 @triton.jit

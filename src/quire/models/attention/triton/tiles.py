@@ -1,5 +1,5 @@
-"""The sizes of the kernels' tiles, and the number of parts that a context is cut into: functions of
-a layer and a device, so that nothing is tuned while requests wait.
+"""The sizes of the kernels' tiles, and the number of programs that contexts are shared among:
+functions of a layer and a device, so that nothing is tuned while requests wait.
 """
 
 from typing import NamedTuple
@@ -11,9 +11,11 @@ MIN_ROWS = 16
 """A tensor core multiplies at least so many."""
 MAX_HEAD_SIZE, MAX_V_HEAD_SIZE = 576, 512
 """Larger ones would not fit beside each other in registers."""
-MAX_SPLITS = 64
+MAX_PARTS = 64
 MIN_SPLIT_KEYS = 256
-PROGRAMS_PER_SM = 2
+PROGRAMS_PER_SM, MAX_PROGRAMS_PER_SM = 2, 4
+LARGE_SHARED = (80, 90, 100)
+"""The capabilities with over 160 KiB of shared memory for a multiprocessor, not 100."""
 WRITE_ELEMENTS = 2048
 """Elements that one program writes, 16 bytes for each of its threads at a time."""
 
@@ -61,7 +63,8 @@ def choose_tile(layer: LayerFacts, codec: Codec, most_rows: int, device: Device)
     if codec.dtype.itemsize > 2:
         return _exact_tile(head_size, codec)
     if most_rows <= MIN_ROWS:
-        return Tile(MIN_ROWS, 32, 4, 5) if head_size <= 256 else Tile(MIN_ROWS, 16, 4, 5)
+        is_wide = head_size > (128 if codec.is_quantised and device.reads_shared else 256)
+        return Tile(MIN_ROWS, 16 if is_wide else 32, 4, 5)
     if head_size > 256:
         return Tile(32, 32, 8, 3)
     if head_size > 128:
@@ -90,7 +93,7 @@ def _exact_tile(head_size: int, codec: Codec) -> Tile:
         return Tile(MIN_ROWS, 16, 4, 3)
     if head_size <= 128:
         return Tile(MIN_ROWS, 16, 8, 3)
-    return Tile(MIN_ROWS, 16, 4 if head_size <= 256 else 8, 2)
+    return Tile(MIN_ROWS, 16, 4, 2) if head_size <= 256 else Tile(MIN_ROWS, 16, 8, 3)
 
 
 def columns(size: int) -> int:
@@ -106,11 +109,11 @@ def split_size(size: int) -> tuple[int, int]:
     return (columns(size), 0) if main < 16 or rest in (0, main) else (main, rest)
 
 
-def num_splits(num_programs: int, max_visible: int, device: Device) -> int:
-    """Return how many parts contexts of up to `max_visible` keys are cut into: a power of two.
-
-    Without cutting `num_programs` would run; there are as many parts as keep the device busy.
-    """
-    parts = PROGRAMS_PER_SM * device.num_sms // max(num_programs, 1)
-    most = min(parts, max_visible // device.min_split_keys, MAX_SPLITS)
-    return 1 << (most.bit_length() - 1) if most > 1 else 1
+def num_programs(layer: LayerFacts, codec: Codec, tile: Tile, device: Device) -> int:
+    """Return how many programs share the contexts of single tokens, all with the same work: those
+    that a device runs at once, by the registers and the shared memory that they take."""
+    if tile.rows > MIN_ROWS:
+        return device.num_sms
+    is_narrow = layer.head_size <= 128 and codec.dtype.itemsize == 2
+    has_room = codec.is_quantised or device.capability in LARGE_SHARED
+    return device.num_sms * (MAX_PROGRAMS_PER_SM if is_narrow and has_room else PROGRAMS_PER_SM)
