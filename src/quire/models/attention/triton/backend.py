@@ -63,6 +63,12 @@ class TritonStep:
             call.attend_singles()
         return out
 
+    def store(self, layer: LayerFacts, num_heads: int, key: Tensor, value: Tensor) -> None:
+        """Write the keys and values of the step's tokens to their slots, as `attend` does first."""
+        store, device = self.backend.store, self.backend.device
+        form = Form(layer, num_heads, store.codec, store.block_size, device)
+        self._write(form, dense_rows(key), dense_rows(value))
+
     def _write(self, form: Form, key: Tensor, value: Tensor) -> None:
         group, index = self.backend.store.layer_tensors[form.layer.index]
         keys, values = self.backend.store.keys[index], self.backend.store.values[index]

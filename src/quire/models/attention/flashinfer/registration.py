@@ -1,0 +1,50 @@
+"""The entry of FlashInfer in the registry. `auto` does not try it: no GPU has accepted it yet."""
+
+from collections.abc import Sequence
+
+import torch
+
+from quire.models.attention.backend import AttentionBackend, RegisteredBackend, Site
+from quire.models.attention.flashinfer.api import load
+from quire.models.attention.flashinfer.kind import kind_of, why_not_layer
+from quire.models.attention.flashinfer.support import log_name, why_not, why_not_taken
+from quire.models.attention.flashinfer.wrappers import PLAN_BYTES, WORKSPACE_BYTES, Target
+from quire.models.attention.scratch import StepLimits
+from quire.models.attention.triton.scratch import triton_scratch_bytes
+from quire.models.attention.triton.support import describe
+from quire.models.config import LayerFacts, LayerFeature
+from quire.models.kv.kv_store import KVStore
+
+WRAPPERS_PER_KIND = 3
+"""For chunks, for tokens, and what those of all replayed steps share."""
+
+
+def _build(store: KVStore, site: Site) -> AttentionBackend:
+    from quire.models.attention.flashinfer.backend import FlashInferAttention
+    from quire.models.attention.flashinfer.plans import Planner
+    from quire.models.attention.triton.backend import TritonAttention
+
+    workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=site.device)
+    target = Target(load(), site.codec.dtype, store.block_size, workspace)
+    return FlashInferAttention(
+        TritonAttention(store, describe(site.device)),
+        Planner(target),
+        lambda layer: why_not_taken(layer, site) is None,
+    )
+
+
+def _scratch_bytes(layers: Sequence[LayerFacts], limits: StepLimits, site: Site) -> int:
+    """Return what Triton's kernels take, and what FlashInfer keeps from the first step on."""
+    kinds = {kind_of(layer, 0, layer.num_kv_heads) for layer in layers if not why_not_layer(layer)}
+    own = triton_scratch_bytes(layers, limits, site.codec, describe(site.device))
+    return own + WORKSPACE_BYTES + len(kinds) * WRAPPERS_PER_KIND * PLAN_BYTES
+
+
+FLASHINFER = RegisteredBackend(
+    features=frozenset(LayerFeature),
+    why_not=why_not,
+    build=_build,
+    scratch_bytes=_scratch_bytes,
+    log_name=log_name,
+    is_automatic=lambda device_type: False,
+)
