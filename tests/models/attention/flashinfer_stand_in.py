@@ -13,17 +13,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from quire.models.attention.flashinfer.api import (
+    DecodeOptions,
+    DecodePlan,
+    PlanTerms,
+    PrefillPlan,
+)
+from quire.models.kv.kv_store import KVStore
+from tests.models.attention.scene import Scene, look
+from tests.models.paging import Paging
+from tests.models.tape import Act, Tape
+
+Ints = tuple[int, ...]
 
 PLAN_BYTES = 8 * 2**20
 ALIGNMENT = 16
 HALVES = (torch.float16, torch.bfloat16)
 GROUPS = (1, 2, 3, 4, 6, 8, 16)
 """Query heads of a K/V head that chunks of one token may have without tensor cores."""
-NO_GRAPH = "with use_cuda_graph all three buffers are needed"
+FINITE = 100.0
 
 
 class MissingJITCacheError(RuntimeError):
@@ -51,7 +65,12 @@ class Machine:
     """What a machine has of FlashInfer, and what was planned there, in order."""
 
     compiled: frozenset[Kernels] = ALL
-    plans: list["Plan"] = field(default_factory=list)
+    all_plans: list["Plan"] = field(default_factory=list)
+
+    @property
+    def plans(self) -> list["Plan"]:
+        """Those of steps, which have larger pages than the trials of what is compiled."""
+        return [plan for plan in self.all_plans if plan.page_size > 1]
 
     def install(self) -> ModuleType:
         """Return what `import flashinfer` gives here."""
@@ -80,9 +99,9 @@ def installed(machine: Machine) -> Iterator[Machine]:
 class Plan:
     """What a wrapper was told of a step: on the host all but the pages."""
 
-    q_starts: tuple[int, ...]
-    kv_starts: tuple[int, ...]
-    last_sizes: tuple[int, ...]
+    q_starts: Ints
+    kv_starts: Ints
+    last_sizes: Ints
     num_qo_heads: int
     num_kv_heads: int
     head_dim: int
@@ -160,7 +179,7 @@ class _Wrapper:
             require(each.dtype is torch.int32 and each.dim() == 1, "int32 of one dimension")
             require(each.is_contiguous(), "numbers one after the other")
         self._plan = plan
-        self.machine.plans.append(plan)
+        self.machine.all_plans.append(plan)
 
     def run(
         self,
@@ -176,15 +195,18 @@ class _Wrapper:
             out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         require(out.shape == q.shape and out.dtype is q.dtype, "the output is like the queries")
         require(out.is_contiguous() and out.device == q.device, "a dense output on the device")
+        launch(lambda: self._attend(plan, q, (keys, values), out))
+        return out
+
+    def _attend(self, plan: Plan, q: Tensor, kv: tuple[Tensor, Tensor], out: Tensor) -> None:
         assert self._pages is not None
         starts, ids, last_sizes = (each.tolist() for each in self._pages)
         for number in range(len(plan.last_sizes)):
             pages = ids[starts[number] : starts[number + 1]]
             length = (len(pages) - 1) * plan.page_size + last_sizes[number]
             rows = slice(plan.q_starts[number], plan.q_starts[number + 1])
-            kv = (each[pages].flatten(0, 1)[:length].float() for each in (keys, values))
-            out[rows] = attended(plan, q[rows].float(), *kv).to(q.dtype)
-        return out
+            keys, values = (each[pages].flatten(0, 1)[:length].float() for each in kv)
+            out[rows] = attended(plan, q[rows].float(), keys, values).to(q.dtype)
 
     def _check_run(self, plan: Plan, q: Tensor, keys: Tensor, values: Tensor) -> None:
         require(q.shape == (plan.q_starts[-1], plan.num_qo_heads, plan.head_dim), "shape of q")
@@ -198,111 +220,52 @@ class _Wrapper:
             require(each.dtype is plan.dtype, "the dtype that was planned")
             require(each.device == self._device, "the device that was planned")
             require(each.data_ptr() % ALIGNMENT == 0, "aligned for loads of 16 bytes")
-            require(all(8 * s * each.itemsize % 128 == 0 for s in each.stride()[:-1]), "strides")
+            require(all(s * each.itemsize % ALIGNMENT == 0 for s in each.stride()[:-1]), "strides")
 
 
 class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
-    def plan(
-        self,
-        qo_indptr: Tensor,
-        paged_kv_indptr: Tensor,
-        paged_kv_indices: Tensor,
-        paged_kv_last_page_len: Tensor,
-        num_qo_heads: int,
-        num_kv_heads: int,
-        head_dim_qk: int,
-        page_size: int,
-        *,
-        causal: bool = False,
-        sm_scale: float | None = None,
-        window_left: int = -1,
-        logits_soft_cap: float | None = None,
-        q_data_type: torch.dtype = torch.float16,
-        kv_data_type: torch.dtype | None = None,
-    ) -> None:
-        require(qo_indptr.dtype is torch.int32 and qo_indptr.device.type == "cpu", "qo_indptr")
-        require(kv_data_type is q_data_type and sm_scale is not None, "a dtype and a scale")
-        assert sm_scale is not None
-        plan = Plan(
-            tuple(qo_indptr.tolist()),
-            tuple(paged_kv_indptr.tolist()),
-            tuple(paged_kv_last_page_len.tolist()),
-            num_qo_heads,
-            num_kv_heads,
-            head_dim_qk,
-            page_size,
-            sm_scale,
-            window_left,
-            logits_soft_cap or 0.0,
-            q_data_type,
-            causal,
+    def plan(self, **terms: Unpack[PrefillPlan]) -> None:
+        require(terms.keys() == PrefillPlan.__required_keys__, "names of a plan for chunks")
+        starts = terms["qo_indptr"]
+        require(starts.dtype is torch.int32 and starts.device.type == "cpu", "qo_indptr")
+        pages = (
+            terms["paged_kv_indptr"],
+            terms["paged_kv_indices"],
+            terms["paged_kv_last_page_len"],
         )
-        pages = paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len
-        self._keep(plan, pages)
+        lengths = tuple(starts.tolist()), tuple(pages[0].tolist()), tuple(pages[2].tolist())
+        self._keep(plan_of(lengths, terms["head_dim_qk"], terms, causal=terms["causal"]), pages)
         self._pages = pages
 
 
 class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
     def __init__(
-        self,
-        float_workspace_buffer: Tensor,
-        kv_layout: str = "NHD",
-        use_cuda_graph: bool = False,
-        use_tensor_cores: bool = False,
-        paged_kv_indptr_buffer: Tensor | None = None,
-        paged_kv_indices_buffer: Tensor | None = None,
-        paged_kv_last_page_len_buffer: Tensor | None = None,
+        self, float_workspace_buffer: Tensor, kv_layout: str, **options: Unpack[DecodeOptions]
     ) -> None:
         super().__init__(float_workspace_buffer, kv_layout)
-        self._has_tensor_cores = use_tensor_cores
+        require(options.keys() <= DecodeOptions.__optional_keys__, "names of options")
+        self._has_tensor_cores = options.get("use_tensor_cores", False)
         self._buffers: tuple[Tensor, Tensor, Tensor] | None = None
-        if use_cuda_graph:
-            assert paged_kv_indptr_buffer is not None, NO_GRAPH
-            assert paged_kv_indices_buffer is not None, NO_GRAPH
-            assert paged_kv_last_page_len_buffer is not None, NO_GRAPH
-            buffers = paged_kv_indptr_buffer, paged_kv_indices_buffer, paged_kv_last_page_len_buffer
+        if options.get("use_cuda_graph", False):
+            buffers = (
+                options["paged_kv_indptr_buffer"],
+                options["paged_kv_indices_buffer"],
+                options["paged_kv_last_page_len_buffer"],
+            )
             for each in buffers:
                 require(each.dtype is torch.int32 and each.is_contiguous(), "a buffer of int32")
                 require(each.device == self._device, "a buffer on another device")
             require(len(buffers[0]) == len(buffers[2]) + 1, "sizes of buffers")
             self._buffers = buffers
 
-    def plan(
-        self,
-        indptr: Tensor,
-        indices: Tensor,
-        last_page_len: Tensor,
-        num_qo_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        page_size: int,
-        *,
-        window_left: int = -1,
-        logits_soft_cap: float | None = None,
-        q_data_type: torch.dtype = torch.float16,
-        kv_data_type: torch.dtype | None = None,
-        sm_scale: float | None = None,
-    ) -> None:
-        require(kv_data_type is q_data_type and sm_scale is not None, "a dtype and a scale")
-        has_group = num_qo_heads // num_kv_heads in GROUPS
-        require(self._has_tensor_cores or has_group, "Unsupported group_size")
-        assert sm_scale is not None
-        plan = Plan(
-            tuple(range(len(last_page_len) + 1)),
-            tuple(indptr.tolist()),
-            tuple(last_page_len.tolist()),
-            num_qo_heads,
-            num_kv_heads,
-            head_dim,
-            page_size,
-            sm_scale,
-            window_left,
-            logits_soft_cap or 0.0,
-            q_data_type,
-            causal=False,
-        )
-        pages = indptr, indices, last_page_len
-        self._keep(plan, pages)
+    def plan(self, **terms: Unpack[DecodePlan]) -> None:
+        require(terms.keys() == DecodePlan.__required_keys__, "names of a plan for tokens")
+        group = terms["num_qo_heads"] // terms["num_kv_heads"]
+        require(self._has_tensor_cores or group in GROUPS, "Unsupported group_size")
+        pages = terms["indptr"], terms["indices"], terms["last_page_len"]
+        q_starts = tuple(range(len(pages[2]) + 1))
+        lengths = q_starts, tuple(pages[0].tolist()), tuple(pages[2].tolist())
+        self._keep(plan_of(lengths, terms["head_dim"], terms, causal=False), pages)
         self._pages = pages if self._buffers is None else self._fill(self._buffers, pages)
 
     def _fill(
@@ -313,6 +276,33 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         for buffer, numbers in zip(buffers, pages, strict=True):
             buffer[: len(numbers)].copy_(numbers)
         return buffers
+
+
+def plan_of(
+    lengths: tuple[Ints, Ints, Ints], head_dim: int, terms: PlanTerms, *, causal: bool
+) -> Plan:
+    require(terms["kv_data_type"] is terms["q_data_type"], "queries are as K and V are")
+    return Plan(
+        *lengths,
+        terms["num_qo_heads"],
+        terms["num_kv_heads"],
+        head_dim,
+        terms["page_size"],
+        terms["sm_scale"],
+        terms["window_left"],
+        terms["logits_soft_cap"],
+        terms["q_data_type"],
+        causal,
+    )
+
+
+def launch(compute: Act) -> None:
+    """Compute, as one kernel of a step that is captured if one is."""
+    mode = _get_current_dispatch_mode()
+    if isinstance(mode, Tape):
+        mode.launch(compute)
+    else:
+        compute()
 
 
 def attended(plan: Plan, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -335,3 +325,18 @@ def require(is_right: bool, what: str) -> None:
     """Raise ValueError, as FlashInfer does or should, unless `is_right`."""
     if not is_right:
         raise ValueError(f"flashinfer: {what}")
+
+
+class KernelScene(Scene):
+    """What a window has passed, and shares a block with what it has not, is finite: a kernel
+    multiplies it by zero, and a request has computed it itself."""
+
+    def fill(self, store: KVStore, paging: Paging) -> None:
+        super().fill(store, paging)
+        for number, sequence in enumerate(self.sequences):
+            first = self.layer.pattern.first_needed(sequence.span.num_past)
+            for position in range(first - first % store.block_size, first):
+                slot = paging.slot(number, position, self.group)
+                for kept in (store.keys[self.place], store.values[self.place]):
+                    if kept is not None:
+                        look(kept.elements, slot)[:] = FINITE

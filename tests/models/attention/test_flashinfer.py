@@ -4,45 +4,249 @@ Triton's kernel, under the interpreter.
 """
 
 import ast
-import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import partial
-from importlib.util import find_spec
+from dataclasses import replace
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
-from quire.models.attention.backend import Site
+from quire.models.attention.backend import AttentionBackend, Site
 from quire.models.attention.choice import attention_name, build_attention
-from quire.models.config import AttentionBackendName, KVCacheDtype, KVOptions, LayerFacts
+from quire.models.attention.flashinfer.api import DecodeOptions, DecodePlan, PrefillPlan
+from quire.models.attention.scratch import StepLimits
+from quire.models.batch import Batch
+from quire.models.config import AttentionBackendName, KVCacheDtype, KVOptions
+from quire.models.graphs.buffers import Buffers, DecodeLimits
+from quire.models.graphs.graphed_model import GraphedModel, ReplayableBackend, record_decode
+from quire.models.graphs.sizes import ladder
+from quire.models.hf import HFModel
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import KVStore
-from tests.models.attention.flashinfer_stand_in import ALL, Kernels, Machine, installed
-from tests.models.attention.scene import Scene, Shape, Span, put
+from tests.models.attention.cases import KINDS, spans
+from tests.models.attention.flashinfer_stand_in import (
+    ALL,
+    Kernels,
+    KernelScene,
+    Machine,
+    installed,
+)
+from tests.models.attention.scene import Shape, Span
 from tests.models.attention.test_backends import assert_close, assert_right
+from tests.models.checkpoints import save_checkpoint
+from tests.models.driver import load
+from tests.models.families import SERVED
+from tests.models.graphs.device import StandInDevice, ignore_progress
+from tests.models.paging import Paging
 from tests.profiles import cases
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-FLASHINFER = AttentionBackendName.FLASHINFER
+FLASHINFER, REFERENCE = AttentionBackendName.FLASHINFER, AttentionBackendName.REFERENCE
 CPU = torch.device("cpu")
+HALF = choose_codec(KVCacheDtype.AUTO, torch.bfloat16)
 PLAIN = Shape(head_dim=64, v_head_size=64, dtype=torch.float16)
-flashinfer = partial(build_attention, requested=FLASHINFER)
+BLOCK_SIZE = 8
+TOLERANCE = 0.03
+"""Of the largest logit: what a model of two or three layers in bfloat16 may be off."""
 
 
 @pytest.fixture(autouse=True)
 def machine() -> Iterator[Machine]:
-    with installed(Machine()) as machine:
-        yield machine
+    with installed(Machine()) as here:
+        yield here
 
 
-class KernelScene(Scene):
-    """A window's first block holds what was written before: a kernel multiplies it by zero."""
+def flashinfer(store: KVStore) -> AttentionBackend:
+    return build_attention(store, FLASHINFER)
 
-    def fill(self, store: KVStore, paging: Paging) -> None:
-        super().fill(store, paging)
+
+@st.composite
+def plain_shapes(draw: st.DrawFn) -> Shape:
+    heads, group = draw(st.integers(1, 2)), draw(st.sampled_from([1, 2, 3, 4, 5]))
+    size = draw(st.sampled_from([64, 64, 128, 256]))
+    return Shape(
+        num_heads=heads * group,
+        num_kv_heads=heads,
+        head_dim=size,
+        v_head_size=size,
+        window_size=draw(st.one_of(st.none(), st.integers(1, 90))),
+        softcap=draw(st.sampled_from([None, 5.0])),
+        hybrid=draw(st.booleans()),
+        block_size=draw(st.sampled_from([2, 3, 8, 16])),
+        dtype=draw(st.sampled_from([torch.float16, torch.bfloat16])),
+    )
+
+
+@cases(25)
+@given(plain_shapes(), spans, st.integers(0, 2**32))
+def test_plain_layers_are_what_softmax_by_hand_is(
+    shape: Shape, spans: list[Span], seed: int
+) -> None:
+    assert_right(flashinfer, KernelScene(shape, spans, seed), seed)
+
+
+@pytest.mark.parametrize("kind", ["chunk", "sinks", "wide keys", "latent"])
+def test_other_layers_are_tritons(kind: str, machine: Machine) -> None:
+    shape = replace(KINDS[kind], dtype=torch.float16)
+    assert_right(flashinfer, KernelScene(shape, [Span(20, 1), Span(3, 9)]))
+    assert not machine.plans
+
+
+def test_layers_that_are_alike_share_a_plan(machine: Machine) -> None:
+    shape = replace(PLAIN, window_size=8, hybrid=False)
+    spans = [Span(40, 3), Span(50, 1), Span(0, 30), Span(2, 1)]
+    wide, narrow, alike = (
+        KernelScene(replace(shape, index=index), spans, seed=index) for index in range(3)
+    )
+    paging = wide.paging()
+    store = wide.store(paging)
+    narrow.fill(store, paging)
+    alike.fill(store, paging)
+    step = flashinfer(store).begin(wide.batch(paging))
+    for scene in (wide, narrow, alike, wide):
+        assert_close(scene.attend(step), scene)
+    plans = machine.plans
+    assert sorted({plan.window_left for plan in plans}) == [-1, 7]
+    assert len(plans) == 4, "one for chunks of a token and one for longer"
+
+
+def test_what_is_not_compiled_is_tritons_and_named(machine: Machine) -> None:
+    shape = replace(PLAIN, window_size=8)
+    site = Site(CPU, shape.codec, 64, 64, layers=shape.layers)
+    assert attention_name(FLASHINFER, site) == "flashinfer"
+    with installed(Machine(ALL - {Kernels(64, has_window=True, has_cap=False)})) as other:
+        why = "no precompiled kernels for float16 heads of 64 with windows"
+        said = f"flashinfer, triton in 2 of 3 layers ({why}, see flashinfer-jit-cache)"
+        assert attention_name(FLASHINFER, site) == said
+        assert_right(flashinfer, KernelScene(shape, [Span(9, 1), Span(0, 3)]))
+        assert all(plan.window_left < 0 for plan in other.plans)
+    with installed(Machine(frozenset())) as nothing:
+        said = attention_name(FLASHINFER, site)
+        assert said.startswith("triton (not flashinfer: no precompiled kernels for float16 heads")
+        assert_right(flashinfer, KernelScene(replace(shape, index=0), [Span(9, 1)]))
+        assert not nothing.plans
+
+
+def test_auto_does_not_take_it() -> None:
+    assert not attention_name(AttentionBackendName.AUTO, Site(CPU, HALF, 64, 64)).startswith("fl")
+
+
+@pytest.mark.parametrize(
+    ("site", "why"),
+    [
+        (Site(torch.device("cuda"), HALF, 64, 64), "TRITON_INTERPRET is set"),
+        (Site(CPU, choose_codec(KVCacheDtype.INT8, torch.bfloat16), 64, 64), "it reads keys and"),
+        (Site(CPU, choose_codec(KVCacheDtype.AUTO, torch.float32), 64, 64), "it computes bfloat16"),
+    ],
+)
+def test_where_it_cannot_run_it_is_refused_in_words(site: Site, why: str) -> None:
+    with pytest.raises(ValueError, match=f"--attention-backend flashinfer cannot be had: {why}"):
+        attention_name(FLASHINFER, site)
+
+
+def checkpoint(name: str, folder: Path) -> Path:
+    """A family's, with heads that FlashInfer has."""
+    family = SERVED[name]
+    fields = {**family.fields, "head_dim": 64}
+    return save_checkpoint(family._replace(fields=fields), folder / name)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_a_model_says_by_it_what_it_says_by_the_reference(family: str, tmp_path: Path) -> None:
+    loaded = load(checkpoint(family, tmp_path), "bfloat16")
+    num_groups = len(loaded.facts.layout(KVOptions()).groups)
+    paging = Paging(3, 30, block_size=BLOCK_SIZE, num_groups=num_groups)
+    ways = [KVOptions(attention=each) for each in (FLASHINFER, REFERENCE)]
+    assert loaded.attention_name(ways[0]) == "flashinfer"
+    assert loaded.scratch_bytes(StepLimits(30, 2, 30), ways[0]) > 2**28
+    one, other = (loaded.attach(paging.num_blocks, BLOCK_SIZE, way) for way in ways)
+    for chunks in ([(0, 0, range(25))], [(0, 25, [7]), (1, 0, [3, 5]), (2, 0, [9])]):
+        assert_near(one, other, paging.batch(chunks))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_captured_steps_are_planned_before_they_are_replayed(
+    family: str, tmp_path: Path, machine: Machine
+) -> None:
+    num_seqs, max_len = 5, 40
+    loaded = load(checkpoint(family, tmp_path), "bfloat16")
+    num_groups = len(loaded.facts.layout(KVOptions()).groups)
+    paging = Paging(num_seqs, max_len, block_size=BLOCK_SIZE, num_groups=num_groups)
+    launched = loaded.attach(paging.num_blocks, BLOCK_SIZE, KVOptions(attention=FLASHINFER))
+    assert isinstance(launched.backend, ReplayableBackend)
+    limits = DecodeLimits(num_seqs, max_len, -(-max_len // BLOCK_SIZE), num_groups)
+    num_trials = len(machine.plans)
+    recorded = record_decode(
+        launched, launched.backend, Buffers(limits, CPU), StandInDevice(), ignore_progress
+    )
+    assert isinstance(recorded.model, GraphedModel), recorded.why_not
+    num_kinds = len({plan.kernels for plan in machine.plans[num_trials:]})
+    for count, length in ((3, 20), (2, 33), (5, 9), (1, 1)):
+        contexts = [(seq, 0, range(3, 3 + length + seq)) for seq in range(count)]
+        launched.forward(paging.batch(contexts))
+        before = len(machine.plans)
+        batch = paging.batch([(seq, length + seq, [7 + seq]) for seq in range(count)])
+        assert_near(recorded.model, launched, batch)
+        replayed, after = machine.plans[before:][:num_kinds], machine.plans[before:][num_kinds:]
+        assert {len(plan.last_sizes) for plan in replayed} == {padded_size(count, num_seqs)}
+        assert {len(plan.last_sizes) for plan in after} == {count}
+
+
+def padded_size(count: int, num_seqs: int) -> int:
+    return next(size for size in sorted(ladder(num_seqs)) if size >= count)
+
+
+def assert_near(one: HFModel | GraphedModel, other: HFModel, batch: Batch) -> None:
+    found, expected = one.forward(batch).double(), other.forward(batch).double()
+    assert (found - expected).abs().max() <= TOLERANCE * expected.abs().max()
+
+
+PUBLISHED = {
+    "prefill.py": ("BatchPrefillWithPagedKVCacheWrapper", PrefillPlan),
+    "decode.py": ("BatchDecodeWithPagedKVCacheWrapper", DecodePlan),
+}
+
+
+@pytest.mark.parametrize("file", PUBLISHED)
+def test_the_wheel_takes_what_it_is_given(file: str) -> None:
+    """By its source, so that neither a GPU nor what the wheel depends on is needed."""
+    wrapper, plan = PUBLISHED[file]
+    spec = PathFinder.find_spec("flashinfer")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("flashinfer is not installed")
+    (folder,) = spec.submodule_search_locations
+    methods = methods_of(wrapper, Path(folder, file))
+    given = plan.__required_keys__
+    assert set(given) <= names_of(methods["plan"]) | names_of(methods.get("_plan_impl"))
+    assert {"q", "paged_kv_cache", "out"} <= names_of(methods["run"])
+    options = DecodeOptions.__optional_keys__ if plan is DecodePlan else set()
+    assert {"float_workspace_buffer", "kv_layout", *options} <= names_of(methods["__init__"])
+    reset = names_of(methods["reset_workspace_buffer"])
+    assert reset == {"self", "float_workspace_buffer", "int_workspace_buffer"}
+    needed = required(methods["plan"]) - {"self"}
+    assert needed <= set(given), "a wrapper wants no more than it is given"
+
+
+def methods_of(name: str, file: Path) -> dict[str, ast.FunctionDef]:
+    """Return the methods of a class; of one with overloads the last."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    return {node.name: node for node in found.body if isinstance(node, ast.FunctionDef)}
+
+
+def names_of(function: ast.FunctionDef | None) -> set[str]:
+    if function is None:
+        return set()
+    arguments = function.args
+    return {each.arg for each in arguments.args + arguments.kwonlyargs}
+
+
+def required(function: ast.FunctionDef) -> set[str]:
+    arguments = function.args
+    return {each.arg for each in arguments.args[: len(arguments.args) - len(arguments.defaults)]}
