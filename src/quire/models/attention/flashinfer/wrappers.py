@@ -153,4 +153,6 @@ def build_replayed(target: Target, kind: Kind, num_seqs: int, memory: ReplayMemo
 
 
 def _copied(target: Target) -> Copied:
-    return Copied(torch.cuda.Event() if target.device.type == "cuda" else None)
+    if target.device.type != "cuda":
+        return Copied(None)
+    return Copied(torch.cuda.Event())  # type: ignore[no-untyped-call]
