@@ -19,7 +19,7 @@ to: it then raises `MissingJITCacheError`."""
 
 
 class PlanTerms(TypedDict):
-    """What both wrappers' plans take, by the same names."""
+    """The terms that both wrappers' plans take by the same names."""
 
     num_qo_heads: int
     num_kv_heads: int
@@ -53,8 +53,8 @@ class DecodePlan(PlanTerms):
 
 
 class DecodeOptions(TypedDict, total=False):
-    """With `use_cuda_graph` a plan copies what it is given into the three buffers, of which the
-    first and the last fix the number of sequences."""
+    """Options of the constructor. If `use_cuda_graph`, a plan copies what it is given into the
+    three buffers, of which the first and the last fix the number of sequences."""
 
     use_cuda_graph: bool
     use_tensor_cores: bool
@@ -64,7 +64,7 @@ class DecodeOptions(TypedDict, total=False):
 
 
 class Wrapper(Protocol):
-    """What both wrappers do alike."""
+    """The calls that both wrappers have alike."""
 
     def reset_workspace_buffer(
         self, float_workspace_buffer: Tensor, int_workspace_buffer: Tensor

@@ -1,4 +1,4 @@
-"""What plans and kernels of FlashInfer depend on in a layer, and the layers that it takes."""
+"""The facts of layers that plans and kernels of FlashInfer depend on, and the layers it takes."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from quire.cache.spec import AttentionPattern, AttentionType
 from quire.models.config import LayerFacts
 
 HEAD_SIZES = (64, 128, 256)
-"""Those that packages of precompiled kernels have."""
+"""Packages of precompiled kernels have these."""
 DTYPES = (torch.float16, torch.bfloat16)
 TENSOR_CORE_GROUP = 4
 """Query heads of one K/V head from which on chunks of one token are products of tensor cores too;
@@ -45,7 +45,7 @@ class Kind(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """What kernels are compiled for, beside a dtype and a GPU."""
+    """The layers that kernels are compiled for, beside a dtype and a GPU."""
 
     head_size: int
     has_window: bool

@@ -27,13 +27,13 @@ WORKSPACE_BYTES = 384 * MIB
 which 8 query heads of 128 to a K/V head can need more on an H100 (264 tiles of 128 rows, in
 float32)."""
 PLAN_BYTES = 8 * MIB
-"""What a wrapper keeps of its plan on the device, and as much on the host."""
+"""A wrapper keeps as much of its plan on the device, and again on the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What wrappers are made for: a device, the dtype of queries, keys and values, and the tokens
-    in a block. They share one `workspace`, since one runs after the other."""
+    """All wrappers of a store are for one dtype of queries, keys and values, blocks of as many
+    tokens, and one device. They share one `workspace`, since one runs after the other."""
 
     flashinfer: FlashInfer
     dtype: torch.dtype
