@@ -10,6 +10,7 @@ from torch import Tensor
 
 from quire.models.attention.backend import check_sinks, dense_rows
 from quire.models.attention.triton.attend_kernel import attend, combine
+from quire.models.attention.triton.fresh import attend_fresh, is_fresh, takes
 from quire.models.attention.triton.inputs import StepInputs, step_inputs
 from quire.models.attention.triton.launch import Form
 from quire.models.attention.triton.tiles import Device, num_splits
@@ -23,13 +24,18 @@ LOG2_E = math.log2(math.e)
 
 @dataclass(frozen=True, slots=True)
 class TritonAttention:
-    """The attention backend of Triton's kernels, for stores and devices that `why_not` accepts."""
+    """The attention backend of Triton's kernels, for stores and devices that `why_not` accepts.
+
+    uses_flash: plain layers of steps without earlier context are PyTorch's flash attention, where
+        `why_not_fresh` says nothing.
+    """
 
     store: KVStore
     device: Device
+    uses_flash: bool = False
 
     def begin(self, batch: Batch) -> "TritonStep":
-        return self.over(step_inputs(batch))
+        return TritonStep(self, step_inputs(batch), self.uses_flash and is_fresh(batch))
 
     def over(self, inputs: StepInputs) -> "TritonStep":
         return TritonStep(self, inputs)
@@ -41,6 +47,7 @@ class TritonStep:
 
     backend: TritonAttention
     inputs: StepInputs
+    uses_flash: bool = False
 
     def attend(
         self,
@@ -55,6 +62,8 @@ class TritonStep:
         store = self.backend.store
         form = Form(layer, query.shape[1], store.codec, store.block_size, self.backend.device)
         self._write(form, key, value)
+        if self.uses_flash and takes(layer, store.codec):
+            return attend_fresh(layer, self.inputs, query, key, value)
         out = query.new_empty(len(query), query.shape[1], layer.v_head_size)
         call = _Call(self, form, query, sinks, out)
         if self.inputs.bounds.has_longer:
