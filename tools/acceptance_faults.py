@@ -91,6 +91,13 @@ FAULTS = (
         "            if size < num_seqs:\n",
     ),
     Fault(
+        "attention-fresh",
+        "a window is one key longer",
+        "src/quire/models/attention/triton/fresh.py",
+        "else layer.window_size - 1\n",
+        "else layer.window_size\n",
+    ),
+    Fault(
         "expert-products",
         "rows are multiplied by the weight of another expert",
         "src/quire/models/experts/product_kernel.py",

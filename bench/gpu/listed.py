@@ -22,6 +22,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
             f"{CORRECTNESS}.flashinfer_attention:check_flashinfer",
             150,
         ),
+        Check("attention-fresh", f"{CORRECTNESS}.fresh_attention:check_fresh", 90),
         Check("expert-products", f"{CORRECTNESS}.experts:check_experts", 120),
         Check("fused-layers", f"{CORRECTNESS}.layers:check_layers", 120),
         Check("swapped-blocks", f"{CORRECTNESS}.swap:check_swap", 60),
@@ -44,7 +45,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check("attention", "bench.gpu.speed.attention:check_attention", 90, is_alone=True),
         Check(
             "attention-beside",
-            "bench.gpu.speed.flashinfer_attention:check_flashinfer",
+            "bench.gpu.speed.attention_beside:check_beside",
             90,
             is_alone=True,
         ),

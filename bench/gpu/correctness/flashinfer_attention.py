@@ -89,7 +89,7 @@ def _check(name: str, shape: Shape, place: Place) -> Iterator[Finding]:
         scene = KernelScene(shape, spans)
         paging = scene.paging()
         out = scene.run(_build, paging, scene.store(paging))
-        yield _judged(f"{name}, {kind}", out, scene, computed_by)
+        yield judged(f"{name}, {kind}", out, scene, computed_by)
     if computed_by == str(FLASHINFER):
         yield from _check_replays(name, shape, place)
 
@@ -111,7 +111,7 @@ def _check_replays(name: str, shape: Shape, place: Place) -> Iterator[Finding]:
     for number, scene in enumerate(scenes):
         scene.fill(store, paging)
         found = replayed.run(scene, paging)
-        yield _judged(f"{name}, replay {number + 1}", found, scene, str(FLASHINFER))
+        yield judged(f"{name}, replay {number + 1}", found, scene, str(FLASHINFER))
 
 
 class _Replayed:
@@ -152,7 +152,8 @@ def _build(store: KVStore) -> FlashInferAttention:
     return built
 
 
-def _judged(what: str, out: Tensor, scene: Scene, computed_by: str) -> Finding:
+def judged(what: str, out: Tensor, scene: Scene, computed_by: str) -> Finding:
+    """Return what was found of a scene's output, by the worst of its numbers."""
     exact = scene.expected()
     worst = float(((out.double() - exact.value).abs() / exact.error).nan_to_num(torch.inf).max())
     fault = None if worst <= 1 else f"{worst:.3g} times as far off as rounding explains"

@@ -4,6 +4,7 @@ Triton's kernel, under the interpreter.
 """
 
 import ast
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.machinery import PathFinder
@@ -14,18 +15,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.cache.spec import FULL, AttentionPattern, AttentionType
+from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
+from quire.engine.startup.build import build_engine
 from quire.models.attention.backend import AttentionBackend, Site
 from quire.models.attention.choice import attention_name, build_attention
 from quire.models.attention.flashinfer.api import DecodeOptions, DecodePlan, PrefillPlan
+from quire.models.attention.flashinfer.pages import find_pages, padded, parts_of
 from quire.models.attention.scratch import StepLimits
 from quire.models.batch import Batch
-from quire.models.config import AttentionBackendName, KVCacheDtype, KVOptions
+from quire.models.config import AttentionBackendName, KVCacheDtype, KVOptions, ModelDtype
 from quire.models.graphs.buffers import Buffers, DecodeLimits
 from quire.models.graphs.graphed_model import GraphedModel, ReplayableBackend, record_decode
 from quire.models.graphs.sizes import ladder
 from quire.models.hf import HFModel
 from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import KVStore
+from quire.scheduler.request import NewRequest, Sampling, Stopping
 from tests.models.attention.cases import KINDS, spans
 from tests.models.attention.flashinfer_stand_in import (
     ALL,
@@ -81,12 +87,41 @@ def plain_shapes(draw: st.DrawFn) -> Shape:
     )
 
 
-@cases(25)
-@given(plain_shapes(), spans, st.integers(0, 2**32))
+few_spans = st.lists(
+    st.builds(Span, st.integers(0, 70), st.sampled_from([1, 1, 2, 19])), min_size=1, max_size=4
+)
+
+
+@cases(15)
+@given(plain_shapes(), few_spans, st.integers(0, 2**32))
 def test_plain_layers_are_what_softmax_by_hand_is(
     shape: Shape, spans: list[Span], seed: int
 ) -> None:
     assert_right(flashinfer, KernelScene(shape, spans, seed), seed)
+
+
+@cases(50)
+@given(spans, st.one_of(st.none(), st.integers(1, 90)), st.sampled_from([1, 3, 16]))
+def test_pages_hold_all_that_is_seen_and_end_where_the_context_does(
+    spans: list[Span], window: int | None, block_size: int
+) -> None:
+    pattern = FULL if window is None else AttentionPattern(AttentionType.SLIDING, window)
+    paging = Paging(len(spans), 120, block_size=block_size)
+    batch = paging.batch([(i, past, [0] * new) for i, (past, new) in enumerate(spans)])
+    rows: list[int] = []
+    for part in parts_of(batch):
+        pages = padded(find_pages(batch.block_tables[0], part, pattern, block_size), 8)
+        starts, ids = pages.starts.tolist(), pages.ids.tolist()
+        for place, number in enumerate(part.numbers):
+            past, length = spans[number].num_past, sum(spans[number])
+            first = pattern.first_needed(past) // block_size
+            mine = ids[starts[place] : starts[place + 1]]
+            assert mine == paging.tables[0][number][first : -(-length // block_size)]
+            held = (len(mine) - 1) * block_size + int(pages.last_sizes[place])
+            assert first * block_size + held == length
+        assert ids[starts[len(part.numbers)] :] == [0] * (8 - len(part.numbers))
+        rows += torch.arange(len(batch.positions))[part.rows].tolist()
+    assert sorted(rows) == list(range(len(batch.positions)))
 
 
 @pytest.mark.parametrize("kind", ["chunk", "sinks", "wide keys", "latent"])
@@ -196,6 +231,28 @@ def test_captured_steps_are_planned_before_they_are_replayed(
         replayed, after = machine.plans[before:][:num_kinds], machine.plans[before:][num_kinds:]
         assert {len(plan.last_sizes) for plan in replayed} == {padded_size(count, num_seqs)}
         assert {len(plan.last_sizes) for plan in after} == {count}
+
+
+def test_an_engine_says_that_it_has_it(tmp_path: Path) -> None:
+    config = EngineConfig(
+        ModelConfig(
+            str(checkpoint("llama", tmp_path)),
+            device="cpu",
+            dtype=ModelDtype.BFLOAT16,
+            attention_backend=FLASHINFER,
+        ),
+        memory=MemoryConfig(kv_cache_tokens=64),
+        scheduling=SchedulingConfig(max_model_len=32, max_num_seqs=2, max_num_batched_tokens=32),
+    )
+    engine, facts = build_engine(config, on_progress=lambda *_: None, clock=time.monotonic)
+    assert facts.attention == "flashinfer"
+    new = NewRequest("0", (3, 4, 5), Sampling(temperature=0.0), Stopping(4))
+    assert engine.submit(new) is None
+    token_ids: list[int] = []
+    while engine.has_work:
+        for delta in engine.step().deltas:
+            token_ids += delta.token_ids
+    assert len(token_ids) == 4
 
 
 def padded_size(count: int, num_seqs: int) -> int:

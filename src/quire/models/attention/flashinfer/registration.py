@@ -1,6 +1,7 @@
 """The entry of FlashInfer in the registry. `auto` does not try it: no GPU has accepted it yet."""
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 
@@ -26,10 +27,9 @@ def _build(store: KVStore, site: Site) -> AttentionBackend:
 
     workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=site.device)
     target = Target(load(), site.codec.dtype, store.block_size, workspace)
+    takes = cache(lambda layer: why_not_taken(layer, site) is None)
     return FlashInferAttention(
-        TritonAttention(store, describe(site.device)),
-        Planner(target),
-        lambda layer: why_not_taken(layer, site) is None,
+        TritonAttention(store, describe(site.device)), Planner(target), takes
     )
 
 
