@@ -19,10 +19,13 @@ from quire.cache.spec import FULL, AttentionPattern, AttentionType
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.startup.build import build_engine
 from quire.models.attention.backend import AttentionBackend, Site
-from quire.models.attention.choice import attention_name, build_attention
+from quire.models.attention.choice import attention_name, build_attention, plan_attention
 from quire.models.attention.flashinfer.api import DecodeOptions, DecodePlan, PrefillPlan
 from quire.models.attention.flashinfer.pages import find_pages, padded, parts_of
+from quire.models.attention.flashinfer.scratch import kept_bytes
+from quire.models.attention.flashinfer.wrappers import WORKSPACE_BYTES
 from quire.models.attention.scratch import StepLimits
+from quire.models.attention.triton.tiles import Device
 from quire.models.batch import Batch
 from quire.models.config import AttentionBackendName, KVCacheDtype, KVOptions, ModelDtype
 from quire.models.graphs.buffers import Buffers, DecodeLimits
@@ -92,7 +95,7 @@ few_spans = st.lists(
 )
 
 
-@cases(15)
+@cases(10)
 @given(plain_shapes(), few_spans, st.integers(0, 2**32))
 def test_plain_layers_are_what_softmax_by_hand_is(
     shape: Shape, spans: list[Span], seed: int
@@ -164,6 +167,19 @@ def test_what_is_not_compiled_is_tritons_and_named(machine: Machine) -> None:
         assert said.startswith("triton (not flashinfer: no precompiled kernels for float16 heads")
         assert_right(flashinfer, KernelScene(replace(shape, index=0), [Span(9, 1)]))
         assert not nothing.plans
+
+
+def test_a_gpu_that_is_not_here_is_planned_with_it() -> None:
+    gpu, limits = Device(90, num_sms=132), StepLimits(4096, 64, 2048)
+    layers = PLAIN.layers
+    site = Site(torch.device("cuda"), HALF, 64, 64, layers=layers)
+    planned = plan_attention(FLASHINFER, site, gpu, layers, limits)
+    triton = plan_attention(AttentionBackendName.TRITON, site, gpu, layers, limits)
+    assert planned.name == "flashinfer"
+    assert planned.scratch_bytes - triton.scratch_bytes == kept_bytes(layers) >= WORKSPACE_BYTES
+    packed = site._replace(codec=choose_codec(KVCacheDtype.FP8_E4M3, torch.bfloat16))
+    with pytest.raises(ValueError, match="flashinfer cannot be had: it reads keys and values as"):
+        plan_attention(FLASHINFER, packed, gpu, layers, limits)
 
 
 def test_auto_does_not_take_it() -> None:

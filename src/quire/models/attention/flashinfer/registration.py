@@ -7,17 +7,14 @@ import torch
 
 from quire.models.attention.backend import AttentionBackend, RegisteredBackend, Site
 from quire.models.attention.flashinfer.api import load
-from quire.models.attention.flashinfer.kind import kind_of, why_not_layer
+from quire.models.attention.flashinfer.scratch import kept_bytes
 from quire.models.attention.flashinfer.support import log_name, why_not, why_not_taken
-from quire.models.attention.flashinfer.wrappers import PLAN_BYTES, WORKSPACE_BYTES, Target
+from quire.models.attention.flashinfer.wrappers import WORKSPACE_BYTES, Target
 from quire.models.attention.scratch import StepLimits
 from quire.models.attention.triton.scratch import triton_scratch_bytes
 from quire.models.attention.triton.support import describe
 from quire.models.config import LayerFacts, LayerFeature
 from quire.models.kv.kv_store import KVStore
-
-WRAPPERS_PER_KIND = 3
-"""For chunks, for tokens, and what those of all replayed steps share."""
 
 
 def _build(store: KVStore, site: Site) -> AttentionBackend:
@@ -34,10 +31,8 @@ def _build(store: KVStore, site: Site) -> AttentionBackend:
 
 
 def _scratch_bytes(layers: Sequence[LayerFacts], limits: StepLimits, site: Site) -> int:
-    """Return what Triton's kernels take, and what FlashInfer keeps from the first step on."""
-    kinds = {kind_of(layer, 0, layer.num_kv_heads) for layer in layers if not why_not_layer(layer)}
     own = triton_scratch_bytes(layers, limits, site.codec, describe(site.device))
-    return own + WORKSPACE_BYTES + len(kinds) * WRAPPERS_PER_KIND * PLAN_BYTES
+    return own + kept_bytes(layers)
 
 
 FLASHINFER = RegisteredBackend(

@@ -22,6 +22,7 @@ from quire.models.attention.flashinfer.pages import Pages
 from quire.models.attention.flashinfer.wrappers import MIB, Target, build_chunks, build_singles
 from quire.models.attention.triton.support import why_not as why_not_triton
 from quire.models.config import LayerFacts
+from quire.models.kv.kv_codec import Codec
 
 NOT_COMPILED = "MissingJITCacheError"
 """FlashInfer's error where it is told not to compile what it would have to."""
@@ -35,12 +36,14 @@ def why_not(site: Site) -> str | None:
 
     Triton's kernels must run there too: they write keys and values, and attend in other layers.
     """
-    why = why_not_installed() or why_not_triton(site)
-    if why is not None:
-        return why
-    if site.codec.is_quantised:
+    return why_not_installed() or why_not_triton(site) or why_not_numbers(site.codec)
+
+
+def why_not_numbers(codec: Codec) -> str | None:
+    """Return why it cannot compute with a store's numbers, in words, or None if it can."""
+    if codec.is_quantised:
         return "it reads keys and values as the model has them (--kv-cache-dtype auto)"
-    if site.codec.dtype not in DTYPES:
+    if codec.dtype not in DTYPES:
         return "it computes bfloat16 and float16 (--dtype)"
     return None
 
