@@ -17,6 +17,12 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check("attention-float32", f"{ATTENTION}:check_float32", 150),
         Check("attention-fp8", f"{ATTENTION}:check_fp8", 150),
         Check("attention-int8", f"{ATTENTION}:check_int8", 150),
+        Check(
+            "attention-flashinfer",
+            f"{CORRECTNESS}.flashinfer_attention:check_flashinfer",
+            150,
+        ),
+        Check("attention-fresh", f"{CORRECTNESS}.fresh_attention:check_fresh", 90),
         Check("expert-products", f"{CORRECTNESS}.experts:check_experts", 120),
         Check("fused-layers", f"{CORRECTNESS}.layers:check_layers", 120),
         Check("swapped-blocks", f"{CORRECTNESS}.swap:check_swap", 60),
@@ -37,6 +43,12 @@ STAGES: dict[str, tuple[Check, ...]] = {
     "speed": (
         Check("ceilings", CEILINGS, 60, is_alone=True),
         Check("attention", "bench.gpu.speed.attention:check_attention", 90, is_alone=True),
+        Check(
+            "attention-beside",
+            "bench.gpu.speed.attention_beside:check_beside",
+            90,
+            is_alone=True,
+        ),
         Check("model-1b", f"{MODELS}:check_1b", 150, is_alone=True),
         Check("peer-1b", f"{PEERS}:check_1b", 180, is_alone=True),
         Check("model-8b", f"{MODELS}:check_8b", 180, is_alone=True),

@@ -34,6 +34,9 @@ from quire.models.loading.support import max_model_len
 from quire.models.loading.weight_format import KernelOptions
 from quire.models.shape import ModelShape
 
+CAPTURED = (AttentionBackendName.TRITON.value, AttentionBackendName.FLASHINFER.value)
+"""Attention backends whose decode steps are recorded, by the beginning of their names in logs."""
+
 
 class OutlinedDevice(NamedTuple):
     """A device to size for. `memory` is that of one which is described; None for this machine's,
@@ -152,7 +155,7 @@ def _sized(
     is_recorded = (
         placement.device.type == "cuda"
         and not config.model.enforce_eager
-        and attention.name.startswith(AttentionBackendName.TRITON)
+        and attention.name.startswith(CAPTURED)
     )
     step = StepMemory(found.num_tokens, found.step_bytes, attention.scratch_bytes, is_recorded)
     try:

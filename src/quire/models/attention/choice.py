@@ -5,6 +5,8 @@ from pkgutil import resolve_name
 from typing import NamedTuple
 
 from quire.models.attention.backend import AttentionBackend, RegisteredBackend, Site
+from quire.models.attention.flashinfer.scratch import kept_bytes
+from quire.models.attention.flashinfer.support import why_not_numbers
 from quire.models.attention.scratch import StepLimits
 from quire.models.attention.triton.scratch import triton_scratch_bytes
 from quire.models.attention.triton.support import why_not_sizes
@@ -12,6 +14,11 @@ from quire.models.attention.triton.tiles import Device
 from quire.models.config import AttentionBackendName, LayerFacts, LayerFeature
 from quire.models.kv.kv_store import KVStore
 from quire.models.optimizations import Disabled
+
+OF_TRITON = frozenset(
+    {AttentionBackendName.AUTO, AttentionBackendName.TRITON, AttentionBackendName.FLASHINFER}
+)
+"""Names that lead to Triton's kernels on a GPU, for all layers or for some."""
 
 
 def registered(name: AttentionBackendName) -> RegisteredBackend:
@@ -75,10 +82,15 @@ def plan_attention(
     """Return the backend that a GPU of that description would have. Raises ValueError if the
     requested one could not run there."""
     name, why = requested, None
-    if requested in (AttentionBackendName.AUTO, AttentionBackendName.TRITON):
+    if requested in OF_TRITON:
         why = why_not_sizes(site.codec, site.head_size, site.v_head_size)
+        is_flashinfer = requested is AttentionBackendName.FLASHINFER
+        if is_flashinfer:
+            why = why or why_not_numbers(site.codec)
         if why is None:
             scratch = triton_scratch_bytes(layers, limits, site.codec, gpu)
+            if is_flashinfer:
+                return PlannedAttention(requested, scratch + kept_bytes(layers))
             return PlannedAttention(AttentionBackendName.TRITON, scratch)
     if requested is AttentionBackendName.AUTO:
         name = AttentionBackendName.REFERENCE

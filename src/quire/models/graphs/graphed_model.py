@@ -36,17 +36,34 @@ class ReplayableBackend(Protocol):
         ...
 
 
+@runtime_checkable
+class PlannedBackend(Protocol):
+    """A replayable backend that works out numbers on the host before each replay."""
+
+    def plan_replay(self, num_seqs: int, batch: Batch) -> None:
+        """Prepare the captured step of `num_seqs` sequences for those of `batch`, which may be
+        fewer."""
+        ...
+
+
 class GraphedModel:
     """Implements `Model` by `model`, whose decode steps are replayed from CUDA graphs.
 
     launches: by batch size, what replays a captured step.
+    planned: the backend, if it plans before replays.
     logits: [max_num_seqs, vocab_size], where replayed steps write them, valid until the next step.
     """
 
     def __init__(
-        self, model: HFModel, buffers: Buffers, launches: dict[int, Launch], logits: Tensor
+        self,
+        model: HFModel,
+        buffers: Buffers,
+        launches: dict[int, Launch],
+        logits: Tensor,
+        planned: PlannedBackend | None = None,
     ) -> None:
         self._model = model
+        self._planned = planned
         self._buffers = buffers
         self._launches = launches
         self._sizes = sorted(launches)
@@ -71,6 +88,8 @@ class GraphedModel:
         if size is None:
             return self._model.forward(batch)
         self._buffers.fill(batch, size)
+        if self._planned is not None:
+            self._planned.plan_replay(size, batch)
         self._launches[size]()
         return self._logits[: len(batch.context_lens)]
 
@@ -141,5 +160,6 @@ def record_decode(
         return RecordedDecode(model, why_not=why)
     if decode.logits is None or not launches:
         return RecordedDecode(model, why_not=NO_MEMORY)
-    graphed = GraphedModel(model, buffers, launches, decode.logits)
+    planned = backend if isinstance(backend, PlannedBackend) else None
+    graphed = GraphedModel(model, buffers, launches, decode.logits, planned)
     return RecordedDecode(graphed, largest=max(launches))

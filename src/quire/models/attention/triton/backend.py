@@ -12,6 +12,7 @@ from torch import Tensor
 from quire.models.attention.backend import check_sinks, dense_rows
 from quire.models.attention.triton.chunk_kernel import attend_chunks
 from quire.models.attention.triton.combine_kernel import combine
+from quire.models.attention.triton.fresh import attend_fresh, is_fresh, takes
 from quire.models.attention.triton.inputs import StepInputs, step_inputs
 from quire.models.attention.triton.launch import Form
 from quire.models.attention.triton.list_kernel import count_tiles
@@ -27,13 +28,18 @@ LOG2_E = math.log2(math.e)
 
 @dataclass(frozen=True, slots=True)
 class TritonAttention:
-    """The attention backend of Triton's kernels, for stores and devices that `why_not` accepts."""
+    """The attention backend of Triton's kernels, for stores and devices that `why_not` accepts.
+
+    uses_flash: plain layers of steps without earlier context are PyTorch's flash attention, where
+        `why_not_fresh` says nothing.
+    """
 
     store: KVStore
     device: Device
+    uses_flash: bool = False
 
     def begin(self, batch: Batch) -> "TritonStep":
-        return self.over(step_inputs(batch))
+        return TritonStep(self, step_inputs(batch), self.uses_flash and is_fresh(batch))
 
     def over(self, inputs: StepInputs) -> "TritonStep":
         return TritonStep(self, inputs)
@@ -43,12 +49,14 @@ class TritonAttention:
 class TritonStep:
     """One step of `TritonAttention`.
 
+    uses_flash: plain layers are PyTorch's flash attention, for no token has earlier context.
     lists: the work lists so far, by what they follow from, each with the layer that has it made. It
     is made again when that layer attends again: then a launch goes over new numbers.
     """
 
     backend: TritonAttention
     inputs: StepInputs
+    uses_flash: bool = False
     lists: dict[tuple[object, ...], tuple[int, Tensor]] = field(default_factory=dict)
 
     def attend(
@@ -64,6 +72,8 @@ class TritonStep:
         store = self.backend.store
         form = Form(layer, query.shape[1], store.codec, store.block_size, self.backend.device)
         self._write(form, key, value)
+        if self.uses_flash and takes(layer, store.codec):
+            return attend_fresh(layer, self.inputs, query, key, value)
         out = query.new_empty(len(query), query.shape[1], layer.v_head_size)
         call = _Call(self, form, query, sinks, out)
         if self.inputs.bounds.has_longer:
@@ -71,6 +81,12 @@ class TritonStep:
         if self.inputs.bounds.has_singles:
             call.attend_singles()
         return out
+
+    def store(self, layer: LayerFacts, num_heads: int, key: Tensor, value: Tensor) -> None:
+        """Write the keys and values of the step's tokens to their slots, as `attend` does first."""
+        store, device = self.backend.store, self.backend.device
+        form = Form(layer, num_heads, store.codec, store.block_size, device)
+        self._write(form, dense_rows(key), dense_rows(value))
 
     def _write(self, form: Form, key: Tensor, value: Tensor) -> None:
         group, index = self.backend.store.layer_tensors[form.layer.index]
