@@ -1,4 +1,5 @@
-"""Chooses the sampler of a device: the C++ kernel on a CPU that has it, else torch."""
+"""Chooses the sampler of a device: the C++ kernel on a CPU that has it, Triton's on a GPU that it
+runs on, else torch; triton is imported only there."""
 
 import torch
 
@@ -6,6 +7,7 @@ from quire.engine.sampling.native_sampler import NativeSampler
 from quire.engine.sampling.sampler import Sampler
 from quire.engine.sampling.tiles import working_bytes
 from quire.engine.sampling.torch_sampler import TorchSampler
+from quire.models.attention.triton.support import why_not_device
 from quire.models.native import library
 from quire.models.native.sampling.sampling import SamplingKernel
 from quire.models.optimizations import Disabled, Optimization
@@ -15,7 +17,19 @@ def build_sampler(vocab_size: int, device: torch.device, disabled: Disabled = ()
     """Return the fastest sampler for logits of `vocab_size` tokens on `device`, of those that the
     optimisations which are not switched off allow."""
     kernel = _kernel(vocab_size, device, disabled)
-    return TorchSampler(vocab_size, device) if kernel is None else NativeSampler(kernel)
+    if kernel is not None:
+        return NativeSampler(kernel)
+    is_off = device.type == "cpu" or Optimization.NATIVE_SAMPLER in disabled
+    if is_off or not torch.cuda.is_available() or why_not_device(device) is not None:
+        return TorchSampler(vocab_size, device)
+    return fused_sampler(vocab_size, device)
+
+
+def fused_sampler(vocab_size: int, device: torch.device) -> Sampler:
+    """Return the sampler of one kernel in Triton, which runs on `device`."""
+    from quire.engine.sampling.triton.fused_sampler import FusedSampler
+
+    return TorchSampler(vocab_size, device, FusedSampler(vocab_size, device))
 
 
 def sampler_bytes(vocab_size: int, device: torch.device, disabled: Disabled = ()) -> int:

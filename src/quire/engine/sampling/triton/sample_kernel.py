@@ -124,14 +124,14 @@ def _weigh_listed(
     zeros = tl.zeros([LANES], tl.int64)
     sums = (zeros, zeros, zeros, zeros, zeros, zeros)
     for slot in range(0, tl.max(count, 0)):
-        ranks = tl.load(listed + slot * LANES + lane, slot < count, LARGEST_RANK)
+        ranks = tl.load(listed + slot * LANES + lane, slot < count, LAST_RANK)
         if BY_COUNT:
-            mass = zeros + 1
+            mass = (slot < count).to(tl.int64)
         else:
             mass = weight_of(logit_of(ranks), peak, temperature, UNIT, IS_INTERPRETED)
         sums = _added(sums, ranks, mass, pivots)
         least = tl.minimum(least, tl.where(ranks > low, ranks, LARGEST_RANK))
-        most = tl.maximum(most, tl.where(ranks <= high, ranks, -LARGEST_RANK))
+        most = tl.maximum(most, tl.where((ranks <= high) & (slot < count), ranks, -LARGEST_RANK))
     return sums, tl.min(least, 0), tl.max(most, 0)
 
 
@@ -332,16 +332,22 @@ def _sample_row(
     is_cut = (top_k < VOCAB) | (log_min_p > float("-inf"))
     if top_k < VOCAB:
         last, earlier = _find_rank(
-            *(row, listed, tl.full([], LAST_RANK, tl.int32), top_k, peak, temperature, COUNTED_SPREAD),
+            *(
+                row,
+                listed,
+                tl.full([], LAST_RANK, tl.int32),
+                top_k,
+                peak,
+                temperature,
+                COUNTED_SPREAD,
+            ),
             *(True, VOCAB, LANES, UNIT, IS_INTERPRETED),
         )
         num_at = tl.where(last <= cut, top_k - earlier.to(tl.int32), num_at)
         cut = tl.minimum(cut, last)
     top_p = tl.load(params + 3)
     if is_cut | (top_p < 1.0):
-        total, found = _weigh_kept(
-            row, cut, peak, temperature, VOCAB, BLOCK, UNIT, IS_INTERPRETED
-        )
+        total, found = _weigh_kept(row, cut, peak, temperature, VOCAB, BLOCK, UNIT, IS_INTERPRETED)
         own = weight_of(logit_of(cut), peak, temperature, UNIT, IS_INTERPRETED)
         num_at = tl.minimum(num_at, found)
         total += num_at * own
@@ -366,7 +372,9 @@ def _sample_row(
             *(VOCAB, BLOCK, UNIT, IS_INTERPRETED),
         )
     else:
-        token_id = _pick_any(row, tl.load(params), peak, temperature, VOCAB, TILES, UNIT, IS_INTERPRETED)
+        token_id = _pick_any(
+            row, tl.load(params), peak, temperature, VOCAB, TILES, UNIT, IS_INTERPRETED
+        )
     return token_id
 
 
