@@ -6,7 +6,7 @@ from torch import Tensor
 from quire.engine.sampling.batched_edits import OrderedEdits, edits_in_order
 from quire.engine.sampling.sampling_plan import DevicePlan, SamplingPlan
 from quire.engine.sampling.tiles import slab_rows
-from quire.engine.sampling.triton.launch import NUM_WARPS, sample_constants
+from quire.engine.sampling.triton.launch import NUM_WARPS, num_lanes, sample_constants
 from quire.engine.sampling.triton.sample_kernel import SLOTS, sample
 from quire.models.attention.triton.support import is_interpreted
 
@@ -20,6 +20,7 @@ class FusedSampler:
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._constants = sample_constants(vocab_size)
+        self._list_size = SLOTS.value * num_lanes(vocab_size)
         self._max_edited = EDITED_SLABS * slab_rows(vocab_size, device)
         self._is_interpreted = is_interpreted()
 
@@ -41,7 +42,7 @@ class FusedSampler:
         self, logits: Tensor, plan: DevicePlan, found: tuple[Tensor, Tensor], *, is_ordered: bool
     ) -> None:
         logits = logits if logits.stride(1) == 1 else logits.contiguous()
-        shape = (len(plan.order), SLOTS.value, self._constants["LANES"])
+        shape = (len(plan.order), self._list_size)
         listed = torch.empty(shape, dtype=torch.int32, device=logits.device)
         sample[(len(plan.order),)](
             *(logits, plan.order, plan.params, listed, *found, logits.stride(0)),

@@ -1,4 +1,4 @@
-"""The constants that the sampling kernel is compiled for: they follow from the vocabulary's size."""
+"""The constants that the sampling kernel is compiled for: they follow from the vocabulary."""
 
 import math
 
@@ -16,6 +16,11 @@ LANES = 1024
 BLOCK_TILES = 16
 
 
+def num_lanes(vocab_size: int) -> int:
+    """Return the lanes of a search, each of which lists tokens of its own."""
+    return int(min(LANES, next_power_of_2(vocab_size)))
+
+
 def sample_constants(vocab_size: int) -> dict[str, object]:
     """Return those of `sample`. Tokens that lie more than SPREAD temperatures below the most likely
     one weigh nothing."""
@@ -24,7 +29,7 @@ def sample_constants(vocab_size: int) -> dict[str, object]:
     return {
         "VOCAB": vocab_size,
         "BLOCK": min(BLOCK, next_power_of_2(vocab_size)),
-        "LANES": min(LANES, next_power_of_2(vocab_size)),
+        "LANES": num_lanes(vocab_size),
         "TILES": min(BLOCK_TILES, next_power_of_2(num_tiles)),
         "UNIT": unit,
         "SPREAD": math.log(unit) + 1.0,

@@ -96,7 +96,7 @@ def weigh_tiles(
     UNIT: tl.constexpr,
     IS_INTERPRETED: tl.constexpr,
 ):
-    """Return the weights of TILES tiles from `first` on, int64, as `weights.weigh_tiles` has them."""
+    """Return what TILES tiles from `first` on weigh, int64, as `weights.weigh_tiles` does."""
     logits, tops = load_tiles(row, first, VOCAB, TILES)
     ticks = tl.sum(ticks_of(logits - tops[:, None], temperature, IS_INTERPRETED), 1)
     scale = likelihood(tops - peak, temperature, IS_INTERPRETED).to(tl.float64)

@@ -41,8 +41,8 @@ NUM_PARAMS: tl.constexpr = tl.constexpr(5)
 
 @triton.jit
 def _pivot(low, high, step, index, spread):
-    """Return a rank in (low, high]: pivot `index` of PIVOTS in pass `step`. Those of even passes lie
-    at most `spread` below the logit of `low`."""
+    """Return a rank in (low, high]: pivot `index` of PIVOTS in pass `step`. Those of even passes
+    lie at most `spread` below the logit of `low`."""
     if step < EVEN_PASSES:
         top = logit_of(low)
         span = tl.minimum(top - logit_of(high), spread)
