@@ -9,6 +9,8 @@ from triton.language.extra import libdevice
 TILE: tl.constexpr = tl.constexpr(128)
 TICKS: tl.constexpr = tl.constexpr(2.0**23)
 """The weight of the most likely token of a tile, in the ticks of that tile."""
+LEAST_EXPONENT: tl.constexpr = tl.constexpr(-150.0)
+"""Its exponential is 0; quotients below it, which may be infinite, are taken for it."""
 LEAST_FLOAT: tl.constexpr = tl.constexpr(-3.4028234663852886e38)
 
 
@@ -27,13 +29,20 @@ def logit_of(rank):
 
 @triton.jit
 def likelihood(below, temperature, IS_INTERPRETED: tl.constexpr):
-    """Return exp(below / temperature) by the exponential and the division of torch on a GPU; the
-    interpreter has no library of a device."""
-    scaled = tl.div_rn(below, temperature)
+    """Return exp(below / temperature) with the exponential and the rounded quotients of torch on a
+    GPU; the interpreter has neither.
+
+    One division serves all: what a product leaves corrects each quotient to the nearest (Markstein,
+    "Computation of elementary functions on the IBM RISC System/6000 processor", IBM Journal of
+    Research and Development 34-1, 1990)."""
     if IS_INTERPRETED:
-        found = tl.exp(scaled)
+        found = tl.exp(tl.div_rn(below, temperature))
     else:
-        found = libdevice.exp(scaled)
+        inverse = tl.div_rn(1.0, temperature)
+        quotient = below * inverse
+        rest = tl.fma(-quotient, temperature, below)
+        nearest = tl.fma(rest, inverse, quotient)
+        found = libdevice.exp(tl.where(quotient > LEAST_EXPONENT, nearest, LEAST_EXPONENT))
     return found
 
 
