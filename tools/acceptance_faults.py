@@ -129,6 +129,13 @@ FAULTS = (
         "    cos += (row ^ 1) * ROTARY",
     ),
     Fault(
+        "sampled-tokens",
+        "of equally likely tokens one more is kept",
+        "src/quire/engine/sampling/triton/sample_kernel.py",
+        "num_at = ((wanted - earlier + own - 1) // own).to(tl.int32)",
+        "num_at = ((wanted - earlier + own - 1) // own).to(tl.int32) + 1",
+    ),
+    Fault(
         "swapped-blocks",
         "a half of the staging memory is filled before it was emptied",
         "src/quire/models/kv/staged_queue.py",

@@ -25,6 +25,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
         Check("attention-fresh", f"{CORRECTNESS}.fresh_attention:check_fresh", 90),
         Check("expert-products", f"{CORRECTNESS}.experts:check_experts", 120),
         Check("fused-layers", f"{CORRECTNESS}.layers:check_layers", 120),
+        Check("sampled-tokens", f"{CORRECTNESS}.sampling:check_sampling", 120),
         Check("swapped-blocks", f"{CORRECTNESS}.swap:check_swap", 60),
         Check("graph-llama", f"{GRAPHS}:check_llama", 90),
         Check("graph-gemma2", f"{GRAPHS}:check_gemma2", 90),

@@ -19,8 +19,9 @@ from tools.triton_figures.experts import EXPERTS
 from tools.triton_figures.layers import BETWEEN_LINEARS
 from tools.triton_figures.measure import SHARED_KIB, Figures, assembler, measure
 from tools.triton_figures.program import Case, Kernels
+from tools.triton_figures.sampling import SAMPLING
 
-ALL_KERNELS = (ATTENTION, EXPERTS, BETWEEN_LINEARS, COPIES)
+ALL_KERNELS = (ATTENTION, EXPERTS, BETWEEN_LINEARS, SAMPLING, COPIES)
 NUM_SMS = 100
 """Any number will do: no program depends on it."""
 ABOUT = """\

@@ -41,7 +41,11 @@ def measure(program: Program, capability: int) -> Figures:
     compiled = triton.compile(
         program.source(),
         target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": program.num_warps, "num_stages": program.num_stages},
+        options={
+            "num_warps": program.num_warps,
+            "num_stages": program.num_stages,
+            "enable_fp_fusion": program.has_fp_fusion,
+        },
     )
     report, assembly = _assemble(compiled.asm["ptx"], assembler(capability))
     registers = int(re.findall(r"Used (\d+) registers", report)[0])

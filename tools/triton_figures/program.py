@@ -24,6 +24,7 @@ class Program:
     there. An argument that is not named is an "i32".
     constants: the `tl.constexpr` arguments.
     unaligned: arguments of any value; others are multiples of ALIGNMENT.
+    has_fp_fusion: whether a product and a sum may become one operation.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Program:
     num_warps: int
     num_stages: int = 3
     unaligned: frozenset[str] = field(default_factory=frozenset)
+    has_fp_fusion: bool = True
 
     def source(self) -> ASTSource:
         signature, attributes = {}, {}

@@ -1,7 +1,9 @@
-"""The sampler alone: top-p and top-k beside greedy, over logits that no cache holds."""
+"""The sampler alone: top-p and top-k beside greedy, over logits that no cache holds, and top-p by
+torch's operations."""
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,35 +13,68 @@ from bench.gpu.speed.ceilings import ceilings
 from bench.gpu.speed.decoding import GREEDY
 from bench.gpu.speed.floor import Work, judge
 from bench.gpu.speed.models import SAMPLINGS
-from bench.gpu.speed.timing import Call, cache_bytes, num_buffers, time_launched
-from quire.engine.sampling.build_sampler import build_sampler
+from bench.gpu.speed.timing import (
+    REPLAYS,
+    Call,
+    Timing,
+    cache_bytes,
+    num_buffers,
+    time_captured,
+    time_launched,
+)
+from quire.engine.sampling.build_sampler import fused_sampler
 from quire.engine.sampling.logits_processor import ProcessorContext
 from quire.engine.sampling.sampler import Sampler
+from quire.engine.sampling.sampling_plan import build_plan
 from quire.engine.sampling.sampling_state import SamplingState, build_sampling_state
+from quire.engine.sampling.torch_sampler import TorchSampler
+from quire.engine.sampling.triton.fused_sampler import FusedSampler
 from quire.scheduler.request import Sampling, Stopping
 
 NUM_ROWS, VOCAB = 128, 128256
-REHEARSED_ROWS, REHEARSED_VOCAB = 3, 500
+REHEARSED_ROWS, REHEARSED_VOCAB = 1, 150
 NUM_LIKELY, LIKELY = 40, 12.0
 """So many tokens of each row stand out from the others, by up to so much."""
 NUM_CALLS = 20
+KINDS = {
+    "greedy": GREEDY,
+    **SAMPLINGS,
+    "all of it": Sampling(temperature=1.5, top_k=20_000, top_p=0.95, min_p=1e-4),
+}
+AIM_MS = 0.5
+"""What the kernel is to take for the full size."""
 
 
 @torch.inference_mode()
 def check_sampling(place: Place) -> Iterator[Finding]:
-    """Time each kind of sampling beside one read of the logits. `host_ms` is how long the host is
-    busy with launching it."""
+    """Time each kind of sampling beside one read of the logits, and the kernel by itself. `host_ms`
+    is how long the host is busy with launching it."""
     num_rows, vocab = (REHEARSED_ROWS, REHEARSED_VOCAB) if place.is_rehearsal else (NUM_ROWS, VOCAB)
     rates = ceilings(place).rates
     logits = build_logits(num_rows, vocab, place.device)
-    sampler = build_sampler(vocab, place.device, ())
-    for name, sampling in {"greedy": GREEDY, **SAMPLINGS}.items():
+    fused, plain = fused_sampler(vocab, place.device), TorchSampler(vocab, place.device)
+    cases = [(name, fused, each) for name, each in KINDS.items()]
+    for name, sampler, sampling in (*cases, ("top_p 0.9 by torch", plain, SAMPLINGS["top_p 0.9"])):
         rows = [_row(index, sampling) for index in range(num_rows)]
         call = _sampling_all(sampler, logits, rows)
-        timing = time_launched(place.device, call).over(len(logits))
+        num_repeats = 1 if place.is_rehearsal else REPLAYS
+        timing = time_launched(place.device, call, num_repeats).over(len(logits))
         host_s = _host_s(call, place.device) / len(logits)
         what = f"sampling, {name}, {num_rows} x {vocab}"
         yield judge(what, timing, Work(logits[0].nbytes), rates, host_ms=1e3 * host_s)
+    timing = _time_kernel(logits, place)
+    what = f"sampling, top_p 0.9, {num_rows} x {vocab}, the kernel"
+    yield judge(what, timing, Work(logits[0].nbytes), rates, aim_ms=AIM_MS)
+
+
+def _time_kernel(logits: list[Tensor], place: Place) -> Timing:
+    num_rows, vocab = logits[0].shape
+    rows = [_row(index, SAMPLINGS["top_p 0.9"]) for index in range(num_rows)]
+    plan = build_plan(rows, vocab, num_rows)
+    on_device = plan.on_device([each.to(place.device) for each in plan.tensors()])
+    kernel = FusedSampler(vocab, place.device)
+    calls = [partial(kernel.sample, each, plan, on_device) for each in logits]
+    return time_captured(place.device, calls)
 
 
 def build_logits(num_rows: int, vocab: int, device: torch.device) -> list[Tensor]:

@@ -22,7 +22,7 @@ class Optimization(StrEnum):
     CANDIDATE_PRUNING: heads of greedy-only steps, of which only candidate rows are multiplied.
     WEIGHT_RELOCATION: packed weights in one region of memory, in the order in which they are read.
     HUGE_PAGES: that region and the KV cache on huge pages.
-    NATIVE_SAMPLER: sampling in C++; torch's without it.
+    NATIVE_SAMPLER: sampling in C++, on GPUs by one kernel in Triton; torch's without it.
     FORCED_TOKENS: tokens that a grammar forces are computed together; one a step without it.
     """
 

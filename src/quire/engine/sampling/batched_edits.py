@@ -5,6 +5,7 @@ is not finite is still found.
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -95,6 +96,37 @@ def mask_addends(masks: Tensor, vocab_size: int) -> Tensor:
     banned = ((masks[:, :, None] >> bits) & 1).flatten(1)[:, :vocab_size] == 0
     zeros = torch.zeros((), device=masks.device)
     return torch.where(banned, -torch.inf, zeros)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedEdits:
+    """The edits of all rows in the order of sampling: where they start, their tensors on the
+    device, and the edited logits."""
+
+    batched: BatchedEdits
+    tensors: EditTensors
+    edited: EditedLogits
+
+    def apply(self, loaded: Tensor, first: int) -> None:
+        """Edit and mask rows from `first` on in `loaded` [rows, vocab_size]."""
+        starts, masked = self.batched.starts, self.batched.masked
+        end = first + len(loaded)
+        some = slice(starts[first], starts[end])
+        rows, ids, values = (each[some] for each in self.edited)
+        loaded.index_put_((rows - first, ids), values)
+        start, stop = bisect_left(masked, first), bisect_left(masked, end)
+        if start < stop:
+            masks = mask_addends(self.tensors.masks[start:stop], loaded.shape[1])
+            loaded.index_add_(0, self.tensors.masked_rows[start:stop] - first, masks)
+
+
+def edits_in_order(
+    logits: Tensor, order: Tensor, batched: BatchedEdits | None, tensors: EditTensors | None
+) -> OrderedEdits | None:
+    """Return the edits, if there are any, of the rows of `logits` in `order`."""
+    if batched is None or tensors is None:
+        return None
+    return OrderedEdits(batched, tensors, edit(logits, order, tensors))
 
 
 def edits_on_cpu(

@@ -24,10 +24,12 @@ def working_bytes(vocab_size: int, device: torch.device) -> int:
     """Return an upper bound of the bytes of a `Workspace` and of sampling in it."""
     num_tiles = -(-vocab_size // TILE)
     row_bytes = num_tiles * TILE * (_KEPT_BYTES + _DRAW_BYTES) + _ROW_BYTES
-    return _slab_rows(num_tiles, device) * row_bytes
+    return slab_rows(vocab_size, device) * row_bytes
 
 
-def _slab_rows(num_tiles: int, device: torch.device) -> int:
+def slab_rows(vocab_size: int, device: torch.device) -> int:
+    """Return the most rows of a slab."""
+    num_tiles = -(-vocab_size // TILE)
     num_logits = _NUM_SLAB_LOGITS.get(device.type, _NUM_SLAB_LOGITS["cuda"])
     return min(_MAX_ROWS, max(num_logits // (num_tiles * TILE), 1))
 
@@ -54,7 +56,7 @@ class Workspace:
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         num_tiles = -(-vocab_size // TILE)
         self.vocab_size = vocab_size
-        self.max_rows = _slab_rows(num_tiles, device)
+        self.max_rows = slab_rows(vocab_size, device)
         shape = (self.max_rows, num_tiles, TILE)
         self._logits = torch.empty(shape, device=device)
         self._logits.flatten(1)[:, vocab_size:] = -torch.inf

@@ -4,21 +4,14 @@ All parameters go to the device in one copy, and the results come back in one. B
 never waits for a GPU, since no shape and no branch depends on the values of a tensor.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from quire.engine.host_to_device import to_device
-from quire.engine.sampling.batched_edits import (
-    BatchedEdits,
-    EditedLogits,
-    EditTensors,
-    edit,
-    mask_addends,
-)
 from quire.engine.sampling.device_to_host import HostCopy, build_device_to_host
 from quire.engine.sampling.logprobs import (
     RowsToScore,
@@ -28,25 +21,10 @@ from quire.engine.sampling.logprobs import (
     with_ranks,
 )
 from quire.engine.sampling.sampler import SamplerOutput
-from quire.engine.sampling.sampling_plan import (
-    DevicePlan,
-    RowGroup,
-    SamplingKind,
-    SamplingPlan,
-    build_plan,
-)
+from quire.engine.sampling.sampling_plan import DevicePlan, SamplingPlan, build_plan
 from quire.engine.sampling.sampling_state import SamplingState
-from quire.engine.sampling.tiles import Slab, Workspace, peak_ids
-from quire.engine.sampling.truncation import (
-    RowParams,
-    min_p_weight,
-    sample_min_p,
-    sample_top_k,
-    sample_top_p,
-    sample_untruncated,
-    split_params,
-    total_weight,
-)
+from quire.engine.sampling.slab_sampler import SlabSampler
+from quire.engine.sampling.tiles import Workspace
 from quire.scheduler.request import TokenLogprobs
 
 
@@ -84,18 +62,31 @@ class PendingTorchSample:
         return found
 
 
-class TorchSampler:
-    """Samples in a `Workspace`, which it keeps; see `Sampler`."""
+class RowsSampler(Protocol):
+    """Samples a token of each row on the device of the logits."""
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
+    def sample(
+        self, logits: Tensor, plan: SamplingPlan, on_device: DevicePlan
+    ) -> tuple[Tensor, Tensor]:
+        """Return the ids, 0 where a row is not finite, and whether each is finite, int64 [rows]."""
+
+
+class TorchSampler:
+    """Samples by `rows`, or else slab by slab, and scores in a `Workspace`, which it keeps; see
+    `Sampler`."""
+
+    def __init__(
+        self, vocab_size: int, device: torch.device, rows: RowsSampler | None = None
+    ) -> None:
         self._space = Workspace(vocab_size, device)
+        self._rows = SlabSampler(self._space) if rows is None else rows
         self._device = device
         self._to_host = build_device_to_host(device)
 
     def sample(self, logits: Tensor, rows: Sequence[SamplingState]) -> PendingTorchSample:
         plan = build_plan(rows, self._space.vocab_size, self._space.max_rows)
         on_device = plan.on_device(to_device(plan.tensors(), self._device))
-        token_ids, is_finite = self._sample_groups(logits, plan, on_device)
+        token_ids, is_finite = self._rows.sample(logits, plan, on_device)
         found = [token_ids.double(), is_finite.double()]
         if plan.scored:
             to_score = RowsToScore(plan.scored, on_device.scored, token_ids[on_device.scored])
@@ -111,62 +102,3 @@ class TorchSampler:
         to_score = RowsToScore(row_indices, *to_device(tensors, self._device))
         scores = score(self._space, logits, to_score, min(num_top, self._space.vocab_size))
         return with_ranks(to_token_logprobs(token_ids, scores), logits, to_score.token_ids)
-
-    def _sample_groups(
-        self, logits: Tensor, plan: SamplingPlan, on_device: DevicePlan
-    ) -> tuple[Tensor, Tensor]:
-        """Return the ids, 0 where a row is not finite, and whether each is finite, int64 [rows]."""
-        token_ids, is_finite = torch.empty_like(on_device.order), torch.empty_like(on_device.order)
-        edits = None
-        if plan.edits is not None and on_device.edits is not None:
-            edited = edit(logits, on_device.order, on_device.edits)
-            edits = _Edits(plan.edits, on_device.edits, edited)
-        for group in plan.groups:
-            index = on_device.order[group.first : group.end]
-            loaded = self._space.load(logits, group.row_indices, index)
-            if edits is not None:
-                edits.apply(loaded, group)
-            slab = self._space.slab(len(loaded))
-            finite = slab.peaks[:, 0].isfinite().long()
-            params = split_params(on_device.params[group.first : group.end])
-            is_finite.index_copy_(0, index, finite)
-            token_ids.index_copy_(0, index, self._sample(group, slab, params) * finite)
-        return token_ids, is_finite
-
-    def _sample(self, group: RowGroup, slab: Slab, params: RowParams) -> Tensor:
-        match group.kind:
-            case SamplingKind.GREEDY:
-                return peak_ids(slab)
-            case SamplingKind.UNTRUNCATED:
-                return sample_untruncated(slab, params, self._space)
-            case SamplingKind.TOP_K:
-                return sample_top_k(slab, params, group.max_top_k)
-            case SamplingKind.MIN_P:
-                return sample_min_p(slab, params, self._space)
-            case SamplingKind.TOP_P:
-                totals = total_weight(slab, params, self._space)
-                return sample_top_p(slab, params, totals, self._space)
-            case SamplingKind.MIN_P_TOP_P:
-                totals = min_p_weight(slab, params, self._space)
-                return sample_top_p(slab, params, totals, self._space)
-
-
-@dataclass(frozen=True, slots=True)
-class _Edits:
-    """The edits of all rows, in the order of sampling: where they start, their tensors on the
-    device, and the edited logits."""
-
-    batched: BatchedEdits
-    tensors: EditTensors
-    edited: EditedLogits
-
-    def apply(self, loaded: Tensor, group: RowGroup) -> None:
-        """Edit and mask the rows of a group in `loaded` [rows of the group, vocab_size]."""
-        starts, masked = self.batched.starts, self.batched.masked
-        some = slice(starts[group.first], starts[group.end])
-        rows, ids, values = (each[some] for each in self.edited)
-        loaded.index_put_((rows - group.first, ids), values)
-        first, end = bisect_left(masked, group.first), bisect_left(masked, group.end)
-        if first < end:
-            masks = mask_addends(self.tensors.masks[first:end], loaded.shape[1])
-            loaded.index_add_(0, self.tensors.masked_rows[first:end] - group.first, masks)

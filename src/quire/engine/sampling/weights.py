@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quire.engine.sampling.tiles import Slab, Workspace, lanes_of
+from quire.engine.sampling.tiles import TILE, Slab, Workspace, lanes_of
 
 _TICK_BITS = 23
 """The most likely token of a tile weighs 2**23 ticks: the sum of a tile still fits 31 bits."""
@@ -22,7 +22,12 @@ def unit_of(slab: Slab) -> float:
     """Return the weight of a row's most likely token. A weight of 1 is 2**-34 of it for the largest
     vocabularies.
     """
-    return 2.0 ** (_SUM_BITS - slab.logits[0].numel().bit_length())
+    return unit_of_tiles(slab.maxima.shape[1])
+
+
+def unit_of_tiles(num_tiles: int) -> float:
+    """Return the same for a row of so many tiles."""
+    return 2.0 ** (_SUM_BITS - (num_tiles * TILE).bit_length())
 
 
 def weigh(slab: Slab, logits: Tensor, temperature: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+from torch import Tensor
 
 from quire.cache.block_copies import BlockCopy, CopyKind
 from quire.cache.block_pool import NULL_BLOCK
@@ -23,6 +24,7 @@ from quire.engine.ranks.leading_model import LeadingModel
 from quire.engine.ranks.loaded_ranks import LoadedRanks
 from quire.engine.ranks.loading import load_ranks
 from quire.engine.ranks.processes import start_ranks
+from quire.engine.sampling.build_sampler import warm_up_sampler
 from quire.engine.startup.assemble import Clock, OnProgress, assemble
 from quire.engine.startup.build_encoder import build_encoder_engine
 from quire.engine.startup.early_check import check_before_load
@@ -125,7 +127,8 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
     model = _attach(config, loaded, plan)
     timer.end("kv_cache")
     if placement.device.type == "cuda":
-        _warm_up(model, plan, placement.device)
+        logits = _warm_up(model, plan, placement.device)
+        warm_up_sampler(logits, config.model.disable_optimizations)
         timer.end("warm_up")
     recorded = with_graphs(config.model, model, placement.device, plan, on_progress)
     if isinstance(recorded.model, GraphedModel):
@@ -205,16 +208,18 @@ def _measure_step(sizing: Sizing, ranks: LoadedRanks) -> StepMemory:
     )
 
 
-def _warm_up(model: Model, plan: KVPlan, device: torch.device) -> None:
+def _warm_up(model: Model, plan: KVPlan, device: torch.device) -> Tensor:
     """Run steps on the null block, so that no request waits while kernels are compiled: those for
-    long chunks, for short ones, for single tokens, and for split contexts, and that for copies."""
+    long chunks, for short ones, for single tokens, and for split contexts, and that for copies.
+    Return logits."""
     model.copy_blocks([BlockCopy(CopyKind.FORK, NULL_BLOCK, NULL_BLOCK)], ())
     num_groups = len(plan.capacity.layout.groups)
     for num_tokens in (64, 2, 1):
         model.forward(_chunk(0, num_tokens, num_groups, device))
-    model.forward(_chunk(plan.limits.max_model_len - 1, 1, num_groups, device))
+    logits = model.forward(_chunk(plan.limits.max_model_len - 1, 1, num_groups, device))
     torch.cuda.synchronize(device)
     model.take_copy_time()  # that of compiling is no measure
+    return logits
 
 
 def _chunk(start: int, num_tokens: int, num_groups: int, device: torch.device) -> Batch:
