@@ -7,7 +7,8 @@ from quire.engine.sampling.batched_edits import OrderedEdits, edits_in_order
 from quire.engine.sampling.sampling_plan import DevicePlan, SamplingPlan
 from quire.engine.sampling.tiles import slab_rows
 from quire.engine.sampling.triton.launch import NUM_WARPS, num_lanes, sample_constants
-from quire.engine.sampling.triton.sample_kernel import SLOTS, sample
+from quire.engine.sampling.triton.sample_kernel import sample
+from quire.engine.sampling.triton.search_kernel import SLOTS
 from quire.models.attention.triton.support import is_interpreted
 
 EDITED_SLABS = 3

@@ -1,5 +1,5 @@
-"""What the sampling kernel reads of a row of logits: its blocks, the ranks of logits, and weights,
-all as `tiles.py` and `weights.py` define them.
+"""Reads rows of logits for the sampling kernel: their blocks, the ranks of logits, and weights, all
+as `tiles.py` and `weights.py` define them.
 """
 
 import triton
