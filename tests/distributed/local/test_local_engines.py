@@ -233,7 +233,11 @@ def ends(told: RecordingSubscriber) -> list[str]:
 
 
 async def test_tenants_have_their_shares_of_both_engines() -> None:
-    """The second tenant comes behind the first, which has filled both."""
+    """The second tenant comes behind the first, which has filled both.
+
+    Shares are compared as long as both engines have requests of both: then one that gets less of
+    the machine than the other changes nothing.
+    """
     async with running(config_of(PolicyName.FAIR, max_num_seqs=2)) as run:
         crowd = [
             replace(request(number, 50, tenant), tenant=tenant, weight=weight)
@@ -241,11 +245,11 @@ async def test_tenants_have_their_shares_of_both_engines() -> None:
             for number in range(30)
         ]
         await read_all([run.engines.submit(each) for each in crowd])
-        order = "".join(name[0] for name in ends(run.told))
-        served, in_flight = order[: order.rindex("b") + 1], 4
+        order, in_flight = ends(run.told), 4
+        last = {routes(run.told)[name][0]: at for at, name in enumerate(order) if name[0] == "b"}
+        assert last.keys() == {"0", "1"}
+        served = [name[0] for name in order[: min(last.values()) + 1]]
         assert abs(served.count("b") - 2 * served.count("a")) <= 3 * in_flight
-        by_engine = {route[0] for name, route in routes(run.told).items() if name[0] == "b"}
-        assert by_engine == {"0", "1"}
 
 
 async def test_urgent_requests_pass_the_others_in_both_engines() -> None:
@@ -257,9 +261,11 @@ async def test_urgent_requests_pass_the_others_in_both_engines() -> None:
         streams += [run.engines.submit(each) for each in urgent]
         num_before = len(ends(run.told))
         await read_all(streams[1:])
-        order = "".join(name[0] for name in ends(run.told))
+        after, route = ends(run.told)[num_before:], routes(run.told)
         num_running = 4
-        assert order[num_before : order.rindex("u")].count("l") <= 2 * num_running
+        for engine in ("0", "1"):
+            order = "".join(name[0] for name in after if route[name][0] == engine)
+            assert order[: order.rfind("u") + 1].count("l") <= 2 * num_running
 
 
 async def test_a_prompt_is_pinned_in_all_engines_and_unpinned_likewise() -> None:
