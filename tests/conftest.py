@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.interpreter import replace_once_a_launch
 from tests.profiles import load_profile
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch loads
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tests.models.reference import References
 
 load_profile()
+replace_once_a_launch()
 
 
 @pytest.fixture(autouse=True)
