@@ -1,7 +1,7 @@
-"""Triton's interpreter, at a quarter of its time.
+"""Triton's interpreter, at two thirds of its time.
 
 It replaces the functions of `triton.language` at each launch, and again, to no effect, each time a
-kernel calls a function of its own: most of the time that small kernels take.
+kernel calls a function of its own.
 """
 
 from collections.abc import Callable
