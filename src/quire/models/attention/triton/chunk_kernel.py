@@ -27,6 +27,27 @@ def _find(query_starts, num_seqs, tile, TOKENS: tl.constexpr):
     return low
 
 
+@triton.jit
+def _count_tiles(
+    begin, first, end, WINDOW_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, KEYS: tl.constexpr
+):
+    """Return how many tiles of keys from `begin` to `end` come before those that all of the tokens
+    `first` to `end` see whole, how many these are, and how many come after."""
+    num_before = (first_visible(end - 1, WINDOW_SIZE, CHUNK_SIZE) - begin + KEYS - 1) // KEYS
+    num_whole = tl.maximum((first + 1 - begin) // KEYS - num_before, 0)
+    return num_before, num_whole, (end - begin + KEYS - 1) // KEYS - num_before - num_whole
+
+
+@triton.jit
+def _find_rows(
+    table_row, other, seen, kv_head, KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr
+):
+    """Return the rows [KEYS] of the store that have the keys at positions `other`."""
+    block = tl.load(table_row + other // BLOCK_SIZE, seen, 0 if seen is not None else None)
+    slot = block.to(tl.int64) * BLOCK_SIZE + other % BLOCK_SIZE
+    return slot * KV_HEADS + kv_head
+
+
 @triton.jit(do_not_specialize=["num_seqs", "table_stride", "query_starts", "context_lens", "table"])
 def attend_chunks(
     query,
@@ -108,44 +129,53 @@ def attend_chunks(
     sums = tl.zeros([ROWS, V_COLUMNS], tl.float32)
     peak = tl.full([], LEAST_SCALE if COMPUTE == tl.float16 else 1.0, tl.float32)
 
+    table_row = table + seq.to(tl.int64) * table_stride
     begin = first_visible(num_past + first, WINDOW_SIZE, CHUNK_SIZE)
     end = num_past + tl.minimum(first + TOKENS, num_new)
-    for low in range(begin, end, KEYS):
-        other = low + tl.arange(0, KEYS)
-        seen = other < end
-        block = tl.load(table + seq.to(tl.int64) * table_stride + other // BLOCK_SIZE, seen, 0)
-        slot = block.to(tl.int64) * BLOCK_SIZE + other % BLOCK_SIZE
-        rows = slot * KV_HEADS + kv_head
-        key = read(keys, rows, seen, HEAD_SIZE, 0, K_MAIN, FORMAT, COMPUTE, IS_PACKED)
-        scores = tl.dot(main, tl.trans(key), input_precision="ieee")
-        if K_REST > 0:
-            more = read(keys, rows, seen, HEAD_SIZE, K_MAIN, K_REST, FORMAT, COMPUTE, IS_PACKED)
-            scores = tl.dot(rest, tl.trans(more), scores, input_precision="ieee")
-        if FORMAT != 0:
-            scores *= (read_scales(key_scales, rows, seen, FORMAT, COPIES) * scale)[None, :]
-        else:
-            scores *= scale
-        if HAS_CAP:
-            scores = tanh(scores) * cap
-        is_seen = other[None, :] <= position[:, None]
-        if WINDOW_SIZE > 0 or CHUNK_SIZE > 0:
-            is_seen = is_seen & (other[None, :] >= first_seen[:, None])
-        scores = tl.where(is_seen, scores, float("-inf"))
+    num_before, num_whole, num_after = _count_tiles(
+        begin, num_past + first, end, WINDOW_SIZE, CHUNK_SIZE, KEYS
+    )
+    factor = cap if HAS_CAP else scale
+    for IS_EDGE in tl.static_range(2):
+        for index in range(num_before + num_after if IS_EDGE else num_whole):
+            if IS_EDGE:
+                low = begin + (index + tl.where(index < num_before, 0, num_whole)) * KEYS
+            else:
+                low = begin + (index + num_before) * KEYS
+            other = low + tl.arange(0, KEYS)
+            seen = other < end if IS_EDGE else None
+            rows = _find_rows(table_row, other, seen, kv_head, KV_HEADS, BLOCK_SIZE)
+            key = read(keys, rows, seen, HEAD_SIZE, 0, K_MAIN, FORMAT, COMPUTE, IS_PACKED)
+            scores = tl.dot(main, tl.trans(key), input_precision="ieee")
+            if K_REST > 0:
+                more = read(keys, rows, seen, HEAD_SIZE, K_MAIN, K_REST, FORMAT, COMPUTE, IS_PACKED)
+                scores = tl.dot(rest, tl.trans(more), scores, input_precision="ieee")
+            if FORMAT != 0:
+                scores *= read_scales(key_scales, rows, seen, FORMAT, COPIES)[None, :]
+            if HAS_CAP:
+                scores = tanh(scores * scale)
+            if IS_EDGE:
+                is_seen = other[None, :] <= position[:, None]
+                if WINDOW_SIZE > 0 or CHUNK_SIZE > 0:
+                    is_seen = is_seen & (other[None, :] >= first_seen[:, None])
+                scores = tl.where(is_seen, scores, float("-inf"))
 
-        higher = tl.maximum(top, tl.max(scores, 1))
-        base = tl.where(higher == float("-inf"), 0.0, higher)
-        weights = tl.exp2(scores - base[:, None])
-        fading = tl.exp2(top - base)
-        total = total * fading + tl.sum(weights, 1)
-        top = higher
-        if VALUE_STRIDE == 0:
-            value = key
-        else:
-            value = read(values, rows, seen, VALUE_STRIDE, 0, V_COLUMNS, FORMAT, COMPUTE, IS_PACKED)
-        if FORMAT != 0:
-            scales = read_scales(value_scales, rows, seen, FORMAT, COPIES)
-            weights, fading, peak = weigh(weights, fading, scales, peak, COMPUTE)
-        sums = tl.dot(weights.to(COMPUTE), value, sums * fading[:, None], input_precision="ieee")
+            higher = tl.maximum(top, tl.max(scores, 1) * factor)
+            base = tl.where(higher == float("-inf"), 0.0, higher) if IS_EDGE else higher
+            weights = tl.exp2(scores * factor - base[:, None])
+            fading = tl.exp2(top - base)
+            total = total * fading + tl.sum(weights, 1)
+            top = higher
+            if VALUE_STRIDE == 0:
+                value = key
+            else:
+                value = read(
+                    values, rows, seen, VALUE_STRIDE, 0, V_COLUMNS, FORMAT, COMPUTE, IS_PACKED
+                )
+            if FORMAT != 0:
+                scales = read_scales(value_scales, rows, seen, FORMAT, COPIES)
+                weights, fading, peak = weigh(weights, fading, scales, peak, COMPUTE)
+            sums = tl.dot(weights.to(COMPUTE), value, sums * fading[:, None], input_precision="ieee")
 
     some = tl.where(total == 0, 1.0, total)
     sums = sums / some[:, None]

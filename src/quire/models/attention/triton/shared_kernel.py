@@ -23,9 +23,7 @@ def first_visible(position, WINDOW_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr)
 
 @triton.jit
 def tanh(x):
-    small = tl.exp2(-2 * 1.4426950408889634 * tl.abs(x))
-    positive = (1 - small) / (1 + small)
-    return tl.where(x < 0, -positive, positive)
+    return 1 - 2 / (1 + tl.exp2(2 * 1.4426950408889634 * x))
 
 
 @triton.jit
@@ -41,10 +39,17 @@ def read(
     IS_PACKED: tl.constexpr,
 ):
     """Return COLUMNS columns, from FIRST on, of the `rows` [N] of `elements`, in COMPUTE and
-    without their scales: zeros for rows that are not `seen`, and beyond WIDTH."""
+    without their scales: zeros for rows that are not `seen`, and beyond WIDTH. None says that all
+    are seen."""
     columns = FIRST + tl.arange(0, COLUMNS)
-    inside = seen[:, None] & (columns < WIDTH)[None, :]
-    kept = tl.load(elements + rows[:, None] * WIDTH + columns[None, :], mask=inside, other=0)
+    places = elements + rows[:, None] * WIDTH + columns[None, :]
+    if seen is not None:
+        inside = seen[:, None] & (columns < WIDTH)[None, :]
+        kept = tl.load(places, mask=inside, other=0)
+    elif FIRST + COLUMNS > WIDTH:
+        kept = tl.load(places, mask=(columns < WIDTH)[None, :], other=0)
+    else:
+        kept = tl.load(places)
     if FORMAT != 0:
         kept = widen(kept, FORMAT, COMPUTE, IS_PACKED)
     return kept.to(COMPUTE)

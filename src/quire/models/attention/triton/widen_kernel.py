@@ -64,7 +64,7 @@ def widen_words(words, FORMAT: tl.constexpr, COMPUTE: tl.constexpr, IS_PACKED: t
 @triton.jit
 def read_scales(scales, rows, seen, FORMAT: tl.constexpr, COPIES: tl.constexpr):
     """Return float32 [N]: what the numbers that `widen` gives of `rows` [N] are to be multiplied
-    by; zeros for rows that are not `seen`.
+    by; zeros for rows that are not `seen`, where None says that all are.
 
     With COPIES a thread each, N times COPIES of them, asks for a row, of which one reads it. The
     compiler would otherwise have every thread read all that it needs of so few, and find out
@@ -72,8 +72,11 @@ def read_scales(scales, rows, seen, FORMAT: tl.constexpr, COPIES: tl.constexpr):
     """
     if COPIES > 1:
         copy = tl.zeros([1, COPIES], tl.int32)
-        found = tl.load(scales + rows[:, None] + copy, seen[:, None] & (copy == 0), 0)
+        is_mine = copy == 0 if seen is None else seen[:, None] & (copy == 0)
+        found = tl.load(scales + rows[:, None] + copy, is_mine, 0)
         wide = tl.max(found.to(tl.float32), 1)
+    elif seen is None:
+        wide = tl.load(scales + rows).to(tl.float32)
     else:
         wide = tl.load(scales + rows, seen, 0).to(tl.float32)
     if FORMAT == 2:
