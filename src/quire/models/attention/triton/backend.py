@@ -223,6 +223,6 @@ class _Call:
         return (
             self._table.stride(0),
             *self.query.stride()[:2],
-            layer.scale / cap if cap else layer.scale * LOG2_E,
+            (2 * layer.scale / cap if cap else layer.scale) * LOG2_E,
             cap * LOG2_E,
         )

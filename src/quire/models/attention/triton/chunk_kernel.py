@@ -44,8 +44,7 @@ def _find_rows(
 ):
     """Return the rows [KEYS] of the store that have the keys at positions `other`."""
     block = tl.load(table_row + other // BLOCK_SIZE, seen, 0 if seen is not None else None)
-    slot = block.to(tl.int64) * BLOCK_SIZE + other % BLOCK_SIZE
-    return slot * KV_HEADS + kv_head
+    return (block * BLOCK_SIZE + other % BLOCK_SIZE) * KV_HEADS + kv_head
 
 
 @triton.jit(do_not_specialize=["num_seqs", "table_stride", "query_starts", "context_lens", "table"])
@@ -92,7 +91,7 @@ def attend_chunks(
     tokens in this step. The grid is (tiles, K/V heads x tiles of HEADS). VALUE_STRIDE 0 says that
     the value is the key's first K_MAIN columns.
 
-    `scale` makes scores powers of two, or, with HAS_CAP, fractions of `cap`, which does it then.
+    `scale` makes scores powers of two, or, with HAS_CAP, what `tanh` takes; `cap` does it then.
     """
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest contexts of a chunk start first
     seq = _find(query_starts, num_seqs, tile, TOKENS)

@@ -22,8 +22,10 @@ def first_visible(position, WINDOW_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr)
 
 
 @triton.jit
-def tanh(x):
-    return 1 - 2 / (1 + tl.exp2(2 * 1.4426950408889634 * x))
+def tanh(powers):
+    """Return tanh(x) of `powers`, 2 log2(e) x."""
+    root = tl.rsqrt(1 + tl.exp2(powers))
+    return 1 - 2 * (root * root)
 
 
 @triton.jit
@@ -42,7 +44,7 @@ def read(
     without their scales: zeros for rows that are not `seen`, and beyond WIDTH. None says that all
     are seen."""
     columns = FIRST + tl.arange(0, COLUMNS)
-    places = elements + rows[:, None] * WIDTH + columns[None, :]
+    places = elements + rows.to(tl.int64)[:, None] * WIDTH + columns[None, :]
     if seen is not None:
         inside = seen[:, None] & (columns < WIDTH)[None, :]
         kept = tl.load(places, mask=inside, other=0)

@@ -69,9 +69,10 @@ def choose_tile(layer: LayerFacts, codec: Codec, most_rows: int, device: Device)
         return Tile(32, 32, 8, 3)
     if head_size > 128:
         return _wide_tile(layer, codec, device)
+    is_tight = codec.is_quantised and head_size > 64
     if device.reads_shared:
-        return Tile(128, 64, 8, 3)
-    return Tile(64 if codec.is_quantised and head_size > 64 else 128, 32, 8, 5)
+        return Tile(128, 64 if is_tight or layer.chunk_size else 128, 8, 3)
+    return Tile(64 if is_tight else 128, 32, 8, 5)
 
 
 def _wide_tile(layer: LayerFacts, codec: Codec, device: Device) -> Tile:
@@ -81,7 +82,8 @@ def _wide_tile(layer: LayerFacts, codec: Codec, device: Device) -> Tile:
     a second program.
     """
     if device.reads_shared:
-        return Tile(64, 32, 8, 3)
+        is_tight = codec.is_quantised and layer.head_size > 192
+        return Tile(64, 32, 8, 3) if is_tight else Tile(128, 64, 8, 3)
     if codec.is_quantised:
         return Tile(32, 64 if layer.head_size > 192 else 32, 8, 3)
     return Tile(64 if layer.v_head_size > 128 else 128, 32, 8, 3)

@@ -77,7 +77,7 @@ def attend_tokens(
     programs, HEADS, V_HEAD_SIZE] and `log_sums`, their weights, [2 x programs, HEADS], both
     float32, and are brought together by `combine`.
 
-    `scale` makes scores powers of two, or, with HAS_CAP, fractions of `cap`, which does it then.
+    `scale` makes scores powers of two, or, with HAS_CAP, what `tanh` takes; `cap` does it then.
     """
     HEAD_TILES: tl.constexpr = (GROUP + HEADS - 1) // HEADS
     work = 0
