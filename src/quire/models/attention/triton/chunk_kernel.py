@@ -9,7 +9,13 @@ else is looked at, neither of the store nor of the block table. Scores are in po
 import triton
 import triton.language as tl
 
-from quire.models.attention.triton.shared_kernel import LOG2_E, first_visible, read, tanh
+from quire.models.attention.triton.shared_kernel import (
+    LOG2_E,
+    find_rows,
+    first_visible,
+    read,
+    tanh,
+)
 from quire.models.attention.triton.widen_kernel import LEAST_SCALE, read_scales, weigh
 
 
@@ -25,26 +31,6 @@ def _find(query_starts, num_seqs, tile, TOKENS: tl.constexpr):
         low = tl.where(is_later, middle, low)
         high = tl.where(is_later, high, middle)
     return low
-
-
-@triton.jit
-def _count_tiles(
-    begin, first, end, WINDOW_SIZE: tl.constexpr, CHUNK_SIZE: tl.constexpr, KEYS: tl.constexpr
-):
-    """Return how many tiles of keys from `begin` to `end` come before those that all of the tokens
-    `first` to `end` see whole, how many these are, and how many come after."""
-    num_before = (first_visible(end - 1, WINDOW_SIZE, CHUNK_SIZE) - begin + KEYS - 1) // KEYS
-    num_whole = tl.maximum((first + 1 - begin) // KEYS - num_before, 0)
-    return num_before, num_whole, (end - begin + KEYS - 1) // KEYS - num_before - num_whole
-
-
-@triton.jit
-def _find_rows(
-    table_row, other, seen, kv_head, KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr
-):
-    """Return the rows [KEYS] of the store that have the keys at positions `other`."""
-    block = tl.load(table_row + other // BLOCK_SIZE, seen, 0 if seen is not None else None)
-    return (block * BLOCK_SIZE + other % BLOCK_SIZE) * KV_HEADS + kv_head
 
 
 @triton.jit(do_not_specialize=["num_seqs", "table_stride", "query_starts", "context_lens", "table"])
@@ -86,6 +72,7 @@ def attend_chunks(
     HEADS: tl.constexpr,
     TOKENS: tl.constexpr,
     COPIES: tl.constexpr,
+    HAS_WHOLE: tl.constexpr,
 ):
     """Write to `out` [T, heads, V_HEAD_SIZE] the attention of the sequences that have several
     tokens in this step. The grid is (tiles, K/V heads x tiles of HEADS). VALUE_STRIDE 0 says that
@@ -131,19 +118,22 @@ def attend_chunks(
     table_row = table + seq.to(tl.int64) * table_stride
     begin = first_visible(num_past + first, WINDOW_SIZE, CHUNK_SIZE)
     end = num_past + tl.minimum(first + TOKENS, num_new)
-    num_before, num_whole, num_after = _count_tiles(
-        begin, num_past + first, end, WINDOW_SIZE, CHUNK_SIZE, KEYS
-    )
+    num_tiles = (end - begin + KEYS - 1) // KEYS
+    num_before = 0
+    num_whole = 0
+    if HAS_WHOLE:
+        num_before = (first_visible(end - 1, WINDOW_SIZE, CHUNK_SIZE) - begin + KEYS - 1) // KEYS
+        num_whole = tl.maximum((num_past + first + 1 - begin) // KEYS - num_before, 0)
     factor = cap if HAS_CAP else scale
-    for IS_EDGE in tl.static_range(2):
-        for index in range(num_before + num_after if IS_EDGE else num_whole):
-            if IS_EDGE:
-                low = begin + (index + tl.where(index < num_before, 0, num_whole)) * KEYS
+    for IS_WHOLE in tl.static_range(2 if HAS_WHOLE else 1):
+        for index in range(num_whole if IS_WHOLE else num_tiles - num_whole):
+            if IS_WHOLE:
+                tile = num_before + index
             else:
-                low = begin + (index + num_before) * KEYS
-            other = low + tl.arange(0, KEYS)
-            seen = other < end if IS_EDGE else None
-            rows = _find_rows(table_row, other, seen, kv_head, KV_HEADS, BLOCK_SIZE)
+                tile = tl.where(index < num_before, index, num_whole + index)
+            other = begin + tile * KEYS + tl.arange(0, KEYS)
+            seen = None if IS_WHOLE else other < end
+            rows = find_rows(table_row, other, seen, kv_head, KV_HEADS, BLOCK_SIZE)
             key = read(keys, rows, seen, HEAD_SIZE, 0, K_MAIN, FORMAT, COMPUTE, IS_PACKED)
             scores = tl.dot(main, tl.trans(key), input_precision="ieee")
             if K_REST > 0:
@@ -153,14 +143,14 @@ def attend_chunks(
                 scores *= read_scales(key_scales, rows, seen, FORMAT, COPIES)[None, :]
             if HAS_CAP:
                 scores = tanh(scores * scale)
-            if IS_EDGE:
+            if not IS_WHOLE:
                 is_seen = other[None, :] <= position[:, None]
                 if WINDOW_SIZE > 0 or CHUNK_SIZE > 0:
                     is_seen = is_seen & (other[None, :] >= first_seen[:, None])
                 scores = tl.where(is_seen, scores, float("-inf"))
 
             higher = tl.maximum(top, tl.max(scores, 1) * factor)
-            base = tl.where(higher == float("-inf"), 0.0, higher) if IS_EDGE else higher
+            base = higher if IS_WHOLE else tl.where(higher == float("-inf"), 0.0, higher)
             weights = tl.exp2(scores * factor - base[:, None])
             fading = tl.exp2(top - base)
             total = total * fading + tl.sum(weights, 1)
@@ -174,7 +164,9 @@ def attend_chunks(
             if FORMAT != 0:
                 scales = read_scales(value_scales, rows, seen, FORMAT, COPIES)
                 weights, fading, peak = weigh(weights, fading, scales, peak, COMPUTE)
-            sums = tl.dot(weights.to(COMPUTE), value, sums * fading[:, None], input_precision="ieee")
+            sums = tl.dot(
+                weights.to(COMPUTE), value, sums * fading[:, None], input_precision="ieee"
+            )
 
     some = tl.where(total == 0, 1.0, total)
     sums = sums / some[:, None]

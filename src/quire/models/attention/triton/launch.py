@@ -86,7 +86,12 @@ class Form:
     def chunk_constants(self, tile: Tile) -> dict[str, object]:
         """Return the constants of `attend_chunks`."""
         copies = max(1, WARP_SIZE * tile.num_warps // tile.keys)
-        return {**self._attend_constants(tile), "TOKENS": self.tokens(tile), "COPIES": copies}
+        return {
+            **self._attend_constants(tile),
+            "TOKENS": self.tokens(tile),
+            "COPIES": copies,
+            "HAS_WHOLE": not (self.layer.is_latent and self.codec.is_quantised),
+        }
 
     def token_constants(self, tile: Tile, *, is_shared: bool) -> dict[str, object]:
         """Return the constants of `attend_tokens`."""

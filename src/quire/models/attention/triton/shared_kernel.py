@@ -29,6 +29,20 @@ def tanh(powers):
 
 
 @triton.jit
+def find_rows(
+    table_row, positions, seen, kv_head, KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr
+):
+    """Return int32 [N], the rows of a store's tensors that have the vectors of `kv_head` at the
+    `positions` [N] of the sequence whose row of the block table begins at `table_row`: half the
+    registers of int64."""
+    if seen is None:
+        block = tl.load(table_row + positions // BLOCK_SIZE)
+    else:
+        block = tl.load(table_row + positions // BLOCK_SIZE, seen, 0)
+    return (block * BLOCK_SIZE + positions % BLOCK_SIZE) * KV_HEADS + kv_head
+
+
+@triton.jit
 def read(
     elements,
     rows,
@@ -64,4 +78,6 @@ def read_words(elements, rows, seen, WIDTH: tl.constexpr, COLUMNS: tl.constexpr)
     columns = tl.arange(0, COLUMNS // 4)
     inside = seen[:, None] & (columns < WIDTH // 4)[None, :]
     words = elements.to(tl.pointer_type(tl.int32), bitcast=True)
-    return tl.load(words + rows[:, None] * (WIDTH // 4) + columns[None, :], mask=inside, other=0)
+    return tl.load(
+        words + rows.to(tl.int64)[:, None] * (WIDTH // 4) + columns[None, :], mask=inside, other=0
+    )

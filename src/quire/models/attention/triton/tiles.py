@@ -66,12 +66,13 @@ def choose_tile(layer: LayerFacts, codec: Codec, most_rows: int, device: Device)
         is_wide = head_size > (128 if codec.is_quantised and device.reads_shared else 256)
         return Tile(MIN_ROWS, 16 if is_wide else 32, 4, 5)
     if head_size > 256:
-        return Tile(32, 32, 8, 3)
+        return Tile(32, 32, 8, 2 if codec.is_quantised else 3)
     if head_size > 128:
         return _wide_tile(layer, codec, device)
     is_tight = codec.is_quantised and head_size > 64
     if device.reads_shared:
-        return Tile(128, 64 if is_tight or layer.chunk_size else 128, 8, 3)
+        leaves_room = not codec.is_quantised and head_size <= 64
+        return Tile(128, 64 if is_tight or leaves_room else 128, 8, 3)
     return Tile(64 if is_tight else 128, 32, 8, 5)
 
 
