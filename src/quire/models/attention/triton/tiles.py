@@ -71,9 +71,18 @@ def choose_tile(layer: LayerFacts, codec: Codec, most_rows: int, device: Device)
         return _wide_tile(layer, codec, device)
     is_tight = codec.is_quantised and head_size > 64
     if device.reads_shared:
-        leaves_room = not codec.is_quantised and head_size <= 64
-        return Tile(128, 64 if is_tight or leaves_room else 128, 8, 3)
+        return Tile(128, _shared_keys(layer, codec), 8, 3)
     return Tile(64 if is_tight else 128, 32, 8, 5)
+
+
+def _shared_keys(layer: LayerFacts, codec: Codec) -> int:
+    """Return how many keys of up to 128 elements a tile of 128 rows meets at once, 64 or 128, where
+    products read them from shared memory: many, unless registers would spill, or unless with few a
+    multiprocessor has two programs, of which one multiplies while the other weighs."""
+    if codec.is_quantised:
+        return 128 if layer.head_size <= 64 else 64
+    has_room = layer.head_size > 64 and not layer.window_size and not layer.softcap
+    return 128 if has_room else 64
 
 
 def _wide_tile(layer: LayerFacts, codec: Codec, device: Device) -> Tile:
