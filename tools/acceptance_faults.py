@@ -51,6 +51,13 @@ class Fault:
 
 FAULTS = (
     Fault(
+        "attention-float16",
+        "an edge tile is taken for whole",
+        CHUNKS,
+        "(num_past + first + 1 - begin) // KEYS",
+        "(num_past + first + KEYS - begin) // KEYS",
+    ),
+    Fault(
         "attention-bfloat16",
         "a window is one key longer",
         SHARED,

@@ -35,12 +35,14 @@ SPANS = {
     "decode": [Span(length, 1) for length in (0, 1, 700, 15, 16, 130, 3000)],
     "ragged": [*(Span(length, 1) for length in range(20)), Span(9000, 1), Span(255, 1)],
     "mixed": [Span(0, 130), Span(700, 1), Span(300, 17), Span(0, 1), Span(31, 33)],
+    "later": [Span(1000, 40), Span(8000, 300)],
 }
-"""Contexts that are cut into parts, one that is far longer than all others, and chunks of one token
-beside longer ones."""
+"""Contexts that are cut into parts, one that is far longer than all others, chunks of one token
+beside longer ones, and chunks most of whose tiles of keys all of their tokens see."""
 REHEARSED = ("64", "64, window, sinks")
 REHEARSED_SPANS = {
     "mixed": [Span(0, 20), Span(90, 1), Span(0, 1)],
+    "later": [Span(300, 10)],
     "ragged": [Span(0, 1), Span(600, 1), Span(15, 1)],
 }
 

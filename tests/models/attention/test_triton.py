@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,8 +24,9 @@ from quire.models.attention.triton.inputs import StepBounds, step_inputs
 from quire.models.attention.triton.scratch import triton_scratch_bytes
 from quire.models.attention.triton.support import INTERPRETED
 from quire.models.attention.triton.tiles import Device, Tile
-from quire.models.config import AttentionBackendName, KVCacheDtype, KVOptions
+from quire.models.config import AttentionBackendName, KVCacheDtype, KVOptions, KVSize
 from quire.models.kv.kv_codec import choose_codec
+from quire.models.kv.kv_store import build_kv_store
 from tests.allocation import peak_bytes
 from tests.models.attention.cases import KEPT_AS, keys_of_any_bits, shapes, spans
 from tests.models.attention.scene import Scene, Shape, Span, UnroundedScene
@@ -56,6 +58,8 @@ CUT_OFF = Shape(
     dtype=torch.bfloat16,
 )
 SMALL = Shape(num_heads=4, num_kv_heads=2, block_size=8)
+THREE_KINDS = Shape(window_size=60, has_sinks=True, softcap=5.0)
+"""A tile's tokens see tiles of keys in part, whole, and in part again."""
 RAGGED = Shape(head_dim=64, v_head_size=64, kept_as=KVCacheDtype.INT8)
 ONE_LONG = [*[Span(2, 1)] * 4, Span(900, 1)]
 sizes = st.sampled_from([16, 32, 64, 128])
@@ -83,6 +87,8 @@ def interpreted(rows: int, keys: int, min_split_keys: int, num_sms: int = 8) -> 
 @cases(18)
 @given(shapes, spans, st.integers(0, 2**32), sizes, sizes)
 @example(CUT_OFF, [Span(0, 1)], 0, 16, 16)  # weight and result are cut off by all of a unit
+@example(THREE_KINDS, [Span(110, 20), Span(0, 1), Span(33, 3)], 1, 16, 16)
+@example(replace(THREE_KINDS, kept_as=KVCacheDtype.FP8_E4M3), [Span(100, 33)], 2, 64, 16)
 def test_tiles_may_be_of_any_size(
     shape: Shape, spans: list[Span], seed: int, rows: int, keys: int
 ) -> None:
@@ -197,6 +203,16 @@ def test_sinks_must_be_there_just_if_the_layer_has_them() -> None:
     paging = scene.paging()
     with pytest.raises(ValueError, match="layer 1 has sinks: True, given: False"):
         scene.run(interpreted_triton, paging, scene.store(paging))
+
+
+def test_more_keys_than_kernels_count_are_refused() -> None:
+    shape = Shape(num_kv_heads=2, device="meta")
+    for num_blocks, is_counted in ((2**26, True), (2**26 + 1, False)):
+        store = build_kv_store(
+            shape.layout, KVSize(num_blocks, 16), codec=shape.codec, device=torch.device("meta")
+        )
+        with nullcontext() if is_counted else pytest.raises(ValueError, match="are too many"):
+            TritonAttention(store, INTERPRETED)
 
 
 EXACT, PACKED = (

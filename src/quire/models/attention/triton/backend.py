@@ -24,6 +24,8 @@ from quire.models.config import LayerFacts
 from quire.models.kv.kv_store import KVStore
 
 LOG2_E = math.log2(math.e)
+MAX_ROWS = 2**31
+"""Kernels count the vectors of a store's tensor, blocks x block size x K/V heads, in int32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,21 @@ class TritonAttention:
 
     uses_flash: plain layers of steps without earlier context are PyTorch's flash attention, where
         `why_not_fresh` says nothing.
+
+    Raises ValueError where a tensor of the store has over MAX_ROWS vectors.
     """
 
     store: KVStore
     device: Device
     uses_flash: bool = False
+
+    def __post_init__(self) -> None:
+        most = max(keys.elements[..., 0].numel() for keys in self.store.keys)
+        if most > MAX_ROWS:
+            raise ValueError(
+                f"{most} keys of a layer are too many for Triton's kernels, which count {MAX_ROWS};"
+                " a smaller --num-gpu-blocks-override is right"
+            )
 
     def begin(self, batch: Batch) -> "TritonStep":
         return TritonStep(self, step_inputs(batch), self.uses_flash and is_fresh(batch))
