@@ -68,8 +68,8 @@ FAULTS = (
         "attention-float16",
         "scores are a hundredth too large",
         CHUNKS,
-        "            scores *= scale\n",
-        "            scores *= scale * 1.01\n",
+        "factor = cap if HAS_CAP else scale\n",
+        "factor = cap if HAS_CAP else scale * 1.01\n",
     ),
     Fault(
         "attention-float32",

@@ -30,8 +30,9 @@ ABOUT = """\
 `python -m tools.triton_figures > docs/gpu-kernels.md` made this page, which needs no GPU, with
 Triton {triton}, `ptxas` {ptxas} and, for 10.0 and 12.0, {blackwell}. By compute capability it tells
 registers of a thread, bytes of them that are spilled (`+ 24 B`) if any are, KiB of shared memory of
-a program, and the instructions of its largest innermost loop, or 0. A multiprocessor has 65536
-registers, and shared memory for a program of at most {shared}.
+a program, and the instructions of its two largest innermost loops, in their order, or 0: `chunks`
+has one for tiles of keys that some tokens see in part, and one for the others. A multiprocessor has
+65536 registers, and shared memory for a program of at most {shared}.
 """
 
 Found = dict[tuple[str, int], Figures]

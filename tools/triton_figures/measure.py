@@ -19,13 +19,13 @@ TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 
 
 class Figures(NamedTuple):
-    """Says what a program takes. `num_registers` are those of a thread; `num_loop_instructions` are
-    those of its largest innermost loop, each for a warp, or 0 where it has none."""
+    """Says what a program takes. `num_registers` are those of a thread; `loops` are instructions,
+    each for a warp, of its two largest innermost loops, in their order, or fewer."""
 
     num_registers: int
     num_spilled_bytes: int
     num_shared_bytes: int
-    num_loop_instructions: int
+    loops: tuple[int, ...]
 
     def are_fine(self, capability: int) -> bool:
         return not self.num_spilled_bytes and self.num_shared_bytes <= 1024 * SHARED_KIB[capability]
@@ -33,7 +33,7 @@ class Figures(NamedTuple):
     def __str__(self) -> str:
         spilled = f" + {self.num_spilled_bytes} B" if self.num_spilled_bytes else ""
         shared = f"{self.num_shared_bytes / 1024:.1f}"
-        return f"{self.num_registers}{spilled}, {shared}, {self.num_loop_instructions}"
+        return f"{self.num_registers}{spilled}, {shared}, {' and '.join(map(str, self.loops)) or 0}"
 
 
 def measure(program: Program, capability: int) -> Figures:
@@ -50,7 +50,7 @@ def measure(program: Program, capability: int) -> Figures:
     report, assembly = _assemble(compiled.asm["ptx"], assembler(capability))
     registers = int(re.findall(r"Used (\d+) registers", report)[0])
     spilled = sum(map(int, re.findall(r"(\d+) bytes spill", report)))
-    return Figures(registers, spilled, compiled.metadata.shared, count_loop(assembly))
+    return Figures(registers, spilled, compiled.metadata.shared, count_loops(assembly))
 
 
 def assembler(capability: int) -> str:
@@ -72,18 +72,20 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True)
 
 
-def count_loop(assembly: str) -> int:
-    """Return the number of instructions of the largest loop that has no other within it: a loop
-    ends with a jump back, and is what lies between."""
+def count_loops(assembly: str) -> tuple[int, ...]:
+    """Return the numbers of instructions of the two largest loops that have no other within them,
+    in their order: a loop ends with a jump back, and is what lies between."""
     jumps = [
         (int(target, 16), int(place, 16))
         for place, target in re.findall(r"/\*(\w+)\*/[^;\n]*\bBRA\S*[^;\n]*? (0x\w+)", assembly)
     ]
     loops = [(first, last) for first, last in jumps if first < last]
     places = [int(place, 16) for place in re.findall(r"/\*([0-9a-f]{4,5})\*/ +\S", assembly)]
-    inner = [
+    inner = sorted(
         (first, last)
         for first, last in loops
         if not any(first <= one and other < last for one, other in loops)
-    ]
-    return max((sum(first <= at <= last for at in places) for first, last in inner), default=0)
+    )
+    counts = [sum(first <= at <= last for at in places) for first, last in inner]
+    least = min(sorted(counts)[-2:], default=0)
+    return tuple(count for count in counts if count >= least)[:2]
