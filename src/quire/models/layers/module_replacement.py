@@ -281,7 +281,7 @@ def _decoder(
         return None
     parts = dict(module.named_children())
     base = dict(parts["model"].named_children())
-    forwards = [_forward_of(layer) for layer in base["layers"]]
+    forwards = [_forward_of(layer) for layer in base["layers"].children()]
     layers = tuple(forward for forward in forwards if isinstance(forward, LayerForward))
     norm = _forward_of(base["norm"])
     if len(layers) < len(forwards) or not isinstance(norm, NormForward):
