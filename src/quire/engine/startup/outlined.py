@@ -157,7 +157,10 @@ def _sized(
         and not config.model.enforce_eager
         and attention.name.startswith(CAPTURED)
     )
-    step = StepMemory(found.num_tokens, found.step_bytes, attention.scratch_bytes, is_recorded)
+    head = 0 if found.head is None else found.head.scratch_bytes(limits.max_num_seqs)
+    step = StepMemory(
+        found.num_tokens, found.step_bytes, attention.scratch_bytes + head, is_recorded
+    )
     try:
         return _with_blocks(engine, sizing, step, attention.name)
     except TooLittleMemory as error:

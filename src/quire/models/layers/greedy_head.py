@@ -94,7 +94,8 @@ def greedy_head_scratch_bytes(module: nn.Module, num_rows: int) -> int:
     greedy_head = decoder.greedy_head if isinstance(decoder, DecoderForward) else None
     if not isinstance(greedy_head, GreedyHead):
         return 0
-    return greedy_head.kernel.working_bytes(greedy_head.weight, num_rows)
+    weight = greedy_head.weight.compressed
+    return greedy_head.kernel.working_bytes((weight.num_rows, weight.num_columns), num_rows)
 
 
 def _packed(module: nn.Module) -> list[PackedWeight]:

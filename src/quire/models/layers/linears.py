@@ -114,7 +114,7 @@ def pack_linears(
     """
     found = (
         _packed(owners, kernels)
-        for owners in _packable(module)
+        for owners in packable(module)
         if id(owners[0].get_parameter("weight")) not in used_otherwise
     )
     shared_weights = tuple(each for each in found if each is not None)
@@ -138,7 +138,7 @@ def planned_bytes(
     """Return the bytes that each weight of a module on the meta device takes once it is packed, by
     the `id` of the parameter. `stored` is the dtype of the checkpoint."""
     planned: dict[int, int] = {}
-    for owners in _packable(module):
+    for owners in packable(module):
         weight = owners[0].get_parameter("weight")
         outline = WeightOutline(len(weight), weight.shape[1], weight.dtype, stored)
         found = (kernel.planned_bytes(outline) for kernel in kernels)
@@ -174,7 +174,7 @@ def _latent_projections(module: nn.Module) -> set[int]:
     return {id(part.get_submodule("kv_b_proj")) for part in module.modules() if is_latent(part)}
 
 
-def _packable(module: nn.Module) -> list[list[nn.Module]]:
+def packable(module: nn.Module) -> list[list[nn.Module]]:
     """Return the owners of each weight that a kernel may take."""
     kept = _latent_projections(module)
     shared: dict[nn.Parameter, list[nn.Module]] = {}

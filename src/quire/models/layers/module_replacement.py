@@ -239,8 +239,7 @@ def _norm_params(norm: object, size: int) -> NormParams | None:
 
 
 def _layer(module: nn.Module, kernels: LayerKernels) -> LayerForward | None:
-    children = module.named_children()
-    parts = {name: part for name, part in children if not isinstance(part, nn.Dropout)}
+    parts = _parts(module)
     if parts.keys() != LAYER_PARTS or any(module.parameters(recurse=False)):
         return None
     before, attention, between, mlp = (
@@ -254,6 +253,22 @@ def _layer(module: nn.Module, kernels: LayerKernels) -> LayerForward | None:
     return LayerForward(kernels, before.scale, attention, between.scale, mlp)
 
 
+def has_decoder_parts(module: nn.Module) -> bool:
+    """Return whether a module is made of a plain decoder's parts, and may be run as one."""
+    parts = dict(module.named_children())
+    if parts.keys() != MODEL_PARTS:
+        return False
+    base = dict(parts["model"].named_children())
+    if base.keys() != BASE_PARTS or not isinstance(base["layers"], nn.ModuleList):
+        return False
+    return all(_parts(layer).keys() == LAYER_PARTS for layer in base["layers"].children())
+
+
+def _parts(layer: nn.Module) -> dict[str, nn.Module]:
+    children = layer.named_children()
+    return {name: part for name, part in children if not isinstance(part, nn.Dropout)}
+
+
 def _forward_of(part: object) -> object:
     """Return what stands in for the part's own forward, or None."""
     return vars(part).get("forward") if isinstance(part, nn.Module) else None
@@ -262,13 +277,11 @@ def _forward_of(part: object) -> object:
 def _decoder(
     module: nn.Module, given: ModelKernels, kernels: LayerKernels
 ) -> DecoderForward | None:
+    if not has_decoder_parts(module):
+        return None
     parts = dict(module.named_children())
-    if parts.keys() != MODEL_PARTS:
-        return None
     base = dict(parts["model"].named_children())
-    if base.keys() != BASE_PARTS or not isinstance(base["layers"], nn.ModuleList):
-        return None
-    forwards = [_forward_of(layer) for layer in base["layers"]]
+    forwards = [_forward_of(layer) for layer in base["layers"].children()]
     layers = tuple(forward for forward in forwards if isinstance(forward, LayerForward))
     norm = _forward_of(base["norm"])
     if len(layers) < len(forwards) or not isinstance(norm, NormForward):

@@ -18,6 +18,7 @@ from quire.models.hf import attach_hook, attention_modules, prepare
 from quire.models.layers.latent import is_latent
 from quire.models.layers.linears import planned_bytes
 from quire.models.layers.model_kernels import ModelKernels
+from quire.models.layers.planned_head import PlannedHead, plan_greedy_head
 from quire.models.loading import pretrained
 from quire.models.loading.dtype_choice import choose_dtype
 from quire.models.loading.loader import LoadedModel
@@ -56,6 +57,7 @@ class Outline:
 
     loaded: answers what depends on no number of the weights.
     weight_bytes: what the weights will take.
+    head: the greedy head that it will have.
     num_tokens, step_bytes: the bytes that a step of so many tokens, with logits of each, allocates
         at its peak where torch computes it, beside the scratch of attention.
     """
@@ -65,6 +67,7 @@ class Outline:
     shape: ModelShape
     num_tokens: int
     step_bytes: int
+    head: PlannedHead | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +141,16 @@ def outline(folder: Path, config: "PretrainedConfig", options: OutlineOptions) -
         dtype=str(chosen).removeprefix("torch."),
         dtype_bytes=chosen.itemsize,
     )
+    head = plan_greedy_head(module, options.kernels)
     tensors = [*module.parameters(), *module.buffers()]
+    weight_bytes = sum(packed.get(id(tensor), tensor.nbytes) for tensor in tensors)
     return Outline(
         LoadedModel(module, AttentionContext(), facts, chosen, options.device),
-        sum(packed.get(id(tensor), tensor.nbytes) for tensor in tensors),
+        weight_bytes + (0 if head is None else head.copy_bytes),
         shape_of(module, facts, Seen(run.num_heads, run.calls, packed, top_k, options.kv_options)),
         num_tokens,
         step_bytes,
+        head,
     )
 
 

@@ -2,6 +2,7 @@
 in bfloat16, of which only what can be the largest of its row is computed. W is packed in 12 bits,
 and an int8 copy of it finds the candidates."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +41,12 @@ class CandidateWeight:
         return -(-self.compressed.num_rows // PANEL_ROWS)
 
 
+def _shapes(num_rows: int, num_columns: int) -> tuple[tuple[int, int, int], tuple[int, int]]:
+    """Return the shapes of the int8 copy and of the bounds."""
+    panels, steps = -(-num_rows // BYTE_PANEL_ROWS), -(-num_columns // STEP_COLUMNS)
+    return (panels, 1 + steps, LINE_BYTES), (panels, BOUND_BYTES * BYTE_PANEL_ROWS)
+
+
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """The panels of W that may hold the largest entry of a row of y.
@@ -61,7 +68,7 @@ class CandidateKernel:
     pack_into: Callable[..., bool]
     scratch_bytes: Callable[..., int]
     find_into: Callable[..., int]
-    product_scratch: Callable[..., int]
+    product_scratch: Callable[[int, int], int]
     multiply_candidates: Callable[..., None]
 
     def pack(self, weight: PackedWeight) -> CandidateWeight | None:
@@ -69,9 +76,9 @@ class CandidateKernel:
         is 1e15 or more."""
         num_rows, num_columns = weight.num_rows, weight.num_columns
         num_threads = torch.get_num_threads()
-        panels, steps = -(-num_rows // BYTE_PANEL_ROWS), -(-num_columns // STEP_COLUMNS)
-        packed = torch.empty(panels, 1 + steps, LINE_BYTES, dtype=torch.uint8)
-        bounds = torch.empty(panels, BOUND_BYTES * BYTE_PANEL_ROWS, dtype=torch.uint8)
+        shape, bounds_shape = _shapes(num_rows, num_columns)
+        packed = torch.empty(shape, dtype=torch.uint8)
+        bounds = torch.empty(bounds_shape, dtype=torch.uint8)
         scratch = _bytes(self.pack_scratch(num_columns, num_threads))
         is_packed = self.pack_into(
             weight.packed.data_ptr(),
@@ -84,15 +91,17 @@ class CandidateKernel:
         )
         return CandidateWeight(weight, packed, bounds) if is_packed else None
 
-    def working_bytes(self, weight: CandidateWeight, num_rows: int) -> int:
-        """Return an upper bound of the bytes that both other methods allocate beside y."""
-        packed, num_threads = weight.compressed, torch.get_num_threads()
-        num_masks = -(-num_rows // MASK_ROWS) * weight.num_panels
-        call = self.library.struct("FindCandidates")(
-            m=num_rows, n=packed.num_rows, k=packed.num_columns, num_threads=num_threads
-        )
-        product_bytes: int = self.product_scratch(packed.num_columns, num_threads)
-        return int(self.scratch_bytes(call)) + product_bytes + 8 * num_masks
+    def copy_bytes(self, num_rows: int, num_columns: int) -> int:
+        """Return the bytes that `pack` adds to a weight [num_rows, num_columns]."""
+        return sum(map(math.prod, _shapes(num_rows, num_columns)))
+
+    def working_bytes(self, weight_shape: tuple[int, int], num_rows: int) -> int:
+        """Return an upper bound of the bytes that both other methods allocate beside y, for
+        `num_rows` rows of x and a weight [N, K]."""
+        (n, k), num_threads = weight_shape, torch.get_num_threads()
+        num_masks = -(-num_rows // MASK_ROWS) * -(-n // PANEL_ROWS)
+        call = self.library.struct("FindCandidates")(m=num_rows, n=n, k=k, num_threads=num_threads)
+        return int(self.scratch_bytes(call)) + self.product_scratch(k, num_threads) + 8 * num_masks
 
     def find_candidates(self, x: Tensor, weight: CandidateWeight) -> Candidates:
         """Return panels among which is every entry of y that is the largest of its row.
