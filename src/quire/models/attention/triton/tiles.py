@@ -69,20 +69,24 @@ def choose_tile(layer: LayerFacts, codec: Codec, most_rows: int, device: Device)
         return Tile(32, 32, 8, 2 if codec.is_quantised else 3)
     if head_size > 128:
         return _wide_tile(layer, codec, device)
-    is_tight = codec.is_quantised and head_size > 64
+    return _narrow_tile(layer, codec, device)
+
+
+def _narrow_tile(layer: LayerFacts, codec: Codec, device: Device) -> Tile:
+    """Return the tile of long chunks for keys of up to 128 elements.
+
+    It has many keys, unless registers would spill, or unless with few of them a multiprocessor has
+    two programs, of which one multiplies while the other weighs: those of up to 64 elements in 16
+    bits.
+    """
+    is_small = layer.head_size <= 64
     if device.reads_shared:
-        return Tile(128, _shared_keys(layer, codec), 8, 3)
-    return Tile(64 if is_tight else 128, 32, 8, 5)
-
-
-def _shared_keys(layer: LayerFacts, codec: Codec) -> int:
-    """Return how many keys of up to 128 elements a tile of 128 rows meets at once, 64 or 128, where
-    products read them from shared memory: many, unless registers would spill, or unless with few a
-    multiprocessor has two programs, of which one multiplies while the other weighs."""
+        has_masks = layer.window_size is not None or layer.softcap is not None
+        is_tight = not is_small if codec.is_quantised else is_small or has_masks
+        return Tile(128, 64 if is_tight else 128, 8, 3)
     if codec.is_quantised:
-        return 128 if layer.head_size <= 64 else 64
-    has_room = layer.head_size > 64 and not layer.window_size and not layer.softcap
-    return 128 if has_room else 64
+        return Tile(128 if is_small else 64, 32, 8, 5)
+    return Tile(128, 32, 8, 3 if is_small else 5)
 
 
 def _wide_tile(layer: LayerFacts, codec: Codec, device: Device) -> Tile:
