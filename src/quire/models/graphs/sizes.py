@@ -1,10 +1,14 @@
-"""The batch sizes whose decode steps are captured, and what capturing them takes."""
+"""The sizes of the steps that are captured, and what capturing them takes."""
 
 FINE_UPTO, FINE_STEP, COARSE_STEP = 256, 8, 16
 """Distances between captured batch sizes; a step is padded to the next size."""
 RECORD_BYTES = 16 << 20
 """The memory that a driver keeps for one graph: a generous guess, to be compared with the memory
 receipt."""
+PIECE_STEPS = ((256, 32), (512, 64), (1024, 128), (2048, 256))
+"""Distances between captured steps of up to so many tokens, in tokens: at most a fifth of a step of
+over 128 tokens is padding."""
+MAX_PIECE_ROWS = 256
 
 
 def ladder(max_num_seqs: int) -> list[int]:
@@ -13,6 +17,24 @@ def ladder(max_num_seqs: int) -> list[int]:
     coarse = range(FINE_UPTO + COARSE_STEP, max_num_seqs + 1, COARSE_STEP)
     sizes = {1, 2, 4, *fine, *coarse, max_num_seqs}
     return sorted(size for size in sizes if size <= max_num_seqs)
+
+
+def piece_ladder(max_num_tokens: int) -> list[int]:
+    """Return the tokens of the steps that are captured in pieces, rising: steps of up to
+    `max_num_tokens`, or 2,048, are padded to the next. A step of one token is not captured."""
+    sizes = [max_num_tokens]
+    first = 0
+    for upto, distance in PIECE_STEPS:
+        sizes += range(first + distance, upto + 1, distance)
+        first = upto
+    largest = min(max_num_tokens, first)
+    return sorted({size for size in sizes if 1 < size <= largest})
+
+
+def num_piece_rows(size: int, max_num_seqs: int) -> int:
+    """Return how many tokens' logits a step of `size` tokens in pieces computes: fewer than it has,
+    since a model that is to compute as many may take them in its own order."""
+    return min(max_num_seqs, MAX_PIECE_ROWS, size - 1)
 
 
 def record_bytes(max_num_seqs: int, token_bytes: int) -> int:
