@@ -3,6 +3,7 @@ Shown on a stand-in whose allocator raises where torch's does."""
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -35,12 +36,16 @@ def doubling(
         states = inputs[:size] * 2
         for _ in range(num_cuts):
             kept[:size].copy_(states)
-            cut(lambda: kept[:size].mul_(0.5))
+            cut(partial(_halve, kept[:size]))
             states = kept[:size] * 2
             device.launch(lambda: None)
         outputs[:size].copy_(states)
 
     return inputs, outputs, run
+
+
+def _halve(numbers: Tensor) -> None:
+    numbers.mul_(0.5)
 
 
 def assert_nothing_is_left(device: StandInDevice) -> None:

@@ -17,8 +17,8 @@ from quire.models.hf import HFModel
 
 
 class GraphedModel:
-    """Implements `Model` by `model`, with `kinds` of steps that are replayed: the first that takes a
-    step does. Logits of replayed steps are valid until the next step."""
+    """Implements `Model` by `model`, with `kinds` of steps that are replayed: the first that takes
+    a step does. Logits of replayed steps are valid until the next step."""
 
     def __init__(self, model: HFModel, kinds: Sequence[ReplayedSteps]) -> None:
         self._model = model

@@ -1,6 +1,6 @@
 """Steps with prefill as CUDA graphs: everything but attention is captured, in pieces from one
-layer's attention to the next's, for each of a list of step sizes in tokens. Attention depends on how
-a step is made up of chunks, and is launched between the pieces.
+layer's attention to the next's, for each of a list of step sizes in tokens. Attention depends on
+how a step is made up of chunks, and is launched between the pieces.
 """
 
 from collections.abc import Callable, Mapping
@@ -121,9 +121,7 @@ class _Pieces:
     def graphs(self, recordings: Mapping[int, Recording]) -> PieceGraphs:
         assert self._logits is not None, "steps were computed"
         model = self._model
-        return PieceGraphs(
-            model.backend, self._attention, self._buffers, recordings, self._logits
-        )
+        return PieceGraphs(model.backend, self._attention, self._buffers, recordings, self._logits)
 
 
 @torch.inference_mode()
