@@ -11,7 +11,7 @@ from quire.cache.prefix_miss import Miss, MissKind
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
-from quire.scheduler.step import Finish, PrefillProgress, Stats, StepFailure
+from quire.scheduler.step import Finish, PrefillProgress, Stats, StepFailure, StepLaunch
 from quire.scheduler.usage.ledger import UsageLedger
 
 _CAPACITY = (
@@ -83,6 +83,7 @@ class Counters:
     num_failed_steps: dict[StepFailure, int] = field(
         default_factory=lambda: dict.fromkeys(StepFailure, 0)
     )
+    num_steps: dict[StepLaunch, int] = field(default_factory=lambda: dict.fromkeys(StepLaunch, 0))
     misses: dict[MissKind, int] = field(default_factory=lambda: dict.fromkeys(MissKind, 0))
     recent: HitRate = field(default_factory=HitRate)
 
@@ -161,6 +162,11 @@ class Counters:
         if failure is not None:
             self.num_failed_steps[failure] += 1
 
+    def note_step_launch(self, launch: StepLaunch | None) -> None:
+        """Count a step by how it was launched, if it was."""
+        if launch is not None:
+            self.num_steps[launch] += 1
+
     def note_reset(self) -> None:
         """Count a reset of the prefix cache, which nobody has hit since."""
         self.num_resets += 1
@@ -210,6 +216,9 @@ def stats_of(
         num_steps_out_of_memory=failed[StepFailure.OUT_OF_MEMORY],
         num_steps_with_errors=failed[StepFailure.ERROR],
         num_lost_tokens=used.num_lost_tokens,
+        num_steps_launched=counters.num_steps[StepLaunch.NONE],
+        num_steps_piecewise=counters.num_steps[StepLaunch.PIECEWISE],
+        num_steps_full=counters.num_steps[StepLaunch.FULL],
     )
 
 

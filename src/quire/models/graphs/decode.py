@@ -45,6 +45,8 @@ class DecodeGraphs:
     planned: the backend, if it plans before replays.
     """
 
+    name = "full"
+
     def __init__(
         self,
         buffers: Buffers,

@@ -15,14 +15,21 @@ from quire.models.block_rows import BlockRows
 from quire.models.graphs.recorded import Recorded, ReplayedSteps
 from quire.models.hf import HFModel
 
+LAUNCHED = "none"
+"""The name of steps that are launched operation by operation."""
+
 
 class GraphedModel:
     """Implements `Model` by `model`, with `kinds` of steps that are replayed: the first that takes
-    a step does. Logits of replayed steps are valid until the next step."""
+    a step does. Logits of replayed steps are valid until the next step.
+
+    launch: the name of the kind that took the last step, LAUNCHED if none did.
+    """
 
     def __init__(self, model: HFModel, kinds: Sequence[ReplayedSteps]) -> None:
         self._model = model
         self._kinds = tuple(kinds)
+        self.launch = LAUNCHED
 
     @property
     def vocab_size(self) -> int:
@@ -42,11 +49,14 @@ class GraphedModel:
         for steps in self._kinds:
             logits = steps.replay(batch)
             if logits is not None:
+                self.launch = steps.name
                 return logits
+        self.launch = LAUNCHED
         return self._model.forward(batch)
 
     def forward_with_states(self, batch: Batch) -> StepRows:
         """Launch the step operation by operation: what was captured computes logits alone."""
+        self.launch = LAUNCHED
         return self._model.forward_with_states(batch)
 
 

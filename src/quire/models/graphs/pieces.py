@@ -55,6 +55,8 @@ class PieceGraphs:
     logits: where replayed steps write them.
     """
 
+    name = "piecewise"
+
     def __init__(
         self,
         backend: AttentionBackend,

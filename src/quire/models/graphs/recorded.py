@@ -22,7 +22,10 @@ NO_MEMORY = "there is no memory for them"
 
 
 class ReplayedSteps(Protocol):
-    """Captured steps of one kind."""
+    """Captured steps of one kind, `name` in metrics."""
+
+    @property
+    def name(self) -> str: ...
 
     def replay(self, batch: Batch) -> Tensor | None:
         """Return the logits of a step, valid until the next one, or None if it is of another kind
