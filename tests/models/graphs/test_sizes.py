@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.models.graphs.sizes import ladder, num_piece_rows, piece_ladder
+from quire.models.graphs.sizes import ladder, num_piece_rows, piece_bytes, piece_ladder
 
 
 @given(st.integers(1, 2000))
@@ -33,3 +33,13 @@ def test_a_step_in_pieces_has_rows_for_its_requests(size: int, max_num_seqs: int
     rows = num_piece_rows(size, max_num_seqs)
     assert 1 <= rows < size
     assert rows >= min(max_num_seqs, 256, size - 1)
+
+
+@given(st.integers(1, 4096), st.integers(1, 100), st.integers(1, 1 << 20))
+def test_pieces_take_what_the_largest_takes_and_something_for_each(
+    max_num_tokens: int, num_layers: int, token_bytes: int
+) -> None:
+    taken = piece_bytes(max_num_tokens, num_layers, token_bytes)
+    assert taken <= piece_bytes(max_num_tokens + 1, num_layers, token_bytes)
+    sizes = piece_ladder(max_num_tokens)
+    assert taken >= sum(sizes[-1:]) * token_bytes + len(sizes) * (num_layers + 1)
