@@ -132,6 +132,7 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
         timer.end("warm_up")
     recorded = with_graphs(config.model, model, placement.device, plan, on_progress)
     if isinstance(recorded.model, GraphedModel):
+        _warm_up(recorded.model, plan, placement.device)  # attention sees other strides in pieces
         timer.end("graphs")
     receipt = sizing.receipt(footprint, plan, memories.device, loaded.local.weight_bytes)
     attention = loaded.local.attention_name(config.kv_options)
