@@ -1,4 +1,4 @@
-"""What is told of a kind of steps when it was captured, or why it was not."""
+"""The capture of one kind of steps, and what is told of it."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

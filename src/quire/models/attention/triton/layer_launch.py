@@ -1,5 +1,5 @@
-"""What the launches of a layer have in common in every step. It is made once: the host prepares
-every layer of every step that is launched operation by operation."""
+"""The arguments that all launches of a layer share, in every step. They are made once: the host
+prepares each layer of each step that is launched operation by operation."""
 
 import math
 from typing import NamedTuple

@@ -71,7 +71,7 @@ def test_a_model_without_captures_launches_its_steps(references: References) -> 
 def test_steps_are_counted_by_how_they_were_launched() -> None:
     counters = Counters()
     for launch in (StepLaunch.FULL, None, StepLaunch.PIECEWISE, StepLaunch.FULL):
-        counters.note_step_launch(launch)
+        counters.note_step(launch, None)
     assert counters.num_steps == {
         StepLaunch.NONE: 0,
         StepLaunch.PIECEWISE: 1,
