@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from quire.models.batch import Batch
 from quire.models.config import KVOptions
 from quire.models.experts.replacement import replace_experts
+from quire.models.graphs.buffers import Buffers, DecodeLimits
+from quire.models.graphs.decode import record_decode
 from quire.models.graphs.graphed_model import GraphedModel, with_recorded
 from quire.models.graphs.pieces import PieceBuffers, PieceLimits, record_pieces
 from quire.models.graphs.recorded import NO_MEMORY, Recorded
@@ -24,6 +26,7 @@ from quire.models.loading.loader import LoadedModel
 from tests.models.driver import generate_greedy, load
 from tests.models.families import VOCAB
 from tests.models.graphs.device import Fault, StandInDevice, Torch, ignore_progress
+from tests.models.graphs.test_graphed_model import FromTensors
 from tests.models.logits_error import assert_same_logits
 from tests.models.paging import Chunk, Paging
 from tests.models.reference import BLOCK_SIZE, MAX_LEN, NUM_NEW, References, fidelity_prompts
@@ -145,6 +148,19 @@ def test_texts_in_pieces_are_those_of_generate(references: References) -> None:
     subject = in_pieces(load(references.checkpoint("llama"), "float32"), StandInDevice())
     texts = generate_greedy(subject.model, subject.paging, prompts, num_new=NUM_NEW, seed=3)
     assert texts == references.greedy_texts("llama")[: PLAIN.num_seqs]
+
+
+def test_texts_are_the_same_where_decode_steps_are_captured_whole(references: References) -> None:
+    prompts = fidelity_prompts()[: PLAIN.num_seqs]
+    subject = in_pieces(load(references.checkpoint("llama"), "float32"), StandInDevice())
+    model, device = subject.store, StandInDevice()
+    limits = DecodeLimits(PLAIN.num_seqs, MAX_LEN, -(-MAX_LEN // BLOCK_SIZE), 1)
+    backend, buffers = FromTensors(model.backend, device), Buffers(limits, CPU)
+    decode = record_decode(model, backend, buffers, device, ignore_progress)
+    both = with_recorded(model, decode, subject.recorded)
+    texts = generate_greedy(both, subject.paging, prompts, num_new=NUM_NEW, seed=3)
+    assert texts == references.greedy_texts("llama")[: PLAIN.num_seqs]
+    assert device.num_replays > 0 and subject.device.num_replays > 0
 
 
 def test_a_graph_ends_at_each_attention(references: References) -> None:
