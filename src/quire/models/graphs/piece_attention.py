@@ -32,9 +32,10 @@ class PieceAttention:
 
     def __init__(self, max_num_tokens: int) -> None:
         self._max_num_tokens = max_num_tokens
-        self._buffers: dict[tuple[object, ...], AttentionBuffers] = {}
+        self._indices: dict[tuple[object, ...], int] = {}
+        self._buffers: list[AttentionBuffers] = []
         self._step: AttentionStep | None = None
-        self._num_tokens = 0
+        self._rows: list[AttentionBuffers] = []
 
     def cutting(self, size: int, cut: Cut) -> "CuttingStep":
         """Return the attention of a captured step of `size` tokens, each layer of which cuts."""
@@ -42,25 +43,35 @@ class PieceAttention:
 
     def begin(self, step: AttentionStep, num_tokens: int) -> None:
         """Let the next replay attend by `step`, of `num_tokens` tokens."""
-        self._step, self._num_tokens = step, num_tokens
+        self._step = step
+        self._rows = [_first_rows(each, num_tokens) for each in self._buffers]
 
     def end(self) -> None:
-        self._step = None
+        self._step, self._rows = None, []
 
-    def buffers(
-        self, layer: LayerFacts, query: Tensor, key: Tensor, value: Tensor
-    ) -> AttentionBuffers:
-        """Return the tensors of a layer's shape, made when one first attends."""
+    def keep(self, layer: LayerFacts, query: Tensor, key: Tensor, value: Tensor) -> int:
+        """Copy the inputs of a layer's attention to where they stay, and return the index of the
+        tensors that layers of its shape share, made when one first attends."""
         shape = (layer.is_latent, query.shape[1:], key.shape[1:], layer.v_head_size, query.dtype)
-        if shape not in self._buffers:
-            self._buffers[shape] = self._new_buffers(layer, query, key, value)
-        return self._buffers[shape]
+        if shape not in self._indices:
+            self._indices[shape] = len(self._buffers)
+            self._buffers.append(self._new_buffers(layer, query, key, value))
+        index = self._indices[shape]
+        rows = self.rows(index, len(query))
+        rows.query.copy_(query)
+        rows.key.copy_(key)
+        if not layer.is_latent:
+            rows.value.copy_(value)
+        return index
 
-    def attend(self, layer: LayerFacts, buffers: AttentionBuffers, sinks: Tensor | None) -> None:
+    def rows(self, index: int, num_tokens: int) -> AttentionBuffers:
+        """Return the tensors of an index, for so many tokens."""
+        return _first_rows(self._buffers[index], num_tokens)
+
+    def attend(self, layer: LayerFacts, index: int, sinks: Tensor | None) -> None:
         """Attend with what the piece before left, in the step that was begun."""
         assert self._step is not None, "a replay has begun a step"
-        rows = slice(self._num_tokens)
-        query, key, value, attended = (each[rows] for each in buffers)
+        query, key, value, attended = self._rows[index]
         attended.copy_(self._step.attend(layer, query, key, value, sinks))
 
     def _new_buffers(
@@ -94,10 +105,10 @@ class CuttingStep:
         value: Tensor,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        buffers = self.attention.buffers(layer, query, key, value)
-        buffers.query[: self.size].copy_(query)
-        buffers.key[: self.size].copy_(key)
-        if not layer.is_latent:
-            buffers.value[: self.size].copy_(value)
-        self.cut(partial(self.attention.attend, layer, buffers, sinks))
-        return buffers.attended[: self.size]
+        index = self.attention.keep(layer, query, key, value)
+        self.cut(partial(self.attention.attend, layer, index, sinks))
+        return self.attention.rows(index, self.size).attended
+
+
+def _first_rows(buffers: AttentionBuffers, num_tokens: int) -> AttentionBuffers:
+    return AttentionBuffers(*(each[:num_tokens] for each in buffers))
