@@ -199,6 +199,20 @@ FAULTS = (
         "",
     ),
     Fault(
+        "graph-pieces",
+        "keys of a step in pieces are stored for the token after theirs",
+        "src/quire/models/graphs/piece_attention.py",
+        "        attended.copy_(self._step.attend(layer, query, key, value, sinks))\n",
+        "        attended.copy_(self._step.attend(layer, query, key.roll(1, 0), value, sinks))\n",
+    ),
+    Fault(
+        "graph-pieces",
+        "a step in pieces computes the logits of the tokens that were captured",
+        "src/quire/models/graphs/pieces.py",
+        "        _fill(self.logits_indices[:rows], batch.logits_indices)\n",
+        "",
+    ),
+    Fault(
         "engine-texts",
         "the blocks of a request that is swapped in lie in another order",
         "src/quire/models/kv/copy_queue.py",

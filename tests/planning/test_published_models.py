@@ -7,7 +7,8 @@ import pytest
 
 from quire.cache.sizing import TooLittleMemory
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
-from quire.models.config import CheckpointError, KVCacheDtype, Quantization
+from quire.models.config import CheckpointError, CUDAGraphMode, KVCacheDtype, Quantization
+from quire.models.graphs.sizes import PIECE_BYTES
 from quire.planning.plan import Lengths, Plan, PlanRequest, build_plan
 from quire.planning.report import lines_of
 from quire.simulation.figures import Spread
@@ -59,6 +60,21 @@ def test_a_model_starts_where_it_fits(name: str, plans: dict[str, Plan]) -> None
     used = sum(receipt[kind] for kind in ("weights", "activation", "scratch", "graphs", "kv"))
     assert used + receipt["unused"] + plan.device.reserved_bytes == receipt["device"]
     assert used <= 0.9 * receipt["device"]
+
+
+def test_steps_in_pieces_have_their_memory(tmp_path: Path) -> None:
+    write_config(tmp_path, LLAMA_3_8B)
+    graphs, totals = [], []
+    for mode in CUDAGraphMode:
+        plan = plan_of(EngineConfig(ModelConfig(str(tmp_path), cudagraph_mode=mode)))
+        assert plan.facts is not None
+        receipt = {line.kind: line.num_bytes for line in plan.facts.receipt}
+        graphs.append(receipt["graphs"])
+        totals.append(receipt["graphs"] + receipt["kv"])
+    none, pieces, decode, both = graphs
+    assert none == 0 < decode and pieces + decode == both
+    assert pieces >= 20 * 33 * PIECE_BYTES  # of 20 sizes, the pieces around 32 layers' attention
+    assert max(totals) - min(totals) <= 16 * plan.token_bytes  # a block of K and V
 
 
 def _block_token(plan: Plan) -> int:

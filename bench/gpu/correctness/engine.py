@@ -4,6 +4,7 @@ the device, and no more memory than its receipt says."""
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from tests.models.tape import Waits
@@ -11,6 +12,7 @@ from tests.models.tape import Waits
 from bench.gpu.check import Finding, Place
 from bench.gpu.correctness.small_models import BLOCK_SIZE, MAX_LEN, build, prompts, submit, texts_of
 from quire.engine.config import MemoryConfig, SchedulingConfig
+from quire.models.config import CUDAGraphMode
 from quire.scheduler.cost import PreemptionMode
 
 FAMILIES = ("llama", "gemma2", "gpt_oss", "deepseek_v3")
@@ -20,30 +22,46 @@ TIGHT = MemoryConfig(block_size=BLOCK_SIZE, kv_cache_tokens=3 * MAX_LEN, swap_sp
 AT_ONCE = SchedulingConfig(
     max_model_len=MAX_LEN, max_num_seqs=NUM_SEQS, max_num_batched_tokens=40, async_scheduling=False
 )
+IN_PIECES = "swapped, overlapped, in pieces"
+
+
+class Way(NamedTuple):
+    """A way in which steps are taken and launched."""
+
+    memory: MemoryConfig
+    scheduling: SchedulingConfig
+    mode: CUDAGraphMode = CUDAGraphMode.FULL_DECODE_ONLY
+
+
+SWAPPED = Way(TIGHT, replace(AT_ONCE, preemption_mode=PreemptionMode.SWAP, async_scheduling=True))
 WAYS = {
-    "overlapped": (ROOMY, replace(AT_ONCE, async_scheduling=True)),
-    "swapped": (TIGHT, replace(AT_ONCE, preemption_mode=PreemptionMode.SWAP)),
-    "swapped, overlapped": (
-        TIGHT,
-        replace(AT_ONCE, preemption_mode=PreemptionMode.SWAP, async_scheduling=True),
-    ),
-    "recomputed, overlapped": (
+    "overlapped": Way(ROOMY, replace(AT_ONCE, async_scheduling=True)),
+    "swapped": Way(TIGHT, replace(AT_ONCE, preemption_mode=PreemptionMode.SWAP)),
+    "swapped, overlapped": SWAPPED,
+    "recomputed, overlapped": Way(
         TIGHT,
         replace(AT_ONCE, preemption_mode=PreemptionMode.RECOMPUTE, async_scheduling=True),
     ),
+    IN_PIECES: SWAPPED._replace(mode=CUDAGraphMode.FULL_AND_PIECEWISE),
 }
 
 
 def check_texts(place: Place) -> Iterator[Finding]:
-    """Text does not depend on overlap, on preemption, or on swapping."""
+    """Text does not depend on overlap, on preemption, on swapping, or on steps in pieces."""
     asked = prompts(NUM_SEQS, MAX_LEN - NUM_NEW)
     for family in FAMILIES[:2] if place.is_rehearsal else FAMILIES:
         expected = texts_of(build(family, place, ROOMY, AT_ONCE), asked, NUM_NEW)
-        for way, (memory, scheduling) in WAYS.items():
-            engine = build(family, place, memory, scheduling)
+        for way, settings in WAYS.items():
+            if place.is_rehearsal and way == IN_PIECES:
+                continue  # there are graphs on GPUs alone
+            engine = build(family, place, *settings)
             said = texts_of(engine, asked, NUM_NEW)
             stats = engine.stats
-            figures = {"preemptions": stats.num_preemptions, "swaps": stats.num_swaps}
+            figures = {
+                "preemptions": stats.num_preemptions,
+                "swaps": stats.num_swaps,
+                "in_pieces": stats.num_steps_piecewise,
+            }
             yield Finding(f"{family}, {way}", figures, _fault(way, figures, said == expected))
 
 
@@ -54,6 +72,8 @@ def _fault(way: str, figures: dict[str, int], is_same: bool) -> str | None:
         return "nothing was swapped, so that nothing was shown"
     if "recomputed" in way and not figures["preemptions"]:
         return "nothing was preempted, so that nothing was shown"
+    if way == IN_PIECES and not figures["in_pieces"]:
+        return "no step was in pieces, so that nothing was shown"
     return None
 
 

@@ -19,7 +19,8 @@ from quire.models.experts.replacement import replace_experts
 from quire.models.graphs.buffers import Buffers, DecodeLimits
 from quire.models.graphs.capture import GraphDevice, GraphRecorder
 from quire.models.graphs.cuda import CUDADevice
-from quire.models.graphs.graphed_model import GraphedModel, ReplayableBackend, record_decode
+from quire.models.graphs.decode import ReplayableBackend, record_decode
+from quire.models.graphs.graphed_model import GraphedModel, with_recorded
 from quire.models.hf import HFModel
 from quire.models.loading.checkpoint import ModelSource
 from quire.models.loading.loader import load_model
@@ -157,13 +158,14 @@ def _subject(family: str, place: Place, change: Callable[[nn.Module], None] = _l
     )
     limits = DecodeLimits(num_seqs, MAX_LEN, -(-MAX_LEN // BLOCK_SIZE), num_groups)
     assert isinstance(launched.backend, ReplayableBackend)
-    replayed = record_decode(
+    recorded = record_decode(
         launched,
         launched.backend,
         Buffers(limits, place.device),
         _graph_device(place),
         lambda done, total: None,
-    ).model
+    )
+    replayed = with_recorded(launched, recorded)
     longest = REHEARSED_LEN if place.is_rehearsal else MAX_LEN - 2
     return Subject(paging, launched, replayed, logits_error(folder, MAX_LEN), longest)
 

@@ -10,7 +10,7 @@ from bench.gpu.check import Place
 from bench.in_process import build_quietly
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.engine import Engine
-from quire.models.config import ModelDtype
+from quire.models.config import CUDAGraphMode, ModelDtype
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 
 MAX_LEN, BLOCK_SIZE = 96, 8
@@ -27,10 +27,20 @@ def checkpoint(name: str, place: Place) -> Path:
     return folder
 
 
-def build(name: str, place: Place, memory: MemoryConfig, scheduling: SchedulingConfig) -> Engine:
-    """Return an engine over a family's checkpoint in float32, which captures its decode steps."""
+def build(
+    name: str,
+    place: Place,
+    memory: MemoryConfig,
+    scheduling: SchedulingConfig,
+    mode: CUDAGraphMode = CUDAGraphMode.FULL_DECODE_ONLY,
+) -> Engine:
+    """Return an engine over a family's checkpoint in float32, which captures the steps of `mode`
+    on a GPU."""
     model = ModelConfig(
-        str(checkpoint(name, place)), device=str(place.device), dtype=ModelDtype.FLOAT32
+        str(checkpoint(name, place)),
+        device=str(place.device),
+        dtype=ModelDtype.FLOAT32,
+        cudagraph_mode=mode,
     )
     return build_quietly(EngineConfig(model, memory, scheduling))[0]
 

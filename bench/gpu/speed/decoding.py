@@ -15,7 +15,7 @@ from bench.gpu.speed.llama import MAX_MODEL_LEN
 from bench.in_process import build_quietly
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.engine import Engine
-from quire.models.config import ModelDtype
+from quire.models.config import CUDAGraphMode, ModelDtype
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 
 GRAPHS = "cuda_graphs"
@@ -52,26 +52,37 @@ class Decoded(NamedTuple):
 
 
 def build_engine(
-    folder: Path, device: torch.device, load: Load, *, is_eager: bool = False
+    folder: Path,
+    device: torch.device,
+    load: Load,
+    *,
+    mode: CUDAGraphMode = CUDAGraphMode.FULL_DECODE_ONLY,
 ) -> Engine:
     """Build an engine in bfloat16, with as much memory for K and V as the load needs.
 
-    Raises RuntimeError where a GPU would be measured without its kernels, or without graphs unless
-    `is_eager`.
+    Raises RuntimeError where a GPU would be measured without its kernels, or without the graphs of
+    its mode.
     """
     most = max(load.batches)
     num_tokens = most * (load.num_prompt + load.num_output + 32) + MAX_MODEL_LEN
     config = EngineConfig(
         ModelConfig(
-            str(folder), device=str(device), dtype=ModelDtype.BFLOAT16, enforce_eager=is_eager
+            str(folder), device=str(device), dtype=ModelDtype.BFLOAT16, cudagraph_mode=mode
         ),
         memory=MemoryConfig(kv_cache_tokens=num_tokens, swap_space=0, enable_prefix_caching=False),
         scheduling=SchedulingConfig(max_model_len=MAX_MODEL_LEN, max_num_seqs=most),
     )
     engine, facts = build_quietly(config)
-    is_missed = facts.attention != "triton" or not (is_eager or facts.decode.startswith(GRAPHS))
+    is_missed = (
+        facts.attention != "triton"
+        or (mode is not CUDAGraphMode.NONE and not facts.decode.startswith(GRAPHS))
+        or (mode.has_pieces and not facts.prefill.startswith(GRAPHS))
+    )
     if device.type == "cuda" and is_missed:
-        raise RuntimeError(f"attention is {facts.attention}, decode steps are {facts.decode}")
+        raise RuntimeError(
+            f"attention is {facts.attention}, decode steps are {facts.decode}, others "
+            f"{facts.prefill}"
+        )
     return engine
 
 

@@ -33,6 +33,7 @@ from bench.gpu.speed.llama import (
 )
 from bench.gpu.speed.timing import Timing
 from quire.engine.engine import Engine
+from quire.models.config import CUDAGraphMode
 from quire.scheduler.request import Sampling
 
 SAMPLINGS = {"top_p 0.9": Sampling(top_p=0.9), "top_k 50": Sampling(top_k=50)}
@@ -65,7 +66,9 @@ def check_1b(place: Place) -> Iterator[Finding]:
     middle = model.load.batches[len(model.load.batches) // 2]
     eager = model._replace(name=f"{model.name}, eager", load=model.load._replace(batches=(middle,)))
     folder = place.folder / model.name
-    yield from _decoded(eager, build_engine(folder, place.device, eager.load, is_eager=True), rates)
+    yield from _decoded(
+        eager, build_engine(folder, place.device, eager.load, mode=CUDAGraphMode.NONE), rates
+    )
 
 
 def check_8b(place: Place) -> Iterator[Finding]:

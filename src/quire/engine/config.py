@@ -10,6 +10,7 @@ from quire.cache.block_hash import HashAlgorithm
 from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE, Budget
 from quire.models.config import (
     AttentionBackendName,
+    CUDAGraphMode,
     KVCacheDtype,
     KVOptions,
     LinearBackend,
@@ -65,7 +66,8 @@ class ModelConfig:
     num_threads: CPU threads of the engine, or of each of its ranks; None for torch's default, which
         ranks share.
     tensor_parallel_size: the ranks that weights and KV heads are divided among, a process each.
-    enforce_eager: no decode steps are recorded as CUDA graphs.
+    cudagraph_mode: the steps that are recorded as CUDA graphs.
+    enforce_eager: none are, whatever `cudagraph_mode` says.
     disable_optimizations: what is not used, so that a kernel at fault can be found.
     """
 
@@ -80,6 +82,7 @@ class ModelConfig:
     linear_backend: LinearBackend = LinearBackend.AUTO
     quantization: Quantization = Quantization.NONE
     pooling: PoolingName = PoolingName.AUTO
+    cudagraph_mode: CUDAGraphMode = CUDAGraphMode.FULL_DECODE_ONLY
     enforce_eager: bool = False
     disable_optimizations: tuple[Optimization, ...] = ()
 

@@ -79,7 +79,7 @@ class ForwardPass:
                 computed.append(_Computed(part.batch, None))
                 continue
             try:
-                computed.append(_Computed(part.batch, self._rows(part.batch)))
+                computed.append(_Computed(part.batch, self._kept_rows(part.batch)))
             except Exception as error:
                 failure = failure_of(self._examine(error))
                 smaller = self._cut(part, failure)
@@ -95,6 +95,12 @@ class ForwardPass:
         if batch.states_indices is not None:
             return self.model.forward_with_states(batch)
         return StepRows(self.model.forward(batch))
+
+    def _kept_rows(self, batch: Batch) -> StepRows:
+        """Return rows that the next part leaves as they are: a model may write all logits to the
+        same place."""
+        logits, states = self._rows(batch)
+        return StepRows(logits.clone(), states)
 
     def _examine(self, error: Exception) -> Exception:
         """Let go of the tensors of a step that failed, and see that the device still computes.

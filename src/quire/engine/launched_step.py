@@ -11,7 +11,7 @@ from quire.engine.sampling.requested_tokens import PendingTokenLogits
 from quire.engine.sampling.sampler import PendingSample
 from quire.engine.sampling.sampling_state import SamplingState
 from quire.scheduler.request import TokenLogprobs
-from quire.scheduler.step import Step, StepFailure
+from quire.scheduler.step import Step, StepFailure, StepLaunch
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ class LaunchedStep:
     scored: log probabilities of prompt tokens by request id.
     failed: the requests whose part of the step cannot be computed.
     failure: what kept the step from being computed at once, if anything did.
+    launch: how the device was told to compute it, or the last part of it, if it computes anything.
     """
 
     step: Step
@@ -66,6 +67,7 @@ class LaunchedStep:
     scored: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
     failure: StepFailure | None = None
+    launch: StepLaunch | None = None
 
     def append(self, token_ids: Iterable[int]) -> None:
         """Append the sampled tokens to their rows; a row that does not take its own fails."""

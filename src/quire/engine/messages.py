@@ -167,6 +167,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     """The kernels that compute the experts of a mixture of them, or none."""
     decode: str = "eager"
     """The way steps of one token a request are launched: eager, with why, or cuda_graphs."""
+    prefill: str = "eager"
+    """The way other steps are launched: eager, with why, or cuda_graphs in pieces."""
     quantization: str = "none"
     """The format of the weights: none or int8."""
     async_scheduling: bool = False

@@ -37,9 +37,18 @@ from quire.engine.sampling.row_samples import sample_rows
 from quire.engine.sampling.sampler import SamplerOutput
 from quire.engine.sampling.sampling_state import SamplingState, build_sampling_state
 from quire.models.batch import Batch, Model
+from quire.models.graphs.graphed_model import GraphedModel
 from quire.models.optimizations import Disabled, Optimization
 from quire.scheduler.request import TokenLogprobs
-from quire.scheduler.step import BlockIds, Chunk, NewRequestData, Step, StepFailure, StepResult
+from quire.scheduler.step import (
+    BlockIds,
+    Chunk,
+    NewRequestData,
+    Step,
+    StepFailure,
+    StepLaunch,
+    StepResult,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +115,7 @@ class Runner:
             launched.rows = [self._rows[chunk.request_id] for chunk in step.chunks]
             output = self._forward_pass.run(self._batch(launched))
             launched.logits, launched.states = output.rows
+            launched.launch = _launch_of(self._model)
             if output.failure is not None:
                 launched.failure = output.failure
                 launched.fail(output.failed_chunks)
@@ -158,6 +168,7 @@ class Runner:
             step_failed=frozenset(launched.failed),
             step_failure=launched.failure,
             copy_time=self._model.take_copy_time(),
+            launch=launched.launch,
         )
         if launched.vectors is not None:
             vectors, not_finite = launched.vectors.result()
@@ -273,6 +284,11 @@ class Runner:
                     )
                 )
         return scored
+
+
+def _launch_of(model: Model) -> StepLaunch:
+    """Return how the model's last step was launched."""
+    return StepLaunch(model.launch) if isinstance(model, GraphedModel) else StepLaunch.NONE
 
 
 def _claimed(step: Step) -> set[int]:

@@ -149,8 +149,8 @@ class Model(Protocol):
     def forward(self, batch: Batch) -> Tensor:
         """Write the step's K and V, attend, and return the logits of `logits_indices`.
 
-        They are [R, vocab_size], of a float dtype. With `batch.greedy_only` the largest of each row
-        are right and the others may be -inf.
+        They are [R, vocab_size], of a float dtype, and stay as they are until the next call. With
+        `batch.greedy_only` the largest of each row are right and the others may be -inf.
         """
         ...
 

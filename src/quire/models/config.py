@@ -103,6 +103,28 @@ class LayerFeature(StrEnum):
     LATENT = "latents"
 
 
+class CUDAGraphMode(StrEnum):
+    """The steps that are replayed from CUDA graphs (vLLM: cudagraph_mode).
+
+    `FULL_DECODE_ONLY`: steps of one token a request, whole. `PIECEWISE`: all steps, in pieces with
+    attention launched between them. `FULL_AND_PIECEWISE`: steps of one token a request whole, and
+    the others in pieces.
+    """
+
+    NONE = "none"
+    PIECEWISE = "piecewise"
+    FULL_DECODE_ONLY = "full_decode_only"
+    FULL_AND_PIECEWISE = "full_and_piecewise"
+
+    @property
+    def has_full(self) -> bool:
+        return self in (CUDAGraphMode.FULL_DECODE_ONLY, CUDAGraphMode.FULL_AND_PIECEWISE)
+
+    @property
+    def has_pieces(self) -> bool:
+        return self in (CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL_AND_PIECEWISE)
+
+
 class LinearBackend(StrEnum):
     """The ways in which linear layers multiply. `AUTO`: on a CPU bfloat16 weights packed for the
     C++ kernels where they run, on a GPU merged projections. `TORCH`: weights as they are."""

@@ -11,7 +11,7 @@ from quire.cache.prefix_miss import Miss, MissKind
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.reasons import Reason
 from quire.scheduler.request import Request
-from quire.scheduler.step import Finish, PrefillProgress, Stats, StepFailure
+from quire.scheduler.step import Finish, PrefillProgress, Stats, StepFailure, StepLaunch
 from quire.scheduler.usage.ledger import UsageLedger
 
 _CAPACITY = (
@@ -83,6 +83,7 @@ class Counters:
     num_failed_steps: dict[StepFailure, int] = field(
         default_factory=lambda: dict.fromkeys(StepFailure, 0)
     )
+    num_steps: dict[StepLaunch, int] = field(default_factory=lambda: dict.fromkeys(StepLaunch, 0))
     misses: dict[MissKind, int] = field(default_factory=lambda: dict.fromkeys(MissKind, 0))
     recent: HitRate = field(default_factory=HitRate)
 
@@ -156,8 +157,11 @@ class Counters:
             self.note_prompt(request, now)
             request.note(now, Reason.FIRST_TOKEN)
 
-    def note_step_failure(self, failure: StepFailure | None) -> None:
-        """Count a step that was not computed at once, if it was not."""
+    def note_step(self, launch: StepLaunch | None, failure: StepFailure | None) -> None:
+        """Count a step by how it was launched, if it was, and by what kept it from being computed
+        at once, if anything did."""
+        if launch is not None:
+            self.num_steps[launch] += 1
         if failure is not None:
             self.num_failed_steps[failure] += 1
 
@@ -178,7 +182,7 @@ def stats_of(
 ) -> Stats:
     """Return the accounts of this moment. The head of the queue says what it waits for: few are
     ever let past it."""
-    head, failed, used = waiting.head, counters.num_failed_steps, counters.usage.total
+    head, used = waiting.head, counters.usage.total
     blocked = head is not None and bool(head.timeline) and head.timeline[-1].reason in _CAPACITY
     return Stats(
         num_running=num_running,
@@ -207,10 +211,21 @@ def stats_of(
         **_sources(counters),
         num_forced_tokens=counters.num_forced_tokens,
         num_blocks_pinned=usage.pinned,
-        num_steps_out_of_memory=failed[StepFailure.OUT_OF_MEMORY],
-        num_steps_with_errors=failed[StepFailure.ERROR],
         num_lost_tokens=used.num_lost_tokens,
+        **_steps(counters),
     )
+
+
+def _steps(counters: Counters) -> dict[str, int]:
+    """Return the steps by what went wrong, and by how they were launched."""
+    failed, launched = counters.num_failed_steps, counters.num_steps
+    return {
+        "num_steps_out_of_memory": failed[StepFailure.OUT_OF_MEMORY],
+        "num_steps_with_errors": failed[StepFailure.ERROR],
+        "num_steps_launched": launched[StepLaunch.NONE],
+        "num_steps_piecewise": launched[StepLaunch.PIECEWISE],
+        "num_steps_full": launched[StepLaunch.FULL],
+    }
 
 
 def _sources(counters: Counters) -> dict[str, int]:

@@ -186,7 +186,7 @@ class Scheduler:
         copied = result.copy_time
         self._cost.observe_step(step.num_tokens, max(seconds - copied.stall_s, 0.0))
         self._cost.observe_copies(copied.num_blocks, copied.copy_s)
-        self._counters.note_step_failure(result.step_failure)
+        self._counters.note_step(result.launch, result.step_failure)
         deltas = []
         sampled = iter(result.token_ids)
         for chunk in step.chunks:

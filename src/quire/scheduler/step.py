@@ -68,6 +68,15 @@ class StepFailure(StrEnum):
     ERROR = "error"
 
 
+class StepLaunch(StrEnum):
+    """The ways in which a device is told to compute a step: operation by operation, as captured
+    pieces with attention between them, or as one capture (vLLM: CUDAGraphMode)."""
+
+    NONE = "none"
+    PIECEWISE = "piecewise"
+    FULL = "full"
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """The samples of a step: one token id for each sampling chunk, in the order of the chunks.
@@ -78,7 +87,8 @@ class StepResult:
     memory.
     `not_finite` names requests whose logits held NaN, `grammar_failed` those whose grammar left no
     token, `step_failed` those whose part of the step could not be computed; their token id means
-    nothing. `step_failure` says what kept the step from being computed at once, if anything did.
+    nothing. `step_failure` says what kept the step from being computed at once, if anything did,
+    and `launch` how it was launched, or the last part of it; None where it computed nothing.
     `copy_time` is that of block copies, the step's own or those of steps before it, that were found
     to be done since the last result.
     """
@@ -94,6 +104,7 @@ class StepResult:
     step_failed: frozenset[str] = frozenset()
     step_failure: StepFailure | None = None
     copy_time: CopyTime = CopyTime()
+    launch: StepLaunch | None = None
 
     def failure(self, request_id: str) -> Reason | None:
         """Return why the request has no token although it should, or None."""
@@ -166,7 +177,9 @@ class Stats(NamedTuple):
     `num_generation_tokens`, `num_forced_tokens` were not sampled. In about `predicted_wait_s` what
     waits now is computed, as far as is known. Of `num_prefix_hits`, `num_host_hits` were copied in
     from the host, `num_disk_hits` were loaded from disk and `num_peer_hits` from other engines.
-    `num_steps_*` were not computed at once. Of `num_wasted_tokens`, which were computed again,
+    `num_steps_out_of_memory` and `num_steps_with_errors` were not computed at once;
+    `num_steps_launched` were launched operation by operation, the steps `piecewise` and `full` from
+    captures. Of `num_wasted_tokens`, which were computed again,
     `num_lost_tokens` had been computed by engines that ended.
     """
 
@@ -207,6 +220,9 @@ class Stats(NamedTuple):
     num_steps_out_of_memory: int = 0
     num_steps_with_errors: int = 0
     num_lost_tokens: int = 0
+    num_steps_launched: int = 0
+    num_steps_piecewise: int = 0
+    num_steps_full: int = 0
 
     @property
     def blocks_by_state(self) -> dict[str, int]:

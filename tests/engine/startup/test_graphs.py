@@ -1,37 +1,103 @@
-"""The words that say how decode steps are launched, where none are captured."""
+"""The words that say how steps are launched, and which steps are recorded."""
 
 import pytest
 import torch
+from torch import Tensor
 
 from quire.cache.sizing import KVCapacity
 from quire.engine.config import ModelConfig
-from quire.engine.startup.graphs import with_graphs
+from quire.engine.startup.graphs import kinds_of, launch_words, with_graphs
 from quire.engine.startup.kv_plan import KVPlan, Limits, Reasons
-from quire.models.config import KVOptions
+from quire.models.batch import Batch
+from quire.models.config import CUDAGraphMode, KVOptions
+from quire.models.graphs.recorded import Recorded
+from quire.models.graphs.sizes import GraphKinds
 from tests.models.driver import ignore_progress, load
 from tests.models.reference import References
 
 LIMITS = Limits(
     max_model_len=64, model_max_len=64, max_num_seqs=4, num_tokens=None, default_token_budget=32
 )
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+DEFAULT = CUDAGraphMode.FULL_DECODE_ONLY
+
+
+def not_graphs(why: str) -> str:
+    return f"eager (not cuda_graphs: {why})"
+
+
+ASKS = not_graphs("its attention asks the host")
+OF_MODE = not_graphs(f"--cudagraph-mode {DEFAULT}")
 
 
 @pytest.mark.parametrize(
-    ("device", "enforce_eager", "expected"),
+    ("device", "config", "decode", "prefill"),
     [
-        ("cpu", False, "eager"),
-        ("cpu", True, "eager"),
-        ("cuda", True, "eager (not cuda_graphs: --enforce-eager)"),
-        ("cuda", False, "eager (not cuda_graphs: its attention asks the host)"),
+        (CPU, ModelConfig("llama"), "eager", "eager"),
+        (CPU, ModelConfig("llama", cudagraph_mode=CUDAGraphMode.PIECEWISE), "eager", "eager"),
+        (CPU, ModelConfig("llama", enforce_eager=True), "eager", "eager"),
+        (
+            CUDA,
+            ModelConfig("llama", cudagraph_mode=CUDAGraphMode.PIECEWISE, enforce_eager=True),
+            *[not_graphs("--enforce-eager")] * 2,
+        ),
+        (
+            CUDA,
+            ModelConfig("llama", cudagraph_mode=CUDAGraphMode.NONE),
+            *[not_graphs("--cudagraph-mode none")] * 2,
+        ),
+        (CUDA, ModelConfig("llama"), ASKS, OF_MODE),
     ],
 )
 def test_steps_that_are_not_captured_say_why(
-    device: str, enforce_eager: bool, expected: str, references: References
+    device: torch.device, config: ModelConfig, decode: str, prefill: str, references: References
 ) -> None:
     loaded = load(references.checkpoint("llama"))
     capacity = KVCapacity(loaded.facts.layout(KVOptions()), 8, 16, 32)
     plan = KVPlan(capacity, LIMITS, 32, 0, Reasons("", ""))
-    config = ModelConfig("llama", enforce_eager=enforce_eager)
     model = loaded.attach(capacity.num_blocks, capacity.block_size)
-    found = with_graphs(config, model, torch.device(device), plan, ignore_progress)
-    assert found.model is model and found.decode == expected
+    found = with_graphs(config, model, device, plan, ignore_progress)
+    assert found == (model, decode, prefill)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kinds"),
+    [
+        (CUDAGraphMode.NONE, GraphKinds()),
+        (CUDAGraphMode.PIECEWISE, GraphKinds(pieces=True)),
+        (CUDAGraphMode.FULL_DECODE_ONLY, GraphKinds(decode=True)),
+        (CUDAGraphMode.FULL_AND_PIECEWISE, GraphKinds(decode=True, pieces=True)),
+    ],
+)
+def test_a_mode_says_which_steps_are_recorded(mode: CUDAGraphMode, kinds: GraphKinds) -> None:
+    config = ModelConfig("llama", cudagraph_mode=mode)
+    assert kinds_of(config, CUDA, is_replayable=True) == kinds
+    assert kinds_of(config, CUDA, is_replayable=False) == kinds._replace(decode=False)
+    assert kinds_of(config, CPU, is_replayable=True) == GraphKinds()
+
+
+def test_decode_steps_alone_are_recorded_unless_more_is_asked_for() -> None:
+    assert kinds_of(ModelConfig("llama"), CUDA, is_replayable=True) == GraphKinds(decode=True)
+
+
+class Captured:
+    """Steps that were captured, as far as words go."""
+
+    name = "piecewise"
+
+    def replay(self, batch: Batch) -> Tensor | None:
+        return None
+
+
+@pytest.mark.parametrize("has_decode", [False, True])
+def test_steps_that_are_captured_say_how_many(has_decode: bool) -> None:
+    refused = Recorded(None, why_not="it waits")
+    decode = Recorded(Captured(), 256, 35, 35) if has_decode else refused
+    pieces = Recorded(Captured(), 2048, 20, 660)
+    in_pieces = "cuda_graphs in pieces, 660 for 20 sizes of up to 2048 tokens"
+    whole = "cuda_graphs, of up to 256 requests" if has_decode else in_pieces
+    assert launch_words(decode, pieces, CUDA) == (whole, in_pieces)
+    assert launch_words(decode, refused, CUDA) == (
+        whole if has_decode else not_graphs("it waits"),
+        not_graphs("it waits"),
+    )

@@ -29,7 +29,8 @@ from quire.models.attention.triton.tiles import Device
 from quire.models.batch import Batch
 from quire.models.config import AttentionBackendName, KVCacheDtype, KVOptions, ModelDtype
 from quire.models.graphs.buffers import Buffers, DecodeLimits
-from quire.models.graphs.graphed_model import GraphedModel, ReplayableBackend, record_decode
+from quire.models.graphs.decode import ReplayableBackend, record_decode
+from quire.models.graphs.graphed_model import GraphedModel, with_recorded
 from quire.models.graphs.sizes import ladder
 from quire.models.hf import HFModel
 from quire.models.kv.kv_codec import choose_codec
@@ -236,14 +237,15 @@ def test_captured_steps_are_planned_before_they_are_replayed(
     recorded = record_decode(
         launched, launched.backend, Buffers(limits, CPU), StandInDevice(), ignore_progress
     )
-    assert isinstance(recorded.model, GraphedModel), recorded.why_not
+    assert not recorded.why_not
+    replayed_model = with_recorded(launched, recorded)
     num_kinds = len({plan.kernels for plan in machine.plans[num_trials:]})
     for count, length in ((3, 20), (2, 33), (5, 9), (1, 1)):
         contexts = [(seq, 0, range(3, 3 + length + seq)) for seq in range(count)]
         launched.forward(paging.batch(contexts))
         before = len(machine.plans)
         batch = paging.batch([(seq, length + seq, [7 + seq]) for seq in range(count)])
-        assert_near(recorded.model, launched, batch)
+        assert_near(replayed_model, launched, batch)
         replayed, after = machine.plans[before:][:num_kinds], machine.plans[before:][num_kinds:]
         assert {len(plan.last_sizes) for plan in replayed} == {padded_size(count, num_seqs)}
         assert {len(plan.last_sizes) for plan in after} == {count}

@@ -197,6 +197,17 @@ def test_a_step_allocates_no_more_than_scratch_says(
     assert peak_bytes(step, tmp_path / "memory.json") <= out_bytes + most
 
 
+def test_launches_of_a_layer_are_made_once() -> None:
+    scene = Scene(SMALL, [Span(0, 3)])
+    backend = TritonAttention(scene.store(scene.paging()), INTERPRETED)
+    launch = backend.launch_of(scene.layer, 4)
+    assert backend.launch_of(scene.layer, 4) is launch
+    assert backend.launch_of(scene.layer, 8).form.num_heads == 8
+    windowed = replace(scene.layer, window_size=5)
+    assert backend.launch_of(windowed, 4).form.layer == windowed
+    assert backend.launch_of(scene.layer, 4).form.layer == scene.layer
+
+
 def test_sinks_must_be_there_just_if_the_layer_has_them() -> None:
     scene = Scene(Shape(has_sinks=True), [Span(0, 3)])
     scene.sinks = None

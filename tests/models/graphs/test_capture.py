@@ -3,6 +3,7 @@ Shown on a stand-in whose allocator raises where torch's does."""
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.graphs.capture import GraphRecorder, Launch, capture_sizes
+from quire.models.graphs.capture import Cut, GraphRecorder, Recording, capture_sizes
 from tests.models.graphs.device import Fault, StandInDevice, Torch, ignore_progress
 from tests.profiles import cases
 
@@ -22,15 +23,29 @@ faults = st.sampled_from(Fault)
 versions = st.sampled_from(Torch)
 
 
-def doubling(device: StandInDevice) -> tuple[Tensor, Tensor, Callable[[int], None]]:
-    """Return inputs, outputs, and a step that doubles the first `size` of them."""
+def doubling(
+    device: StandInDevice, num_cuts: int = 0
+) -> tuple[Tensor, Tensor, Callable[[int, Cut], None]]:
+    """Return inputs, outputs, and a step that doubles the first `size` of them. It is cut so many
+    times, and what is launched at each cut halves them and doubles them again."""
     inputs, outputs = torch.zeros(max(SIZES)), torch.zeros(max(SIZES))
+    kept = torch.zeros(max(SIZES))
 
-    def run(size: int) -> None:
+    def run(size: int, cut: Cut) -> None:
         device.launch(lambda: None)
-        outputs[:size].copy_(inputs[:size] * 2)
+        states = inputs[:size] * 2
+        for _ in range(num_cuts):
+            kept[:size].copy_(states)
+            cut(partial(_halve, kept[:size]))
+            states = kept[:size] * 2
+            device.launch(lambda: None)
+        outputs[:size].copy_(states)
 
     return inputs, outputs, run
+
+
+def _halve(numbers: Tensor) -> None:
+    numbers.mul_(0.5)
 
 
 def assert_nothing_is_left(device: StandInDevice) -> None:
@@ -40,19 +55,23 @@ def assert_nothing_is_left(device: StandInDevice) -> None:
     device.free_cached()
 
 
-def assert_replays(launches: dict[int, Launch], inputs: Tensor, outputs: Tensor) -> None:
-    for size, replay in launches.items():
+def assert_replays(launches: dict[int, Recording], inputs: Tensor, outputs: Tensor) -> None:
+    for size, recording in launches.items():
         inputs.fill_(size)
         outputs.zero_()
-        replay()
+        recording.replay()
         assert outputs.tolist() == [2.0 * size] * size + [0.0] * (max(SIZES) - size)
 
 
-@given(versions, faults, st.integers(0, len(SIZES) - 1))
-@cases(200)
-def test_a_capture_that_fails_leaves_nothing(version: Torch, fault: Fault, at: int) -> None:
+@given(versions, faults, st.integers(0, 2), st.data())
+@cases(300)
+def test_a_capture_that_fails_leaves_nothing(
+    version: Torch, fault: Fault, num_cuts: int, data: st.DataObject
+) -> None:
+    num_graphs = len(SIZES) if fault in BEFORE_CAPTURES else len(SIZES) * (num_cuts + 1)
+    at = data.draw(st.integers(0, num_graphs - 1), label="at")
     device = StandInDevice(version, fault, frozenset({at}))
-    inputs, outputs, run = doubling(device)
+    inputs, outputs, run = doubling(device, num_cuts)
     try:
         launches = capture_sizes(GraphRecorder(device), SIZES, run, ignore_progress)
     except RuntimeError:
@@ -62,7 +81,9 @@ def test_a_capture_that_fails_leaves_nothing(version: Torch, fault: Fault, at: i
         assert device.log.count("end") <= device.log.count("begin")
     else:
         assert fault in OF_MEMORY
-        assert len(device.pools) == 1 and device.pools[0].users == len(launches)
+        num_graphs = sum(each.num_graphs for each in launches.values())
+        assert num_graphs == len(launches) * (num_cuts + 1)
+        assert len(device.pools) == 1 and device.pools[0].users == num_graphs
         assert_replays(launches, inputs, outputs)
         device.free_cached()
     again = capture_sizes(GraphRecorder(StandInDevice(version)), SIZES, run, ignore_progress)
@@ -103,7 +124,7 @@ def test_no_memory_for_the_largest_size_leaves_halves(caplog: pytest.LogCaptureF
     _, _, run = doubling(device)
     launches = capture_sizes(GraphRecorder(device), SIZES, run, ignore_progress)
     assert list(launches) == [8, 4, 2, 1]
-    assert "no memory to capture a decode step of 24 requests" in caplog.text
+    assert "no memory to capture a step of 24 tokens" in caplog.text
 
 
 def test_what_waits_is_refused_before_any_capture() -> None:
@@ -130,7 +151,7 @@ def test_tensors_of_a_step_that_failed_are_freed_before_its_memory_is_given_back
     alive: list[weakref.ref[Tensor]] = []
     seen: list[bool] = []
 
-    def run(size: int) -> None:
+    def run(size: int, cut: Cut) -> None:
         activations = torch.ones(size)
         alive.append(weakref.ref(activations))
         device.launch(lambda: None)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.models.graphs.capture import GraphRecorder
+from quire.models.graphs.capture import Cut, GraphRecorder
 from quire.models.graphs.crossings import Crossing
 from quire.models.graphs.cuda import CUDADevice
 
@@ -35,6 +35,48 @@ def test_a_graph_is_replayed_over_what_its_tensors_hold(numbers: Tensor) -> None
     numbers.fill_(3)
     replay()
     assert out.min() == out.max() == 6
+
+
+def test_what_is_between_two_graphs_is_launched_anew(numbers: Tensor) -> None:
+    """The first graph's memory is still its own when the second reads it."""
+    between, out = torch.zeros_like(numbers), torch.zeros_like(numbers)
+
+    def compute(cut: Cut) -> None:
+        kept = numbers + 1
+        between.copy_(numbers * 2)
+        cut(lambda: launch(between))
+        out.copy_(between + kept)
+
+    def launch(x: Tensor) -> None:
+        x.mul_(float(x.max()))  # waits for the device, as no capture may
+
+    recorder = GraphRecorder(CUDADevice(numbers.device))
+    recorder.check(lambda: compute(lambda between: None))
+    recording = recorder.capture_pieces(compute)
+    assert recording.num_graphs == 2
+    for number in (3.0, 5.0):
+        numbers.fill_(number)
+        recording.replay()
+        assert out.min() == out.max() == (2 * number) ** 2 + number + 1
+
+
+def test_a_capture_that_fails_after_a_cut_leaves_the_process_as_it_was(numbers: Tensor) -> None:
+    before = reserved_bytes()
+    recorder = GraphRecorder(CUDADevice(numbers.device))
+
+    def compute(cut: Cut) -> None:
+        doubled = numbers * 2
+        cut(lambda: None)
+        doubled.sum().item()
+
+    with pytest.raises(RuntimeError):
+        recorder.capture_pieces(compute)
+    recorder.forget()
+    assert reserved_bytes() == before
+    out = torch.zeros_like(numbers)
+    again = GraphRecorder(CUDADevice(numbers.device))
+    again.capture(lambda: out.copy_(numbers * 2))()
+    assert out.min() == out.max() == 2
 
 
 def test_graphs_that_are_forgotten_give_their_memory_back(numbers: Tensor) -> None:

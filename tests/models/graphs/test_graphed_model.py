@@ -2,6 +2,7 @@
 stand-in for a GPU's graphs: a graph here is the same operations again, over the same tensors."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -12,12 +13,10 @@ from quire.models.attention.triton.inputs import StepInputs
 from quire.models.batch import Batch
 from quire.models.config import KVOptions, LayerFacts
 from quire.models.graphs.buffers import Buffers, DecodeLimits
-from quire.models.graphs.graphed_model import (
-    NO_MEMORY,
-    GraphedModel,
-    RecordedDecode,
-    record_decode,
-)
+from quire.models.graphs.decode import record_decode
+from quire.models.graphs.graphed_model import GraphedModel, with_recorded
+from quire.models.graphs.recorded import NO_MEMORY, Recorded
+from quire.models.hf import HFModel
 from quire.models.loading.loader import LoadedModel
 from tests.models.driver import generate_greedy, load
 from tests.models.graphs.device import Fault, StandInDevice, Torch, ignore_progress
@@ -83,13 +82,29 @@ class FromTensorsStep:
         )
 
 
+class Subject(NamedTuple):
+    """A model with its decode steps captured where that could be done, and what is told of it."""
+
+    model: HFModel | GraphedModel
+    recorded: Recorded
+
+    @property
+    def largest(self) -> int:
+        return self.recorded.largest
+
+    @property
+    def why_not(self) -> str:
+        return self.recorded.why_not
+
+
 def recorded(
     loaded: LoadedModel, paging: Paging, device: StandInDevice, max_seqs: int = MAX_SEQS
-) -> RecordedDecode:
+) -> Subject:
     model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
     limits = DecodeLimits(max_seqs, MAX_LEN, -(-MAX_LEN // BLOCK_SIZE), len(paging.tables))
     backend = FromTensors(model.backend, device)
-    return record_decode(model, backend, Buffers(limits, CPU), device, ignore_progress)
+    found = record_decode(model, backend, Buffers(limits, CPU), device, ignore_progress)
+    return Subject(with_recorded(model, found), found)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

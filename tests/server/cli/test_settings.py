@@ -15,6 +15,7 @@ from quire.engine.config import (
 )
 from quire.models.config import (
     AttentionBackendName,
+    CUDAGraphMode,
     KVCacheDtype,
     LinearBackend,
     ModelDtype,
@@ -84,7 +85,8 @@ EVERY_FLAG = (
     *("--scheduling-policy", "fair", "--priority-ageing-s", "2.5", "--max-skips", "0"),
     "--no-wait-for-prefix",
     *("--prefix-caching-hash-algo", "sha256_cbor", "--prefix-caching-seed", "7"),
-    *("--async-scheduling", "--enforce-eager", "--disable-optimizations", "huge-pages,amx"),
+    *("--async-scheduling", "--enforce-eager", "--cudagraph-mode", "piecewise"),
+    *("--disable-optimizations", "huge-pages,amx"),
     *("--enable-kv-cache-events", "--timeline-requests", "0", "--tenant-secret", "of the house"),
     *("--admin-key", "of the master"),
     *("--shared-prefix-file", "prefixes.jsonl"),
@@ -108,6 +110,7 @@ EVERY_MODEL_OPTION = ServedModelConfig(
             attention_backend=AttentionBackendName.EAGER,
             linear_backend=LinearBackend.TORCH,
             quantization=Quantization.INT8,
+            cudagraph_mode=CUDAGraphMode.PIECEWISE,
             enforce_eager=True,
             disable_optimizations=(Optimization.HUGE_PAGES, Optimization.AMX),
         ),

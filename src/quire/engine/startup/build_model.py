@@ -29,7 +29,7 @@ from quire.engine.startup.assemble import Clock, OnProgress, assemble
 from quire.engine.startup.build_encoder import build_encoder_engine
 from quire.engine.startup.early_check import check_before_load
 from quire.engine.startup.embeddings import embedding_facts
-from quire.engine.startup.graphs import recorded_backend, with_graphs
+from quire.engine.startup.graphs import kinds_to_record, with_graphs
 from quire.engine.startup.kv_plan import KVPlan, Limits
 from quire.engine.startup.memory import peak_bytes
 from quire.engine.startup.placement import (
@@ -132,6 +132,7 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
         timer.end("warm_up")
     recorded = with_graphs(config.model, model, placement.device, plan, on_progress)
     if isinstance(recorded.model, GraphedModel):
+        _warm_up(recorded.model, plan, placement.device)  # attention sees other strides in pieces
         timer.end("graphs")
     receipt = sizing.receipt(footprint, plan, memories.device, loaded.local.weight_bytes)
     attention = loaded.local.attention_name(config.kv_options)
@@ -142,6 +143,7 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
     facts = msgspec.structs.replace(
         facts,
         decode=recorded.decode,
+        prefill=recorded.prefill,
         embeddings=embeddings,
         ranks=loaded.facts(footprint.block_bytes, facts.num_blocks),
     )
@@ -204,7 +206,7 @@ def _measure_step(sizing: Sizing, ranks: LoadedRanks) -> StepMemory:
         num_tokens,
         peak,
         loaded.scratch_bytes(step_limits(limits), config.kv_options),
-        is_recorded=recorded_backend(config.model, model, loaded.device) is not None,
+        recorded=kinds_to_record(config.model, model, loaded.device),
     )
 
 
@@ -242,5 +244,5 @@ def _log_facts(facts: EngineFacts, layout: Layout) -> None:
     if warning is not None:
         logger.warning(warning)
     logger.info("attention: %s; experts: %s", facts.attention, facts.experts)
-    logger.info("decode: %s", facts.decode)
+    logger.info("decode: %s; prefill: %s", facts.decode, facts.prefill)
     logger.info("%s", receipt_text(facts))

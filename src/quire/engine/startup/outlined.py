@@ -12,6 +12,7 @@ import torch
 from quire.cache.sizing import MIB, KVCapacity, TooLittleMemory
 from quire.engine.config import LEAST_MODEL_LEN, TOY_MODEL, EngineConfig, ModelConfig
 from quire.engine.messages import EngineFacts
+from quire.engine.startup.graphs import kinds_of
 from quire.engine.startup.kv_plan import Limits
 from quire.engine.startup.memory import DeviceMemory, measure
 from quire.engine.startup.placement import Placement, choose_placement, prepare_threads_and_device
@@ -152,15 +153,11 @@ def _sized(
         found.shape,
         memory,
     )
-    is_recorded = (
-        placement.device.type == "cuda"
-        and not config.model.enforce_eager
-        and attention.name.startswith(CAPTURED)
+    recorded = kinds_of(
+        config.model, placement.device, is_replayable=attention.name.startswith(CAPTURED)
     )
     head = 0 if found.head is None else found.head.scratch_bytes(limits.max_num_seqs)
-    step = StepMemory(
-        found.num_tokens, found.step_bytes, attention.scratch_bytes + head, is_recorded
-    )
+    step = StepMemory(found.num_tokens, found.step_bytes, attention.scratch_bytes + head, recorded)
     try:
         return _with_blocks(engine, sizing, step, attention.name)
     except TooLittleMemory as error:

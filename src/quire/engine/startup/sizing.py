@@ -20,18 +20,18 @@ from quire.engine.startup.receipt import memory_facts
 from quire.engine.startup.start import DEFAULT_BATCHED_TOKENS, is_overlapped
 from quire.engine.startup.swap_space import SwapSpace, swap_space
 from quire.models.attention.scratch import StepLimits
-from quire.models.graphs.sizes import record_bytes
+from quire.models.graphs.sizes import GraphKinds, piece_bytes, record_bytes
 from quire.models.loading.loader import LoadedModel
 
 
 class StepMemory(NamedTuple):
     """The memory of the largest step: of `num_tokens`, it takes `peak_bytes` beside the
-    `scratch_bytes` of attention and the head. `is_recorded`: decode steps become graphs."""
+    `scratch_bytes` of attention and the head. `recorded` are the steps that become graphs."""
 
     num_tokens: int
     peak_bytes: int
     scratch_bytes: int
-    is_recorded: bool
+    recorded: GraphKinds
 
 
 class Memories(NamedTuple):
@@ -100,7 +100,7 @@ class Sizing:
         config, facts = self.config, self.model.facts
         least = least_token_bytes(facts.vocab_size, facts.dtype_bytes, self.layout)
         token_bytes = max(-(-step.peak_bytes // step.num_tokens), least)
-        graphs = record_bytes(self.limits.max_num_seqs, token_bytes) if step.is_recorded else 0
+        graphs = self._graph_bytes(step.recorded, token_bytes)
         disabled = config.model.disable_optimizations
         sampler = sampler_bytes(facts.vocab_size, self.model.device, disabled)
         swap = self.swap_space
@@ -114,6 +114,12 @@ class Sizing:
             fixed_bytes=step.scratch_bytes + sampler + graphs + staging,
             graph_bytes=graphs,
         )
+
+    def _graph_bytes(self, recorded: GraphKinds, token_bytes: int) -> int:
+        limits, num_layers = self.limits, self.model.facts.num_layers
+        decode = record_bytes(limits.max_num_seqs, token_bytes)
+        pieces = piece_bytes(limits.max_step_tokens, num_layers, token_bytes)
+        return recorded.decode * decode + recorded.pieces * pieces
 
     def plan(self, footprint: Footprint, memories: Memories) -> KVPlan:
         """Return the blocks of the device and of the host: each rank has its part of every block,

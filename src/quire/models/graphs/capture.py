@@ -3,7 +3,8 @@
 What asks the device, or takes numbers from the host, is found in a run before any capture begins.
 Where a capture fails all the same, all that it began is ended and given back. Older torch leaves
 that to its caller: a capture that could not be ended was still underway for the allocator
-(pytorch 180395), and kept its memory (pytorch 190348).
+(pytorch 180395), and kept its memory (pytorch 190348). A capture may be cut into several graphs,
+with something between them that is no part of any: all of them succeed, or all are undone.
 """
 
 import gc
@@ -12,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -20,6 +21,10 @@ logger = logging.getLogger(__name__)
 
 Launch = Callable[[], None]
 Compute = Callable[[], object]
+Cut = Callable[[Launch], None]
+"""Ends a graph and begins the next. A replay makes the given launch between the two; the capture
+does not."""
+CutCompute = Callable[[Cut], object]
 
 
 class Graph(Protocol):
@@ -93,22 +98,29 @@ class GraphRecorder:
                 compute()
 
     def capture(self, compute: Compute) -> Launch:
-        """Capture `compute`, which was checked, and return what replays it.
+        """Capture `compute`, which was checked, as one graph, and return what replays it.
+
+        Raises RuntimeError where that fails; graphs captured before are as they were.
+        """
+        return self.capture_pieces(lambda cut: compute()).replay
+
+    def capture_pieces(self, compute: CutCompute) -> "Recording":
+        """Capture `compute`, which was checked, as graphs that end where it cuts, at least one.
 
         Raises RuntimeError where that fails; graphs captured before are as they were.
         """
         self._device.free_cached()
-        graph, num_users = self._pool.new_graph(), self._pool.num_users()
+        capture, num_users = _Capture(self._pool), self._pool.num_users()
         restore_random_state = self._device.keep_random_state()
         try:
             with self._device.side_stream(), _no_collection():
-                _capture(graph, compute)
+                capture.run(compute)
         except BaseException:
-            self._undo(graph, num_users)
+            self._undo(capture.graphs, num_users)
             restore_random_state()
             raise
-        self._graphs.append(graph)
-        return graph.replay
+        self._graphs += capture.graphs
+        return Recording(tuple(capture.launches), len(capture.graphs))
 
     def forget(self) -> None:
         """Forget all graphs and give back their memory. Replaying one is an error afterwards."""
@@ -121,47 +133,67 @@ class GraphRecorder:
         except RuntimeError as error:
             logger.warning("the memory of graphs is not given back: %s", error)
 
-    def _undo(self, graph: Graph, num_users: int) -> None:
-        """Undo what a failed capture began and torch, in its version, did not. A user too many
-        taken from the pool would be fatal, so that they are counted."""
-        with suppress(RuntimeError):
-            graph.reset()
+    def _undo(self, graphs: Sequence[Graph], num_users: int) -> None:
+        """Undo what a failed capture began and torch, in its version, did not, beginning with the
+        graph that failed. A user too many taken from the pool would be fatal, so that they are
+        counted."""
+        for graph in reversed(graphs):
+            with suppress(RuntimeError):
+                graph.reset()
         self._pool.end_allocation()
         for _ in range(self._pool.num_users() - num_users):
             self._pool.release()
 
 
+class Recording(NamedTuple):
+    """A captured step: its graphs are replayed by `launches`, with what is launched between."""
+
+    launches: tuple[Launch, ...]
+    num_graphs: int
+
+    def replay(self) -> None:
+        for launch in self.launches:
+            launch()
+
+
 def capture_sizes(
     recorder: GraphRecorder,
     sizes: Sequence[int],
-    run: Callable[[int], None],
+    run: Callable[[int, Cut], None],
     on_progress: Callable[[int, int], None],
-) -> dict[int, Launch]:
-    """Capture `run` of each size, the largest first: the memory that it takes suffices for the
-    others. No capture begins before all sizes are checked.
+) -> dict[int, Recording]:
+    """Capture `run` of each size in tokens, the largest first: the memory that it takes suffices
+    for the others. No capture begins before all sizes are checked.
 
     Returns what replays each size that memory allows. Raises RuntimeError, with nothing captured,
     where a size cannot be captured for another reason.
     """
     falling = sorted(sizes, reverse=True)
-    launches: dict[int, Launch] = {}
+    recordings: dict[int, Recording] = {}
+
+    def check(size: int) -> None:
+        recorder.check(partial(run, size, _do_not_cut))
 
     def capture(size: int) -> None:
-        launches[size] = recorder.capture(partial(run, size))
+        recordings[size] = recorder.capture_pieces(partial(run, size))
 
     def report(number: int) -> None:
         on_progress(number, 2 * len(falling))
 
     try:
-        checked = _that_fit(falling, lambda size: recorder.check(partial(run, size)), report)
+        checked = _that_fit(falling, check, report)
         _that_fit(checked, capture, lambda number: report(len(falling) + number))
     except BaseException:
         recorder.forget()
         raise
-    if not launches:
+    if not recordings:
         recorder.forget()
     report(2 * len(falling))
-    return launches
+    return recordings
+
+
+def _do_not_cut(between: Launch) -> None:
+    """Stand in for a cut where nothing is captured."""
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
@@ -186,7 +218,7 @@ def _that_fit(
             traceback.clear_frames(error.__traceback__)  # they keep the tensors of the step
             if not is_out_of_memory(error):
                 raise
-            logger.warning("no memory to capture a decode step of %d requests: %s", size, error)
+            logger.warning("no memory to capture a step of %d tokens: %s", size, error)
             if done:
                 break
             largest = size // 2
@@ -195,16 +227,44 @@ def _that_fit(
     return done
 
 
-def _capture(graph: Graph, compute: Compute) -> None:
-    """Capture `compute`. What it raises is raised, not what ending the capture raises then."""
-    graph.begin()
-    try:
-        compute()
-    except BaseException:
-        with suppress(RuntimeError):
+class _Capture:
+    """A capture under way. `launches` are the replays of the `graphs` that are whole, with what is
+    launched between them."""
+
+    def __init__(self, pool: GraphPool) -> None:
+        self._pool = pool
+        self._open: Graph | None = None
+        self.graphs: list[Graph] = []
+        self.launches: list[Launch] = []
+
+    def run(self, compute: CutCompute) -> None:
+        """Capture `compute`. What it raises is raised, not what ending the capture raises then."""
+        self._begin()
+        try:
+            compute(self._cut)
+        except BaseException:
+            with suppress(RuntimeError):
+                self._end()
+            raise
+        self._end()
+
+    def _cut(self, between: Launch) -> None:
+        self._end()
+        self.launches.append(between)
+        self._begin()
+
+    def _begin(self) -> None:
+        graph = self._pool.new_graph()
+        self.graphs.append(graph)
+        graph.begin()
+        self._open = graph
+
+    def _end(self) -> None:
+        """End the graph that is begun, if one is: a cut may have failed between two."""
+        graph, self._open = self._open, None
+        if graph is not None:
             graph.end()
-        raise
-    graph.end()
+            self.launches.append(graph.replay)
 
 
 @contextmanager

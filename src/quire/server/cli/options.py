@@ -8,6 +8,7 @@ from quire.cache.sizing import BLOCK_SIZES, DEFAULT_SHARE
 from quire.engine.config import MAX_RANKS, PoolingName
 from quire.models.config import (
     AttentionBackendName,
+    CUDAGraphMode,
     KVCacheDtype,
     LinearBackend,
     ModelDtype,
@@ -217,8 +218,16 @@ OPTIONS: tuple[Option, ...] = (
         "enforce-eager",
         MODEL,
         boolean,
-        "On a GPU, record no decode steps as CUDA graphs: a faster start and less memory, slower "
-        "steps.",
+        "On a GPU, record no steps as CUDA graphs: a faster start and less memory, slower steps.",
+    ),
+    Option(
+        "cudagraph-mode",
+        MODEL,
+        one_of(*CUDAGraphMode),
+        "On a GPU, the steps that are recorded as CUDA graphs: `full_decode_only` those of one "
+        "token a request, `piecewise` all of up to 2,048 tokens in pieces with attention between "
+        "them, `full_and_piecewise` those of one token a request whole and the others in pieces, "
+        "`none` no steps. Pieces have not yet run on a GPU.",
     ),
     Option(
         "disable-optimizations",

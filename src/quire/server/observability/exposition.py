@@ -15,7 +15,7 @@ from quire.cache.persistence.counts import DiskStats
 from quire.cache.transfer.counts import TransferStats
 from quire.engine.config import MemoryConfig
 from quire.engine.messages import EngineFacts
-from quire.scheduler.step import Stats, StepFailure
+from quire.scheduler.step import Stats, StepFailure, StepLaunch
 from quire.server.config import MetricsCompat
 from quire.server.models.lifecycle import ModelState
 from quire.server.models.served_model import ServedModel
@@ -227,6 +227,11 @@ def _request_rows(stats: Stats) -> dict[str, Rows]:
         "failed_steps_total": [
             ((StepFailure.OUT_OF_MEMORY,), stats.num_steps_out_of_memory),
             ((StepFailure.ERROR,), stats.num_steps_with_errors),
+        ],
+        "steps_total": [
+            ((StepLaunch.NONE,), stats.num_steps_launched),
+            ((StepLaunch.PIECEWISE,), stats.num_steps_piecewise),
+            ((StepLaunch.FULL,), stats.num_steps_full),
         ],
     }
 

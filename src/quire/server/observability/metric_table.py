@@ -213,6 +213,12 @@ METRICS: tuple[Metric, ...] = (
     _counter("prefix_cache_resets_total", "Times the prefix cache was emptied.", twin=False),
     _counter("wasted_prefill_tokens_total", "Computed tokens thrown away.", twin=False),
     _counter("failed_steps_total", "Steps that failed, and went on in parts.", "kind", twin=False),
+    _counter(
+        "steps_total",
+        "Steps by how they were launched: `none` of a CUDA graph, `piecewise` or `full`.",
+        "cudagraph_mode",
+        twin=False,
+    ),
     Metric(
         "http_half_read_bytes",
         MetricKind.GAUGE,

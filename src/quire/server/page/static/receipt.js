@@ -11,7 +11,8 @@ export const LINES = {
     "It grows with --max-num-batched-tokens, token by token."],
   scratch: ["Work memory that every step needs",
     "It grows with --max-num-seqs and --max-model-len."],
-  graphs: ["Captured decode steps", "--enforce-eager does without them; steps are then slower."],
+  graphs: ["Captured steps",
+    "--cudagraph-mode says which; --enforce-eager does without them, and steps are then slower."],
   kv: ["K and V: the cache of all requests",
     "--gpu-memory-utilization, --kv-cache-memory-bytes, --kv-cache-tokens or " +
     "--num-gpu-blocks-override says how much; --kv-cache-dtype int8 puts more tokens into it."],
