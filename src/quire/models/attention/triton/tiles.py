@@ -81,9 +81,9 @@ def _narrow_tile(layer: LayerFacts, codec: Codec, device: Device) -> Tile:
     """
     is_small = layer.head_size <= 64
     if device.reads_shared:
-        has_masks = layer.window_size is not None or layer.softcap is not None
-        is_tight = not is_small if codec.is_quantised else is_small or has_masks
-        return Tile(128, 64 if is_tight else 128, 8, 3)
+        has_room = device.capability < 100 and layer.window_size is None and layer.softcap is None
+        has_many = is_small if codec.is_quantised else has_room and not is_small
+        return Tile(128, 128 if has_many else 64, 8, 3)
     if codec.is_quantised:
         return Tile(128 if is_small else 64, 32, 8, 5)
     return Tile(128, 32, 8, 3 if is_small else 5)
