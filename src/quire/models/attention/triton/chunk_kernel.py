@@ -3,7 +3,9 @@
 
 A program has the rows of one K/V head: tokens of one sequence times query heads of the group. Keys
 are met from the first that its first token sees to the last that its last one sees, and nothing
-else is looked at, neither of the store nor of the block table. Scores are in powers of two.
+else is looked at, neither of the store nor of the block table. Tiles of keys that some tokens see
+in part are met first, and masked; those that all see whole come after them, and have no masks.
+Scores are in powers of two.
 """
 
 import triton
@@ -76,7 +78,7 @@ def attend_chunks(
 ):
     """Write to `out` [T, heads, V_HEAD_SIZE] the attention of the sequences that have several
     tokens in this step. The grid is (tiles, K/V heads x tiles of HEADS). VALUE_STRIDE 0 says that
-    the value is the key's first K_MAIN columns.
+    the value is the key's first K_MAIN columns. Without HAS_WHOLE all tiles are masked.
 
     `scale` makes scores powers of two, or, with HAS_CAP, what `tanh` takes; `cap` does it then.
     """
@@ -128,10 +130,10 @@ def attend_chunks(
     for IS_WHOLE in tl.static_range(2 if HAS_WHOLE else 1):
         for index in range(num_whole if IS_WHOLE else num_tiles - num_whole):
             if IS_WHOLE:
-                tile = num_before + index
+                nth = num_before + index
             else:
-                tile = tl.where(index < num_before, index, num_whole + index)
-            other = begin + tile * KEYS + tl.arange(0, KEYS)
+                nth = tl.where(index < num_before, index, num_whole + index)
+            other = begin + nth * KEYS + tl.arange(0, KEYS)
             seen = None if IS_WHOLE else other < end
             rows = find_rows(table_row, other, seen, kv_head, KV_HEADS, BLOCK_SIZE)
             key = read(keys, rows, seen, HEAD_SIZE, 0, K_MAIN, FORMAT, COMPUTE, IS_PACKED)
