@@ -84,7 +84,8 @@ class Form:
         return self.layer.num_kv_heads * -(-self.group // self.heads(tile))
 
     def chunk_constants(self, tile: Tile) -> dict[str, object]:
-        """Return the constants of `attend_chunks`."""
+        """Return the constants of `attend_chunks`. Latent keys in one byte leave no registers for a
+        loop without masks beside the one with them."""
         copies = max(1, WARP_SIZE * tile.num_warps // tile.keys)
         return {
             **self._attend_constants(tile),
