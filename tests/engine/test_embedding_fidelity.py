@@ -18,8 +18,10 @@ from quire.engine.startup.build import build_engine
 from quire.models.config import ModelDtype
 from quire.scheduler.request import NewRequest, Pooling, PoolingKind, Sampling, Stopping
 from tests.engine.test_fidelity import build
+from tests.long import long_but_for
 from tests.models.driver import DEVICE
 from tests.models.reference import PROVEN, References, fidelity_prompts, ordinary
+from tests.models.representatives import FAMILIES
 
 CLOSE = 1e-5
 """Vectors have length 1; other orders of the same sums came to 3e-6 at most."""
@@ -64,7 +66,7 @@ def expected(states: torch.Tensor, kind: PoolingKind) -> NDArray[np.float64]:
     return vector
 
 
-@pytest.mark.parametrize("family", PROVEN)
+@long_but_for(FAMILIES, "family", PROVEN)
 @torch.inference_mode()
 def test_vectors_are_those_of_the_states_that_transformers_has(
     family: str, references: References
