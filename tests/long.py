@@ -8,6 +8,24 @@ from collections.abc import Collection, Iterable
 import pytest
 
 
+def rest_is_long(kept: Collection[object], parameters: Iterable[object]) -> list[object]:
+    """Return parameters for a fixture, of which those that are not `kept` are marked `long`.
+
+    Raises ValueError if something is kept that is no parameter: it would stand for nothing.
+    """
+    parameters = list(parameters)
+    unknown = [each for each in kept if each not in parameters]
+    if unknown:
+        raise ValueError(f"what stands for others is not among them: {unknown}")
+    return [
+        pytest.param(
+            *(each if isinstance(each, tuple) else (each,)),
+            marks=() if each in kept else pytest.mark.long,
+        )
+        for each in parameters
+    ]
+
+
 def long_but_for(
     kept: Collection[object],
     name: str,
@@ -15,20 +33,10 @@ def long_but_for(
     *,
     is_indirect: bool = False,
 ) -> pytest.MarkDecorator:
-    """Parametrize a test by `name`, and mark as `long` the parameters that are not `kept`.
+    """Parametrize a test by `name`, or by several that commas part, as `rest_is_long` says.
 
-    Raises ValueError if something is kept that is no parameter: it would stand for nothing.
+    Raises ValueError if something is kept that is no parameter.
     """
-    parameters = list(parameters)
-    unknown = [each for each in kept if each not in parameters]
-    if unknown:
-        raise ValueError(f"kept, but no parameters of {name}: {unknown}")
-    marked = [
-        pytest.param(
-            *(each if isinstance(each, tuple) else (each,)),
-            marks=() if each in kept else pytest.mark.long,
-        )
-        for each in parameters
-    ]
+    marked = rest_is_long(kept, parameters)
     scope = "module" if is_indirect else None
     return pytest.mark.parametrize(name, marked, indirect=is_indirect, scope=scope)

@@ -3,7 +3,7 @@ hundred: `make long` has the rest. Logits and layers are cheap, and tested for a
 """
 
 
-FAMILIES: Mapping[str, str] = {
+FAMILIES = {
     "llama": "rotary positions, grouped heads, a gated MLP",
     "qwen3": "a norm of each head's query and key",
     "olmo2": "norms behind the layers, and of all heads at once",
