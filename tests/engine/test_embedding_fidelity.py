@@ -26,7 +26,7 @@ from tests.models.representatives import FAMILIES
 CLOSE = 1e-5
 """Vectors have length 1; other orders of the same sums came to 3e-6 at most."""
 KINDS = (PoolingKind.LAST, PoolingKind.MEAN)
-FAMILIES = ("llama", "gemma2", "gpt2")
+IN_ANY_BATCH = ("llama", "gemma2", "gpt2")
 
 Vectors = dict[str, NDArray[np.float32]]
 
@@ -90,7 +90,7 @@ def test_vectors_are_those_of_the_states_that_transformers_has(
             assert error < CLOSE, (kind, number)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", IN_ANY_BATCH)
 def test_vectors_hardly_depend_on_the_batch(family: str, references: References) -> None:
     """Alone in one step, in company and in chunks, and over a cached prefix."""
     checkpoint = references.checkpoint(family)
