@@ -27,6 +27,9 @@ CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
 
+# Sources are compiled once, and not by each of the hundreds of processes that tests start.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help serve install test long search fuzz check fmt bench schemas clients gateway-check deploy-check page-check image-check ray-check engines-check batch-kills cache-kills crash-ops overload hostile chaos soak wheel gpu-wheels gpu-faults readme clean
 
 help:  ## list the targets

@@ -5,6 +5,7 @@ threads would only wait for each other. Triton's kernels are interpreted, which 
 `TRITON_INTERPRET=0` runs them on one.
 """
 
+import gc
 import os
 import random
 import sys
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
 
 load_profile()
 replace_once_a_launch()
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage look at what was imported and collected: it stays, and is so much
+    that each would take a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

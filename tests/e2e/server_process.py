@@ -17,6 +17,8 @@ import psutil
 from tests.server.documented import held_to_document
 
 READY_WITHIN_S = 150.0
+LOOK_EVERY_S = 0.1
+"""A start takes seconds, and each look its share of a processor."""
 STOP_WITHIN_S = 30.0
 FLAGS = ("--port", "0", "--num-threads", "1")
 """One thread: threads that wait for each other are slow where cores are shared with other tests."""
@@ -52,7 +54,7 @@ class ServerProcess:
             assert self.process.poll() is None, f"the server has ended:\n{self.log()}"
             return self.client.get("/readyz").status_code == 200
 
-        assert eventually(answers, READY_WITHIN_S), f"not ready:\n{self.log()}"
+        assert eventually(answers, READY_WITHIN_S, LOOK_EVERY_S), f"not ready:\n{self.log()}"
 
     def metric(self, line_start: str) -> float:
         """The sum of the samples whose line begins so."""
@@ -88,12 +90,12 @@ def engines_of(server_pid: int) -> list[psutil.Process]:
     return sorted(found, key=lambda each: each.create_time())
 
 
-def eventually(holds: Callable[[], bool], within_s: float) -> bool:
+def eventually(holds: Callable[[], bool], within_s: float, every_s: float = 0.01) -> bool:
     deadline = time.monotonic() + within_s
     while not holds():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.01)
+        time.sleep(every_s)
     return True
 
 

@@ -18,13 +18,15 @@ from quire.engine.startup.build import build_engine
 from quire.models.config import ModelDtype
 from quire.scheduler.request import NewRequest, Pooling, PoolingKind, Sampling, Stopping
 from tests.engine.test_fidelity import build
+from tests.long import long_but_for
 from tests.models.driver import DEVICE
 from tests.models.reference import PROVEN, References, fidelity_prompts, ordinary
+from tests.models.representatives import FAMILIES
 
 CLOSE = 1e-5
 """Vectors have length 1; other orders of the same sums came to 3e-6 at most."""
 KINDS = (PoolingKind.LAST, PoolingKind.MEAN)
-FAMILIES = ("llama", "gemma2", "gpt2")
+IN_ANY_BATCH = ("llama", "gemma2", "gpt2")
 
 Vectors = dict[str, NDArray[np.float32]]
 
@@ -64,7 +66,7 @@ def expected(states: torch.Tensor, kind: PoolingKind) -> NDArray[np.float64]:
     return vector
 
 
-@pytest.mark.parametrize("family", PROVEN)
+@long_but_for(FAMILIES, "family", PROVEN)
 @torch.inference_mode()
 def test_vectors_are_those_of_the_states_that_transformers_has(
     family: str, references: References
@@ -88,7 +90,7 @@ def test_vectors_are_those_of_the_states_that_transformers_has(
             assert error < CLOSE, (kind, number)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", IN_ANY_BATCH)
 def test_vectors_hardly_depend_on_the_batch(family: str, references: References) -> None:
     """Alone in one step, in company and in chunks, and over a cached prefix."""
     checkpoint = references.checkpoint(family)

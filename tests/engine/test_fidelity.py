@@ -14,6 +14,7 @@ from quire.engine.engine import Engine
 from quire.engine.startup.build import build_engine
 from quire.models.config import QUANTISED, AttentionBackendName, KVCacheDtype, ModelDtype
 from quire.scheduler.request import NewRequest, Sampling, Stopping
+from tests.long import long_but_for
 from tests.models.driver import DEVICE
 from tests.models.reference import (
     BLOCK_SIZE,
@@ -24,6 +25,7 @@ from tests.models.reference import (
     References,
     fidelity_prompts,
 )
+from tests.models.representatives import FAMILIES
 
 EACH_WAY = ("llama", "gemma2", "gpt_oss", "llama4_text", "deepseek_v3")
 """One for each way of attention."""
@@ -70,7 +72,7 @@ def texts_of(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
     return texts
 
 
-@pytest.mark.parametrize("family", [*reversed(PROVEN)])
+@long_but_for(FAMILIES, "family", reversed(PROVEN))
 def test_greedy_tokens_are_those_of_generate(family: str, references: References) -> None:
     engine = build(references.checkpoint(family))
     assert texts_of(engine, fidelity_prompts()) == references.greedy_texts(family)

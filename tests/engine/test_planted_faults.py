@@ -31,6 +31,7 @@ from quire.scheduler.request import Request
 from quire.scheduler.step import Step
 from tests.engine.invariants import arrivals, check_invariants, shapes
 from tests.engine.toy_engine import Arrival, Shape
+from tests.long import long_but_for
 
 
 def search(max_examples: int) -> None:
@@ -243,33 +244,32 @@ def forks_before_the_prompt_is_computed(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Admission, "_source_of", hasty)
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [
-        gives_back_what_a_window_still_sees,
-        *(
-            pytest.param(plant, marks=pytest.mark.long)  # of many cases few show it
-            for plant in (
-                finds_another_groups_block,
-                asks_no_window_for_its_blocks,
-                forgets_parents,
-            )
-        ),
-        caches_too_early,
-        gives_a_block_twice,
-        loses_grown_blocks,
-        feeds_forward_what_another_sampled,
-        requests_greedy_logits_only,
-        loses_outputs_when_preempting,
-        noise_by_index_in_the_batch,
-        hits_one_block_too_many,
-        swaps_nothing_out,
-        swaps_nothing_in,
-        forks_without_a_copy,
-        forks_before_the_prompt_is_computed,
-        never_stops_waiting,
-    ],
+IN_EVERY_RUN = (
+    gives_back_what_a_window_still_sees,
+    caches_too_early,
+    gives_a_block_twice,
+    loses_grown_blocks,
+    feeds_forward_what_another_sampled,
+    requests_greedy_logits_only,
+    loses_outputs_when_preempting,
+    noise_by_index_in_the_batch,
+    hits_one_block_too_many,
+    swaps_nothing_in,
+    forks_without_a_copy,
 )
+SHOWN_BY_FEW_CASES = (
+    finds_another_groups_block,
+    asks_no_window_for_its_blocks,
+    forgets_parents,
+    swaps_nothing_out,
+    forks_before_the_prompt_is_computed,
+    never_stops_waiting,
+)
+"""In every run another fault of the same part stands for each of them: of prefixes, of swapped
+blocks, of forks; and the bound of a wait has its own tests in the scheduler's."""
+
+
+@long_but_for(IN_EVERY_RUN, "plant", (*IN_EVERY_RUN, *SHOWN_BY_FEW_CASES))
 def test_planted_fault_is_caught(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,5 @@
 """The paged model says what transformers says: in fp32 every token, and but for rounding every
-logit."""
+logit. Tokens of the families that stand for no others are compared by `make long`."""
 
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from quire.models.config import KVOptions
 from quire.models.loading.loader import LoadedModel
+from tests.long import long_but_for
 from tests.models.checkpoints import attention_of
 from tests.models.driver import DEVICE, generate_greedy, load
 from tests.models.families import SERVED
@@ -27,6 +28,7 @@ from tests.models.reference import (
     ordinary,
     some_prompts,
 )
+from tests.models.representatives import FAMILIES
 
 IN_HALF_PRECISION = (
     *("llama", "gpt2", "stories260K", "gemma2", "granite_swa", "deepseek_v3", "minicpm3"),
@@ -61,11 +63,11 @@ def all_logits(model: PreTrainedModel, prompt: list[int]) -> Tensor:
     return logits
 
 
+@long_but_for(FAMILIES, "family", PROVEN, is_indirect=True)
 def test_greedy_tokens_are_those_of_generate(
     family: str, loaded: LoadedModel, references: References, row: Row
 ) -> None:
     num_groups = len(loaded.facts.layout(KVOptions()).groups)
-    row.describe(loaded.facts, num_groups)
     paging = Paging(NUM_SEQS, MAX_LEN, block_size=BLOCK_SIZE, seed=5, num_groups=num_groups)
     model = loaded.attach(paging.num_blocks, BLOCK_SIZE)
     texts = generate_greedy(model, paging.on(DEVICE), fidelity_prompts(), num_new=NUM_NEW, seed=11)
@@ -105,6 +107,7 @@ def test_logits_are_close_to_the_ordinary_forward(
     checkpoint: Path, loaded: LoadedModel, row: Row
 ) -> None:
     prompts = some_prompts(5, 60)[1:]
+    row.describe(loaded.facts, len(loaded.facts.layout(KVOptions()).groups))
     reference = ordinary(checkpoint)
     errors = []
     for prompt, logits in zip(prompts, paged_logits(loaded, prompts), strict=True):

@@ -1,4 +1,5 @@
-// What the drivers share: random numbers, memory of the exact size, and a program of 300 cases.
+// What the drivers share: random numbers, memory of the exact size, and a program of as many
+// cases as it is told.
 #pragma once
 
 #include <stdint.h>
@@ -40,11 +41,11 @@ void run_one();
 
 }  // namespace
 
-int main() {
+int main(int, char** words) {
 #if defined(__AMX_TILE__)
     if (syscall(SYS_arch_prctl, 0x1023, 18)) abort();  // what cpu.cpp asks for
 #endif
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0; i < atoi(words[1]); i++) {
         srand(unsigned(i));
         run_one();
     }

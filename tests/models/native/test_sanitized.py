@@ -1,4 +1,7 @@
-"""The kernels under AddressSanitizer and UndefinedBehaviorSanitizer, built from their sources."""
+"""The kernels under AddressSanitizer and UndefinedBehaviorSanitizer, built from their sources.
+
+Every run has those that are used on its machine; `make long` has them for all instruction sets.
+"""
 
 import shutil
 import subprocess
@@ -7,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import quire.models.native as native
-from tests.instructions import library_of
+from tests.instructions import built_library, library_of
 
 SOURCES = Path(native.__file__).parent
 FLAGS = {
@@ -31,6 +34,8 @@ DRIVERS = [
         for isa in ("avx512", "amx")
     ),
 ]
+FEW, MANY = 60, 300
+"""Random calls: of the kernels of this machine in every run, of all in `make long`."""
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
@@ -48,15 +53,41 @@ def has_sanitizers(compiler: str, folder: Path) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.parametrize(("driver", "isa"), DRIVERS)
-def test_kernel_stays_within_its_memory(driver: str, isa: str, tmp_path: Path) -> None:
-    library_of(isa)
-    compiler = shutil.which("g++")
-    if compiler is None:
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> str:
+    found = shutil.which("g++")
+    if found is None:
         pytest.skip("there is no g++ here")
-    if not has_sanitizers(compiler, tmp_path):
+    if not has_sanitizers(found, tmp_path_factory.mktemp("sanitizers")):
         pytest.skip("g++ here has no sanitizer runtimes")
+    return found
+
+
+def assert_stays_within(program: Path, num_cases: int) -> None:
+    command = [program, str(num_cases)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "clean\n", "")
+
+
+@pytest.mark.parametrize("driver", dict.fromkeys(driver for driver, _ in DRIVERS))
+def test_kernel_that_is_used_here_stays_within_its_memory(
+    driver: str, compiler: str, tmp_path: Path
+) -> None:
+    """Built for the widest instructions of this CPU that it is written for."""
+    here = [isa for name, isa in DRIVERS if name == driver and isa in built_library().isas]
+    if not here:
+        library_of("avx512")
+    program = tmp_path / "sanitized"
+    build(compiler, Path(__file__).with_name(f"sanitized_{driver}.cpp"), here[-1], program)
+    assert_stays_within(program, FEW)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("driver", "isa"), DRIVERS)
+def test_kernel_stays_within_its_memory(
+    driver: str, isa: str, compiler: str, tmp_path: Path
+) -> None:
+    library_of(isa)
     program = tmp_path / "sanitized"
     build(compiler, Path(__file__).with_name(f"sanitized_{driver}.cpp"), isa, program)
-    done = subprocess.run([program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "clean\n", "")
+    assert_stays_within(program, MANY)

@@ -12,6 +12,8 @@ from torch._C._distributed_c10d import HashStore
 from quire.models.parallel.group import RankGroup, join_group, leave_group, open_store, serve_store
 
 TIMEOUT_S = 100.0
+JOBS = "tests.models.parallel.jobs"
+"""Imported once by a process that forks all ranks: with transformers that takes seconds."""
 
 Result = TypeVar("Result")
 
@@ -20,7 +22,8 @@ class RankProcesses:
     """`size` ranks on the CPU, that wait for jobs."""
 
     def __init__(self, size: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([JOBS])
         self._store = serve_store(TIMEOUT_S)
         pipes = [context.Pipe() for _ in range(size)]
         self._channels = [near for near, _ in pipes]

@@ -103,7 +103,7 @@ def check(output: Read, tools: dict[str, dict[str, object]], *free: str) -> None
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
 @given(tools=TOOLS, parallel=st.booleans(), seed=st.integers(0, 2**32))
-@cases(80)
+@cases(40)
 def test_required_outputs_are_calls(
     form: ToolFormatName, tools: dict[str, dict[str, object]], parallel: bool, seed: int
 ) -> None:
@@ -120,7 +120,7 @@ def test_required_outputs_are_calls(
 @given(
     tools=TOOLS, prose=st.sampled_from(["", "Let me see. ", "\n", "<tool ", "[x"]), data=st.data()
 )
-@cases(80)
+@cases(40)
 def test_text_may_hold_calls_which_are_of_their_schemas(
     form: ToolFormatName, tools: dict[str, dict[str, object]], prose: str, data: st.DataObject
 ) -> None:
