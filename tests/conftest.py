@@ -30,8 +30,8 @@ replace_once_a_launch()
 
 
 def pytest_collection_finish() -> None:
-    """Let no collection of garbage look at what was imported and collected: it stays, and is so much
-    that each would take a second."""
+    """Let no collection of garbage look at what was imported and collected: it stays, and is so
+    much that each would take a second."""
     gc.collect()
     gc.freeze()
 

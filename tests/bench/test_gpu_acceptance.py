@@ -1,6 +1,6 @@
 """The acceptance of a GPU is rehearsed whole, small and on a CPU, so that no slip costs the time of
-a GPU: every check runs to its end and finds nothing wrong. Speeds mean nothing there. Of checks that share
-their code, one is in every run.
+a GPU: every check runs to its end and finds nothing wrong. Speeds mean nothing there. Of checks
+that share their code, one is in every run.
 """
 
 import os

@@ -2,7 +2,6 @@
 hundred: `make long` has the rest. Logits and layers are cheap, and tested for all in every run.
 """
 
-
 FAMILIES = {
     "llama": "rotary positions, grouped heads, a gated MLP",
     "qwen3": "a norm of each head's query and key",

@@ -64,7 +64,7 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def assert_stays_within(program: Path, num_cases: int) -> None:
-    command = [program, str(num_cases)]
+    command = [str(program), str(num_cases)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "clean\n", "")
 
