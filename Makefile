@@ -43,7 +43,7 @@ install: $(INSTALLED)  ## set up what serving needs, and EXTRAS="otel,plot"
 test: check wheel  ## everything CI runs: checks, wheel, tests
 	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-long: $(TESTS)  ## tests that take minutes: kills and crashes under load, faults that tests must see
+long: $(TESTS)  ## what `make test` leaves out: kills and crashes under load, faults, what another test stands for
 	$(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 search: $(TESTS)  ## look for cases that fail, at random; some tests: ARGS="tests/models"

@@ -38,6 +38,6 @@ def long_but_for(
     Raises ValueError if something is kept that is no parameter.
     """
     marked = rest_is_long(kept, parameters)
-    if is_indirect:
+    if is_indirect:  # the fixture has what tests of one parameter share
         return pytest.mark.parametrize(name, marked, indirect=True, scope="module")
     return pytest.mark.parametrize(name, marked)
