@@ -11,13 +11,7 @@ Scores are in powers of two.
 import triton
 import triton.language as tl
 
-from quire.models.attention.triton.shared_kernel import (
-    LOG2_E,
-    find_rows,
-    first_visible,
-    read,
-    tanh,
-)
+from quire.models.attention.triton.shared_kernel import LOG2_E, first_visible, read, tanh
 from quire.models.attention.triton.widen_kernel import LEAST_SCALE, read_scales, weigh
 
 
@@ -33,6 +27,20 @@ def _find(query_starts, num_seqs, tile, TOKENS: tl.constexpr):
         low = tl.where(is_later, middle, low)
         high = tl.where(is_later, high, middle)
     return low
+
+
+@triton.jit
+def _find_rows(
+    table_row, positions, seen, kv_head, KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr
+):
+    """Return int32 [N], the rows of a store's tensors that have the vectors of `kv_head` at the
+    `positions` [N] of the sequence whose row of the block table begins at `table_row`: half the
+    registers of int64."""
+    if seen is None:
+        block = tl.load(table_row + positions // BLOCK_SIZE)
+    else:
+        block = tl.load(table_row + positions // BLOCK_SIZE, seen, 0)
+    return (block * BLOCK_SIZE + positions % BLOCK_SIZE) * KV_HEADS + kv_head
 
 
 @triton.jit(do_not_specialize=["num_seqs", "table_stride", "query_starts", "context_lens", "table"])
@@ -135,7 +143,7 @@ def attend_chunks(
                 nth = tl.where(index < num_before, index, num_whole + index)
             other = begin + nth * KEYS + tl.arange(0, KEYS)
             seen = None if IS_WHOLE else other < end
-            rows = find_rows(table_row, other, seen, kv_head, KV_HEADS, BLOCK_SIZE)
+            rows = _find_rows(table_row, other, seen, kv_head, KV_HEADS, BLOCK_SIZE)
             key = read(keys, rows, seen, HEAD_SIZE, 0, K_MAIN, FORMAT, COMPUTE, IS_PACKED)
             scores = tl.dot(main, tl.trans(key), input_precision="ieee")
             if K_REST > 0:

@@ -29,20 +29,6 @@ def tanh(powers):
 
 
 @triton.jit
-def find_rows(
-    table_row, positions, seen, kv_head, KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr
-):
-    """Return int32 [N], the rows of a store's tensors that have the vectors of `kv_head` at the
-    `positions` [N] of the sequence whose row of the block table begins at `table_row`: half the
-    registers of int64."""
-    if seen is None:
-        block = tl.load(table_row + positions // BLOCK_SIZE)
-    else:
-        block = tl.load(table_row + positions // BLOCK_SIZE, seen, 0)
-    return (block * BLOCK_SIZE + positions % BLOCK_SIZE) * KV_HEADS + kv_head
-
-
-@triton.jit
 def read(
     elements,
     rows,

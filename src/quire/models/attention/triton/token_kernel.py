@@ -12,7 +12,6 @@ import triton.language as tl
 from quire.models.attention.triton.list_kernel import part_at, share_of, slot_of
 from quire.models.attention.triton.shared_kernel import (
     LOG2_E,
-    find_rows,
     first_visible,
     read,
     read_words,
@@ -125,7 +124,6 @@ def attend_tokens(
         sums_3 = sums
         peak = tl.full([], LEAST_SCALE if COMPUTE == tl.float16 else 1.0, tl.float32)
 
-        table_row = table + seq.to(tl.int64) * table_stride
         begin = first_visible(position, WINDOW_SIZE, CHUNK_SIZE)
         end = position + 1
         if IS_SHARED:
@@ -134,7 +132,9 @@ def attend_tokens(
         for low in range(begin, end, KEYS):
             other = low + tl.arange(0, KEYS)
             seen = other < end
-            rows = find_rows(table_row, other, seen, kv_head, KV_HEADS, BLOCK_SIZE)
+            block = tl.load(table + seq.to(tl.int64) * table_stride + other // BLOCK_SIZE, seen, 0)
+            slot = block.to(tl.int64) * BLOCK_SIZE + other % BLOCK_SIZE
+            rows = slot * KV_HEADS + kv_head
             key = read(keys, rows, seen, HEAD_SIZE, 0, K_MAIN, FORMAT, COMPUTE, IS_PACKED)
             scores = tl.dot(main, tl.trans(key), input_precision="ieee")
             if K_REST > 0:
