@@ -63,6 +63,8 @@ def choose_tile(layer: LayerFacts, codec: Codec, most_rows: int, device: Device)
     if codec.dtype.itemsize > 2:
         return _exact_tile(head_size, codec)
     if most_rows <= MIN_ROWS:
+        if head_size > 256 and not codec.is_quantised:
+            return Tile(MIN_ROWS, 32, 8, 3)
         is_wide = head_size > (128 if codec.is_quantised and device.reads_shared else 256)
         return Tile(MIN_ROWS, 16 if is_wide else 32, 4, 5)
     if head_size > 256:
