@@ -39,6 +39,7 @@ def say(terminal: PseudoTerminal, message: str) -> str:
 
 
 def leave(terminal: PseudoTerminal) -> None:
+    terminal.wait_for(PROMPT)  # what is typed while an answer ends may be dropped
     terminal.send(CTRL_D)
     assert terminal.exit_code() == 0
     assert terminal.echoes
