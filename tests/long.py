@@ -1,4 +1,4 @@
-"""What is like what another test shows is marked `long`: `make long` runs it, `make test` does not.
+"""Marks `long` what another test stands for: `make long` runs it, `make test` does not.
 
 Each table of what stands for the others is beside its tests, and says what it stands for.
 """

@@ -14,17 +14,13 @@ from bench.gpu.log import Log, Status
 
 ROOT = Path(__file__).resolve().parents[2]
 LIKE_ANOTHER = {
-    **dict.fromkeys(
-        ("attention-float16", "attention-float32", "attention-fp8", "attention-int8"),
-        "attention-bfloat16",
-    ),
+    **dict.fromkeys(("attention-float16", "attention-float32"), "attention-bfloat16"),
     **dict.fromkeys(
         ("graph-llama", "graph-gemma2", "graph-gpt-oss", "graph-deepseek", "graph-long-rope"),
         "graph-refused",  # which then captures a model that can be
     ),
     "engine-waits": "engine-texts",
     "fidelity": "captures",
-    "attention-beside": "attention",
     "model-8b": "model-1b",
     "peer-8b": "peer-1b",
 }

@@ -36,4 +36,5 @@ FAMILIES = {
     "minicpm3": "latent attention without experts",
     "gemma3, text alone": "the text of a model of more",
 }
-"""What each stands for. Every kind of layer in tests/models/families.py has one at least."""
+"""By name, the mechanisms that a family stands for. Every kind of layer in tests/models/families.py
+has one at least."""

@@ -13,17 +13,14 @@ from tests.models.paging import Paging
 from torch import Tensor, nn
 
 from bench.gpu.check import Finding, Place
-from bench.gpu.correctness.small_models import BLOCK_SIZE, MAX_LEN, checkpoint
-from quire.models.config import AttentionBackendName, KVOptions, ModelDtype
-from quire.models.experts.replacement import replace_experts
+from bench.gpu.correctness.small_models import BLOCK_SIZE, MAX_LEN, checkpoint, load
+from quire.models.config import AttentionBackendName, KVOptions
 from quire.models.graphs.buffers import Buffers, DecodeLimits
 from quire.models.graphs.capture import GraphDevice, GraphRecorder
 from quire.models.graphs.cuda import CUDADevice
 from quire.models.graphs.decode import ReplayableBackend, record_decode
 from quire.models.graphs.graphed_model import GraphedModel, with_recorded
 from quire.models.hf import HFModel
-from quire.models.loading.checkpoint import ModelSource
-from quire.models.loading.loader import load_model
 
 MAX_SEQS, REHEARSED_SEQS = 12, 4
 COUNTS, REHEARSED_COUNTS = (1, 3, 5, 11), (3,)
@@ -139,15 +136,7 @@ def _check_family(family: str, place: Place) -> Iterator[Finding]:
 
 
 def _subject(family: str, place: Place, change: Callable[[nn.Module], None] = _leave) -> Subject:
-    folder = checkpoint(family, place)
-    loaded = load_model(
-        ModelSource(str(folder)),
-        dtype=ModelDtype.FLOAT32,
-        device=place.device,
-        on_progress=lambda phase, done, total: None,
-    )
-    if place.is_rehearsal:
-        replace_experts(loaded.module)  # as on a GPU
+    loaded = load(family, place)
     change(loaded.module)
     num_groups = len(loaded.facts.layout(KVOptions()).groups)
     num_seqs = REHEARSED_SEQS if place.is_rehearsal else MAX_SEQS
@@ -167,7 +156,9 @@ def _subject(family: str, place: Place, change: Callable[[nn.Module], None] = _l
     )
     replayed = with_recorded(launched, recorded)
     longest = REHEARSED_LEN if place.is_rehearsal else MAX_LEN - 2
-    return Subject(paging, launched, replayed, logits_error(folder, MAX_LEN), longest)
+    return Subject(
+        paging, launched, replayed, logits_error(checkpoint(family, place), MAX_LEN), longest
+    )
 
 
 def _graph_device(place: Place) -> GraphDevice:

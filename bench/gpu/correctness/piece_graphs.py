@@ -14,17 +14,14 @@ from tests.models.paging import Chunk, Paging
 from torch import Tensor, nn
 
 from bench.gpu.check import Figure, Finding, Place
-from bench.gpu.correctness.small_models import BLOCK_SIZE, MAX_LEN, checkpoint
+from bench.gpu.correctness.small_models import BLOCK_SIZE, MAX_LEN, checkpoint, load
 from quire.models.batch import Batch
-from quire.models.config import AttentionBackendName, KVOptions, ModelDtype
-from quire.models.experts.replacement import replace_experts
+from quire.models.config import AttentionBackendName, KVOptions
 from quire.models.graphs.cuda import CUDADevice
 from quire.models.graphs.graphed_model import GraphedModel, with_recorded
 from quire.models.graphs.pieces import PieceBuffers, PieceLimits, record_pieces
 from quire.models.hf import HFModel
 from quire.models.kv.kv_store import KVStore
-from quire.models.loading.checkpoint import ModelSource
-from quire.models.loading.loader import load_model
 
 FAMILIES, REHEARSED_FAMILIES = ("llama", "gemma2", "gpt_oss", "deepseek_v3"), ("llama",)
 REFUSED = "llama"
@@ -91,15 +88,7 @@ def _leave(module: nn.Module) -> None:
 def _subject(
     family: str, place: Place, scale: Scale, change: Callable[[nn.Module], None] = _leave
 ) -> Subject:
-    folder = checkpoint(family, place)
-    loaded = load_model(
-        ModelSource(str(folder)),
-        dtype=ModelDtype.FLOAT32,
-        device=place.device,
-        on_progress=lambda phase, done, total: None,
-    )
-    if place.is_rehearsal:
-        replace_experts(loaded.module)  # as on a GPU
+    loaded = load(family, place)
     change(loaded.module)
     num_groups = len(loaded.facts.layout(KVOptions()).groups)
     paging = Paging(scale.num_seqs, MAX_LEN, block_size=BLOCK_SIZE, num_groups=num_groups)
@@ -117,7 +106,7 @@ def _subject(
         launched,
         with_recorded(model, recorded),
         (launched.store, model.store),
-        logits_error(folder, MAX_LEN),
+        logits_error(checkpoint(family, place), MAX_LEN),
         recorded.why_not,
     )
 

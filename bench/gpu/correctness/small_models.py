@@ -11,6 +11,9 @@ from bench.in_process import build_quietly
 from quire.engine.config import EngineConfig, MemoryConfig, ModelConfig, SchedulingConfig
 from quire.engine.engine import Engine
 from quire.models.config import CUDAGraphMode, ModelDtype
+from quire.models.experts.replacement import replace_experts
+from quire.models.loading.checkpoint import ModelSource
+from quire.models.loading.loader import LoadedModel, load_model
 from quire.scheduler.request import NewRequest, Sampling, Stopping
 
 MAX_LEN, BLOCK_SIZE = 96, 8
@@ -25,6 +28,19 @@ def checkpoint(name: str, place: Place) -> Path:
         if not folder.exists():
             made.rename(folder)
     return folder
+
+
+def load(name: str, place: Place) -> LoadedModel:
+    """Return a family's model in float32, with grouped experts in a rehearsal as on a GPU."""
+    loaded = load_model(
+        ModelSource(str(checkpoint(name, place))),
+        dtype=ModelDtype.FLOAT32,
+        device=place.device,
+        on_progress=lambda phase, done, total: None,
+    )
+    if place.is_rehearsal:
+        replace_experts(loaded.module)
+    return loaded
 
 
 def build(

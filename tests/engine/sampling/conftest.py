@@ -11,8 +11,8 @@ from tests.instructions import library_of
 from tests.long import rest_is_long
 
 IN_EVERY_RUN = ("torch", "portable", "avx2", "avx512")
-"""Those that `make test` tries. The kernel for AMX is built from the lines of that for AVX-512, as
-it has no tiles; `make long` tries it too."""
+"""Samplers of `make test`. The kernel for AMX is built from the lines of that for AVX-512, as it
+has no tiles; `make long` tries it too."""
 
 
 @pytest.fixture(scope="session", params=rest_is_long(IN_EVERY_RUN, ("torch", *ISAS)))

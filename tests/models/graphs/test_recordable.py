@@ -1,6 +1,6 @@
-"""What a decode step must be to be recorded, and another between calls of attention: nothing of it
-waits for the device, and nothing comes from the host. Shown on `meta`, by families; those that fall
-short are computed as ever.
+"""A decode step can be recorded, and another between calls of attention, where nothing of it waits
+for the device, and nothing comes from the host. Shown on `meta`, by families; those that fall short
+are computed as ever.
 """
 
 from dataclasses import dataclass
