@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -56,19 +56,16 @@ class ServerProcess:
 
         assert eventually(answers, READY_WITHIN_S, LOOK_EVERY_S), f"not ready:\n{self.log()}"
 
-    def metric(self, line_start: str) -> float:
-        """The sum of the samples whose line begins so."""
-        return self.metrics(line_start)[0]
+    def metric(self, selector: str) -> float:
+        """The sum of what a selector as of PromQL finds, over all engines if it does not name one.
+        It is a name or the beginning of one, or a name with labels: `quire:kv_blocks{state="free"}`.
+        """
+        return self.metrics(selector)[0]
 
-    def metrics(self, *line_starts: str) -> list[float]:
+    def metrics(self, *selectors: str) -> list[float]:
         """The same for several metrics of one moment."""
         lines = self.client.get("/metrics").text.splitlines()
-        sums = []
-        for start in line_starts:
-            values = [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(start)]
-            assert values, f"no metric {start}"
-            sums.append(sum(values))
-        return sums
+        return [sum(_selected(lines, selector)) for selector in selectors]
 
     def engine_process(self) -> psutil.Process:
         (engine,) = engines_of(self.process.pid)
@@ -78,6 +75,18 @@ class ServerProcess:
         """By SIGTERM; the exit code."""
         self.process.terminate()
         return self.process.wait(STOP_WITHIN_S)
+
+
+def _selected(lines: Iterable[str], selector: str) -> list[float]:
+    name, brace, labels = selector.partition("{")
+    wanted = [each for each in labels.rstrip("}").split(",") if each]
+    values = [
+        float(line.rsplit(" ", 1)[1])
+        for line in lines
+        if line.startswith(name + brace) and all(each in line for each in wanted)
+    ]
+    assert values, f"no metric {selector}"
+    return values
 
 
 def engines_of(server_pid: int) -> list[psutil.Process]:

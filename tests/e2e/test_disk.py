@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.e2e.disk_kills import FLAGS, PROMPTS, ask, check, disk_flags
 from tests.e2e.server_process import eventually, server_process
 
-SOURCE = 'quire:prompt_tokens_cached_by_source_total{engine="0",model_name="quire-bundled",source='
+SOURCE = "quire:prompt_tokens_cached_by_source_total{source="
 
 
 def test_a_server_that_was_killed_is_warm(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.e2e.server_process import ServerProcess, eventually, server_process
 NUM_STREAMS = 64
 NUM_READINGS = 8
 OPENINGS = ("The king", "My lord,", "O", "What news from the north? I heard")
-ACTIVE = 'quire:kv_blocks{engine="0",model_name="quire-bundled",state="active"}'
+ACTIVE = 'quire:kv_blocks{state="active"}'
 RUNNING = "quire:num_requests_running"
 STEPS = "quire:iteration_tokens_total_count"
 

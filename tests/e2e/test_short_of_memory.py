@@ -15,6 +15,7 @@ from tests.e2e.server_process import MODEL, ServerProcess, server_process
 Reply: TypeAlias = dict[str, Any]
 NUM_REQUESTS = 8
 NUM_TOKENS = 60
+COPIES = 'quire:kv_blocks_moved_total{kind="copy"}'
 PROMPTS = [f"Enter {name}, alone. {name}:\nMy lord, " * 2 for name in "ABCDEFGH"]
 FLAGS = ("--dtype", "float32", "--max-num-batched-tokens", "64", "--enable-kv-cache-events")
 FEW = ("--kv-cache-tokens", "300", "--max-model-len", "300")
@@ -31,13 +32,6 @@ def short(request: pytest.FixtureRequest) -> Iterator[tuple[str, ServerProcess]]
 def enough() -> Iterator[list[str]]:
     with server_process(*FLAGS) as running:
         yield [complete(running, prompt)["choices"][0]["text"] for prompt in PROMPTS]
-
-
-def sample(server: ServerProcess, name: str, label: str) -> float:
-    """Of the metric with this label, such as `kind="swap"`."""
-    lines = server.client.get("/metrics").text.splitlines()
-    (line,) = [line for line in lines if line.startswith(f"quire:{name}{{") and label in line]
-    return float(line.rsplit(" ", 1)[1])
 
 
 def complete(server: ServerProcess, prompt: str, **fields: object) -> Reply:
@@ -62,14 +56,14 @@ def test_texts_are_those_of_a_server_with_enough(
         replies = list(pool.map(lambda prompt: complete(server, prompt), PROMPTS))
     assert [reply["choices"][0]["text"] for reply in replies] == enough
     by_kind = {
-        kind: sample(server, "preemptions_total", f'kind="{kind}"')
+        kind: server.metric(f'quire:preemptions_total{{kind="{kind}"}}')
         for kind in ("swap", "recompute")
     }
     assert by_kind[mode] > 0 and sum(by_kind.values()) == by_kind[mode]
     wasted = server.metric("quire:wasted_prefill_tokens_total")
     assert wasted == 0 if mode == "swap" else wasted > 0
-    assert sample(server, "kv_blocks", 'state="swapped"') == 0
-    assert sample(server, "kv_blocks", 'state="active"') == 0
+    assert server.metric('quire:kv_blocks{state="swapped"}') == 0
+    assert server.metric('quire:kv_blocks{state="active"}') == 0
     reasons = {"swap": "swapped_out", "recompute": "preempted_for_blocks"}
     timelines = [timeline_of(server, reply) for reply in replies]
     events = [event for timeline in timelines for event in timeline["choices"][0]["events"]]
@@ -86,13 +80,13 @@ def timeline_of(server: ServerProcess, reply: Reply) -> Reply:
 
 def test_choices_share_one_prompt(short: tuple[str, ServerProcess]) -> None:
     _, server = short
-    before = sample(server, "kv_blocks_moved_total", 'kind="copy"')
+    before = server.metric(COPIES)
     prompt = "Now is the winter of our discontent made glorious summer by this sun of York"
     reply = complete(server, prompt, n=4, max_tokens=5, temperature=1, seed=3)
     events = [choice["events"] for choice in timeline_of(server, reply)["choices"]]
     forked = [event for each in events for event in each if event["event"] == "forked"]
     assert len(forked) == 3
-    assert sample(server, "kv_blocks_moved_total", 'kind="copy"') == before + 3
+    assert server.metric(COPIES) == before + 3
     alone = complete(server, prompt, max_tokens=5, temperature=1, seed=3)
     assert alone["choices"][0]["text"] == reply["choices"][0]["text"]
 

@@ -69,7 +69,7 @@ def test_a_pinned_prefix_outlives_a_flood_and_is_evicted_once_it_is_deleted(
     told = blocks(server)
     assert told["pinned"] == prefix["num_blocks"]
     assert sum(told[each] for each in ("free", "cached", "active", "pinned")) == NUM_BLOCKS - 1
-    assert server.metric('quire:kv_blocks{engine="0",model_name="quire-bundled",state="pinned"}')
+    assert server.metric('quire:kv_blocks{state="pinned"}')
     server.client.delete(f"/v1/prefixes/{prefix['id']}").raise_for_status()
     flood(server)
     assert num_cached(server) < 32

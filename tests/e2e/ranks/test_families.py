@@ -1,8 +1,8 @@
-"""Models divided between two ranks answer as they do whole: six families and the bundled model, on
-one server each way, so short of blocks that requests are swapped out."""
+"""Models divided between two ranks answer as they do whole: six families, the bundled model and
+stories260K, on one server each way, so short of blocks that requests are swapped out."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,11 +12,12 @@ from quire.engine.startup.self_test import BUNDLED
 from tests.e2e.server_process import REPLICAS, ServerProcess, server_process
 from tests.models.checkpoints import save_checkpoint
 from tests.models.families import SERVED
+from tests.models.reference import STORIES
 
 pytestmark = pytest.mark.skipif(REPLICAS is not None, reason="replicas have a model whole")
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma2", "mixtral")
-NAMES = ("bundled", *FAMILIES)
+NAMES = ("bundled", "stories260K", *FAMILIES)
 VOCAB = 2048
 PREFIX = list(range(300, 328))
 PRESSED = """
@@ -43,15 +44,21 @@ SIZED = """
 """
 LENGTH: Mapping[str, object] = {"max_tokens": 60, "ignore_eos": True}
 GREEDY = [{"prompt": [*PREFIX, *range(10 * n, 10 * n + 5 + n)], "temperature": 0} for n in range(8)]
-SEEDED = [{"prompt": [*PREFIX, 5 + n], "temperature": 1, "seed": n} for n in range(4)]
-FORKED: Mapping[str, object] = {"prompt": [*PREFIX, 9], "temperature": 1, "seed": 9, "n": 3}
+DRAWN: Mapping[str, object] = {"temperature": 1, "top_k": 8}
+"""Sums of two ranks round unlike sums of one: logarithms of probabilities differ by some 1e-6, and
+so do the places, in an inverse CDF, where one token ends and the next begins. With 8 of them some
+1e-5 of the draws fall between, with all 2,048 one in 2,000 does."""
+SEEDED = [{**DRAWN, "prompt": [*PREFIX, 5 + n], "seed": n} for n in range(4)]
+FORKED: Mapping[str, object] = {**DRAWN, "prompt": [*PREFIX, 9], "seed": 9, "n": 3}
 BODIES: tuple[Mapping[str, object], ...] = (*GREEDY, *SEEDED, FORKED)
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Checkpoints whose vocabulary is that of the bundled tokenizer."""
+    """Trained checkpoints, and random ones whose vocabulary is that of the bundled tokenizer."""
     found = {"bundled": Path(BUNDLED)}
+    if STORIES.is_dir():
+        found["stories260K"] = STORIES
     for name in FAMILIES:
         family = SERVED[name]
         family = family._replace(fields={**family.fields, "vocab_size": VOCAB})
@@ -63,13 +70,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 class Answers:
     """The texts of all requests to each model, and what the server has counted meanwhile."""
 
-    def __init__(self, server: ServerProcess) -> None:
-        self.texts = {name: texts(server, name) for name in NAMES}
-        self.num_preemptions = {
-            name: count(server, "num_preemptions_total", name) for name in NAMES
-        }
-        self.num_hits = {name: count(server, "prefix_cache_hits_total", name) for name in NAMES}
-        self.num_ranks = {name: count(server, "engine_ranks", name) for name in NAMES}
+    def __init__(self, server: ServerProcess, names: Iterable[str]) -> None:
+        self.texts = {name: texts(server, name) for name in names}
+        self.num_preemptions = counts(server, "num_preemptions_total", names)
+        self.num_hits = counts(server, "prefix_cache_hits_total", names)
+        self.num_ranks = counts(server, "engine_ranks", names)
         self.num_blocks = blocks(server, "sized")
 
 
@@ -85,13 +90,14 @@ def divided(folders: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactor
 
 def answers_of(folders: Mapping[str, Path], num_ranks: int, folder: Path) -> Answers:
     models = [
-        PRESSED.format(name=name, folder=folders[name], num_ranks=num_ranks) for name in NAMES
+        PRESSED.format(name=name, folder=path, num_ranks=num_ranks)
+        for name, path in folders.items()
     ]
     models.append(SIZED.format(folder=BUNDLED, num_ranks=num_ranks))
     path = folder / "models.yaml"
     path.write_text("".join(models))
     with server_process("--models-config-file", str(path)) as server:
-        return Answers(server)
+        return Answers(server, folders)
 
 
 def texts(server: ServerProcess, model: str) -> list[list[str]]:
@@ -106,8 +112,8 @@ def texts(server: ServerProcess, model: str) -> list[list[str]]:
         return list(pool.map(ask, BODIES))
 
 
-def count(server: ServerProcess, metric: str, model: str) -> float:
-    return server.metric(f'quire:{metric}{{engine="0",model_name="{model}"')
+def counts(server: ServerProcess, metric: str, models: Iterable[str]) -> dict[str, float]:
+    return {name: server.metric(f'quire:{metric}{{model_name="{name}"}}') for name in models}
 
 
 def blocks(server: ServerProcess, model: str) -> int:
@@ -121,8 +127,11 @@ def blocks(server: ServerProcess, model: str) -> int:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_ranks_say_what_one_says(name: str, whole: Answers, divided: Answers) -> None:
+    if name not in whole.texts:
+        pytest.skip("shared/models/stories260K is not there")
     assert divided.texts[name] == whole.texts[name]
-    assert len({*map(tuple, divided.texts[name])}) == len(BODIES)
+    # A trained model may tell two prompts the same story.
+    assert len({*map(tuple, divided.texts[name])}) > len(BODIES) // 2
     assert divided.num_preemptions[name] > 0
     assert divided.num_hits[name] > 0
     assert (whole.num_ranks[name], divided.num_ranks[name]) == (1, 2)
