@@ -19,10 +19,8 @@ TESTS := $(VENV)/.ready-test
 comma := ,
 INSTALLED := $(SERVES) $(patsubst %,$(VENV)/.ready-%,$(subst $(comma), ,$(EXTRAS)))
 CLIENTS := $(patsubst tests/e2e/clients/requirements/%.txt,.clients/.ready-%,$(wildcard tests/e2e/clients/requirements/*.txt)) .clients/.ready-node
-# Tests of a single server that two replicas pass unchanged; others kill its one engine, count its processes, or read metrics of engine="0".
-ON_REPLICAS := tests/e2e/test_request_parameters.py tests/e2e/test_embeddings.py tests/e2e/test_batches.py
-# The same of two engines in one box.
-ON_ENGINES := $(ON_REPLICAS) tests/e2e/http/test_cache_probe.py tests/e2e/http/test_usage.py tests/e2e/http/test_who_may_what.py
+# Tests of a single server, which two replicas pass unchanged and two engines in one box too, but for those marked one_engine.
+ON_SEVERAL := $(filter-out %/test_bench.py %/test_refused_starts.py %/test_run_batch.py,$(wildcard tests/e2e/test_*.py)) $(addprefix tests/e2e/,http models restarts sdks)
 CODE := src tests bench tools setup.py
 NATIVE := setup.py $(wildcard src/quire/models/native/*/*.cpp src/quire/models/native/*/*.h)
 PIP_ARGS := --disable-pip-version-check -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX))
@@ -90,11 +88,11 @@ image-check: $(TESTS)  ## build the Dockerfile and run the image; needs root, bu
 
 ray-check: $(TESTS) $(VENV)/.ready-ray  ## replicas on a Ray of this machine: their own tests, then tests of a single server with TEST_REPLICAS=2
 	$(BIN)/python -m pytest tests/distributed tests/e2e/replicas -rs $(ARGS)
-	TEST_REPLICAS=2 $(BIN)/python -m pytest $(ON_REPLICAS) -rs $(ARGS)
+	TEST_REPLICAS=2 $(BIN)/python -m pytest $(ON_SEVERAL) -m "not one_engine" -rs $(ARGS)
 
 engines-check: $(TESTS)  ## two engines in one box: their own tests, then tests of a single server with TEST_ENGINES=2
 	$(BIN)/python -m pytest tests/distributed/local tests/e2e/data_parallel -rs $(ARGS)
-	TEST_ENGINES=2 $(BIN)/python -m pytest $(ON_ENGINES) -rs $(ARGS)
+	TEST_ENGINES=2 $(BIN)/python -m pytest $(ON_SEVERAL) -m "not one_engine" -rs $(ARGS)
 
 batch-kills: $(TESTS)  ## kill a batch of 1,000 lines five times at random; every line is answered once
 	$(BIN)/python -m tests.e2e.batch_kills $(ARGS)

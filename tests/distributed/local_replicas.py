@@ -75,8 +75,5 @@ class LocalReplicas:
     async def order_all(self, call: Call) -> list[bytes]:
         return [await each.order(call) for each in self.replicas]
 
-    async def names(self) -> frozenset[str]:
-        return frozenset(each.name for each in self.replicas)
-
     async def close(self) -> None:
         await asyncio.gather(*(each.close() for each in self.replicas))

@@ -244,6 +244,21 @@ def test_a_lost_replica_and_a_killed_engine_lose_nothing(shared: Shared) -> None
     shared.do(check())
 
 
+async def test_replicas_without_requests_are_heard_and_those_that_are_gone_forgotten() -> None:
+    async with running() as run, asyncio.timeout(60):
+        await read_all([run.engine.submit(request(number)) for number in (1, 2)])
+        pinned = replace(request(100, max_tokens=0), pins_prompt=True)
+        await read(run.engine.submit(pinned))
+        before = len(run.told.outputs)
+        while not any(each.usage.whole for each in run.told.outputs[before:]):
+            await asyncio.sleep(0.1)  # until the pinned blocks are paid for
+        assert len(run.engine.stats_by_replica) == 2
+        await run.replicas.lose(run.replicas.replicas[0].name)
+        while len(run.engine.stats_by_replica) == 2:
+            await asyncio.sleep(0.1)
+        await read(run.engine.submit(request(3)))
+
+
 async def test_a_replica_whose_engine_is_not_restarted_gives_its_requests_back() -> None:
     async with running(max_restarts=0) as run:
         stream = run.engine.submit(request(1, LONG))

@@ -58,7 +58,7 @@ class ServerProcess:
 
     def metric(self, selector: str) -> float:
         """The sum of what a selector as of PromQL finds, over all engines if it does not name one.
-        It is a name or the beginning of one, or a name with labels: `quire:kv_blocks{state="free"}`.
+        It is a name, the beginning of one, or a name with labels: `quire:kv_blocks{state="free"}`.
         """
         return self.metrics(selector)[0]
 

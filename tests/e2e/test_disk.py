@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.disk_kills import FLAGS, PROMPTS, ask, check, disk_flags
 from tests.e2e.server_process import eventually, server_process
 
 SOURCE = "quire:prompt_tokens_cached_by_source_total{source="
 
 
+@pytest.mark.one_engine
 def test_a_server_that_was_killed_is_warm(tmp_path: Path) -> None:
     """As `python -m tests.e2e.disk_kills` does 50 times; the engine alone is killed besides."""
     outcomes = check(num_kills=2, seed=1)
@@ -15,6 +18,7 @@ def test_a_server_that_was_killed_is_warm(tmp_path: Path) -> None:
     assert outcomes[-1].num_texts == len(PROMPTS)
 
 
+@pytest.mark.one_engine
 def test_an_engine_that_was_killed_is_warm(tmp_path: Path) -> None:
     with server_process(*FLAGS, *disk_flags(tmp_path)) as server:
         first = ask(server, PROMPTS[0])

@@ -12,6 +12,7 @@ from tests.cache.transfer.ends import free_address
 from tests.e2e.disk_kills import disk_flags
 from tests.e2e.server_process import ServerProcess, eventually, server_process
 
+pytestmark = pytest.mark.one_engine  # which listens at one address
 NUM_TOKENS = 2000
 SOURCE = "quire:prompt_tokens_cached_by_source_total{source="
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.server_process import ServerProcess, eventually, server_process
+from tests.e2e.server_process import ServerProcess, engines_of, eventually, server_process
 
 LONG = {"prompt": "x", "n": 8, "max_tokens": 900, "ignore_eos": True, "stream": True}
 
@@ -60,6 +60,7 @@ def test_health_answers_while_the_model_loads() -> None:
         assert server.stop() == 0
 
 
+@pytest.mark.one_engine
 def test_death_of_an_engine_that_none_follows_is_seen_and_told() -> None:
     with server_process("--max-num-seqs", "8", "--max-engine-restarts", "0") as server:
         readers = [Reader(server, {**LONG, "n": 1, "prompt": f"{index}"}) for index in range(12)]
@@ -93,23 +94,23 @@ def test_drain_lets_running_requests_finish() -> None:
 
 def test_drain_has_an_end() -> None:
     with server_process("--shutdown-timeout", "0.5") as server:
-        engine = server.engine_process()
+        engines = engines_of(server.process.pid)
         reader = Reader(server, LONG)
         assert reader.began.wait(60)
         assert server.stop() == 0
         assert error_code(reader.end(10)) == "shutting_down"
-        assert not engine.is_running()
+        assert not any(engine.is_running() for engine in engines)
 
 
 def test_a_second_signal_ends_everything_without_a_traceback() -> None:
     with server_process("--shutdown-timeout", "60") as server:
-        engine = server.engine_process()
+        engines = engines_of(server.process.pid)
         reader = Reader(server, {**LONG, "max_tokens": 1000})
         assert reader.began.wait(60)
         server.process.terminate()
         assert eventually(lambda: "draining" in server.log(), 5)
         assert server.stop() == 0
-        assert not engine.is_running()
+        assert not any(engine.is_running() for engine in engines)
         assert error_code(reader.end(10)) == "shutting_down"
         assert "Traceback" not in server.log()
 

@@ -15,6 +15,7 @@ from tests.e2e.server_process import MODEL, ServerProcess, server_process
 Reply: TypeAlias = dict[str, Any]
 NUM_REQUESTS = 8
 NUM_TOKENS = 60
+pytestmark = pytest.mark.one_engine  # it tells events of the blocks of one
 COPIES = 'quire:kv_blocks_moved_total{kind="copy"}'
 PROMPTS = [f"Enter {name}, alone. {name}:\nMy lord, " * 2 for name in "ABCDEFGH"]
 FLAGS = ("--dtype", "float32", "--max-num-batched-tokens", "64", "--enable-kv-cache-events")

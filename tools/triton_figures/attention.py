@@ -93,7 +93,15 @@ def programs(form: Form) -> Iterator[Program]:
     yield program("chunks", attend_chunks, types, constants, tile.num_warps, tile.num_stages)
     tile = form.tile(1)
     constants = form.token_constants(tile, is_shared=form.is_shared(LONG_CONTEXT))
-    yield program("tokens", attend_tokens, parts, constants, tile.num_warps, tile.num_stages)
+    yield program(
+        "tokens",
+        attend_tokens,
+        parts,
+        constants,
+        tile.num_warps,
+        tile.num_stages,
+        max_registers=form.max_registers(tile),
+    )
     yield program("count_tiles", count_tiles, parts, form.list_constants(tile), NUM_WARPS)
     yield program("combine", combine, parts, form.combine_constants(tile), NUM_WARPS)
     if form.layer.is_latent:

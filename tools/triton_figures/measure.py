@@ -45,6 +45,7 @@ def measure(program: Program, capability: int) -> Figures:
             "num_warps": program.num_warps,
             "num_stages": program.num_stages,
             "enable_fp_fusion": program.has_fp_fusion,
+            "maxnreg": program.max_registers,
         },
     )
     report, assembly = _assemble(compiled.asm["ptx"], assembler(capability))

@@ -24,6 +24,7 @@ class Program:
     there. An argument that is not named is an "i32".
     constants: the `tl.constexpr` arguments.
     unaligned: arguments of any value; others are multiples of ALIGNMENT.
+    max_registers: those that a thread may have, or None to leave it to the assembler.
     has_fp_fusion: whether a product and a sum may become one operation.
     """
 
@@ -35,6 +36,7 @@ class Program:
     num_stages: int = 3
     unaligned: frozenset[str] = field(default_factory=frozenset)
     has_fp_fusion: bool = True
+    max_registers: int | None = None
 
     def source(self) -> ASTSource:
         signature, attributes = {}, {}

@@ -16,7 +16,18 @@ from uuid import uuid4
 
 from quire.distributed.clocks import clock_offset_s
 from quire.distributed.inbox import Inbox
-from quire.distributed.messages import Call, Joined, Told, decode_item, encode, routing_text
+from quire.distributed.messages import (
+    Call,
+    Collect,
+    Greet,
+    Joined,
+    Told,
+    decode_collected,
+    decode_item,
+    decode_joined,
+    encode,
+    routing_text,
+)
 from quire.distributed.replicas import ReplicaLost, Replicas
 from quire.engine.messages import Abort
 from quire.engine.supervision.live_request import LiveRequest
@@ -98,12 +109,38 @@ class Calls:
         """Return the number of requests that a replica has."""
         return sum(each.replica == replica for each in self._placements.values())
 
+    async def greet(self) -> list[Joined]:
+        """Return what replicas there are, which keep what they have to tell from then on."""
+        try:
+            call = Call(encode(Greet()), front_end=self._front_end)
+            return [decode_joined(answer) for answer in await self._replicas.order_all(call)]
+        except ReplicaLost as error:
+            logger.debug("a greeting was lost: %s", error)
+            return []
+
+    async def collect(self, replica: str) -> bool:
+        """Take what a replica has to tell that no call carries; return whether it is there."""
+        front_end = self._front_end
+        call = Call(encode(Collect()), front_end=front_end, replica=replica)
+        try:
+            answer = decode_collected(await self._replicas.order(call))
+        except ReplicaLost as error:  # what it has told may be lost too
+            self._lose(replica, front_end, str(error))
+            return False
+        if answer.told is not None:
+            self._take_told((answer.replica, front_end), answer.told)
+        return answer.replica == replica
+
     async def close(self) -> None:
         """End all calls."""
         running = [each.running for each in self._placements.values() if each.running is not None]
         for task in (*running, *self._orders):
             task.cancel()
         await asyncio.gather(*running, *self._orders, return_exceptions=True)
+
+    @property
+    def _front_end(self) -> str:
+        return f"{self._name}-{self._epoch}"
 
     def _end(self, placement: Placement, reason: Reason) -> None:
         assert placement.running is not None
@@ -127,7 +164,7 @@ class Calls:
         live = placement.live
         if placement.num_losses:
             await asyncio.sleep(RETRY_S * placement.num_losses)
-        placement.front_end = f"{self._name}-{self._epoch}"
+        placement.front_end = self._front_end
         try:
             await self._carry(placement, await self._of_parent(live))
             until_s = time.monotonic() + LATE_S
@@ -175,7 +212,9 @@ class Calls:
             self._on_joined(placement.live, item)
             return
         assert placement.replica is not None
-        place = placement.replica, placement.front_end
+        self._take_told((placement.replica, placement.front_end), item)
+
+    def _take_told(self, place: tuple[str, str], item: Told) -> None:
         if place in self._lost:
             return
         inbox = self._inboxes.get(place)

@@ -4,7 +4,8 @@ router that chooses one.
 A front end is a process with an HTTP server; a replica hosts one engine, supervised as ever. Each
 request is one call that lasts as long as the request does, so that whoever counts calls counts
 requests. What an engine tells travels apart from that: all that a step tells a front end is one
-item, on one of the front end's open calls (`outbox.py`, `inbox.py`).
+item, on one of the front end's open calls (`outbox.py`, `inbox.py`), or while there is none the
+answer to one that is made for it.
 """
 
 import hashlib
@@ -54,7 +55,8 @@ class Call:
 
 
 class Joined(msgspec.Struct, frozen=True, tag="joined", array_like=True):
-    """The first item of a call: the replica that has it, and the offset of its machine's clock."""
+    """The first item of a call: the replica that has it, and the offset of its machine's clock.
+    The same is the answer to `Greet`."""
 
     replica: str
     clock_offset_s: float
@@ -97,15 +99,32 @@ class Told(msgspec.Struct, frozen=True, tag="told", array_like=True):
     num_failed_flights: int = 0
 
 
+class Greet(msgspec.Struct, frozen=True, tag="greet", array_like=True):
+    """Front end to replica: say who is there, as a `Joined`, and keep what there is to tell."""
+
+
+class Collect(msgspec.Struct, frozen=True, tag="collect", array_like=True):
+    """Front end to replica: tell what no open call carries."""
+
+
+class Collected(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `Collect`: the replica that gives it, and what it tells, if anything."""
+
+    replica: str
+    told: Told | None
+
+
 Item: TypeAlias = Joined | Told
-Order: TypeAlias = Abort | ResetPrefixCache | Unpin | Probe | Watch
+Order: TypeAlias = Abort | Collect | Greet | ResetPrefixCache | Unpin | Probe | Watch
 """A message to a replica that is no request."""
 
 encode = msgspec.msgpack.Encoder().encode
 decode_item = msgspec.msgpack.Decoder[Item](Joined | Told).decode
 decode_order = msgspec.msgpack.Decoder[Order](
-    Abort | ResetPrefixCache | Unpin | Probe | Watch
+    Abort | Collect | Greet | ResetPrefixCache | Unpin | Probe | Watch
 ).decode
+decode_joined = msgspec.msgpack.Decoder(Joined).decode
+decode_collected = msgspec.msgpack.Decoder(Collected).decode
 decode_facts = msgspec.msgpack.Decoder(EngineFacts).decode
 decode_probe = msgspec.msgpack.Decoder(PrefixProbe).decode
 

@@ -1,7 +1,8 @@
 """Collects what a replica has to tell one front end, and hands it to one of its calls.
 
     engine ── a step ──► pending ──► the oldest open call carries all of it, as one numbered item
-                                     the other calls of this front end carry nothing, and end
+                                     the other calls of this front end carry nothing, and end;
+                                     while none is open, who comes to `collect` gets it
 
 While an item is on its way the next one fills up: a front end that is slow gets several steps at
 once, and nothing is kept for it twice.
@@ -100,6 +101,10 @@ class Outbox:
             else:
                 event.clear()
                 await event.wait()
+
+    def collect(self) -> Told | None:
+        """Return what is to be told, if there is anything and no call to carry it."""
+        return self._take() if self._has_news and not self._calls else None
 
     def close(self, request_id: str) -> None:
         """Close the call of a request: the next oldest one carries what is told from then on."""

@@ -13,7 +13,17 @@ from dataclasses import replace
 import msgspec
 
 from quire.distributed.clocks import clock_offset_s, shift_s, shifted_events
-from quire.distributed.messages import Call, Joined, Lost, Resumed, decode_order, encode
+from quire.distributed.messages import (
+    Call,
+    Collect,
+    Collected,
+    Greet,
+    Joined,
+    Lost,
+    Resumed,
+    decode_order,
+    encode,
+)
 from quire.distributed.outbox import Outbox
 from quire.engine.client import Phase
 from quire.engine.config import EngineConfig, SupervisionConfig
@@ -190,11 +200,17 @@ class Replica:
             self._supervisor.abort(request_id)
 
     async def order(self, call: Call) -> bytes:
-        """Do what the body of a call says; return the answer to a probe, encoded, else nothing.
-        Raises EngineDown or Refused."""
+        """Do what the body of a call says; return the answer, encoded, to what asks for one, else
+        nothing. Raises EngineDown or Refused."""
         order, engine = decode_order(call.body), self._supervisor
         if isinstance(order, Abort):
             engine.abort(order.request_id)
+        elif isinstance(order, Greet):
+            self._dispatcher.outbox_of(call.front_end)
+            return encode(Joined(self.name, clock_offset_s()))
+        elif isinstance(order, Collect):
+            told = self._dispatcher.outbox_of(call.front_end).collect()
+            return encode(Collected(self.name, told))
         elif isinstance(order, ResetPrefixCache):
             engine.reset_prefix_cache()
         elif isinstance(order, Unpin):

@@ -33,8 +33,5 @@ class Replicas(Protocol):
     async def order_all(self, call: Call) -> list[bytes]:
         """Return what each replica answers to an order. Raises ReplicaLost if one does not."""
 
-    async def names(self) -> frozenset[str]:
-        """Return the names of the replicas that take calls. Raises ReplicaLost."""
-
     async def close(self) -> None:
         """End what `start` has started."""

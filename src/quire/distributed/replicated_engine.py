@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
+from itertools import count
 
 import msgspec
 
@@ -16,7 +17,14 @@ from quire.cache.sharing import SharingTerms
 from quire.distributed.accounts import ReplicaAccounts
 from quire.distributed.calls import Calls
 from quire.distributed.clocks import clock_offset_s, shift_s, shifted_delta, shifted_output
-from quire.distributed.messages import Call, Joined, Order, Told, decode_probe, encode
+from quire.distributed.messages import (
+    Call,
+    Joined,
+    Order,
+    Told,
+    decode_probe,
+    encode,
+)
 from quire.distributed.replicas import ReplicaLost, Replicas
 from quire.engine.client import Phase
 from quire.engine.config import EngineConfig
@@ -42,8 +50,10 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.1
 """Time limits of requests that no replica has are looked after so often."""
-FORGET_S = 15.0
-"""Replicas that have told nothing for so long are asked after."""
+COLLECT_S = 1.0
+"""Replicas that have no request of the server's are asked so often what they have to tell."""
+COLLECTIONS_PER_GREETING = 10
+"""Replicas that nothing is known of are looked for once in so many."""
 
 
 class ReplicatedEngine:
@@ -71,7 +81,6 @@ class ReplicatedEngine:
         self._table = RequestTable(subscriber.on_ended_here)
         self._calls = Calls(replicas, self._table, self._on_joined, self._on_told, self._on_lost)
         self._accounts = ReplicaAccounts()
-        self._heard_s: dict[str, float] = {}
         self._shifts_s: dict[str, float] = {}
         self._routed: list[tuple[str, Event]] = []
         self._watched: str | None = None
@@ -114,6 +123,7 @@ class ReplicatedEngine:
             return
         self.phase = Phase.READY
         self._do(self._tick())
+        self._do(self._listen())
 
     def submit(self, request: NewRequest) -> TokenStream:
         """Hand a request to a replica; its stream tells whether a scheduler has `accepted` it.
@@ -123,7 +133,7 @@ class ReplicatedEngine:
         if self.phase is not Phase.READY or self.facts is None:
             raise EngineDown(self.down_reason or f"the engine is {self.phase}")
         of_each = self._config.scheduling.max_num_queued_reqs + self.facts.max_num_seqs
-        most = of_each * max(len(self._heard_s), 1)
+        most = of_each * max(len(self._shifts_s), 1)
         self._table.refuse_beyond(request.id, most, None)
         now = time.monotonic()
         if not self._table.live:
@@ -152,7 +162,7 @@ class ReplicatedEngine:
         """Have one replica tell `LiveFrame`s so often; with None have it end that."""
         self._watch_interval_s = interval_s
         if self._watched is None:
-            self._watched = next(iter(self._heard_s), None)
+            self._watched = next(iter(self._shifts_s), None)
         if self._watched is not None:
             self._do(self._order(Watch(interval_s), self._watched))
 
@@ -189,17 +199,15 @@ class ReplicatedEngine:
 
     def _on_joined(self, live: LiveRequest, joined: Joined) -> None:
         """Note in a request's timeline which replica has it."""
-        now, replica = time.monotonic(), joined.replica
-        self._shifts_s[replica] = shift_s(joined.clock_offset_s, clock_offset_s())
-        self._heard_s.setdefault(replica, now)
-        event = Event(now, Reason.ROUTED, 0, replica)
+        self._know(joined)
+        event = Event(time.monotonic(), Reason.ROUTED, 0, joined.replica)
         live.timeline.append(event)
         self._routed.append((live.id, event))
 
     def _on_told(self, replica: str, told: Told) -> None:
         """Take what a replica tells, in its order of things: ends of engines come first, since what
         is told after them is of those that follow."""
-        self._last_progress_s = self._heard_s[replica] = time.monotonic()
+        self._last_progress_s = time.monotonic()
         for lost in told.lost:
             self._accounts.lose(replica)
             self._subscriber.on_engine_lost(lost.cause)
@@ -256,27 +264,35 @@ class ReplicatedEngine:
     def _forget(self, replica: str) -> None:
         """Note that a replica is no more."""
         self._accounts.lose(replica)
-        self._heard_s.pop(replica, None)
         self._shifts_s.pop(replica, None)
         if self._watched == replica:
             self._watched = None
             self.watch(self._watch_interval_s)
 
     async def _tick(self) -> None:
-        """Look after time limits, and after replicas that tell nothing, for ever."""
-        asked_s = time.monotonic()
+        """Look after time limits, for ever."""
         while True:
             await asyncio.sleep(TICK_S)
-            now = time.monotonic()
-            self._calls.end_late(now)
-            silent = [name for name, at_s in self._heard_s.items() if now - at_s > FORGET_S]
-            if silent and now - asked_s > FORGET_S:
-                asked_s = now
-                with suppress(ReplicaLost):
-                    names = await self._replicas.names()
-                    for name in set(silent) - names:
-                        if not self._calls.num_at(name):
-                            self._forget(name)
+            self._calls.end_late(time.monotonic())
+
+    async def _listen(self) -> None:
+        """Hear replicas that have no request of this server's, which calls carry nothing of, for
+        ever: what pinned blocks cost, and what has become of the others."""
+        for number in count():
+            if number % COLLECTIONS_PER_GREETING == 0:
+                for joined in await self._calls.greet():
+                    self._know(joined)
+            await asyncio.sleep(COLLECT_S)
+            idle = [name for name in self._shifts_s if not self._calls.num_at(name)]
+            await asyncio.gather(*map(self._collect, idle))
+
+    def _know(self, joined: Joined) -> None:
+        self._shifts_s[joined.replica] = shift_s(joined.clock_offset_s, clock_offset_s())
+
+    async def _collect(self, replica: str) -> None:
+        is_there = await self._calls.collect(replica)
+        if not is_there and not self._calls.num_at(replica) and replica in self._shifts_s:
+            self._forget(replica)
 
     def _do(self, work: Coroutine[None, None, None]) -> None:
         """Do something that nobody waits for."""

@@ -7,6 +7,7 @@ counts of calls are counts of requests.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 
@@ -15,10 +16,11 @@ from ray import serve
 from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
-from ray.serve.schema import LoggingConfig
+from ray.serve.schema import ApplicationStatus, LoggingConfig
 
 from quire.distributed.config import ReplicaRouting, ReplicationConfig
 from quire.distributed.messages import Call, decode_facts
+from quire.distributed.ray_log import join_logs
 from quire.distributed.replica import Replica
 from quire.distributed.replicas import ReplicaLost
 from quire.engine.config import EngineConfig, SupervisionConfig
@@ -42,6 +44,8 @@ MAX_STARTS = 3
 """A replica whose engine does not load is tried so often."""
 HEALTH_PERIOD_S = 2.0
 ORDER_TIMEOUT_S = 30.0
+STATUS_S = 0.1
+FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.DELETING)
 OBJECT_STORE_BYTES = 128 << 20
 """The memory of a Ray of the server's own for large objects, of which there are none."""
 
@@ -69,10 +73,6 @@ class ServedReplica:
     async def order(self, call: Call) -> bytes:
         """Do what the body of a call says, and return the answer."""
         return await self._replica.order(call)
-
-    async def name(self, call: Call) -> bytes:
-        """Return the name of the replica."""
-        return self._replica.name.encode()
 
     async def check_health(self) -> None:
         """Raise EngineDown if the engine has ended for good: Serve replaces the replica then."""
@@ -190,24 +190,17 @@ class ServeReplicas:
 
     async def order_all(self, call: Call) -> list[bytes]:
         """Return what each replica answers. Raises ReplicaLost."""
-        return await self._ask_all("order", call)
-
-    async def names(self) -> frozenset[str]:
-        """Return the names of the replicas that take calls. Raises ReplicaLost."""
-        return frozenset(name.decode() for name in await self._ask_all("name", Call(b"")))
+        try:
+            response = self._all.broadcast("order", call)
+            answers: list[bytes] = await response.results_async(timeout_s=ORDER_TIMEOUT_S)
+        except Exception as error:
+            raise ReplicaLost(_told(error)) from error
+        return answers
 
     async def close(self) -> None:
         """End the replicas if they are this front end's own."""
         if self._is_deployed:
             await asyncio.to_thread(self._undeploy)
-
-    async def _ask_all(self, method: str, call: Call) -> list[bytes]:
-        try:
-            response = self._all.broadcast(method, call)
-            answers: list[bytes] = await response.results_async(timeout_s=ORDER_TIMEOUT_S)
-        except Exception as error:
-            raise ReplicaLost(_told(error)) from error
-        return answers
 
 
 def _told(error: Exception) -> str:
@@ -231,22 +224,33 @@ class Cluster:
     def connect(self) -> None:
         """Connect to the cluster, or start one. Raises ConnectionError."""
         with _same_log():
+            join_logs()
             if self._address is None:
                 ray.init(
                     address="local",
                     num_cpus=self._num_cpus,
                     include_dashboard=False,
                     object_store_memory=OBJECT_STORE_BYTES,
+                    configure_logging=False,
                 )
             else:
-                ray.init(address=self._address)
+                ray.init(address=self._address, configure_logging=False)
             serve.start(proxy_location="Disabled")
             import quire.distributed.serve_router  # noqa: F401  # for the log's sake: see below
 
     def deploy(self, app: str, config: ReplicationConfig) -> DeploymentHandle:
         """Deploy replicas as an application of Serve, or change those of before; return once they
-        are ready. Raises RuntimeError where they do not become so."""
-        return serve.run(bound_engine(config), name=app, route_prefix=None)
+        are ready. Raises RuntimeError where they do not become so, as where they are ended first,
+        which `serve.run` would wait for in vain."""
+        target = serve.RunTarget(bound_engine(config), name=app, route_prefix=None)
+        (handle,) = serve.run_many([target], wait_for_applications_running=False)
+        while True:
+            told = serve.status().applications.get(app)
+            if told is None or told.status in FAILED:
+                raise RuntimeError(told.message if told is not None else "they were ended")
+            if told.status is ApplicationStatus.RUNNING:
+                return handle
+            time.sleep(STATUS_S)
 
     def undeploy(self, app: str) -> None:
         """End the replicas of an application."""

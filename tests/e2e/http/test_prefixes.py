@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.server_process import ServerProcess, eventually, server_process
 
+pytestmark = pytest.mark.one_engine  # of which the cache is flooded
 PREFIX = "You are the clerk of a small library by the sea, and answer in one short sentence. " * 6
 CHAT = [{"role": "system", "content": PREFIX}]
 MAX_MODEL_LEN, NUM_BLOCKS = 512, 97

@@ -11,7 +11,14 @@ import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.e2e.server_process import ServerProcess, engines_of, eventually, server_process
+from tests.e2e.server_process import (
+    ENGINES,
+    REPLICAS,
+    ServerProcess,
+    engines_of,
+    eventually,
+    server_process,
+)
 
 BUNDLED = files("quire.models") / "bundled"
 PROMPT = "Once upon a time"
@@ -72,12 +79,13 @@ def states(server: ServerProcess) -> Mapping[str, str]:
 
 
 def test_each_model_is_a_process_and_answers_with_its_own_text(server: ServerProcess) -> None:
-    assert len(engines_of(server.process.pid)) == 2
+    num_engines = 2 * int(REPLICAS or ENGINES or 1)
+    assert eventually(lambda: len(engines_of(server.process.pid)) == num_engines, 30)
     bundled, other = text(server, "bundled"), text(server, "other")
     assert bundled != other
     assert text(server, "lazy") == bundled
     assert eventually(lambda: states(server)["lazy"] == "unloaded", 30)
-    assert len(engines_of(server.process.pid)) == 2
+    assert eventually(lambda: len(engines_of(server.process.pid)) == num_engines, 30)
 
 
 def test_unloading_and_loading_again_under_load_loses_nothing(server: ServerProcess) -> None:

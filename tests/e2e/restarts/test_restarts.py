@@ -128,6 +128,7 @@ def has_made(server: ServerProcess, num_tokens: float) -> bool:
     return server.metric(TOKENS) > num_tokens
 
 
+@pytest.mark.one_engine
 def test_streams_and_whole_answers_are_those_of_an_undisturbed_server(
     expected: list[list[tuple[str, object]]],
 ) -> None:
@@ -145,6 +146,7 @@ def test_streams_and_whole_answers_are_those_of_an_undisturbed_server(
         assert server.client.get("/livez").status_code == 200
 
 
+@pytest.mark.one_engine
 def test_probes_tell_of_a_restart_and_the_server_ends_in_the_middle_of_one() -> None:
     with server_process(*FLAGS) as server:
         stream = Stream(server, *BODIES[0])
@@ -167,6 +169,7 @@ def test_probes_tell_of_a_restart_and_the_server_ends_in_the_middle_of_one() -> 
         assert server.stop() == 0
 
 
+@pytest.mark.one_engine
 def test_the_process_that_stands_by_forks_every_engine_and_may_be_lost() -> None:
     with server_process(*FLAGS) as server:
         standby = psutil.Process(server.process.pid).children()[0]
@@ -188,6 +191,7 @@ def test_the_process_that_stands_by_forks_every_engine_and_may_be_lost() -> None
         assert not any(each.is_running() for each in processes)
 
 
+@pytest.mark.one_engine
 def test_none_stands_by_where_none_is_to() -> None:
     with server_process(*FLAGS, "--no-engine-standby") as server:
         first = whole(server, *BODIES[0])
@@ -199,6 +203,7 @@ def test_none_stands_by_where_none_is_to() -> None:
         assert STANDBY not in server.client.get("/metrics").text
 
 
+@pytest.mark.one_engine
 def test_no_process_outlives_a_server_that_was_killed() -> None:
     with server_process(*FLAGS) as server:
         processes = psutil.Process(server.process.pid).children(recursive=True)

@@ -7,7 +7,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -121,17 +121,21 @@ def run_with_replicas(
     config: ServerConfig, environ: Mapping[str, str], run: Callable[["OpenEngine"], int]
 ) -> int:
     """Run a server whose engines are replicas on Ray Serve. Return the exit code."""
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # lines of several replicas are alike
     with uncollected():
+        from quire.distributed.ray_log import json_on_stderr
         from quire.server.ray import cluster_of, opener_in
 
     cluster = cluster_of(config, environ.get("RAY_ADDRESS"))
-    try:
-        cluster.connect()
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        logger.error("cannot start: Ray cannot be reached or started: %s", error)
-        return FAILED_START
-    with closing(cluster):
-        return run(opener_in(cluster, config))
+    is_json = config.log_format is LogFormat.JSON
+    with json_on_stderr() if is_json else nullcontext():
+        try:
+            cluster.connect()
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            logger.error("cannot start: Ray cannot be reached or started: %s", error)
+            return FAILED_START
+        with closing(cluster):
+            return run(opener_in(cluster, config))
 
 
 def check_replicas(config: ServerConfig) -> None:

@@ -7,23 +7,24 @@ import triton.language as tl
 
 from quire.models.attention.triton.tiles import (
     MAX_PARTS,
+    WARP_SIZE,
     WRITE_ELEMENTS,
     Device,
     Tile,
     choose_tile,
     columns,
+    max_registers,
     num_programs,
     split_size,
 )
 from quire.models.config import LayerFacts
 from quire.models.kv.kv_codec import Codec
 
-WARP_SIZE = 32
 NUM_WARPS = 4
 """Warps of the kernels that only copy numbers: Triton's default."""
 DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-MIN_WORD_COLUMNS = 64
-"""A quarter of them has 16, or products would be mostly of nothing."""
+MIN_WORD_COLUMNS = 128
+"""A quarter of them has 32: each of four warps multiplies its own 8."""
 COUNTED_AT_ONCE = 256
 COMBINED_AT_ONCE = 8
 """Parts of a context: few enough that 512 columns of each fit in registers."""
@@ -63,6 +64,9 @@ class Form:
 
     def num_programs(self, tile: Tile) -> int:
         return num_programs(self.layer, self.codec, tile, self.device)
+
+    def max_registers(self, tile: Tile) -> int | None:
+        return max_registers(self.layer, self.codec, tile, self.device)
 
     def tile(self, longest_chunk: int) -> Tile:
         most_rows = longest_chunk * self.group
@@ -104,7 +108,7 @@ class Form:
         """Whether values are read four columns at once."""
         size = self.layer.v_head_size
         is_apart = self.codec.is_quantised and not self.layer.is_latent
-        return is_apart and size % 4 == 0 and size >= MIN_WORD_COLUMNS
+        return is_apart and size % 4 == 0 and columns(size) >= MIN_WORD_COLUMNS
 
     def _attend_constants(self, tile: Tile) -> dict[str, object]:
         """Return what both have. The interpreter lacks bfloat16, and takes float32."""

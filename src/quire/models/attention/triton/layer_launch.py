@@ -12,7 +12,7 @@ from quire.models.kv.kv_store import KVStore
 
 LOG2_E = math.log2(math.e)
 Options = dict[str, object]
-"""Keyword arguments of a kernel: its constants, warps and stages."""
+"""Keyword arguments of a kernel: its constants, warps, stages and most registers of a thread."""
 
 
 class TileLaunch(NamedTuple):
@@ -65,8 +65,7 @@ class LayerLaunch:
         self.write_options = form.write_constants()
         self._chunks: dict[Tile, TileLaunch] = {}
         tile = form.tile(1)
-        unshared = form.token_constants(tile, is_shared=False)
-        self.tokens = self._tile_launch(tile, unshared)
+        self.tokens = self._token_launch(tile, is_shared=False)
         self.shared = self._shared_launch(tile)
 
     def chunks(self, longest_chunk: int) -> TileLaunch:
@@ -83,10 +82,17 @@ class LayerLaunch:
         options = {**constants, "num_warps": tile.num_warps, "num_stages": tile.num_stages}
         return TileLaunch(form.tokens(tile), form.num_head_tiles(tile), options)
 
+    def _token_launch(self, tile: Tile, *, is_shared: bool) -> TileLaunch:
+        launch = self._tile_launch(tile, self.form.token_constants(tile, is_shared=is_shared))
+        most = self.form.max_registers(tile)
+        if most is not None:
+            launch.options["maxnreg"] = most
+        return launch
+
     def _shared_launch(self, tile: Tile) -> SharedLaunch:
         form = self.form
         num_programs, counts = form.num_programs(tile), form.list_constants(tile)
-        tokens = self._tile_launch(tile, form.token_constants(tile, is_shared=True))
+        tokens = self._token_launch(tile, is_shared=True)
         return SharedLaunch(
             num_programs,
             form.heads(tile),

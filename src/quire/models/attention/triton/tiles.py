@@ -14,6 +14,9 @@ MAX_HEAD_SIZE, MAX_V_HEAD_SIZE = 576, 512
 MAX_PARTS = 64
 MIN_SPLIT_KEYS = 256
 PROGRAMS_PER_SM, MAX_PROGRAMS_PER_SM = 2, 4
+NUM_REGISTERS, MAX_REGISTERS = 65536, 255
+"""Of a multiprocessor, and of a thread."""
+WARP_SIZE = 32
 LARGE_SHARED = (80, 90, 100)
 """The capabilities with over 160 KiB of shared memory for a multiprocessor, not 100."""
 WRITE_ELEMENTS = 2048
@@ -65,8 +68,7 @@ def choose_tile(layer: LayerFacts, codec: Codec, most_rows: int, device: Device)
     if most_rows <= MIN_ROWS:
         if head_size > 256 and not codec.is_quantised:
             return Tile(MIN_ROWS, 32, 8, 3)
-        is_wide = head_size > (128 if codec.is_quantised and device.reads_shared else 256)
-        return Tile(MIN_ROWS, 16 if is_wide else 32, 4, 5)
+        return Tile(MIN_ROWS, 16 if head_size > 256 else 32, 4, 5)
     if head_size > 256:
         return Tile(32, 32, 8, 2 if codec.is_quantised else 3)
     if head_size > 128:
@@ -98,8 +100,10 @@ def _wide_tile(layer: LayerFacts, codec: Codec, device: Device) -> Tile:
     a second program.
     """
     if device.reads_shared:
-        is_tight = codec.is_quantised and layer.head_size > 192
-        return Tile(64, 32, 8, 3) if is_tight else Tile(128, 64, 8, 3)
+        if codec.is_quantised and layer.head_size > 192:
+            return Tile(64, 32, 8, 3)
+        has_rest = split_size(layer.head_size)[1] > 0 and layer.v_head_size > 128
+        return Tile(64 if has_rest else 128, 64, 8, 3)
     if codec.is_quantised:
         return Tile(32, 64 if layer.head_size > 192 else 32, 8, 3)
     return Tile(64 if layer.v_head_size > 128 else 128, 32, 8, 3)
@@ -130,8 +134,22 @@ def split_size(size: int) -> tuple[int, int]:
 def num_programs(layer: LayerFacts, codec: Codec, tile: Tile, device: Device) -> int:
     """Return how many programs share the contexts of single tokens, all with the same work: those
     that a device runs at once, by the registers and the shared memory that they take."""
+    return device.num_sms * _programs_per_sm(layer, codec, tile, device)
+
+
+def _programs_per_sm(layer: LayerFacts, codec: Codec, tile: Tile, device: Device) -> int:
     if tile.rows > MIN_ROWS:
-        return device.num_sms
+        return 1
     is_narrow = layer.head_size <= 128 and codec.dtype.itemsize == 2
     has_room = codec.is_quantised or device.capability in LARGE_SHARED
-    return device.num_sms * (MAX_PROGRAMS_PER_SM if is_narrow and has_room else PROGRAMS_PER_SM)
+    return MAX_PROGRAMS_PER_SM if is_narrow and has_room else PROGRAMS_PER_SM
+
+
+def max_registers(layer: LayerFacts, codec: Codec, tile: Tile, device: Device) -> int | None:
+    """Return how many registers a thread of single tokens may have, so that `num_programs` run at
+    once; None leaves it to the assembler. For numbers to widen that would spill, to have more
+    programs than there are."""
+    if not codec.is_quantised or device.is_interpreted:
+        return None
+    programs = _programs_per_sm(layer, codec, tile, device)
+    return min(NUM_REGISTERS // (programs * tile.num_warps * WARP_SIZE), MAX_REGISTERS)
