@@ -83,12 +83,12 @@ def test_choices_share_one_prompt(short: tuple[str, ServerProcess]) -> None:
     _, server = short
     before = server.metric(COPIES)
     prompt = "Now is the winter of our discontent made glorious summer by this sun of York"
-    reply = complete(server, prompt, n=4, max_tokens=5, temperature=1, seed=3)
+    reply = complete(server, prompt, n=4, max_tokens=30, temperature=1, seed=3)
     events = [choice["events"] for choice in timeline_of(server, reply)["choices"]]
     forked = [event for each in events for event in each if event["event"] == "forked"]
     assert len(forked) == 3
     assert server.metric(COPIES) == before + 3
-    alone = complete(server, prompt, max_tokens=5, temperature=1, seed=3)
+    alone = complete(server, prompt, max_tokens=30, temperature=1, seed=3)
     assert alone["choices"][0]["text"] == reply["choices"][0]["text"]
 
 

@@ -15,7 +15,7 @@ MAX_PARTS = 64
 MIN_SPLIT_KEYS = 256
 PROGRAMS_PER_SM, MAX_PROGRAMS_PER_SM = 2, 4
 NUM_REGISTERS, MAX_REGISTERS = 65536, 255
-"""Of a multiprocessor, and of a thread."""
+"""A multiprocessor has so many, and a thread at most."""
 WARP_SIZE = 32
 LARGE_SHARED = (80, 90, 100)
 """The capabilities with over 160 KiB of shared memory for a multiprocessor, not 100."""
@@ -147,9 +147,9 @@ def _programs_per_sm(layer: LayerFacts, codec: Codec, tile: Tile, device: Device
 
 def max_registers(layer: LayerFacts, codec: Codec, tile: Tile, device: Device) -> int | None:
     """Return how many registers a thread of single tokens may have, so that `num_programs` run at
-    once; None leaves it to the assembler. For numbers to widen that would spill, to have more
-    programs than there are."""
-    if not codec.is_quantised or device.is_interpreted:
+    once; None leaves it to the assembler. For numbers to widen to 16 bits that would spill, to have
+    more programs than there are."""
+    if not codec.is_quantised or codec.dtype.itemsize > 2 or device.is_interpreted:
         return None
     programs = _programs_per_sm(layer, codec, tile, device)
     return min(NUM_REGISTERS // (programs * tile.num_warps * WARP_SIZE), MAX_REGISTERS)
