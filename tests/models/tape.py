@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch._C._distributed_c10d import FakeWork, Work
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -50,11 +51,16 @@ class Waits(TorchFunctionMode):
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what is done while it is on, and refuses what has a size that only the device
     knows. `acts` are about the kernels that a GPU would be told to run: views and memory that is
-    not set are none."""
+    not set are none.
 
-    def __init__(self) -> None:
+    defers_collectives: whether those of ranks are written down alone, as in a capture, where no
+        rank waits for another.
+    """
+
+    def __init__(self, *, defers_collectives: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.acts: list[Act] = []
+        self._defers_collectives = defers_collectives
         self._is_in_kernel = False
 
     def __torch_dispatch__(
@@ -67,6 +73,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = dict(kwargs or {})
         if self._is_in_kernel:
             return func(*args, **given)
+        if func.namespace == "c10d":
+            return self._collect(func, args, given)
         name = func.__name__.split(".")[0]
         if name in ALLOCATE:
             return func(*args, **given)
@@ -106,6 +114,18 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         with patch.object(InterpretedFunction, "run", noted):
             yield
+
+    def _collect(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Write down a collective, whose outputs are its first argument."""
+
+        def again() -> None:
+            *_, work = func(*args, **kwargs)
+            Work.unbox(work).wait()
+
+        self.acts.append(again)
+        if self._defers_collectives:
+            return args[0], FakeWork().boxed()
+        return func(*args, **kwargs)
 
     def _add(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> None:
         known = {each.untyped_storage().data_ptr() for each in _tensors((args, kwargs))}

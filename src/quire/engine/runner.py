@@ -29,6 +29,7 @@ from quire.engine.pooling import (
     pooled_spans,
     token_types,
 )
+from quire.engine.ranks.leading_model import LeadingModel
 from quire.engine.sampling.build_sampler import build_sampler
 from quire.engine.sampling.device_to_host import build_device_to_host
 from quire.engine.sampling.logits_processor import ProcessorContext
@@ -288,7 +289,9 @@ class Runner:
 
 def _launch_of(model: Model) -> StepLaunch:
     """Return how the model's last step was launched."""
-    return StepLaunch(model.launch) if isinstance(model, GraphedModel) else StepLaunch.NONE
+    if isinstance(model, (GraphedModel, LeadingModel)):
+        return StepLaunch(model.launch)
+    return StepLaunch.NONE
 
 
 def _claimed(step: Step) -> set[int]:

@@ -10,6 +10,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from quire.models.graphs.capture import Launch
+from quire.models.graphs.crossings import Crossing
+from quire.models.parallel.ranks import Ranks
 from tests.models.tape import Tape
 
 
@@ -29,6 +31,7 @@ class Fault(Enum):
     """The faults that a capture meets."""
 
     WAIT = "an operation that waits for the device, seen by the check"
+    CROSSING = "a number that passes between host and device, found at the end of the check"
     UNSEEN_WAIT = "an operation that waits for the device, not seen by the check"
     ASYNC = "an operation that shows when the capture ends"
     BEGIN = "the stream cannot begin a capture"
@@ -53,6 +56,7 @@ class StandInDevice:
     torch: Torch = Torch.ALL
     fault: Fault | None = None
     faulty: frozenset[int] = frozenset()
+    ranks: Ranks | None = None
     log: list[str] = field(default_factory=list)
     stream: str = "main"
     refuses: bool = False
@@ -83,6 +87,8 @@ class StandInDevice:
         try:
             with Tape().of_step():
                 yield
+            if self.meets(Fault.CROSSING):
+                raise Crossing("the step")
         finally:
             self.refuses = False
             self.num_checks += 1
@@ -177,7 +183,7 @@ class StandInGraph:
         device.random_state = "capturing"
         if device.meets(Fault.BEGIN):
             raise RuntimeError("operation not permitted: the stream cannot begin a capture")
-        device.tape = Tape()
+        device.tape = Tape(defers_collectives=True)
         self.recording = device.tape.of_step()
         self.recording.__enter__()
 

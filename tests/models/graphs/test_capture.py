@@ -17,7 +17,7 @@ from tests.profiles import cases
 
 SIZES = (1, 2, 4, 8, 16, 24)
 OF_MEMORY = {Fault.CHECK_MEMORY, Fault.MEMORY, Fault.GRAPH_MEMORY}
-BEFORE_CAPTURES = {Fault.WAIT, Fault.CHECK_MEMORY}
+BEFORE_CAPTURES = {Fault.WAIT, Fault.CROSSING, Fault.CHECK_MEMORY}
 
 faults = st.sampled_from(Fault)
 versions = st.sampled_from(Torch)

@@ -4,7 +4,7 @@ import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch._C._distributed_c10d import HashStore
@@ -37,17 +37,23 @@ class RankProcesses:
     def run(self, job: Callable[..., Result], *args: object) -> list[Result]:
         """Return what `job(group, *args)` returns on each rank. Raises RuntimeError if it fails on
         one. Arguments and results are pickled."""
-        answers: list[Result | Exception] = []
-        for channel in self._channels:
-            channel.send((job, args))
-        for channel in self._channels:
-            if not channel.poll(TIMEOUT_S):
-                raise TimeoutError(f"{job.__name__}: a rank does not answer")
-            answers.append(channel.recv())
+        self.begin(job, *args)
+        answers = [self.answer(rank) for rank in range(len(self._channels))]
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
         return [answer for answer in answers if not isinstance(answer, Exception)]
+
+    def begin(self, job: Callable[..., Any], *args: object) -> None:
+        """Let every rank begin `job(group, *args)`."""
+        for channel in self._channels:
+            channel.send((job, args))
+
+    def answer(self, rank: int) -> Any:
+        """Return what the job that was begun returns on one rank, or a RuntimeError if it fails."""
+        if not self._channels[rank].poll(TIMEOUT_S):
+            raise TimeoutError(f"rank {rank} does not answer")
+        return self._channels[rank].recv()
 
     def close(self) -> None:
         for channel in self._channels:

@@ -40,11 +40,15 @@ from quire.engine.ranks.messages import (
     Loaded,
     Measure,
     Measured,
+    Record,
     ToFollower,
 )
 from quire.engine.ranks.step_tensors import num_bytes, unpacked_batch
 from quire.engine.startup.memory import measure
 from quire.engine.startup.placement import choose_placement, prepare_threads_and_device
+from quire.models.graphs.cuda import CUDADevice
+from quire.models.graphs.graphed_model import GraphedModel
+from quire.models.graphs.record import GraphPlan, record_steps
 from quire.models.hf import HFModel
 from quire.models.loading.loader import LoadedModel
 from quire.models.parallel.group import RankGroup, join_group, open_store
@@ -61,7 +65,7 @@ class Follower:
         self._rank = rank
         self._group: RankGroup | None = None
         self._loaded: LoadedModel | None = None
-        self._model: HFModel | None = None
+        self._model: HFModel | GraphedModel | None = None
 
     @property
     def has_loaded(self) -> bool:
@@ -71,7 +75,7 @@ class Follower:
     def run(self) -> NoReturn:
         """Follow until the channel closes. Raises ChannelClosed then, and any error of a call."""
         decoder = msgspec.msgpack.Decoder[ToFollower](
-            Load | Attach | CopyBlocks | Forward | Measure
+            Load | Attach | Record | CopyBlocks | Forward | Measure
         )
         while True:
             for body in self._channel.receive(wait=True):
@@ -86,6 +90,8 @@ class Follower:
             self._model.take_copy_time()  # rank 0 tells its own
         elif isinstance(message, Attach):
             self._attach(message)
+        elif isinstance(message, Record):
+            self._record(message.plan)
         elif isinstance(message, Load):
             self._load(message.config, message.store_port)
         else:
@@ -119,6 +125,11 @@ class Follower:
             message.options,
             num_host_blocks=message.num_host_blocks,
         )
+
+    def _record(self, plan: GraphPlan) -> None:
+        assert isinstance(self._model, HFModel) and self._group is not None
+        device = CUDADevice(self._group.device, self._group)
+        self._model = record_steps(self._model, plan, device, lambda *_: None).model
 
     def _forward(self, step: Forward) -> None:
         model = self._model

@@ -1,15 +1,18 @@
 """The model of rank 0 behind the `Model` protocol: each call is made by all ranks."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from quire.cache.block_copies import BlockCopy, CopyTime
 from quire.engine.ranks.leader import Leader
-from quire.engine.ranks.messages import CopyBlocks
+from quire.engine.ranks.messages import CopyBlocks, Record
 from quire.engine.ranks.step_tensors import header, packed_tensors
 from quire.models.batch import Batch, StepRows
+from quire.models.graphs.cuda import CUDADevice
+from quire.models.graphs.graphed_model import LAUNCHED, GraphedModel
+from quire.models.graphs.record import GraphPlan, RecordedSteps, record_steps
 from quire.models.hf import HFModel
 from quire.models.parallel.group import RankGroup
 
@@ -23,9 +26,14 @@ class LeadingModel:
     are broadcast.
     """
 
-    model: HFModel
+    model: HFModel | GraphedModel
     leader: Leader
     group: RankGroup
+
+    @property
+    def launch(self) -> str:
+        """The launch of this rank's last step, in the words of `GraphedModel`."""
+        return self.model.launch if isinstance(self.model, GraphedModel) else LAUNCHED
 
     @property
     def vocab_size(self) -> int:
@@ -48,6 +56,19 @@ class LeadingModel:
         with self.leader.together():
             self._tell(batch)
             return self.model.forward_with_states(batch)
+
+    def record(
+        self, plan: GraphPlan, on_progress: Callable[[str, int, int], None]
+    ) -> tuple["LeadingModel", RecordedSteps]:
+        """Capture steps on all ranks, and return the model with them and what this rank tells of
+        them. Raises RanksFailed."""
+        assert isinstance(self.model, HFModel), "steps are captured once"
+        with self.leader.together():
+            self.leader.tell(Record(plan))
+            device = CUDADevice(self.group.device, self.group)
+            recorded = record_steps(self.model, plan, device, on_progress)
+        is_as_before = recorded.model is self.model
+        return self if is_as_before else replace(self, model=recorded.model), recorded
 
     def close(self) -> None:
         """End the followers; no call may follow."""

@@ -15,6 +15,7 @@ from quire.engine.config import EngineConfig
 from quire.engine.messages import Failed
 from quire.engine.startup.memory import DeviceMemory
 from quire.models.config import KVOptions
+from quire.models.graphs.record import GraphPlan
 
 
 class Load(msgspec.Struct, frozen=True, tag="load", array_like=True):
@@ -32,6 +33,12 @@ class Attach(msgspec.Struct, frozen=True, tag="attach", array_like=True):
     block_size: int
     options: KVOptions
     num_host_blocks: int
+
+
+class Record(msgspec.Struct, frozen=True, tag="record", array_like=True):
+    """Rank 0 to another: capture the model's steps as CUDA graphs, together with it."""
+
+    plan: GraphPlan
 
 
 class CopyBlocks(msgspec.Struct, frozen=True, tag="copy", array_like=True):
@@ -79,5 +86,5 @@ class Measured(msgspec.Struct, frozen=True, tag="measured", array_like=True):
     memory: DeviceMemory
 
 
-ToFollower: TypeAlias = Load | Attach | CopyBlocks | Forward | Measure
+ToFollower: TypeAlias = Load | Attach | Record | CopyBlocks | Forward | Measure
 FromFollower: TypeAlias = Loaded | Measured | Failed

@@ -51,7 +51,6 @@ from quire.engine.startup.start import (
     Start,
 )
 from quire.models.batch import Batch, Model
-from quire.models.graphs.graphed_model import GraphedModel
 from quire.models.hf import HFModel
 from quire.models.kv.huge_pages import return_free_memory
 from quire.models.loading.checkpoint import ModelSource, locate
@@ -131,7 +130,7 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
         warm_up_sampler(logits, config.model.disable_optimizations)
         timer.end("warm_up")
     recorded = with_graphs(config.model, model, placement.device, plan, on_progress)
-    if isinstance(recorded.model, GraphedModel):
+    if recorded.model is not model:
         _warm_up(recorded.model, plan, placement.device)  # attention sees other strides in pieces
         timer.end("graphs")
     receipt = sizing.receipt(footprint, plan, memories.device, loaded.local.weight_bytes)

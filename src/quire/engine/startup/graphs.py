@@ -10,11 +10,11 @@ from quire.engine.ranks.leading_model import LeadingModel
 from quire.engine.startup.assemble import OnProgress
 from quire.engine.startup.kv_plan import KVPlan
 from quire.models.config import CUDAGraphMode
-from quire.models.graphs.buffers import Buffers, DecodeLimits
+from quire.models.graphs.buffers import DecodeLimits
 from quire.models.graphs.cuda import CUDADevice
-from quire.models.graphs.decode import ReplayableBackend, record_decode
-from quire.models.graphs.graphed_model import GraphedModel, with_recorded
-from quire.models.graphs.pieces import PieceBuffers, PieceLimits, record_pieces
+from quire.models.graphs.decode import ReplayableBackend
+from quire.models.graphs.graphed_model import GraphedModel
+from quire.models.graphs.record import GraphPlan, record_steps
 from quire.models.graphs.recorded import Recorded
 from quire.models.graphs.sizes import GraphKinds
 from quire.models.hf import HFModel
@@ -47,10 +47,9 @@ def kinds_of(config: ModelConfig, device: torch.device, *, is_replayable: bool) 
 def kinds_to_record(
     config: ModelConfig, model: HFModel | LeadingModel, device: torch.device
 ) -> GraphKinds:
-    """Return which steps of `model` are recorded: none where several ranks compute them."""
-    if isinstance(model, LeadingModel):
-        return GraphKinds()
-    is_replayable = isinstance(model.backend, ReplayableBackend)
+    """Return which steps of `model`, on which nothing is recorded yet, are recorded."""
+    own = model.model if isinstance(model, LeadingModel) else model
+    is_replayable = isinstance(own, HFModel) and isinstance(own.backend, ReplayableBackend)
     return kinds_of(config, device, is_replayable=is_replayable)
 
 
@@ -61,18 +60,21 @@ def with_graphs(
     plan: KVPlan,
     on_progress: OnProgress,
 ) -> RecordedModel:
-    """Return `model`, with its steps recorded as far as they are to be and can be."""
+    """Return `model`, with its steps recorded as far as they are to be and can be, on all ranks.
+    Raises RanksFailed."""
     kinds = kinds_to_record(config, model, device)
     decode, pieces = (Recorded(None, why_not=why) for why in _why_not(config))
-    if isinstance(model, LeadingModel) or not any(kinds):
+    if not any(kinds):
         return RecordedModel(model, *launch_words(decode, pieces, device))
-    if kinds.decode:
-        decode = _record_decode(model, device, plan, on_progress)
-    if kinds.pieces:
-        pieces = _record_pieces(model, device, plan, on_progress)
-    return RecordedModel(
-        with_recorded(model, decode, pieces), *launch_words(decode, pieces, device)
-    )
+    graph_plan = _graph_plan(kinds, plan)
+    recorded_model: HFModel | GraphedModel | LeadingModel
+    if isinstance(model, LeadingModel):
+        recorded_model, steps = model.record(graph_plan, on_progress)
+    else:
+        steps = record_steps(model, graph_plan, CUDADevice(device), on_progress)
+        recorded_model = steps.model
+    words = launch_words(steps.decode or decode, steps.pieces or pieces, device)
+    return RecordedModel(recorded_model, *words)
 
 
 def launch_words(decode: Recorded, pieces: Recorded, device: torch.device) -> tuple[str, str]:
@@ -88,36 +90,15 @@ def launch_words(decode: Recorded, pieces: Recorded, device: torch.device) -> tu
     return prefill if pieces.steps is not None else _eager(decode, device), prefill
 
 
-def _record_decode(
-    model: HFModel, device: torch.device, plan: KVPlan, on_progress: OnProgress
-) -> Recorded:
-    limits = plan.limits
+def _graph_plan(kinds: GraphKinds, plan: KVPlan) -> GraphPlan:
+    limits, capacity = plan.limits, plan.capacity
     sizes = DecodeLimits(
         limits.max_num_seqs,
         limits.max_model_len,
-        -(-limits.max_model_len // plan.capacity.block_size),
-        len(plan.capacity.layout.groups),
+        -(-limits.max_model_len // capacity.block_size),
+        len(capacity.layout.groups),
     )
-    assert isinstance(model.backend, ReplayableBackend), "only then decode steps are recorded"
-    return record_decode(
-        model,
-        model.backend,
-        Buffers(sizes, device),
-        CUDADevice(device),
-        lambda done, total: on_progress("graphs", done, total),
-    )
-
-
-def _record_pieces(
-    model: HFModel, device: torch.device, plan: KVPlan, on_progress: OnProgress
-) -> Recorded:
-    limits = PieceLimits(plan.num_tokens, plan.limits.max_num_seqs)
-    return record_pieces(
-        model,
-        PieceBuffers(limits, device),
-        CUDADevice(device),
-        lambda done, total: on_progress("piecewise_graphs", done, total),
-    )
+    return GraphPlan(kinds, sizes, plan.num_tokens)
 
 
 def _mode(config: ModelConfig) -> CUDAGraphMode:
@@ -130,8 +111,6 @@ def _why_not(config: ModelConfig) -> tuple[str, str]:
     mode, option = _mode(config), f"--cudagraph-mode {config.cudagraph_mode}"
     if config.enforce_eager:
         return ("--enforce-eager",) * 2
-    if config.tensor_parallel_size > 1:
-        return ("--tensor-parallel-size",) * 2
     return "its attention asks the host" if mode.has_full else option, option
 
 

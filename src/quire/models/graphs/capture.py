@@ -4,7 +4,8 @@ What asks the device, or takes numbers from the host, is found in a run before a
 Where a capture fails all the same, all that it began is ended and given back. Older torch leaves
 that to its caller: a capture that could not be ended was still underway for the allocator
 (pytorch 180395), and kept its memory (pytorch 190348). A capture may be cut into several graphs,
-with something between them that is no part of any: all of them succeed, or all are undone.
+with something between them that is no part of any: all of them succeed, or all are undone. Ranks
+that share a model capture the same steps, their collectives among the launches.
 """
 
 import gc
@@ -12,10 +13,15 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
+
+from quire.cache.sizing import TooLittleMemory
+from quire.models.graphs.agreement import Outcome, RefusedByRank, worst_outcome
+from quire.models.parallel.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +71,10 @@ class GraphPool(Protocol):
 class GraphDevice(Protocol):
     """A device whose launches can be captured."""
 
+    @property
+    def ranks(self) -> Ranks | None:
+        """The ranks that capture the same, this one among them; None where there is one alone."""
+
     def new_pool(self) -> GraphPool: ...
 
     def side_stream(self) -> AbstractContextManager[None]:
@@ -88,6 +98,11 @@ class GraphRecorder:
         self._device = device
         self._pool = device.new_pool()
         self._graphs: list[Graph] = []
+
+    @property
+    def ranks(self) -> Ranks | None:
+        """The ranks of its device."""
+        return self._device.ranks
 
     def check(self, compute: Compute) -> None:
         """Run `compute` once to make kernels and workspaces, and once to see that it can be
@@ -165,14 +180,16 @@ def capture_sizes(
     """Capture `run` of each size in tokens, the largest first: the memory that it takes suffices
     for the others. No capture begins before all sizes are checked.
 
-    Returns what replays each size that memory allows. Raises RuntimeError, with nothing captured,
-    where a size cannot be captured for another reason.
+    Returns what replays each size that memory allows, on all ranks. Raises RuntimeError, with
+    nothing captured, where a size cannot be captured for another reason; TooLittleMemory where one
+    of several ranks cannot check a step that the others compute; and RankLost.
     """
     falling = sorted(sizes, reverse=True)
     recordings: dict[int, Recording] = {}
 
     def check(size: int) -> None:
-        recorder.check(partial(run, size, _do_not_cut))
+        with _keeping_in_step(recorder.ranks, size):
+            recorder.check(partial(run, size, _do_not_cut))
 
     def capture(size: int) -> None:
         recordings[size] = recorder.capture_pieces(partial(run, size))
@@ -180,16 +197,32 @@ def capture_sizes(
     def report(number: int) -> None:
         on_progress(number, 2 * len(falling))
 
+    fitting = _Fitting(recorder.ranks)
     try:
-        checked = _that_fit(falling, check, report)
-        _that_fit(checked, capture, lambda number: report(len(falling) + number))
+        checked = fitting.sizes(falling, check, report)
+        captured = fitting.sizes(checked, capture, lambda number: report(len(falling) + number))
     except BaseException:
         recorder.forget()
         raise
-    if not recordings:
+    if not captured:
         recorder.forget()
     report(2 * len(falling))
-    return recordings
+    return {size: recordings[size] for size in captured}
+
+
+@contextmanager
+def _keeping_in_step(ranks: Ranks | None, size: int) -> Iterator[None]:
+    """Raise TooLittleMemory where one of several ranks has no memory within a step: the others wait
+    in it for this one, and no rank can go on."""
+    try:
+        yield
+    except RuntimeError as error:
+        if ranks is None or not is_out_of_memory(error):
+            raise
+        raise TooLittleMemory(
+            f"rank {ranks.rank} of {ranks.size} has no memory for a step of {size} tokens before "
+            f"it is captured ({error}): pass a smaller --gpu-memory-utilization, or --enforce-eager"
+        ) from error
 
 
 def _do_not_cut(between: Launch) -> None:
@@ -201,30 +234,58 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
 
 
-def _that_fit(
-    falling: Sequence[int], act: Callable[[int], None], report: Callable[[int], None]
-) -> list[int]:
-    """Return the sizes for which there is memory to `act`. Where there is none for the largest, one
-    of at most half the size is next; none for a smaller one after that, it ends there."""
-    done: list[int] = []
-    largest = falling[0] if falling else 0
-    for number, size in enumerate(falling):
-        report(number)
-        if size > largest:
-            continue
-        try:
-            act(size)
-        except RuntimeError as error:
-            traceback.clear_frames(error.__traceback__)  # they keep the tensors of the step
-            if not is_out_of_memory(error):
-                raise
-            logger.warning("no memory to capture a step of %d tokens: %s", size, error)
-            if done:
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """Finds the sizes for which there is memory, on all `ranks`."""
+
+    ranks: Ranks | None
+
+    def sizes(
+        self, falling: Sequence[int], act: Callable[[int], None], report: Callable[[int], None]
+    ) -> list[int]:
+        """Return the sizes for which there is memory to `act`. Where there is none for the largest,
+        one of at most half the size is next; none for a smaller one after that, it ends there."""
+        done: list[int] = []
+        largest = falling[0] if falling else 0
+        for number, size in enumerate(falling):
+            report(number)
+            if size > largest:
+                continue
+            if self._fits(size, act):
+                done.append(size)
+            elif done:
                 break
-            largest = size // 2
-        else:
-            done.append(size)
-    return done
+            else:
+                largest = size // 2
+        return done
+
+    def _fits(self, size: int, act: Callable[[int], None]) -> bool:
+        """Return whether all ranks had the memory. Raises RuntimeError where it lacked something
+        else."""
+        error = _error_of(partial(act, size))
+        outcome = worst_outcome(self.ranks, _outcome_of(error))
+        if outcome is Outcome.REFUSED:
+            raise RefusedByRank if error is None or is_out_of_memory(error) else error
+        if outcome is Outcome.NO_MEMORY:
+            logger.warning(
+                "no memory to capture a step of %d tokens: %s", size, error or "on another rank"
+            )
+        return outcome is Outcome.DONE
+
+
+def _error_of(act: Launch) -> RuntimeError | None:
+    try:
+        act()
+    except RuntimeError as error:
+        traceback.clear_frames(error.__traceback__)  # they keep the tensors of the step
+        return error
+    return None
+
+
+def _outcome_of(error: RuntimeError | None) -> Outcome:
+    if error is None:
+        return Outcome.DONE
+    return Outcome.NO_MEMORY if is_out_of_memory(error) else Outcome.REFUSED
 
 
 class _Capture:

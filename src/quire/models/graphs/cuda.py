@@ -11,6 +11,7 @@ import torch
 
 from quire.models.graphs.capture import Launch
 from quire.models.graphs.crossings import Crossing, Crossings
+from quire.models.parallel.ranks import Ranks
 
 OnPool = Callable[[int, tuple[int, int]], None]
 """A function of torch's allocator, of a device's index and a pool's id."""
@@ -20,11 +21,13 @@ class CUDADevice:
     """Implements `GraphDevice` for one GPU.
 
     All graphs are captured on one stream, since torch caches freed memory for each stream
-    separately. Only launches of the capturing thread are captured or refused.
+    separately. Only launches of the capturing thread are captured or refused: NCCL asks the device
+    from a thread of its own how far collectives are.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, ranks: Ranks | None = None) -> None:
+        self.device = device
+        self.ranks = ranks
         self._index = torch.cuda.current_device() if device.index is None else device.index
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
@@ -33,7 +36,7 @@ class CUDADevice:
 
     @contextmanager
     def side_stream(self) -> Iterator[None]:
-        current = torch.cuda.current_stream(self._device)
+        current = torch.cuda.current_stream(self.device)
         self._side.wait_stream(current)
         with torch.cuda.stream(self._side):  # left again also where a capture fails
             yield
@@ -65,7 +68,7 @@ class CUDADevice:
         return restore
 
     def free_cached(self) -> None:
-        torch.cuda.synchronize(self._device)
+        torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
 
 

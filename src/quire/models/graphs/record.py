@@ -1,0 +1,61 @@
+"""Captures a model's steps of all kinds that are asked for, the same on every rank."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from quire.models.graphs.buffers import Buffers, DecodeLimits
+from quire.models.graphs.cuda import CUDADevice
+from quire.models.graphs.decode import ReplayableBackend, record_decode
+from quire.models.graphs.graphed_model import GraphedModel, with_recorded
+from quire.models.graphs.pieces import PieceBuffers, PieceLimits, record_pieces
+from quire.models.graphs.recorded import Recorded
+from quire.models.graphs.sizes import GraphKinds
+from quire.models.hf import HFModel
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPlan:
+    """The kinds of steps to capture, and the largest: of `limits`, and of `max_num_tokens`."""
+
+    kinds: GraphKinds
+    limits: DecodeLimits
+    max_num_tokens: int
+
+
+class RecordedSteps(NamedTuple):
+    """A model with its captured steps, and what is told of each kind; None of those that were not
+    asked for."""
+
+    model: HFModel | GraphedModel
+    decode: Recorded | None
+    pieces: Recorded | None
+
+
+def record_steps(
+    model: HFModel,
+    plan: GraphPlan,
+    device: CUDADevice,
+    on_progress: Callable[[str, int, int], None],
+) -> RecordedSteps:
+    """Return `model` with its steps captured as far as they can be. Raises TooLittleMemory and
+    RankLost where it is one of several ranks."""
+    decode = pieces = None
+    if plan.kinds.decode:
+        assert isinstance(model.backend, ReplayableBackend), "only then they are asked for"
+        decode = record_decode(
+            model,
+            model.backend,
+            Buffers(plan.limits, device.device),
+            device,
+            lambda done, total: on_progress("graphs", done, total),
+        )
+    if plan.kinds.pieces:
+        pieces = record_pieces(
+            model,
+            PieceBuffers(PieceLimits(plan.max_num_tokens, plan.limits.max_num_seqs), device.device),
+            device,
+            lambda done, total: on_progress("piecewise_graphs", done, total),
+        )
+    recorded = [each for each in (decode, pieces) if each is not None]
+    return RecordedSteps(with_recorded(model, *recorded), decode, pieces)
