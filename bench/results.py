@@ -42,6 +42,11 @@ class Run:
         return self.load.output_tok_s
 
     @property
+    def server_cpu_s(self) -> float:
+        """Seconds of CPU time that the server's processes took."""
+        return self.server_cores * self.load.wall_s
+
+    @property
     def faults(self) -> list[str]:
         """The reasons why the run's figures are worthless."""
         load, found = self.load, []
@@ -101,12 +106,14 @@ class Medians:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One workload: both servers' medians and the ratios first / second, one for each pair."""
+    """One workload: both servers' medians and the ratios first / second, one for each pair:
+    `ratios` of throughput, `cpu_ratios` of CPU time."""
 
     workload: Workload
     first: Medians
     second: Medians
     ratios: tuple[float, ...]
+    cpu_ratios: tuple[float, ...]
     num_rounds: int
     remarks: tuple[str, ...]
 
@@ -129,11 +136,13 @@ def build_row(workload: Workload, runs: Sequence[Run], labels: tuple[str, str]) 
     mine = [run for run in runs if run.workload.name == workload.name]
     first, second = ([run for run in mine if run.label == label] for label in labels)
     pairs = list(zip(first, second, strict=True))
+    valid = [(a, b) for a, b in pairs if not (a.faults or b.faults)]
     return Row(
         workload=workload,
         first=_medians([run for run in first if not run.faults]),
         second=_medians([run for run in second if not run.faults]),
-        ratios=tuple(a.throughput / b.throughput for a, b in pairs if not (a.faults or b.faults)),
+        ratios=tuple(a.throughput / b.throughput for a, b in valid),
+        cpu_ratios=tuple(a.server_cpu_s / b.server_cpu_s for a, b in valid if b.server_cpu_s),
         num_rounds=len(pairs),
         remarks=tuple(
             f"round {run.round_index + 1}, {run.label}: {', '.join(run.faults + run.doubts)}"

@@ -40,6 +40,11 @@ def cut(workload: Workload, max_requests: int) -> Workload:
     return replace(workload, num_requests=min(max_requests, workload.num_requests))
 
 
+def lengthen(workload: Workload, factor: int) -> Workload:
+    """Return the workload with `factor` times as many requests."""
+    return replace(workload, num_requests=factor * workload.num_requests)
+
+
 def count(text: str) -> int:
     """Parse a count of at least 1."""
     value = int(text)
@@ -72,7 +77,11 @@ def _parser() -> argparse.ArgumentParser:
         "--repeats", type=count, default=3, help="rounds of both, every second in the other order"
     )
     parser.add_argument("--seed", type=int, default=1, help="of the first round's prompts")
-    parser.add_argument("--max-requests", type=count, help="cut every workload: a smoke run")
+    lengths = parser.add_mutually_exclusive_group()
+    lengths.add_argument("--max-requests", type=count, help="cut every workload: a smoke run")
+    lengths.add_argument(
+        "--longer", type=count, default=1, metavar="N", help="N times as many requests"
+    )
     parser.add_argument("--start-timeout-s", type=float, default=300)
     parser.add_argument("--run-timeout-s", type=float, default=900, help="of one workload")
     parser.add_argument("--json", type=Path, help="write every figure there")
@@ -106,11 +115,14 @@ def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Setti
     args = parser.parse_args(argv)
     if args.record and args.max_requests:
         parser.error("a cut run is not recorded")
+    if args.record and args.longer > 1:
+        parser.error("a longer run is not recorded: its workloads are not those of other records")
     if not (args.model / "tokenizer.json").exists():
         parser.error(f"{args.model} holds no tokenizer.json")
     workloads: tuple[Workload, ...] = args.workloads
     if args.max_requests:
         workloads = tuple(cut(workload, args.max_requests) for workload in workloads)
+    workloads = tuple(lengthen(workload, args.longer) for workload in workloads)
     second_label = args.peer if args.peer != args.subject else f"{args.peer}-2"
     return Settings(
         model_dir=args.model,
