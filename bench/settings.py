@@ -26,6 +26,7 @@ class Settings:
     json_path: Path | None
     log_dir: Path | None
     is_recorded: bool
+    is_fresh: bool = False
 
 
 def _workloads(names: str) -> tuple[Workload, ...]:
@@ -76,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--repeats", type=count, default=3, help="rounds of both, every second in the other order"
     )
+    parser.add_argument("--fresh", action="store_true", help="start both anew for every round")
     parser.add_argument("--seed", type=int, default=1, help="of the first round's prompts")
     lengths = parser.add_mutually_exclusive_group()
     lengths.add_argument("--max-requests", type=count, help="cut every workload: a smoke run")
@@ -132,6 +134,7 @@ def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Setti
         ),
         workloads=workloads,
         num_repeats=args.repeats,
+        is_fresh=args.fresh,
         seed=args.seed,
         start_timeout_s=args.start_timeout_s,
         run_timeout_s=args.run_timeout_s,
