@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch._C._distributed_c10d import HashStore
 
-from quire.models.parallel.group import RankGroup, join_group, leave_group, open_store, serve_store
+from quire.models.parallel.group import RankGroup, join_group, open_store, serve_store
 
 TIMEOUT_S = 100.0
 JOBS = "tests.models.parallel.jobs"
@@ -78,6 +78,11 @@ def _serve(rank: int, size: int, port: int, channel: Connection) -> None:
         except Exception as error:
             channel.send(RuntimeError(repr(error)))  # some errors cannot be pickled
     leave_group(group)
+
+
+def leave_group(group: RankGroup) -> None:
+    """Close this rank's connections, as the end of its process does."""
+    group.process_group.shutdown()
 
 
 def lone_store() -> HashStore:

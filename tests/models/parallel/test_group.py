@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.models.parallel.group import RankGroup, join_group, leave_group
+from quire.models.parallel.group import RankGroup, join_group
 from quire.models.parallel.ranks import RankLost
 from quire.models.parallel.sharding import part_sizes
-from tests.models.parallel.rank_processes import in_threads, lone_store
+from tests.models.parallel.rank_processes import in_threads, leave_group, lone_store
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
 

@@ -110,11 +110,6 @@ def join_group(
     return group
 
 
-def leave_group(group: RankGroup) -> None:
-    """Close this rank's connections: collectives of the others then raise RankLost."""
-    group.process_group.shutdown()
-
-
 def _add_gloo(process_group: ProcessGroup, store: Store, timeout_s: float) -> None:
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [ProcessGroupGloo.create_device(hostname=LOOPBACK)]
