@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from quire.models.graphs.agreement import RefusedByRank
+
 FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray)
 INDEXING = (Tensor.__getitem__, Tensor.__setitem__)
 NOT_THE_MODEL = (str(Path(torch.__file__).parent), __file__)
@@ -63,7 +65,7 @@ class Crossing(RuntimeError):
 def reason(error: RuntimeError) -> str:
     """Return what `error` says and the innermost function outside torch that it passed through,
     with its file, its line and what is written there."""
-    if isinstance(error, Crossing):
+    if isinstance(error, Crossing | RefusedByRank):
         return str(error)
     place = innermost(list(traceback.walk_tb(error.__traceback__))[::-1])
     return f"{str(error).partition(chr(10))[0]}, in {place}"
