@@ -18,13 +18,13 @@ from tests.models.reference import NUM_NEW, References, fidelity_prompts
 NUM_SEQS = 6
 SIZES = (6, 4, 2, 1)
 PIECES = (96, 64, 32)
-FAULTS_AT_A_CAPTURE = [Fault.UNSEEN_WAIT, Fault.ASYNC, Fault.BEGIN, Fault.END]
 
 
 class Lack(NamedTuple):
-    """The rank that lacks memory for the capture of one number, or for all, and what is captured
-    then."""
+    """The rank that lacks memory for the capture of one number, or for all, at which point of it,
+    and what is captured then."""
 
+    fault: Fault
     rank: int
     at: int | None
     captured: tuple[int, ...]
@@ -66,8 +66,10 @@ def test_two_ranks_that_replay_say_what_generate_says(
         assert min(answer.replays) >= NUM_NEW
 
 
-@pytest.mark.parametrize("fault", FAULTS_AT_A_CAPTURE)
-@pytest.mark.parametrize(("faulty_rank", "at"), [(0, 2), (1, 0), (1, 3)])
+@pytest.mark.parametrize(
+    ("fault", "faulty_rank", "at"),
+    [(Fault.UNSEEN_WAIT, 0, 2), (Fault.ASYNC, 1, 0), (Fault.BEGIN, 1, 3), (Fault.END, 0, 0)],
+)
 def test_what_one_rank_cannot_capture_none_captures(
     fault: Fault, faulty_rank: int, at: int, two_ranks: RankProcesses, references: References
 ) -> None:
@@ -80,15 +82,20 @@ def test_what_one_rank_cannot_capture_none_captures(
         assert answer.pieces[0] == PIECES[0]
 
 
-@pytest.mark.parametrize("fault", [Fault.MEMORY, Fault.GRAPH_MEMORY])
 @pytest.mark.parametrize(
-    "lack", [Lack(0, 0, (2, 1)), Lack(1, 0, (2, 1)), Lack(1, 2, (6, 4)), Lack(1, None, ())]
+    "lack",
+    [
+        Lack(Fault.MEMORY, 0, 0, (2, 1)),
+        Lack(Fault.GRAPH_MEMORY, 1, 0, (2, 1)),
+        Lack(Fault.MEMORY, 1, 2, (6, 4)),
+        Lack(Fault.GRAPH_MEMORY, 1, None, ()),
+    ],
 )
 def test_sizes_are_those_that_the_rank_with_the_least_memory_has(
-    fault: Fault, lack: Lack, two_ranks: RankProcesses, references: References
+    lack: Lack, two_ranks: RankProcesses, references: References
 ) -> None:
     faulty = frozenset(range(len(SIZES)) if lack.at is None else [lack.at])
-    question = question_of(references, "llama", fault, faulty, lack.rank)
+    question = question_of(references, "llama", lack.fault, faulty, lack.rank)
     for answer in ask(two_ranks, references, question, "llama"):
         why_not = "" if lack.captured else NO_MEMORY
         assert answer.decode == (max(lack.captured, default=0), len(lack.captured), why_not)
