@@ -3,10 +3,8 @@
     python -m bench.compare --model MODEL_DIR --peer transformers --workloads W2,W3 --repeats 3
 
 Both servers stay up, and while one is measured the other is stopped: A B, then B A, since who comes
-first in a round may be some percent slower for it; each round has prompts of its own. Of two starts
-of one server one is some percent slower for as long as it runs: to tell smaller differences, pass
---fresh, and every round has servers of its own. Exits with 1 if any request failed or was answered
-with the wrong number of tokens.
+first in a round may be some percent slower for it; each round has prompts of its own. Exits with 1
+if any request failed or was answered with the wrong number of tokens.
 """
 
 import os
@@ -15,8 +13,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +28,7 @@ from bench.prompts import Prompts, build_prompts
 from bench.records import RESULTS, load, record_of, results_page, save
 from bench.report import progress_line, section
 from bench.results import Comparison, Run, ServerFacts
-from bench.servers import Server, running
+from bench.servers import Launch, Server, running
 from bench.settings import Settings, parse_settings
 from quire.bench.workloads import Workload
 
@@ -68,10 +66,10 @@ class Bench:
         )
         return first, second
 
-    def measure(self, rounds: Iterable[int]) -> tuple[Run, ...]:
-        """Run rounds: a workload on both servers, every second round in the other order."""
+    def measure(self) -> tuple[Run, ...]:
+        """Run all rounds: a workload on both servers, every second round in the other order."""
         runs = []
-        for round_index in rounds:
+        for round_index in range(self.settings.num_repeats):
             for workload in self.settings.workloads:
                 pairs = (self.servers, self.servers[::-1])
                 for server, idle in pairs if round_index % 2 == 0 else pairs[::-1]:
@@ -114,6 +112,24 @@ class Bench:
             other_cores=max(busy - served - idled - ours, 0) / load.wall_s,
         )
 
+    def compare(self, command: str, ceilings: Ceilings) -> Comparison:
+        """Warm up, run all rounds, and return what was measured."""
+        self.warm_up()
+        idle_cores = self.idle_cores()
+        runs = self.measure()
+        first, second = map(_facts, self.servers, idle_cores)
+        return Comparison(
+            date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+            commit=read_commit(REPOSITORY),
+            command=command,
+            model=self.settings.model_dir.resolve().name,
+            num_weight_bytes=weight_bytes(self.settings.model_dir),
+            machine=read_machine(),
+            ceilings=ceilings,
+            servers=(first, second),
+            runs=runs,
+        )
+
 
 def _facts(server: Server, idle_cores: float) -> ServerFacts:
     return ServerFacts(
@@ -126,47 +142,17 @@ def _facts(server: Server, idle_cores: float) -> ServerFacts:
 
 
 def compare(settings: Settings, command: str, log_dir: Path, ceilings: Ceilings) -> Comparison:
-    """Start both servers, once or for every round, measure them and stop them."""
+    """Start both servers, measure them and stop them."""
     prompts = build_prompts(settings.model_dir)
-    rounds = range(settings.num_repeats)
-    runs: list[Run] = []
-    for some in [[each] for each in rounds] if settings.is_fresh else [rounds]:
-        with _both(settings, log_dir, some[0]) as servers:
-            bench = Bench(settings, prompts, servers)
-            bench.warm_up()
-            idle_cores = bench.idle_cores()
-            runs += bench.measure(some)
-            first, second = map(_facts, servers, idle_cores)
-    return Comparison(
-        date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        commit=read_commit(REPOSITORY),
-        command=command,
-        model=settings.model_dir.resolve().name,
-        num_weight_bytes=weight_bytes(settings.model_dir),
-        machine=read_machine(),
-        ceilings=ceilings,
-        servers=(first, second),
-        runs=tuple(runs),
-    )
 
+    def start(launch: Launch, stack: ExitStack) -> Server:
+        log_path = log_dir / f"{launch.label}.log"
+        timeout_s = settings.start_timeout_s
+        return stack.enter_context(running(launch, log_path=log_path, start_timeout_s=timeout_s))
 
-@contextmanager
-def _both(settings: Settings, log_dir: Path, round_index: int) -> Iterator[tuple[Server, Server]]:
-    """Start both servers, in every second round the second one first."""
-    launches = settings.launches if round_index % 2 == 0 else settings.launches[::-1]
     with ExitStack() as stack:
-        started = {
-            launch.label: stack.enter_context(
-                running(
-                    launch,
-                    log_path=log_dir / f"{launch.label}.log",
-                    start_timeout_s=settings.start_timeout_s,
-                )
-            )
-            for launch in launches
-        }
-        first, second = (started[launch.label] for launch in settings.launches)
-        yield first, second
+        first, second = (start(launch, stack) for launch in settings.launches)
+        return Bench(settings, prompts, (first, second)).compare(command, ceilings)
 
 
 def end_on_sigterm(signal_number: int, _frame: object) -> None:

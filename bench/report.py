@@ -45,7 +45,6 @@ def _cells(row: Row) -> list[str]:
         number(first.throughput),
         number(second.throughput),
         _ratio(row),
-        f"{median(row.cpu_ratios):.2f}" if row.cpu_ratios else "-",
         f"{number(first.first_token_p50_ms)} / {number(second.first_token_p50_ms)}",
         f"{number(first.inter_token_p50_ms)} / {number(second.inter_token_p50_ms)}",
     ]
@@ -89,7 +88,6 @@ def section(comparison: Comparison) -> str:
         first.label,
         second.label,
         f"ratio {first.label} / {second.label}, median (min-max)",
-        "of CPU time",
         "TTFT p50 ms",
         "ITL p50 ms",
     ]

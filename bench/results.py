@@ -42,11 +42,6 @@ class Run:
         return self.load.output_tok_s
 
     @property
-    def server_cpu_s(self) -> float:
-        """Seconds of CPU time that the server's processes took."""
-        return self.server_cores * self.load.wall_s
-
-    @property
     def faults(self) -> list[str]:
         """The reasons why the run's figures are worthless."""
         load, found = self.load, []
@@ -106,14 +101,12 @@ class Medians:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One workload: both servers' medians and the ratios first / second, one for each pair:
-    `ratios` of throughput, `cpu_ratios` of CPU time."""
+    """One workload: both servers' medians and the ratios first / second, one for each pair."""
 
     workload: Workload
     first: Medians
     second: Medians
     ratios: tuple[float, ...]
-    cpu_ratios: tuple[float, ...]
     num_rounds: int
     remarks: tuple[str, ...]
 
@@ -136,13 +129,11 @@ def build_row(workload: Workload, runs: Sequence[Run], labels: tuple[str, str]) 
     mine = [run for run in runs if run.workload.name == workload.name]
     first, second = ([run for run in mine if run.label == label] for label in labels)
     pairs = list(zip(first, second, strict=True))
-    valid = [(a, b) for a, b in pairs if not (a.faults or b.faults)]
     return Row(
         workload=workload,
         first=_medians([run for run in first if not run.faults]),
         second=_medians([run for run in second if not run.faults]),
-        ratios=tuple(a.throughput / b.throughput for a, b in valid),
-        cpu_ratios=tuple(a.server_cpu_s / b.server_cpu_s for a, b in valid if b.server_cpu_s),
+        ratios=tuple(a.throughput / b.throughput for a, b in pairs if not (a.faults or b.faults)),
         num_rounds=len(pairs),
         remarks=tuple(
             f"round {run.round_index + 1}, {run.label}: {', '.join(run.faults + run.doubts)}"

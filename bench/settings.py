@@ -26,7 +26,6 @@ class Settings:
     json_path: Path | None
     log_dir: Path | None
     is_recorded: bool
-    is_fresh: bool = False
 
 
 def _workloads(names: str) -> tuple[Workload, ...]:
@@ -39,11 +38,6 @@ def _workloads(names: str) -> tuple[Workload, ...]:
 def cut(workload: Workload, max_requests: int) -> Workload:
     """Return the workload with at most `max_requests` requests."""
     return replace(workload, num_requests=min(max_requests, workload.num_requests))
-
-
-def lengthen(workload: Workload, factor: int) -> Workload:
-    """Return the workload with `factor` times as many requests."""
-    return replace(workload, num_requests=factor * workload.num_requests)
 
 
 def count(text: str) -> int:
@@ -77,13 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--repeats", type=count, default=3, help="rounds of both, every second in the other order"
     )
-    parser.add_argument("--fresh", action="store_true", help="start both anew for every round")
     parser.add_argument("--seed", type=int, default=1, help="of the first round's prompts")
-    lengths = parser.add_mutually_exclusive_group()
-    lengths.add_argument("--max-requests", type=count, help="cut every workload: a smoke run")
-    lengths.add_argument(
-        "--longer", type=count, default=1, metavar="N", help="N times as many requests"
-    )
+    parser.add_argument("--max-requests", type=count, help="cut every workload: a smoke run")
     parser.add_argument("--start-timeout-s", type=float, default=300)
     parser.add_argument("--run-timeout-s", type=float, default=900, help="of one workload")
     parser.add_argument("--json", type=Path, help="write every figure there")
@@ -117,14 +106,11 @@ def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Setti
     args = parser.parse_args(argv)
     if args.record and args.max_requests:
         parser.error("a cut run is not recorded")
-    if args.record and args.longer > 1:
-        parser.error("a longer run is not recorded: its workloads are not those of other records")
     if not (args.model / "tokenizer.json").exists():
         parser.error(f"{args.model} holds no tokenizer.json")
     workloads: tuple[Workload, ...] = args.workloads
     if args.max_requests:
         workloads = tuple(cut(workload, args.max_requests) for workload in workloads)
-    workloads = tuple(lengthen(workload, args.longer) for workload in workloads)
     second_label = args.peer if args.peer != args.subject else f"{args.peer}-2"
     return Settings(
         model_dir=args.model,
@@ -134,7 +120,6 @@ def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Setti
         ),
         workloads=workloads,
         num_repeats=args.repeats,
-        is_fresh=args.fresh,
         seed=args.seed,
         start_timeout_s=args.start_timeout_s,
         run_timeout_s=args.run_timeout_s,

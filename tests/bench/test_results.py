@@ -12,9 +12,7 @@ W4 = WORKLOADS["W4"]
 W2 = WORKLOADS["W2"]
 
 
-def run(
-    label: str, round_index: int, tok_s: float, *, num_wrong_length: int = 0, cores: float = 2.0
-) -> Run:
+def run(label: str, round_index: int, tok_s: float, *, num_wrong_length: int = 0) -> Run:
     some = Percentiles(p50_ms=tok_s, p90_ms=None, p99_ms=None)
     load = LoadResult(
         num_requests=64,
@@ -33,7 +31,7 @@ def run(
         inter_token=some,
         end_to_end=some,
     )
-    return Run(label, W2, round_index, load, cores, 0.0, 0.0)
+    return Run(label, W2, round_index, load, 2.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -56,17 +54,10 @@ def test_ratios_are_taken_within_rounds() -> None:
     assert row.remarks == ()
 
 
-def test_cpu_time_has_ratios_of_its_own() -> None:
-    runs = [run("a", 0, 10, cores=1.5), run("b", 0, 5), run("a", 1, 30), run("b", 1, 10)]
-    assert build_row(W2, runs, ("a", "b")).cpu_ratios == (0.75, 1.0)
-    idle = [run("a", 0, 10), run("b", 0, 5, cores=0.0)]
-    assert build_row(W2, idle, ("a", "b")).cpu_ratios == ()
-
-
 def test_round_with_a_short_answer_has_no_ratio() -> None:
     runs = [run("a", 0, 10), run("b", 0, 5), run("a", 1, 30, num_wrong_length=2), run("b", 1, 10)]
     row = build_row(W2, runs, ("a", "b"))
-    assert row.ratios == (2.0,) and row.cpu_ratios == (1.0,)
+    assert row.ratios == (2.0,)
     assert row.first.throughput == 10.0
     assert row.num_rounds == 2
     assert row.remarks == ("round 2, a: 2 of wrong length",)

@@ -1,6 +1,5 @@
 """Launches find their programs, and what is published names no folder."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,22 +30,8 @@ def test_two_servers_of_a_kind_have_two_labels(model_dir: Path) -> None:
     assert [workload.name for workload in settings.workloads] == ["W3", "W1"]
 
 
-def test_longer_workloads_are_the_same_but_for_the_number_of_requests(model_dir: Path) -> None:
-    argv = ["--model", str(model_dir), "--workloads", "W3"]
-    (usual,) = parse_settings(argv, {}).workloads
-    (longer,) = parse_settings([*argv, "--longer", "4"], {}).workloads
-    assert longer == replace(usual, num_requests=4 * usual.num_requests)
-
-
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        ["--workloads", "W9"],
-        ["--repeats", "0"],
-        ["--record", "--max-requests", "2"],
-        ["--record", "--longer", "2"],
-        ["--longer", "2", "--max-requests", "2"],
-    ],
+    "wrong", [["--workloads", "W9"], ["--repeats", "0"], ["--record", "--max-requests", "2"]]
 )
 def test_wrong_options_are_refused(model_dir: Path, wrong: list[str]) -> None:
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""What Ray prints of other processes becomes lines of a JSON log."""
+"""Lines that Ray prints for other processes become objects in a JSON log."""
 
 import io
 import json

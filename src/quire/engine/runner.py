@@ -289,9 +289,8 @@ class Runner:
 
 def _launch_of(model: Model) -> StepLaunch:
     """Return how the model's last step was launched."""
-    if isinstance(model, (GraphedModel, LeadingModel)):
-        return StepLaunch(model.launch)
-    return StepLaunch.NONE
+    own = model.model if isinstance(model, LeadingModel) else model
+    return StepLaunch(own.launch) if isinstance(own, GraphedModel) else StepLaunch.NONE
 
 
 def _claimed(step: Step) -> set[int]:

@@ -1,4 +1,4 @@
-"""What ranks are asked to do that capture their steps: on each a stand-in for a GPU's graphs."""
+"""A job of ranks that capture their steps, each on its own stand-in for a GPU's graphs."""
 
 from dataclasses import dataclass
 from pathlib import Path

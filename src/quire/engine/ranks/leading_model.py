@@ -11,7 +11,7 @@ from quire.engine.ranks.messages import CopyBlocks, Record
 from quire.engine.ranks.step_tensors import header, packed_tensors
 from quire.models.batch import Batch, StepRows
 from quire.models.graphs.cuda import CUDADevice
-from quire.models.graphs.graphed_model import LAUNCHED, GraphedModel
+from quire.models.graphs.graphed_model import GraphedModel
 from quire.models.graphs.record import GraphPlan, RecordedSteps, record_steps
 from quire.models.hf import HFModel
 from quire.models.parallel.group import RankGroup
@@ -29,11 +29,6 @@ class LeadingModel:
     model: HFModel | GraphedModel
     leader: Leader
     group: RankGroup
-
-    @property
-    def launch(self) -> str:
-        """The launch of this rank's last step, in the words of `GraphedModel`."""
-        return self.model.launch if isinstance(self.model, GraphedModel) else LAUNCHED
 
     @property
     def vocab_size(self) -> int:
@@ -67,8 +62,9 @@ class LeadingModel:
             self.leader.tell(Record(plan))
             device = CUDADevice(self.group.device, self.group)
             recorded = record_steps(self.model, plan, device, on_progress)
-        is_as_before = recorded.model is self.model
-        return self if is_as_before else replace(self, model=recorded.model), recorded
+        if recorded.model is self.model:
+            return self, recorded
+        return replace(self, model=recorded.model), recorded
 
     def close(self) -> None:
         """End the followers; no call may follow."""

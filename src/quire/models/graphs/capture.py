@@ -13,7 +13,6 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -184,11 +183,11 @@ def capture_sizes(
     nothing captured, where a size cannot be captured for another reason; TooLittleMemory where one
     of several ranks cannot check a step that the others compute; and RankLost.
     """
-    falling = sorted(sizes, reverse=True)
+    ranks, falling = recorder.ranks, sorted(sizes, reverse=True)
     recordings: dict[int, Recording] = {}
 
     def check(size: int) -> None:
-        with _keeping_in_step(recorder.ranks, size):
+        with _keeping_in_step(ranks, size):
             recorder.check(partial(run, size, _do_not_cut))
 
     def capture(size: int) -> None:
@@ -197,10 +196,9 @@ def capture_sizes(
     def report(number: int) -> None:
         on_progress(number, 2 * len(falling))
 
-    fitting = _Fitting(recorder.ranks)
     try:
-        checked = fitting.sizes(falling, check, report)
-        captured = fitting.sizes(checked, capture, lambda number: report(len(falling) + number))
+        checked = _that_fit(ranks, falling, check, report)
+        captured = _that_fit(ranks, checked, capture, lambda done: report(len(falling) + done))
     except BaseException:
         recorder.forget()
         raise
@@ -234,43 +232,42 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fitting:
-    """Finds the sizes for which there is memory, on all `ranks`."""
+def _that_fit(
+    ranks: Ranks | None,
+    falling: Sequence[int],
+    act: Callable[[int], None],
+    report: Callable[[int], None],
+) -> list[int]:
+    """Return the sizes for which there is memory to `act`, on all ranks. Where there is none for
+    the largest, one of at most half the size is next; none for a smaller one after that, it ends
+    there."""
+    done: list[int] = []
+    largest = falling[0] if falling else 0
+    for number, size in enumerate(falling):
+        report(number)
+        if size > largest:
+            continue
+        if _fits(ranks, size, act):
+            done.append(size)
+        elif done:
+            break
+        else:
+            largest = size // 2
+    return done
 
-    ranks: Ranks | None
 
-    def sizes(
-        self, falling: Sequence[int], act: Callable[[int], None], report: Callable[[int], None]
-    ) -> list[int]:
-        """Return the sizes for which there is memory to `act`. Where there is none for the largest,
-        one of at most half the size is next; none for a smaller one after that, it ends there."""
-        done: list[int] = []
-        largest = falling[0] if falling else 0
-        for number, size in enumerate(falling):
-            report(number)
-            if size > largest:
-                continue
-            if self._fits(size, act):
-                done.append(size)
-            elif done:
-                break
-            else:
-                largest = size // 2
-        return done
-
-    def _fits(self, size: int, act: Callable[[int], None]) -> bool:
-        """Return whether all ranks had the memory. Raises RuntimeError where it lacked something
-        else."""
-        error = _error_of(partial(act, size))
-        outcome = worst_outcome(self.ranks, _outcome_of(error))
-        if outcome is Outcome.REFUSED:
-            raise RefusedByRank if error is None or is_out_of_memory(error) else error
-        if outcome is Outcome.NO_MEMORY:
-            logger.warning(
-                "no memory to capture a step of %d tokens: %s", size, error or "on another rank"
-            )
-        return outcome is Outcome.DONE
+def _fits(ranks: Ranks | None, size: int, act: Callable[[int], None]) -> bool:
+    """Return whether all ranks had the memory to `act`. Raises RuntimeError where one lacked
+    something else."""
+    error = _error_of(partial(act, size))
+    outcome = worst_outcome(ranks, _outcome_of(error))
+    if outcome is Outcome.REFUSED:
+        raise RefusedByRank if error is None or is_out_of_memory(error) else error
+    if outcome is Outcome.NO_MEMORY:
+        logger.warning(
+            "no memory to capture a step of %d tokens: %s", size, error or "on another rank"
+        )
+    return outcome is Outcome.DONE
 
 
 def _error_of(act: Launch) -> RuntimeError | None:
