@@ -28,6 +28,10 @@ class TokenMatcher(Protocol):
 
     def is_error(self) -> bool: ...
 
+    def get_error(self) -> str: ...
+
+    def deep_copy(self) -> "TokenMatcher": ...
+
 
 def forced_tokens(matcher: TokenMatcher) -> Sequence[int]:
     """Return the tokens that alone are of the grammar here; none unless it takes them all."""

@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 MAX_UNUSED = 64
 """So many compiled grammars are kept that no request has, the latest used ones."""
 
-Compile = Callable[[str], "LLMatcher"]
+Compile = Callable[[str], TokenMatcher]
 
 
 class CompiledGrammar(NamedTuple):
     """A matcher that has taken no token, and the tokens that every output begins with."""
 
-    matcher: "LLMatcher"
+    matcher: TokenMatcher
     forced: tuple[int, ...]
 
 
@@ -112,7 +112,7 @@ class Grammars:
         if not grammar:
             return None
         compiled, stopping = self._compiled[grammar].result(), context.stopping
-        matcher: TokenMatcher = compiled.matcher.deep_copy()
+        matcher = compiled.matcher.deep_copy()
         end_id = next(iter(stopping.eos_token_ids), None)
         processor = GrammarProcessor(matcher, stopping.max_tokens, end_id)
         processor.force(compiled.forced)
