@@ -1,15 +1,21 @@
 """Random outputs under a grammar, by the parts that an engine and a server have for them."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+
+import numpy as np
 
 from quire.engine.grammar.exact_tokenizer import build_vocabulary, read_tokenizer
 from quire.engine.grammar.grammars import Grammars, build_grammars
 from quire.engine.sampling.logits_processor import ProcessorContext
 from quire.engine.sampling.sampling_state import SamplingState, build_sampling_state
 from quire.scheduler.request import Sampling, Stopping, ThinkingBudget
+from quire.server.grammars.answers import answer
+from quire.server.grammars.compose import compose
+from quire.server.openai.protocol.structured import GrammarKind, GrammarSource
 from quire.server.text.detokenizer import Detokenizer
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 
@@ -97,8 +103,11 @@ class Outputs:
     def _allowed(self, state: SamplingState) -> list[int]:
         mask = state.edits(self.vocab_size).final_mask
         assert mask is not None or state.has_failed
-        words = [] if mask is None else [int(word) & 0xFFFFFFFF for word in mask]
-        return [32 * index + bit for index, word in enumerate(words) for bit in _bits(word)]
+        if mask is None:
+            return []
+        bits = np.unpackbits(mask.numpy().view(np.uint8), bitorder="little")
+        allowed: list[int] = bits.nonzero()[0].tolist()
+        return allowed
 
     def _choose(self, allowed: list[int], random: Random, *, is_late: bool) -> int:
         """Return a token, for which no random number is drawn where it is the only one."""
@@ -114,6 +123,19 @@ class Outputs:
         )
         return [*map(detokenizer.feed, output.token_ids), detokenizer.flush()]
 
+    def written(self, grammar: str, seed: int, budget: ThinkingBudget | None = None) -> Output:
+        """Return an output that has ended, which is the same with forced tokens taken at once."""
+        alone, forced = (
+            self.draw(grammar, seed, is_forced=each, budget=budget) for each in (False, True)
+        )
+        assert alone is not None and alone == forced and alone.has_ended
+        return alone
 
-def _bits(word: int) -> list[int]:
-    return [bit for bit in range(32) if word >> bit & 1] if word else []
+    def answer(self, source: GrammarSource, seed: int) -> str:
+        """Return the text of an answer that has ended."""
+        grammar = compose(answer(source).body, None, prompt="", special_tokens={})
+        return "".join(self.pieces(self.written(grammar, seed)))
+
+
+def of_json(schema: object) -> GrammarSource:
+    return GrammarSource(GrammarKind.JSON, json.dumps(schema), "response_format")

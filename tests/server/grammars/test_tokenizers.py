@@ -9,11 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quire.server.grammars.answers import answer
-from quire.server.grammars.compose import compose
 from quire.server.openai.protocol.structured import GrammarKind, GrammarSource
 from tests.profiles import cases
-from tests.server.grammars.outputs import Outputs
+from tests.server.grammars.outputs import Outputs, of_json
 from tests.server.grammars.tokenizers import END, SPECIAL, TAGS, Kind, write_tokenizer
 
 PIECES = st.sampled_from(
@@ -33,32 +31,20 @@ def outputs(
     made.close()
 
 
-def written(outputs: Outputs, source: GrammarSource, seed: int) -> str:
-    """The text of an output, which is the same with forced tokens taken at once."""
-    grammar = compose(answer(source).body, None, prompt="", special_tokens={})
-    alone, forced = (outputs.draw(grammar, seed, is_forced=each) for each in (False, True))
-    assert alone is not None and alone == forced and alone.has_ended
-    return "".join(outputs.pieces(alone))
-
-
-def of_json(schema: object) -> GrammarSource:
-    return GrammarSource(GrammarKind.JSON, json.dumps(schema), "response_format")
-
-
 @given(CHOICES, st.integers(0, 2**32))
 @example(["<tool_call>"], 0)
 @example([END], 0)
 @cases(25)
 def test_a_choice_is_written(outputs: Outputs, texts: list[str], seed: int) -> None:
     source = GrammarSource(GrammarKind.CHOICE, json.dumps(texts), "guided_choice")
-    assert written(outputs, source, seed) in texts
+    assert outputs.answer(source, seed) in texts
 
 
 @given(CHOICES, st.integers(0, 2**32))
 @cases(25)
 def test_an_enum_is_written(outputs: Outputs, texts: list[str], seed: int) -> None:
     texts = [text.replace("\n", "") + "." for text in texts]
-    assert json.loads(written(outputs, of_json({"enum": texts}), seed)) in texts
+    assert json.loads(outputs.answer(of_json({"enum": texts}), seed)) in texts
 
 
 @given(TEXTS, TEXTS, st.integers(0, 2**32))
@@ -72,7 +58,7 @@ def test_keys_and_constants_are_written(outputs: Outputs, key: str, text: str, s
         "required": [key, "n"],
         "additionalProperties": False,
     }
-    found = json.loads(written(outputs, of_json(schema), seed))
+    found = json.loads(outputs.answer(of_json(schema), seed))
     assert found[key] == text and found["n"] in range(1, 10)
 
 
@@ -82,7 +68,7 @@ def test_keys_and_constants_are_written(outputs: Outputs, key: str, text: str, s
 def test_an_expression_is_matched(outputs: Outputs, texts: list[str], seed: int) -> None:
     expression = f"({'|'.join(map(re.escape, texts))})[a-e]{{3}}</h1>"
     source = GrammarSource(GrammarKind.REGEX, expression, "guided_regex")
-    assert re.fullmatch(expression, written(outputs, source, seed))
+    assert re.fullmatch(expression, outputs.answer(source, seed))
 
 
 @given(CHOICES, st.integers(0, 2**32))
@@ -92,4 +78,4 @@ def test_a_grammar_in_lark_is_followed(outputs: Outputs, texts: list[str], seed:
     source = GrammarSource(
         GrammarKind.GRAMMAR, f'start: "<x>" word " </x>"\nword: {literals}', "guided_grammar"
     )
-    assert written(outputs, source, seed) in [f"<x>{text} </x>" for text in texts]
+    assert outputs.answer(source, seed) in [f"<x>{text} </x>" for text in texts]

@@ -17,7 +17,7 @@ from quire.server.grammars.tool_schemas import CallableTool
 from quire.server.parsers.formats import ReasoningFormatName, ToolFormatName
 from quire.server.parsers.output_parser import ParserOptions
 from tests.profiles import cases
-from tests.server.grammars.outputs import Output, Outputs
+from tests.server.grammars.outputs import Outputs
 from tests.server.grammars.tokenizers import END, SPECIAL, Kind, write_tokenizer
 from tests.server.parsers.outputs import read
 
@@ -81,15 +81,6 @@ def tags_of(form: ToolFormatName) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tag for tag in form.value.tags if tag[0] in "<["))
 
 
-def drawn(outputs: Outputs, grammar: str, seed: int, budget: ThinkingBudget | None) -> Output:
-    """An output, which is the same with forced tokens taken at once."""
-    alone, forced = (
-        outputs.draw(grammar, seed, is_forced=each, budget=budget) for each in (False, True)
-    )
-    assert alone is not None and alone == forced and alone.has_ended
-    return alone
-
-
 @pytest.mark.parametrize("form", list(ToolFormatName), ids=lambda form: form.name)
 @given(
     st.tuples(st.sampled_from(Kind), st.sampled_from(Tags)),
@@ -117,7 +108,7 @@ def test_required_calls_are_read(
     body = tool_calls(form.value, ToolUse(offered, True, seed % 2 == 0), specials)
     grammar = compose(body, None, prompt="", special_tokens=specials)
     options = ParserOptions(form.value, {each.name: each.parameters for each in offered})
-    pieces = outputs.pieces(drawn(outputs, grammar, seed, None), options.tags)
+    pieces = outputs.pieces(outputs.written(grammar, seed), options.tags)
     output = read(pieces, options)
     assert output == read(["".join(pieces)], options)
     assert output.calls and not output.content and all(call.is_whole for call in output.calls)
@@ -138,7 +129,7 @@ def test_a_budget_closes_the_reasoning_before_an_answer(
     grammar = reasoned(outputs, THINK.opens if is_open else "Hi")
     opens, closes = (outputs.text.encode(tag, add_special_tokens=False) for tag in TAGS)
     budget = ThinkingBudget(MAX_TOKENS, opens, closes, is_open)
-    output = drawn(outputs, grammar, seed, budget)
+    output = outputs.written(grammar, seed, budget)
     found = read(outputs.pieces(output, TAGS), ParserOptions(reasoning=THINK, in_reasoning=is_open))
     assert found.content in ("yes", "no<x>")
     most = len(opens) + MAX_TOKENS + NUM_PUT_OFF + len(closes)
