@@ -125,7 +125,7 @@ def served(
 
 def test_enforced_outputs_are_as_asked_for(served: Served) -> None:
     """The same alone and in one batch, with tokens that are forced."""
-    alone = {}
+    alone: dict[str, tuple[int, ...]] = {}
     for each in served.requests():
         alone |= served.run([each])
     assert served.engine.stats.num_forced_tokens

@@ -18,6 +18,7 @@ from quire.cache.sizing import MIB, TooLittleMemory
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.grammar.exact_tokenizer import GrammarVocabulary
+from quire.engine.grammar.vocabulary_reader import VocabularyReader
 from quire.engine.messages import EngineFacts, Failed
 from quire.engine.ranks.follower import follow
 from quire.engine.ranks.leader import Leader
@@ -51,7 +52,6 @@ from quire.engine.startup.start import (
     PhaseTimer,
     Start,
 )
-from quire.engine.startup.vocabulary import VocabularyReader
 from quire.models.batch import Batch, Model
 from quire.models.hf import HFModel
 from quire.models.kv.huge_pages import return_free_memory
