@@ -19,7 +19,7 @@ from quire.models.kv.kv_codec import choose_codec
 from quire.models.kv.kv_store import build_kv_store
 from quire.models.kv.staged_queue import StagedQueue, Streams
 from quire.models.kv.triton.gatherer import TritonGatherer
-from quire.models.loading.loader import LoadedModel
+from quire.models.loading.loaded_model import LoadedModel
 from quire.models.toy import ToyModel
 from quire.scheduler.cost import PreemptionMode
 from quire.scheduler.request import NewRequest, Sampling, Stopping
