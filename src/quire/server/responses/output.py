@@ -7,7 +7,13 @@ import msgspec
 
 from quire.server.http.sliced_json import SLICE
 from quire.server.openai.protocol.wire import TokenInfo
-from quire.server.parsers.events import ArgumentsDelta, CallBegun, ContentDelta, ReasoningDelta
+from quire.server.parsers.events import (
+    ArgumentsDelta,
+    CallBegun,
+    CallEnded,
+    ContentDelta,
+    ReasoningDelta,
+)
 from quire.server.requests.output_delta import LogprobEntry, OrderedPart, OutputDelta, TokenRead
 from quire.server.responses.open_items import OpenCall, OpenItem, OpenMessage, OpenReasoning, Place
 from quire.server.responses.stream_events import ItemDone, StreamEvent
@@ -59,12 +65,14 @@ class OutputItems:
                 yield from self._begin(call)
             elif isinstance(part, ArgumentsDelta):
                 self._text.append(part.text)
+            elif isinstance(part, CallEnded) and isinstance(self._open, OpenCall):
+                self._open.is_whole = True
         if self._text:
             yield from self._flush()
 
     def end(self, status: str) -> Iterator[StreamEvent]:
-        """Yield the last events; `status` is that of the last item. An output that says nothing is
-        an empty message."""
+        """Yield the last events; `status` is that of the last item, unless it is a call, which is
+        completed where its arguments are. An output that says nothing is an empty message."""
         if self._open is None:
             yield from self._begin(OpenMessage(self._place("msg")))
         yield from self._close(status)
