@@ -63,7 +63,7 @@ def test_a_chat_ends_for_another_reason_than_its_calls(
     reason = "length" if ending == "length" else "stop"
     assert (whole.finish_reason, choices[-1].finish_reason) == (reason, reason)
     calls = [each.to_dict() for each in whole.message.tool_calls or []]
-    assert [each["function"]["arguments"] for each in calls] == ARGUMENTS  # type: ignore[index]
+    assert [each["function"]["arguments"] for each in calls] == ARGUMENTS
     assert [each.get("status") for each in calls] == [None, "incomplete"]
     parts = [part for each in choices for part in each.delta.tool_calls or []]
     marks = [part.index for part in parts if part.to_dict().get("status") == "incomplete"]
@@ -154,7 +154,8 @@ def test_a_message_with_a_call_that_is_cut_wants_no_tool_used(
         with client.messages.stream(**asked) as stream:
             streamed = stream.get_final_message()
     reason = {"end token": "end_turn", "stop string": "stop_sequence", "length": "max_tokens"}
-    for message in (whole, streamed):
+    messages: list[Any] = [whole, streamed]
+    for message in messages:
         assert message.stop_reason == reason[ending]
         inputs = [each.input for each in message.content if each.type == "tool_use"]
         assert inputs == [{"n": 7}, {"m": 7}]
