@@ -224,7 +224,7 @@ def test_reasoning_is_separate_and_counted(
 def test_an_enforced_answer_keeps_the_tags_in_it(
     thinking_server: Served, tokenizer: TextTokenizer, tools: dict[str, object]
 ) -> None:
-    served, answer = thinking_server, json.dumps({"text": f"<think>a</think> {CALL} b"})
+    served, answer = thinking_server, json.dumps({"t": "<think>a <tool_call>"})
     served.engine.script = says(f"Is it?\n</think>\n\n{answer}", tokenizer)
     asked = {"messages": HELLO, "response_format": {"type": "json_object"}, **tools}
     (choice,) = served.chat(**asked).json()["choices"]
