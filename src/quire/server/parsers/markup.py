@@ -33,6 +33,7 @@ class CallWriter:
         self.source = source
         self.tools = tools
         self.num_begun = 0
+        self.in_call = False
         self._events = events
         self._on_call = on_call
 
@@ -46,6 +47,7 @@ class CallWriter:
         self.source.unmark()
         self._events.append(CallBegun(self.num_begun, name, call_id))
         self.num_begun += 1
+        self.in_call = True
 
     def add(self, text: str) -> None:
         """Add to the arguments of the call that was begun last."""
@@ -55,6 +57,7 @@ class CallWriter:
     def end(self) -> None:
         """End the call that was begun last; what is read from here on may be given back."""
         self._events.append(CallEnded(self.num_begun - 1))
+        self.in_call = False
         self.source.mark()
 
     def take_over(self, events: Sequence[Event]) -> None:

@@ -110,6 +110,11 @@ class OutputParser:
         """Whether what may still come is not read: the one call that is allowed is complete."""
         return self._has_ended
 
+    @property
+    def in_call(self) -> bool:
+        """Whether the arguments of a call are being read."""
+        return self._writer.in_call
+
     def feed(self, text: str) -> list[Event]:
         """Return the events that the next part of the text makes."""
         self._source.feed(text)
@@ -276,6 +281,7 @@ class OutputParser:
             yield from self._read_calls(self._format)
         except NotACall:
             self._source.rewind()
+            self._writer.in_call = False
             if self._writer.num_begun > num_begun:
                 self._owed = self._format.closes or None
         self._source.unmark()

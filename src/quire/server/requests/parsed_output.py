@@ -41,6 +41,11 @@ class ParsedOutput:
         """Whether what may still come of the text is not read."""
         return self._parser.has_ended
 
+    @property
+    def in_call(self) -> bool:
+        """Whether the arguments of a call are being read."""
+        return self._parser.in_call
+
     def feed(self, text: str, num_tokens: int) -> None:
         """Take the text of the next token; of none, what was held back."""
         was_reasoning = self._parser.in_reasoning
