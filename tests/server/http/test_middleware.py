@@ -124,6 +124,21 @@ def test_a_generation_is_logged_with_its_account(
     assert "secret" not in caplog.text
 
 
+@pytest.mark.parametrize("prompt", ["secret words", ["a secret", "another secret"]])
+def test_the_log_and_the_usage_count_the_same_cached_tokens(
+    served: Served, caplog: pytest.LogCaptureFixture, prompt: object
+) -> None:
+    """More outputs of a prompt find what its first has computed: that is no cache of the prompt."""
+    with caplog.at_level("INFO", logger="quire.access"):
+        body = {"prompt": prompt, "max_tokens": 4, "n": 3}
+        headers = {"x-request-id": f"cached-{type(prompt).__name__}"}
+        reply = served.client.post("/v1/completions", json=body, headers=headers).json()
+        (line,) = lines_of(headers["x-request-id"], caplog)
+    num_cached = reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert num_cached == (3 if isinstance(prompt, str) else 6)
+    assert f" cached_tokens={num_cached} " in line
+
+
 def test_a_line_of_the_log_stays_one_line(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="quire.access"):
         headers = {"x-request-id": "one-line"}

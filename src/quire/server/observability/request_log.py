@@ -11,8 +11,8 @@ from quire.scheduler.step import Finish
 @dataclass(slots=True)
 class RequestFigures:
     """The figures of a generation for the log, known at its end: times in seconds are those of the
-    slowest choice, cached tokens those of the choice that found most; `finish` has each of the
-    engine's reasons once."""
+    slowest choice, cached tokens those of the usage; `finish` has each of the engine's reasons
+    once."""
 
     model: str | None = None
     num_prompt_tokens: int = 0
@@ -23,11 +23,17 @@ class RequestFigures:
     decode_s: float = 0.0
     finish: str = ""
 
-    def note(self, model: str, num_prompt_tokens: int, finishes: Sequence[Finish]) -> None:
+    def note(
+        self,
+        model: str,
+        num_prompt_tokens: int,
+        num_cached_tokens: int,
+        finishes: Sequence[Finish],
+    ) -> None:
         """Note how the choices that the engine has ended did; none if the client went before."""
         self.model = model
         self.num_prompt_tokens = num_prompt_tokens
-        self.num_cached_tokens = max((each.num_cached_tokens for each in finishes), default=0)
+        self.num_cached_tokens = num_cached_tokens
         self.num_output_tokens = sum(each.num_output_tokens for each in finishes)
         self.queue_s = max((each.queue_s for each in finishes), default=0.0)
         self.prefill_s = max((each.prefill_s for each in finishes), default=0.0)
