@@ -12,7 +12,8 @@ from quire.scheduler.step import Finish
 class RequestFigures:
     """The figures of a generation for the log, known at its end: times in seconds are those of the
     slowest choice, cached tokens those of the usage; `finish` has each of the engine's reasons
-    once."""
+    once. Of a request that was refused or failed there is the code of the error, and the path of
+    the field at fault."""
 
     model: str | None = None
     num_prompt_tokens: int = 0
@@ -22,6 +23,8 @@ class RequestFigures:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     finish: str = ""
+    error_code: str | None = None
+    error_field: str | None = None
 
     def note(
         self,
@@ -40,10 +43,17 @@ class RequestFigures:
         self.decode_s = max((each.decode_s for each in finishes), default=0.0)
         self.finish = ",".join(dict.fromkeys(str(each.reason) for each in finishes)) or "aborted"
 
+    def fail(self, code: str, field: str | None = None) -> None:
+        """Note why the request was refused or failed: `field` is a path without a client's text."""
+        self.error_code, self.error_field = code, field
+
     def fields(self) -> dict[str, object]:
-        """Return what the line tells; nothing for a request that generated nothing."""
+        """Return what the line tells; nothing for a request that generated nothing and was not
+        refused."""
+        errors = {"error_code": self.error_code, "error_field": self.error_field}
+        told: dict[str, object] = {name: value for name, value in errors.items() if value}
         if self.model is None:
-            return {}
+            return told
         return {
             "model": self.model,
             "prompt_tokens": self.num_prompt_tokens,
@@ -53,6 +63,7 @@ class RequestFigures:
             "prefill_s": round(self.prefill_s, 6),
             "decode_s": round(self.decode_s, 6),
             "finish": self.finish,
+            **told,
         }
 
 
