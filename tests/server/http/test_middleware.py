@@ -145,14 +145,13 @@ def refusal(code: str, field: str | None = None) -> str:
 
 
 REFUSALS = [
-    ("/v1/completions", {"prompt": "secret", "temperature": 9}, "invalid_value", "temperature"),
-    ("/v1/completions", {"prompt": "secret", "secret": 1}, "unknown_parameter", None),
-    ("/v1/completions", {"prompt": "secret", "model": "secret"}, "model_not_found", "model"),
+    ("/v1/completions", {"prompt": "secret", "temperature": 9}, ("invalid_value", "temperature")),
+    ("/v1/completions", {"prompt": "secret", "secret": 1}, ("unknown_parameter", None)),
+    ("/v1/completions", {"prompt": "secret", "model": "secret"}, ("model_not_found", "model")),
     (
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": "secret", "secret": 1}]},
-        "unknown_parameter",
-        "messages[0]",
+        ("unknown_parameter", "messages[0]"),
     ),
     (
         "/v1/chat/completions",
@@ -166,30 +165,32 @@ REFUSALS = [
                 }
             ],
         },
-        "invalid_value",
-        "tools[0].function.parameters",
+        ("invalid_value", "tools[0].function.parameters"),
     ),
     (
         "/v1/messages",
         {"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": "secret"}]}]},
-        "unsupported_parameter",
-        "messages[0].content[0].type",
+        ("unsupported_parameter", "messages[0].content[0].type"),
     ),
     (
         "/v1/responses",
         {"input": [{"type": "message", "role": "user", "content": "a", "secret": 1}]},
-        "unknown_parameter",
-        "input[0]",
+        ("unknown_parameter", "input[0]"),
     ),
-    ("/v1/secret", {}, "not_found", None),
+    ("/v1/secret", {}, ("not_found", None)),
 ]
 
 
-@pytest.mark.parametrize(("path", "body", "code", "field"), REFUSALS)
+@pytest.mark.parametrize(("path", "body", "reason"), REFUSALS)
 def test_a_refusal_leaves_its_reason_in_the_log(
-    served: Served, caplog: pytest.LogCaptureFixture, path: str, body: object, code: str, field: str
+    served: Served,
+    caplog: pytest.LogCaptureFixture,
+    path: str,
+    body: object,
+    reason: tuple[str, str | None],
 ) -> None:
     """The code and the field of the API, in text and as fields; no word of the request."""
+    code, field = reason
     with caplog.at_level("INFO", logger="quire.access"):
         name = f"refused-{code}-{field}-{path.count('/')}"
         reply = served.client.post(path, json=body, headers={"x-request-id": name})
