@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from quire.logs import FIELDS
+from quire.scheduler.reasons import Reason
 from quire.server.config import ApiKey
 from tests.server.served import Served, eventually, plain_config, serving
 
@@ -216,6 +217,17 @@ def test_refusals_before_any_route_leave_theirs_too(
     assert lines[0].endswith(refusal("invalid_api_key"))
     assert lines[1].endswith(refusal("request_too_large"))
     assert "error_code" not in lines[2]
+
+
+def test_a_refusal_of_the_engine_leaves_its_reason(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.engine.refuses = Reason.OVER_SHARE
+    with caplog.at_level("INFO", logger="quire.access"):
+        headers = {"x-request-id": "over-share"}
+        served.client.post("/v1/completions", json={"prompt": "secret"}, headers=headers)
+        (line,) = lines_of("over-share", caplog)
+    assert " 429 " in line and f"{refusal('rate_limit_exceeded')} " in f"{line} "
 
 
 def test_a_stream_that_fails_leaves_its_reason(

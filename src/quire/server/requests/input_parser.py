@@ -292,13 +292,8 @@ def _read_chat(
     )
     text = render_chat(request, context)
     prompt = encode_chat(text, request, context)
-    dropped: dict[str, object] = {
-        "messages": [],
-        "chat_template": None,
-        "chat_template_kwargs": None,
-        "tools": None,
-        "documents": None,
-    }
+    emptied = ("chat_template", "chat_template_kwargs", "tools", "documents")
+    dropped: dict[str, object] = {"messages": [], **dict.fromkeys(emptied)}
     parsing = parser_options(request, text, context)
     grammar = output_grammar(request, parsing, text, context)
     kept = request.model_copy(update=dropped)
