@@ -3,7 +3,7 @@ in several, and arguments that hold tags are exact."""
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import pytest
@@ -34,9 +34,10 @@ REAL = [
     ("gptoss", ToolFormatName.gpt_oss, HARMONY),
     ("llama3_1", ToolFormatName.llama3_json, THINK),
     ("gemma3", ToolFormatName.hermes, THINK),
+    ("llama2", ToolFormatName.hermes, THINK),
 ]
-"""Tokenizers that write a text's parts in the same bytes as the text, with the formats of their
-models; of Gemma, whose template has none, with a common one."""
+"""Tokenizers with the formats of their models; of Gemma and Llama 2, whose templates have none,
+with a common one."""
 OF_MODELS = pytest.mark.parametrize(("name", "form", "reasoning"), REAL)
 
 
@@ -46,9 +47,21 @@ def real_tokenizer(name: str) -> TextTokenizer:
 
 
 def in_tokens(tokenizer: TextTokenizer, parts: Sequence[str]) -> list[int]:
-    """Return the tokens of each part on its own: a tag that is cut is spelled in ordinary ones."""
-    encode = tokenizer.encode
-    return [token for part in parts for token in encode(part, add_special_tokens=False)]
+    """Return the tokens of each part on its own: a tag that is cut is spelled in ordinary ones.
+    Where a tokenizer would begin a part with a blank, its tokens are those of its bytes."""
+    tokens: list[int] = []
+    for part in parts:
+        ids = tokenizer.encode(part, add_special_tokens=False)
+        is_exact = b"".join(map(tokenizer.token_bytes.of, ids)) == part.encode()
+        tokens += ids if is_exact else (byte_tokens(tokenizer)[byte] for byte in part.encode())
+    return tokens
+
+
+@cache
+def byte_tokens(tokenizer: TextTokenizer) -> Mapping[int, int]:
+    """Return the token of each byte that has one."""
+    known = ((tokenizer.token_bytes.of(token), token) for token in range(tokenizer.num_tokens))
+    return {text[0]: token for text, token in known if len(text) == 1}
 
 
 async def _joined(
