@@ -329,7 +329,10 @@ class ScriptedEngine:
         self._note(live, reason, token_id)
         timeline = tuple(live.timeline)
         num_drawn = len(live.drawn)
-        return Finish(reason, token_id, num_prompt, num_drawn, 3, 0, 0.25, 0.5, 0.75, timeline)
+        num_cached = 3 if live.request.fork_of is None else num_prompt - 1
+        return Finish(
+            reason, token_id, num_prompt, num_drawn, num_cached, 0, 0.25, 0.5, 0.75, timeline
+        )
 
     def _report(
         self,

@@ -19,6 +19,7 @@ from tests.server.parsers.outputs import Read, read
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 FORMATS = list(ToolFormatName)
+HOLDING = "<tool_call>a</parameter>\n b</arg_value>c</tool_call>d</｜tool▁call▁end｜>[/TOOL_CALLS]"
 STRINGS = st.sampled_from(
     [
         {"type": "string"},
@@ -26,6 +27,7 @@ STRINGS = st.sampled_from(
         {"type": "string", "minLength": 2, "maxLength": 9, "description": "A city"},
         {"type": "string", "enum": ["", "a/b", 'say "it"', "two\nlines"]},
         {"type": "string", "const": "</parameter", "title": "Odd"},
+        {"type": "string", "const": HOLDING, "title": "Odder"},
         {"type": "string", "pattern": r"^[a-z]/\d{2}$"},
         {"type": "string", "format": "date"},
     ]
@@ -239,3 +241,19 @@ def test_what_a_format_cannot_say_is_refused(
     with pytest.raises(RequestError) as refused:
         required(form, schema, name)
     assert refused.value.param == f"tools[0].function.{path}"
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+@pytest.mark.parametrize(
+    "held", [HOLDING, "<tool_call>", "</tool_call>", "</parameter>", "</arg_value>", "<think>"]
+)
+def test_a_constant_that_holds_tags_is_said_to_the_letter(form: ToolFormatName, held: str) -> None:
+    tools: dict[str, dict[str, object]] = {
+        "now": {"properties": {"text": {"type": "string", "const": held}}, "required": ["text"]}
+    }
+    use = ToolUse(callable_tools(tools), True, False)
+    body = tool_calls(form.value, use, {})
+    walk = Walk(body, words_of(form), Random(0)).go(400)
+    assert accepts(body, walk.text)
+    output = parsed(walk.text, form, tools)
+    assert (output.named, output.content) == ([("now", {"text": held})], "")

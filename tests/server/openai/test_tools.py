@@ -218,3 +218,19 @@ def test_reasoning_is_separate_and_counted(
     body = served.chat(messages=HELLO, include_reasoning=False).json()
     message = body["choices"][0]["message"]
     assert (message["content"], "reasoning_content" in message) == (f"It is.\n{CALL}", False)
+
+
+@pytest.mark.parametrize("tools", [{}, {"tools": [TOOL]}], ids=["alone", "beside tools"])
+def test_an_enforced_answer_keeps_the_tags_in_it(
+    thinking_server: Served, tokenizer: TextTokenizer, tools: dict[str, object]
+) -> None:
+    served, answer = thinking_server, json.dumps({"t": "<think>a <tool_call>"})
+    served.engine.script = says(f"Is it?\n</think>\n\n{answer}", tokenizer)
+    asked = {"messages": HELLO, "response_format": {"type": "json_object"}, **tools}
+    (choice,) = served.chat(**asked).json()["choices"]
+    message = choice["message"]
+    assert (message["content"], message["reasoning_content"]) == (answer, "Is it?")
+    assert (choice["finish_reason"], message.get("tool_calls")) == ("stop", None)
+    streamed = chunks(served.chat(**asked, stream=True))
+    deltas = [each["choices"][0]["delta"] for each in streamed]  # type: ignore[index]
+    assert "".join(each.get("content", "") for each in deltas) == answer

@@ -193,12 +193,14 @@ class CalledFunction(StrictModel):
 
 
 class ToolCall(StrictModel):
-    """A call that an assistant made. `index` is that of streams, which some clients send back."""
+    """A call that an assistant made. `index` is that of streams, and `status` that of a call which
+    broke off: some clients send them back."""
 
     id: Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
     type: Literal["function"] = "function"
     function: CalledFunction
     index: int | None = None
+    status: Literal["completed", "incomplete"] | None = None
 
     def as_template_call(self) -> dict[str, object]:
         """Return the call as templates expect it."""

@@ -6,7 +6,6 @@ from quire.server.errors import RequestError
 from quire.server.openai.protocol.chat import ChatRequest, Message
 from quire.server.openai.protocol.tools import AllowedTools, NamedTool, Tool, ToolChoice
 from quire.server.parsers.formats import ToolFormat, ToolFormatName
-from quire.server.parsers.output_parser import ParserOptions
 from quire.server.requests.input_context import InputContext
 from quire.server.text.chat_template import ChatTemplate
 
@@ -117,18 +116,3 @@ def call_format(request: ChatRequest, context: InputContext) -> ToolFormat | Non
     is held to a format anyway, which then is the most common one."""
     known = context.limits.tool_format
     return ToolFormatName.hermes.value if known is None and request.requires_calls else known
-
-
-def parser_options(request: ChatRequest, prompt: str, context: InputContext) -> ParserOptions:
-    """Return how the outputs of a request are parsed; `prompt` is its text."""
-    reasoning = context.limits.reasoning_format
-    return ParserOptions(
-        tool_format=call_format(request, context) if request.offered_tools else None,
-        tools={
-            tool.function.name: tool.function.parameters or {}
-            for tool in request.callable_tools.values()
-        },
-        one_call=request.takes_one_call,
-        reasoning=reasoning,
-        in_reasoning=reasoning is not None and prompt.rstrip().endswith(reasoning.opens),
-    )

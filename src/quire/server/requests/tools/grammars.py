@@ -7,6 +7,7 @@ from quire.server.grammars.tool_calls import ToolUse, tool_calls
 from quire.server.grammars.tool_schemas import CallableTool
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.tools import AllowedTools
+from quire.server.parsers.formats import ToolFormat
 from quire.server.requests.input_context import InputContext
 from quire.server.requests.tools.checks import call_format
 
@@ -30,8 +31,7 @@ def tool_grammar(request: ChatRequest, context: InputContext) -> Grammar | None:
     Beside an answer that must be of something, or that is another message, the output is calls
     alone. Raises RequestError."""
     form, field = call_format(request, context), enforced_field(request)
-    has_answer = bool(request.grammar_sources)
-    if not request.offered_tools or form is None or not (field or has_answer):
+    if not request.offered_tools or form is None or not (field or request.grammar_sources):
         return None
     tools = _callable_tools(request)
     warnings = [
@@ -41,8 +41,7 @@ def tool_grammar(request: ChatRequest, context: InputContext) -> Grammar | None:
         for warning in check_schema(tool.parameters, tool.path, strict=tool.is_strict)
     ]
     specials = context.tokenizer.special_tokens
-    is_alone = request.requires_calls or has_answer or form.ends_output
-    use = ToolUse(tools, is_alone, not request.takes_one_call)
+    use = ToolUse(tools, has_calls_alone(request, form), not request.takes_one_call)
     text = tool_calls(form, use, specials)
     if len(text.encode()) > MAX_GRAMMAR_BYTES:
         raise RequestError(
@@ -59,6 +58,11 @@ def tool_grammar(request: ChatRequest, context: InputContext) -> Grammar | None:
         for tool in tools
     )
     return Grammar(text, KIND, field or "tools", tuple(warnings), tuple(parts))
+
+
+def has_calls_alone(request: ChatRequest, form: ToolFormat) -> bool:
+    """Return whether enforced calls have no text beside them in an output."""
+    return request.requires_calls or bool(request.grammar_sources) or form.ends_output
 
 
 def _callable_tools(request: ChatRequest) -> list[CallableTool]:

@@ -1,0 +1,16 @@
+"""Lends folders of real weights and real tokenizers, or skips the test and says why."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+VARIABLE = "QUIRE_REAL_MODELS"
+
+
+def real_folder(name: str) -> Path:
+    """Return the folder of a model or tokenizer; skip where it cannot be had."""
+    folder = Path(os.environ.get(VARIABLE, "")) / name
+    if not os.environ.get(VARIABLE) or not (folder / "tokenizer.json").is_file():
+        pytest.skip(f"{VARIABLE} has no {name}")
+    return folder
