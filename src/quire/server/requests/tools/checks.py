@@ -6,6 +6,7 @@ from quire.server.errors import RequestError
 from quire.server.openai.protocol.chat import ChatRequest, Message
 from quire.server.openai.protocol.tools import AllowedTools, NamedTool, Tool, ToolChoice
 from quire.server.parsers.formats import ToolFormat, ToolFormatName
+from quire.server.parsers.markup import to_json
 from quire.server.parsers.output_parser import ParserOptions
 from quire.server.requests.input_context import InputContext
 from quire.server.text.chat_template import ChatTemplate
@@ -17,10 +18,10 @@ def check_tools(request: ChatRequest, context: InputContext) -> None:
     _check_functions(tools)
     _check_choice(request.tool_choice, [tool.function.name for tool in tools])
     _check_results(request.messages)
-    template = context.tokenizer.template
-    if template is not None:
+    template, form = context.tokenizer.template, call_format(request, context)
+    if template is not None and not (form is not None and form.in_text):
         _check_template(request, template)
-    if request.offered_tools and call_format(request, context) is None:
+    if request.offered_tools and form is None:
         raise RequestError(
             "The format of this model's tool calls is not known: start the server with "
             '--tool-call-parser, or ask with \'tool_choice\': "required" or "none".',
@@ -44,6 +45,13 @@ def _check_functions(tools: Sequence[Tool]) -> None:
                 f"Invalid '{where}.parameters': it must be the JSON schema of an object.",
                 param=f"{where}.parameters.type",
             )
+        try:
+            to_json(schema)
+        except ValueError:
+            raise RequestError(
+                f"Invalid '{where}.parameters': a number in it is not finite.",
+                param=f"{where}.parameters",
+            ) from None
         if not isinstance(schema.get("properties", {}), dict):
             raise RequestError(
                 f"Invalid '{where}.parameters.properties': it must be an object.",
@@ -98,7 +106,8 @@ def _check_template(request: ChatRequest, template: ChatTemplate) -> None:
     """Raise RequestError for what the template would drop in silence."""
     if request.offered_tools and not template.takes_tools:
         raise RequestError(
-            "The model's chat template has no place for tools.",
+            "The model's chat template has no place for tools: start the server with "
+            "--tool-call-parser generic, and they are described in its text.",
             param="tools",
             code="unsupported_parameter",
         )
