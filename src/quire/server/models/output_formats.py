@@ -52,16 +52,13 @@ def _shown_tool_format(template: ChatTemplate | None) -> ToolFormat | None:
     return shown or ToolFormatName.generic.value
 
 
-def describe_tool_calls(formats: OutputFormats, template: ChatTemplate | None) -> str:
-    """Return how tools reach a model and how it calls them, in words for the log."""
-    name = formats.tools_name
-    if template is None:
-        return "no tools, since there is no chat template"
+def describe_tool_calls(formats: OutputFormats) -> str:
+    """Return in which format a model is told of tools and calls them, in words for the log."""
     if formats.tools is None:
-        return "none are taken (--tool-call-parser none)"
+        return "tools are not taken (--tool-call-parser none)"
     if formats.tools.in_text:
         return (
-            f"format {name}: tools are described in the system's text and calls are a JSON list, "
-            "since the chat template shows no format of its own"
+            f"tool calls: the {formats.tools_name} format, not one of the model's own: tools are "
+            "described in the system's text, and calls are a JSON list"
         )
-    return f"format {name}"
+    return f"tool calls: the format {formats.tools_name}"

@@ -210,8 +210,8 @@ class ServedModel:
         if self.config.shared_prefix_file is not None:
             self.shared_prefixes = load_shared_prefixes(self.config.shared_prefix_file, tokenizer)
         self.output_formats = output_formats(self.config, tokenizer.template)
-        calls = describe_tool_calls(self.output_formats, tokenizer.template)
-        logger.info("%s: tool calls: %s", self.name, calls)
+        if tokenizer.template is not None:
+            logger.info("%s: %s", self.name, describe_tool_calls(self.output_formats))
         self.tokenizer = tokenizer
 
     async def _unload(self) -> None:

@@ -6,7 +6,6 @@ from quire.server.errors import RequestError
 from quire.server.openai.protocol.chat import ChatRequest, Message
 from quire.server.openai.protocol.tools import AllowedTools, NamedTool, Tool, ToolChoice
 from quire.server.parsers.formats import ToolFormat, ToolFormatName
-from quire.server.parsers.markup import to_json
 from quire.server.parsers.output_parser import ParserOptions
 from quire.server.requests.input_context import InputContext
 from quire.server.text.chat_template import ChatTemplate
@@ -45,13 +44,6 @@ def _check_functions(tools: Sequence[Tool]) -> None:
                 f"Invalid '{where}.parameters': it must be the JSON schema of an object.",
                 param=f"{where}.parameters.type",
             )
-        try:
-            to_json(schema)
-        except ValueError:
-            raise RequestError(
-                f"Invalid '{where}.parameters': a number in it is not finite.",
-                param=f"{where}.parameters",
-            ) from None
         if not isinstance(schema.get("properties", {}), dict):
             raise RequestError(
                 f"Invalid '{where}.parameters.properties': it must be an object.",

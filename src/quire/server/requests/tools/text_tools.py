@@ -14,8 +14,9 @@ Render: TypeAlias = Callable[[Sequence[ChatMessage]], str]
 _GAP = "\n\n"
 _BEFORE_TOOLS = "You can call these functions, each described by a JSON schema:"
 _AFTER_TOOLS = """\
-To call functions, answer with a JSON list of calls and nothing else:
-[{"name": "<function>", "arguments": {"<parameter>": <value>}}]
+To call functions, answer with a JSON list of calls and nothing else. A call has the "name" of a \
+function and its "arguments", an object:
+[{"name": ..., "arguments": {...}}]
 You are then told their results. If no function helps, answer in plain text."""
 
 
