@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from functools import partial
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -38,7 +39,7 @@ TEMPLATES = {
     "folding": FOLDING,
     "without system": WITHOUT_SYSTEM,
 }
-TOOLS = [
+TOOLS: list[dict[str, object]] = [
     {"type": "function", "function": {"name": name, "description": f"It {name}s."}}
     for name in ("find", "look")
 ]
@@ -71,7 +72,7 @@ def rendered(
 def test_templates_show_calls_and_results_in_their_order(
     name: str,
     rounds: list[tuple[str, list[list[tuple[str, dict[str, object]]]], str]],
-    random: object,
+    random: Random,
 ) -> None:
     """Results come in any order, and are shown in that of their calls."""
     messages: list[dict[str, object]] = []
@@ -83,7 +84,7 @@ def test_templates_show_calls_and_results_in_their_order(
             ids = [f"call_{len(messages)}_{index}" for index in range(len(calls))]
             made = [call_of(*call, call_id) for call, call_id in zip(calls, ids, strict=True)]
             messages.append({"role": "assistant", "content": None, "tool_calls": made})
-            results = [
+            results: list[dict[str, object]] = [
                 {"role": "tool", "tool_call_id": call_id, "content": f"<{call_id}>"}
                 for call_id in ids
             ]
@@ -91,7 +92,7 @@ def test_templates_show_calls_and_results_in_their_order(
                 f"Result of {call[0]}:\n<{call_id}>"
                 for call, call_id in zip(calls, ids, strict=True)
             ]
-            messages += random.sample(results, len(results))  # type: ignore[attr-defined]
+            messages += random.sample(results, len(results))
         messages.append({"role": "assistant", "content": said})
     text = rendered(messages, TEMPLATES[name], TOOLS)
     place = 0
