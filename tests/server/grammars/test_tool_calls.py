@@ -84,7 +84,7 @@ def callable_tools(tools: dict[str, dict[str, object]], *free: str) -> list[Call
 def words_of(form: ToolFormatName) -> list[str]:
     """What outputs of the format are likely to hold, and what they should not."""
     syntax = [getattr(each, "value_close", "") for each in form.value.syntax]
-    tags = [tag for tag in (*form.value.tags, *syntax) if tag]
+    tags = [tag for tag in (*form.value.tags, *form.value.first_opens, *syntax) if tag]
     return [*tags, *(f"</{tag[1:]}" for tag in tags if tag[1:2].isalpha()), *"'\"{[]},:(1 ", "\\n"]
 
 
@@ -132,7 +132,7 @@ def test_text_may_hold_calls_which_are_of_their_schemas(
     body = tool_calls(form.value, ToolUse(callable_tools(tools, free), False, True), {})
     walk = Walk(body, words_of(form), random)
     walk.take(prose)
-    for opening in form.value.opens:
+    for opening in (*form.value.opens, *form.value.first_opens):
         walk.take(opening)
     walk.go(120)
     output = parsed(walk.text, form, tools)
@@ -154,6 +154,7 @@ WRITTEN = {
     ToolFormatName.hermes: '<tool_call>\n{"name": "find", "arguments": {"city": "Rome"}}\n'
     "</tool_call>",
     ToolFormatName.llama3_json: '{"name": "find", "parameters": {"city": "Rome"}}',
+    ToolFormatName.generic: '[{"name": "find", "arguments": {"city": "Rome"}}]',
     ToolFormatName.mistral: '[TOOL_CALLS][{"name": "find", "arguments": {"city": "Rome"}}]',
     ToolFormatName.pythonic: "[find(city='Rome'), find(city=\"Rome\", n=3)]",
     ToolFormatName.qwen3_coder: "<tool_call>\n<function=find>\n<parameter=city>\nRome\n</parameter>"
@@ -195,7 +196,7 @@ def test_tags_may_be_special_tokens(form: ToolFormatName, is_required: bool) -> 
 
     assert takes(text, *tags)
     assert not takes(text.replace("city", "town"), *tags)
-    if not is_required and form.value.opens[0] in text:
+    if not is_required and form.value.opens and form.value.opens[0] in text:
         assert takes(f"Well. {text}", *tags)
         assert not takes(f"{form.value.opens[0]}Well.")
 

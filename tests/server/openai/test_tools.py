@@ -174,14 +174,34 @@ def test_what_cannot_be_used_is_named(
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
 
+@pytest.mark.parametrize(
+    "arguments", ['{"n": NaN}', '{"n": [-Infinity', '{"n": 1e999}', "-1e999", '{"n": Infinity}']
+)
+@pytest.mark.parametrize("field", ["tool_calls", "function_call"])
+def test_numbers_that_are_not_finite_are_no_arguments(
+    served: Served, field: str, arguments: str
+) -> None:
+    """Templates would show the model what is no JSON."""
+    called = {"name": "find", "arguments": arguments}
+    given = {"tool_calls": [CALLED | {"function": called}], "function_call": called}
+    said = {"role": "assistant", "content": None, field: given[field]}
+    error = served.chat(messages=[*HELLO, said]).json()["error"]
+    where = {"tool_calls": "tool_calls[0].function", "function_call": "function_call"}[field]
+    assert (error["param"], "not finite" in error["message"]) == (
+        f"messages[1].{where}.arguments",
+        True,
+    )
+
+
 def test_a_template_without_a_place_for_tools_is_told_of(tmp_path: Path) -> None:
+    """Where the server is to read calls in a format that the template does not show."""
     folder = tmp_path / "model"
     copytree(BUNDLED, folder)
     template = folder / "chat_template.jinja"
     template.write_text("{% for m in messages %}{{ m.role + m.content }}{% endfor %}")
     with serving(with_model(plain_config(str(folder)), tool_call_parser="hermes")) as served:
         error = served.chat(messages=HELLO, tools=[TOOL]).json()["error"]
-        assert (error["param"], "no place for tools" in error["message"]) == ("tools", True)
+        assert (error["param"], "--tool-call-parser generic" in error["message"]) == ("tools", True)
         said = {"role": "assistant", "tool_calls": [CALLED]}
         error = served.chat(messages=[*HELLO, said]).json()["error"]
         assert error["param"] == "messages[1].tool_calls"

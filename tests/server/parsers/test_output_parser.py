@@ -90,6 +90,7 @@ def write_calls(calls: Calls, form: ToolFormatName) -> str:
     if form is ToolFormatName.hermes:
         return "\n".join(f"<tool_call>\n{each}\n</tool_call>" for each in objects)
     listed = {
+        ToolFormatName.generic: "[{}]",
         ToolFormatName.mistral: "[TOOL_CALLS] [{}]",
         ToolFormatName.granite: "<|tool_call|>[{}]",
         ToolFormatName.jamba: "<tool_calls>[{}]</tool_calls>",

@@ -218,8 +218,8 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "tool-call-parser",
         SERVED_MODEL,
         one_of(AUTO, NO_PARSER, *ToolFormatName.__members__),
-        "Format of the model's tool calls: `auto` the one that its chat template shows, `none` "
-        "takes no tools, or one of "
+        "Format of the model's tool calls: `auto` the one that its chat template shows, or "
+        "`generic` where that shows none; `none` takes no tools; or one of "
         f"{', '.join(f'`{name}`' for name in ToolFormatName.__members__)}.",
     ),
     Option(

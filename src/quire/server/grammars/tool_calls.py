@@ -87,12 +87,22 @@ def _opening(text: str, form: ToolFormat, rules: Rules) -> str:
 def _text_or_calls(form: ToolFormat, section: str, rules: Rules) -> str:
     """Return Lark for text that does not begin as calls do, or for calls, with text before them
     where a tag opens them. Calls end the output: the parser might read more in what follows."""
-    bare = re.escape(form.bare)
-    text = f"/{_SPACE}*([^ \\t\\r\\n{bare}](?s:.*))?/"
-    opening = rules.add(_opening(text, form, rules))
-    return (
-        f"{rules.add_terminal(text)} | ({opening} | {rules.add_terminal(f'/{_SPACE}*/')}) {section}"
-    )
+    tags = f"(({_any_of(form.first_opens)}){_SPACE}*)?" if form.first_opens else ""
+    begun = f"/{_SPACE}*{tags}[{re.escape(form.bare)}](?s:.*)/"
+    text = f"({ANY_TEXT} & ~{begun})"
+    space = rules.add_terminal(f"/{_SPACE}*/")
+    ways = [rules.add_terminal(text), f"{space} {section}"]
+    if form.opens:
+        ways.append(f"({rules.add(_opening(text, form, rules))}) {section}")
+    if form.first_opens:
+        # One terminal, as long as the text that might go on from the tag: both are then possible.
+        fence = rules.add_terminal(f"/{_SPACE}*({_any_of(form.first_opens)}){_SPACE}*/")
+        ways.append(f"{fence} {section} {space} {literal(form.closes)}")
+    return " | ".join(ways)
+
+
+def _any_of(tags: Sequence[str]) -> str:
+    return "|".join(map(re.escape, tags))
 
 
 def _section(form: ToolFormat, use: ToolUse, rules: Rules) -> str:

@@ -267,7 +267,7 @@ class OutputParser:
         if char and char in form.bare:
             yield from self._read_section("")
         for tag in form.first_opens:
-            if (yield from self._source.comes(tag)):
+            if self._content.is_blank and (yield from self._source.comes(tag)):
                 yield from self._read_section(tag)
 
     def _read_section(self, tag: str) -> Reading[None]:
@@ -284,6 +284,8 @@ class OutputParser:
             self._writer.in_call = False
             if self._writer.num_begun > num_begun:
                 self._owed = self._format.closes or None
+        if not tag:
+            self._owed = None
         self._source.unmark()
         if self._writer.num_begun == num_begun:
             self._content.add(self._source.take(len(tag) or 1))

@@ -142,6 +142,7 @@ CARD = ModelCard(
         structured_outputs=True,
         embeddings=True,
         rerank=False,
+        tool_format="hermes",
     ),
 )
 CACHE_PROBE = CacheProbe(MODEL, 100, 64, 48, CacheMiss("differs", 70))

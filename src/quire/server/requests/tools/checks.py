@@ -16,10 +16,10 @@ def check_tools(request: ChatRequest, context: InputContext) -> None:
     _check_functions(tools)
     _check_choice(request.tool_choice, [tool.function.name for tool in tools])
     _check_results(request.messages)
-    template = context.tokenizer.template
-    if template is not None:
+    template, form = context.tokenizer.template, call_format(request, context)
+    if template is not None and not (form is not None and form.in_text):
         _check_template(request, template)
-    if request.offered_tools and call_format(request, context) is None:
+    if request.offered_tools and form is None:
         raise RequestError(
             "The format of this model's tool calls is not known: start the server with "
             '--tool-call-parser, or ask with \'tool_choice\': "required" or "none".',
@@ -97,7 +97,8 @@ def _check_template(request: ChatRequest, template: ChatTemplate) -> None:
     """Raise RequestError for what the template would drop in silence."""
     if request.offered_tools and not template.takes_tools:
         raise RequestError(
-            "The model's chat template has no place for tools.",
+            "The model's chat template has no place for tools: start the server with "
+            "--tool-call-parser generic, and they are described in its text.",
             param="tools",
             code="unsupported_parameter",
         )
