@@ -19,7 +19,9 @@ from quire.server.grammars.json_values import (
 from tests.profiles import cases
 from tests.server.grammars.matching import EOS, accepts, matcher
 
-LONGEST = 2 + MAX_LEVELS * WIDEST_STEP
+NUM_LEVELS = 3
+"""Arrays and objects of NESTED within one another."""
+LONGEST = 2 + NUM_LEVELS * WIDEST_STEP
 SPACES = frozenset(b" \t\r\n")
 NESTED: dict[str, object] = {
     "type": "object",

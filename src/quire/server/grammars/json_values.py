@@ -5,11 +5,12 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from quire.server.grammars.json_depth import num_levels
+
 MAX_LEVELS = 10
-"""Levels of nesting that white space can indent: as deep as the schemas that OpenAI takes."""
+"""Levels of nesting that white space can indent at most: as deep as schemas that OpenAI takes."""
 WIDEST_STEP = 4
 """Blanks a level of the widest usual indentation, that of Python's `json.tool`."""
-_WHITESPACE = rf" | ?\n( {{0,{MAX_LEVELS * WIDEST_STEP}}}|\t{{0,{MAX_LEVELS}}})"
 _OPTIONS = {"json_allowed_escapes": 'nrbtf\\"'}
 """Without `\\u`, with which a key could pass for one that `patternProperties` does not mean."""
 
@@ -32,10 +33,13 @@ def json_value(schema: Mapping[str, object], separators: Separators | None) -> s
 
     separators: those that the value is written with. None allows what pretty printers write
         between two parts, once: nothing, a blank, or a line end, maybe after a blank, with an
-        indentation that is bounded, since a model may go on for ever with white space.
+        indentation for as many levels as the schema has, since a model may go on for ever with
+        white space.
     """
     if separators is None:
-        layout: dict[str, object] = {"whitespace_pattern": _WHITESPACE}
+        levels = num_levels(schema, MAX_LEVELS)
+        pattern = rf" | ?\n( {{0,{levels * WIDEST_STEP}}}|\t{{0,{levels}}})"
+        layout: dict[str, object] = {"whitespace_pattern": pattern}
     else:
         layout = {
             "whitespace_flexible": False,
