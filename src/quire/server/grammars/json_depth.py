@@ -1,4 +1,4 @@
-"""How deep the values of a JSON schema are nested."""
+"""Counts how deep the values of a JSON schema are nested."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
