@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.ablation import gain_tables
+from bench.json_list_records import list_table, newest_lists
 from bench.records import load
 from bench.schema_records import load_newest, schema_tables
 from tests.models.families import REFUSED, SERVED
@@ -109,6 +110,11 @@ def recorded_schemas() -> str:
     return schema_tables(load_newest())
 
 
+def recorded_lists() -> str:
+    """Return the table of the newest run of lists under schemas."""
+    return list_table(newest_lists())
+
+
 TABLES = (
     Table("options", "docs/configuration.md", config_table),
     Table("metrics", "docs/metrics.md", metrics_table),
@@ -117,6 +123,7 @@ TABLES = (
     Table("fields", "docs/api.md", fields_table),
     Table("served", "docs/models.md", served_table),
     Table("refused", "docs/models.md", refused_table),
+    Table("json-lists", "docs/schemas.md", recorded_lists),
     Table("schemas", "docs/schemas.md", recorded_schemas),
     Table("gains", "src/quire/models/native/README.md", recorded_gains),
 )

@@ -104,12 +104,19 @@ def check(output: Read, tools: dict[str, dict[str, object]], *free: str) -> None
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
-@given(tools=TOOLS, parallel=st.booleans(), seed=st.integers(0, 2**32))
+@given(
+    tools=TOOLS, parallel=st.booleans(), any_whitespace=st.booleans(), seed=st.integers(0, 2**32)
+)
 @cases(40)
 def test_required_outputs_are_calls(
-    form: ToolFormatName, tools: dict[str, dict[str, object]], parallel: bool, seed: int
+    form: ToolFormatName,
+    tools: dict[str, dict[str, object]],
+    parallel: bool,
+    any_whitespace: bool,
+    seed: int,
 ) -> None:
-    body = tool_calls(form.value, ToolUse(callable_tools(tools), True, parallel), {})
+    use = ToolUse(callable_tools(tools), True, parallel, any_whitespace)
+    body = tool_calls(form.value, use, {})
     walk = Walk(body, words_of(form), Random(seed)).go(120)
     output = parsed(walk.text, form, tools)
     if walk.has_ended:
@@ -141,9 +148,15 @@ def test_text_may_hold_calls_which_are_of_their_schemas(
         assert all(call.is_whole for call in output.calls)
 
 
-def required(form: ToolFormatName, schema: dict[str, object], name: str = "find") -> str:
+def required(
+    form: ToolFormatName,
+    schema: dict[str, object],
+    name: str = "find",
+    *,
+    any_whitespace: bool = True,
+) -> str:
     tool = CallableTool(name, schema, "tools[0].function")
-    return tool_calls(form.value, ToolUse([tool], True, True), {})
+    return tool_calls(form.value, ToolUse([tool], True, True, any_whitespace), {})
 
 
 CITY: dict[str, object] = {
@@ -172,11 +185,53 @@ WRITTEN = {
 
 @pytest.mark.parametrize("form", WRITTEN, ids=lambda form: form.name)
 def test_calls_are_written_as_templates_show_them(form: ToolFormatName) -> None:
+    assert accepts(required(form, CITY, any_whitespace=False), WRITTEN[form])
     body = required(form, CITY)
     assert accepts(body, WRITTEN[form])
     assert not accepts(body, WRITTEN[form].replace("city", "town"))
     assert not accepts(body, WRITTEN[form].replace("find", "seek"))
     assert not accepts(body, f"I say {WRITTEN[form]}")
+
+
+VALUE: dict[str, object] = {"at": {"lat": 1.5, "of": ["a b", {}]}, "n": 3}
+AT: dict[str, object] = {
+    "properties": {"at": {"type": "object"}, "n": {"type": "integer"}},
+    "required": ["at", "n"],
+}
+
+
+def call_of(form: ToolFormatName, indent: int | str | None) -> str:
+    """A call with VALUE for its arguments, their JSON laid out as printers do it."""
+    whole, city = (json.dumps(each, indent=indent) for each in (VALUE, VALUE["at"]))
+    written = WRITTEN[form].replace("[find(city='Rome'), ", "[")
+    for old, new in (
+        ('{"city": "Rome"}', whole),
+        ('city="Rome", n=3', f"at={city}, n=3"),
+        (
+            "=city>\nRome\n</parameter>",
+            f"=at>\n{city}\n</parameter>\n<parameter=n>\n3\n</parameter>",
+        ),
+        (
+            "city</arg_key>\n<arg_value>Rome</arg_value>",
+            f"at</arg_key>\n<arg_value>{city}</arg_value>\n"
+            "<arg_key>n</arg_key>\n<arg_value>3</arg_value>",
+        ),
+    ):
+        written = written.replace(old, new)
+    return written
+
+
+@pytest.mark.parametrize("form", WRITTEN, ids=lambda form: form.name)
+@pytest.mark.parametrize("indent", [None, 2, 4, "\t"])
+def test_arguments_are_read_however_they_are_laid_out(
+    form: ToolFormatName, indent: int | str | None
+) -> None:
+    """What is streamed, character by character, is JSON of the same value."""
+    text = call_of(form, indent)
+    assert accepts(required(form, AT), text)
+    assert accepts(required(form, AT, any_whitespace=False), text) == (indent is None)
+    (call,) = parsed(text, form, {"find": AT}).calls
+    assert call.is_whole and json.loads(call.arguments) == VALUE
 
 
 @pytest.mark.parametrize("form", WRITTEN, ids=lambda form: form.name)

@@ -250,6 +250,14 @@ SERVER_OPTIONS: tuple[Option, ...] = (
         "states, `none` OpenAI's defaults.",
     ),
     Option(
+        "disable-any-whitespace",
+        SERVED_MODEL,
+        boolean,
+        "Write JSON that a schema or tool asks for without white space that the model chooses: "
+        "answers have none, arguments of tools a blank after each comma and colon. Models leave "
+        "more lists empty then (see [schemas](schemas.md#white-space)).",
+    ),
+    Option(
         "metrics-compat",
         SERVER,
         one_of(*MetricsCompat),

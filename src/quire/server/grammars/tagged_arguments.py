@@ -4,7 +4,12 @@ are JSON."""
 from quire.server.grammars.compose import literal
 from quire.server.grammars.rules import ANY_TEXT, GAP, Rules
 from quire.server.grammars.text_values import text_terminal
-from quire.server.grammars.tool_schemas import CallableTool, Property, json_value, properties_of
+from quire.server.grammars.tool_schemas import (
+    CallableTool,
+    Property,
+    argument_value,
+    properties_of,
+)
 from quire.server.parsers.formats import TaggedCall
 
 _FREE_KEY = r"/[^<>\n]{1,64}/"
@@ -43,7 +48,7 @@ def _value(syntax: TaggedCall, given: Property, tool: CallableTool, rules: Rules
     if isinstance(schema, bool):
         return rules.until(ANY_TEXT, close)
     if schema.get("type") != "string":
-        value = json_value(schema, tool.parameters)
+        value = argument_value(schema, tool.parameters, rules.separators)
         return f"{GAP} {rules.add(value)} {GAP} {rules.written(close, close)}"
     terminal = text_terminal(schema, given.path)
     if terminal == ANY_TEXT:

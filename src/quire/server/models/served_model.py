@@ -250,6 +250,7 @@ class ServedModel:
             max_logprobs=self._server.max_logprobs,
             defaults=self.defaults,
             trusts_chat_template=self._server.trust_request_chat_template,
+            disables_whitespace=self.config.disable_any_whitespace,
         )
         return ServingState(
             self,

@@ -26,7 +26,9 @@ def enforced_field(request: ChatRequest) -> str | None:
     return next((f"tools[{index}].function.strict" for index in strict), None)
 
 
-def tool_grammar(request: ChatRequest, context: InputContext) -> Grammar | None:
+def tool_grammar(
+    request: ChatRequest, context: InputContext, *, any_whitespace: bool
+) -> Grammar | None:
     """Return the rule `body` of outputs that may call tools, None where that is not enforced.
     Beside an answer that must be of something, or that is another message, the output is calls
     alone. Raises RequestError."""
@@ -41,7 +43,8 @@ def tool_grammar(request: ChatRequest, context: InputContext) -> Grammar | None:
         for warning in check_schema(tool.parameters, tool.path, strict=tool.is_strict)
     ]
     specials = context.tokenizer.special_tokens
-    use = ToolUse(tools, has_calls_alone(request, form), not request.takes_one_call)
+    is_alone = has_calls_alone(request, form)
+    use = ToolUse(tools, is_alone, not request.takes_one_call, any_whitespace)
     text = tool_calls(form, use, specials)
     if len(text.encode()) > MAX_GRAMMAR_BYTES:
         raise RequestError(
@@ -49,9 +52,10 @@ def tool_grammar(request: ChatRequest, context: InputContext) -> Grammar | None:
             f"{MAX_GRAMMAR_BYTES} are allowed: offer fewer tools.",
             param="tools",
         )
+    alone = use._replace(is_required=True, parallel=False)
     parts = (
         Grammar(
-            f"start: body\n{tool_calls(form, ToolUse([tool], True, False), specials)}",
+            f"start: body\n{tool_calls(form, alone._replace(tools=[tool]), specials)}",
             KIND,
             tool.path,
         )
