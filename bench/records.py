@@ -21,6 +21,8 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 DATE_FORMAT = "%Y-%m-%d %H:%M UTC"
 STALE_AFTER = timedelta(days=1)
 RANDOM_MODELS = "bench-"
+REAL = "real weights"
+_REAL_HEADINGS = ["machine", "workload", "Quire", "peer", "tokens a second", "ratio"]
 VECTORS = ((("amx_bf16",), "AMX"), (("avx512_bf16",), "AVX-512 BF16"), (("avx2",), "AVX2"))
 """The instructions that decide how fast a CPU multiplies, the fastest first, and their names."""
 
@@ -125,7 +127,7 @@ def machine_kind(machine: Machine) -> str:
 
 def results_page(records: Sequence[Record]) -> str:
     """Return the newest ratio of each kind of machine, workload, model, options and peer."""
-    newest = {_key(record, each): (record, each) for record, each in _shown(records)}
+    newest = _newest(records)
     by_machine: dict[str, list[tuple[Record, WorkloadRecord]]] = {}
     for key in sorted(newest):
         by_machine.setdefault(f"{key[0]}: {key[1]}", []).append(newest[key])
@@ -134,6 +136,28 @@ def results_page(records: Sequence[Record]) -> str:
         last = max(record.measured for record, _ in found)
         parts.append(f"## {kind}\n\n{table([_HEADINGS, *(_cells(*each, last) for each in found)])}")
     return "\n\n".join(parts) + "\n"
+
+
+def real_table(records: Sequence[Record]) -> str:
+    """Return the newest comparisons on real weights: throughput of both and the median ratio."""
+    rows = [_REAL_HEADINGS]
+    for key, (record, each) in sorted(_newest(records).items()):
+        if weights_kind(record) == REAL:
+            first, second = record.servers
+            ours = f"Quire `{first.options}`" if first.options else "Quire"
+            figures = f"{number(each.first.throughput)} / {number(each.second.throughput)}"
+            rows.append(
+                [key[0], each.workload, ours, second.label, figures, ratio_text(each.ratio)]
+            )
+    if len(rows) == 1:
+        return "Not recorded yet: `python -m bench.real --record` does it."
+    return table(rows)
+
+
+def _newest(
+    records: Iterable[Record],
+) -> dict[tuple[str, ...], tuple[Record, WorkloadRecord]]:
+    return {_key(record, each): (record, each) for record, each in _shown(records)}
 
 
 _PREFACE = """# Results
@@ -170,7 +194,7 @@ def _key(record: Record, each: WorkloadRecord) -> tuple[str, ...]:
 
 def weights_kind(record: Record) -> str:
     """Return "random weights" or "real weights": checkpoints of `bench.make_models` are random."""
-    return "random weights" if record.model.startswith(RANDOM_MODELS) else "real weights"
+    return "random weights" if record.model.startswith(RANDOM_MODELS) else REAL
 
 
 def ratio_text(ratio: Ratio | None) -> str:

@@ -16,6 +16,8 @@ from quire.bench.workloads import Workload
 MT_BENCH = "mt_bench_questions.jsonl"
 AZURE = "azure_llm_2023_conv.csv"
 BREAK = "\n\n"
+NUMBERS = 10**9
+"""Prompts begin with a number below it, so that a prefix cache finds none of another round."""
 
 
 class Ask(NamedTuple):
@@ -45,7 +47,7 @@ class Texts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PeoplesPrompts:
-    """Prompts of MT-bench's questions, one after another from a random one on, cut to length."""
+    """Prompts of MT-bench's questions in random order, behind a number, cut to length."""
 
     tokenizer: Tokenizer
     questions: tuple[str, ...]
@@ -71,8 +73,10 @@ class PeoplesPrompts:
 
         Raises ValueError where no cut of the questions gives that number.
         """
-        questions = random.Random(seed).sample(self.questions, len(self.questions))
-        whole = BREAK.join([shared, *questions] if shared else questions)
+        drawn = random.Random(seed)
+        questions = drawn.sample(self.questions, len(self.questions))
+        number = f"Task {drawn.randrange(NUMBERS)}."
+        whole = BREAK.join([*filter(None, [shared]), number, *questions])
         text = self._cut(whole, num_tokens)
         if text is None:
             raise ValueError(f"no cut of these questions has {num_tokens} tokens")

@@ -1,7 +1,7 @@
 """Real prompts at a real server, one after another and by many clients at once."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import NamedTuple
 
@@ -34,11 +34,11 @@ class Answer(NamedTuple):
     finish_reason: str
 
 
-def answer(server: ServerProcess, prompt: str, max_tokens: int = MAX_TOKENS) -> Answer:
+def answer(server: ServerProcess, prompt: str) -> Answer:
     """The greedy answer to one prompt in a chat."""
     body = {
         "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": max_tokens,
+        "max_tokens": MAX_TOKENS,
         "temperature": 0,
         "return_token_ids": True,
     }
@@ -55,13 +55,37 @@ def answer(server: ServerProcess, prompt: str, max_tokens: int = MAX_TOKENS) -> 
     )
 
 
-def answers_alone(server: ServerProcess, prompts: Sequence[str]) -> list[Answer]:
+def completion(server: ServerProcess, prompt: str) -> Answer:
+    """The greedy continuation of one text, for a model without a chat template."""
+    body = {"prompt": prompt, "max_tokens": MAX_TOKENS, "temperature": 0, "return_token_ids": True}
+    reply = httpx.post(server.url + "/v1/completions", json=body, timeout=ANSWER_WITHIN_S)
+    assert reply.status_code == 200, reply.text
+    choice = reply.json()["choices"][0]
+    return Answer(
+        tuple(choice["prompt_token_ids"]),
+        tuple(choice["token_ids"]),
+        choice["text"],
+        choice["finish_reason"],
+    )
+
+
+Send = Callable[[ServerProcess, str], Answer]
+
+
+def answers_alone(
+    server: ServerProcess, prompts: Sequence[str], send: Send = answer
+) -> list[Answer]:
     """The answers to prompts that run one after another."""
-    return [answer(server, prompt) for prompt in prompts]
+    return [send(server, prompt) for prompt in prompts]
 
 
 def answers_in_company(
-    server: ServerProcess, prompts: Sequence[str], *, seed: int, kill: bool = False
+    server: ServerProcess,
+    prompts: Sequence[str],
+    *,
+    seed: int,
+    kill: bool = False,
+    send: Send = answer,
 ) -> list[Answer]:
     """The answers of NUM_CLIENTS clients, sent in another order, in the order of `prompts`.
 
@@ -69,7 +93,7 @@ def answers_in_company(
     """
     order = random.Random(seed).sample(range(len(prompts)), len(prompts))
     with ThreadPoolExecutor(NUM_CLIENTS) as pool:
-        sent = {index: pool.submit(answer, server, prompts[index]) for index in order}
+        sent = {index: pool.submit(send, server, prompts[index]) for index in order}
         if kill:
             for number, _ in enumerate(as_completed(sent.values())):
                 if number == len(prompts) // 3:
