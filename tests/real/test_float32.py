@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import LlamaForCausalLM
 
 from tests.e2e.server_process import ServerProcess, server_process
 from tests.real import crowd
@@ -32,10 +32,9 @@ def alone(server: ServerProcess) -> list[Answer]:
 
 
 @pytest.fixture(scope="module")
-def reference() -> PreTrainedModel:
+def reference() -> LlamaForCausalLM:
     folder = real_folder("smollm2")
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return model.eval()
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
 def test_texts_in_company_equal_those_alone(server: ServerProcess, alone: list[Answer]) -> None:
@@ -53,7 +52,7 @@ def test_texts_over_a_restart_equal_those_alone(server: ServerProcess, alone: li
 
 
 def test_each_token_is_the_likeliest_of_transformers(
-    alone: list[Answer], reference: PreTrainedModel
+    alone: list[Answer], reference: LlamaForCausalLM
 ) -> None:
     """A text is that of greedy `generate` if each of its tokens is the likeliest after those
     before it; one forward of the whole tells that of all its tokens."""
@@ -66,10 +65,10 @@ def test_each_token_is_the_likeliest_of_transformers(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_texts_are_those_of_generate(alone: list[Answer], reference: PreTrainedModel) -> None:
+def test_texts_are_those_of_generate(alone: list[Answer], reference: LlamaForCausalLM) -> None:
     for each in alone:
         ids = torch.tensor([each.prompt_ids])
-        found = reference.generate(
+        found = reference.generate(  # type: ignore[misc]
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=crowd.MAX_TOKENS,

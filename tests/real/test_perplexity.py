@@ -24,7 +24,7 @@ Texts = Sequence[Sequence[int]]
 
 def reference(folder: Path, texts: Texts) -> float:
     """The perplexity by transformers in float32."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     total, count = 0.0, 0
     for text in texts:
         ids = torch.tensor([text])
