@@ -61,7 +61,7 @@ OPPONENTS: Mapping[str, Opponent] = {
         Opponent(OPENVINO, "Q4_0", INT8),
     )
 }
-"""Those of equal precision, and the fastest that each peer has: Quire has no four bits."""
+"""The peers in equal precision, and in the four bits that Quire does not have."""
 
 
 def launches(args: argparse.Namespace, opponent: Opponent, program: str) -> tuple[Launch, Launch]:
