@@ -100,3 +100,10 @@ def answers_in_company(
                     server.engine_process().kill()
                     break
         return [sent[index].result() for index in range(len(prompts))]
+
+
+def others(found: Sequence[Answer], alone: Sequence[Answer]) -> list[tuple[int, str, str]]:
+    """The answers that differ: their number, the text found and that of the prompt alone."""
+    assert len(found) == len(alone)
+    pairs = enumerate(zip(found, alone, strict=True))
+    return [(index, a.text, b.text) for index, (a, b) in pairs if a != b]

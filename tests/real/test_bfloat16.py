@@ -29,12 +29,13 @@ def alone(server: ServerProcess) -> list[Answer]:
 def test_default_settings_start_and_answer(server: ServerProcess) -> None:
     found = crowd.answer(server, "What is the capital of France?")
     assert "Paris" in found.text
-    assert server.client.get("/v1/server_info").json()["models"][0]["dtype"] == "bfloat16"
+    assert server.client.get("/v1/server_info").json()["facts"]["dtype"] == "bfloat16"
 
 
 def test_texts_in_company_equal_those_alone(server: ServerProcess, alone: list[Answer]) -> None:
     swapped, hits = server.metrics(crowd.SWAPPED, crowd.HITS)
-    assert crowd.answers_in_company(server, prompts(NUM_PROMPTS), seed=1) == alone
+    found = crowd.answers_in_company(server, prompts(NUM_PROMPTS), seed=1)
+    assert crowd.others(found, alone) == []
     after_swapped, after_hits = server.metrics(crowd.SWAPPED, crowd.HITS)
     assert after_swapped > swapped, "nothing was preempted: the cache is too large"
     assert after_hits > hits, "no prefix was found"
@@ -42,5 +43,6 @@ def test_texts_in_company_equal_those_alone(server: ServerProcess, alone: list[A
 
 def test_texts_over_a_restart_equal_those_alone(server: ServerProcess, alone: list[Answer]) -> None:
     restarts = server.metric(crowd.RESTARTS)
-    assert crowd.answers_in_company(server, prompts(NUM_PROMPTS), seed=2, kill=True) == alone
+    found = crowd.answers_in_company(server, prompts(NUM_PROMPTS), seed=2, kill=True)
+    assert crowd.others(found, alone) == []
     assert server.metric(crowd.RESTARTS) == restarts + 1

@@ -39,7 +39,8 @@ def reference() -> LlamaForCausalLM:
 
 def test_texts_in_company_equal_those_alone(server: ServerProcess, alone: list[Answer]) -> None:
     swapped, hits = server.metrics(crowd.SWAPPED, crowd.HITS)
-    assert crowd.answers_in_company(server, prompts(NUM_PROMPTS), seed=1) == alone
+    found = crowd.answers_in_company(server, prompts(NUM_PROMPTS), seed=1)
+    assert crowd.others(found, alone) == []
     after_swapped, after_hits = server.metrics(crowd.SWAPPED, crowd.HITS)
     assert after_swapped > swapped, "nothing was preempted: the cache is too large"
     assert after_hits > hits, "no prefix was found"
@@ -47,7 +48,8 @@ def test_texts_in_company_equal_those_alone(server: ServerProcess, alone: list[A
 
 def test_texts_over_a_restart_equal_those_alone(server: ServerProcess, alone: list[Answer]) -> None:
     restarts = server.metric(crowd.RESTARTS)
-    assert crowd.answers_in_company(server, prompts(NUM_PROMPTS), seed=2, kill=True) == alone
+    found = crowd.answers_in_company(server, prompts(NUM_PROMPTS), seed=2, kill=True)
+    assert crowd.others(found, alone) == []
     assert server.metric(crowd.RESTARTS) == restarts + 1
 
 

@@ -41,7 +41,7 @@ def test_texts_in_company_equal_those_alone(
     server: ServerProcess, alone: list[crowd.Answer], kill: bool
 ) -> None:
     found = crowd.answers_in_company(server, texts(), seed=1, kill=kill, send=crowd.completion)
-    assert found == alone
+    assert crowd.others(found, alone) == []
 
 
 def test_each_token_is_the_likeliest_of_transformers(
