@@ -169,7 +169,7 @@ def least_memory(config: EngineConfig, preview: Preview, monkeypatch: pytest.Mon
         monkeypatch.setattr(early_check, "measure", lambda device, memory=memory: memory)
         try:
             check_before_load(config, preview, limits, CPU)
-        except (TooLittleMemory, ValueError):
+        except TooLittleMemory:
             low = middle + 1
         else:
             high = middle
@@ -203,3 +203,24 @@ def test_a_rank_is_checked_with_its_share_of_the_model(
     assert bytes_of_block[0] == 2 * bytes_of_block[1] > 0
     needed = [least_memory(config, each, monkeypatch) for each in (whole, part)]
     assert needed[1] < 0.75 * needed[0]
+
+
+def test_a_rank_on_a_gpu_is_checked_with_its_share_of_the_host(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 3 GiB of host memory a rank of two has no 2 GiB to swap to."""
+    config = EngineConfig(
+        ModelConfig(str(llama)), MemoryConfig(swap_space=2.0), SchedulingConfig(max_num_seqs=4)
+    )
+    preview, gpu = preview_of(llama, 1), torch.device("cuda")
+    limits = choose_limits(config.scheduling, preview.max_model_len, gpu)
+
+    def measured(device: torch.device) -> DeviceMemory:
+        size = 3 << 30 if device == CPU else 1 << 40
+        return DeviceMemory(size, size, is_host=device == CPU, is_unified=device == CPU)
+
+    monkeypatch.setattr(early_check, "measure", measured)
+    check_before_load(config, preview, limits, gpu)
+    two = replace(config, model=replace(config.model, tensor_parallel_size=2))
+    with pytest.raises(TooLittleMemory, match="the host has only 1.5 GiB"):
+        check_before_load(two, preview, limits, gpu)
