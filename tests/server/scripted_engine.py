@@ -66,6 +66,7 @@ FACTS = EngineFacts(
         max_concurrency=62.4375,
         why_num_blocks="all that memory allows",
         why_max_num_batched_tokens="as --max-num-batched-tokens says",
+        passed_token_bytes=2,
     ),
     startup_s={"load": 0.5},
     embeddings=EmbeddingFacts(PoolingKind.LAST, is_normalized=True, size=8, max_len=200),

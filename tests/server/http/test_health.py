@@ -126,12 +126,22 @@ def test_server_info_has_the_memory_receipt() -> None:
         "kv_dtype": "int8",
         "kv_tokens": 15984,
         "kv_token_bytes": 2,
-        "layer_groups": [{"kind": "full_attention", "reach": None, "num_layers": 3}],
+        "layer_groups": [
+            {
+                "kind": "full_attention",
+                "reach": None,
+                "num_layers": 3,
+                "is_kept_whole": False,
+            }
+        ],
         "padding_share": 0.0,
         "max_model_len_fits": 256,
         "max_concurrency": 62.4375,
         "why_num_blocks": "all that memory allows",
         "why_max_num_batched_tokens": "as --max-num-batched-tokens says",
+        "passed_token_bytes": 2,
+        "unseen_token_bytes": 0,
+        "why_kept_whole": "",
     }
 
 

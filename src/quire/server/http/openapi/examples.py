@@ -244,6 +244,7 @@ _FACTS = EngineFacts(
         max_concurrency=7.8,
         why_num_blocks="all that memory allows",
         why_max_num_batched_tokens="measured",
+        passed_token_bytes=2048,
     ),
     startup_s={"load": 0.5},
 )
