@@ -59,7 +59,7 @@ def test_the_receipt_and_the_phases(config: EngineConfig) -> None:
     assert receipt["weights"] > 0 and receipt["unused"] >= 0
     assert facts.decode == "eager"
     assert receipt["weights"] + receipt["kv"] + receipt["unused"] <= receipt["device"]
-    phases = ["imports", "files", "outline", "load", "profile", "kv_cache"]
+    phases = ["imports", "files", "outline", "load", "vocabulary", "profile", "kv_cache"]
     assert list(facts.startup_s) == phases
     phases = list(dict.fromkeys(phase for phase, _, _ in said))
     assert phases == ["outline", "weights", "probe", "profile"]

@@ -183,10 +183,13 @@ def test_a_grammar_that_fails_in_the_engine_is_an_error_of_the_server(
     served: Served, stream: bool
 ) -> None:
     served.engine.script = lambda _: iter((100, -2))
+    counted = 'quire:grammar_failures_total{engine="0"'
+    before = served.metric(counted)
     reply = served.complete(prompt="x", max_tokens=3, guided_regex="a+", stream=stream)
     error = json.loads(events(reply)[-2])["error"] if stream else error_of(reply)
     assert (error["code"], "grammar" in str(error["message"])) == ("grammar_failed", True)
     assert reply.status_code == (200 if stream else 500)
+    assert served.metric(counted) == before + 1
 
 
 def test_structured_requests_are_counted(served: Served) -> None:

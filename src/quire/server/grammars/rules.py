@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 
-from quire.server.grammars.compose import literal, written
+from quire.server.grammars.compose import lacks, literal, written
 from quire.server.grammars.json_values import Separators
 
 GAP = "GAP?"
 """The line end that models may write beside a tag."""
-ANY_TEXT = "/(?s:.*)/"
 
 
 class Rules:
@@ -67,8 +66,3 @@ class Rules:
         if self.is_special(end):
             return f"{self.add_terminal(f'({terminal}) & {lacks(end)}')} {self.written(end, end)}"
         return self.add_lazy(f"({terminal}) {literal(end)}")
-
-
-def lacks(text: str) -> str:
-    """Return a terminal for all texts that `text` is not in."""
-    return f"{ANY_TEXT} & ~({ANY_TEXT} {literal(text)} {ANY_TEXT})"

@@ -1,8 +1,8 @@
 """Grammars of arguments that stand in tags: strings are text up to the closing tag, other values
 are JSON."""
 
-from quire.server.grammars.compose import literal
-from quire.server.grammars.rules import ANY_TEXT, GAP, Rules
+from quire.server.grammars.compose import ANY_TEXT, literal
+from quire.server.grammars.rules import GAP, Rules
 from quire.server.grammars.text_values import text_terminal
 from quire.server.grammars.tool_schemas import (
     CallableTool,

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from quire.server.errors import RequestError
-from quire.server.grammars.compose import literal
+from quire.server.grammars.compose import ANY_TEXT, literal
 from quire.server.grammars.json_values import TEMPLATE
 from quire.server.grammars.python_arguments import python_arguments
-from quire.server.grammars.rules import ANY_TEXT, GAP, Rules
+from quire.server.grammars.rules import GAP, Rules
 from quire.server.grammars.tagged_arguments import tagged_arguments
 from quire.server.grammars.tool_schemas import CallableTool, json_arguments, properties_of
 from quire.server.parsers.formats import (

@@ -6,6 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from quire.engine.client import Phase
+from quire.engine.grammar.tokenizer_facts import TokenizerError
 from quire.engine.messages import EngineFacts, EngineOutput
 from quire.engine.recording.flight_file import FileKind
 from quire.engine.supervision.end_cause import EndCause
@@ -39,7 +40,6 @@ from quire.server.tenancy.shared_prefixes import (
     load_shared_prefixes,
 )
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
-from quire.server.text.tokenizer_files import TokenizerError
 
 logger = logging.getLogger(__name__)
 

@@ -259,6 +259,11 @@ METRICS: tuple[Metric, ...] = (
         twin=False,
     ),
     _counter(
+        "grammar_failures_total",
+        "Outputs that ended with an error, as their grammar could not be compiled or followed.",
+        twin=False,
+    ),
+    _counter(
         "tool_calls_total",
         "Tool calls that outputs held: whole, or broken off by a limit or a mistake.",
         "end",

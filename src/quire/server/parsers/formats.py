@@ -51,6 +51,11 @@ class TaggedCall:
     value_close: str
     close: str = ""
 
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """All tags of a call, which a tokenizer may have as special tokens."""
+        return (self.key_open, self.key_close, self.value_open, self.value_close, self.close)
+
 
 @dataclass(frozen=True, slots=True)
 class PythonCall:
@@ -100,8 +105,9 @@ class ToolFormat:
     def tags(self) -> tuple[str, ...]:
         """All tags of the format, which a tokenizer may have as special tokens."""
         tags = [*self.opens, self.call_open, *self.tails, self.closes]
-        heads = [tag for each in self.syntax if isinstance(each, HeadedCall) for tag in each.tags]
-        return tuple(tag for tag in (*tags, *heads) if tag)
+        tagged = (each for each in self.syntax if isinstance(each, HeadedCall | TaggedCall))
+        tags += [tag for each in tagged for tag in each.tags]
+        return tuple(tag for tag in tags if tag)
 
 
 @dataclass(frozen=True, slots=True)

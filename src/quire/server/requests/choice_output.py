@@ -23,8 +23,8 @@ _LENGTHS = frozenset((Reason.MAX_TOKENS, Reason.CONTEXT_END))
 _FAILURES = {
     Reason.NOT_FINITE: "The model's output held NaN or infinity.",
     Reason.GRAMMAR_FAILED: (
-        "The grammar of the output went beyond its limits with the tokens of this model, or left "
-        "none of them to go on with."
+        "The grammar of the output went beyond its limits with the tokens of this model, did not "
+        "take one of them, or left none to go on with."
     ),
     Reason.STEP_FAILED: (
         "The model failed to compute this request, apart from all others too; the server's log has "

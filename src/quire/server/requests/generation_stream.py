@@ -261,11 +261,8 @@ class GenerationStream:
             raise EngineGone(f"The engine went down: {down}") from None
 
     async def _on_delta(self, index: int, delta: Delta) -> OutputDelta:
-        if delta.finish is not None and delta.finish.reason is Reason.DEADLINE_EXCEEDED:
-            self._metrics.num_unfinished += len(self._choices) - len(self._finishes)
-            raise DeadlineExceeded("The deadline passed before the output was complete.")
-        if delta.finish is not None and delta.finish.reason is Reason.QUARANTINED:
-            raise Quarantined
+        if delta.finish is not None:
+            self._check_end(delta.finish.reason)
         if delta.token_ids:
             self._meters[index].tokens(len(delta.token_ids), self._clock())
             if self._rates is not None:
@@ -289,6 +286,15 @@ class GenerationStream:
                 self._close(index, FinishReason(output.ending.finish_reason), delta.finish)
                 output = output._replace(timing=_timing(index, delta.finish))
         return output
+
+    def _check_end(self, reason: Reason) -> None:
+        """Raise RequestError for an end that has an error of its own, and count a grammar's."""
+        if reason is Reason.DEADLINE_EXCEEDED:
+            self._metrics.num_unfinished += len(self._choices) - len(self._finishes)
+            raise DeadlineExceeded("The deadline passed before the output was complete.")
+        if reason is Reason.QUARANTINED:
+            raise Quarantined
+        self._metrics.num_grammar_failed += reason is Reason.GRAMMAR_FAILED
 
     def _progress(self, index: int, prefill: PrefillProgress) -> PromptProgress:
         """Return how far the prompt of a choice is computed."""

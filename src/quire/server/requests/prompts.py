@@ -4,6 +4,7 @@ from functools import partial
 
 from pydantic import JsonValue
 
+from quire.engine.grammar.token_bytes import TokenizerKind
 from quire.server.errors import RequestError
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.completions import CompletionRequest, GivenPrompt
@@ -17,7 +18,6 @@ from quire.server.requests.tools.text_tools import render_with_tools
 from quire.server.text.bounded_work import bounded_work
 from quire.server.text.chat_template import TemplateRefused
 from quire.server.text.infilling import STYLES, encode_suffix, find_infilling
-from quire.server.text.token_bytes import TokenizerKind
 
 MAX_SHOWN_CHARS = 200
 MIN_COUNTED_CHARS = 2**20

@@ -4,8 +4,7 @@ from quire.engine.messages import EngineFacts
 from quire.server.errors import RequestError
 from quire.server.grammars.answers import answer
 from quire.server.grammars.check import Vocabulary
-from quire.server.grammars.compose import Grammar, compose, in_channel
-from quire.server.grammars.rules import ANY_TEXT
+from quire.server.grammars.compose import ANY_TEXT, Grammar, compose, in_channel
 from quire.server.openai.protocol.chat import ChatRequest
 from quire.server.openai.protocol.structured import (
     WHITESPACE_FIELD,

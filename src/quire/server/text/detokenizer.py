@@ -6,7 +6,7 @@ Bytes that do not yet make a character are held back; those that never will beco
 import codecs
 from collections.abc import Collection, Iterable
 
-from quire.server.text.token_bytes import TokenBytes
+from quire.engine.grammar.token_bytes import TokenBytes
 
 _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
