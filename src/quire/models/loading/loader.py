@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import nn
@@ -25,6 +25,7 @@ from torch import nn
 from quire.models.config import LayerFacts, ModelDtype, UnsupportedModel
 from quire.models.kv.huge_pages import return_free_memory
 from quire.models.layers.model_kernels import ModelKernels
+from quire.models.layers.module_replacement import has_decoder_parts
 from quire.models.layers.relocation import relocate_weights
 from quire.models.loading.checkpoint import ModelSource, Progress, locate
 from quire.models.loading.checkpoint_kind import has_head
@@ -67,7 +68,8 @@ def load_model(
     CheckpointError or UnsupportedModel, the latter also where the kernels quantise and no weight
     can be quantised, or the logits then differ too much.
     """
-    checkpoint = _open_checkpoint(source, on_progress)
+    folder = locate(source, on_progress)
+    checkpoint = _open_checkpoint(folder, trust_remote_code=source.trust_remote_code)
     return _load(checkpoint, Target(dtype, device, kernels), on_progress)
 
 
@@ -85,7 +87,8 @@ def load_shard(
     layers are those of this rank's heads; logits are whole, and the same to the bit on every rank.
     Raises UnsupportedModel too for a model that cannot be divided, and RankLost.
     """
-    checkpoint = _open_checkpoint(source, on_progress)
+    folder = locate(source, on_progress)
+    checkpoint = _open_checkpoint(folder, trust_remote_code=source.trust_remote_code)
     target = Target(dtype, ranks.device, kernels, ranks.size)
     if ranks.size == 1:
         return _load(checkpoint, target, on_progress)
@@ -135,28 +138,47 @@ def _load(
 class _Checkpoint:
     """A checkpoint of a family that is served. `skeleton` is its module without weights; None where
     the checkpoint brings code of its own, which need not run on the meta device. `layers` are those
-    that the skeleton shows."""
+    that the skeleton shows. `is_checked` says that a small copy was found right."""
 
     folder: Path
     config: "PretrainedConfig"
     skeleton: "PreTrainedModel | None"
     layers: Mapping[int, LayerFacts] = field(default_factory=dict)
+    is_checked: bool = False
 
 
-def _open_checkpoint(source: ModelSource, on_progress: Progress) -> _Checkpoint:
-    """Find a checkpoint, and refuse what can be refused before its weights are read."""
+class CodeFacts(NamedTuple):
+    """Facts of a model's code with its configuration, known without its weights.
+
+    is_checked: a small copy was checked; else the weights alone will tell.
+    is_plain_decoder: all its layers may run as one call of the kernels.
+    """
+
+    is_checked: bool
+    is_plain_decoder: bool
+
+
+def check_code(folder: Path) -> CodeFacts:
+    """Check what can be checked of a causal model before its weights are read. Raises
+    CheckpointError or UnsupportedModel."""
+    checkpoint = _open_checkpoint(folder, trust_remote_code=False)
+    skeleton = checkpoint.skeleton
+    assert skeleton is not None, "there is one unless the code is the checkpoint's own"
+    return CodeFacts(checkpoint.is_checked, has_decoder_parts(skeleton))
+
+
+def _open_checkpoint(folder: Path, *, trust_remote_code: bool) -> _Checkpoint:
+    """Refuse what can be refused of a checkpoint before its weights are read."""
     from quire.models.loading import pretrained
 
-    folder = locate(source, on_progress)
-    config = pretrained.read_config(folder, trust_remote_code=source.trust_remote_code)
+    config = pretrained.read_config(folder, trust_remote_code=trust_remote_code)
     text_config = config.get_text_config()
     refuse_unsupported(text_config)
-    if source.trust_remote_code:
+    if trust_remote_code:
         return _Checkpoint(folder, config, None)
     skeleton = pretrained.build_without_weights(folder, config)
     layers = probe_without_weights(skeleton, text_config.model_type, layering(text_config))
-    check_structure(config, skeleton)
-    return _Checkpoint(folder, config, skeleton, layers)
+    return _Checkpoint(folder, config, skeleton, layers, check_structure(config, skeleton))
 
 
 def _read_weights(
