@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.ablation import gain_tables
+from bench.json_list_records import list_table, newest_lists
 from bench.real_quality import load_newest as load_qualities
 from bench.real_quality import quality_table
 from bench.records import load, real_table
@@ -116,6 +117,11 @@ def recorded_schemas() -> str:
     return schema_tables(load_newest())
 
 
+def recorded_lists() -> str:
+    """Return the table of the newest run of lists under schemas."""
+    return list_table(newest_lists())
+
+
 def recorded_qualities() -> str:
     """Return what numbers of fewer bytes cost in perplexity, by the newest record of each model."""
     return quality_table(load_qualities())
@@ -134,6 +140,7 @@ TABLES = (
     Table("fields", "docs/api.md", fields_table),
     Table("served", "docs/models.md", served_table),
     Table("refused", "docs/models.md", refused_table),
+    Table("json-lists", "docs/schemas.md", recorded_lists),
     Table("quality", "docs/models.md", recorded_qualities),
     Table("real-weights", "README.md", recorded_on_real_weights),
     Table("schemas", "docs/schemas.md", recorded_schemas),

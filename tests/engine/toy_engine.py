@@ -12,6 +12,7 @@ from quire.cache.config import CacheConfig
 from quire.cache.kv_cache import KVCache
 from quire.cache.spec import AttentionPattern
 from quire.engine.engine import Engine
+from quire.engine.grammar.grammars import Grammars
 from quire.engine.runner import Runner, RunnerConfig
 from quire.engine.sampling.build_sampler import build_sampler
 from quire.engine.sampling.logits_processor import ProcessorContext
@@ -96,7 +97,9 @@ def bare(model: ToyModel) -> Model:
     return model
 
 
-def runner_of(shape: Shape, *, num_groups: int, wrap: Wrap = bare) -> Runner:
+def runner_of(
+    shape: Shape, *, num_groups: int, wrap: Wrap = bare, grammars: Grammars = GRAMMARS.grammars
+) -> Runner:
     config = RunnerConfig(
         max_num_seqs=shape.max_num_seqs,
         max_num_blocks=-(-MAX_MODEL_LEN // shape.block_size),
@@ -106,17 +109,23 @@ def runner_of(shape: Shape, *, num_groups: int, wrap: Wrap = bare) -> Runner:
     )
     size = KVSize(shape.num_blocks, shape.block_size, shape.num_host_blocks)
     model = ToyModel(VOCAB_SIZE, size, shape.layers, hybrid=shape.hybrid)
-    return Runner(config, wrap(model), GRAMMARS.grammars)
+    return Runner(config, wrap(model), grammars)
 
 
 class World:
     """Turns a shape into cache, scheduler and runner; `late`: by an engine that is overlapped."""
 
-    def __init__(self, shape: Shape, now: float = 0.0, wrap: Wrap = bare) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        now: float = 0.0,
+        wrap: Wrap = bare,
+        grammars: Grammars = GRAMMARS.grammars,
+    ) -> None:
         groups = toy_layout(shape.layers, hybrid=shape.hybrid).patterns
         self.cache = cache_of(shape, groups)
         self.scheduler = Scheduler(scheduler_config(shape), self.cache)
-        runner = runner_of(shape, num_groups=len(groups), wrap=wrap)
+        runner = runner_of(shape, num_groups=len(groups), wrap=wrap, grammars=grammars)
         self.now = now
         self._engine = Engine(self.scheduler, runner, lambda: self.now, is_overlapped=shape.late)
         self.num_computed = 0

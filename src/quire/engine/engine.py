@@ -140,11 +140,6 @@ class Engine:
             self.running.leave(new.id)
         return refusal
 
-    def prepare_grammars(self) -> None:
-        """Start to prepare for grammars in the background, unless that was done."""
-        if self._grammars is not None:
-            self._grammars.prepare()
-
     def abort(self, request_id: str) -> Delta | None:
         """End a request; return its last delta, or None if the engine does not have it."""
         return self._released(self._scheduler.abort(request_id, self._clock()))

@@ -34,13 +34,12 @@ class MessageResults(NamedTuple):
 
 
 IDLE_S = 1.0
-"""An engine that had nothing to do for so long prepares for grammars, and tells what was written to
-disk meanwhile or sent to other engines, and for how long prefixes were pinned."""
+"""An engine that had nothing to do for so long tells what was written to disk meanwhile or sent to
+other engines, and for how long prefixes were pinned."""
 
 
 class EngineLoop:
-    """Connects an engine with its channel: read all messages, take a step, send one output. What a
-    first grammar needs is prepared where the engine has nothing else to do."""
+    """Connects an engine with its channel: read all messages, take a step, send one output."""
 
     def __init__(self, engine: Engine, channel: Channel) -> None:
         self._engine = engine
@@ -93,7 +92,6 @@ class EngineLoop:
         if wait_s is not None and not self._channel.wait(wait_s):
             return False
         while not self._channel.wait(IDLE_S):
-            engine.prepare_grammars()
             is_writing = engine.is_writing
             told = engine.disk_stats, engine.transfer_stats
             if told != self._told or engine.holds_blocks:

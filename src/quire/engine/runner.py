@@ -81,7 +81,7 @@ class Runner:
     ) -> None:
         self._config = config
         self._device = torch.device(config.device)
-        self._model = model
+        self.model = model
         self._forward_pass = ForwardPass(model, self._device, cuts_prompts=config.cuts_prompts)
         self.grammars = grammars
         self._takes_forced = Optimization.FORCED_TOKENS not in config.disabled
@@ -106,7 +106,7 @@ class Runner:
         launched = LaunchedStep(step)
         claimed = _claimed(step)
         if step.block_copies or claimed:
-            self._model.copy_blocks(step.block_copies, claimed)
+            self.model.copy_blocks(step.block_copies, claimed)
         for join in step.new_requests:
             self._join(join, launched)
         if step.chunks:
@@ -116,7 +116,7 @@ class Runner:
             launched.rows = [self._rows[chunk.request_id] for chunk in step.chunks]
             output = self._forward_pass.run(self._batch(launched))
             launched.logits, launched.states = output.rows
-            launched.launch = _launch_of(self._model)
+            launched.launch = _launch_of(self.model)
             if output.failure is not None:
                 launched.failure = output.failure
                 launched.fail(output.failed_chunks)
@@ -168,7 +168,7 @@ class Runner:
             prompt_logprobs=launched.scored,
             step_failed=frozenset(launched.failed),
             step_failure=launched.failure,
-            copy_time=self._model.take_copy_time(),
+            copy_time=self.model.take_copy_time(),
             launch=launched.launch,
         )
         if launched.vectors is not None:
@@ -178,12 +178,12 @@ class Runner:
             return result
         chunks = launched.step.chunks
         request_ids = [chunks[index].request_id for index in launched.sampled_chunks]
-        failed = [each for each, row in zip(request_ids, rows, strict=True) if row.has_failed]
-        if failed:
-            result = replace(result, grammar_failed=frozenset(failed))
         if self._takes_forced and launched is self._last:
             forced = _forced(request_ids, rows)
             result = replace(result, forced=forced) if forced else result
+        failed = [each for each, row in zip(request_ids, rows, strict=True) if row.has_failed]
+        if failed:
+            result = replace(result, grammar_failed=frozenset(failed))
         return _with_sampled(result, request_ids, sampled)
 
     def _join(self, join: NewRequestData, launched: LaunchedStep) -> None:
@@ -199,7 +199,13 @@ class Runner:
     def _sampling_state(self, join: NewRequestData, launched: LaunchedStep) -> SamplingState:
         """Return what the request is sampled from; it fails where that cannot be built."""
         new, num_prompt_tokens = join.request, len(join.request.prompt_token_ids)
-        context = ProcessorContext(new.sampling, new.stopping, join.token_ids, num_prompt_tokens)
+        context = ProcessorContext(
+            new.sampling,
+            new.stopping,
+            join.token_ids,
+            num_prompt_tokens,
+            () if self.grammars is None else self.grammars.token_bytes,
+        )
         try:
             grammar = None if self.grammars is None else self.grammars.build_processor(context)
             return build_sampling_state(context, constraint=grammar)

@@ -55,7 +55,7 @@ class Reason(StrEnum):
     ABORTED = "aborted"
     NOT_FINITE = "not_finite"  # the model's logits held NaN or infinity
     STEP_FAILED = "step_failed"  # its part of a step raised an error, computed alone too
-    GRAMMAR_FAILED = "grammar_failed"  # it could not be compiled, or no token was left
+    GRAMMAR_FAILED = "grammar_failed"  # it could not be compiled or followed, or no token was left
     DEADLINE_EXCEEDED = "deadline_exceeded"  # its time limit has passed
     QUARANTINED = "quarantined"  # it crashes the engine; ended by the server, not the scheduler
     # refused

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from quire.engine.grammar.tokenizer_facts import TokenizerError
 from quire.server.requests.sampling_defaults import SamplingDefaults, load_sampling_defaults
-from quire.server.text.tokenizer_files import TokenizerError
 from tests.server.served import BUNDLED, Served, plain_config, serving
 
 

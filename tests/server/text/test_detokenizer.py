@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from quire.engine.grammar.token_bytes import TokenBytes, TokenizerKind, byte_characters
 from quire.server.text.detokenizer import Detokenizer, continues_text
-from quire.server.text.token_bytes import TokenBytes, TokenizerKind, byte_characters
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
 from tests.profiles import cases
 from tests.server.served import bundled_tokenizer

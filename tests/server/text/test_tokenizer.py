@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.engine.grammar.tokenizer_facts import TokenizerError
 from quire.server.errors import RequestError
 from quire.server.requests.input_context import InputContext, InputLimits, TokenizerSource
 from quire.server.requests.prompts import encode
 from quire.server.text.tokenizer import TextTokenizer, load_tokenizer
-from quire.server.text.tokenizer_files import TokenizerError
 from tests.profiles import cases
 from tests.server.scripted_engine import FACTS
 from tests.server.served import BUNDLED

@@ -3,9 +3,8 @@ choice, tokens are decided without being sampled.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Protocol
 
 import torch
@@ -23,9 +22,21 @@ class TokenMatcher(Protocol):
 
     def compute_ff_tokens(self) -> list[int]: ...
 
+    def validate_tokens(self, tokens: list[int]) -> int: ...
+
     def is_stopped(self) -> bool: ...
 
     def is_error(self) -> bool: ...
+
+    def get_error(self) -> str: ...
+
+    def deep_copy(self) -> "TokenMatcher": ...
+
+
+def forced_tokens(matcher: TokenMatcher) -> Sequence[int]:
+    """Return the tokens that alone are of the grammar here; none unless it takes them all."""
+    found = matcher.compute_ff_tokens()
+    return found if matcher.validate_tokens(found) == len(found) else ()
 
 
 @dataclass(slots=True)
@@ -37,11 +48,15 @@ class GrammarProcessor:
     wait in a queue, so that an output is the same whether they are sampled one by one or taken at
     once, and whether it was interrupted among them or not. A grammar that has ended decides
     `end_id`, once; None where the request does not heed the end of sequence.
+
+    A grammar that does not take a token, or goes beyond its limits, has failed for good: it then
+    decides nothing, not even an end.
     """
 
     matcher: TokenMatcher
     max_tokens: int
     end_id: int | None = None
+    has_failed: bool = False
     _forced: deque[int] = field(default_factory=deque)
     _mask: torch.Tensor | None = None
 
@@ -53,17 +68,25 @@ class GrammarProcessor:
     def decided(self) -> int | None:
         return self._forced[0] if self._forced else None
 
-    def force(self, token_ids: Iterable[int]) -> None:
+    def force(self, token_ids: Sequence[int]) -> None:
         """Decide the next tokens, of which an output has room for `max_tokens` at most."""
-        self._forced = deque(islice(token_ids, self.max_tokens))
+        self._forced = deque(token_ids[: self.max_tokens])
 
     def accept(self, token_id: int) -> None:
         self._mask = None
-        self.matcher.consume_token(token_id)
+        self.has_failed = self.has_failed or not self.matcher.consume_token(token_id)
+        if not self.has_failed:
+            self._go_on(token_id)
+            self.has_failed = self.matcher.is_error()
+        if self.has_failed:
+            self._forced.clear()
+
+    def _go_on(self, token_id: int) -> None:
+        """Find the tokens that are forced after one that the grammar has taken."""
         if self._forced and self._forced[0] == token_id:
             self._forced.popleft()
         else:
-            self.force(self.matcher.compute_ff_tokens())
+            self.force(forced_tokens(self.matcher))
         has_ended = not self._forced and self.matcher.is_stopped()
         if has_ended and self.end_id is not None and token_id != self.end_id:
             self._forced.append(self.end_id)
@@ -74,7 +97,7 @@ class GrammarProcessor:
             return
         if self._mask is None:
             self._mask = self._compute_mask(edits.vocab_size)
-        if self.matcher.is_error() or not self._mask.any():
+        if self.has_failed or self.matcher.is_error() or not self._mask.any():
             edits.fail()
         else:
             edits.allow(self._mask)

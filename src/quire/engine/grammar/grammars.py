@@ -1,41 +1,35 @@
 """The compiled grammars of the requests that the engine has.
 
-Grammars are compiled in one background thread, and so is the tokenizer that they need, once the
-engine is idle or with the first of them. Until then their requests wait in the scheduler and hold
-nobody.
+Grammars are compiled in one background thread. Until then their requests wait in the scheduler and
+hold nobody.
 """
 
 import logging
-import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import psutil
-
-from quire.engine.grammar.grammar_processor import GrammarProcessor, TokenMatcher
+from quire.engine.grammar.exact_tokenizer import GrammarVocabulary
+from quire.engine.grammar.grammar_processor import GrammarProcessor, TokenMatcher, forced_tokens
 from quire.engine.grammar.limits import parser_limits
 from quire.engine.sampling.logits_processor import ProcessorContext
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLMatcher
 
 logger = logging.getLogger(__name__)
 
-TOKENIZER = "tokenizer.json"
 MAX_UNUSED = 64
 """So many compiled grammars are kept that no request has, the latest used ones."""
 
-Compile = Callable[[str], "LLMatcher"]
+Compile = Callable[[str], TokenMatcher]
 
 
 class CompiledGrammar(NamedTuple):
     """A matcher that has taken no token, and the tokens that every output begins with."""
 
-    matcher: "LLMatcher"
+    matcher: TokenMatcher
     forced: tuple[int, ...]
 
 
@@ -50,25 +44,17 @@ class Grammars:
     """Compiles the grammars of requests, and keeps each as long as a request has it.
 
     `compile_grammar` runs in the background thread; it raises ValueError for a grammar that it
-    cannot compile. So does `prepare`, which makes what all grammars need.
+    cannot compile. `token_bytes` are those of every token by its id, none where they are not known.
     """
 
-    def __init__(
-        self, compile_grammar: Compile, prepare: Callable[[], object] = lambda: None
-    ) -> None:
+    def __init__(self, compile_grammar: Compile, token_bytes: Sequence[bytes] = ()) -> None:
+        self.token_bytes = token_bytes
         self._compile = compile_grammar
-        self._prepare: Callable[[], object] | None = prepare
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compile-grammar")
         self._compiled: OrderedDict[str, Future[CompiledGrammar]] = OrderedDict()
         self._grammar_of: dict[str, str] = {}
         self._num_users: dict[str, int] = {}
         self._waiting: dict[str, Future[CompiledGrammar]] = {}
-
-    def prepare(self) -> None:
-        """Start to make what all grammars need, the first time that this is called."""
-        prepare, self._prepare = self._prepare, None
-        if prepare is not None:
-            self._thread.submit(prepare)
 
     def hold(self, request_id: str, grammar: str) -> bool:
         """Keep the grammar for a request, and return whether it is compiled already. If not,
@@ -87,7 +73,7 @@ class Grammars:
     def _compile_whole(self, grammar: str) -> CompiledGrammar:
         """Compile a grammar, with what every output begins with. Raises ValueError."""
         matcher = self._compile(grammar)
-        forced = tuple(matcher.compute_ff_tokens())
+        forced = tuple(forced_tokens(matcher))
         if matcher.is_error():
             raise ValueError(matcher.get_error())
         return CompiledGrammar(matcher, forced)
@@ -126,7 +112,7 @@ class Grammars:
         if not grammar:
             return None
         compiled, stopping = self._compiled[grammar].result(), context.stopping
-        matcher: TokenMatcher = compiled.matcher.deep_copy()
+        matcher = compiled.matcher.deep_copy()
         end_id = next(iter(stopping.eos_token_ids), None)
         processor = GrammarProcessor(matcher, stopping.max_tokens, end_id)
         processor.force(compiled.forced)
@@ -143,43 +129,18 @@ def _has_failed(future: "Future[CompiledGrammar]") -> bool:
     return future.done() and (future.cancelled() or future.exception() is not None)
 
 
-def build_grammars(
-    folder: Path | None, vocab_size: int, eos_token_ids: tuple[int, ...]
-) -> Grammars:
-    """Return the grammars of a model, whose tokenizer is in `folder`; None if it has none. The
-    tokenizer is read in the background, when `prepare` is called or with the first grammar."""
-
-    @cache
-    def tokenizer() -> "LLTokenizer":
-        if folder is None or not eos_token_ids:
-            raise ValueError("the model has no tokenizer with an end-of-sequence token")
-        return _read_tokenizer(folder / TOKENIZER, vocab_size, eos_token_ids)
+def build_grammars(vocabulary: GrammarVocabulary | None) -> Grammars:
+    """Return the grammars of a model; with no vocabulary each of them fails."""
 
     def compile_grammar(grammar: str) -> "LLMatcher":
         from llguidance import LLMatcher
 
+        if vocabulary is None:
+            raise ValueError("the model has no tokenizer with an end-of-sequence token")
         try:
-            return LLMatcher(tokenizer(), grammar, log_level=0, limits=parser_limits())
+            return LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=parser_limits())
         except Exception:
             logger.exception("a grammar cannot be compiled")
             raise
 
-    has_tokenizer = folder is not None and (folder / TOKENIZER).is_file() and eos_token_ids
-    return Grammars(compile_grammar, tokenizer if has_tokenizer else lambda: None)
-
-
-def _read_tokenizer(path: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> "LLTokenizer":
-    """Return llguidance's part of a tokenizer. Its slices of the vocabulary, which make the slowest
-    masks several times as fast, are added apart, so that others get the interpreter in between."""
-    from llguidance import LLTokenizer  # late: most engines compile no grammar
-
-    began_s, before = time.monotonic(), psutil.Process().memory_info().rss
-    text = path.read_text(encoding="utf-8")
-    plain = LLTokenizer(text, n_vocab=vocab_size, eos_token=list(eos_token_ids), slices=[])
-    tokenizer = plain.with_slices(LLTokenizer.general_slices())
-    logger.info(
-        "read the tokenizer for grammars in %.2f s, %d MiB",
-        time.monotonic() - began_s,
-        max(psutil.Process().memory_info().rss - before, 0) >> 20,
-    )
-    return tokenizer
+    return Grammars(compile_grammar, () if vocabulary is None else vocabulary.token_bytes)

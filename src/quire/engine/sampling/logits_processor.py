@@ -20,12 +20,14 @@ from quire.scheduler.request import Sampling, Stopping
 
 class ProcessorContext(NamedTuple):
     """The facts that a processor is built from: the request's parameters, and its tokens when it
-    joins the runner, which after a preemption are its prompt and the outputs so far."""
+    joins the runner, which after a preemption are its prompt and the outputs so far. `token_bytes`
+    are those of every token by its id, none where the model's tokenizer is not known."""
 
     sampling: Sampling
     stopping: Stopping
     token_ids: Sequence[int]
     num_prompt_tokens: int
+    token_bytes: Sequence[bytes] = ()
 
     @property
     def output_ids(self) -> Sequence[int]:
@@ -134,6 +136,10 @@ class TokenConstraint(LogitsProcessor, Protocol):
     @property
     def decided(self) -> int | None:
         """The token that comes next whatever the logits are, or None."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the output is not what it must be, so that the request ends with an error."""
 
 
 ProcessorBuilder = Callable[[ProcessorContext], LogitsProcessor | None]

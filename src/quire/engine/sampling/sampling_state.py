@@ -20,7 +20,7 @@ class SamplingState:
 
     `token_ids` are the prompt and the outputs so far. `processors` are those that are not done.
     `constraint`, one of them, may decide tokens before they are sampled.
-    `has_failed` says that they left no token to sample.
+    `has_failed` says that they left no token to sample, or that the constraint has failed.
     """
 
     sampling: Sampling
@@ -48,6 +48,8 @@ class SamplingState:
             for processor in self.processors:
                 processor.accept(token_id)
             self.processors = [each for each in self.processors if not each.is_done]
+        if self.constraint is not None and self.constraint.has_failed:
+            self.has_failed = True
 
     def take_decided(self) -> tuple[int, ...]:
         """Append the tokens that are decided already, and return them."""

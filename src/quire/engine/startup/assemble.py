@@ -3,13 +3,13 @@
 import logging
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 from quire.cache.block_hash import BlockHash, HashAlgorithm, build_block_hash
 from quire.cache.config import CacheConfig
 from quire.cache.layout import Layout
-from quire.engine.config import TOY_MODEL, EngineConfig, MemoryConfig
+from quire.engine.config import EngineConfig, MemoryConfig
 from quire.engine.engine import Beside, Engine
+from quire.engine.grammar.exact_tokenizer import GrammarVocabulary
 from quire.engine.grammar.grammars import build_grammars
 from quire.engine.messages import EngineFacts
 from quire.engine.ranks.leading_model import LeadingModel
@@ -25,11 +25,28 @@ OnProgress = Callable[[str, int, int], None]
 Clock = Callable[[], float]
 
 
+def build_runner(
+    config: EngineConfig, facts: EngineFacts, model: Model, vocabulary: GrammarVocabulary | None
+) -> Runner:
+    """Return a runner over a model that has its KV cache. Without a vocabulary grammars fail."""
+    runner_config = RunnerConfig(
+        max_num_seqs=facts.max_num_seqs,
+        max_num_blocks=-(-facts.max_model_len // facts.block_size),
+        block_size=facts.block_size,
+        device=facts.device,
+        num_groups=len(facts.memory.layer_groups),
+        cuts_prompts=facts.is_causal,
+        disabled=config.model.disable_optimizations,
+    )
+    return Runner(runner_config, model, build_grammars(vocabulary))
+
+
 def assemble(
-    config: EngineConfig, facts: EngineFacts, layout: Layout, model: Model, clock: Clock
+    config: EngineConfig, facts: EngineFacts, layout: Layout, runner: Runner, clock: Clock
 ) -> Engine:
-    """Return an engine with cache, scheduler and runner over a model that has its KV cache. The
-    model that `config` names is a folder by now, or the toy."""
+    """Return an engine with cache and scheduler over a runner. The model that `config` names is a
+    folder by now, or the toy."""
+    model = runner.model
     endpoint = config.tracing.otlp_traces_endpoint
     tracing = None if endpoint is None else open_tracing(endpoint)
     disk = open_disk(config, facts, layout, model)
@@ -38,28 +55,11 @@ def assemble(
         facts.max_num_batched_tokens, facts.max_model_len, cuts_prompts=facts.is_causal
     )
     cache, scheduler = build_scheduler(config, scheduling, cache_config, tracing)
-    runner_config = RunnerConfig(
-        max_num_seqs=facts.max_num_seqs,
-        max_num_blocks=-(-facts.max_model_len // facts.block_size),
-        block_size=facts.block_size,
-        device=facts.device,
-        num_groups=len(layout.groups),
-        cuts_prompts=facts.is_causal,
-        disabled=config.model.disable_optimizations,
-    )
     root = cache_config.block_hash.root
     closes = [] if tracing is None else [tracing.close]
     closes += [model.close] if isinstance(model, LeadingModel) else []
     beside = Beside(build_disk_cache(disk, cache, scheduler, model, root), closes)
-    folder = None if config.model.model == TOY_MODEL else Path(config.model.model)
-    grammars = build_grammars(folder, facts.vocab_size, facts.eos_token_ids)
-    return Engine(
-        scheduler,
-        Runner(runner_config, model, grammars),
-        clock,
-        beside,
-        is_overlapped=facts.async_scheduling,
-    )
+    return Engine(scheduler, runner, clock, beside, is_overlapped=facts.async_scheduling)
 
 
 def _cache_config(

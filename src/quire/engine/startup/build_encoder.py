@@ -12,7 +12,7 @@ from quire.cache.sizing import MIB, TooLittleMemory
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.messages import EngineFacts, MemoryFacts, ReceiptLine, ScoreFacts
-from quire.engine.startup.assemble import assemble
+from quire.engine.startup.assemble import assemble, build_runner
 from quire.engine.startup.embeddings import embedding_facts, encoder_length
 from quire.engine.startup.memory import measure, peak_bytes
 from quire.engine.startup.start import DEFAULT_BATCHED_TOKENS, Start, is_overlapped
@@ -45,7 +45,8 @@ def build_encoder_engine(start: Start) -> tuple[Engine, EngineFacts]:
     facts = _facts(start, loaded, max_model_len, num_tokens)
     facts = _with_receipt(facts, loaded, step_bytes, placement.device)
     logger.info("encoder: %s, steps of up to %d tokens", facts.model_type, num_tokens)
-    return assemble(start.local_config, facts, NO_LAYOUT, loaded.model, start.timer.clock), facts
+    runner = build_runner(start.config, facts, loaded.model, None)
+    return assemble(start.local_config, facts, NO_LAYOUT, runner, start.timer.clock), facts
 
 
 def _check_options(config: EngineConfig) -> None:

@@ -17,6 +17,8 @@ from quire.cache.layout import Layout
 from quire.cache.sizing import MIB, TooLittleMemory
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
+from quire.engine.grammar.exact_tokenizer import GrammarVocabulary
+from quire.engine.grammar.vocabulary_reader import VocabularyReader
 from quire.engine.messages import EngineFacts, Failed
 from quire.engine.ranks.follower import follow
 from quire.engine.ranks.leader import Leader
@@ -25,7 +27,7 @@ from quire.engine.ranks.loaded_ranks import LoadedRanks
 from quire.engine.ranks.loading import load_ranks
 from quire.engine.ranks.processes import start_ranks
 from quire.engine.sampling.build_sampler import warm_up_sampler
-from quire.engine.startup.assemble import Clock, OnProgress, assemble
+from quire.engine.startup.assemble import Clock, OnProgress, assemble, build_runner
 from quire.engine.startup.build_encoder import build_encoder_engine
 from quire.engine.startup.early_check import check_before_load
 from quire.engine.startup.embeddings import embedding_facts
@@ -38,7 +40,7 @@ from quire.engine.startup.placement import (
     own_part,
     prepare_threads_and_device,
 )
-from quire.engine.startup.receipt import padding_warning, receipt_text
+from quire.engine.startup.receipt import kept_whole_warning, padding_warning, receipt_text
 from quire.engine.startup.sizing import (
     Sizing,
     StepMemory,
@@ -116,8 +118,7 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
     timer, on_progress = start.timer, start.on_progress
     limits = _limits_before_load(config, placement, folder, on_progress)
     timer.end("outline")
-    loaded = load_ranks(start)
-    timer.end("load")
+    loaded, vocabulary = _load(start)
     sizing = Sizing(config, loaded.local, limits)
     footprint = _profile(sizing, loaded, on_progress)
     timer.end("profile")
@@ -147,8 +148,19 @@ def _build_causal(start: Start) -> tuple[Engine, EngineFacts]:
         ranks=loaded.facts(footprint.block_bytes, facts.num_blocks),
     )
     _log_facts(facts, plan.capacity.layout)
-    engine = assemble(start.local_config, facts, plan.capacity.layout, recorded.model, timer.clock)
-    return engine, facts
+    runner = build_runner(config, facts, recorded.model, vocabulary)
+    return assemble(start.local_config, facts, plan.capacity.layout, runner, timer.clock), facts
+
+
+def _load(start: Start) -> tuple[LoadedRanks, GrammarVocabulary | None]:
+    """Return the model, on all ranks, and its tokens, which are read meanwhile. All of that is in
+    memory before steps are measured."""
+    reader = VocabularyReader(start.folder)
+    loaded = load_ranks(start)
+    start.timer.end("load")
+    vocabulary = reader.vocabulary(loaded.local.facts)
+    start.timer.end("vocabulary")
+    return loaded, vocabulary
 
 
 def _limits_before_load(
@@ -239,9 +251,9 @@ def _chunk(start: int, num_tokens: int, num_groups: int, device: torch.device) -
 
 
 def _log_facts(facts: EngineFacts, layout: Layout) -> None:
-    warning = padding_warning(layout)
-    if warning is not None:
-        logger.warning(warning)
+    for warning in (padding_warning(layout), kept_whole_warning(facts.memory)):
+        if warning is not None:
+            logger.warning(warning)
     logger.info("attention: %s; experts: %s", facts.attention, facts.experts)
     logger.info("decode: %s; prefill: %s", facts.decode, facts.prefill)
     logger.info("%s", receipt_text(facts))

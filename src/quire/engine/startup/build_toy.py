@@ -6,7 +6,7 @@ from quire.cache.sizing import KVCapacity
 from quire.engine.config import TOY_MODEL, EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.messages import EmbeddingFacts, EngineFacts
-from quire.engine.startup.assemble import Clock, assemble
+from quire.engine.startup.assemble import Clock, assemble, build_runner
 from quire.engine.startup.kv_plan import Limits, Reasons
 from quire.engine.startup.receipt import memory_facts
 from quire.engine.startup.swap_space import swap_space
@@ -58,4 +58,5 @@ def build_toy_engine(config: EngineConfig, clock: Clock) -> tuple[Engine, Engine
         ),
     )
     model = ToyModel(TOY_VOCAB_SIZE, KVSize(capacity.num_blocks, size, space.num_blocks))
-    return assemble(config, facts, TOY_LAYOUT, model, clock), facts
+    runner = build_runner(config, facts, model, None)
+    return assemble(config, facts, TOY_LAYOUT, runner, clock), facts

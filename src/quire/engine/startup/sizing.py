@@ -21,7 +21,7 @@ from quire.engine.startup.start import DEFAULT_BATCHED_TOKENS, is_overlapped
 from quire.engine.startup.swap_space import SwapSpace, swap_space
 from quire.models.attention.scratch import StepLimits
 from quire.models.graphs.sizes import GraphKinds, piece_bytes, record_bytes
-from quire.models.loading.loader import LoadedModel
+from quire.models.loading.loaded_model import LoadedModel
 
 
 class StepMemory(NamedTuple):

@@ -17,6 +17,7 @@ from quire import __version__
 from quire.bench.options import read_options, split_serve_args
 from quire.distributed.local.configs import engine_configs
 from quire.engine.config import TOY_MODEL, LogFormat, ModelConfig
+from quire.engine.grammar.tokenizer_facts import TokenizerError
 from quire.engine.supervision.engine_starter import EngineStarter
 from quire.extras import how_to_install
 from quire.logs import JsonFormatter
@@ -37,7 +38,7 @@ from quire.server.http.host_names import exposure_warning
 from quire.server.http.listen import CannotListen, bind, url_of
 from quire.server.http.notifier import Notifier
 from quire.server.http.tls import TLSError, build_tls
-from quire.server.text.tokenizer_files import TokenizerError, find_folder
+from quire.server.text.tokenizer_files import find_folder
 
 if TYPE_CHECKING:
     from quire.server.engine_protocol import OpenEngine

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from quire.server.parsers.formats import ReasoningFormat
 
-_TEXT = r"/(?s:.*)/"
+ANY_TEXT = "/(?s:.*)/"
 _SPACE = r"/[ \t\r\n]{1,4}/"
 
 
@@ -40,6 +40,11 @@ def tag(text: str, special_tokens: Mapping[str, int]) -> str:
     text matches nothing; else as a string."""
     token_id = special_tokens.get(text)
     return literal(text) if token_id is None else f"<[{token_id}]>"
+
+
+def lacks(text: str) -> str:
+    """Return a terminal for all texts that `text` is not in."""
+    return f"{ANY_TEXT} & ~({ANY_TEXT} {literal(text)} {ANY_TEXT})"
 
 
 def written(text: str, tags: Sequence[str], special_tokens: Mapping[str, int]) -> str:
@@ -80,10 +85,13 @@ def compose(
 
 
 def _thought(reasoning: ReasoningFormat, special_tokens: Mapping[str, int]) -> str:
-    """Return the rules of a text up to the first closing tag, with the white space after it, and
-    what opens the next message."""
+    """Return the rules of a text up to the first closing tag, as its token or spelled by others,
+    with the white space after it, and what opens the next message."""
     after = f"SPACE? {written(reasoning.next_opens, reasoning.tags, special_tokens)}"
-    if reasoning.closes in special_tokens:
-        closes = tag(reasoning.closes, special_tokens)
-        return f"thought {closes} {after}\nthought: {_TEXT}"
-    return f"thought {after}\nthought[suffix={literal(reasoning.closes)}]: {_TEXT}"
+    closes = literal(reasoning.closes)
+    spelled = f"spelled[suffix={closes}]: {ANY_TEXT}"
+    if reasoning.closes not in special_tokens:
+        return f"spelled {after}\n{spelled}"
+    special = f"THOUGHT {tag(reasoning.closes, special_tokens)}"
+    thought = f"THOUGHT: {lacks(reasoning.closes)}"
+    return f"(spelled | {special}) {after}\n{spelled}\n{thought}"

@@ -2,20 +2,24 @@
 
 from collections.abc import Mapping
 
-from quire.server.grammars.compose import literal, written
+from quire.server.grammars.compose import lacks, literal, written
+from quire.server.grammars.json_values import Separators
 
 GAP = "GAP?"
 """The line end that models may write beside a tag."""
-ANY_TEXT = "/(?s:.*)/"
 
 
 class Rules:
     """Collects rules under names of their own, those of the same expression once.
 
     special_tokens: the tokenizer's special tokens by their text.
+    separators: those of JSON in arguments; None allows white space between its parts.
     """
 
-    def __init__(self, special_tokens: Mapping[str, int]) -> None:
+    def __init__(
+        self, special_tokens: Mapping[str, int], separators: Separators | None = None
+    ) -> None:
+        self.separators = separators
         self._special_tokens = special_tokens
         self._names: dict[tuple[str, str, str], str] = {}
 
@@ -62,8 +66,3 @@ class Rules:
         if self.is_special(end):
             return f"{self.add_terminal(f'({terminal}) & {lacks(end)}')} {self.written(end, end)}"
         return self.add_lazy(f"({terminal}) {literal(end)}")
-
-
-def lacks(text: str) -> str:
-    """Return a terminal for all texts that `text` is not in."""
-    return f"{ANY_TEXT} & ~({ANY_TEXT} {literal(text)} {ANY_TEXT})"

@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping
 
 from quire.server.errors import RequestError
-from quire.server.grammars.compose import literal
-from quire.server.grammars.rules import ANY_TEXT
+from quire.server.grammars.compose import ANY_TEXT, literal
 from quire.server.grammars.tool_schemas import ANNOTATIONS, not_sayable
 
 _DATE = (

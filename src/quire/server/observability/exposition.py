@@ -137,6 +137,7 @@ def _model_rows(model: ServedModel, named: Sequence[str]) -> dict[str, Rows]:
         "pooled_prompts_total": [((), metrics.num_pooled_prompts)],
         "reasoning_tokens_total": [((), metrics.num_reasoning_tokens)],
         "structured_requests_total": _labelled(metrics.num_structured),
+        "grammar_failures_total": [((), metrics.num_grammar_failed)],
         "tool_calls_total": _labelled(metrics.num_calls),
         "deadline_exceeded_total": _labelled(metrics.num_late),
         "last_step_age_seconds": [((), model.engine.last_progress_age_s())],
@@ -167,6 +168,10 @@ def _facts_rows(facts: EngineFacts, config: MemoryConfig) -> dict[str, Rows]:
     return {
         "engine_ranks": [((), facts.num_ranks)],
         "kv_cache_tokens": [((), memory.kv_tokens)],
+        "kv_cache_passed_token_bytes": [
+            (("kept",), memory.passed_token_bytes),
+            (("unseen",), memory.unseen_token_bytes),
+        ],
         "kv_cache_max_concurrency": [((), memory.max_concurrency)],
         "max_model_len_fits": [((), memory.max_model_len_fits)],
         "cache_config_info": [(cache_config, 1.0)],

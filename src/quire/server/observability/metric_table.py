@@ -259,6 +259,11 @@ METRICS: tuple[Metric, ...] = (
         twin=False,
     ),
     _counter(
+        "grammar_failures_total",
+        "Outputs that ended with an error, as their grammar could not be compiled or followed.",
+        twin=False,
+    ),
+    _counter(
         "tool_calls_total",
         "Tool calls that outputs held: whole, or broken off by a limit or a mistake.",
         "end",
@@ -344,6 +349,12 @@ METRICS: tuple[Metric, ...] = (
     _gauge("live_watchers", "Streams of the live view that are open.", twin=False),
     _counter("live_events_skipped_total", "Live events not sent to slow watchers.", twin=False),
     _gauge("memory_bytes", "The memory receipt.", "kind", twin=False),
+    _gauge(
+        "kv_cache_passed_token_bytes",
+        "Bytes of a token that all windows have passed: kept, and of these never seen again.",
+        "kind",
+        twin=False,
+    ),
     _gauge(
         "kv_cache_tokens",
         "Tokens of context that requests of the model length have together.",

@@ -139,6 +139,7 @@ class ModelMetrics:
         self._max_model_len: int | None = None
         self.histograms = _histograms(of_server=False)
         self.num_structured: Counter[str] = Counter()
+        self.num_grammar_failed = 0
         self.num_calls = dict.fromkeys(("whole", "broken"), 0)
         self.num_reasoning_tokens = 0
         self.num_pooled_prompts = 0

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from quire.engine.grammar.token_bytes import TokenBytes
 from quire.server.openai.protocol.wire import (
     ChatBody,
     ChatChoice,
@@ -29,7 +30,6 @@ from quire.server.openai.response_builder import (
 )
 from quire.server.requests.context import RequestContext
 from quire.server.requests.output_delta import CallDelta, Ending, LogprobEntry, OutputDelta
-from quire.server.text.token_bytes import TokenBytes
 
 
 class ChatResponseBuilder:
@@ -161,6 +161,8 @@ def _chat_delta(delta: OutputDelta, *, old_calls: bool) -> ChatDelta:
 
 
 def _call(call: CallDelta) -> ToolCallOut:
+    status = "incomplete" if call.is_broken else UNSET
     if call.id is None or call.name is None:
-        return ToolCallOut(FunctionOut(call.arguments))
-    return ToolCallOut(FunctionOut(call.arguments, call.name), call.id, "function")
+        return ToolCallOut(FunctionOut(call.arguments), status=status)
+    function = FunctionOut(call.arguments, call.name)
+    return ToolCallOut(function, call.id, "function", status=status)

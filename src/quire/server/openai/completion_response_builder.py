@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
 
+from quire.engine.grammar.token_bytes import TokenBytes
 from quire.server.openai.protocol.wire import (
     CompletionBody,
     CompletionChoice,
@@ -15,7 +16,6 @@ from quire.server.openai.protocol.wire import (
 from quire.server.openai.response_builder import finite, prompt_logprobs, token_name, with_account
 from quire.server.requests.context import RequestContext
 from quire.server.requests.output_delta import LogprobEntry, OutputDelta
-from quire.server.text.token_bytes import TokenBytes
 
 
 class CompletionResponseBuilder:

@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from quire.engine.grammar.token_bytes import TokenBytes
 from quire.scheduler.request import TokenLogprobs
 from quire.server.openai.protocol.wire import (
     ChatBody,
@@ -18,7 +19,6 @@ from quire.server.openai.protocol.wire import (
 )
 from quire.server.requests.context import TextOptions
 from quire.server.requests.output_delta import OutputDelta
-from quire.server.text.token_bytes import TokenBytes
 
 LEAST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON does not have."""

@@ -23,8 +23,8 @@ _LENGTHS = frozenset((Reason.MAX_TOKENS, Reason.CONTEXT_END))
 _FAILURES = {
     Reason.NOT_FINITE: "The model's output held NaN or infinity.",
     Reason.GRAMMAR_FAILED: (
-        "The grammar of the output went beyond its limits with the tokens of this model, or left "
-        "none of them to go on with."
+        "The grammar of the output went beyond its limits with the tokens of this model, did not "
+        "take one of them, or left none to go on with."
     ),
     Reason.STEP_FAILED: (
         "The model failed to compute this request, apart from all others too; the server's log has "
@@ -150,7 +150,9 @@ class ChoiceOutput:
 
     def _scan(self, token_id: int, finish: Finish | None) -> Scan:
         shown = finish is None or finish.reason not in _STOPS or self._options.include_stop
-        text = self._detokenizer.feed(token_id) if shown else ""
+        # A special token within arguments is a part of them: of a file that the call writes, say.
+        in_call = self._parsed is not None and self._parsed.in_call
+        text = self._detokenizer.feed(token_id, shows_all=in_call) if shown else ""
         if finish is not None:
             text += self._detokenizer.flush()
         self._num_chars += len(text)

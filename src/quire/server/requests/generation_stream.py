@@ -219,7 +219,12 @@ class GenerationStream:
         trace, figures = self.context.arrival.trace, self.context.arrival.figures
         if figures is not None:
             finishes = [self._finishes[index] for index in sorted(self._finishes)]
-            figures.note(self.context.model, self.context.num_prompt_tokens, finishes)
+            figures.note(
+                self.context.model,
+                self.context.num_prompt_tokens,
+                self._num_cached_tokens(),
+                finishes,
+            )
         if self._spans is not None and trace is not None:
             self._spans.record(self._record(trace, self._timeline, self._timeline.ended_s))
 
@@ -236,6 +241,7 @@ class GenerationStream:
             timeline.submitted_s,
             ended_s,
             tuple(self._finishes[index] for index in sorted(self._finishes)),
+            self._num_cached_tokens(),
         )
 
     async def deltas(self) -> AsyncGenerator[IndexedDelta, None]:
@@ -255,11 +261,8 @@ class GenerationStream:
             raise EngineGone(f"The engine went down: {down}") from None
 
     async def _on_delta(self, index: int, delta: Delta) -> OutputDelta:
-        if delta.finish is not None and delta.finish.reason is Reason.DEADLINE_EXCEEDED:
-            self._metrics.num_unfinished += len(self._choices) - len(self._finishes)
-            raise DeadlineExceeded("The deadline passed before the output was complete.")
-        if delta.finish is not None and delta.finish.reason is Reason.QUARANTINED:
-            raise Quarantined
+        if delta.finish is not None:
+            self._check_end(delta.finish.reason)
         if delta.token_ids:
             self._meters[index].tokens(len(delta.token_ids), self._clock())
             if self._rates is not None:
@@ -283,6 +286,15 @@ class GenerationStream:
                 self._close(index, FinishReason(output.ending.finish_reason), delta.finish)
                 output = output._replace(timing=_timing(index, delta.finish))
         return output
+
+    def _check_end(self, reason: Reason) -> None:
+        """Raise RequestError for an end that has an error of its own, and count a grammar's."""
+        if reason is Reason.DEADLINE_EXCEEDED:
+            self._metrics.num_unfinished += len(self._choices) - len(self._finishes)
+            raise DeadlineExceeded("The deadline passed before the output was complete.")
+        if reason is Reason.QUARANTINED:
+            raise Quarantined
+        self._metrics.num_grammar_failed += reason is Reason.GRAMMAR_FAILED
 
     def _progress(self, index: int, prefill: PrefillProgress) -> PromptProgress:
         """Return how far the prompt of a choice is computed."""
@@ -347,11 +359,17 @@ class GenerationStream:
         return CompletionTokensDetails(sum(nums))
 
     def _cached_tokens(self) -> CachedTokens | None:
-        """Return what the first choice of each prompt found in the cache, once all are known."""
+        """Return what the prompts had in the cache, once all are known."""
         firsts = range(0, len(self._choices), self.context.num_choices)
-        finishes = [self._finishes.get(index) for index in firsts]
-        known = [finish.num_cached_tokens for finish in finishes if finish is not None]
-        return CachedTokens(sum(known)) if len(known) == len(finishes) else None
+        has_all = all(index in self._finishes for index in firsts)
+        return CachedTokens(self._num_cached_tokens()) if has_all else None
+
+    def _num_cached_tokens(self) -> int:
+        """Return what the first choices of the prompts, as far as they have ended, found in the
+        cache: the others of a prompt find what its first has computed."""
+        firsts = range(0, len(self.context.requests), self.context.num_choices)
+        finishes = (self._finishes.get(index) for index in firsts)
+        return sum(finish.num_cached_tokens for finish in finishes if finish is not None)
 
     def account(self) -> QuireAccount:
         """Return the times of the choices that are sent, by the index they are sent under."""

@@ -7,7 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from quire.server.text.tokenizer_files import GENERATION, TokenizerError, find_folder
+from quire.engine.grammar.tokenizer_facts import TokenizerError
+from quire.server.text.tokenizer_files import GENERATION, find_folder
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -4,7 +4,7 @@ the middle (Bavarian et al., 2022, "Efficient Training of Language Models to Fil
 
 from typing import NamedTuple
 
-from quire.server.text.token_bytes import TokenizerKind
+from quire.engine.grammar.token_bytes import TokenizerKind
 from quire.server.text.tokenizer import TextTokenizer
 
 _ISOLATED = "\u263a"

@@ -9,19 +9,19 @@ from copy import copy
 from pathlib import Path
 from typing import NamedTuple
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
-from quire.server.text.chat_template import Bound, ChatTemplate, TemplateRefused, compile_template
-from quire.server.text.detokenizer import Detokenizer
-from quire.server.text.token_bytes import TokenBytes
-from quire.server.text.tokenizer_files import (
+from quire.engine.grammar.token_bytes import TokenBytes
+from quire.engine.grammar.tokenizer_facts import (
     TOKENIZER,
     TokenizerError,
-    TokenizerFacts,
-    find_folder,
-    read_chat_template,
+    mark_special_tokens,
     read_facts,
+    special_tokens,
 )
+from quire.server.text.chat_template import Bound, ChatTemplate, TemplateRefused, compile_template
+from quire.server.text.detokenizer import Detokenizer
+from quire.server.text.tokenizer_files import find_folder, read_chat_template
 
 
 class PairTokens(NamedTuple):
@@ -37,8 +37,8 @@ class TextTokenizer:
     """The tokenizer of a model, with its chat template (None without one) and the bytes of its
     tokens.
 
-    special_tokens: the ids of those that `tokenizer.json` marks as special, by their text. Grammars
-        go by them.
+    special_tokens: the ids of those that its files call special, by their text: no text is made of
+        them. Grammars go by them.
     template_names: `bos_token` and the like, as templates name them.
     added_tokens: the ids of those that are never parts of words, special or not, by their text.
 
@@ -50,10 +50,9 @@ class TextTokenizer:
         tokenizer: Tokenizer,
         bos_token_id: int | None,
         template: ChatTemplate | None,
-        special_tokens: Mapping[str, int],
         template_names: Mapping[str, str],
     ) -> None:
-        self.special_tokens = special_tokens
+        self.special_tokens: Mapping[str, int] = special_tokens(tokenizer)
         self.added_tokens: Mapping[str, int] = {
             token.content: token_id
             for token_id, token in tokenizer.get_added_tokens_decoder().items()
@@ -107,8 +106,7 @@ def load_tokenizer(model: str, revision: str | None) -> TextTokenizer:
     folder = find_folder(model, revision)
     facts = read_facts(folder)
     tokenizer = _read_tokenizer(folder)
-    special_tokens = _special_tokens(tokenizer)
-    _mark_special_tokens(tokenizer, facts)
+    mark_special_tokens(tokenizer, facts)
     source = read_chat_template(folder, facts)
     try:
         template = compile_template(source, facts.special_tokens()) if source else None
@@ -116,7 +114,7 @@ def load_tokenizer(model: str, revision: str | None) -> TextTokenizer:
         raise TokenizerError(f"{folder}: {error}") from error
     bos = facts.special_tokens().get("bos_token")
     bos_token_id = tokenizer.token_to_id(bos) if bos else None
-    return TextTokenizer(tokenizer, bos_token_id, template, special_tokens, facts.special_tokens())
+    return TextTokenizer(tokenizer, bos_token_id, template, facts.special_tokens())
 
 
 def _read_tokenizer(folder: Path) -> Tokenizer:
@@ -128,22 +126,3 @@ def _read_tokenizer(folder: Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def _special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    added = tokenizer.get_added_tokens_decoder()
-    return {token.content: token_id for token_id, token in added.items() if token.special}
-
-
-def _mark_special_tokens(tokenizer: Tokenizer, facts: TokenizerFacts) -> None:
-    """Mark every token special that the configuration names so, whatever `tokenizer.json` says."""
-    known = tokenizer.get_added_tokens_decoder()
-    special = {token.content for token in known.values() if token.special}
-    named = sorted(facts.all_special_tokens() - special)
-    tokenizer.add_special_tokens(
-        [
-            AddedToken(token, special=True, normalized=False)
-            for token in named
-            if tokenizer.token_to_id(token) is not None
-        ]
-    )

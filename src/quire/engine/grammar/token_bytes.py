@@ -109,10 +109,13 @@ def byte_characters() -> Mapping[str, int]:
 
 
 def _byte_level(alphabet: Mapping[str, int]) -> TokenBytesOf:
+    no_byte = {chr(value): "\uffff" for value in range(0x100) if chr(value) not in alphabet}
+    latin = str.maketrans({char: chr(byte) for char, byte in alphabet.items()} | no_byte)
+
     def bytes_of(token_id: int, token: str) -> bytes:
         try:
-            return bytes(alphabet[character] for character in token)
-        except KeyError:
+            return token.translate(latin).encode("latin-1")
+        except UnicodeEncodeError:
             return token.encode()
 
     return bytes_of
